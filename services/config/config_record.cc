@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "services/config/field_value.h"
+#include "services/config/run_config.h"
 #include "services/config/schema.h"
+#include "services/config/settings.h"
 
 namespace syncopate::config {
 namespace {
@@ -16,6 +18,25 @@ constexpr int64_t kMaxBytes = 1 << 20;
 
 std::string FolderOf(const std::string& run_dir) { return JoinPath(run_dir, "state/trainer"); }
 std::string PathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "config.json"); }
+// Written by a trainer before the record.
+std::string IdentityPathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "identity.json"); }
+
+// What the record says of a key in the words of this build, which may write the same number in another way.
+std::string InOurWords(const ConfigKey& key, const std::string& recorded, const v1::RunConfig& defaults) {
+  v1::RunConfig config = defaults;
+  const bool number = key.field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING;
+  return number && SetValue(key, recorded, &config) ? GetValue(key, config) : recorded;
+}
+
+// All keys as they were by default when the run's files did not know them yet.
+v1::RunConfig FormerDefaults(const ConfigSchema& schema) {
+  v1::RunConfig defaults;
+  SetDefaults(schema, &defaults);
+  for (const ConfigKey& key : schema.keys()) {
+    if (key.IsAutomatic()) SYNCOPATE_CHECK(SetValue(key, key.option.former_default(), &defaults));
+  }
+  return defaults;
+}
 
 bool IsChange(const ConfigKey& key, const std::string& before, const std::string& after) {
   if (key.path == "run.resume") return false;
@@ -49,15 +70,16 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
                  absl::StrCat(PathOf(run_dir), " is damaged; remove it to go on without knowing what has changed"));
   }
   const ConfigSchema schema;
-  v1::RunConfig defaults;
-  SetDefaults(schema, &defaults);
+  const v1::RunConfig defaults = FormerDefaults(schema);
   std::string refused;
   bool is_reward_alone = true;
   for (const ConfigKey& key : schema.keys()) {
     // A key that the run's former version did not have was as its default is.
     auto found = record.find(key.path);
     const bool known = found != record.end() && found->is_string();
-    ConfigDifference one{key.path, known ? found->get<std::string>() : GetValue(key, defaults), GetValue(key, config)};
+    ConfigDifference one{key.path,
+                         known ? InOurWords(key, found->get<std::string>(), defaults) : GetValue(key, defaults),
+                         GetValue(key, config)};
     if (!IsChange(key, one.before, one.after)) continue;
     const bool is_reward = IsRewardKey(key.path);
     if (key.option.fixed() && !(is_reward && accept_reward_change)) {
@@ -78,6 +100,27 @@ bool IsRewardKey(const std::string& path) {
   constexpr const char* kKeys[] = {"reward.name",      "reward.pattern",    "reward.format", "reward.overlong_buffer",
                                    "reward.undecided", "reward.math_judge", "reward.url",    "environment.digest"};
   return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const char* key) { return path == key; });
+}
+
+std::optional<std::map<std::string, std::string>> ReadKeptValues(FileSystem* files, const std::string& run_dir) {
+  std::map<std::string, std::string> kept;
+  const auto text = ReadFile(files, PathOf(run_dir), kMaxBytes);
+  const nlohmann::json record = nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+  if (record.is_object()) {
+    for (const auto& [key, value] : record.items()) {
+      if (!value.is_string()) continue;
+      // Texts are quoted there as in YAML, and those of keys that may be left open as in JSON too.
+      const auto plain = nlohmann::json::parse(value.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+      kept[key] = plain.is_string() ? plain.get<std::string>() : value.get<std::string>();
+    }
+    return kept;
+  }
+  const auto yaml = ReadFile(files, JoinPath(run_dir, kResolvedConfigFile), kMaxBytes);
+  if (!yaml.ok() && !files->FileBytes(IdentityPathOf(run_dir)).ok()) return std::nullopt;
+  for (const Setting& one : ParseYamlSettings(yaml.value_or(""), kResolvedConfigFile).settings) {
+    kept[one.path] = one.value;
+  }
+  return kept;
 }
 
 }  // namespace syncopate::config

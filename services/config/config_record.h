@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,5 +29,9 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
 
 // Whether the key says what answers are worth, or who says it.
 bool IsRewardKey(const std::string& path);
+
+// Keys and values, as written, with which the run in `run_dir` went on last: those of the record, or before there is
+// one, those of its resolved configuration. nullopt where no run has begun.
+std::optional<std::map<std::string, std::string>> ReadKeptValues(FileSystem* files, const std::string& run_dir);
 
 }  // namespace syncopate::config

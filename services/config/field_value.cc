@@ -17,6 +17,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 bool InRange(const v1::ConfigField& option, double value) {
+  if (option.zero_is_auto() && value == 0) return true;
   return (!option.has_min() || value >= option.min()) && (!option.has_max() || value <= option.max());
 }
 
@@ -45,16 +46,21 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-// The shortest text that reads back as the same number: 0.1 stays 0.1.
+// The shortest text that reads back as the same number, also by readers of YAML 1.1, who take 1e-06 for a text and
+// 1.0e-06 for a number: 0.1 stays 0.1.
 std::string Shortest(double value) {
   char buffer[32];
   auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
-  return std::string(buffer, end);
+  std::string text(buffer, end);
+  const size_t exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
 }
 
 }  // namespace
 
-bool SetValue(const ConfigKey& key, const std::string& text, v1::RunConfig* config) {
+bool SetValue(const ConfigKey& key, const std::string& written, v1::RunConfig* config) {
+  const std::string text = key.option.zero_is_auto() && written == "auto" ? "0" : written;
   Message* section = config->GetReflection()->MutableMessage(config, key.section);
   const auto* reflection = section->GetReflection();
   switch (key.field->cpp_type()) {

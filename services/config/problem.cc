@@ -10,6 +10,7 @@ std::string ConfigProblem::ToString() const {
   if (!key.empty()) absl::StrAppend(&text, key, " = ", value.empty() ? "\"\"" : value, ": ");
   absl::StrAppend(&text, "expected ", expected);
   if (!nearest.empty()) absl::StrAppend(&text, "; nearest known key: ", nearest);
+  if (!translated.empty()) absl::StrAppend(&text, "; here it is called ", translated);
   return text;
 }
 

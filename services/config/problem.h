@@ -11,7 +11,8 @@ struct ConfigProblem {
   std::string key;       // "train.learning_rate"; "" when the file as a whole cannot be read
   std::string value;     // as it was written
   std::string expected;  // "a number from 0 to 1"
-  std::string nearest;   // for an unknown key: the known key with the smallest edit distance
+  std::string nearest;   // for an unknown key: the known key that may have been meant; "" if none is near
+  std::string translated = "";  // for a key of another program: what it is called here
 
   // "reverse.yaml:12: train.learnig_rate = 0.002: expected a known key; nearest known key: train.learning_rate"
   std::string ToString() const;

@@ -11,10 +11,12 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "services/config/field_value.h"
+#include "services/config/peer_names.h"
 #include "services/config/rules.h"
 #include "services/config/schema.h"
 #include "services/config/settings.h"
@@ -54,21 +56,34 @@ class Applier {
     }
   }
 
-  // Rules are asked only about keys whose own values are right.
+  void Resolve(const LookAround& look) {
+    Resolved resolved = ResolveAutomatic(look == nullptr ? Surroundings() : look(result_->config), &result_->config);
+    result_->automatic = std::move(resolved.keys);
+    if (resolved.broken.has_value()) ReportRule(*resolved.broken);
+  }
+
   void ApplyRules() {
-    for (const BrokenRule& broken : CheckRules(result_->config)) {
-      bool known_wrong = std::any_of(broken.keys.begin(), broken.keys.end(),
-                                     [this](const std::string& key) { return wrong_.count(key) > 0; });
-      if (!known_wrong) result_->problems.push_back(Describe(broken));
-    }
+    for (const BrokenRule& broken : CheckRules(result_->config)) ReportRule(broken);
   }
 
  private:
+  // Rules are asked only about keys whose own values are right.
+  void ReportRule(const BrokenRule& broken) {
+    bool known_wrong = std::any_of(broken.keys.begin(), broken.keys.end(),
+                                   [this](const std::string& key) { return wrong_.count(key) > 0; });
+    if (!known_wrong) result_->problems.push_back(Describe(broken));
+  }
+
   void Append(const std::vector<ConfigProblem>& problems) {
     result_->problems.insert(result_->problems.end(), problems.begin(), problems.end());
   }
 
   void Apply(const Setting& setting) {
+    // What is wrong with a section that nobody knows is said of its keys, however deep they are.
+    if (!setting.inner.empty() && schema_.Find(setting.path) == nullptr && !schema_.HasSection(setting.path)) {
+      for (const Setting& inner : setting.inner) Apply(inner);
+      return;
+    }
     origins_[setting.path] = setting;
     if (schema_.HasSection(setting.path)) {
       // `train:` with nothing below it sets nothing; anything else should have been a map.
@@ -77,8 +92,8 @@ class Applier {
     }
     const ConfigKey* key = schema_.Find(setting.path);
     if (key == nullptr) {
-      Report(setting, "a known key", schema_.Nearest(setting.path));
-    } else if (!Fits(setting, *key) || !SetValue(*key, setting.value, &result_->config)) {
+      ReportUnknown(setting);
+    } else if (!Fits(setting, *key) || !SetValue(*key, ValueOf(setting, *key), &result_->config)) {
       wrong_.insert(setting.path);
       Report(setting, absl::StrCat(key->Expected(), LimitOfNumbers(setting.value, *key)));
     } else {
@@ -88,8 +103,25 @@ class Applier {
 
   static bool Fits(const Setting& setting, const ConfigKey& key) {
     if (setting.kind == Setting::Kind::kList) return key.option.list();
-    bool text = key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING;
-    return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && text);
+    const bool text = key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING;
+    const bool word = text || (key.option.zero_is_auto() && setting.value == "auto");
+    return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && word);
+  }
+
+  // A list on the command line means what it means in a file.
+  static std::string ValueOf(const Setting& setting, const ConfigKey& key) {
+    const bool list = key.option.list() && setting.where == kCommandLine;
+    return list ? JoinFlowList(setting.value).value_or(setting.value) : setting.value;
+  }
+
+  void ReportUnknown(const Setting& setting) {
+    const std::string nearest = schema_.Nearest(setting.path);
+    // A slip within one of our own sections is that: train.beta means train.beta1, not what others call beta.
+    const std::string section = setting.path.substr(0, setting.path.find('.') + 1);
+    const bool slip = !section.empty() && absl::StartsWith(nearest, section);
+    const std::string translated = slip ? "" : TranslatePeerKey(setting.path);
+    Report(setting, "a known key", translated.empty() ? nearest : "");
+    result_->problems.back().translated = translated;
   }
 
   // For a number that is right but for its size, where the key itself has no upper bound.
@@ -153,24 +185,37 @@ absl::Status NotReadable(const std::string& path, int error) {
 }  // namespace
 
 ParsedRunConfig ParseRunConfig(const std::string& yaml, const std::string& source,
-                               const std::vector<std::string>& overrides) {
+                               const std::vector<std::string>& overrides, const LookAround& look) {
   ParsedRunConfig result;
   Applier applier(&result);
   applier.ApplyFile(ParseYamlSettings(yaml, source));
   applier.ApplyOverrides(ParseOverrides(overrides));
+  applier.Resolve(look);
   applier.RefuseShapeBesidePath();
   applier.ApplyRules();
   return result;
 }
 
-absl::StatusOr<v1::RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides) {
+absl::StatusOr<v1::RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
+                                            const std::function<int64_t()>& count_gpus) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return NotReadable(path, EISDIR);
   std::ifstream file(path);
+  const std::filesystem::path name(path);
+  if (!file && errno == ENOENT && name.filename() == kNextConfigFile) {
+    file.open(name.parent_path() / kResolvedConfigFile);
+  }
   if (!file) return NotReadable(path, errno);
   std::stringstream text;
   text << file.rdbuf();
-  ParsedRunConfig parsed = ParseRunConfig(text.str(), path, overrides);
+  auto look = [&](const v1::RunConfig& config) {
+    Surroundings around = LookAtFiles(FileSystem::Real(), config);
+    auto may_be_auto = [](const std::string& device) { return device.empty() || device == "auto"; };
+    const bool asks = may_be_auto(config.train().device()) || may_be_auto(config.rollout().device());
+    if (asks && count_gpus != nullptr) around.gpus = count_gpus();
+    return around;
+  };
+  ParsedRunConfig parsed = ParseRunConfig(text.str(), path, overrides, look);
   if (!parsed.problems.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", ToString(parsed.problems));
   }

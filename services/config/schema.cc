@@ -32,6 +32,9 @@ size_t WordDistance(const std::string& word, const std::string& name) {
   return edits > 1 && (cut_short || initials) ? 1 : edits;
 }
 
+// How many slips still let a reader guess the word: one of five letters, three of twelve.
+size_t SlipsAllowed(const std::string& word) { return std::max<size_t>(1, word.size() / 4); }
+
 // 1000000, not 1e+06; 1e-30 and 0.999999 as they are.
 std::string Bound(double value) {
   const bool integral = value == std::floor(value) && std::fabs(value) < 1e15;
@@ -60,9 +63,9 @@ std::string ConfigKey::Expected() const {
       if (option.has_min() && option.has_max() && option.min() == option.max()) {
         return absl::StrCat(Bound(option.min()), ", which is all that is built");
       }
-      return absl::StrCat("an integer", Range(option));
+      return absl::StrCat("an integer", Range(option), option.zero_is_auto() ? ", or auto" : "");
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return absl::StrCat("a number", Range(option));
+      return absl::StrCat("a number", Range(option), option.zero_is_auto() ? ", or auto" : "");
     default:
       return option.list() ? "text, or a list of texts" : "text";
   }
@@ -102,11 +105,14 @@ std::string ConfigSchema::Nearest(const std::string& path) const {
   };
   const std::string word = LastWord(path);
   const std::string section = path.substr(0, path.size() - word.size());
+  const size_t allowed = SlipsAllowed(word);
   for (const auto& [name, unused] : sections_) {
-    if (section.empty()) consider(name, EditDistance(path, name));
+    const size_t slips = EditDistance(path, name);
+    if (section.empty() && slips <= allowed) consider(name, slips);
   }
   for (const ConfigKey& key : keys_) {
     size_t slips = WordDistance(word, key.field->name());
+    if (slips > allowed) continue;
     size_t elsewhere = EditDistance(section, absl::StrCat(key.section->name(), "."));
     // Another section than the one that was written counts as one slip if the word is nearly right.
     consider(key.path, slips + (slips <= 2 ? std::min<size_t>(elsewhere, 1) : elsewhere));

@@ -16,6 +16,8 @@ struct ConfigKey {
   const google::protobuf::FieldDescriptor* field = nullptr;
   v1::ConfigField option;
 
+  // Nobody has to set the key: its default stands for a value that depends on others (automatic.h).
+  bool IsAutomatic() const { return !option.former_default().empty(); }
   // What a value must be, in words: "an integer from 1 to 512", "one of dense, exact".
   std::string Expected() const;
   // What it means, and whether it is fixed for the life of a run.
@@ -31,8 +33,9 @@ class ConfigSchema {
   bool HasSection(const std::string& name) const { return sections_.count(name) > 0; }
   // nullptr if there is no such key. The pointer lives as long as the schema.
   const ConfigKey* Find(const std::string& path) const;
-  // The key or section nearest to `path` by edits of its last word, then of its section. A word that is cut short or
-  // made of initials, and a right word in a wrong section, count as one slip.
+  // The key or section nearest to `path` by edits of its last word, then of its section; "" if none is so near that it
+  // may have been meant. A word that is cut short or made of initials, and a right word in a wrong section, count as
+  // one slip.
   std::string Nearest(const std::string& path) const;
 
  private:

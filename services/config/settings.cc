@@ -26,6 +26,8 @@ std::string JoinScalars(const YAML::Node& list) {
   return absl::StrJoin(items, ", ");
 }
 
+std::string KeyText(const YAML::Node& key) { return key.IsScalar() ? key.Scalar() : "?"; }
+
 Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key,
                     const YAML::Node& value) {
   Setting setting{Where(source, key.Mark()), path, "", Setting::Kind::kPlain};
@@ -41,11 +43,14 @@ Setting MakeSetting(const std::string& source, const std::string& path, const YA
   } else {
     setting.kind = Setting::Kind::kNotScalar;
     setting.value = value.IsSequence() ? "a list" : "a map";
+    if (value.IsSequence()) return setting;
+    for (const auto& entry : value) {
+      const std::string inner = absl::StrCat(path, ".", KeyText(entry.first));
+      setting.inner.push_back(MakeSetting(source, inner, entry.first, entry.second));
+    }
   }
   return setting;
 }
-
-std::string KeyText(const YAML::Node& key) { return key.IsScalar() ? key.Scalar() : "?"; }
 
 void AppendSection(const std::string& source, const std::string& name, const YAML::Node& section,
                    ParsedSettings* parsed) {
@@ -106,6 +111,17 @@ ParsedSettings ParseYamlSettings(const std::string& text, const std::string& sou
     parsed.problems.push_back(NoYaml(text, source, error));
   }
   return parsed;
+}
+
+std::optional<std::string> JoinFlowList(const std::string& text) {
+  if (text.empty() || text.front() != '[') return std::nullopt;
+  try {
+    const YAML::Node list = YAML::Load(text);
+    if (list.IsSequence() && HasScalarsOnly(list)) return JoinScalars(list);
+  } catch (const YAML::Exception&) {
+    return std::nullopt;  // a name that begins so
+  }
+  return std::nullopt;
 }
 
 ParsedSettings ParseOverrides(const std::vector<std::string>& overrides) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Setting {
   std::string path;   // "train.learning_rate", or "train" for a section that is no map
   std::string value;  // as written; kList: its items, joined by ", "; kNotScalar: "a list" or "a map"
   Kind kind = Kind::kPlain;
+  std::vector<Setting> inner = {};  // of a map where a value should be: what it sets, however deep
 };
 
 struct ParsedSettings {
@@ -26,6 +28,9 @@ struct ParsedSettings {
 
 // Flattens a YAML text of sections of scalars. `source` names it in problems. An empty text has no settings.
 ParsedSettings ParseYamlSettings(const std::string& text, const std::string& source);
+
+// "a, b" of "[a, 'b']", as ParseYamlSettings gives the value of a list; nullopt if the text is no list of scalars.
+std::optional<std::string> JoinFlowList(const std::string& text);
 
 // Reads "section.key=value" overrides. The value is taken as it stands: no YAML quotes.
 ParsedSettings ParseOverrides(const std::vector<std::string>& overrides);

@@ -25,10 +25,12 @@ using ::testing::HasSubstr;
 using v1::TrainerService;
 
 std::vector<std::string> SmallRun(const std::string& model, int steps) {
-  return {"model.path=" + model, absl::StrCat("run.steps=", steps),
-          "run.rollouters=1",    "eval.prompts=4",
-          "data.batch_groups=4", "rollout.samples=4",
-          "eval.show_samples=1", "train.learning_rate=1e-4"};
+  return {"model.path=" + model,     absl::StrCat("run.steps=", steps),
+          "run.rollouters=1",        "eval.prompts=4",
+          "data.batch_groups=4",     "rollout.samples=4",
+          "eval.show_samples=1",     "train.learning_rate=1e-4",
+          "train.device=cpu",        "rollout.device=cpu",
+          "rollout.max_new_tokens=5"};
 }
 
 CommandResult Syncopate(const std::vector<std::string>& args) {

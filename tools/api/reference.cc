@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "services/config/field_value.h"
+#include "services/config/peer_names.h"
 #include "services/config/schema.h"
 
 namespace syncopate::api {
@@ -143,6 +144,25 @@ std::string SectionText(const FieldDescriptor& section, const config::ConfigSche
   return text + "\n";
 }
 
+// What others call the keys, of which an unknown key's error tells, too.
+std::string PeerNamesText() {
+  std::string text =
+      "## Names elsewhere\n\nWhat other programs call these keys, by the last words of their paths. A file that uses "
+      "one "
+      "is told the name here. The meanings are near, not always the same: read the key's own line.\n\n| here |";
+  for (const char* const peer : config::kPeers) absl::StrAppend(&text, " ", peer, " |");
+  absl::StrAppend(&text, "\n|---|", absl::StrJoin(std::vector<std::string>(config::kPeers.size(), "---|"), ""), "\n");
+  for (const config::PeerNames& entry : config::AllPeerNames()) {
+    absl::StrAppend(&text, "| `", entry.key, "` |");
+    for (const std::string& names : entry.names) {
+      absl::StrAppend(&text,
+                      names.empty() ? " " : absl::StrCat(" `", absl::StrReplaceAll(names, {{" ", "`, `"}}), "` "), "|");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 std::string WithOneNewlineAtTheEnd(std::string text) {
   while (absl::EndsWith(text, "\n\n")) text.pop_back();
   return text;
@@ -168,7 +188,7 @@ std::string ConfigReference(const ApiDescriptors& api) {
   const config::ConfigSchema schema;
   std::string text = "## Keys\n\n";
   for (int i = 0; i < config->field_count(); ++i) text += SectionText(*config->field(i), schema);
-  return WithOneNewlineAtTheEnd(text);
+  return WithOneNewlineAtTheEnd(text + PeerNamesText());
 }
 
 absl::StatusOr<std::string> ReplaceGenerated(const std::string& page, const std::string& reference) {

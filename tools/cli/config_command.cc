@@ -49,6 +49,7 @@ int Show(const ConfigArguments& arguments) {
 int Check(const ConfigArguments& arguments) {
   auto config = Load(arguments.path, arguments.overrides);
   if (!config.ok()) return Refused(config.status());
+  for (const std::string& doubt : config::FindDoubts(*config)) std::cout << "warning: " << doubt << "\n";
   if (!arguments.keys) {
     InitLogging({.role = "config", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
     const std::vector<doctor::Finding> findings = doctor::ExamineInputs(*config);

@@ -26,7 +26,16 @@ void AddRange(const v1::ConfigField& option, Json* schema) {
   if (option.has_max()) (*schema)["maximum"] = Number(option.max());
 }
 
+// A number in its range, or what leaves it to us.
+void AddAutomaticNumber(const config::ConfigKey& key, const char* type, Json* schema) {
+  Json number = {{"type", type}};
+  AddRange(key.option, &number);
+  (*schema)["anyOf"] = {std::move(number), {{"enum", {0, "auto"}}}};
+}
+
 void AddType(const config::ConfigKey& key, Json* schema) {
+  const bool integer = key.field->cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+  if (key.option.zero_is_auto()) return AddAutomaticNumber(key, integer ? "integer" : "number", schema);
   switch (key.field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       (*schema)["type"] = "boolean";

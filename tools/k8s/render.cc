@@ -232,6 +232,45 @@ absl::StatusOr<std::vector<config::ConfigProblem>> CheckWishes(const RenderReque
   return problems;
 }
 
+bool AsksForGpu(const Objects& objects, const std::string& role) {
+  for (const Document& object : objects) {
+    for (const Document* pod_template : PodTemplatesOf(object)) {
+      for (const Document& container : (*pod_template)["spec"]["containers"]) {
+        const Document::json_pointer gpus("/resources/limits/nvidia.com~1gpu");
+        if (Text(container, {"name"}) == role && container.contains(gpus)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The text as it was written, unless a device is to be decided: that is what the pods ask for, and stands in the whole
+// configuration then.
+std::string ConfigOfPods(const RenderRequest& request, const Objects& objects) {
+  config::ParsedRunConfig parsed = config::ParseRunConfig(request.config, request.config_source);
+  v1::RunConfig& config = parsed.config;
+  const bool decide = config.train().device() == "auto" || config.rollout().device() == "auto";
+  if (!parsed.problems.empty() || !decide) return request.config;
+  auto resolve = [&](const std::string& role, std::string* device) {
+    if (*device == "auto") *device = AsksForGpu(objects, role) ? "cuda" : "cpu";
+  };
+  resolve("trainer", config.mutable_train()->mutable_device());
+  resolve("rollouter", config.mutable_rollout()->mutable_device());
+  // Only the pods see the model, whose context may be shorter.
+  const std::vector<std::string>& open = parsed.automatic;
+  if (std::count(open.begin(), open.end(), "rollout.max_new_tokens") > 0) {
+    config.mutable_rollout()->set_max_new_tokens(0);
+  }
+  return absl::StrCat("# ", request.config_source, ", with devices by the GPUs that the pods ask for.\n",
+                      config::ToYaml(config));
+}
+
+absl::Status BuildObjects(const Kubectl& kubectl, Rendered* rendered) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string text, kubectl.Kustomize(rendered->tree, kRunFolder));
+  SYNCOPATE_ASSIGN_OR_RETURN(rendered->objects, ParseDocuments(text, "kubectl kustomize"));
+  return absl::OkStatus();
+}
+
 absl::Status Refused(const std::string& reason, const std::vector<config::ConfigProblem>& problems) {
   return problems.empty() ? absl::OkStatus()
                           : Error(absl::StatusCode::kInvalidArgument, reason, config::ToString(problems));
@@ -249,20 +288,23 @@ absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& reque
   const std::vector<std::string> components = ComponentsOfRun(tree, request, needs);
   const std::vector<Infra::Wish> wishes = WishesOfRun(tree, request, needs);
   Rendered rendered{{}, tree, kRunFolder};
-  rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
+  std::string& config = rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
   const Document settings = SettingsKustomization(request.infra, wishes);
   const bool any_settings = settings.contains("patches") || settings.contains("configMapGenerator");
   rendered.tree[absl::StrCat(kRunFolder, "/kustomization.yaml")] =
       ToYaml(RunKustomization(request, components, any_settings));
   if (any_settings) rendered.tree[absl::StrCat(kSettingsFolder, "/kustomization.yaml")] = ToYaml(settings);
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string text, kubectl.Kustomize(rendered.tree, kRunFolder));
-  SYNCOPATE_ASSIGN_OR_RETURN(rendered.objects, ParseDocuments(text, "kubectl kustomize"));
+  SYNCOPATE_RETURN_IF_ERROR(BuildObjects(kubectl, &rendered));
+  if (std::string decided = ConfigOfPods(request, rendered.objects); decided != config) {
+    config = std::move(decided);
+    SYNCOPATE_RETURN_IF_ERROR(BuildObjects(kubectl, &rendered));
+  }
   if (!wishes.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(Objects before, ObjectsBeforeSettings(rendered, request, components, kubectl));
     SYNCOPATE_ASSIGN_OR_RETURN(auto problems, CheckWishes(request, wishes, before));
     SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", problems));
   }
-  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_CONFIG", CheckFit(rendered.objects, request.config, request.config_source)));
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_CONFIG", CheckFit(rendered.objects, config, request.config_source)));
   return rendered;
 }
 

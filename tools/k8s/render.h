@@ -30,7 +30,8 @@ std::vector<std::string> OverlaysOf(const FileTree& tree);
 std::vector<std::string> ComponentsOf(const FileTree& tree);
 
 // The manifests of a run: an overlay of `tree` with the run configuration and what the infra file says, as `kubectl`
-// makes them. Blocks while it works; its errors are returned.
+// makes them. A device "auto" of the configuration becomes "cuda" or "cpu", by what the pods of its role ask for.
+// Blocks while it works; its errors are returned.
 //
 // INVALID_ARGUMENT, the message being every problem, a line each, of what cannot be honoured: reason BAD_REQUEST for an
 // unknown overlay or component, for a value that no object takes and for a worker without its component, BAD_CONFIG for

@@ -86,7 +86,7 @@ TEST_F(ConfigSchemaTest, RefusesWhatTheParserRefusesOfASingleKeyAndNothingElse) 
   std::vector<std::string> texts = {"nonsense: {}", "run: 7", "run: {stpes: 5}", "run: []", "[1, 2]", "run: {steps: }"};
   const config::ConfigSchema schema;
   for (const config::ConfigKey& key : schema.keys()) {
-    for (const char* value : {"0", "1", "-3", "2.5", "1000000001", "true", "word", "10s", "\"\"", "[1]"}) {
+    for (const char* value : {"0", "1", "-3", "2.5", "1000000001", "true", "word", "auto", "10s", "\"\"", "[1]"}) {
       texts.push_back(absl::StrCat(key.section->name(), ": {", key.field->name(), ": ", value, "}"));
     }
   }

@@ -116,6 +116,23 @@ TEST_F(ConfigRecordTest, AKeyThatARecordDoesNotHoldWasAsItsDefaultIs) {
   EXPECT_THAT(Refusal({"run.seed=3", "eval.seed=1"}), StartsWith("FIXED_KEY"));
 }
 
+TEST_F(ConfigRecordTest, TheSameNumberWrittenInAnotherWayHasNotChanged) {
+  Begin({});
+  std::ofstream(RecordPath()) << R"({"model.rms_norm_eps": "1e-06", "train.clip_low": "2e-1"})";
+  auto changed = Resume({});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, IsEmpty()) << changed->front().key;
+}
+
+TEST_F(ConfigRecordTest, AKeyThatIsLeftOpenNowWasAsItsDefaultWasThen) {
+  Begin({});
+  std::ofstream(RecordPath()) << "{}";
+  auto changed = Resume({"train.learning_rate=0.5", "rollout.device=cuda"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_THAT(*changed, ElementsAre(ConfigDifference{"rollout.device", "\"cpu\"", "\"cuda\""},
+                                    ConfigDifference{"train.learning_rate", "0.002", "0.5"}));
+}
+
 TEST_F(ConfigRecordTest, ADamagedRecordIsNotTakenForNone) {
   Begin({});
   for (const char* text : {"", "{\"run.seed\":", "[]"}) {

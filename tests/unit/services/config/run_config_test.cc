@@ -8,8 +8,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/philox.h"
 #include "base/status.h"
+#include "services/config/peer_names.h"
+#include "services/config/schema.h"
 
 namespace syncopate::config {
 namespace {
@@ -19,6 +23,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 std::vector<std::string> Problems(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> lines;
@@ -56,6 +61,48 @@ TEST(RunConfigTest, AnUnknownKeyIsReportedWithItsLineAndTheNearestKnownKey) {
               ElementsAre("f.yaml:3: train.learnig_rate = 0.1: expected a known key; nearest known key: "
                           "train.learning_rate"));
   EXPECT_THAT(Problems("", {"train.lr=1"}), ElementsAre(HasSubstr("command line: train.lr = 1: expected a known key")));
+}
+
+TEST(RunConfigTest, AKeyOfAnotherProgramIsReportedWithWhatItIsCalledHere) {
+  EXPECT_THAT(Problems("algorithm: {adv_estimator: grpo}\n"),
+              ElementsAre("f.yaml:1: algorithm.adv_estimator = grpo: expected a known key; here it is called "
+                          "train.advantage"));
+  EXPECT_THAT(Problems("actor_rollout_ref:\n  actor:\n    ppo_epochs: 2\n  rollout: {n: 8}\n"),
+              ElementsAre("f.yaml:3: actor_rollout_ref.actor.ppo_epochs = 2: expected a known key; here it is called "
+                          "train.updates_per_batch",
+                          "f.yaml:4: actor_rollout_ref.rollout.n = 8: expected a known key; here it is called "
+                          "rollout.samples"));
+  EXPECT_THAT(Problems("", {"num_generations=8"}), ElementsAre(HasSubstr("here it is called rollout.samples")));
+  EXPECT_THAT(Problems("", {"train.optim.lr=1"}), ElementsAre(HasSubstr("nearest known key: train.learning_rate")));
+  EXPECT_THAT(Problems("", {"train.beta=1"}), ElementsAre(HasSubstr("nearest known key: train.beta1")));
+  EXPECT_THAT(Problems("", {"trainer.logger=wandb"}),
+              ElementsAre("command line: trainer.logger = wandb: expected a known key"));
+}
+
+TEST(RunConfigTest, EveryKeyOfAnotherProgramIsOneOfOursHere) {
+  const ConfigSchema schema;
+  for (const PeerNames& entry : AllPeerNames()) {
+    EXPECT_NE(schema.Find(entry.key), nullptr) << entry.key;
+    for (const std::string& names : entry.names) {
+      for (const std::string& name : std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty()))) {
+        EXPECT_EQ(TranslatePeerKey(name), entry.key) << "two keys for " << name;
+      }
+    }
+  }
+}
+
+TEST(RunConfigTest, AListMeansTheSameOnTheCommandLineAndInAFile) {
+  auto files = [](const std::string& yaml, const std::vector<std::string>& overrides) {
+    const ParsedRunConfig parsed = ParseRunConfig(yaml, "f.yaml", overrides);
+    return parsed.config.data().files();
+  };
+  for (const char* list : {"[a.jsonl, b.jsonl * 2]", "['a.jsonl', \"b.jsonl * 2\"]", "a.jsonl, b.jsonl * 2"}) {
+    const std::string quoted = list[0] == '[' ? list : absl::StrCat("\"", list, "\"");
+    EXPECT_EQ(files(absl::StrCat("data: {files: ", quoted, "}"), {}), "a.jsonl, b.jsonl * 2") << list;
+    EXPECT_EQ(files("", {absl::StrCat("data.files=", list)}), "a.jsonl, b.jsonl * 2") << list;
+  }
+  EXPECT_EQ(files("data: {files: [a]}", {"data.files=[]"}), "");
+  EXPECT_EQ(files("", {"data.files=[a.jsonl"}), "[a.jsonl") << "a name that begins so";
 }
 
 TEST(RunConfigTest, AnUnknownSectionReportsEachOfItsKeys) {
@@ -225,6 +272,127 @@ TEST(RunConfigTest, ABadFileGivesOneStatusWithAllProblems) {
   EXPECT_THAT(message, HasSubstr(path + ":2: run.steps = -1"));
   EXPECT_THAT(message, HasSubstr("nearest known key: train.beta1"));
   EXPECT_THAT(message, HasSubstr("command line: data.length = x"));
+}
+
+// "learning rate, new tokens, train.device, rollout.device", or the problems.
+std::string Automatic(const std::vector<std::string>& overrides, const Surroundings& around = {},
+                      const std::string& yaml = "") {
+  const ParsedRunConfig parsed =
+      ParseRunConfig(yaml, "f.yaml", overrides, [&](const v1::RunConfig&) { return around; });
+  if (!parsed.problems.empty()) return ToString(parsed.problems);
+  return absl::StrCat(parsed.config.train().learning_rate(), " ", parsed.config.rollout().max_new_tokens(), " ",
+                      parsed.config.train().device(), " ", parsed.config.rollout().device());
+}
+
+TEST(RunConfigTest, WhatNobodySetsIsWhatTheTaskNeeds) {
+  EXPECT_EQ(Automatic({}), "0.002 5 cpu cpu");
+  EXPECT_EQ(Automatic({"data.length=6"}), "0.002 7 cpu cpu");
+  EXPECT_EQ(Automatic({"data.task=add"}), "0.002 6 cpu cpu");
+  EXPECT_EQ(Automatic({"train.learning_rate=0", "rollout.max_new_tokens=auto"}), "0.002 5 cpu cpu");
+  EXPECT_EQ(Automatic({}, {}, "train: {learning_rate: auto}\nrollout: {max_new_tokens: \"auto\"}\n"),
+            "0.002 5 cpu cpu");
+  EXPECT_EQ(Automatic({"train.learning_rate=0.1", "rollout.max_new_tokens=9"}), "0.1 9 cpu cpu");
+  EXPECT_THAT(Automatic({"train.beta1=auto"}), HasSubstr("expected a number from 0 to 0.999999"));
+}
+
+TEST(RunConfigTest, WhatNobodySetsBesideAModelIsWhatTrainedModelsNeed) {
+  EXPECT_EQ(Automatic({"model.path=m"}), "1e-06 1024 auto auto");
+  EXPECT_EQ(Automatic({"model.path=m", "data.files=a"}, {.longest_context = 32768}), "1e-06 1024 auto auto");
+  EXPECT_EQ(Automatic({"model.path=m", "data.files=a"}, {.longest_context = 1500}), "1e-06 476 auto auto");
+  EXPECT_EQ(Automatic({"model.path=m", "data.files=a", "data.max_prompt_tokens=100", "model.context_length=612"},
+                      {.longest_context = 1500}),
+            "1e-06 512 auto auto");
+  EXPECT_THAT(Automatic({"model.path=m", "data.files=a", "model.context_length=1000"}),
+              HasSubstr("model.context_length = 1000: expected 0, or at least 1025"));
+  EXPECT_EQ(Automatic({"model.path=m", "train.device=cpu", "rollout.device=cuda:3", "train.learning_rate=1e-3",
+                       "rollout.max_new_tokens=7"}),
+            "0.001 7 cpu cuda:3");
+}
+
+TEST(RunConfigTest, AutoIsOneDeviceForAllProcessesWhereTheGpusAreCounted) {
+  const std::vector<std::string> run = {"model.path=m", "run.rollouters=2"};
+  EXPECT_EQ(Automatic(run, {.gpus = 0}), "1e-06 1024 cpu cpu");
+  EXPECT_EQ(Automatic(run, {.gpus = 3}), "1e-06 1024 cuda cuda");
+  EXPECT_THAT(Automatic(run, {.gpus = 2}),
+              HasSubstr("1 for the trainer and 2 for rollouters, and this machine has 2; set run.rollouters to fewer; "
+                        "or name the devices: train.device=cuda:0 rollout.device=cuda:0"));
+  EXPECT_THAT(Automatic({"model.path=m", "run.rollouters=1"}, {.gpus = 1}), Not(HasSubstr("to fewer")));
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), run.begin(), run.end());
+    return more;
+  };
+  EXPECT_EQ(Automatic(with({"train.device=cpu"}), {.gpus = 2}), "1e-06 1024 cpu cuda");
+  EXPECT_EQ(Automatic(with({"rollout.device=cpu"}), {.gpus = 1}), "1e-06 1024 cuda cpu");
+  EXPECT_EQ(Automatic(with({"train.objective=sft"}), {.gpus = 1}), "1e-06 1024 cuda cuda") << "no rollouters";
+  EXPECT_THAT(Automatic(with({"rollout.tensor_parallel=2"}), {.gpus = 4}), HasSubstr("4 for rollouters"));
+  EXPECT_EQ(Automatic(with({"train.device=cuda:0", "rollout.device=cuda:0"}), {.gpus = 1}), "1e-06 1024 cuda:0 cuda:0")
+      << "who names devices may share them";
+  EXPECT_EQ(Automatic({"train.device=auto"}, {.gpus = 4}), "0.002 5 cuda cpu") << "also without a model";
+  EXPECT_EQ(Automatic({}, {.gpus = 4}), "0.002 5 cpu cpu") << "the default of built-in tasks";
+  // The rules see what came of it.
+  EXPECT_THAT(Automatic(with({"sync.transport=ipc"}), {.gpus = 0}), HasSubstr("ipc goes from GPU to GPU"));
+  EXPECT_EQ(Automatic(with({"sync.transport=ipc"}), {.gpus = 3}), "1e-06 1024 cuda cuda");
+}
+
+TEST(RunConfigTest, AResumeKeepsWhatTheRunHadUnlessItIsSet) {
+  const Surroundings kept = {.longest_context = 4096,
+                             .kept = {{{"train.learning_rate", "5e-06"},
+                                       {"rollout.max_new_tokens", "300"},
+                                       {"train.device", "cuda"},
+                                       {"rollout.device", "cpu"}}},
+                             .gpus = 0};
+  EXPECT_EQ(Automatic({"model.path=m"}, kept), "5e-06 300 cuda cpu");
+  EXPECT_EQ(Automatic({"model.path=m", "train.device=auto", "train.learning_rate=1e-5"}, kept), "1e-05 300 cpu cpu");
+  const Surroundings old = {.kept = {{{"run.seed", "3"}}}};
+  EXPECT_EQ(Automatic({"model.path=m"}, old), "0.002 5 cpu cpu") << "the defaults of the time before";
+}
+
+TEST(RunConfigTest, AResumeFindsWhatTheRunHadInItsDirectory) {
+  const std::string dir = testing::TempDir() + "/kept_values";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  const std::string file = dir + "/mine.yaml";
+  std::ofstream(file) << "model: {path: m}\nrun: {dir: " << dir << "/run, resume: true}\n";
+  auto load = [&] {
+    const auto config = LoadRunConfig(file);
+    return config.ok() ? absl::StrCat(config->train().learning_rate(), " ", config->rollout().max_new_tokens(), " ",
+                                      config->train().device())
+                       : config.status().ToString();
+  };
+  EXPECT_EQ(load(), "1e-06 1024 auto") << "nothing is there to be resumed";
+  std::filesystem::create_directories(dir + "/run/state/trainer");
+  EXPECT_EQ(load(), "1e-06 1024 auto") << "no trainer has begun";
+  std::ofstream(dir + "/run/state/trainer/identity.json") << "{}";
+  EXPECT_EQ(load(), "0.002 5 cpu") << "one that wrote nothing down is older than these values";
+  std::ofstream(dir + "/run/config.resolved.yaml") << "train: {learning_rate: 0.01, device: \"cuda:1\"}\n";
+  EXPECT_EQ(load(), "0.01 5 cuda:1");
+  std::ofstream(dir + "/run/state/trainer/config.json")
+      << R"({"train.learning_rate": "3e-06", "rollout.max_new_tokens": "77", "train.device": "\"cuda\""})";
+  EXPECT_EQ(load(), "3e-06 77 cuda") << "what the trainer had";
+}
+
+TEST(RunConfigTest, AConfigurationThatWasOnTrialIsFoundUnderItsLastName) {
+  const std::string dir = testing::TempDir() + "/renamed";
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir + "/config.resolved.yaml") << "run: {name: kept}\n";
+  auto config = LoadRunConfig(dir + "/config.next.yaml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->run().name(), "kept");
+  std::ofstream(dir + "/config.next.yaml") << "run: {name: next}\n";
+  EXPECT_EQ(LoadRunConfig(dir + "/config.next.yaml")->run().name(), "next");
+  std::filesystem::remove_all(dir);
+  EXPECT_THAT(std::string(LoadRunConfig(dir + "/config.next.yaml").status().message()), HasSubstr("config.next.yaml"));
+}
+
+TEST(RunConfigTest, ALearningRateThatUnlearnsAModelIsDoubted) {
+  auto doubts = [](const std::vector<std::string>& overrides) {
+    return FindDoubts(ParseRunConfig("", "f", overrides).config);
+  };
+  EXPECT_THAT(doubts({"model.path=m", "train.learning_rate=2e-3"}),
+              ElementsAre(HasSubstr("train.learning_rate is 0.002 beside a model.path")));
+  EXPECT_THAT(doubts({"model.path=m", "train.learning_rate=1e-4"}), IsEmpty());
+  EXPECT_THAT(doubts({"model.path=m"}), IsEmpty());
+  EXPECT_THAT(doubts({}), IsEmpty()) << "built-in tasks begin with random weights";
 }
 
 TEST(RunConfigTest, AutomaticValuesAreResolved) {

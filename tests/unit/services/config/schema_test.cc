@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "services/config/field_value.h"
 #include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
@@ -14,7 +15,7 @@ TEST(ConfigSchemaTest, EveryKeyHasADocAndADefaultThatItsOwnRangeAccepts) {
   SetDefaults(schema, &config);  // ends the process if a default does not parse
   EXPECT_GT(schema.keys().size(), 70u);
   for (const ConfigKey& key : schema.keys()) EXPECT_FALSE(key.option.doc().empty()) << key.path;
-  EXPECT_EQ(config.train().learning_rate(), 2e-3);
+  EXPECT_EQ(config.train().beta2(), 0.95);
   EXPECT_EQ(config.model().hidden_size(), 64);
   EXPECT_TRUE(config.model().learned_positions());
 }
@@ -56,11 +57,34 @@ TEST(ConfigSchemaTest, FindsTheNearestKeyForSlipsOfWordAndOfSection) {
   for (const auto& [written, nearest] : cases) EXPECT_EQ(schema.Nearest(written), nearest) << written;
 }
 
+TEST(ConfigSchemaTest, OffersNoKeyThatNobodyMeant) {
+  const ConfigSchema schema;
+  for (const char* written : {"algorithm", "train.lora_rank", "trainer.logger", "use_wandb", "rollout.engine_kwargs",
+                              "data.shuffle", "n", "train.fsdp_config", "everything.else"}) {
+    EXPECT_EQ(schema.Nearest(written), "") << written;
+  }
+}
+
+TEST(ConfigSchemaTest, WhatMayBeLeftToUsHasTheDefaultThatRunsHadBefore) {
+  const ConfigSchema schema;
+  for (const ConfigKey& key : schema.keys()) {
+    v1::RunConfig config;
+    SetDefaults(schema, &config);
+    if (key.option.zero_is_auto()) {
+      EXPECT_TRUE(key.IsAutomatic()) << key.path;
+    }
+    if (!key.IsAutomatic()) continue;
+    EXPECT_THAT(GetValue(key, config), ::testing::AnyOf("0", "\"\"")) << key.path;
+    EXPECT_TRUE(SetValue(key, key.option.former_default(), &config)) << key.path;
+  }
+}
+
 TEST(ConfigSchemaTest, SaysWhatAValueMustBe) {
   ConfigSchema schema;
   EXPECT_EQ(schema.Find("data.length")->Expected(), "an integer from 1 to 512");
   EXPECT_EQ(schema.Find("run.steps")->Expected(), "an integer of at least 1");
   EXPECT_EQ(schema.Find("train.mis_low")->Expected(), "a number from 0 to 1");
+  EXPECT_EQ(schema.Find("train.learning_rate")->Expected(), "a number from 1e-12 to 1, or auto");
   EXPECT_EQ(schema.Find("run.resume")->Expected(), "true or false");
   EXPECT_EQ(schema.Find("reward.undecided")->Expected(), "one of wrong, fail");
   EXPECT_EQ(schema.Find("run.dir")->Expected(), "text");

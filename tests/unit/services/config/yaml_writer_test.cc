@@ -45,6 +45,15 @@ TEST(ToYamlTest, WritesDefaultsToo) {
   EXPECT_THAT(yaml, HasSubstr("  duration: \"\"\n"));
 }
 
+// YAML 1.1, which PyYAML reads, asks numbers with an exponent for a dot and a sign.
+TEST(ToYamlTest, WritesNumbersThatEveryReaderOfYamlTakesForNumbers) {
+  v1::RunConfig config = ParseRunConfig("", "f", {"train.learning_rate=1e-6", "train.adam_eps=2.5e-9"}).config;
+  config.mutable_model()->set_rope_theta(1e22);
+  EXPECT_THAT(ToYaml(config),
+              testing::AllOf(HasSubstr("  learning_rate: 1.0e-06\n"), HasSubstr("  adam_eps: 2.5e-09\n"),
+                             HasSubstr("  rope_theta: 1.0e+22\n"), HasSubstr("  beta1: 0.9\n")));
+}
+
 TEST(ToYamlTest, DocumentsEachKeyWhenAsked) {
   std::string yaml = ToYaml(ParseRunConfig("", "f").config, YamlComments::kDocs);
   EXPECT_THAT(

@@ -39,6 +39,8 @@ TEST_F(ConfigJsonSchemaTest, SaysOfAKeyWhatItMayBeMeansAndIs) {
   EXPECT_EQ(Key("run", "rollouters"), Json::parse(R"({"description": "rollouter processes that `syncopate run` starts",
                             "type": "integer", "minimum": 1, "maximum": 64, "default": 2})"));
   EXPECT_EQ(Key("train", "beta2")["maximum"], 0.999999);
+  EXPECT_EQ(Key("train", "learning_rate")["anyOf"],
+            Json::parse(R"([{"type": "number", "minimum": 1e-12, "maximum": 1}, {"enum": [0, "auto"]}])"));
   EXPECT_EQ(Key("model", "qk_norm")["type"], "boolean");
   EXPECT_EQ(Key("model", "qk_norm")["default"], true);
   EXPECT_THAT(Key("reward", "undecided")["enum"], ElementsAre("wrong", "fail"));

@@ -80,6 +80,30 @@ TEST_F(RenderTest, TheConfigurationIsMountedAsItWasWritten) {
   FAIL() << "no ConfigMap of the configuration";
 }
 
+std::string MountedConfig(const Objects& objects) {
+  for (const Document& object : objects) {
+    if (Text(object, {"metadata", "name"}).rfind("syncopate-config-", 0) == 0)
+      return Text(object, {"data", "run.yaml"});
+  }
+  return "";
+}
+
+TEST_F(RenderTest, DevicesThatAreLeftToUsAreThoseThatThePodsAskFor) {
+  const std::string small = "model: {path: /var/lib/syncopate/model, context_length: 64}\nrun: {steps: 3}\n";
+  RenderRequest request = GpuRequest("multi-node");
+  request.config = small;
+  auto on_gpus = Rendering(DeployTree(), request);
+  ASSERT_TRUE(on_gpus.ok()) << on_gpus.status();
+  EXPECT_THAT(MountedConfig(on_gpus->objects),
+              AllOf(HasSubstr("device: \"cuda\""), Not(HasSubstr("device: \"cpu\"")), Not(HasSubstr("auto: ")),
+                    HasSubstr("learning_rate: 1.0e-06"), HasSubstr("max_new_tokens: 0"), HasSubstr("steps: 3")));
+  request = DemoRequest();
+  request.config = small;
+  auto on_cpus = Rendering(DeployTree(), request);
+  ASSERT_TRUE(on_cpus.ok()) << on_cpus.status();
+  EXPECT_THAT(MountedConfig(on_cpus->objects), AllOf(HasSubstr("device: \"cpu\""), Not(HasSubstr("\"cuda\""))));
+}
+
 TEST_F(RenderTest, EveryValueOfTheInfraFileArrives) {
   auto rendered = Rendering(
       DeployTree(),
