@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,6 +86,11 @@ std::string Daemon::Path(const std::string& name) const { return JoinPath(run_di
 MemberId Daemon::Member() const {
   const auto world = role_ == "rollouter" ? static_cast<int32_t>(config_.rollout().tensor_parallel()) : 1;
   return {role_, replica(), rank_, world, incarnation_};
+}
+
+bool Daemon::IsOnTrial() const {
+  const std::string& path = command_line_.config;
+  return std::filesystem::path(path).filename() == config::kNextConfigFile && FileSystem::Real()->FileBytes(path).ok();
 }
 
 absl::Status Daemon::Prepare() {

@@ -47,6 +47,9 @@ class Daemon {
   // Whether this process ends by itself when the run is complete.
   bool exit_on_completion() const { return command_line_.exit_on_completion; }
   bool accept_reward_change() const { return command_line_.accept_reward_change; }
+  // `syncopate run` resumes the run with a configuration that is not the run's yet (config::kNextConfigFile). Until it
+  // is, a trainer leaves what the run has as it is. Looks at the disk.
+  bool IsOnTrial() const;
 
   // What probes are answered. The daemon says Moved() and SetReady().
   Health& health() { return health_; }

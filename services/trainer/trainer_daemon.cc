@@ -301,8 +301,9 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     }
     if (ErrorReason(welcome.status()) == reason::kNotJoined && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
+    // The record first: a run that has an identity and no record is taken for one of a time without records.
+    if (!daemon_->IsOnTrial()) SYNCOPATE_RETURN_IF_ERROR(RecordConfig(welcome->run_id));
     SYNCOPATE_RETURN_IF_ERROR(identity_file_.Write({welcome->run_id, welcome->epoch}));
-    SYNCOPATE_RETURN_IF_ERROR(config::WriteConfigRecord(Files(), daemon_->run_dir(), config, welcome->run_id));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
     return welcome;
   }
@@ -326,9 +327,37 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                                                 {.version = {welcome.epoch, restored.version.step},
                                                                  .run_id = welcome.run_id,
                                                                  .snapshot = restored.data_snapshot,
-                                                                 .roster = flow_before_.roster}));
-  trajectory_service_->Attach(data_.get());
+                                                                 .roster = flow_before_.roster,
+                                                                 .begin = false}));
   return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::RecordConfig(const std::string& run_id) const {
+  return config::WriteConfigRecord(Files(), daemon_->run_dir(), daemon_->config(), run_id);
+}
+
+// Nothing that the run has is changed before the configuration has come to be its own: no record, no drop, no answer.
+absl::StatusOr<bool> TrainerDaemon::BeginWork() {
+  const bool on_trial = daemon_->IsOnTrial();
+  while (daemon_->IsOnTrial()) {
+    ShowState();
+    if (daemon_->StopRequested(kSignalPoll) || loop_->stop_requested() || !Refused().ok()) return false;
+  }
+  if (on_trial) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
+    SYNCOPATE_RETURN_IF_ERROR(RecordConfig(identity.run_id));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
+  trajectory_service_->Attach(data_.get());
+  return true;
+}
+
+absl::Status TrainerDaemon::EndTrial() {
+  const absl::Status why = Refused();
+  if (rank_service_ != nullptr) rank_service_->Stop(why, /*completed=*/false);
+  daemon_->BeginStop("the resume did not come to stand; the run is as it was", why);
+  member_->Leave("the resume did not come to stand");
+  return why;
 }
 
 absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
@@ -351,6 +380,10 @@ void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
 
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   start_ = start;
+  if (const int64_t steps = daemon_->config().run().steps(); start.step > steps) {
+    SYNCOPATE_LOG(kInfo, "run.steps is %d, and the run has reached step %d already: no further step is made", steps,
+                  start.step);
+  }
   OpenTensorBoard(start);
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer_,
@@ -403,6 +436,8 @@ void TrainerDaemon::GiveUp(const absl::Status& why) {
 }
 
 absl::Status TrainerDaemon::Run() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const bool begins, BeginWork());
+  if (!begins) return EndTrial();
   const absl::Time begin = Clock::Real()->Now();
   std::future<absl::StatusOr<trainer::StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });

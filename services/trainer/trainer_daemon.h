@@ -69,6 +69,11 @@ class TrainerDaemon {
   absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
+  // What the run remembers of its configuration.
+  absl::Status RecordConfig(const std::string& run_id) const;
+  // Waits while a resume is on trial; then rollouters are let in. False: asked to end before.
+  absl::StatusOr<bool> BeginWork();
+  absl::Status EndTrial();
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ class DataTest : public ::testing::Test {
                                          "eval.prompts=16",
                                          "eval.show_samples=2",
                                          "run.rollouters=2",
+                                         "train.device=cpu",
+                                         "rollout.device=cpu",
+                                         "train.learning_rate=2e-3",
                                          absl::StrCat("run.steps=", steps)};
     settings.insert(settings.end(), more.begin(), more.end());
     return settings;
@@ -113,6 +117,53 @@ TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfter
   EXPECT_EQ(steps[2]["objective"], "sft");
   EXPECT_EQ(steps[3]["objective"], "rl");
   EXPECT_LT(steps[2]["loss"].get<double>(), steps[0]["loss"].get<double>());
+}
+
+// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too.
+std::map<std::string, std::string> Kept(const RunHarness& run) {
+  std::map<std::string, std::string> kept;
+  for (const char* name : {"config.resolved.yaml", "config.next.yaml", "summary.json", "metrics.jsonl", "checkpoints",
+                           "state/trainer/config.json", "state/trainer/data.json", "state/trainer/log"}) {
+    if (!std::filesystem::exists(run.Path(name))) continue;
+    std::vector<std::filesystem::path> files = {run.Path(name)};
+    if (std::filesystem::is_directory(files[0])) {
+      files.assign(std::filesystem::recursive_directory_iterator(files[0]), {});
+    }
+    for (const auto& path : files) {
+      if (!std::filesystem::is_regular_file(path)) continue;
+      std::ifstream file(path, std::ios::binary);
+      kept[path.string()].assign(std::istreambuf_iterator<char>(file), {});
+    }
+  }
+  return kept;
+}
+
+// One that `run` refuses, one that the trainer refuses, and two that end a child that is not the trainer.
+TEST_F(DataTest, AnOverrideThatFailsIsNotKeptAndTheRunGoesOnWithoutIt) {
+  RunHarness run(Settings(3, {"run.rollouters=1", "train.sft_steps=1"}));
+  ExpectSuccess(run.Run());
+  const std::map<std::string, std::string> before = Kept(run);
+  EXPECT_GT(before.size(), 6u);
+  const std::string other = Write("other.jsonl", Rows(7));
+  const std::pair<std::string, int> failing[] = {{"train.device=cuda:99", 2},
+                                                 {"rollout.device=cuda:99", 2},
+                                                 {"data.files=" + other, 1},
+                                                 {"environment.command=false", 1},
+                                                 {"rollouter.listen=192.0.2.1:1", 1}};
+  for (const auto& [setting, code] : failing) {
+    auto process = run.Resume({setting, "run.steps=9", "run.insecure_bind=true"});
+    ASSERT_THAT(process, IsOk());
+    const auto exit = (*process)->WaitExit(2 * kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, code) << setting << "\n" << (*process)->Log();
+    EXPECT_EQ(Kept(run), before) << setting;
+  }
+  ExpectSuccess(run.Resume());
+  EXPECT_EQ(run.LastStep(), 3);
+  ExpectSuccess(run.Resume({"run.steps=4"}));
+  EXPECT_EQ(run.LastStep(), 4);
+  EXPECT_FALSE(std::filesystem::exists(run.Path("config.next.yaml")));
+  EXPECT_NE(Kept(run).at(run.Path("state/trainer/config.json")), before.at(run.Path("state/trainer/config.json")));
 }
 
 // Also without the directory: the tokenizer is kept with the run.

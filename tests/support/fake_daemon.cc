@@ -6,6 +6,7 @@
 //   refuse          exit at once with the code for a refused configuration
 //   fail            exit at once with code 3 and a line on standard error
 //   ignore-term     stay when asked to stop
+//   hold            do not get ready while the file says so
 //   endless         (trainer) never finish
 #include <signal.h>
 #include <unistd.h>
@@ -67,6 +68,7 @@ void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
           << std::endl;
     stopped = Pace(term);
   }
+  if (step == 0) return;  // as a trainer that has made no step
   std::ofstream(fs::path(config.run().dir()) / "summary.json")
       << absl::StrCat(R"({"status":")", stopped ? "stopped" : "completed", R"(","steps":)", step, "}");
 }
@@ -92,6 +94,9 @@ int Main(int argc, char** argv) {
   if (behaviour.count("fail") > 0) {
     std::cerr << endpoint.Name() << " fails as it was told to\n";
     return 3;
+  }
+  while (Behaviour(self.parent_path(), endpoint.Name()).count("hold") > 0) {
+    if (Pace(term)) return 0;
   }
   if (!daemon::WriteDaemonEndpoint(config->run().dir(), endpoint).ok()) return 1;
   if (behaviour.count("ignore-term") > 0) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
+#include "tools/doctor/looks.h"
 #include "tools/run/child_process.h"
 #include "tools/run/launch.h"
 #include "tools/run/local_run.h"
@@ -41,6 +42,12 @@ run::RunOutput OutputOf(const RunArguments& arguments) {
   return ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
 }
 
+// What daemons of this build find, without libtorch.
+model::Hardware LookAtHardware() {
+  if (!SYNCOPATE_WITH_CUDA) return {};
+  return {.built_with_cuda = true, .gpus = static_cast<int>(doctor::InspectGpus().gpus.size())};
+}
+
 int Refuse(const std::string& message) {
   std::cerr << message << "\n";
   return config::kConfigExitCode;
@@ -61,12 +68,12 @@ int Run(const RunArguments& arguments, const std::string& program) {
   if (config_path.empty()) return Refuse("CONFIG is missing: syncopate run CONFIG, or syncopate run --resume RUN_DIR");
   if (!arguments.steps.empty()) overrides.push_back(absl::StrCat("run.steps=", arguments.steps));
   if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
-  auto config = config::LoadRunConfig(config_path, overrides);
+  auto config = config::LoadRunConfig(config_path, overrides, [] { return int64_t{LookAtHardware().gpus}; });
   if (!config.ok()) return Refuse(std::string(config.status().message()));
   const std::optional<std::string> web =
       arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt;
   return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments),
-                          arguments.accept_reward_change, web, &std::cout, &std::cerr});
+                          arguments.accept_reward_change, web, &std::cout, &std::cerr, LookAtHardware});
 }
 
 }  // namespace

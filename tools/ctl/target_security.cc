@@ -8,8 +8,6 @@
 namespace syncopate::ctl {
 namespace {
 
-constexpr char kResolvedConfig[] = "config.resolved.yaml";  // written by `syncopate run`
-
 auth::TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
   auth::TransportSecurity::Options options;
   options.tls_cert = flags.tls_cert;
@@ -33,7 +31,8 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurit
     if (!newest.ok()) return plaintext;  // whoever looks for the daemons says so
     run_dir = *newest;
   }
-  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, kResolvedConfig));
+  // What the daemons were started with: a resume's while it is on trial, else the run's.
+  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, config::kNextConfigFile));
   if (absl::IsNotFound(config.status())) return plaintext;  // of daemons that were started by hand
   SYNCOPATE_RETURN_IF_ERROR(config.status());
   return auth::TransportSecurity::Load(config->security(), "");

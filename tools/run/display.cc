@@ -298,7 +298,9 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   if (!view.checkpoints.export_folder.empty()) {
     absl::StrAppend(&text, "export the best ", program, " export ", view.checkpoints.export_folder, " DIR\n");
   }
-  if (outcome != "completed") absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
+  if (outcome != "completed" && view.resume_helps) {
+    absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
+  }
   if (outcome == "completed") {
     absl::StrAppend(&text, "train on        ", program, " run --resume ", run_dir, " run.steps=", 2 * view.steps_total,
                     "\n");

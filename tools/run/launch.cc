@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
+#include "services/config/run_config.h"
 
 namespace syncopate::run {
 namespace {
@@ -55,18 +56,22 @@ std::string EnvironmentAnnouncement(const std::string& run_dir) {
 }
 
 std::string ResolvedConfigPath(const std::string& run_dir) {
-  return (std::filesystem::path(run_dir) / "config.resolved.yaml").string();
+  return (std::filesystem::path(run_dir) / config::kResolvedConfigFile).string();
+}
+
+std::string NextConfigPath(const std::string& run_dir) {
+  return (std::filesystem::path(run_dir) / config::kNextConfigFile).string();
 }
 
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
                   const ChildId& child, const std::string& synchronizer, const std::string& digest,
-                  const std::string& rank0, bool accept_reward_change) {
+                  const std::string& rank0, bool accept_reward_change, bool on_trial) {
   namespace fs = std::filesystem;
   Launch launch;
   launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
   launch.log = (fs::path(run_dir) / "logs" / (child.Name() + ".log")).string();
   if (child.role == "environment") return PlanWorker(config, run_dir, launch.log);
-  launch.arguments = {ResolvedConfigPath(run_dir)};
+  launch.arguments = {on_trial ? NextConfigPath(run_dir) : ResolvedConfigPath(run_dir)};
   AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
   const bool told = child.role != "synchronizer" && config.environment().digest().empty() && !digest.empty();
   if (told) launch.arguments.push_back(absl::StrCat("environment.digest=", digest));

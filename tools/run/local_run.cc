@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/daemon/signals.h"
 #include "base/file_system.h"
@@ -25,6 +26,7 @@
 #include "tools/run/launch.h"
 #include "tools/run/line_tail.h"
 #include "tools/run/monitor.h"
+#include "tools/run/resume_notes.h"
 #include "tools/run/run_directory.h"
 #include "tools/run/summary.h"
 #include "tools/run/supervision.h"
@@ -38,6 +40,7 @@ constexpr size_t kLogLinesShown = 8;
 constexpr absl::Duration kPageReadersWithin = absl::Seconds(2);
 constexpr char kWorkerRole[] = "environment";
 constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
+constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
@@ -65,6 +68,8 @@ class LocalRun {
         supervision_(SupervisionOptions(config_)),
         steps_(directory_.Path("metrics.jsonl")),
         summary_before_(ReadSummary(directory_.path())),
+        config_before_(ReadConfig(directory_.path())),
+        on_trial_(config_.run().resume() && !config_before_.empty()),
         page_(std::move(page)),
         monitor_(std::move(security), SyncListener()),
         started_at_(Clock::Real()->Now()) {
@@ -77,11 +82,15 @@ class LocalRun {
   }
 
   int Execute() {
-    absl::Status written =
-        WriteFileAtomically(FileSystem::Real(), ResolvedConfigPath(directory_.path()), config::ToYaml(config_));
+    const std::string config_path =
+        on_trial_ ? NextConfigPath(directory_.path()) : ResolvedConfigPath(directory_.path());
+    absl::Status written = WriteFileAtomically(FileSystem::Real(), config_path, config::ToYaml(config_));
     if (!written.ok()) {
       err_ << written.message() << "\n";
       return config::kConfigExitCode;
+    }
+    if (config_.run().resume()) {
+      for (const std::string& note : ResumeNotes(config_, directory_.path())) display_->Daemon("run", note);
     }
     Perform(supervision_.Start(Now()));
     while (!supervision_.done()) {
@@ -89,6 +98,7 @@ class LocalRun {
       if (received.interrupt) Interrupt();
       NoticeRank0();
       NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
+      if (on_trial_) KeepConfig();
       if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
       // A trainer may be training before the last rollouter is ready: what is said of steps follows what began them.
@@ -106,6 +116,10 @@ class LocalRun {
   };
 
   static absl::Time Now() { return Clock::Real()->Now(); }
+
+  static std::string ReadConfig(const std::string& run_dir) {
+    return ReadFile(FileSystem::Real(), ResolvedConfigPath(run_dir), kMaxConfigBytes).value_or("");
+  }
 
   // The page outlives the monitor, which calls this.
   RunMonitor::SyncListener SyncListener() {
@@ -168,7 +182,7 @@ class LocalRun {
       return;
     }
     Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0,
-                               accept_reward_change_);
+                               accept_reward_change_, on_trial_);
     // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
@@ -235,6 +249,38 @@ class LocalRun {
       if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", PidOf(child)));
       Perform(supervision_.OnReady(child, Now()));
     }
+  }
+
+  // A resume has come to stand as soon as the trainer and a rollouter are ready. The trainer, which has changed nothing
+  // so far, sees the file go, and begins. A daemon that is just about to read it finds it under its new name.
+  void KeepConfig() {
+    auto has = [&](const std::string& role) {
+      return std::any_of(endpoints_.begin(), endpoints_.end(),
+                         [&](const auto& entry) { return entry.first.role == role; });
+    };
+    if (!has("trainer") || (config::RolloutersOf(config_) > 0 && !has("rollouter"))) return;
+    FileSystem* const files = FileSystem::Real();
+    absl::Status kept = files->Rename(NextConfigPath(directory_.path()), ResolvedConfigPath(directory_.path()));
+    if (kept.ok()) {
+      on_trial_ = false;
+      kept = files->SyncDir(directory_.path());
+    }
+    // Tried again with the next tick; the trainer waits.
+    if (!kept.ok() && !std::exchange(told_not_kept_, true)) display_->Daemon("run", std::string(kept.message()));
+  }
+
+  // What a resume has changed that never came to stand, which is its configuration alone.
+  void DropConfig() {
+    const absl::Status removed = FileSystem::Real()->RemoveTree(NextConfigPath(directory_.path()));
+    if (!removed.ok()) err_ << removed.message() << "\n";
+    // A run is begun without run.resume and resumed with it.
+    const bool another =
+        config::ToYaml(config_) != absl::StrReplaceAll(config_before_, {{"\n  resume: false\n", "\n  resume: true\n"}});
+    if (another) {
+      err_ << "the run is as it was, with the configuration that it had; " << program_ << " run --resume "
+           << directory_.path() << " goes on with that\n";
+    }
+    view_.resume_helps = view_.resume_helps || another;
   }
 
   // False until the worker has said that it listens. The digest of its first life is the run's.
@@ -322,8 +368,10 @@ class LocalRun {
     UpdateView();
     RunEnd end{supervision_.outcome(), supervision_.reason(), absl::ToDoubleSeconds(Now() - started_at_),
                supervision_.Restarts()};
+    view_.resume_helps = supervision_.resume_helps();
     if (end.outcome == RunOutcome::kFailed) end.log = ShowLog();
-    auto summary = FinishSummary(directory_.path(), end, summary_before_);
+    auto summary = FinishSummary(directory_.path(), end, summary_before_, /*keep=*/on_trial_);
+    if (on_trial_) DropConfig();
     if (!summary.ok()) {
       err_ << "the summary is lost: " << summary.status().message() << "\n";
       return kRunFailedExitCode;
@@ -383,7 +431,10 @@ class LocalRun {
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
-  const std::string summary_before_;              // of an earlier life; "" if there is none
+  const std::string summary_before_;  // of an earlier life; "" if there is none
+  const std::string config_before_;   // the same of the resolved configuration
+  bool on_trial_;                     // ours is not the run's yet
+  bool told_not_kept_ = false;
   const std::unique_ptr<report::LivePage> page_;  // null: none is served
   RunMonitor monitor_;
   RunView view_;
@@ -410,6 +461,18 @@ void MakeAbsolute(v1::RunConfig* config) {
                             security->mutable_token_file(), config->mutable_model()->mutable_path()}) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
   }
+}
+
+// Devices that are not there are known before anything is made or started.
+absl::Status CheckDevices(const v1::RunConfig& config, const std::function<model::Hardware()>& look) {
+  std::vector<model::DeviceRequest> requests = {{.key = "train.device", .wanted = config.train().device()}};
+  if (config::RolloutersOf(config) > 0)
+    requests.push_back({.key = "rollout.device", .wanted = config.rollout().device()});
+  for (const model::DeviceRequest& request : requests) {
+    if (!model::IsCuda(request.wanted)) continue;
+    SYNCOPATE_RETURN_IF_ERROR(model::ChooseDevice(request, look()).status());
+  }
+  return absl::OkStatus();
 }
 
 // What this process shows to the daemons that it watches, when theirs can be used too.
@@ -460,6 +523,7 @@ int RunLocally(LocalRunOptions options) {
   auto signals = daemon::SignalInbox::Open();
   if (!signals.ok()) return refuse(signals.status());
   MakeAbsolute(&options.config);
+  if (absl::Status there = CheckDevices(options.config, options.look_at_hardware); !there.ok()) return refuse(there);
   auto security = LoadSecurity(options.config.security());
   if (!security.ok()) return refuse(security.status());
   if (options.config.run().resume()) {  // before the first byte of its directory is changed

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "model/device.h"
 #include "syncopate/v1/config.pb.h"
 #include "tools/run/display.h"
 
@@ -24,6 +26,7 @@ struct LocalRunOptions {
   std::optional<std::string> web = std::nullopt;  // where to serve the run's page: LivePage::Start
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
+  std::function<model::Hardware()> look_at_hardware;  // called only if a GPU is asked for
 };
 
 // Runs a synchronizer, a trainer and run.rollouters rollouters as child processes until the run ends (supervision.h),

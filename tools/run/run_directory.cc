@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "services/config/run_config.h"
 #include "tools/run/launch.h"
 
 namespace syncopate::run {
@@ -55,7 +56,9 @@ absl::StatusOr<int> Lock(const std::string& path) {
 // What an earlier life left and this one must not mistake for its own.
 void RemoveTraces(const std::string& path) {
   std::error_code ignored;
-  for (const char* name : {"endpoints", "endpoints.json"}) fs::remove_all(fs::path(path) / name, ignored);
+  for (const char* name : {"endpoints", "endpoints.json", config::kNextConfigFile}) {
+    fs::remove_all(fs::path(path) / name, ignored);
+  }
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ struct RunView {
   std::string alarm;                      // what somebody must mend, a sentence; "" if nothing
   std::string reward_failure;             // how the first group failed that got no reward, a sentence; "" if none has
   std::vector<DaemonRow> daemons;
+  bool resume_helps = true;  // if the run has not been completed
 };
 
 // The live table, lines of at most `width` characters: figures and sentences go on in the next line, rows are cut.

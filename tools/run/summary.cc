@@ -35,7 +35,8 @@ std::string ReadSummary(const std::string& run_dir) {
   return text.ok() ? *std::move(text) : "";
 }
 
-absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end, const std::string& before) {
+absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end, const std::string& before,
+                                   bool keep) {
   const std::string text = ReadSummary(run_dir);
   json summary = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!summary.is_object()) summary = json::object();
@@ -49,7 +50,7 @@ absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end
                     {"wall_seconds", end.wall_seconds},
                     {"restarts", restarts}};
   if (!end.log.empty()) summary["run"]["log"] = end.log;
-  if (!before.empty() && text == before) return summary;
+  if (keep || (!before.empty() && text == before)) return summary;
   SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir),
                                                 summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
   return summary;

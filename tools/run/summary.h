@@ -26,9 +26,9 @@ std::string ReadSummary(const std::string& run_dir);
 // Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}, "log": [line]}} to run.dir's summary.json, which the
 // trainer wrote, and puts "status": "failed" there if the run failed, also when the trainer could not write it. A file
 // that still is `before`, what ReadSummary gave at the start, is of an earlier life, to which this one has added no
-// step: it stays as it is. Returns the summary with that addition; errors of FileSystem.
+// step: it stays as it is, and with `keep` in any case. Returns the summary with that addition; errors of FileSystem.
 absl::StatusOr<nlohmann::json> FinishSummary(const std::string& run_dir, const RunEnd& end,
-                                             const std::string& before = "");
+                                             const std::string& before = "", bool keep = false);
 
 // "completed", "interrupted", "failed".
 std::string OutcomeName(RunOutcome outcome);

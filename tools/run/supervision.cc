@@ -104,6 +104,8 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
     if (well) {
       EndRun(RunOutcome::kCompleted, now, &actions);
     } else {
+      const bool fenced = !exit.by_signal && exit.code == daemon::kExitFenced;
+      hopeless_ = refused || fenced || (!exit.by_signal && !was_ready && exit.code == daemon::kExitFailed);
       FailOnRank(id, exit, now, &actions);
     }
   } else if (id.role == kTrainer) {
@@ -114,6 +116,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
       child.state = State::kGivenUp;
     }
   } else if (refused) {
+    hopeless_ = true;
     Fail(id.Name(), "refuses its configuration", now, &actions);
   } else {
     ScheduleRestart(id, was_ready, exit, now, &actions);
@@ -131,6 +134,7 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
   if (child.failed_starts >= options_.max_failed_starts) {
     GiveUp(id, absl::StrCat("failed to start ", child.failed_starts, " times; the last time it ", exit.ToString()), now,
            actions);
+    hopeless_ = !child.was_ready;
     return;
   }
   if (static_cast<int>(child.restarts.size()) >= options_.max_restarts_per_minute) {
@@ -291,6 +295,11 @@ absl::Time RunSupervision::NextTick() const {
 bool RunSupervision::done() const {
   return stopping() &&
          std::none_of(children_.begin(), children_.end(), [this](const auto& entry) { return Alive(entry.second); });
+}
+
+bool RunSupervision::resume_helps() const {
+  if (outcome_ == RunOutcome::kInterrupted) return true;
+  return outcome_ == RunOutcome::kFailed && !hopeless_;
 }
 
 bool RunSupervision::WillRestart(const ChildId& child) const {

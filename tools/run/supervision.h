@@ -92,6 +92,9 @@ class RunSupervision {
   const std::string& culprit() const { return culprit_; }  // name of the daemon that it failed on, if one
   // It failed on a trainer's rank that was lost, or on a trainer that said that a fresh start may do better.
   bool lost_peer() const { return lost_peer_; }
+  // The run has not ended well, and not on what the same start would meet again: a configuration that is refused, a
+  // daemon that never gets ready, a trainer that has taken over.
+  bool resume_helps() const;
   // The child is not there, but will be started again.
   bool WillRestart(const ChildId& child) const;
   // How often each child was started again; every child is there.
@@ -132,6 +135,7 @@ class RunSupervision {
   absl::Time interrupted_at_ = absl::InfiniteFuture();
   bool others_asked_ = false;
   bool lost_peer_ = false;
+  bool hopeless_ = false;                                // the same start would end the same way
   absl::Time kill_trainer_at_ = absl::InfiniteFuture();  // once it stops
   absl::Time kill_all_at_ = absl::InfiniteFuture();
   bool late_trainer_killed_ = false;

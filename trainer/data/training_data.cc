@@ -49,11 +49,16 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(const Options& 
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   auto data = std::unique_ptr<TrainingData>(new TrainingData(options, parts, start.run_id));
   SYNCOPATE_RETURN_IF_ERROR(data->OpenLog(start));
-  SYNCOPATE_RETURN_IF_ERROR(data->LogRestoredDrops());
+  if (start.begin) SYNCOPATE_RETURN_IF_ERROR(data->Begin());
+  return data;
+}
+
+absl::Status TrainingData::Begin() {
+  SYNCOPATE_RETURN_IF_ERROR(LogRestoredDrops());
   // Last: from here on the source's thread calls in. The source outlives this object's use of it, since Stop() takes
   // the listener away.
-  parts.prompts->SetListener([raw = data.get()] { raw->ReviewLeases(); });
-  return data;
+  parts_.prompts->SetListener([this] { ReviewLeases(); });
+  return absl::OkStatus();
 }
 
 absl::Status TrainingData::OpenLog(const Start& start) {

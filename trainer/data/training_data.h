@@ -62,6 +62,7 @@ class TrainingData {
     std::string run_id;
     std::string snapshot;
     RolloutRoster roster = {};
+    bool begin = true;  // false: the owner calls Begin() before the first connection and the first batch
   };
 
   struct Batch {
@@ -104,11 +105,13 @@ class TrainingData {
     std::vector<RolloutView> rollouters;
   };
 
-  // Opens the log, rebuilds the data position from it and the snapshot, and makes what that drops durable.
+  // Opens the log, rebuilds the data position from it and the snapshot, and begins.
   // INVALID_ARGUMENT for options; DATA_LOSS (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
   // cannot be read or do not belong together; the log's own errors. Blocks for the disk.
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const Options& options, const Parts& parts,
                                                             const Start& start);
+  // Makes durable what the restore has dropped; until then no record is added to the log. Once. The log's errors.
+  absl::Status Begin();
   ~TrainingData();  // Stop()
 
   // -- The step thread.

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,6 +37,16 @@ constexpr absl::Duration kDeadline = absl::Seconds(30);  // for anything that mu
 
 int PollMs(absl::Time until) {
   return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(until - Clock::Real()->Now())));
+}
+
+// For facts of other processes that notify nobody.
+bool Eventually(const std::function<bool()>& done) {
+  const absl::Time until = Clock::Real()->Now() + kDeadline;
+  while (!done()) {
+    if (Clock::Real()->Now() > until) return false;
+    ::poll(nullptr, 0, 5);
+  }
+  return true;
 }
 
 // True once the process has ended, reaped or not.
@@ -364,6 +375,58 @@ TEST_F(RunProcessTest, AResumeContinuesInTheSameDirectory) {
   EXPECT_EQ(Summary()["steps"], 7);
   EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"),
               AllOf(HasSubstr("resume: true"), HasSubstr("steps: 7")));
+}
+
+TEST_F(RunProcessTest, AResumeThatNeverComesToStandLeavesTheRunAsItWas) {
+  ASSERT_EQ(Start({"run.rollouters=1"}).Exit(), 0) << Errors();
+  const std::string config = Text(fs::path(run_dir_) / "config.resolved.yaml");
+  const std::string summary = Text(fs::path(run_dir_) / "summary.json");
+  Behave("rollouter-0", "fail");
+  EXPECT_EQ(StartWith({"run", "--resume", run_dir_, "run.steps=9", "run.log_level=debug"}).Exit(), 1);
+  EXPECT_THAT(Errors(), AllOf(HasSubstr("rollouter-0 failed to start 5 times"),
+                              HasSubstr("the run is as it was, with the configuration that it had")));
+  EXPECT_EQ(Text(fs::path(run_dir_) / "config.resolved.yaml"), config);
+  EXPECT_EQ(Text(fs::path(run_dir_) / "summary.json"), summary);
+  EXPECT_FALSE(fs::exists(fs::path(run_dir_) / "config.next.yaml"));
+
+  fs::remove(dir_ / "bin" / "behaviour.rollouter-0");
+  EXPECT_EQ(StartWith({"run", "--resume", run_dir_, "--quiet"}).Exit(), 0) << Errors();
+  EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"), AllOf(HasSubstr("steps: 5\n"), HasSubstr("\"info\"")));
+  EXPECT_FALSE(fs::exists(fs::path(run_dir_) / "config.next.yaml"));
+}
+
+TEST_F(RunProcessTest, AConfigurationOnTrialIsTheRunsOnceTrainerAndARollouterAreReady) {
+  ASSERT_EQ(Start().Exit(), 0) << Errors();
+  const std::string config = Text(fs::path(run_dir_) / "config.resolved.yaml");
+  Behave("trainer-0", "endless");
+  Behave("rollouter-0", "hold");
+  Behave("rollouter-1", "hold");
+  RunProcess run = StartWith({"run", "--resume", run_dir_, "--json", "run.steps=9"});
+  ASSERT_TRUE(Eventually([&] { return fs::exists(daemon::EndpointPath(run_dir_, "trainer", 0)); }));
+  EXPECT_TRUE(fs::exists(fs::path(run_dir_) / "config.next.yaml")) << "no rollouter is ready";
+  EXPECT_EQ(Text(fs::path(run_dir_) / "config.resolved.yaml"), config);
+  fs::remove(dir_ / "bin" / "behaviour.rollouter-1");
+  ASSERT_TRUE(Eventually([&] { return !fs::exists(fs::path(run_dir_) / "config.next.yaml"); }));
+  EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"), HasSubstr("steps: 9\n"));
+  fs::remove(dir_ / "bin" / "behaviour.rollouter-0");
+  EXPECT_EQ(run.Started()["daemons"].size(), 4u) << "who was late too";
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Exit(), 130);
+}
+
+TEST_F(RunProcessTest, ADeviceThatIsNotThereIsSaidBeforeADirectoryIsMade) {
+  for (const char* key : {"train.device", "rollout.device"}) {
+    EXPECT_EQ(Start({absl::StrCat(key, "=cuda:99")}).Exit(), 2);
+    EXPECT_THAT(Errors(), AllOf(HasSubstr(absl::StrCat(key, " is cuda:99, but ")), HasSubstr("=cpu")));
+    EXPECT_FALSE(fs::exists(run_dir_));
+  }
+}
+
+TEST_F(RunProcessTest, WhatIsLeftOpenIsResolvedBeforeItIsWritten) {
+  // Daemons without a purpose open no model, and this machine's GPUs are not asked for.
+  EXPECT_EQ(Start({"model.path=/models/none", "train.device=cpu", "rollout.device=cpu"}).Exit(), 0) << Errors();
+  EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"),
+              AllOf(HasSubstr("learning_rate: 1.0e-06\n"), HasSubstr("max_new_tokens: 1024\n")));
 }
 
 TEST_F(RunProcessTest, WhatCannotBeRunIsRefusedBeforeAnythingStarts) {

@@ -184,6 +184,13 @@ TEST(RenderEndTest, SaysWhatWasReachedWhereItIsAndHowToGoOn) {
                           HasSubstr("  bin/syncopate run --resume /runs/a\n")));
 }
 
+TEST(RenderEndTest, OffersNoResumeThatWouldEndTheSameWay) {
+  RunView view = View();
+  view.resume_helps = false;
+  EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", Summary("failed", "rollouter-0 refuses its configuration")),
+              Not(HasSubstr("--resume")));
+}
+
 TEST(RenderEndTest, WhatIsCalledTheBestCanBeExported) {
   RunView view = View();
   view.checkpoints.best = "e1-s100";  // a summary knows better

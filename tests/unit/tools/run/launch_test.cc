@@ -28,6 +28,15 @@ TEST(PlanLaunchTest, NamesBinaryConfigurationAndLog) {
               ElementsAre("/run/config.resolved.yaml", "synchronizer.address=127.0.0.1:9", "--exit-on-completion"));
 }
 
+TEST(PlanLaunchTest, AResumeOnTrialHasAConfigurationOfItsOwn) {
+  for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
+    EXPECT_EQ(PlanLaunch(Config(), "/bin", "/run", {role, 0}, "", "", "", /*accept_reward_change=*/false,
+                         /*on_trial=*/true)
+                  .arguments[0],
+              "/run/config.next.yaml");
+  }
+}
+
 TEST(PlanLaunchTest, NumbersItsRolloutersAlsoIfTheConfigurationNamesOne) {
   EXPECT_THAT(Arguments(Config({"rollouter.name=pod-7"}), {"rollouter", 1}, ""),
               ElementsAre("/run/config.resolved.yaml", "rollouter.index=1", "rollouter.name="));

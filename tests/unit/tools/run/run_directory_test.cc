@@ -103,13 +103,14 @@ TEST_F(RunDirectoryTest, ResumeRefusesAFolderOfOtherThings) {
 }
 
 TEST_F(RunDirectoryTest, ResumeForgetsWhereItsDaemonsWere) {
-  for (const char* name :
-       {"config.resolved.yaml", "endpoints/trainer-0.json", "endpoints.json", "metrics.jsonl", "summary.json"}) {
+  for (const char* name : {"config.resolved.yaml", "config.next.yaml", "endpoints/trainer-0.json", "endpoints.json",
+                           "metrics.jsonl", "summary.json"}) {
     Write(std::string("old/") + name);
   }
   ASSERT_THAT(RunDirectory::Claim(Section("old", /*resume=*/true), "now"), IsOk());
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints"));
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints.json"));
+  EXPECT_FALSE(fs::exists(base_ / "old" / "config.next.yaml")) << "of a resume that was killed on trial";
   EXPECT_TRUE(fs::exists(base_ / "old" / "metrics.jsonl"));
   EXPECT_TRUE(fs::exists(base_ / "old" / "summary.json"));
 }

@@ -66,6 +66,17 @@ TEST_F(FinishSummaryTest, IsWrittenAlsoWhereTheTrainerLeftNothingReadable) {
   }
 }
 
+TEST_F(FinishSummaryTest, AResumeThatNeverCameToStandLeavesItAsItWas) {
+  for (const char* before : {R"({"status":"completed","steps":6})", ""}) {
+    if (before[0] != 0) TrainerWrites(before);
+    auto summary = FinishSummary(dir_, {RunOutcome::kFailed, "x", 1, {}}, "", /*keep=*/true);
+    ASSERT_THAT(summary, IsOk());
+    EXPECT_EQ((*summary)["status"], "failed");
+    EXPECT_EQ(ReadSummary(dir_), before);
+    std::filesystem::remove(dir_ + "/summary.json");
+  }
+}
+
 TEST_F(FinishSummaryTest, WhatAnEarlierLifeSaidStaysUnlessTheTrainerHasSaidMore) {
   TrainerWrites(R"({"status":"completed","steps":6})");
   const std::string before = ReadSummary(dir_);

@@ -247,6 +247,46 @@ TEST_F(RunSupervisionTest, ADaemonThatRefusesItsConfigurationFailsTheRunAtOnce) 
   EXPECT_EQ(supervision_.reason(), "rollouter-0 refuses its configuration");
 }
 
+TEST_F(RunSupervisionTest, AResumeIsOfferedOnlyWhereItCanEndOtherwise) {
+  struct Case {
+    bool ready;
+    ChildId child;
+    ChildExit exit;
+    bool helps;
+  };
+  const Case cases[] = {
+      {true, kTrainer, kCrash, true},    {true, kTrainer, kError, true},      {true, kTrainer, kLostPeer, true},
+      {true, kTrainer, kRefusal, false}, {true, kTrainer, {false, 3}, false}, {true, kTrainer, kWell, false},
+      {true, kFirst, kRefusal, false},   {false, kTrainer, kCrash, true},     {false, kTrainer, kError, false}};
+  for (const Case& c : cases) {
+    RunSupervision run(TwoRollouters());
+    run.Start(start_);
+    run.OnReady(kSynchronizer, start_);
+    for (const ChildId& child : {kTrainer, kFirst, kSecond}) {
+      if (c.ready) run.OnReady(child, start_);
+    }
+    run.OnExit(c.child, c.exit, At(1));
+    EXPECT_EQ(run.resume_helps(), c.helps) << c.child.Name() << " " << c.exit.ToString();
+  }
+  GetReady();
+  EXPECT_FALSE(supervision_.resume_helps()) << "it goes on";
+  supervision_.OnInterrupt(At(1));
+  EXPECT_TRUE(supervision_.resume_helps());
+}
+
+TEST_F(RunSupervisionTest, ARollouterThatWasGivenUpLongAgoDoesNotSpeakAgainstAResume) {
+  GetReady();
+  supervision_.OnExit(kSecond, kCrash, At(1));
+  while (supervision_.NextTick() < absl::InfiniteFuture()) {
+    const absl::Time now = supervision_.NextTick();
+    supervision_.OnTick(now);
+    supervision_.OnExit(kSecond, kError, now);
+  }
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
+  supervision_.OnExit(kTrainer, kCrash, At(1000));
+  EXPECT_TRUE(supervision_.resume_helps());
+}
+
 TEST_F(RunSupervisionTest, AChildThatNeverGetsReadyIsKilledAndStartedAgain) {
   supervision_.Start(start_);
   supervision_.OnReady(kSynchronizer, start_);
