@@ -274,6 +274,23 @@ TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {
   EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 2}));
 }
 
+TEST_F(StepLoopTest, AnEvaluationIsOverThePromptsThatWereJudgedAndHasNoFigureWithoutAny) {
+  StepLoop::Options options = Steps(2);
+  options.evaluate_every_steps = 1000;
+  world_.policy.HoldFrom(1);
+  world_.rollouter().FailEvaluationPrompts({2});
+  world_.Start(options);
+  ASSERT_TRUE(world_.observer.evaluations.WaitFor(1));
+  EXPECT_EQ(world_.observer.evaluations.All()[0].asked, TrainingDataWorld::kEvaluationPrompts);
+  EXPECT_EQ(world_.observer.evaluations.All()[0].prompts, TrainingDataWorld::kEvaluationPrompts - 1);
+
+  world_.rollouter().FailEvaluationPrompts({0, 1, 2, 3, 4, 5});  // those of the last one, all
+  world_.policy.Release();
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}));
+  EXPECT_EQ(world_.observer.evaluations.size(), 1u);
+}
+
 TEST_F(StepLoopTest, WithoutEvaluationsOnTheWayCheckpointsAreNotEvaluated) {
   StepLoop::Options options = Steps(3);
   options.checkpoint_every_steps = 1;

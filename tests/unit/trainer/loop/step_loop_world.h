@@ -15,6 +15,7 @@
 
 #include "base/digest.h"
 #include "base/mutex.h"
+#include "base/status.h"
 #include "synchronizer/transport/finite_check.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/notification.h"
@@ -189,6 +190,12 @@ class FakeRollouter final : public RolloutSink {
     if (!hold) held_.erase(kind);
   }
 
+  // The reward of these evaluation prompts fails from now on.
+  void FailEvaluationPrompts(std::set<int64_t> ordinals) {
+    MutexLock lock(&mutex_);
+    failing_ = std::move(ordinals);
+  }
+
   // Until each prompt of this version's evaluation is answered here.
   bool AwaitEvaluated(const PolicyVersion& version) {
     while (true) {
@@ -224,6 +231,7 @@ class FakeRollouter final : public RolloutSink {
     while (true) {
       Lease lease;
       SessionId session = 0;
+      bool fails = false;
       {
         MutexLock lock(&mutex_);
         auto free = [this](const Lease& one)
@@ -237,8 +245,13 @@ class FakeRollouter final : public RolloutSink {
         lease = std::move(*next);
         work_.erase(next);
         session = session_;
+        fails = lease.kind == LeaseKind::kEvaluation && failing_.count(lease.id.group.ordinal) > 0;
       }
-      data_->Submit(session, RightAnswer(lease));
+      if (fails) {
+        data_->ReturnLease(session, lease.id, Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no such key"));
+      } else {
+        data_->Submit(session, RightAnswer(lease));
+      }
       data_->SetCredits(session, kCredits);
     }
   }
@@ -248,6 +261,7 @@ class FakeRollouter final : public RolloutSink {
   std::deque<Lease> work_ ABSL_GUARDED_BY(mutex_);
   SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<LeaseKind> held_ ABSL_GUARDED_BY(mutex_);
+  std::set<int64_t> failing_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
