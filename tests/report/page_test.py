@@ -3,6 +3,7 @@
 usage: page_test.py BINARY_FOLDER
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -27,8 +28,10 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 # Charts that have drawn a line or an area with more than one point inside their plot.
 DRAWN = """[...document.querySelectorAll('.card')].filter(card =>
   [...card.querySelectorAll('path')].some(path => path.getTotalLength() > 20)).map(card => card.querySelector('h3').textContent)"""
-CHARTS = ("Reward", "Evaluation", "Parts of the reward", "Groups without signal", "Loss", "Entropy", "Gradient norm", "Staleness",
-          "KL to the behaviour policy", "Length of answers", "Throughput", "Idle", "Where a step's time goes")
+CHARTS = ("Reward", "Evaluation", "Evaluation by file", "Evaluation by data_source", "Parts of the evaluation's reward",
+          "Range of rewards", "Parts of the reward", "Groups without signal", "Loss", "Learning rate", "Entropy", "Gradient norm",
+          "Staleness", "KL to the behaviour policy", "Length of answers", "Length of the evaluation's answers", "Throughput", "Idle",
+          "Where a step's time goes")
 
 
 def report(*arguments):
@@ -126,12 +129,41 @@ class PageTest(unittest.TestCase):
         for key in ("End", "ArrowLeft", "ArrowLeft"):
             self.browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
         words = self.browser.evaluate("document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent")
-        self.assertRegex(words, r"^step 9,9\d\d mean reward0\.\d+")
+        self.assertRegex(words, r"^step 9,9\d\d · .*2027.* mean reward0\.\d+")
         self.browser.call("Input.dispatchKeyEvent", type="keyDown", key="+", text="+")
         self.assertGreater(self.browser.evaluate("view.range.step[0]"), 1000)
         self.browser.call("Input.dispatchKeyEvent", type="keyDown", key="0", text="0")
         self.assertIsNone(self.browser.evaluate("view.range.step"))
         self.assertEqual(self.browser.complaints(), [])
+
+    def test_charts_are_drawn_over_what_the_reader_chooses(self):
+        self.browser.open(self.page("long", self.long_run), 1280)
+        for axis, pattern in (("samples", r"^2\.5\d M samples · step 9,9\d\d"), ("tokens", r"^4\d\.\d M tokens · step 9,9\d\d"),
+                              ("time", r"^33:\d\d · step 9,9\d\d"), ("step", r"^step 9,9\d\d")):
+            with self.subTest(axis):
+                self.browser.evaluate(f"(() => {{ const over = document.getElementById('axis'); over.value = '{axis}';"
+                                      " over.dispatchEvent(new Event('change')) })()")
+                drawn = self.browser.evaluate(DRAWN)
+                self.assertEqual([name for name in CHARTS if name not in drawn], [])
+                self.browser.evaluate("document.querySelector('.plot svg').focus()")
+                for key in ("End", "ArrowLeft", "ArrowLeft"):
+                    self.browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+                self.assertRegex(self.browser.evaluate("document.getElementById('tooltip').textContent"), pattern)
+        self.assert_clean("axes")
+
+    def test_a_failed_run_says_why_as_the_terminal_did_and_which_checkpoint_is_the_best(self):
+        run = runs.make_run(self.folder, 30, every=10, name="failed")
+        (run / "summary.json").write_text(json.dumps({
+            "status": "failed", "checkpoints": {"failed": 2},
+            "run": {"outcome": "failed", "reason": "trainer-0 exited with code 1", "log": ["no room on <b>the</b> device", "the end"]}}))
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints" / "best.json").write_text('{"checkpoint": "e1-s20", "reward_mean": 0.75}')
+        self.browser.open(self.page("failed", run), 1280)
+        self.assert_clean("failed")
+        notices = self.browser.evaluate("[...document.querySelectorAll('.notice')].map(one => one.textContent)")
+        self.assertEqual(notices[:3], ["the run failed: trainer-0 exited with code 1", "no room on <b>the</b> device\nthe end",
+                                       "2 checkpoints could not be saved"])
+        self.assertIn("best checkpoint e1-s20: 0.75", self.browser.evaluate("document.getElementById('glance').textContent"))
 
     def test_it_prints(self):
         self.browser.open(self.page("long", self.long_run), 1280)

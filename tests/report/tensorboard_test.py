@@ -14,7 +14,7 @@ import unittest
 from tensorboard.backend.event_processing import event_accumulator
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TAGS = {"reward/reward_mean": "reward_mean", "policy/loss": "loss", "data/trained_tokens": "trained_tokens",
+TAGS = {"reward/reward_mean": "reward_mean", "policy/loss": "loss", "policy/learning_rate": "learning_rate", "data/trained_tokens": "trained_tokens",
         "off_policy/staleness_max": "staleness_max", "time/wait_seconds": "wait_seconds"}
 
 binaries = pathlib.Path()
@@ -59,11 +59,14 @@ class TensorBoardTest(unittest.TestCase):
             self.assertEqual([one.step for one in scalars], list(range(1, 16)), tag)
             for one in scalars:
                 self.assertAlmostEqual(one.value, steps[one.step][figure], delta=1e-6 * max(1, abs(one.value)), msg=tag)
-        tags = {tag.split("/")[1] for tag in events.Tags()["scalars"] if not tag.startswith(("evaluation/", "reward_parts/"))}
+                self.assertAlmostEqual(one.wall_time, steps[one.step]["unix_seconds"], delta=5)
+        tags = {tag.split("/")[1] for tag in events.Tags()["scalars"] if not tag.startswith(("evaluation", "reward_parts/"))}
         self.assertLessEqual(tags, set(steps[1]), "a figure has another name in metrics.jsonl")
         for one in events.Scalars("reward_parts/dense"):
             self.assertAlmostEqual(one.value, steps[one.step]["reward_parts"]["dense"], places=6)
         evaluations = self.lines("eval")
+        for one in events.Scalars("evaluation_parts/dense"):
+            self.assertAlmostEqual(one.value, evaluations[one.step]["eval_reward_parts"]["dense"], places=6)
         for one in events.Scalars("evaluation/reward_mean"):
             self.assertAlmostEqual(one.value, evaluations[one.step]["eval_reward"], places=6)
 

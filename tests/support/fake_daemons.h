@@ -161,6 +161,9 @@ class FakeTrainer final : public v1::TrainerService::Service {
     response->set_staleness_bound(4);
     response->set_failed_checkpoints(2);
     response->set_checkpoint_error("e1-s40: no space left");
+    response->set_best_checkpoint("e1-s39");
+    response->set_best_checkpoint_reward(0.75);
+    (*response->mutable_groups())["skipped"] = 3;
     auto* why = response->mutable_explanation();
     why->set_waiting_for("groups");
     why->set_rollouter("rollouter-1");

@@ -33,6 +33,11 @@ TEST_F(RunMonitorTest, KnowsEveryDaemonAfterAPoll) {
   EXPECT_EQ(snapshot.daemons["rollouter-0"].version, "e1-s41");
   EXPECT_EQ(snapshot.daemons["synchronizer-0"].version, "e1-s42");
   EXPECT_EQ(snapshot.waiting, "the trainer waits for groups on rollouter-1: 3 of 16 groups are done");
+  EXPECT_EQ(snapshot.checkpoints.failed, 2);
+  EXPECT_EQ(snapshot.checkpoints.error, "e1-s40: no space left");
+  EXPECT_EQ(snapshot.checkpoints.best, "e1-s39");
+  EXPECT_EQ(snapshot.checkpoints.best_reward, 0.75);
+  EXPECT_EQ(snapshot.groups["skipped"], 3);
 }
 
 TEST_F(RunMonitorTest, ADaemonThatIsGoneDoesNotHideTheOthers) {
