@@ -40,17 +40,27 @@ if(NOT SYNCOPATE_SANITIZER)
   add_compile_definitions($<$<CONFIG:Release>:_FORTIFY_SOURCE=2>)
   add_link_options(-pie -Wl,-z,relro,-z,now)
 elseif(SYNCOPATE_SANITIZER STREQUAL "address")
-  # Null pointers that are used AddressSanitizer finds as well; with the other two they make a quarter of the compile.
-  # -O0 spares more of the compile than the tests take longer.
-  add_compile_options(-O0 -fsanitize=address,undefined -fno-sanitize=null,alignment,vptr -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer)
+  # What makes this build's compile affordable: -O0, whose tests take longer by less; UBSan traps in place of calls that say
+  # what was wrong (ASAN_OPTIONS=handle_sigill=1, which the tests have, makes a trace of a trap: it names functions); and no
+  # debug information, which is as large as the code. Somebody who wants lines and words configures with
+  # -DSYNCOPATE_SANITIZER_LINES=ON. vptr cannot trap.
+  add_compile_options(-O0 -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  if(NOT SYNCOPATE_SANITIZER_LINES)
+    add_compile_options(-g0 -fsanitize-undefined-trap-on-error)
+  endif()
+  # Tests and generated code are not what is looked at.
+  list(APPEND SYNCOPATE_TEST_OPTIONS -fno-sanitize=undefined)
   add_link_options(-fsanitize=address,undefined)
 elseif(SYNCOPATE_SANITIZER STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_compile_definitions(SYNCOPATE_TSAN=1)
   add_link_options(-fsanitize=thread)
+elseif(SYNCOPATE_SANITIZER STREQUAL "fuzzer")
+  add_compile_options(-O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 else()
-  message(FATAL_ERROR "SYNCOPATE_SANITIZER must be empty, address or thread, not '${SYNCOPATE_SANITIZER}'")
+  message(FATAL_ERROR "SYNCOPATE_SANITIZER must be empty, address, thread or fuzzer, not '${SYNCOPATE_SANITIZER}'")
 endif()
 
 find_program(SYNCOPATE_CCACHE ccache)

@@ -5,7 +5,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "text/template/chat_template.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+SYNCOPATE_FUZZ_TARGET(chat_template) {
   static const auto* const context = new nlohmann::ordered_json(nlohmann::ordered_json::parse(R"({
     "messages": [{"role": "system", "content": " naïve 'x'\n"}, {"role": "user", "content": [{"type": "text", "text": "q"}]},
                  {"role": "assistant", "content": null, "tool_calls": [{"id": "abcdef123", "type": "function",

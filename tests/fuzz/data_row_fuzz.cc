@@ -7,7 +7,7 @@
 
 using syncopate::trainer::ParsePromptRow;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+SYNCOPATE_FUZZ_TARGET(data_row) {
   const absl::string_view line(reinterpret_cast<const char*>(data), size);
   for (const char* answer : {"", "a.b"}) {
     const auto row = ParsePromptRow(line, {.answer = answer}, 1 << 16);

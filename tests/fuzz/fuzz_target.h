@@ -2,7 +2,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
 
-// A fuzz target in libFuzzer's form: built with clang it is a fuzzer (scripts/fuzz.sh); linked with corpus_replay.cc it
-// is a test that goes through the kept corpus.
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// A target of fuzzing: a function from any bytes, which must return, whatever they are.
+//
+//   SYNCOPATE_FUZZ_TARGET(record_log) { ...data, size...; return 0; }
+//
+// Built by scripts/fuzz.sh it is what libFuzzer searches with; else it is one of FuzzTargets(), for which
+// corpus_replay.cc goes through what is kept in corpus/record_log.
+namespace syncopate::testing {
+
+using FuzzTarget = int (*)(const uint8_t* data, size_t size);
+
+// By name.
+inline std::map<std::string, FuzzTarget>& FuzzTargets() {
+  static auto* const targets = new std::map<std::string, FuzzTarget>();
+  return *targets;
+}
+
+inline bool RegisterFuzzTarget(const char* name, FuzzTarget target) {
+  return FuzzTargets().emplace(name, target).second;
+}
+
+}  // namespace syncopate::testing
+
+#ifdef SYNCOPATE_LIBFUZZER
+#define SYNCOPATE_FUZZ_TARGET(name) extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size)
+#else
+#define SYNCOPATE_FUZZ_TARGET(name)                                 \
+  static int Fuzz_##name(const uint8_t* data, size_t size);         \
+  [[maybe_unused]] static const bool fuzz_##name##_is_registered =  \
+      ::syncopate::testing::RegisterFuzzTarget(#name, Fuzz_##name); \
+  static int Fuzz_##name(const uint8_t* data, size_t size)
+#endif

@@ -7,7 +7,7 @@
 
 using syncopate::text::tokenizer::Tokenizer;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+SYNCOPATE_FUZZ_TARGET(tokenizer_json) {
   const absl::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t end = std::min(input.find('\0'), input.size());
   const absl::string_view text = end < input.size() ? input.substr(end + 1) : "The text, größer 中文 12 's\n";
