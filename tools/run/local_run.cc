@@ -69,7 +69,7 @@ class LocalRun {
         steps_(directory_.Path("metrics.jsonl")),
         summary_before_(ReadSummary(directory_.path())),
         config_before_(ReadConfig(directory_.path())),
-        on_trial_(config_.run().resume() && !config_before_.empty()),
+        on_trial_(config_.run().resume() && (!config_before_.empty() || HoldsState(directory_.path()))),
         page_(std::move(page)),
         monitor_(std::move(security), SyncListener()),
         started_at_(Clock::Real()->Now()) {
@@ -119,6 +119,11 @@ class LocalRun {
 
   static std::string ReadConfig(const std::string& run_dir) {
     return ReadFile(FileSystem::Real(), ResolvedConfigPath(run_dir), kMaxConfigBytes).value_or("");
+  }
+
+  // Also of daemons that were started by hand.
+  static bool HoldsState(const std::string& run_dir) {
+    return FileSystem::Real()->List(JoinPath(run_dir, "state/trainer")).ok();
   }
 
   // The page outlives the monitor, which calls this.

@@ -13,11 +13,13 @@
 #include "tests/support/fake_daemons.h"
 #include "tests/support/status_matchers.h"
 #include "text/tokenizer/tokenizer.h"
+#include "tools/ctl/target_security.h"
 
 namespace syncopate::ctl {
 namespace {
 
 using syncopate::testing::FakeRun;
+using syncopate::testing::HasMessage;
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 using ::testing::AllOf;
@@ -55,6 +57,16 @@ class CtlTest : public ::testing::Test {
   std::ostringstream out_;
   CtlContext context_;
 };
+
+TEST_F(CtlTest, ShowsTheCredentialsThatTheDaemonsOfAResumeOnTrialWereStartedWith) {
+  const std::string run = context_.daemons.runs_dir + "/a";
+  std::ofstream(run + "/config.resolved.yaml") << "run: {name: a}\n";
+  EXPECT_THAT(FindTargetSecurity({}, context_.daemons), IsOk());
+  std::ofstream(run + "/config.next.yaml") << "security: {token_file: /nowhere/tokens}\n";
+  EXPECT_THAT(FindTargetSecurity({}, context_.daemons), HasMessage(HasSubstr("/nowhere/tokens")));
+  std::filesystem::remove(run + "/config.next.yaml");
+  EXPECT_THAT(FindTargetSecurity({}, context_.daemons), IsOk());
+}
 
 TEST_F(CtlTest, StatusShowsEveryDaemonOfTheNewestRun) {
   ASSERT_THAT(CtlStatus(context_), IsOk());
