@@ -14,7 +14,6 @@
 namespace syncopate::ctl {
 namespace {
 
-constexpr char kRunConfigFile[] = "config.resolved.yaml";  // written by `syncopate run`
 constexpr char kModelFolder[] = "model";                   // below the run directory, by the trainer
 constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr int32_t kLongestAnswer = 256;  // where no configuration says how long answers are
@@ -28,7 +27,7 @@ absl::StatusOr<std::string> FindRunDir(const DaemonOptions& daemons) {
 absl::StatusOr<v1::RunConfig> LoadConfig(const std::string& run_dir) {
   const v1::RunConfig defaults = config::ParseRunConfig("", "defaults").config;
   if (run_dir.empty()) return defaults;
-  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, kRunConfigFile));
+  absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, config::kNextConfigFile));
   return absl::IsNotFound(config.status()) ? defaults : config;  // not there if the daemons were started by hand
 }
 
