@@ -34,7 +34,11 @@ FIGURES = """\
 What a step was like has one name a figure: the key of its line in `metrics.jsonl`, which `WatchSteps` and
 `syncopate ctl watch --json` give too, its name in TensorBoard, where it stands behind a group (`reward/reward_mean`),
 and with `syncopate_` in front, and `_total` behind what adds up over steps, the trainer's metric. In `metrics.jsonl`
-the figures that add up are those of the one step, and each line has `unix_seconds`, the time when it was written.
+the figures that add up are those of the one step, and each line has `unix_seconds`, the time when it was written. Beside the
+figures a line has `weights_digest`, of the policy's own
+float32 weights after the step: a step that is repeated after a restore has it again, and the synchronous twin's has the
+same if `staleness.max_staleness` is 0. `published_digest`, the digest of these weights as they travelled, which is the
+`digest` of `ListVersions`, is only in the lines of steps that were published.
 """
 
 

@@ -20,7 +20,8 @@ struct RankSteps {
 
 // Medians, in milliseconds, of rank 0, which waits for the others in each step: "ms" of a step; "device_ms" and
 // "optimizer_ms" of it on the device; "silent_ms": of the same steps when the ranks exchange nothing and each goes on with
-// what it has, which is what they would take if all that moves were hidden; "exposed_share": 1 - silent / ms.
+// what it has, which is what they would take if all that moves were hidden; "exposed_share": 1 - silent / ms; "digest_ms":
+// of the digest of all ranks' weights, which a run makes after each step.
 absl::StatusOr<nlohmann::json> MeasureRankSteps(const RankSteps& asked, const RankFactory& make_ranks);
 
 }  // namespace syncopate::bench

@@ -45,6 +45,9 @@ std::string ToText(const nlohmann::json& line) {
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,
                       line["tokens"].get<int64_t>(), line["ms"].get<double>(), line["tokens_per_second"].get<double>(),
                       line["model_tflops"].get<double>(), line["allocated_peak_gib"].get<double>());
+  if (line.contains("digest_ms")) {
+    text += absl::StrFormat(", digest %.2f ms", line["digest_ms"].get<double>());
+  }
   if (line.contains("ranks")) {
     text += absl::StrFormat("; each of %d ranks, %.1f %% of it for what they exchange", line["ranks"].get<int>(),
                             line["exposed_share"].get<double>() * 100);

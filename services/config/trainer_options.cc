@@ -78,7 +78,6 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.reduce_dtype = config.train().reduce_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.memory = MemoryOptionsOf(config.train());
   options.seed = static_cast<uint64_t>(config.run().seed());
-  options.bucket_bytes = config.sync().bucket_bytes();
   options.threads = static_cast<int>(config.run().threads());
   return options;
 }

@@ -180,6 +180,41 @@ TEST_F(TrainerKillTest, InSynchronousModeEveryStepHasTheTwinsBitsWhateverWasKill
   ExpectTwinsBits(*run_);
 }
 
+// What travels is of another dtype, in another order, and not of every step: what a repeated step shows is the policy's.
+TEST_F(TrainerKillTest, RepeatedStepsHaveTheirDigestsHoweverAndWheneverWeightsTravel) {
+  Use({"model.dtype=bfloat16", "rollout.tensor_parallel=2", "sync.every_steps=3", "checkpoint.every_steps=25",
+       "run.rollouters=1"});
+  auto process = run_->Run();
+  ASSERT_THAT(process, IsOk());
+  auto endpoint = run_->Endpoint("trainer");
+  ASSERT_THAT(endpoint, IsOk()) << (*process)->Log();
+  ASSERT_THAT(watch_->AwaitMoreSteps(40), IsOk());
+  lives_.push_back(Look(*watch_));
+  ASSERT_EQ(::kill(static_cast<pid_t>(endpoint->pid), SIGKILL), 0);
+  ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
+
+  auto resumed = run_->Resume();
+  ASSERT_THAT(resumed, IsOk());
+  ASSERT_THAT(run_->Endpoint("trainer"), IsOk()) << (*resumed)->Log();
+  ASSERT_THAT(watch_->AwaitMoreSteps(3), IsOk());
+  ASSERT_THAT(watch_->Stop(), IsOk());
+  ASSERT_THAT((*resumed)->WaitExit(kPatience), IsOk());
+  const RunFindings findings = Judge(*run_);
+  EXPECT_THAT(findings, IsClean());
+  EXPECT_GE(findings.replayed_lines, lives_[0].step % 25);
+  ExpectKept(*run_, lives_);
+  int64_t published = 0;
+  for (const Json& line : run_->Records("step")) {
+    const int64_t step = line["step"];
+    const bool is_due = !line["replay"] && step % 3 == 0;
+    EXPECT_TRUE(line.contains("published_digest") || !is_due) << line;
+    if (!line.contains("published_digest")) continue;
+    ++published;
+    EXPECT_NE(line["published_digest"], line["weights_digest"]) << line;
+  }
+  EXPECT_GT(published, 10);
+}
+
 TEST_F(TrainerKillTest, EndsTheWholeRunWhichResumeContinues) {
   Use({"staleness.max_staleness=0", "checkpoint.every_steps=5"});
   Dice dice(6);

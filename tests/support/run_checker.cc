@@ -276,7 +276,8 @@ class Check {
       }
       CheckLine(line, take->second, seen.insert(line.version).second);
       const RunHistory::StepLine* original = first.emplace(line.version.step, &line).first->second;
-      if (original->weights_digest != line.weights_digest) {
+      const bool comparable = !original->weights_digest.empty() && !line.weights_digest.empty();
+      if (comparable && original->weights_digest != line.weights_digest) {
         Violation("I8",
                   absl::StrCat("step ", line.version.step, " gave weights ", original->weights_digest, " at first and ",
                                line.weights_digest, " when epoch ", line.version.epoch, " repeated it"));

@@ -60,9 +60,11 @@ void ReadSteps(const std::string& path, RunHistory* history) {
     const json record = ParseObject(line);
     if (record.is_null()) ++history->torn_lines;
     if (record.is_null() || record.value("kind", "") != "step") continue;
+    // See StepLine::weights_digest.
+    const bool names_other_bytes = record.value("stage_seconds", 0.0) > 0 && !record.contains("published_digest");
     history->steps.push_back({.version = {record.value("epoch", int64_t{0}), record.value("step", int64_t{0})},
                               .is_replay = record.value("replay", false),
-                              .weights_digest = record.value("weights_digest", ""),
+                              .weights_digest = names_other_bytes ? "" : record.value("weights_digest", ""),
                               .tokens = record.value("trained_tokens", int64_t{0}),
                               .staleness_max = record.value("staleness_max", int64_t{0})});
   }

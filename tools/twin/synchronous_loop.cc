@@ -116,7 +116,6 @@ absl::Status SynchronousLoop::SyncWeights() {
   }
   SYNCOPATE_RETURN_IF_ERROR(receiver_.Install({attempt}).status());
   receiver_.Finish(attempt);
-  weights_digest_ = staged.digest;
   return absl::OkStatus();
 }
 
@@ -142,11 +141,8 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   StepResult result;
   SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, supervised ? TrainSupervised(std::move(batch)) : TrainOnRollouts(batch));
   result.step = ++step_;
-  if (serves()) {
-    SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
-  } else {
-    SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->Digest());
-  }
+  if (serves()) SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->Digest());
   result.weights_digest = weights_digest();
   return result;
 }

@@ -41,7 +41,7 @@ class SynchronousLoop {
   absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
-  // Of the weights that serve, as they were sent; after a supervised step of those that the trainer has.
+  // The trainer's own digest of its weights after the last step, as metrics.jsonl has it.
   uint64_t weights_digest() const { return weights_digest_; }
 
  private:

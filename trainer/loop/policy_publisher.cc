@@ -40,9 +40,4 @@ absl::Status PolicyPublisher::CheckWeights(const PolicyVersion& version) const {
   return Explained(parts_.policy->CheckFinite(), version);
 }
 
-absl::StatusOr<uint64_t> PolicyPublisher::Digest(const PolicyVersion& version) const {
-  if (published_.version == version) return published_.digest;
-  return parts_.policy->Digest();
-}
-
 }  // namespace syncopate::trainer

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "base/status.h"
 #include "trainer/data/training_data.h"
@@ -32,13 +33,15 @@ class PolicyPublisher {
   // Whether what the policy holds may be saved and exported: staging looks at every version, but not every step is
   // published. NON_FINITE names the tensor.
   absl::Status CheckWeights(const PolicyVersion& version) const;
-  // Of the present weights: as they travel if they were published, else as the policy has them.
-  absl::StatusOr<uint64_t> Digest(const PolicyVersion& version) const;
-
   const PolicyVersion& published() const { return published_.version; }  // none: nothing yet
   // What staging it took; 0.0 for a version that was not published.
   double StageSeconds(const PolicyVersion& version) const {
     return published_.version == version ? published_.seconds : 0.0;
+  }
+  // The digest of `version` as it travels, which depends on the wire's dtype and on the receivers' layout; none for a
+  // version that was not published.
+  std::optional<uint64_t> PublishedDigest(const PolicyVersion& version) const {
+    return published_.version == version ? std::optional(published_.digest) : std::nullopt;
   }
 
  private:

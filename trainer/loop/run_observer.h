@@ -32,7 +32,9 @@ struct StepReport {
   double step_seconds = 0;                // since the step before ended
   double wait_seconds = 0;                // of those, without a batch
   double stage_seconds = 0;               // writing the version into the send arena; 0.0 when it was not published
-  uint64_t weights_digest = 0;            // of the weights after the step
+  uint64_t weights_digest = 0;            // of the policy's own weights after the step, whatever they travel as
+  // Of the weights as they travel; none when the step was not published.
+  std::optional<uint64_t> published_digest = std::nullopt;
   PolicyMoves moves = {};                 // since the step before ended
   PolicyMemory memory = {};               // after the step, its publication and what they moved
   std::vector<std::string> alarms;        // that stand: trainer/data/learning_alarms.h

@@ -151,7 +151,9 @@ absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time 
   parts_.data->FinishStep();
   control_.SetVersion(version_);
   if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
-  SYNCOPATE_ASSIGN_OR_RETURN(report->weights_digest, publisher_.Digest(version_));
+  // A step that is repeated publishes nothing, and must show the bits of the first time: so this is the policy's own
+  // digest, not that of what travels.
+  SYNCOPATE_ASSIGN_OR_RETURN(report->weights_digest, parts_.policy->Digest());
   return absl::OkStatus();
 }
 
@@ -177,6 +179,7 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   report.samples_so_far = sums.trained_samples;
   report.tokens_so_far = sums.trained_tokens();
   report.stage_seconds = publisher_.StageSeconds(version_);
+  report.published_digest = publisher_.PublishedDigest(version_);
   report.moves = parts_.policy->TakeMoves();
   report.memory = parts_.policy->memory();
   const absl::Time end = Now();

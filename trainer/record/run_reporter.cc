@@ -43,6 +43,9 @@ json StepJson(const StepReport& report, const StepFigures& figures) {
                {"objective", report.supervised ? "sft" : "rl"},
                {"weights_digest", absl::StrFormat("%016x", report.weights_digest)},
                {"alarms", report.alarms}};
+  if (report.published_digest.has_value()) {
+    line["published_digest"] = absl::StrFormat("%016x", *report.published_digest);
+  }
   if (!report.supervised) line["ages"] = AgesJson(report.metrics);
   for (const StepFigure& figure : StepFigureTable()) {
     if (report.supervised && IsOfRollouts(figure)) continue;

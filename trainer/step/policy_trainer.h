@@ -33,6 +33,7 @@ class PolicyTrainer final : public Policy {
     // The initial weights, opened for `model`; null: random ones. Not needed after Create(). They are the reference
     // policy too, if the loss asks for one, whatever is restored later.
     std::shared_ptr<const model::WeightFiles> weights = nullptr;
+    // The unit of Digest(). Not that of the wire, which may change when a run is resumed.
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     int threads = 1;             // intra-op threads of libtorch, for the whole process
     std::string device = "cpu";  // or "cuda:N", as model::ChooseDevice says

@@ -195,6 +195,26 @@ TEST_F(RunCheckerTest, OnlyCountsTheStepsOfATrainerThatHadLostTheRun) {
   EXPECT_EQ(SurvivingDigests(history_).at(3), "cc");
 }
 
+TEST_F(RunCheckerTest, DoesNotCompareADigestOfWhatWasPublishedWithTheWeightsOwn) {
+  TempDir run;
+  const std::string line = R"({"kind":"step","epoch":1,"step":1,"weights_digest":"aa")";
+  std::ofstream(JoinPath(run.path(), "metrics.jsonl"))
+      << line << R"(,"stage_seconds":0.1})" << "\n"                            // of a build that had one digest
+      << line << R"(,"stage_seconds":0.1,"published_digest":"bb"})" << "\n"  // of one that has two
+      << line << R"(,"stage_seconds":0.0})" << "\n";                         // not published: the weights' own in both
+  auto read = ReadRunHistory(run.path());
+  ASSERT_THAT(read, IsOk());
+  ASSERT_EQ(read->steps.size(), 3u);
+  EXPECT_EQ(read->steps[0].weights_digest, "");
+  EXPECT_EQ(read->steps[1].weights_digest, "aa");
+  EXPECT_EQ(read->steps[2].weights_digest, "aa");
+
+  Report({2, 2}, "b0", /*is_replay=*/true);
+  EXPECT_THAT(Violations(), ElementsAre(HasSubstr("I8")));
+  history_.steps[1].weights_digest = "";
+  EXPECT_THAT(Violations(), IsEmpty());
+}
+
 TEST_F(RunCheckerTest, CatchesStepsThatMetricsAndLogTellDifferently) {
   history_.steps[1].tokens = 9;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("9 tokens"))));

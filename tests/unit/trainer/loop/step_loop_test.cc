@@ -41,7 +41,7 @@ TEST_F(StepLoopTest, MakesItsStepsPublishesEachAndSavesTheLast) {
   EXPECT_EQ(world_.loop().GetStatus().state, "done");
 }
 
-TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestThatWasPublished) {
+TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestOfItsWeightsAndThatOfWhatWasPublished) {
   world_.Start(Steps(3));
   ASSERT_THAT(world_.Wait(), IsOk());
   const std::vector<StepReport> steps = world_.observer.steps.All();
@@ -50,7 +50,8 @@ TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestThatWasPublished) {
   ASSERT_EQ(publications.size(), 4u);  // the beginning too
   for (size_t i = 0; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i].version, (PolicyVersion{1, static_cast<int64_t>(i) + 1}));
-    EXPECT_EQ(publications[i + 1], std::make_pair(steps[i].version, steps[i].weights_digest));
+    EXPECT_EQ(publications[i + 1], std::make_pair(steps[i].version, steps[i].published_digest.value_or(0)));
+    EXPECT_NE(steps[i].weights_digest, steps[i].published_digest);  // weights travel in bfloat16 here
     EXPECT_EQ(steps[i].groups, static_cast<int64_t>(kBatchGroups));
     EXPECT_EQ(steps[i].sample_staleness.size(), 2 * kBatchGroups);
     EXPECT_EQ(steps[i].samples_so_far, static_cast<int64_t>(2 * kBatchGroups * (i + 1)));
@@ -82,6 +83,9 @@ TEST_F(StepLoopTest, AStepThatIsNotPublishedIsReportedWithTheDigestOfItsWeights)
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].stage_seconds, 0.0);
   EXPECT_NE(steps[0].weights_digest, steps[1].weights_digest);
+  EXPECT_FALSE(steps[0].published_digest.has_value());
+  EXPECT_TRUE(steps[1].published_digest.has_value());
+  EXPECT_EQ(steps[1].weights_digest, *world_.policy.Digest());
   EXPECT_THAT(world_.published.All(), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}));
 }
 

@@ -58,6 +58,8 @@ class FakePolicy final : public Policy {
   }
 
   const Manifest& manifest() const override { return manifest_; }
+  // The same tensors in another dtype.
+  static Manifest Wire() { return Manifest::Create({{kTensor, DType::kBFloat16, {kNumbers}}}).value(); }
   absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     int64_t step = 0;
     {
@@ -422,7 +424,8 @@ class StepLoopWorld {
   std::shared_ptr<FakeRollouter> laggard_;
   SessionId laggard_session_ = 0;
   int64_t laggards_last_ = -1;
-  std::unique_ptr<HostStager> stager_ = HostStager::Create(&policy, policy.manifest(), /*slots=*/2).value();
+  // Weights travel in another dtype than the policy's, so that the digests of both differ.
+  std::unique_ptr<HostStager> stager_ = HostStager::Create(&policy, FakePolicy::Wire(), /*slots=*/2).value();
   std::unique_ptr<CheckpointStore> checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
