@@ -1,6 +1,9 @@
 #include "base/serving.h"
 
 #include <malloc.h>
+#include <sched.h>
+
+#include <algorithm>
 
 #include "base/mutex.h"
 
@@ -8,6 +11,7 @@ namespace syncopate {
 namespace {
 
 constexpr int kMebibyte = 1 << 20;
+constexpr int kMostArenas = 16;  // each keeps up to M_TRIM_THRESHOLD: hosts have hundreds of cores
 
 }  // namespace
 
@@ -17,7 +21,25 @@ void PrepareToServe() {
 #endif
   ::mallopt(M_TRIM_THRESHOLD, 64 * kMebibyte);
   ::mallopt(M_MMAP_THRESHOLD, 32 * kMebibyte);
-  ::mallopt(M_ARENA_MAX, 16);  // each keeps that much: hosts have hundreds of cores, and glibc makes eight for each
+  // glibc makes eight for each core, of which most only keep what once was used in them.
+  ::mallopt(M_ARENA_MAX, std::clamp(UsableCores(), 1, kMostArenas));
+}
+
+int UsableCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+int64_t FreedBytes() { return static_cast<int64_t>(::mallinfo2().fordblks); }
+
+void GiveFreedMemoryBack() { ::malloc_trim(0); }
+
+bool FreedMemoryWatch::ShouldGiveBack(int64_t freed_bytes) {
+  over_ = freed_bytes > keep_bytes_ ? over_ + 1 : 0;
+  if (over_ < looks_) return false;
+  over_ = 0;
+  return true;
 }
 
 }  // namespace syncopate

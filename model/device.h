@@ -47,6 +47,11 @@ struct MemoryUse {
 MemoryUse ReadMemoryUse(const std::string& device);
 // The most that was in use is what is in use now. Of GPUs.
 void ResetMemoryPeak(const std::string& device);
+// From now on tensors in host memory are taken as plain blocks and aligned in them, so that a freed one is taken again for
+// the next of its size. libtorch asks for aligned blocks, for which glibc looks for more than they take in the end: a freed
+// one is too small for the next of the same size, and with anything that lives behind it, it is never used again. The
+// process grows by tens of kilobytes with each small step. Once, in main, before any tensor.
+void ReuseFreedTensors();
 // The same allocator gives what it holds unused back: to the GPU, or to the kernel. On a GPU it waits for its work.
 void EmptyAllocator(const std::string& device);
 // Before the allocator takes memory that lets it hold more than `bytes`, it gives blocks back that are not in use, those first

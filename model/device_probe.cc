@@ -1,12 +1,54 @@
 #include <ATen/ATen.h>
 #include <c10/core/AllocatorConfig.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <malloc.h>
 
+#include <cstdint>
+#include <cstdlib>
+
 #include "model/device.h"
 
 namespace syncopate::model {
+namespace {
+
+constexpr size_t kAlignment = 64;  // libtorch's own
+
+// The block's address stands right before the tensor's numbers.
+void*& BlockOf(void* numbers) { return static_cast<void**>(numbers)[-1]; }
+
+void FreeTensor(void* numbers) {
+  if (numbers != nullptr) std::free(BlockOf(numbers));
+}
+
+class PlainBlockAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const numbers = bytes == 0 ? nullptr : Allocate(bytes);
+    return {numbers, numbers, &FreeTensor, at::Device(at::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &FreeTensor; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  static void* Allocate(size_t bytes) {
+    void* const block = bytes > SIZE_MAX - kAlignment ? nullptr : std::malloc(bytes + kAlignment);
+    TORCH_CHECK(block != nullptr, "no memory for a tensor of ", bytes, " bytes");
+    // A block begins at a multiple of 16: there is room for its address before the next multiple of 64.
+    void* const numbers =
+        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + kAlignment) & ~uintptr_t{kAlignment - 1});
+    BlockOf(numbers) = block;
+    return numbers;
+  }
+};
+
+}  // namespace
+
+void ReuseFreedTensors() {
+  static PlainBlockAllocator allocator;
+  c10::SetCPUAllocator(&allocator);
+}
 
 Hardware ProbeHardware() {
   Hardware hardware;

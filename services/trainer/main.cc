@@ -1,5 +1,6 @@
 // syncopate-trainer CONFIG [section.key=value ...]
 
+#include "model/device.h"
 #include "services/config/ranks.h"
 #include "services/trainer/rank_follower.h"
 #include "services/trainer/train_device.h"
@@ -8,6 +9,7 @@
 int main(int argc, char** argv) {
   using syncopate::daemon::Daemon;
   using syncopate::trainerd::TrainerDaemon;
+  syncopate::model::ReuseFreedTensors();
   return syncopate::daemon::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, syncopate::config::TrainerRankOf(daemon.config().trainer()));
     if (rank == 0) SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));

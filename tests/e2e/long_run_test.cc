@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +19,13 @@ namespace syncopate::testing {
 namespace {
 
 using ::testing::IsEmpty;
+
+// Of a process's memory; 0 if it is gone.
+int64_t ResidentBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  int64_t pages = 0, resident = 0;
+  return file >> pages >> resident ? resident * ::sysconf(_SC_PAGESIZE) : 0;
+}
 
 // Reverse of six symbols, learned after some 80 steps and trained on for five times as many again.
 class RetentionTest : public ::testing::TestWithParam<int> {};
@@ -76,6 +87,32 @@ TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
   // Each of the two rollouters takes most versions; one may be passed over for a newer one.
   EXPECT_GT(summary["syncs"]["count"], kSteps);
   EXPECT_EQ(summary["syncs"]["failed"], 0);
+}
+
+// Small steps, of which thousands are made in minutes: what they free is used again.
+TEST(LongRunTest, TheTrainersMemoryIsThatOfItsFirstStepsAfterEightThousand) {
+  RunHarness run({"run.steps=8000", "data.batch_groups=2", "rollout.samples=4", "eval.every_steps=1000", "eval.prompts=16",
+                  "checkpoint.every_steps=1000"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto endpoint = run.Endpoint("trainer");
+  ASSERT_THAT(endpoint, IsOk()) << (*process)->Log();
+  ASSERT_THAT(run.AwaitStep(500, absl::Minutes(10)), IsOk());
+  const int64_t before = ResidentBytes(static_cast<pid_t>(endpoint->pid));
+  ASSERT_GT(before, 0);
+  int64_t after = before;
+  // The last look before the trainer ends is what counts.
+  for (int64_t step = 1000; step < 8000; step += 100) {
+    if (!run.AwaitStep(step, absl::Minutes(50)).ok()) break;
+    const int64_t now = ResidentBytes(static_cast<pid_t>(endpoint->pid));
+    if (now > 0) after = now;
+  }
+  auto exit = (*process)->WaitExit(absl::Minutes(50));
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+  RecordProperty("mebibytes_at_500", absl::StrCat(before >> 20));
+  RecordProperty("mebibytes_at_8000", absl::StrCat(after >> 20));
+  EXPECT_LE(static_cast<double>(after), 1.2 * static_cast<double>(before));
 }
 
 }  // namespace
