@@ -88,7 +88,7 @@ absl::Status FileError(absl::string_view operation, absl::string_view path, int 
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
-      return error(absl::StatusCode::kResourceExhausted, "NO_SPACE",
+      return error(absl::StatusCode::kResourceExhausted, reason::kNoSpace,
                    "free space on that disk, or set run.dir to another");
     case EMFILE:
     case ENFILE:

@@ -56,6 +56,7 @@ inline constexpr char kLeaseHeld[] = "LEASE_HELD";
 inline constexpr char kCertificateExpired[] = "CERTIFICATE_EXPIRED";
 inline constexpr char kCertificateNotYetValid[] = "CERTIFICATE_NOT_YET_VALID";
 inline constexpr char kIoError[] = "IO_ERROR";
+inline constexpr char kNoSpace[] = "NO_SPACE";
 
 // A model directory without a chat template.
 inline constexpr char kNoChatTemplate[] = "NO_CHAT_TEMPLATE";

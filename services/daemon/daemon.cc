@@ -11,6 +11,7 @@
 #include "base/file_descriptor.h"
 #include "base/file_system.h"
 #include "base/log.h"
+#include "base/reasons.h"
 #include "base/serving.h"
 #include "base/uuid.h"
 #include "services/auth/audit.h"
@@ -26,6 +27,12 @@ namespace syncopate::daemon {
 namespace {
 
 constexpr int64_t kMaxHealthCheckBytes = 4096;
+constexpr absl::Duration kMemoryLookEvery = absl::Seconds(1);
+
+// A group of trajectories is one message, and a prompt may be long; what the synchronizer is told is short.
+int64_t MaxMessageBytes(const std::string& role) {
+  return role == "synchronizer" ? rpc::Server::Options().max_receive_bytes : int64_t{64} << 20;
+}
 
 Severity SeverityOf(const std::string& level) {
   if (level == "debug") return Severity::kDebug;
@@ -42,11 +49,15 @@ Severity SeverityOf(const std::string& level) {
   ::_exit(code);
 }
 
-int Fail(const std::string& role, const absl::Status& status) {
+void PrintFailure(const std::string& role, const absl::Status& status) {
   const std::string message(status.message());
   const std::string reason = ErrorReason(status);
   std::fprintf(stderr, "syncopate-%s: %s%s\n", role.c_str(), message.c_str(),
                reason.empty() ? "" : absl::StrCat(" (", reason, ")").c_str());
+}
+
+int Fail(const std::string& role, const absl::Status& status) {
+  PrintFailure(role, status);
   return ExitCodeOf(status);
 }
 
@@ -72,6 +83,7 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),
       signals_(std::move(signals)),
+      freed_memory_(UsableCores() * MaxMessageBytes(role_)),
       registry_(std::make_shared<prometheus::Registry>()) {}
 
 std::string Daemon::name() const { return rank_ == 0 ? replica() : absl::StrCat(replica(), "-rank", rank_); }
@@ -128,8 +140,7 @@ absl::StatusOr<std::unique_ptr<rpc::Server>> Daemon::StartServer(const std::stri
   rpc::Server::Options options;
   options.address = listen;
   options.insecure_bind = config_.run().insecure_bind();
-  // A group of trajectories is one message, and a prompt may be long; what the synchronizer is told is short.
-  if (role_ != "synchronizer") options.max_receive_bytes = int64_t{64} << 20;
+  options.max_receive_bytes = MaxMessageBytes(role_);
   options.connections = {static_cast<int>(config_.run().connections()),
                          static_cast<int>(config_.run().connections_per_peer())};
   options.security = security_;
@@ -157,17 +168,37 @@ absl::Status Daemon::StartHealthServer(const std::string& listen) {
   return absl::OkStatus();
 }
 
-absl::Status Daemon::Announce(const std::string& grpc_address) const {
+int Daemon::ExitCodeFor(const absl::Status& status) const {
+  // A start on a full disk has changed nothing, and the next one succeeds as soon as there is room.
+  const bool no_room = !announced_ && ErrorReason(status) == reason::kNoSpace;
+  return no_room ? kExitNoSpace : ExitCodeOf(status);
+}
+
+absl::Status Daemon::Announce(const std::string& grpc_address) {
   SYNCOPATE_LOG(kInfo, "ready: gRPC at %s, metrics at http://%s/metrics", grpc_address, metrics_address_);
-  return WriteDaemonEndpoint(run_dir(), {.role = role_,
+  SYNCOPATE_RETURN_IF_ERROR(WriteDaemonEndpoint(run_dir(), {.role = role_,
                                          .index = index_,
                                          .grpc = grpc_address,
                                          .metrics = metrics_address_,
                                          .pid = static_cast<int64_t>(::getpid()),
-                                         .name = name() == absl::StrCat(role_, "-", index_) ? "" : name()});
+                                         .name = name() == absl::StrCat(role_, "-", index_) ? "" : name()}));
+  announced_ = true;
+  return absl::OkStatus();
+}
+
+void Daemon::LookAtMemory() {
+  const absl::Time now = Clock::Real()->Now();
+  if (now < next_memory_look_) return;
+  next_memory_look_ = now + kMemoryLookEvery;
+  const int64_t freed = FreedBytes();
+  if (!freed_memory_.ShouldGiveBack(freed)) return;
+  GiveFreedMemoryBack();
+  SYNCOPATE_LOG(kDebug, "gave unused memory back to the kernel: %d MiB were free, %d MiB are", freed >> 20,
+                FreedBytes() >> 20);
 }
 
 bool Daemon::StopRequested(absl::Duration timeout) {
+  LookAtMemory();
   if (stop_requested_ || !signals_.Wait(timeout).interrupt) return stop_requested_;
   stop_requested_ = true;
   BeginStop("asked to by a signal");
@@ -204,8 +235,10 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   Daemon daemon(role, *std::move(line), *std::move(config), *std::move(signals));
   absl::Status status = daemon.Prepare();
   if (status.ok()) status = body(daemon);
-  const int code = status.ok() ? kExitDone : Fail(role, status);
-  if (code != kExitDone) return code;
+  if (!status.ok()) {
+    PrintFailure(role, status);
+    if (const int code = daemon.ExitCodeFor(status); code != kExitDone) return code;
+  }
   SYNCOPATE_LOG(kInfo, "%s", daemon.stop_requested_ ? "stopped" : "done");
   return daemon.stop_requested_ ? daemon.command_line_.interrupted_code : kExitDone;
 }

@@ -15,6 +15,7 @@
 #include "base/daemon/stop_deadline.h"
 #include "base/event_recorder.h"
 #include "base/identity.h"
+#include "base/serving.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "services/auth/transport_security.h"
@@ -73,9 +74,10 @@ class Daemon {
                                                            const std::vector<grpc::Service*>& services,
                                                            const std::vector<std::string>& names);
   // Says in <run.dir>/endpoints/ that the daemon is ready at `grpc_address`.
-  absl::Status Announce(const std::string& grpc_address) const;
+  absl::Status Announce(const std::string& grpc_address);
 
-  // True once somebody wants the process to end; waits up to `timeout` for that. The first time it is BeginStop.
+  // True once somebody wants the process to end; waits up to `timeout` for that. The first time it is BeginStop. Whoever
+  // asks again and again, as every main does, thereby gives freed memory back to the kernel that nothing needs any more.
   bool StopRequested(absl::Duration timeout);
 
   // From here on the daemon is not ready, and it ends within run.grace: if main has not returned by then, the process
@@ -90,6 +92,9 @@ class Daemon {
   std::string replica() const;
   std::string HealthListen() const;
   absl::Status StartHealthServer(const std::string& listen);
+  // With which the process ends because of `status`.
+  int ExitCodeFor(const absl::Status& status) const;
+  void LookAtMemory();
 
   std::unique_ptr<StopDeadline> stop_deadline_;  // first: it counts until everything else is gone
   const std::string role_;
@@ -101,7 +106,10 @@ class Daemon {
   const MemberSecret secret_;
   const std::string incarnation_;
   SignalInbox signals_;
+  FreedMemoryWatch freed_memory_;
+  absl::Time next_memory_look_ = absl::InfinitePast();
   bool stop_requested_ = false;
+  bool announced_ = false;
   Health health_;
   std::shared_ptr<const auth::TransportSecurity> security_;
   const std::shared_ptr<prometheus::Registry> registry_;

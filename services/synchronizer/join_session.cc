@@ -12,6 +12,7 @@ namespace {
 
 using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
+using Kind = synchronizer::ControlLoop::Kind;
 
 constexpr size_t kMaxReasonBytes = 256;  // of why a member leaves; it chooses that
 
@@ -48,29 +49,30 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHello: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, wire::FromProto(message.hello()));
       SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
-      Post(
-          [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
+      Post(Kind::kHello,
+           [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kHeartbeat: {
       PolicyVersion serving = wire::FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
       // A thousand members beat each second: they are gathered, and what is in a hurry takes them along.
-      PostSoon([id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
-        plane.OnHeartbeat(id, serving, digest, now, held);
-      });
+      Post(Kind::kHeartbeat,
+           [id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
+             plane.OnHeartbeat(id, serving, digest, now, held);
+           });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kReport: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::SyncReport report, wire::FromProto(message.report()));
-      Post([id = id_, report = std::move(report)](ControlPlane& plane, absl::Time now) {
+      Post(Kind::kMessage, [id = id_, report = std::move(report)](ControlPlane& plane, absl::Time now) {
         plane.OnReport(id, report, now);
       });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kLeave:
-      Post([id = id_, reason = absl::CEscape(message.leave().reason().substr(0, kMaxReasonBytes))](
-               ControlPlane& plane, absl::Time now) { plane.OnLeave(id, reason, now); });
+      Post(Kind::kMessage, [id = id_, reason = absl::CEscape(message.leave().reason().substr(0, kMaxReasonBytes))](
+                               ControlPlane& plane, absl::Time now) { plane.OnLeave(id, reason, now); });
       return absl::OkStatus();
     case v1::JoinRequest::MESSAGE_NOT_SET:
       break;
@@ -78,16 +80,12 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   return BadMessage("the member sent a message that this build does not know");
 }
 
-void JoinSession::Post(ControlLoop::Event event) { loop_->Post(Counted(std::move(event))); }
-
-void JoinSession::PostSoon(ControlLoop::Event event) { loop_->PostSoon(Counted(std::move(event))); }
-
-ControlLoop::Event JoinSession::Counted(ControlLoop::Event event) {
+void JoinSession::Post(Kind kind, ControlLoop::Event event) {
   ++waiting_;
-  return [self = shared_from_this(), event = std::move(event)](ControlPlane& plane, absl::Time now) {
-    --self->waiting_;
-    event(plane, now);
-  };
+  // With the event, which may be dropped unhandled, and is copied about.
+  std::shared_ptr<void> counted(nullptr, [self = shared_from_this()](void*) { --self->waiting_; });
+  loop_->PostFrom(id_, kind, [counted = std::move(counted), event = std::move(event)](
+                                 ControlPlane& plane, absl::Time now) { event(plane, now); });
 }
 
 }  // namespace syncopate::synchronizerd

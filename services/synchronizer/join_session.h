@@ -28,10 +28,8 @@ class JoinSession final : public synchronizer::ControlLoop::Session, public std:
       : stream_(std::move(stream)), loop_(loop) {}
   void Handle(const v1::JoinRequest& message);
   absl::Status Dispatch(const v1::JoinRequest& message);
-  void Post(synchronizer::ControlLoop::Event event);
-  void PostSoon(synchronizer::ControlLoop::Event event);
-  // `event`, counted in waiting_ until it is handled.
-  synchronizer::ControlLoop::Event Counted(synchronizer::ControlLoop::Event event);
+  // Counted in waiting_ until it is handled or dropped.
+  void Post(synchronizer::ControlLoop::Kind kind, synchronizer::ControlLoop::Event event);
 
   const std::shared_ptr<Stream> stream_;
   synchronizer::ControlLoop* const loop_;

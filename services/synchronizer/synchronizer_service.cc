@@ -238,10 +238,12 @@ grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::Watch
   int64_t id = next_watcher_++;
   int32_t last = std::clamp(request->last(), 0, kMaxReplay);
   bool follow = request->follow();
-  auto* reactor = stream->Start({.on_done = [this, id](const absl::Status&) {
+  auto refused = std::make_shared<std::atomic<bool>>(false);
+  auto* reactor = stream->Start({.on_done = [this, id, refused](const absl::Status&) {
+    if (*refused) return;  // the loop has never heard of it
     loop_->Post([this, id](ControlPlane&, absl::Time) { history_.Forget(id); });
   }});
-  loop_->Post([this, stream, id, last, follow](ControlPlane&, absl::Time) {
+  auto replay = [this, stream, id, last, follow](ControlPlane&, absl::Time) {
     SyncHistory::Watcher watcher;
     watcher.write = [stream](const v1::SyncRecord& record) {
       v1::WatchSyncsResponse response;
@@ -253,6 +255,11 @@ grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::Watch
     // On the loop's thread, as is Replay: no record falls between the two, and none comes twice.
     if (follow) history_.Follow(id, watcher);
     if (!follow) watcher.end();
+  };
+  loop_->Post(std::move(replay), [stream, refused](const absl::Status& carried_out) {
+    if (carried_out.ok()) return;
+    *refused = true;
+    stream->Finish(carried_out);
   });
   return reactor;
 }

@@ -236,6 +236,11 @@ AttemptOutput SyncAttempt::Tick(absl::Time now) {
   return spec_.rehearsal ? FailRehearsal(reason::kDeadline, detail, now) : EndAll(reason::kDeadline, detail, now);
 }
 
+void SyncAttempt::Postpone(absl::Duration by) {
+  spec_.prepare_by += by;
+  spec_.deadline += by;
+}
+
 absl::Time SyncAttempt::NextDeadline() const {
   // Sources have no deadline of their own in Prepare: without all of them there is nothing to send.
   bool waits_for_receivers = !barrier_open_ && SourcesReady();

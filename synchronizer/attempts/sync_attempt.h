@@ -83,6 +83,8 @@ class SyncAttempt {
   // way ends with reason DEADLINE.
   AttemptOutput Tick(absl::Time now);
   absl::Time NextDeadline() const;
+  // Members were not listened to for this long: they have that much more time.
+  void Postpone(absl::Duration by);
   // A sync needs members of this rehearsal: it ends now if nobody has been told to connect yet, otherwise at `until` at
   // the latest.
   AttemptOutput GiveWay(absl::Time until, absl::Time now);

@@ -147,6 +147,10 @@ AttemptOutput SyncCoordinator::Tick(absl::Time now) {
   return output;
 }
 
+void SyncCoordinator::Postpone(absl::Duration by) {
+  for (auto& [id, attempt] : attempts_) attempt.Postpone(by);
+}
+
 absl::Time SyncCoordinator::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.NextDeadline());

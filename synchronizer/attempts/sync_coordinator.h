@@ -91,6 +91,8 @@ class SyncCoordinator {
   AttemptOutput Trigger(absl::Time now);
 
   AttemptOutput Tick(absl::Time now);
+  // Members were not listened to for this long: what is under way has that much more time.
+  void Postpone(absl::Duration by);
   absl::Time NextDeadline() const;  // InfiniteFuture if nothing is under way, backing off, or to be rehearsed
 
   // Reachable replicas that do not serve the newest version, and take one.

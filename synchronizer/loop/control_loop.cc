@@ -5,7 +5,9 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reasons.h"
 
 namespace syncopate::synchronizer {
 
@@ -33,21 +35,26 @@ ControlLoop::ControlLoop(const Options& options, Observer* observer, ControlPlan
 
 ControlLoop::~ControlLoop() { Stop(); }
 
-void ControlLoop::Post(Event event, std::function<void(const absl::Status&)> then) {
+void ControlLoop::Post(Event event, PostedEvents::Answer then) {
+  absl::Status refused;
   {
     MutexLock lock(&mutex_);
-    if (!stopping_) {
-      posted_.push_back({std::move(event), std::move(then)});
+    if (stopping_) {
+      refused = Stopped();
+    } else if (posted_.Add({std::move(event), then})) {
       hurry_ = true;
-      return;
+    } else {
+      refused = held_up_;
     }
   }
-  if (then) then(Stopped());
+  if (!refused.ok() && then) then(refused);
 }
 
-void ControlLoop::PostSoon(Event event) {
+void ControlLoop::PostFrom(SessionId session, Kind kind, Event event) {
   MutexLock lock(&mutex_);
-  if (!stopping_) posted_.push_back({std::move(event), nullptr});
+  if (stopping_) return;
+  posted_.Add({std::move(event), nullptr, session, kind});
+  if (kind != Kind::kHeartbeat) hurry_ = true;
 }
 
 SessionId ControlLoop::Open(std::shared_ptr<Session> session) {
@@ -66,7 +73,7 @@ void ControlLoop::Closed(SessionId session) {
     if (found != sessions_.end()) released = std::move(found->second);
     sessions_.erase(session);
   }
-  Post([session](ControlPlane& plane, absl::Time now) { plane.OnStreamBroken(session, now); });
+  PostFrom(session, Kind::kEnd, [session](ControlPlane& plane, absl::Time now) { plane.OnStreamBroken(session, now); });
 }
 
 void ControlLoop::CloseAll(const absl::Status& status) {
@@ -92,24 +99,26 @@ void ControlLoop::Run() {
   if (status.ok()) observer_->RecordState(plane_);
   while (status.ok()) {
     if (options_.on_round) options_.on_round();
-    std::optional<std::deque<Posted>> batch = NextBatch();
+    std::optional<std::list<Posted>> batch = NextBatch();
     if (!batch.has_value()) return;
-    status = Handle(*batch);
-    if (!status.ok()) Drop(std::move(*batch));
+    batch_ = *std::move(batch);
+    status = Handle();
   }
-  SYNCOPATE_LOG(kError, "the synchronizer's state cannot be written: %s", std::string(status.message()));
-  CloseAll(status);
-  std::deque<Posted> unheard;
+  const bool asked_to_stop = absl::IsCancelled(status);
+  if (!asked_to_stop) {
+    SYNCOPATE_LOG(kError, "the synchronizer's state cannot be written: %s", std::string(status.message()));
+    CloseAll(status);
+  }
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
-    unheard.swap(posted_);
+    batch_.splice(batch_.end(), posted_.Take());
   }
-  Drop(std::move(unheard));
-  observer_->RecordFailure(status);
+  Drop(std::exchange(batch_, {}));
+  if (!asked_to_stop) observer_->RecordFailure(status);
 }
 
-std::optional<std::deque<ControlLoop::Posted>> ControlLoop::NextBatch() {
+std::optional<std::list<ControlLoop::Posted>> ControlLoop::NextBatch() {
   absl::Duration until_deadline =
       std::clamp(plane_.NextDeadline() - options_.clock->Now(), absl::ZeroDuration(), kLongestWait);
   MutexLock lock(&mutex_);
@@ -119,14 +128,17 @@ std::optional<std::deque<ControlLoop::Posted>> ControlLoop::NextBatch() {
   if (!posted_.empty()) mutex_.AwaitWithTimeout(Condition(&urgent), std::min(kGather, until_deadline));
   hurry_ = false;
   if (posted_.empty() && stopping_) return std::nullopt;
-  return std::exchange(posted_, {});
+  return posted_.Take();
 }
 
-absl::Status ControlLoop::Handle(std::deque<Posted>& batch) {
-  for (; !batch.empty(); batch.pop_front()) {
-    batch.front().event(plane_, options_.clock->Now());
-    SYNCOPATE_RETURN_IF_ERROR(CarryOut());
-    if (batch.front().then) batch.front().then(absl::OkStatus());
+absl::Status ControlLoop::Handle() {
+  while (!batch_.empty()) {
+    const Posted one = std::move(batch_.front());
+    batch_.pop_front();
+    one.event(plane_, options_.clock->Now());
+    const absl::Status status = CarryOut();
+    if (one.then) one.then(status.ok() ? status : Stopped());
+    SYNCOPATE_RETURN_IF_ERROR(status);
   }
   absl::Time now = options_.clock->Now();
   // Also after events, which never stop in a large fleet: deadlines are looked at as often as anything else.
@@ -135,7 +147,7 @@ absl::Status ControlLoop::Handle(std::deque<Posted>& batch) {
   return CarryOut();
 }
 
-void ControlLoop::Drop(std::deque<Posted> dropped) {
+void ControlLoop::Drop(std::list<Posted> dropped) {
   for (Posted& posted : dropped) {
     if (posted.then) posted.then(Stopped());
   }
@@ -149,7 +161,7 @@ absl::Status ControlLoop::CarryOut() {
     } else if (const auto* close = std::get_if<CloseSession>(&action)) {
       if (auto session = FindSession(close->session)) session->Close(close->status);
     } else if (const auto* persist = std::get_if<Persist>(&action)) {
-      SYNCOPATE_RETURN_IF_ERROR(log_->Append(persist->record));
+      SYNCOPATE_RETURN_IF_ERROR(Write(persist->record));
       changed = true;
     } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
       syncs_.Add(ended->record);
@@ -166,6 +178,50 @@ absl::Status ControlLoop::CarryOut() {
   // Not before: until all actions are carried out the ledger is ahead of the log.
   if (!log_->HasGrown() || ended_.count() > 0) return absl::OkStatus();
   return log_->Compact(plane_.ledger().Snapshot(), syncs_);
+}
+
+absl::Status ControlLoop::Write(const LedgerRecord& record) {
+  const absl::Status written = log_->Append(record);
+  return ErrorReason(written) == reason::kNoSpace ? WriteOnceThereIsRoom(record, written) : written;
+}
+
+absl::Status ControlLoop::WriteOnceThereIsRoom(const LedgerRecord& record, const absl::Status& full) {
+  const absl::Time begin = options_.clock->Now();
+  HoldUp(full);
+  absl::Status written = full;
+  while (ErrorReason(written) == reason::kNoSpace) {
+    SYNCOPATE_LOG(kError, "the synchronizer waits for room on its disk: %s", std::string(written.message()));
+    if (options_.on_round) options_.on_round();  // it waits, and is not stuck
+    {
+      MutexLock lock(&mutex_);
+      auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
+      if (mutex_.AwaitWithTimeout(Condition(&stopping), options_.disk_retry)) {
+        return absl::CancelledError("stopped while the disk was full");
+      }
+    }
+    written = log_->Append(record);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(written);
+  const absl::Time now = options_.clock->Now();
+  SYNCOPATE_LOG(kInfo, "there is room again: the synchronizer goes on after %s", absl::FormatDuration(now - begin));
+  plane_.OnHeldUp(now - begin, now);
+  MutexLock lock(&mutex_);
+  posted_.GoOn();
+  held_up_ = absl::OkStatus();
+  hurry_ = true;
+  return absl::OkStatus();
+}
+
+void ControlLoop::HoldUp(const absl::Status& full) {
+  const absl::Status why = Error(absl::StatusCode::kUnavailable, reason::kNoSpace,
+                                 absl::StrCat("the synchronizer waits for room on its disk: ", full.message()));
+  std::vector<PostedEvents::Answer> calls;
+  {
+    MutexLock lock(&mutex_);
+    held_up_ = why;
+    calls = posted_.HoldUp(std::exchange(batch_, {}));
+  }
+  for (const PostedEvents::Answer& call : calls) call(why);
 }
 
 // A count that the disk refuses is no reason to end: it is written with the next one.

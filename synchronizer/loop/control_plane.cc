@@ -336,6 +336,11 @@ absl::Status ControlPlane::OnEvict(const std::string& replica_id, int32_t rank, 
   return absl::OkStatus();
 }
 
+void ControlPlane::OnHeldUp(absl::Duration waited, absl::Time now) {
+  membership_.BeginAnew(now);
+  coordinator_.Postpone(waited);
+}
+
 void ControlPlane::Tick(absl::Time now) {
   Apply(membership_.Tick(now), now);
   Emit(coordinator_.Tick(now));

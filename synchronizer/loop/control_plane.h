@@ -96,6 +96,8 @@ class ControlPlane {
   // NOT_FOUND reason UNKNOWN_MEMBER.
   absl::Status OnEvict(const std::string& replica_id, int32_t rank, const std::string& reason, absl::Time now);
 
+  // The loop was held up for this long and has listened to nobody: the deadlines of all members begin anew.
+  void OnHeldUp(absl::Duration waited, absl::Time now);
   // Call when NextDeadline() has come.
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;

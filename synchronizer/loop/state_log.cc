@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/log.h"
+#include "base/reasons.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -74,8 +75,10 @@ absl::StatusOr<StateLog::Opened> StateLog::Open(FileSystem* files, const std::st
 }
 
 absl::Status StateLog::Add(const std::string& record) {
-  if (writer_ == nullptr) {
-    return Error(absl::StatusCode::kUnavailable, "LOG_CLOSED", path_ + " could not be opened again after a rewrite");
+  if (writer_ == nullptr) SYNCOPATE_RETURN_IF_ERROR(OpenAgain());
+  if (taken_back_) {
+    SYNCOPATE_RETURN_IF_ERROR(writer_->Append(codec_.encode_syncs(unsynced_)));
+    taken_back_ = false;
   }
   SYNCOPATE_RETURN_IF_ERROR(writer_->Append(record));
   ++appended_;
@@ -84,10 +87,26 @@ absl::Status StateLog::Add(const std::string& record) {
 
 absl::Status StateLog::Append(const LedgerRecord& record) {
   SYNCOPATE_RETURN_IF_ERROR(Add(codec_.encode_record(record)));
-  return writer_->Sync();
+  const absl::Status synced = writer_->Sync();
+  taken_back_ = !synced.ok() && unsynced_.count() > 0;
+  if (synced.ok()) unsynced_ = SyncTally();
+  return synced;
 }
 
-absl::Status StateLog::AppendSyncs(const SyncTally& ended) { return Add(codec_.encode_syncs(ended)); }
+absl::Status StateLog::AppendSyncs(const SyncTally& ended) {
+  SYNCOPATE_RETURN_IF_ERROR(Add(codec_.encode_syncs(ended)));
+  unsynced_.Merge(ended);
+  return absl::OkStatus();
+}
+
+// The folder first: a rename that is not durable would let the older file come back, without what is appended here.
+absl::Status StateLog::OpenAgain() {
+  SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(ParentPath(path_)));
+  SYNCOPATE_ASSIGN_OR_RETURN(writer_, RecordWriter::Open(files_, path_));
+  unsynced_ = SyncTally();  // opening makes all that lies there durable
+  taken_back_ = false;
+  return absl::OkStatus();
+}
 
 absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs) {
   appended_ = 0;
@@ -97,8 +116,11 @@ absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const 
     return absl::OkStatus();
   }
   writer_.reset();  // what it would append to is about to be replaced
-  SYNCOPATE_RETURN_IF_ERROR(PutInPlace(files_, path_));
-  SYNCOPATE_ASSIGN_OR_RETURN(writer_, RecordWriter::Open(files_, path_));
+  written = files_->Rename(FreshPath(path_), path_);
+  // From here on whichever file has the name means the same. It is opened for the next record, if not now.
+  if (written.ok()) written = OpenAgain();
+  if (ErrorReason(written) != reason::kNoSpace) return written;
+  SYNCOPATE_LOG(kWarning, "the state log waits for the disk: %s", written.ToString());
   return absl::OkStatus();
 }
 

@@ -35,7 +35,8 @@ class StateLog {
   // with the same meaning. DATA_LOSS reason BAD_LOG or BAD_LEDGER if the state is damaged beyond a torn end.
   static absl::StatusOr<Opened> Open(FileSystem* files, const std::string& dir, const StateCodec& codec);
 
-  // Adds a record and makes it durable. Blocks for the disk.
+  // Adds a record and makes it durable. Blocks for the disk. After an error the log is as it was, and the same record may
+  // be appended again: what a torn write has left is cut off before.
   absl::Status Append(const LedgerRecord& record);
 
   // Adds syncs that have ended to those that were added before. Durable with the next record, but known after the end
@@ -45,12 +46,13 @@ class StateLog {
   // True when so many records have been added that it is time for Compact.
   bool HasGrown() const { return appended_ >= kCompactEvery; }
   // Rewrites the log as `snapshot` and `syncs`, which must mean the same as all that was appended. Blocks for the disk.
-  // If the new log cannot be written the old one stays, which is logged and no error, and this is tried again as many
-  // records later. An error: nothing can be appended any more.
+  // If the new log cannot be written, or the disk has no room to put it in its place, the old one stays, which is logged
+  // and no error, and this is tried again as many records later. An error: nothing can be appended any more.
   absl::Status Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs);
 
  private:
-  absl::Status Add(const std::string& record);    // without making it durable
+  absl::Status Add(const std::string& record);  // without making it durable
+  absl::Status OpenAgain();                       // what lies there after a rewrite
   static constexpr int64_t kCompactEvery = 1000;  // records; a rewritten log has about a hundred
 
   StateLog(FileSystem* files, std::string path, const StateCodec& codec, std::unique_ptr<RecordWriter> writer)
@@ -59,7 +61,9 @@ class StateLog {
   FileSystem* const files_;
   const std::string path_;
   const StateCodec codec_;
-  std::unique_ptr<RecordWriter> writer_;  // null after an error of Compact
+  std::unique_ptr<RecordWriter> writer_;  // null after a rewrite that has not ended
+  SyncTally unsynced_;                    // of AppendSyncs, since the last record
+  bool taken_back_ = false;               // a failed sync of the disk took them out of the log again
   int64_t appended_ = 0;                  // since the log was opened or rewritten
 };
 

@@ -138,6 +138,15 @@ void Membership::SetUnbacked(SessionId session, PolicyVersion claimed) {
   if (Member* member = FindMutable(session)) member->unbacked = claimed;
 }
 
+void Membership::BeginAnew(absl::Time now) {
+  next_deadline_.reset();
+  for (auto& [key, member] : members_) {
+    if (!Gone(member)) member.last_heard = std::max(member.last_heard, now);
+  }
+  if (holding()) held_since_ = std::max(held_since_, now);
+  last_call_ = std::max(last_call_, now);
+}
+
 std::vector<MemberChange> Membership::Tick(absl::Time now) {
   next_deadline_.reset();
   ForgiveOwnAbsence(now);

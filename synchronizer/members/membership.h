@@ -102,6 +102,9 @@ class Membership {
   void SetHeld(SessionId session, const std::string& why);
   void SetUnbacked(SessionId session, PolicyVersion claimed);  // until the next SetServing
 
+  // Nobody was listened to until `now`: every member's silence begins then.
+  void BeginAnew(absl::Time now);
+
   // Call when NextDeadline() has come; calling earlier or later is harmless.
   std::vector<MemberChange> Tick(absl::Time now);
   // When something may have to be said or forgotten, or before: being heard of puts off a deadline and does not move

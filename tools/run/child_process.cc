@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::run {
@@ -19,7 +20,7 @@ namespace {
 constexpr int kCannotExecute = 127;
 
 absl::Status CannotStart(const Launch& launch, const std::string& what) {
-  return Error(absl::StatusCode::kUnavailable, "CANNOT_START",
+  return Error(absl::StatusCode::kUnavailable, errno == ENOSPC || errno == EDQUOT ? reason::kNoSpace : "CANNOT_START",
                absl::StrCat("cannot start ", launch.binary, ": ", what, ": ", std::strerror(errno)));
 }
 

@@ -6,14 +6,17 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
+#include "base/daemon/exit_code.h"
 #include "base/daemon/signals.h"
 #include "base/file_system.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/auth/transport_security.h"
 #include "services/config/config_record.h"
@@ -36,6 +39,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
 constexpr absl::Duration kRefreshEvery = absl::Milliseconds(100);
+constexpr absl::Duration kDiskRetry = absl::Seconds(1);
 constexpr size_t kLogLinesShown = 8;
 constexpr absl::Duration kPageReadersWithin = absl::Seconds(2);
 constexpr char kWorkerRole[] = "environment";
@@ -84,7 +88,9 @@ class LocalRun {
   int Execute() {
     const std::string config_path =
         on_trial_ ? NextConfigPath(directory_.path()) : ResolvedConfigPath(directory_.path());
-    absl::Status written = WriteFileAtomically(FileSystem::Real(), config_path, config::ToYaml(config_));
+    const absl::Status written = OnceThereIsRoom("the configuration", [&] {
+      return WriteFileAtomically(FileSystem::Real(), config_path, config::ToYaml(config_));
+    });
     if (!written.ok()) {
       err_ << written.message() << "\n";
       return config::kConfigExitCode;
@@ -101,6 +107,7 @@ class LocalRun {
       if (on_trial_) KeepConfig();
       if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
+      RetryEndpoints();
       // A trainer may be training before the last rollouter is ready: what is said of steps follows what began them.
       if (announced_) ReadSteps();
       Refresh();
@@ -196,9 +203,11 @@ class LocalRun {
       return;
     }
     std::string why(pid.status().message());
-    display_->Daemon(child.Name(), why);
+    if (without_room_.count(child) == 0) display_->Daemon(child.Name(), why);
+    if (ErrorReason(pid.status()) == reason::kNoSpace) without_room_.insert(child);
     // Counted like a process that died at once, so that it is tried again later or given up.
-    Perform(supervision_.OnExit(child, {false, kRunFailedExitCode}, Now()));
+    const bool no_room = ErrorReason(pid.status()) == reason::kNoSpace;
+    Perform(supervision_.OnExit(child, {false, no_room ? daemon::kExitNoSpace : kRunFailedExitCode}, Now()));
   }
 
   void Reap() {
@@ -216,10 +225,20 @@ class LocalRun {
       bool expected = supervision_.stopping();
       std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
       if (supervision_.outcome() == RunOutcome::kCompleted) expected = true;
-      const char* next = supervision_.WillRestart(child) ? "; it is started again" : "";
-      if (!expected) display_->Daemon(child.Name(), exit.ToString() + next);
+      if (!expected) TellOfExit(child, exit);
       Perform(actions);
     }
+  }
+
+  void TellOfExit(const ChildId& child, const ChildExit& exit) {
+    if (supervision_.WaitsForRoom(child)) {
+      // Each second anew, so it is said once.
+      if (!without_room_.insert(child).second) return;
+      display_->Daemon(child.Name(), absl::StrCat("finds no room on the disk of ", directory_.path(),
+                                                  ": free space on that disk; it is started again each second"));
+      return;
+    }
+    display_->Daemon(child.Name(), exit.ToString() + (supervision_.WillRestart(child) ? "; it is started again" : ""));
   }
 
   void NoticeReady() {
@@ -250,6 +269,7 @@ class LocalRun {
     Publish();
     // Acting on readiness starts processes, so not inside the loop over them.
     for (const ChildId& child : ready) {
+      without_room_.erase(child);
       bool again = supervision_.Restarts().at(child) > 0;
       if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", PidOf(child)));
       Perform(supervision_.OnReady(child, Now()));
@@ -313,13 +333,35 @@ class LocalRun {
   void Publish() {
     std::vector<daemon::DaemonEndpoint> daemons;
     for (const auto& [child, endpoint] : endpoints_) daemons.push_back(endpoint);
-    absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
-    if (!written.ok()) Perform(supervision_.OnFailure(std::string(written.message()), Now()));
+    WriteEndpoints(daemons);
     monitor_.SetEndpoints(daemons);
     // The synchronizer, rank 0 of the trainer, and rank 0 of each rollouter: others listen for nobody but their own.
     bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
     if (all && !std::exchange(announced_, true)) {
       display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
+    }
+  }
+
+  // What a full disk does not take is written as soon as there is room: daemons find each other without it.
+  void WriteEndpoints(const std::vector<daemon::DaemonEndpoint>& daemons) {
+    const absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
+    unwritten_endpoints_.reset();
+    if (ErrorReason(written) == reason::kNoSpace) {
+      unwritten_endpoints_ = daemons;
+      next_write_ = Now() + kDiskRetry;
+      display_->Daemon("run", absl::StrCat("tries again each second: ", std::string(written.message())));
+    } else if (!written.ok()) {
+      Perform(supervision_.OnFailure(std::string(written.message()), Now()));
+    }
+  }
+
+  void RetryEndpoints() {
+    if (!unwritten_endpoints_.has_value() || Now() < next_write_) return;
+    next_write_ = Now() + kDiskRetry;
+    const absl::Status written = daemon::WriteRunEndpoints(directory_.path(), *unwritten_endpoints_);
+    if (ErrorReason(written) != reason::kNoSpace) unwritten_endpoints_.reset();
+    if (!written.ok() && !unwritten_endpoints_.has_value()) {
+      Perform(supervision_.OnFailure(std::string(written.message()), Now()));
     }
   }
 
@@ -375,7 +417,9 @@ class LocalRun {
                supervision_.Restarts()};
     view_.resume_helps = supervision_.resume_helps();
     if (end.outcome == RunOutcome::kFailed) end.log = ShowLog();
-    auto summary = FinishSummary(directory_.path(), end, summary_before_, /*keep=*/on_trial_);
+    const auto summary = OnceThereIsRoom("the summary", [&] {
+      return FinishSummary(directory_.path(), end, summary_before_, /*keep=*/on_trial_);
+    });
     if (on_trial_) DropConfig();
     if (!summary.ok()) {
       err_ << "the summary is lost: " << summary.status().message() << "\n";
@@ -391,6 +435,24 @@ class LocalRun {
     if (end.outcome == RunOutcome::kCompleted) return 0;
     if (end.outcome == RunOutcome::kInterrupted) return kRunInterruptedExitCode;
     return supervision_.lost_peer() ? kRunLostPeerExitCode : kRunFailedExitCode;
+  }
+
+  static const absl::Status& StatusIn(const absl::Status& status) { return status; }
+  template <typename T>
+  static const absl::Status& StatusIn(const absl::StatusOr<T>& result) {
+    return result.status();
+  }
+  // What `write` gives: on a full disk it is called again each second until there is room, or somebody interrupts that.
+  template <typename Write>
+  auto OnceThereIsRoom(const char* what, const Write& write) {
+    auto written = write();
+    if (ErrorReason(StatusIn(written)) == reason::kNoSpace) {
+      err_ << what << " waits for room; interrupt to end without it: " << StatusIn(written).message() << std::endl;
+    }
+    while (ErrorReason(StatusIn(written)) == reason::kNoSpace && !signals_.Wait(kDiskRetry).interrupt) {
+      written = write();
+    }
+    return written;
   }
 
   report::RunHistory::Checkpoints ShownCheckpoints() const {
@@ -448,6 +510,9 @@ class LocalRun {
   bool announced_ = false;    // that all daemons are ready
   std::string synchronizer_;  // its address, "" before it was first ready
   std::set<ChildId> awaiting_rank0_;
+  std::set<ChildId> without_room_;  // whose starts find the disk full, as was said
+  std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
+  absl::Time next_write_ = absl::InfinitePast();
   std::string digest_;  // of the worker's code, "" before it was first ready
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes

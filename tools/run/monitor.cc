@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/console/words.h"
+#include "base/reasons.h"
 #include "services/rpc/channel.h"
 #include "services/wire/codec.h"
 #include "synchronizer/sync_outcome.h"
@@ -133,7 +134,9 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   // A full disk and a reward that cannot judge are what nobody but the reader can mend.
   const std::string& waiting_for = status->explanation().waiting_for();
   const bool waits_for_it = waiting_for == "disk" || (waiting_for == "rewards" && !reward_alarm.empty());
-  snapshot_.alarm = waits_for_it ? snapshot_.waiting : reward_alarm;
+  snapshot_.alarm = waits_for_it                   ? snapshot_.waiting
+                    : synchronizer_alarm_.empty() ? reward_alarm
+                                                  : synchronizer_alarm_;
   if (snapshot_.reward_failure.empty() && rewards.failed() > 0) {
     snapshot_.reward_failure = absl::StrCat("a group got no reward: ", rewards.first());
   }
@@ -179,9 +182,16 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
 
 void RunMonitor::PollSynchronizer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<SynchronizerService>(endpoint, security_, &SynchronizerService::Stub::GetStatus);
-  if (!status.ok()) return;
+  const bool no_room = ErrorReason(status.status()) == reason::kNoSpace;
+  if (!status.ok() && !no_room) return;
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
+  synchronizer_alarm_ = no_room ? std::string(status.status().message()) : "";
+  if (no_room) {
+    row.state = "disk full";
+    snapshot_.alarm = synchronizer_alarm_;
+    return;
+  }
   row.state = "running";
   row.version = wire::VersionText(status->newest());
 }

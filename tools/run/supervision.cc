@@ -11,6 +11,7 @@
 //
 //   absent --the run begins, or the synchronizer is ready--> starting --OnReady--> ready --OnExit--> absent
 //   starting, ready --OnExit, not the trainer--> backoff --its time--> starting; too often: given up
+//   starting --OnExit, the disk is full--> backoff --its time--> starting; never too often
 //
 // The trainer's end is the run's: well, it is complete; else it has failed, as only a resume knows which state on disk
 // is whole. The synchronizer and rollouters may die at any time and are started again. A stop goes in the same order in
@@ -63,6 +64,7 @@ void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<C
   Child& child = children_[id];
   child.state = State::kStarting;
   child.since = now;
+  child.no_room = false;
   ++child.starts;
   actions->push_back({ChildAction::Kind::kStart, id});
 }
@@ -95,6 +97,12 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
   if (stopping()) {
     // It has saved, or died: either way nobody needs the others any more.
     if (id == kTrainerId) StopOthers(&actions);
+    return actions;
+  }
+  if (!was_ready && !exit.by_signal && exit.code == daemon::kExitNoSpace) {
+    child.no_room = true;
+    child.state = State::kBackoff;
+    child.since = now + options_.disk_retry;
     return actions;
   }
   // The same start would be refused again.
@@ -266,8 +274,10 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
         child.since = now;  // once; their exits are reported like any other
         continue;
       }
-      ++child.restarts_total;
-      child.restarts.push_back(now);
+      if (!child.no_room) {
+        ++child.restarts_total;
+        child.restarts.push_back(now);
+      }
       StartChild(id, now, &actions);
     } else if (child.state == State::kStarting && now >= child.since + options_.start_timeout) {
       child.since = now;  // once; its exit is reported like any other
@@ -304,6 +314,10 @@ bool RunSupervision::resume_helps() const {
 
 bool RunSupervision::WillRestart(const ChildId& child) const {
   return !stopping() && children_.at(child).state == State::kBackoff;
+}
+
+bool RunSupervision::WaitsForRoom(const ChildId& child) const {
+  return WillRestart(child) && children_.at(child).no_room;
 }
 
 std::map<ChildId, int64_t> RunSupervision::Restarts() const {

@@ -49,6 +49,9 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // grace: the trainer is asked first, so that it can save with the others alive, then the others; whoever is late is
 // killed.
 //
+// A daemon that cannot start because the disk is full (daemon::kExitNoSpace) is started again each second, whichever it
+// is, for as long as that takes: this is neither a failed start nor a restart.
+//
 // Ranks of a trainer end together. One that has lost another exits with code 4 after some seconds of silence, so
 // whoever is left then is stuck, or about to end: it is killed soon, whatever the grace.
 class RunSupervision {
@@ -65,6 +68,7 @@ class RunSupervision {
     absl::Duration start_timeout = absl::Seconds(60);      // from start to ready
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);
+    absl::Duration disk_retry = absl::Seconds(1);
     int max_failed_starts = 5;         // in a row, without ever getting ready: the child is given up
     int max_restarts_per_minute = 30;  // of one child that did get ready
   };
@@ -97,6 +101,8 @@ class RunSupervision {
   bool resume_helps() const;
   // The child is not there, but will be started again.
   bool WillRestart(const ChildId& child) const;
+  // The same, and what it waits for is room on the disk.
+  bool WaitsForRoom(const ChildId& child) const;
   // How often each child was started again; every child is there.
   std::map<ChildId, int64_t> Restarts() const;
 
@@ -107,6 +113,7 @@ class RunSupervision {
     absl::Time since;                 // of the state; kBackoff: when it ends
     int failed_starts = 0;            // in a row
     bool was_ready = false;           // in this life or an earlier one
+    bool no_room = false;             // its last start found the disk full
     std::deque<absl::Time> restarts;  // of the last minute
     int64_t restarts_total = 0;
     int64_t starts = 0;

@@ -120,13 +120,110 @@ TEST_F(ControlLoopTest, NobodyHearsOfAnEpochThatCouldNotBeWrittenAndTheDaemonIsT
   ASSERT_TRUE(Flush(*loop).ok());
   auto session = std::make_shared<RecordingSession>();
   synchronizer::SessionId id = loop->Open(session);
-  files_.FailOperations(files_.operations(), 1000, testing::FaultyFileSystem::Fault::kNoSpace);
+  files_.FailOperations(files_.operations(), 1000, testing::FaultyFileSystem::Fault::kIoError);
   SayHello(*loop, id);
   ASSERT_TRUE(observer_.failed.WaitFor(1));
-  EXPECT_THAT(observer_.failed.All()[0], HasReason("NO_SPACE"));
+  EXPECT_THAT(observer_.failed.All()[0], HasReason("IO_ERROR"));
   EXPECT_TRUE(session->sent.All().empty());
   EXPECT_EQ(session->closed.size(), 1u);
   EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN")) << "whoever asks now is answered, not left waiting";
+}
+
+TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
+  Mailbox<int> rounds;
+  ControlLoop::Options options = OptionsOf();
+  options.on_round = [&rounds] { rounds.Put(1); };
+  options.disk_retry = absl::Milliseconds(5);
+  auto loop = ControlLoop::Start(options, &observer_).value();
+  ASSERT_TRUE(Flush(*loop).ok());
+  const auto model = std::make_shared<Manifest>(synchronizer::SmallModel());
+  auto trainer = std::make_shared<RecordingSession>();
+  SayHello(*loop, loop->Open(trainer));
+  ASSERT_TRUE(Flush(*loop).ok());
+  const size_t sent = trainer->sent.size();
+  const int64_t bytes = *files_.FileBytes("/state/log");
+
+  files_.SetCapacity(bytes + 10);  // what is appended is torn
+  Mailbox<absl::Status> published;
+  loop->Post(
+      [model](ControlPlane& plane, absl::Time now) {
+        const std::vector<uint64_t> digests(model->buckets().size(), 7);
+        EXPECT_TRUE(plane.OnPublish({TrainerId("t"), {1, 0}, digests, model->fingerprint(), 0, 0}, now).ok());
+      },
+      [&published](const absl::Status& status) { published.Put(status); });
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20)) << "it is alive while it waits";
+  EXPECT_THAT(Flush(*loop), HasReason("NO_SPACE")) << "whoever asks now is answered at once";
+  // What members say waits, in order.
+  auto rollouter = std::make_shared<RecordingSession>();
+  const SessionId session = loop->Open(rollouter);
+  const Hello hello = HelloOf(synchronizer::RollouterId(0, "r"), model);
+  loop->PostFrom(session, ControlLoop::Kind::kHello,
+                 [=](ControlPlane& plane, absl::Time now) { plane.OnHello(session, hello, now); });
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20));
+  EXPECT_EQ(published.size(), 0u);
+  EXPECT_EQ(rollouter->sent.size(), 0u);
+  EXPECT_EQ(trainer->sent.size(), sent) << "nobody hears of a version that is not on the disk";
+  EXPECT_EQ(observer_.failed.size(), 0u);
+
+  files_.SetCapacity(int64_t{1} << 30);
+  ASSERT_TRUE(published.WaitFor(1));
+  EXPECT_TRUE(published.All()[0].ok()) << published.All()[0];
+  ASSERT_TRUE(rollouter->sent.WaitFor(2)) << "its welcome, and the version";
+  EXPECT_TRUE(std::holds_alternative<synchronizer::Welcome>(rollouter->sent.All()[0]));
+  EXPECT_TRUE(Flush(*loop).ok());
+  loop.reset();
+  files_.CrashAtOperation(files_.operations());
+  files_.Restart(testing::FaultyFileSystem::Survives::kSynced);
+  auto again = StateLog::Open(&files_, "/state", wire::ProtoStateCodec());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->records.size(), 3u) << "the run's name, the epoch and the version, each once";
+}
+
+TEST_F(ControlLoopTest, NobodyIsDeclaredDeadForTheTimeThatTheDiskWasFull) {
+  ControlLoop::Options options = OptionsOf();
+  options.plane.membership.heartbeat = absl::Milliseconds(100);
+  options.plane.membership.suspect_after = absl::Milliseconds(250);
+  options.plane.membership.dead_after = absl::Milliseconds(400);
+  options.disk_retry = absl::Milliseconds(5);
+  auto loop = ControlLoop::Start(options, &observer_).value();
+  ASSERT_TRUE(Flush(*loop).ok());
+  auto session = std::make_shared<RecordingSession>();
+  const SessionId id = loop->Open(session);
+  Mailbox<absl::Time> heard, full, room;
+  files_.SetCapacity(0);
+  loop->Post([&, id](ControlPlane& plane, absl::Time now) {
+    plane.OnHello(id, HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
+    heard.Put(now);
+  });
+  ASSERT_TRUE(heard.WaitFor(1));
+  EXPECT_FALSE(session->sent.WaitFor(1, absl::Milliseconds(500))) << "longer than a silent member lives";
+  const absl::Time freed = Clock::Real()->Now();
+  files_.SetCapacity(int64_t{1} << 30);
+  // It says nothing more: it is dead by then, and not before.
+  ASSERT_TRUE(session->closed.WaitFor(1));
+  EXPECT_THAT(session->closed.All()[0], HasReason("DECLARED_DEAD"));
+  EXPECT_GE(Clock::Real()->Now() - freed, absl::Milliseconds(400));
+  EXPECT_GE(session->sent.size(), 1u) << "it was welcomed first";
+}
+
+TEST_F(ControlLoopTest, StopsAlsoWhileTheDiskIsFull) {
+  auto loop = Start();
+  ASSERT_TRUE(Flush(*loop).ok());
+  auto session = std::make_shared<RecordingSession>();
+  files_.SetCapacity(0);
+  Mailbox<absl::Status> answered;
+  loop->Post(
+      [id = loop->Open(session)](ControlPlane& plane, absl::Time now) {
+        plane.OnHello(id, HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
+      },
+      [&answered](const absl::Status& status) { answered.Put(status); });
+  while (ErrorReason(Flush(*loop)) != "NO_SPACE") {
+  }
+  loop->Stop();
+  ASSERT_TRUE(answered.WaitFor(1));
+  EXPECT_THAT(answered.All()[0], HasReason("SHUTTING_DOWN"));
+  EXPECT_EQ(session->sent.size(), 0u);
+  EXPECT_EQ(observer_.failed.size(), 0u) << "it was asked to stop";
 }
 
 TEST_F(ControlLoopTest, ARunOfThousandsOfVersionsKeepsItsLogShortAndSurvivesAPowerLossAtAnyMoment) {

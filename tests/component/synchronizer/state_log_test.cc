@@ -5,6 +5,7 @@
 #include "base/uuid.h"
 #include "gtest/gtest.h"
 #include "services/wire/sync_codec.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/synchronizer_fixtures.h"
 
 namespace syncopate::synchronizer {
@@ -119,6 +120,64 @@ TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->syncs.count(), 2000 + 1000 * life);
     for (int i = 0; i < 1000; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());  // rewritten when it is opened
+  }
+}
+
+class FullStateLogTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<StateLog::Opened> Open() { return StateLog::Open(&files_, "/state", wire::ProtoStateCodec()); }
+  void LosePower() {
+    files_.CrashAtOperation(files_.operations());
+    files_.Restart(testing::FaultyFileSystem::Survives::kSynced);
+  }
+  testing::FaultyFileSystem files_;
+};
+
+// Each operation of the disk in turn finds it full, for a while; then the same record is appended again.
+TEST_F(FullStateLogTest, WhatAFullDiskRefusedIsAppendedAgainOnceAndTheSyncsBeforeItTooWhereverItWasFull) {
+  for (int64_t operation = 0; operation < 8; ++operation) {
+    SCOPED_TRACE(operation);
+    ASSERT_TRUE(files_.RemoveTree("/state").ok());
+    auto opened = Open();
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
+    ASSERT_TRUE(opened->log->AppendSyncs(Ended(3)).ok());
+    files_.FailOperations(files_.operations() + operation / 4, 1 + operation % 4,
+                          testing::FaultyFileSystem::Fault::kNoSpace);
+    int tries = 1;
+    for (absl::Status written; !(written = opened->log->Append(EpochRecord{1})).ok(); ++tries) {
+      ASSERT_THAT(written, HasReason("NO_SPACE"));
+      ASSERT_LT(tries, 10);
+    }
+    EXPECT_GT(tries, 1);
+    LosePower();
+    auto again = Open();
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->records, (std::vector<LedgerRecord>{RunIdRecord{"run"}, EpochRecord{1}}));
+    EXPECT_EQ(again->syncs.count(), 3);
+  }
+}
+
+TEST_F(FullStateLogTest, ARewriteThatFindsTheDiskFullAnywhereLosesNothingAndTheLogGoesOn) {
+  for (int64_t operation = 0; operation < 12; ++operation) {
+    SCOPED_TRACE(operation);
+    ASSERT_TRUE(files_.RemoveTree("/state").ok());
+    auto opened = Open();
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE(opened->log->Append(RunIdRecord{"run"}).ok());
+    ASSERT_TRUE(opened->log->AppendSyncs(Ended(3)).ok());
+    files_.FailOperations(files_.operations() + operation, 2, testing::FaultyFileSystem::Fault::kNoSpace);
+    EXPECT_TRUE(opened->log->Compact({RunIdRecord{"run"}}, Ended(3)).ok());
+    int tries = 1;
+    for (absl::Status written; !(written = opened->log->Append(EpochRecord{1})).ok(); ++tries) {
+      ASSERT_THAT(written, HasReason("NO_SPACE"));
+      ASSERT_LT(tries, 10);
+    }
+    LosePower();
+    auto again = Open();
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->records, (std::vector<LedgerRecord>{RunIdRecord{"run"}, EpochRecord{1}}));
+    EXPECT_EQ(again->syncs.count(), 3);
   }
 }
 

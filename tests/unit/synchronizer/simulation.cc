@@ -31,6 +31,12 @@ void Simulation::Run() {
       rollouters_[index] = Start(RollouterId(index, absl::StrCat("r", next_incarnation_++)));
     });
   }
+  if (options_.disk_full_at.has_value()) After(*options_.disk_full_at, [this] { FillDisk(20); });
+  if (options_.faults.disk) {
+    for (double at = Uniform(3, 8); at < options_.fault_seconds; at += Uniform(5, 15)) {
+      After(at, [this] { FillDisk(Uniform(0.5, 12)); });
+    }
+  }
   After(Uniform(1, 5), [this] { InjectFault(); });
   After(options_.fault_seconds, [this] { Heal(); });
   while (!events_.empty() && events_.begin()->first.first <= options_.end_seconds) {
@@ -51,14 +57,15 @@ void Simulation::Violate(const std::string& what) {
 
 // The network.
 
-void Simulation::Up(SessionId session, std::function<void()> at_synchronizer) {
+void Simulation::Up(SessionId session, PostedEvents::Kind kind, std::function<void()> at_synchronizer) {
   Stream& stream = streams_[session];
   double arrival = stream.last_up = std::max(stream.last_up, now_ + Uniform(0, kMaxDelay));
-  At(arrival, [this, session, at_synchronizer = std::move(at_synchronizer)] {
+  At(arrival, [this, session, kind, at_synchronizer = std::move(at_synchronizer)] {
     if (streams_[session].broken || !plane_.has_value()) return;
-    OnSynchronizer([this, session, at_synchronizer] {
+    auto event = [this, session, at_synchronizer] {
       if (!streams_[session].broken) at_synchronizer();
-    });
+    };
+    OnSynchronizer({event, kind, session});
   });
 }
 
@@ -82,7 +89,8 @@ void Simulation::Break(SessionId session) {
         [this, node, session] { OnNode(node, [this, node, session] { NodeLostStream(node, session); }); });
   After(Uniform(0, 2), [this, session, life = plane_life_] {
     if (!plane_.has_value() || plane_life_ != life) return;
-    OnSynchronizer([this, session] { plane_->OnStreamBroken(session, Time()); });
+    OnSynchronizer(
+        {[this, session] { plane_->OnStreamBroken(session, Time()); }, PostedEvents::Kind::kEnd, session});
   });
 }
 
@@ -106,40 +114,86 @@ void Simulation::CrashSynchronizer(double down_seconds) {
   plane_.reset();
   plane_held_.clear();
   plane_stopped_until_ = 0;
+  unwritten_.clear();  // nobody has heard of it
+  unwritten_then_ = nullptr;
+  posted_ = PostedEvents();
   for (auto& [session, stream] : streams_) Break(session);
   After(down_seconds, [this] { StartSynchronizer(); });
 }
 
-void Simulation::OnSynchronizer(std::function<void()> event) {
+void Simulation::OnSynchronizer(Incoming incoming) {
   if (plane_stopped_until_ > now_) {
-    plane_held_.push_back(std::move(event));
+    plane_held_.push_back([this, incoming = std::move(incoming)] { OnSynchronizer(incoming); });
     return;
   }
-  event();
-  CarryOut();
+  if (posted_.held_up()) {
+    PostedEvents::Posted posted{[this, incoming](ControlPlane&, absl::Time) { OnSynchronizer(incoming); }, nullptr,
+                                incoming.session, incoming.kind};
+    if (incoming.refused) posted.then = [refused = incoming.refused](const absl::Status&) { refused(); };
+    if (!posted_.Add(std::move(posted))) incoming.refused();
+    return;
+  }
+  incoming.event();
+  CarryOut(std::move(incoming.then));
 }
 
-void Simulation::CarryOut() {
-  for (const Action& action : plane_->TakeActions()) {
-    if (const auto* send = std::get_if<SendCommand>(&action)) {
-      trace_hash_ = HashCombine(
-          trace_hash_, HashText(absl::StrFormat("%.9f send %d %d", now_, send->session, send->command.index())));
-      Down(send->session, send->command);
-    } else if (const auto* close = std::get_if<CloseSession>(&action)) {
-      trace_hash_ = HashCombine(trace_hash_, HashText(close->status.ToString()));
-      NodePtr node = streams_[close->session].node;
-      bool final = close->status.code() == absl::StatusCode::kFailedPrecondition;
-      if (ErrorReason(close->status) == "FENCED" || final) {
-        After(kMaxDelay, [this, node] { OnNode(node, [this, node] { Kill(node); }); });
-      }
-      After(kMaxDelay, [this, session = close->session] { Break(session); });
-    } else if (const auto* persist = std::get_if<Persist>(&action)) {
-      disk_.push_back(persist->record);
-    } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
-      Note(ended->record);
+void Simulation::CarryOut(std::function<void()> then) {
+  std::vector<Action> actions = plane_->TakeActions();
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (std::holds_alternative<Persist>(actions[i]) && disk_full_until_ > now_) {
+      return HoldUp({actions.begin() + static_cast<std::ptrdiff_t>(i), actions.end()}, std::move(then));
     }
+    Perform(actions[i]);
   }
   ScheduleTick();
+  if (then) then();
+}
+
+void Simulation::HoldUp(std::vector<Action> actions, std::function<void()> then) {
+  ++held_up_;
+  held_up_since_ = now_;
+  unwritten_ = std::move(actions);
+  unwritten_then_ = std::move(then);
+  posted_.HoldUp({});
+  After(1, [this, life = plane_life_] { RetryWrite(life); });
+}
+
+void Simulation::RetryWrite(uint64_t life) {
+  if (!plane_.has_value() || plane_life_ != life) return;
+  if (plane_stopped_until_ > now_ || disk_full_until_ > now_) return After(1, [this, life] { RetryWrite(life); });
+  plane_->OnHeldUp(absl::Seconds(now_ - held_up_since_), Time());
+  for (const Action& action : std::exchange(unwritten_, {})) Perform(action);
+  posted_.GoOn();
+  ScheduleTick();
+  if (auto then = std::exchange(unwritten_then_, nullptr); then) then();
+  for (const PostedEvents::Posted& posted : posted_.Take()) {
+    if (plane_.has_value() && plane_life_ == life) posted.event(*plane_, Time());
+  }
+}
+
+void Simulation::FillDisk(double seconds) {
+  for (const auto& [index, node] : rollouters_) disturbed_.insert(node->id.replica_id);
+  disk_full_until_ = now_ + seconds;
+}
+
+void Simulation::Perform(const Action& action) {
+  if (const auto* send = std::get_if<SendCommand>(&action)) {
+    trace_hash_ = HashCombine(
+        trace_hash_, HashText(absl::StrFormat("%.9f send %d %d", now_, send->session, send->command.index())));
+    Down(send->session, send->command);
+  } else if (const auto* close = std::get_if<CloseSession>(&action)) {
+    trace_hash_ = HashCombine(trace_hash_, HashText(close->status.ToString()));
+    NodePtr node = streams_[close->session].node;
+    bool final = close->status.code() == absl::StatusCode::kFailedPrecondition;
+    if (ErrorReason(close->status) == "FENCED" || final) {
+      After(kMaxDelay, [this, node] { OnNode(node, [this, node] { Kill(node); }); });
+    }
+    After(kMaxDelay, [this, session = close->session] { Break(session); });
+  } else if (const auto* persist = std::get_if<Persist>(&action)) {
+    disk_.push_back(persist->record);
+  } else if (const auto* ended = std::get_if<SyncEnded>(&action)) {
+    Note(ended->record);
+  }
 }
 
 void Simulation::Note(const SyncRecord& record) {
@@ -169,13 +223,14 @@ void Simulation::ScheduleTick() {
   At(at, [this, at, life = plane_life_] {
     if (!plane_.has_value() || plane_life_ != life || next_tick_ != at) return;
     next_tick_ = -1;
-    OnSynchronizer([this] {
+    if (posted_.held_up()) return;  // it is asked for again when there is room
+    OnSynchronizer({[this] {
       plane_->Tick(Time());
       for (const auto& [id, attempt] : plane_->coordinator().attempts()) {
         if (attempt.spec().deadline <= Time()) Violate("an attempt outlived its deadline");
         if (attempt.NextDeadline() <= Time()) Violate("a barrier outlived its deadline");
       }
-    });
+    }});
   });
 }
 
@@ -229,7 +284,7 @@ void Simulation::InjectFault() {
       plane_stopped_until_ = now_ + Uniform(0.5, 20);
       After(plane_stopped_until_ - now_, [this] {
         for (auto& event : std::exchange(plane_held_, {})) {
-          if (plane_.has_value()) OnSynchronizer(std::move(event));
+          if (plane_.has_value()) event();
         }
       });
       break;
@@ -244,12 +299,13 @@ void Simulation::Heal() {
       if (node->alive) action();
     }
   };
+  disk_full_until_ = std::min(disk_full_until_, now_);
   for (const NodePtr& node : trainers_) wake(node);
   for (const auto& [index, node] : rollouters_) wake(node);
   if (plane_stopped_until_ > now_) {
     plane_stopped_until_ = now_;
     for (auto& event : std::exchange(plane_held_, {})) {
-      if (plane_.has_value()) OnSynchronizer(std::move(event));
+      if (plane_.has_value()) event();
     }
   }
 }

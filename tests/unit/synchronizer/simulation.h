@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "synchronizer/loop/control_plane.h"
+#include "synchronizer/loop/posted_events.h"
 
 namespace syncopate::synchronizer {
 
@@ -31,6 +32,7 @@ class Simulation {
     bool trainer = false;       // the trainer dies, is stopped, or a second one is started by mistake
     bool synchronizer = false;  // the synchronizer dies or is stopped
     bool refusals = false;      // receivers and transfers fail now and then
+    bool disk = false;          // the synchronizer's disk is full for a while
   };
   struct Options {
     uint64_t seed = 0;
@@ -45,6 +47,7 @@ class Simulation {
     std::optional<double> stop_one_at;  // stops rollouter 0 then, for 20 s
     std::optional<double> join_one_at;  // one more rollouter starts then
     bool rehearse = true;
+    std::optional<double> disk_full_at;  // for 20 s
   };
 
   explicit Simulation(const Options& options);
@@ -65,6 +68,7 @@ class Simulation {
   // Syncs that had to form their group, and those that used one that was being formed by a rehearsal.
   int64_t formed_in_syncs() const { return formed_in_syncs_; }
   int64_t taken_over() const { return taken_over_; }
+  int64_t held_up() const { return held_up_; }  // times that the synchronizer waited for room on its disk
   // Receivers that were lost before, in and after their transfer.
   const std::array<int64_t, 3>& lost() const { return lost_; }
   // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
@@ -159,19 +163,33 @@ class Simulation {
   void Report(const NodePtr& node, SessionId session, SyncReport report);
 
   // The network.
-  void Up(SessionId session, std::function<void()> at_synchronizer);
+  void Up(SessionId session, PostedEvents::Kind kind, std::function<void()> at_synchronizer);
   void Down(SessionId session, const Command& command);
   void Break(SessionId session);
 
   // The synchronizer.
   void StartSynchronizer();
   void CrashSynchronizer(double down_seconds);
-  void OnSynchronizer(std::function<void()> event);
-  void CarryOut();
+  // As ControlLoop does it, one event at a time. For a call, `then` follows when all that it caused is carried out, and
+  // `refused` instead if the disk is full.
+  struct Incoming {
+    std::function<void()> event;
+    PostedEvents::Kind kind = PostedEvents::Kind::kOther;
+    SessionId session = 0;
+    std::function<void()> then = nullptr;
+    std::function<void()> refused = nullptr;
+  };
+  void OnSynchronizer(Incoming incoming);
+  void CarryOut(std::function<void()> then = nullptr);
+  // The first of `actions` is to be written and does not fit: it waits, and all that follows.
+  void HoldUp(std::vector<Action> actions, std::function<void()> then);
+  void RetryWrite(uint64_t life);
+  void Perform(const Action& action);
   void Note(const SyncRecord& record);
   void ScheduleTick();
 
   void InjectFault();
+  void FillDisk(double seconds);
   void Heal();
   void CheckLag(PolicyVersion version, double published);
   void CheckEnd();
@@ -188,6 +206,11 @@ class Simulation {
   double plane_stopped_until_ = 0;
   std::vector<std::function<void()>> plane_held_;
   std::vector<LedgerRecord> disk_;
+  double disk_full_until_ = 0;
+  double held_up_since_ = 0;
+  std::vector<Action> unwritten_;              // the first one waits for room
+  std::function<void()> unwritten_then_;       // after them
+  PostedEvents posted_;                        // behind them
   double next_tick_ = -1;
 
   std::map<int, NodePtr> rollouters_;
@@ -196,6 +219,7 @@ class Simulation {
   std::map<SessionId, Stream> streams_;
   SessionId next_session_ = 1;
   int64_t next_incarnation_ = 1;
+  int64_t held_up_ = 0;
   int64_t checkpoint_epoch_ = 0;
   int64_t checkpoint_step_ = 0;
   uint64_t checkpoint_bits_ = 0;  // 0: no checkpoint

@@ -83,7 +83,7 @@ void Simulation::Connect(const NodePtr& node) {
   hello.checkpoint_epoch = checkpoint_epoch_;
   if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // which all ranks of a start have in common
   hello.transports = {"grpc", "nccl"};
-  Up(session, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
+  Up(session, PostedEvents::Kind::kHello, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
   // A hello that nobody answers is given up.
   After(5, [this, node, session] {
     if (node->session == session && !node->welcomed) Break(session);
@@ -107,7 +107,8 @@ void Simulation::Beat(const NodePtr& node, SessionId session) {
   if (node->session != session) return;
   PolicyVersion serving = node->serving;
   uint64_t digest = node->serving_digest;
-  Up(session, [this, session, serving, digest] { plane_->OnHeartbeat(session, serving, digest, Time()); });
+  Up(session, PostedEvents::Kind::kHeartbeat,
+     [this, session, serving, digest] { plane_->OnHeartbeat(session, serving, digest, Time()); });
   After(1, [this, node, session] { OnNode(node, [this, node, session] { Beat(node, session); }); });
 }
 
@@ -153,24 +154,35 @@ void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Pub
     if (!plane_.has_value() || plane_life_ != life) return After(0.3, retry);
     auto heard = std::make_shared<bool>(false);
     RetryIfUnheard(life, heard, retry);
-    OnSynchronizer([this, trainer, publication, answer_lost, retry, heard] {
-      *heard = true;
+    auto reason = std::make_shared<std::string>();
+    Incoming call;
+    auto answer_takes = std::make_shared<double>(0);
+    call.event = [this, trainer, publication, answer_lost, reason, answer_takes] {
       absl::StatusOr<int> published = plane_->OnPublish(publication, Time());
-      std::string reason = ErrorReason(published.status());
+      *reason = ErrorReason(published.status());
       int64_t newest_epoch = epoch_owner_.empty() ? 0 : epoch_owner_.rbegin()->first;
       if (published.ok() && publication.version.epoch < newest_epoch) Violate("a fenced trainer published");
-      if (!published.ok() && reason != "FENCED" && reason != "NOT_JOINED") {
+      if (!published.ok() && *reason != "FENCED" && *reason != "NOT_JOINED") {
         Violate("refused a good publication: " + published.status().ToString());
       }
       if (published.ok() && trainer->id.world == 1) CheckLag(publication.version, now_);
-      if (answer_lost || reason == "NOT_JOINED") return After(0.3, retry);
-      After(Uniform(0, kMaxDelay), [this, trainer, reason] {
+      if (!answer_lost && *reason != "NOT_JOINED") *answer_takes = Uniform(0, kMaxDelay);
+    };
+    call.then = [this, trainer, answer_lost, reason, answer_takes, retry, heard] {
+      *heard = true;
+      if (answer_lost || *reason == "NOT_JOINED") return After(0.3, retry);
+      After(*answer_takes, [this, trainer, reason] {
         OnNode(trainer, [this, trainer, reason] {
           trainer->publishing = false;
-          if (reason == "FENCED") Kill(trainer);
+          if (*reason == "FENCED") Kill(trainer);
         });
       });
-    });
+    };
+    call.refused = [this, retry, heard] {
+      *heard = true;
+      After(0.3, retry);
+    };
+    OnSynchronizer(std::move(call));
   });
 }
 
@@ -434,7 +446,8 @@ void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install
 
 void Simulation::Report(const NodePtr& node, SessionId session, SyncReport report) {
   if (node->session != session) return;
-  Up(session, [this, session, report] { plane_->OnReport(session, report, Time()); });
+  Up(session, PostedEvents::Kind::kMessage,
+     [this, session, report] { plane_->OnReport(session, report, Time()); });
 }
 
 }  // namespace syncopate::synchronizer

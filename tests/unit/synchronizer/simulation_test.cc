@@ -21,6 +21,7 @@ Simulation::Options Swarm(uint64_t seed) {
   options.faults.refusals = bits & 32;
   options.trainer_ranks = 1 + static_cast<int>(Mix64(seed) & 1);
   options.group_transport = (Mix64(seed) & 2) != 0;
+  options.faults.disk = (Mix64(seed) & 12) == 12;
   return options;
 }
 
@@ -38,6 +39,7 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   int64_t connected = 0;
   int64_t not_connected = 0;
   int64_t taken_over = 0;
+  int64_t held_up = 0;
   std::array<int64_t, 3> lost = {};
   for (int64_t seed = 0; seed < kSeeds; ++seed) {
     Simulation simulation(Swarm(seed));
@@ -53,6 +55,7 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
     connected += simulation.connected();
     not_connected += simulation.not_connected();
     taken_over += simulation.taken_over();
+    held_up += simulation.held_up();
     for (size_t stage = 0; stage < lost.size(); ++stage) lost[stage] += simulation.lost()[stage];
   }
   // The runs were not idle: there was much to go wrong.
@@ -66,6 +69,7 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   EXPECT_GT(connected, kSeeds / 16);
   EXPECT_GT(not_connected, kSeeds / 16);
   EXPECT_GT(taken_over, kSeeds / 64);
+  EXPECT_GT(held_up, kSeeds / 8);
   for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
 }
 
@@ -77,6 +81,28 @@ TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {
     second.Run();
     EXPECT_EQ(first.trace_hash(), second.trace_hash());
     EXPECT_NE(first.trace_hash(), 0u);
+  }
+}
+
+TEST(SynchronizerSimulationTest, AFullDiskHoldsTheSynchronizerUpAndNobodyIsLost) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Simulation::Options options;
+    options.seed = seed;
+    options.rollouters = 1 + static_cast<int>(seed % 5);
+    options.trainer_ranks = 1 + static_cast<int>(seed & 1);
+    options.group_transport = (seed & 2) != 0;
+    options.disk_full_at = 5 + 0.1 * static_cast<double>(seed);
+    Simulation simulation(options);
+    simulation.Run();
+    EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
+    EXPECT_EQ(simulation.held_up(), 1);
+    EXPECT_EQ(simulation.epochs(), 1) << "no trainer was started again";
+    for (int64_t lost : simulation.lost()) EXPECT_EQ(lost, 0) << "seed " << seed;
+    // Where members form groups, versions that come faster than a group is formed fail with or without a full disk.
+    if (!options.group_transport) {
+      EXPECT_EQ(simulation.failures(), 0) << "seed " << seed;
+    }
+    EXPECT_GT(simulation.installs(), 20);
   }
 }
 

@@ -240,6 +240,31 @@ TEST_F(RunSupervisionTest, ASynchronizerThatCrashesAllTheTimeFailsTheRun) {
   EXPECT_THAT(supervision_.reason(), HasSubstr("died 31 times within a minute"));
 }
 
+TEST_F(RunSupervisionTest, ADaemonThatFindsTheDiskFullIsStartedAgainEachSecondHoweverLongThatTakes) {
+  const ChildExit no_room{false, 5};
+  supervision_.Start(start_);
+  for (int second = 0; second < 500; ++second) {
+    EXPECT_THAT(supervision_.OnExit(kSynchronizer, no_room, At(second)), IsEmpty());
+    EXPECT_TRUE(supervision_.WaitsForRoom(kSynchronizer));
+    ASSERT_EQ(supervision_.NextTick(), At(second + 1));
+    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(StartOf(kSynchronizer)));
+  }
+  supervision_.OnReady(kSynchronizer, At(500));
+  for (const ChildId& child : {kFirst, kSecond}) supervision_.OnReady(child, At(500));
+  // The trainer too, whose end is else the run's.
+  for (int second = 500; second < 600; ++second) {
+    EXPECT_THAT(supervision_.OnExit(kTrainer, no_room, At(second)), IsEmpty());
+    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(StartOf(kTrainer)));
+  }
+  EXPECT_FALSE(supervision_.stopping());
+  EXPECT_EQ(supervision_.Restarts().at(kSynchronizer), 0);
+  EXPECT_EQ(supervision_.Restarts().at(kTrainer), 0);
+  // Once it was ready the same code is a failure like any other.
+  supervision_.OnReady(kTrainer, At(601));
+  supervision_.OnExit(kTrainer, no_room, At(602));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+}
+
 TEST_F(RunSupervisionTest, ADaemonThatRefusesItsConfigurationFailsTheRunAtOnce) {
   GetReady();
   supervision_.OnExit(kFirst, kRefusal, At(1));

@@ -1,0 +1,57 @@
+#include "synchronizer/loop/posted_events.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace syncopate::synchronizer {
+
+bool PostedEvents::Add(Posted posted) {
+  if (held_up_) {
+    if (posted.then != nullptr) return false;
+    if (posted.kind == Kind::kEnd && ForgetUnheard(posted.session)) return true;
+    // At the end and not in the place of the older one: what it says is true now, after all that came before.
+    if (auto older = heartbeats_.find(posted.session); posted.kind == Kind::kHeartbeat && older != heartbeats_.end()) {
+      events_.erase(older->second);
+    }
+  }
+  events_.push_back(std::move(posted));
+  if (held_up_ && events_.back().kind == Kind::kHeartbeat) {
+    heartbeats_[events_.back().session] = std::prev(events_.end());
+  }
+  return true;
+}
+
+std::list<PostedEvents::Posted> PostedEvents::Take() {
+  heartbeats_.clear();
+  return std::exchange(events_, {});
+}
+
+std::vector<PostedEvents::Answer> PostedEvents::HoldUp(std::list<Posted> rest) {
+  rest.splice(rest.end(), events_);
+  held_up_ = true;
+  // Added again one by one, by the rules that hold from now on.
+  std::vector<Answer> calls;
+  for (Posted& posted : rest) {
+    if (posted.then != nullptr) {
+      calls.push_back(std::move(posted.then));
+    } else {
+      Add(std::move(posted));
+    }
+  }
+  return calls;
+}
+
+void PostedEvents::GoOn() {
+  held_up_ = false;
+  heartbeats_.clear();
+}
+
+bool PostedEvents::ForgetUnheard(SessionId session) {
+  auto is_hello = [session](const Posted& one) { return one.session == session && one.kind == Kind::kHello; };
+  if (std::none_of(events_.begin(), events_.end(), is_hello)) return false;
+  events_.remove_if([session](const Posted& one) { return one.session == session; });
+  heartbeats_.erase(session);
+  return true;
+}
+
+}  // namespace syncopate::synchronizer
