@@ -176,12 +176,13 @@ int Daemon::ExitCodeFor(const absl::Status& status) const {
 
 absl::Status Daemon::Announce(const std::string& grpc_address) {
   SYNCOPATE_LOG(kInfo, "ready: gRPC at %s, metrics at http://%s/metrics", grpc_address, metrics_address_);
-  SYNCOPATE_RETURN_IF_ERROR(WriteDaemonEndpoint(run_dir(), {.role = role_,
-                                         .index = index_,
-                                         .grpc = grpc_address,
-                                         .metrics = metrics_address_,
-                                         .pid = static_cast<int64_t>(::getpid()),
-                                         .name = name() == absl::StrCat(role_, "-", index_) ? "" : name()}));
+  SYNCOPATE_RETURN_IF_ERROR(
+      WriteDaemonEndpoint(run_dir(), {.role = role_,
+                                      .index = index_,
+                                      .grpc = grpc_address,
+                                      .metrics = metrics_address_,
+                                      .pid = static_cast<int64_t>(::getpid()),
+                                      .name = name() == absl::StrCat(role_, "-", index_) ? "" : name()}));
   announced_ = true;
   return absl::OkStatus();
 }

@@ -49,8 +49,9 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHello: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, wire::FromProto(message.hello()));
       SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
-      Post(Kind::kHello,
-           [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) { plane.OnHello(id, hello, now); });
+      Post(Kind::kHello, [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) {
+        plane.OnHello(id, hello, now);
+      });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kHeartbeat: {
@@ -84,8 +85,10 @@ void JoinSession::Post(Kind kind, ControlLoop::Event event) {
   ++waiting_;
   // With the event, which may be dropped unhandled, and is copied about.
   std::shared_ptr<void> counted(nullptr, [self = shared_from_this()](void*) { --self->waiting_; });
-  loop_->PostFrom(id_, kind, [counted = std::move(counted), event = std::move(event)](
-                                 ControlPlane& plane, absl::Time now) { event(plane, now); });
+  loop_->PostFrom(id_, kind,
+                  [counted = std::move(counted), event = std::move(event)](ControlPlane& plane, absl::Time now) {
+                    event(plane, now);
+                  });
 }
 
 }  // namespace syncopate::synchronizerd

@@ -123,7 +123,7 @@ class ControlLoop {
   Mutex mutex_;
   PostedEvents posted_ ABSL_GUARDED_BY(mutex_);
   absl::Status held_up_ ABSL_GUARDED_BY(mutex_);  // what calls are answered while the disk is full; OK: it is not
-  bool hurry_ ABSL_GUARDED_BY(mutex_) = false;  // there is more in posted_ than what can wait
+  bool hurry_ ABSL_GUARDED_BY(mutex_) = false;    // there is more in posted_ than what can wait
   std::map<SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

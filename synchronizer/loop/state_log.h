@@ -51,7 +51,7 @@ class StateLog {
   absl::Status Compact(const std::vector<LedgerRecord>& snapshot, const SyncTally& syncs);
 
  private:
-  absl::Status Add(const std::string& record);  // without making it durable
+  absl::Status Add(const std::string& record);    // without making it durable
   absl::Status OpenAgain();                       // what lies there after a rewrite
   static constexpr int64_t kCompactEvery = 1000;  // records; a rewritten log has about a hundred
 

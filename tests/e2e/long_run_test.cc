@@ -91,8 +91,8 @@ TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
 
 // Small steps, of which thousands are made in minutes: what they free is used again.
 TEST(LongRunTest, TheTrainersMemoryIsThatOfItsFirstStepsAfterEightThousand) {
-  RunHarness run({"run.steps=8000", "data.batch_groups=2", "rollout.samples=4", "eval.every_steps=1000", "eval.prompts=16",
-                  "checkpoint.every_steps=1000"});
+  RunHarness run({"run.steps=8000", "data.batch_groups=2", "rollout.samples=4", "eval.every_steps=1000",
+                  "eval.prompts=16", "checkpoint.every_steps=1000"});
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   auto endpoint = run.Endpoint("trainer");

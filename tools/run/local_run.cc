@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -417,9 +418,8 @@ class LocalRun {
                supervision_.Restarts()};
     view_.resume_helps = supervision_.resume_helps();
     if (end.outcome == RunOutcome::kFailed) end.log = ShowLog();
-    const auto summary = OnceThereIsRoom("the summary", [&] {
-      return FinishSummary(directory_.path(), end, summary_before_, /*keep=*/on_trial_);
-    });
+    const auto summary = OnceThereIsRoom(
+        "the summary", [&] { return FinishSummary(directory_.path(), end, summary_before_, /*keep=*/on_trial_); });
     if (on_trial_) DropConfig();
     if (!summary.ok()) {
       err_ << "the summary is lost: " << summary.status().message() << "\n";
@@ -444,7 +444,7 @@ class LocalRun {
   }
   // What `write` gives: on a full disk it is called again each second until there is room, or somebody interrupts that.
   template <typename Write>
-  auto OnceThereIsRoom(const char* what, const Write& write) {
+  std::invoke_result_t<const Write&> OnceThereIsRoom(const char* what, const Write& write) {
     auto written = write();
     if (ErrorReason(StatusIn(written)) == reason::kNoSpace) {
       err_ << what << " waits for room; interrupt to end without it: " << StatusIn(written).message() << std::endl;

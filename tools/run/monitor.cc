@@ -134,9 +134,7 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   // A full disk and a reward that cannot judge are what nobody but the reader can mend.
   const std::string& waiting_for = status->explanation().waiting_for();
   const bool waits_for_it = waiting_for == "disk" || (waiting_for == "rewards" && !reward_alarm.empty());
-  snapshot_.alarm = waits_for_it                   ? snapshot_.waiting
-                    : synchronizer_alarm_.empty() ? reward_alarm
-                                                  : synchronizer_alarm_;
+  snapshot_.alarm = waits_for_it ? snapshot_.waiting : synchronizer_alarm_.empty() ? reward_alarm : synchronizer_alarm_;
   if (snapshot_.reward_failure.empty() && rewards.failed() > 0) {
     snapshot_.reward_failure = absl::StrCat("a group got no reward: ", rewards.first());
   }

@@ -82,7 +82,7 @@ class RunMonitor {
   std::vector<daemon::DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
   std::string synchronizer_alarm_ ABSL_GUARDED_BY(mutex_);  // that its disk is full; "" if it is not
-  std::deque<double> totals_ ABSL_GUARDED_BY(mutex_);  // of the last syncs, seconds
+  std::deque<double> totals_ ABSL_GUARDED_BY(mutex_);       // of the last syncs, seconds
   std::deque<double> pauses_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the stream under way, to cancel it
   std::map<std::string, std::deque<Counters>> counters_;          // used by the polling thread alone

@@ -35,9 +35,9 @@ struct StepReport {
   uint64_t weights_digest = 0;            // of the policy's own weights after the step, whatever they travel as
   // Of the weights as they travel; none when the step was not published.
   std::optional<uint64_t> published_digest = std::nullopt;
-  PolicyMoves moves = {};                 // since the step before ended
-  PolicyMemory memory = {};               // after the step, its publication and what they moved
-  std::vector<std::string> alarms;        // that stand: trainer/data/learning_alarms.h
+  PolicyMoves moves = {};           // since the step before ended
+  PolicyMemory memory = {};         // after the step, its publication and what they moved
+  std::vector<std::string> alarms;  // that stand: trainer/data/learning_alarms.h
 };
 
 struct EvaluationReport {

@@ -198,10 +198,12 @@ TEST_F(RunCheckerTest, OnlyCountsTheStepsOfATrainerThatHadLostTheRun) {
 TEST_F(RunCheckerTest, DoesNotCompareADigestOfWhatWasPublishedWithTheWeightsOwn) {
   TempDir run;
   const std::string line = R"({"kind":"step","epoch":1,"step":1,"weights_digest":"aa")";
-  std::ofstream(JoinPath(run.path(), "metrics.jsonl"))
-      << line << R"(,"stage_seconds":0.1})" << "\n"                            // of a build that had one digest
-      << line << R"(,"stage_seconds":0.1,"published_digest":"bb"})" << "\n"  // of one that has two
-      << line << R"(,"stage_seconds":0.0})" << "\n";                         // not published: the weights' own in both
+  std::ofstream(JoinPath(run.path(), "metrics.jsonl")) << line << R"(,"stage_seconds":0.1})"
+                                                       << "\n"  // of a build that had one digest
+                                                       << line << R"(,"stage_seconds":0.1,"published_digest":"bb"})"
+                                                       << "\n"  // of one that has two
+                                                       << line << R"(,"stage_seconds":0.0})"
+                                                       << "\n";  // not published: the weights' own in both
   auto read = ReadRunHistory(run.path());
   ASSERT_THAT(read, IsOk());
   ASSERT_EQ(read->steps.size(), 3u);

@@ -89,8 +89,7 @@ void Simulation::Break(SessionId session) {
         [this, node, session] { OnNode(node, [this, node, session] { NodeLostStream(node, session); }); });
   After(Uniform(0, 2), [this, session, life = plane_life_] {
     if (!plane_.has_value() || plane_life_ != life) return;
-    OnSynchronizer(
-        {[this, session] { plane_->OnStreamBroken(session, Time()); }, PostedEvents::Kind::kEnd, session});
+    OnSynchronizer({[this, session] { plane_->OnStreamBroken(session, Time()); }, PostedEvents::Kind::kEnd, session});
   });
 }
 
@@ -178,8 +177,8 @@ void Simulation::FillDisk(double seconds) {
 
 void Simulation::Perform(const Action& action) {
   if (const auto* send = std::get_if<SendCommand>(&action)) {
-    trace_hash_ = HashCombine(
-        trace_hash_, HashText(absl::StrFormat("%.9f send %d %d", now_, send->session, send->command.index())));
+    trace_hash_ = HashCombine(trace_hash_,
+                              HashText(absl::StrFormat("%.9f send %d %d", now_, send->session, send->command.index())));
     Down(send->session, send->command);
   } else if (const auto* close = std::get_if<CloseSession>(&action)) {
     trace_hash_ = HashCombine(trace_hash_, HashText(close->status.ToString()));

@@ -208,9 +208,9 @@ class Simulation {
   std::vector<LedgerRecord> disk_;
   double disk_full_until_ = 0;
   double held_up_since_ = 0;
-  std::vector<Action> unwritten_;              // the first one waits for room
-  std::function<void()> unwritten_then_;       // after them
-  PostedEvents posted_;                        // behind them
+  std::vector<Action> unwritten_;         // the first one waits for room
+  std::function<void()> unwritten_then_;  // after them
+  PostedEvents posted_;                   // behind them
   double next_tick_ = -1;
 
   std::map<int, NodePtr> rollouters_;

@@ -446,8 +446,7 @@ void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install
 
 void Simulation::Report(const NodePtr& node, SessionId session, SyncReport report) {
   if (node->session != session) return;
-  Up(session, PostedEvents::Kind::kMessage,
-     [this, session, report] { plane_->OnReport(session, report, Time()); });
+  Up(session, PostedEvents::Kind::kMessage, [this, session, report] { plane_->OnReport(session, report, Time()); });
 }
 
 }  // namespace syncopate::synchronizer
