@@ -14,7 +14,7 @@
 namespace syncopate::ctl {
 namespace {
 
-constexpr char kModelFolder[] = "model";                   // below the run directory, by the trainer
+constexpr char kModelFolder[] = "model";  // below the run directory, by the trainer
 constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr int32_t kLongestAnswer = 256;  // where no configuration says how long answers are
 
