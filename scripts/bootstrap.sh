@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# usage: scripts/bootstrap.sh [--tests]
+# usage: scripts/bootstrap.sh [--tests|--long]
 # Installs what the build needs and this machine (Debian 12 or Ubuntu 24.04) lacks: packages, and libtorch in a private
 # Python environment, .venv, of which the build takes headers and libraries only. With --tests also what the tests
-# compare with and deploy on. Where nvcc is, also what the preset cuda takes from wheels. Says first what it will install
-# and how large that is; says nothing when everything is there.
+# compare with and deploy on; with --long also, in an environment of its own, build/golden-venv, the Python packages that
+# scripts/reference_tests.sh compares with: 5 GB, as torch's Python brings CUDA's libraries. Where nvcc is, also what the
+# preset cuda takes from wheels. Says first what it will install and how large that is; says nothing when everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,6 +41,7 @@ test_wheels=(
   grpcio-reflection==1.85.1  # the same: asks the daemons for their interface
   numpy==2.4.6  # with the next one: reads the weights of exports
   safetensors==0.8.0  # the reference for the files that weights are in
+  math-verify==0.9.0  # the Python reward that ships with us asks it; with sympy, 90 MB on disk
   jsonschema==4.26.0  # holds configurations against the schema that we print
   buf-bin==1.75.0  # buf, which holds the interface against its rules and against the published one
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
@@ -49,12 +51,24 @@ test_wheels_alone=(
   tensorboard==2.21.0  # reads what the trainer writes for it; its server would bring ten more
   absl-py==2.5.1  # of tensorboard
 )
+# Of scripts/reference_tests.sh alone.
+reference_wheels=(
+  torch==2.11.0
+  transformers==5.17.0  # reads exports; brings tokenizers, which doctor --reference asks
+  safetensors==0.8.0
+)
 # Of the preset cuda alone.
 cuda_wheels_alone=(
   nvidia-cudnn-frontend==1.18.0  # its headers describe attention to cuDNN; 2 MB to get
 )
 with_tests=false
-[ "${1:-}" != --tests ] || with_tests=true
+with_references=false
+case ${1:-} in
+  '') ;;
+  --tests) with_tests=true ;;
+  --long) with_tests=true with_references=true ;;
+  *) echo "usage: scripts/bootstrap.sh [--tests|--long]" >&2; exit 2 ;;
+esac
 site_packages=.venv/lib/python3*/site-packages
 log=build/bootstrap.log
 mkdir -p build
@@ -159,4 +173,10 @@ if "$with_tests"; then
   if [ "${#missing[@]}" -gt 0 ]; then install_for tests "${missing[@]}"; fi
   mapfile -t missing < <(missing_of "${test_wheels_alone[@]}")
   if [ "${#missing[@]}" -gt 0 ]; then install_for tests --no-deps "${missing[@]}"; fi
+fi
+if "$with_references" && ! compgen -G "build/golden-venv/lib/python3*/site-packages/transformers-5.17.0.dist-info" > /dev/null; then
+  echo "bootstrap: installing in build/golden-venv, for scripts/reference_tests.sh, 5 GB on disk: ${reference_wheels[*]}"
+  [ -x build/golden-venv/bin/python3 ] || python3 -m venv build/golden-venv >> "$log" 2>&1 || fail "python3 -m venv failed"
+  build/golden-venv/bin/python3 -m pip install --quiet --disable-pip-version-check "${reference_wheels[@]}" >> "$log" 2>&1 ||
+    fail "pip install transformers failed"
 fi

@@ -9,9 +9,8 @@ Writes below tests/golden/models/<case>/:
                   logits of each prompt ("logits.<i>": [tokens, vocabulary]) and the gradients of one loss: the mean
                   negative log-probability of each next token, over all prompts ("gradient.<parameter>")
 
-Everything in float32 on the CPU, eager attention. Run it in an environment of its own:
-  python3 -m venv build/golden-venv
-  build/golden-venv/bin/pip install torch==2.11.0 transformers==5.17.0 safetensors
+Everything in float32 on the CPU, eager attention. Run it in an environment of its own, which scripts/bootstrap.sh --long
+makes:
   build/golden-venv/bin/python scripts/golden_models.py
 
 With --check DIR it loads DIR with transformers instead and compares it with the case that --case names: exit code 0 if

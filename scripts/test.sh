@@ -6,8 +6,8 @@
 # clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
 # others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
-# --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps. Half an
-# hour on two cores.
+# --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps, half an hour on
+# two cores; and scripts/reference_tests.sh: packages that our results are held against, and searches for inputs that break us.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -78,6 +78,12 @@ if [ "$long" -eq 1 ]; then
   fi
   show_skipped long build/release
   summary+=("long: $(counted "$log" build/release) in $((SECONDS - started)) s")
+  if scripts/reference_tests.sh; then
+    summary+=("references: ok")
+  else
+    summary+=("references: FAILED")
+    failed=1
+  fi
 fi
 
 result=ok

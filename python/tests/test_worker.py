@@ -1,6 +1,8 @@
 """The worker as a rollouter sees it, spoken to with protobuf's own messages. Run: python -m unittest -v (in python/)."""
 import asyncio
+import importlib.util
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -205,7 +207,7 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
     async def test_cancelling_reaches_what_runs(self):
         for name in ("hangs", "sleeps"):
             took = []
-            for attempt in range(5):
+            for attempt in range(9):
                 call = self.score()
                 await call.write(self.item("one", ["x"], name))
                 await call.write(self.item("two", ["42"], "parts"))
@@ -216,7 +218,7 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
                 took.append(time.monotonic() - begin)
                 self.assertEqual((response.items[0].id, response.items[0].outcomes[0].error.code), ("one", 1))
                 await call.done_writing()
-            self.assertLess(min(took), 0.01, f"{name}: {took}")
+            self.assertLess(statistics.median(took), 0.01, f"{name}: {took}")
 
     async def test_what_is_no_message_ends_its_stream_alone(self):
         call = self.channel.stream_stream("/syncopate.v1.EnvironmentService/Score")()
@@ -250,8 +252,8 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(grpc.aio.AioRpcError):
             await listed(self.message("ListTasksRequest")(environment="nobody")).read()
 
-    async def test_one_worker_judges_thousands_of_answers_a_second(self):
-        call, answers, group = self.score(), 8000, 16
+    async def answers_a_second(self, answers=8000, group=16):
+        call = self.score()
 
         async def send():
             for at in range(0, answers, group):
@@ -264,10 +266,60 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         async for response in call:
             judged += sum(len(item.outcomes) for item in response.items)
         await sending
-        rate = judged / (time.monotonic() - begin)
-        print(f"{rate:.0f} answers/s", file=sys.stderr)
         self.assertEqual(judged, answers)
-        self.assertGreater(rate, 1000)  # on a machine with much else to do; 5,000 and more on a free one
+        return judged / (time.monotonic() - begin)
+
+    async def test_one_worker_judges_five_thousand_answers_a_second(self):
+        # What it can do is the best of some tries: other tests may run beside one.
+        rates = []
+        while len(rates) < 8 and max(rates, default=0) < 5000:
+            rates.append(await self.answers_a_second())
+        print("answers/s:", *(f"{rate:.0f}" for rate in rates), file=sys.stderr)
+        self.assertGreaterEqual(max(rates), 5000)
+
+
+@unittest.skipIf(importlib.util.find_spec("math_verify") is None, "no package math-verify; scripts/bootstrap.sh --tests installs it")
+class MathJudgeTest(unittest.TestCase):
+    """The reward that ships with the package: what our own computation cannot decide, math-verify does."""
+
+    def test_answers_that_mean_the_same_are_right_however_they_are_written(self):
+        from syncopate.math_judge import math_verify
+        for answer, truth, value in [("so \\boxed{\\frac{1}{2}}", "0.5", 1.0), ("so \\boxed{0.3}", "0.5", 0.0),
+                                     ("so \\boxed{\\sqrt{8}}", "2\\sqrt{2}", 1.0), ("\\boxed{(1, 2]}", "(1,2]", 1.0),
+                                     ("\\boxed{x^2+2x+1}", "\\boxed{(x+1)^2}", 1.0), ("I do not know", "5", 0.0)]:
+            self.assertEqual(math_verify(answer, {"ground_truth": truth}), value, answer)
+        # Only the end of a long answer is read.
+        self.assertEqual(math_verify("\\boxed{5}" + " and so on" * 3000, {"ground_truth": "5"}), 0.0)
+        self.assertEqual(math_verify("and so on " * 3000 + "\\boxed{5}", {"ground_truth": "5"}), 1.0)
+
+    def test_a_worker_serves_it_by_its_module(self):
+        with tempfile.TemporaryDirectory() as folder:
+            message = messages(folder)
+            announced = os.path.join(folder, "announced")
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "syncopate.worker", "-m", "syncopate.math_judge", "--listen", f"unix:{folder}/w.sock",
+                 "--announce", announced, "--processes", "1"], stdout=subprocess.DEVNULL,
+                env=dict(os.environ, PYTHONPATH=os.pathsep.join([os.path.dirname(HERE), *sys.path])))
+            try:
+                limit = time.monotonic() + 30
+                while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
+                    time.sleep(0.01)
+                request = message("ScoreRequest")()
+                item = request.items.add(id="one")
+                item.task.environment, item.task.row_json = "math_verify", '{"ground_truth": "\\\\frac{3}{4}"}'
+                for text in ("it is \\boxed{0.75}", "it is \\boxed{0.7}"):
+                    item.answers.add(text=text, finish=1)
+                item.budget.FromNanoseconds(30_000_000_000)
+                with grpc.insecure_channel(f"unix:{folder}/w.sock") as channel:
+                    score = channel.stream_stream("/syncopate.v1.EnvironmentService/Score",
+                                                  request_serializer=message("ScoreRequest").SerializeToString,
+                                                  response_deserializer=message("ScoreResponse").FromString)
+                    outcomes = [outcome for response in score(iter([request])) for done in response.items
+                                for outcome in done.outcomes]
+                self.assertEqual([outcome.reward.value for outcome in outcomes], [1.0, 0.0])
+            finally:
+                worker.terminate()
+                worker.wait(10)
 
 
 class DigestTest(unittest.TestCase):

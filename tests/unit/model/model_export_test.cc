@@ -98,7 +98,7 @@ TEST_F(ModelExportTest, ShardsAreNoLargerThanAllowed) {
 
 TEST_F(ModelExportTest, TransformersReadsItAndGivesTheSameLogits) {
   const std::string python = JoinPath(SYNCOPATE_SOURCE_DIR, "build/golden-venv/bin/python");
-  if (!std::filesystem::exists(python)) GTEST_SKIP() << "no " << python << "; scripts/golden_models.py says how";
+  if (!std::filesystem::exists(python)) GTEST_SKIP() << "no " << python << "; scripts/bootstrap.sh --long makes it";
   for (const char* name : {"llama-biases", "qwen2-tied", "qwen3-yarn", "mistral"}) {
     Clear();
     ASSERT_THAT(Export(Loaded(name), {.dtype = DType::kFloat32, .max_shard_bytes = 30000}), IsOk()) << name;
