@@ -37,6 +37,7 @@ constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
 constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell the synchronizer
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kRecordRetry = absl::Seconds(1);  // where the disk is full
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
 constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // what SIGKILL may cost of it
 constexpr char kStateFolder[] = "state/trainer";
@@ -345,7 +346,14 @@ absl::StatusOr<bool> TrainerDaemon::BeginWork() {
   }
   if (on_trial) {
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
-    SYNCOPATE_RETURN_IF_ERROR(RecordConfig(identity.run_id));
+    absl::Status recorded = RecordConfig(identity.run_id);
+    while (ErrorReason(recorded) == reason::kNoSpace) {
+      SYNCOPATE_LOG(kError, "the run waits for the disk: %s", recorded.ToString());
+      ShowState();
+      if (daemon_->StopRequested(kRecordRetry)) return false;
+      recorded = RecordConfig(identity.run_id);
+    }
+    SYNCOPATE_RETURN_IF_ERROR(recorded);
   }
   SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
   trajectory_service_->Attach(data_.get());
