@@ -173,9 +173,11 @@ class FakeTrainer final : public v1::TrainerService::Service {
     rollouter->set_replica_id("rollouter-1");
     rollouter->set_connected(true);
     *response->mutable_reward_failures() = reward_failures;
+    rollouter->set_no_rewards(no_rewards);
     return book.Note("GetStatus");
   }
-  v1::RewardFailures reward_failures;  // set it before
+  v1::RewardFailures reward_failures;  // set both before
+  std::string no_rewards;              // of rollouter-1
   grpc::Status Pause(grpc::ServerContext*, const v1::TrainerServicePauseRequest* request,
                      v1::TrainerServicePauseResponse*) override {
     return book.Note(request->request_id().empty() ? "Pause without id" : "Pause");

@@ -23,7 +23,6 @@ constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
 // One daemon that hangs must not freeze the table of the others for long.
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
 constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
-constexpr absl::Duration kNoRewardsFor = absl::Seconds(5);  // before people are told
 constexpr size_t kRecentSyncs = 100;
 constexpr size_t kRecentPolls = 5;  // two seconds
 
@@ -118,7 +117,7 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   if (!status.ok()) return;
   // A daemon that does not answer keeps its last row: whether it has died is the supervisor's to say.
   auto trained = status->groups().find("trained");
-  const std::string reward_alarm = RewardAlarm(*status, Clock::Real()->Now());
+  const std::string reward_alarm = reward_trouble_.Alarm(*status, Clock::Real()->Now());
   const v1::RewardFailures& rewards = status->reward_failures();
   MutexLock lock(&mutex_);
   DaemonRow& row = snapshot_.daemons[endpoint.Name()];
@@ -138,22 +137,6 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   if (snapshot_.reward_failure.empty() && rewards.failed() > 0) {
     snapshot_.reward_failure = absl::StrCat("a group got no reward: ", rewards.first());
   }
-}
-
-// What stands of rewards, a sentence; "": nothing.
-std::string RunMonitor::RewardAlarm(const v1::TrainerServiceGetStatusResponse& status, absl::Time now) {
-  const auto& rollouters = status.rollouters();
-  const auto without = std::find_if(rollouters.begin(), rollouters.end(),
-                                    [](const v1::RollouterView& one) { return !one.no_rewards().empty(); });
-  without_rewards_since_ = without == rollouters.end() ? absl::InfiniteFuture() : std::min(without_rewards_since_, now);
-  // A worker that was started again is there within a second or two.
-  if (now - without_rewards_since_ >= kNoRewardsFor) {
-    return absl::StrCat(without->replica_id(), " asks for no work: ", without->no_rewards());
-  }
-  const v1::RewardFailures& rewards = status.reward_failures();
-  if (!rewards.alarm()) return "";
-  return absl::StrCat(rewards.recent_failed(), " of the last ", rewards.recent(),
-                      " groups got no reward, the last: ", rewards.last());
 }
 
 void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {

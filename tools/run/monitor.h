@@ -12,7 +12,7 @@
 #include "base/mutex.h"
 #include "services/auth/transport_security.h"
 #include "syncopate/v1/synchronizer.pb.h"
-#include "syncopate/v1/trainer.pb.h"
+#include "tools/run/reward_trouble.h"
 #include "tools/run/run_view.h"
 #include "tools/run/sync_trouble.h"
 
@@ -69,7 +69,6 @@ class RunMonitor {
   void WatchLoop();
   void WatchSyncs(const std::string& address);
   void Count(const v1::SyncRecord& record);
-  std::string RewardAlarm(const v1::TrainerServiceGetStatusResponse& status, absl::Time now);
   // Waits for the time to pass or for Stop; true if stopped.
   bool StoppedWithin(absl::Duration time);
   std::string SynchronizerAddress() const;
@@ -86,7 +85,7 @@ class RunMonitor {
   std::deque<double> pauses_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the stream under way, to cancel it
   std::map<std::string, std::deque<Counters>> counters_;          // used by the polling thread alone
-  absl::Time without_rewards_since_ = absl::InfiniteFuture();     // the same; InfiniteFuture: all rollouters have them
+  RewardTrouble reward_trouble_;                                  // the same
   std::thread poll_thread_;
   std::thread watch_thread_;
 };

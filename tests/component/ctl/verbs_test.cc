@@ -125,10 +125,12 @@ TEST_F(CtlTest, ExplainSaysHowRewardsFail) {
   run_.trainer.reward_failures.set_recent(64);
   run_.trainer.reward_failures.set_first("KeyError: 'x' (mine.py:3 in short)");
   run_.trainer.reward_failures.set_last("TypeError: no");
+  run_.trainer.no_rewards = "the worker runs other code";
   ASSERT_THAT(CtlExplain(context_), IsOk());
   EXPECT_THAT(Printed(),
-              HasSubstr("1,234 groups got no reward, 60 of the last 64; the first: KeyError: 'x' (mine.py:3 in "
-                        "short)\nthe last: TypeError: no\n"));
+              HasSubstr("1,234 groups got no reward, 60 of the last 64; the first: KeyError: 'x' (mine.py:3 in short)\n"
+                        "the last: TypeError: no\n"
+                        "rollouter-1 asks for no work: the worker runs other code\n"));
 }
 
 TEST_F(CtlTest, PauseAndResumeGoToTheTrainerUnlessARollouterIsNamed) {
