@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -170,6 +173,36 @@ std::set<std::string> NamesIn(const fs::path& folder) {
   return names;
 }
 
+// The state of a process as the kernel has it: 'T' is stopped.
+char StateOf(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
+}
+
+void SignalBoth(const std::array<pid_t, 2>& ranks, int signal) {
+  for (pid_t rank : ranks) kill(rank, signal);
+}
+
+// Stops both ranks when a save has come to this stage, and is not over unless that is the stage. What was seen before they
+// stood is looked at again: if the save went on meanwhile, they go on too, and the next one is waited for. False if that
+// does not come about in time.
+bool StopAt(const fs::path& checkpoints, SaveStage stage, const std::set<std::string>& before,
+            const std::array<pid_t, 2>& ranks) {
+  const absl::Time until = Clock::Real()->Now() + kPatience;
+  while (Clock::Real()->Now() < until) {
+    if (!HasReached(checkpoints, stage, before)) continue;
+    SignalBoth(ranks, SIGSTOP);
+    while ((StateOf(ranks[0]) != 'T' || StateOf(ranks[1]) != 'T') && Clock::Real()->Now() < until) {
+    }
+    if (HasReached(checkpoints, stage, before)) return true;
+    SignalBoth(ranks, SIGCONT);
+  }
+  return false;
+}
+
 // The newest checkpoint, which is the highest that has a name; -1 if one that has a name does not verify.
 int64_t NewestStep(const std::string& checkpoints) {
   auto store = trainer::CheckpointStore::Open(FileSystem::Real(), checkpoints);
@@ -193,14 +226,13 @@ TEST_P(KilledSaveTest, LeavesACheckpointThatVerifiesAndIsGoneOnFrom) {
     ASSERT_THAT(process, IsOk());
     const int64_t begun = run.LastStep();
     ASSERT_THAT(run.AwaitStep(begun + 3), IsOk()) << (*process)->Log();
-    const pid_t victim = PidOfRank(run, rank);
-    ASSERT_GT(victim, 0);
+    const std::array<pid_t, 2> ranks = {PidOfRank(run, 0), PidOfRank(run, 1)};
+    ASSERT_GT(std::min(ranks[0], ranks[1]), 0);
     const std::string checkpoints = run.Path("checkpoints");
-    const std::set<std::string> before = NamesIn(checkpoints);
-    const absl::Time until = Clock::Real()->Now() + kPatience;
-    while (!HasReached(checkpoints, GetParam(), before) && Clock::Real()->Now() < until) {
-    }
-    ASSERT_EQ(kill(victim, SIGKILL), 0);
+    const bool reached = StopAt(checkpoints, GetParam(), NamesIn(checkpoints), ranks);
+    ASSERT_EQ(kill(ranks[static_cast<size_t>(rank)], SIGKILL), 0);
+    SignalBoth(ranks, SIGCONT);
+    ASSERT_TRUE(reached) << "no save was found at this stage";
     auto exit = (*process)->WaitExit(kPatience);
     ASSERT_THAT(exit, IsOk());
     EXPECT_EQ(exit->code, kLostPeer) << (*process)->Log();
