@@ -91,6 +91,7 @@ absl::Status TrainerDaemon::CheckConfig(const daemon::Daemon& daemon) {
 
 TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
     : daemon_(daemon),
+      on_trial_(daemon->IsOnTrial()),
       identity_file_(Files(), daemon->Path(kIdentityFile)),
       device_(std::move(device)),
       control_({.steps = daemon->config().run().steps(),
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daem
   SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
   SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
+  if (!trainer->on_trial_) SYNCOPATE_RETURN_IF_ERROR(trainer->BeginWork());
   // Last: whoever waits for the file may use everything.
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
   return trainer;
@@ -303,7 +305,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     if (ErrorReason(welcome.status()) == reason::kNotJoined && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
     // The record first: a run that has an identity and no record is taken for one of a time without records.
-    if (!daemon_->IsOnTrial()) SYNCOPATE_RETURN_IF_ERROR(RecordConfig(welcome->run_id));
+    if (!on_trial_) SYNCOPATE_RETURN_IF_ERROR(RecordConfig(welcome->run_id));
     SYNCOPATE_RETURN_IF_ERROR(identity_file_.Write({welcome->run_id, welcome->epoch}));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
     return welcome;
@@ -337,26 +339,28 @@ absl::Status TrainerDaemon::RecordConfig(const std::string& run_id) const {
   return config::WriteConfigRecord(Files(), daemon_->run_dir(), daemon_->config(), run_id);
 }
 
+absl::Status TrainerDaemon::BeginWork() {
+  SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
+  trajectory_service_->Attach(data_.get());
+  return absl::OkStatus();
+}
+
 // Nothing that the run has is changed before the configuration has come to be its own: no record, no drop, no answer.
-absl::StatusOr<bool> TrainerDaemon::BeginWork() {
-  const bool on_trial = daemon_->IsOnTrial();
+absl::StatusOr<bool> TrainerDaemon::PassTrial() {
   while (daemon_->IsOnTrial()) {
     ShowState();
     if (daemon_->StopRequested(kSignalPoll) || loop_->stop_requested() || !Refused().ok()) return false;
   }
-  if (on_trial) {
-    SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
-    absl::Status recorded = RecordConfig(identity.run_id);
-    while (ErrorReason(recorded) == reason::kNoSpace) {
-      SYNCOPATE_LOG(kError, "the run waits for the disk: %s", recorded.ToString());
-      ShowState();
-      if (daemon_->StopRequested(kRecordRetry)) return false;
-      recorded = RecordConfig(identity.run_id);
-    }
-    SYNCOPATE_RETURN_IF_ERROR(recorded);
+  SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
+  absl::Status recorded = RecordConfig(identity.run_id);
+  while (ErrorReason(recorded) == reason::kNoSpace) {
+    SYNCOPATE_LOG(kError, "the run waits for the disk: %s", recorded.ToString());
+    ShowState();
+    if (daemon_->StopRequested(kRecordRetry)) return false;
+    recorded = RecordConfig(identity.run_id);
   }
-  SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
-  trajectory_service_->Attach(data_.get());
+  SYNCOPATE_RETURN_IF_ERROR(recorded);
+  SYNCOPATE_RETURN_IF_ERROR(BeginWork());
   return true;
 }
 
@@ -444,8 +448,10 @@ void TrainerDaemon::GiveUp(const absl::Status& why) {
 }
 
 absl::Status TrainerDaemon::Run() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const bool begins, BeginWork());
-  if (!begins) return EndTrial();
+  if (on_trial_) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const bool stands, PassTrial());
+    if (!stands) return EndTrial();
+  }
   const absl::Time begin = Clock::Real()->Now();
   std::future<absl::StatusOr<trainer::StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });

@@ -71,8 +71,10 @@ class TrainerDaemon {
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   // What the run remembers of its configuration.
   absl::Status RecordConfig(const std::string& run_id) const;
-  // Waits while a resume is on trial; then rollouters are let in. False: asked to end before.
-  absl::StatusOr<bool> BeginWork();
+  // Rollouters are let in.
+  absl::Status BeginWork();
+  // Waits while the resume is on trial, then begins. False: asked to end before.
+  absl::StatusOr<bool> PassTrial();
   absl::Status EndTrial();
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
@@ -94,6 +96,7 @@ class TrainerDaemon {
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
+  const bool on_trial_;                        // when this process began; it ends when the configuration is the run's
   const trainer::IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
   PromptSources prompts_;
   TrainDevice device_;
