@@ -41,7 +41,8 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       quarantines_(AddCounter(registry, "syncopate_rollouter_quarantines_total",
                               "Times that a rollouter got no more prompts because its answers were of no use")),
       revoked_(registry, "syncopate_leases_revoked_total",
-               "Leases taken back because they came no further or were too old", "reason", {"stalled", "timeout"}),
+               "Leases taken back because they came no further, were too old, or another attempt was answered first",
+               "reason", {"stalled", "timeout", "superseded"}),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")
@@ -68,6 +69,9 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
           AddGauge(registry, "syncopate_eval_reward_mean", "Mean reward of the last evaluation; 0 before the first")),
       eval_best_reward_(AddGauge(registry, "syncopate_eval_best_reward_mean",
                                  "Highest mean reward of any evaluation of the run; 0 before the first")),
+      lost_evaluations_(AddCounter(registry, "syncopate_evaluations_lost_total",
+                                   "Evaluations that were due and not made: no rollouter served their version long "
+                                   "enough")),
       alarms_(registry, "syncopate_learning_alarm",
               "1 while the run has stopped learning or forgets: little entropy, no signal, or an evaluation far below "
               "the best one",

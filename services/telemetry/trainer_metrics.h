@@ -42,8 +42,8 @@ class TrainerMetrics {
   void SetRewards(const std::string& outcome, int64_t total) { rewards_.RaiseTo(outcome, Double(total)); }
   // How often a rollouter was quarantined so far. From one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
-  // How many leases were taken back so far because they came no further ("stalled") or were too old ("timeout"). From
-  // one thread at a time.
+  // How many leases were taken back so far because they came no further ("stalled"), were too old ("timeout"), or as
+  // another attempt at the group was answered first ("superseded"). From one thread at a time.
   void SetRevoked(const std::string& reason, int64_t total) { revoked_.RaiseTo(reason, Double(total)); }
   // Staleness in steps of one trained sample, by its oldest token.
   void ObserveStaleness(int64_t steps);
@@ -58,6 +58,8 @@ class TrainerMetrics {
   // The last evaluation: mean reward, and share of exact answers where right ones are known; the highest mean reward of
   // any.
   void RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean);
+  // An evaluation was due and was not made.
+  void CountLostEvaluation() { lost_evaluations_.Increment(); }
   // The names of the alarms that stand: trainer/data/learning_alarms.h.
   void SetLearningAlarms(const std::vector<std::string>& standing) { alarms_.Set(standing); }
   // How many records for people the disk has not taken so far: lines of "metrics.jsonl", events of "tensorboard". From
@@ -88,6 +90,7 @@ class TrainerMetrics {
   prometheus::Gauge& eval_exact_;
   prometheus::Gauge& eval_reward_;
   prometheus::Gauge& eval_best_reward_;
+  prometheus::Counter& lost_evaluations_;
   LabelledFlags alarms_;
   LabelledCounter lost_records_;
   LabelledCounter checkpoints_;

@@ -134,6 +134,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_rolled_back(sums.rolled_back);
   message.set_trained(sums.trained);
   message.set_skipped(sums.skipped);
+  message.set_failed(sums.failed);
   message.mutable_trained_tokens()->Add(sums.staleness.tokens.begin(), sums.staleness.tokens.end());
   message.set_mixed_groups(sums.staleness.mixed_groups);
   message.set_violating_groups(sums.staleness.violating_groups);
@@ -148,7 +149,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
                             message.rolled_back(),      message.trained(),  message.mixed_groups(),
                             message.violating_groups(), message.skipped(),  message.supervised_tokens(),
-                            message.trained_samples()};
+                            message.trained_samples(),  message.failed()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -162,6 +163,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .trained_samples = message.trained_samples(),
                                .supervised_tokens = message.supervised_tokens(),
                                .skipped = message.skipped(),
+                               .failed = message.failed(),
                                .staleness = {.tokens = std::move(tokens),
                                              .groups = message.trained(),
                                              .mixed_groups = message.mixed_groups(),

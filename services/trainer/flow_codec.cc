@@ -47,7 +47,10 @@ std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   message.set_saved_checkpoints(sums.figures.saved_checkpoints);
   message.set_failed_checkpoints(sums.figures.failed_checkpoints);
   message.set_reissued_groups(sums.reissued);
-  message.set_failed_groups(sums.failed);
+  message.set_failed_groups(sums.failed_attempts);
+  message.set_superseded_attempts(sums.superseded);
+  message.set_evaluations_made(sums.figures.evaluations_made);
+  message.set_evaluations_lost(sums.figures.evaluations_lost);
   message.set_duplicate_groups(sums.duplicate);
   message.set_expired_groups(sums.expired);
   message.mutable_invalid()->insert(sums.invalid.begin(), sums.invalid.end());
@@ -70,10 +73,13 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
                                      .saved_checkpoints = message.saved_checkpoints(),
                                      .failed_checkpoints = message.failed_checkpoints()},
                          .reissued = message.reissued_groups(),
-                         .failed = message.failed_groups(),
+                         .failed_attempts = message.failed_groups(),
+                         .superseded = message.superseded_attempts(),
                          .duplicate = message.duplicate_groups(),
                          .expired = message.expired_groups(),
                          .invalid = {message.invalid().begin(), message.invalid().end()}};
+  sums.figures.evaluations_made = message.evaluations_made();
+  sums.figures.evaluations_lost = message.evaluations_lost();
   if (message.has_best_reward()) sums.figures.best_reward = message.best_reward();
   if (message.has_last_reward()) sums.figures.last_reward = message.last_reward();
   if (message.has_best_exact()) sums.figures.best_exact = message.best_exact();

@@ -50,6 +50,8 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["dropped_stale"] = from.dropped_stale;
   (*to)["filtered"] = from.filtered;
   (*to)["failed"] = from.failed;
+  (*to)["failed_attempts"] = from.failed_attempts;
+  (*to)["superseded"] = from.superseded;
   (*to)["duplicate"] = from.duplicate;
   (*to)["expired"] = from.expired;
   (*to)["rolled_back"] = from.rolled_back;

@@ -97,6 +97,12 @@ void RunRecorder::RecordEvaluation(const trainer::EvaluationReport& report) {
   CountLostRecords();
 }
 
+void RunRecorder::RecordLostEvaluation(const PolicyVersion& version) {
+  metrics_->CountLostEvaluation();
+  events_->Record({"evaluation_lost", version});
+  reporter_->CountLostEvaluation();
+}
+
 void RunRecorder::RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) {
   events_->Record({"publish",
                    version,

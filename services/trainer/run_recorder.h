@@ -32,6 +32,7 @@ class RunRecorder final : public trainer::RunObserver {
 
   void RecordStep(const trainer::StepReport& report) override;
   void RecordEvaluation(const trainer::EvaluationReport& report) override;
+  void RecordLostEvaluation(const PolicyVersion& version) override;
   void RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) override;
   void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) override;
   void AddPhase(trainer::LoopPhase phase, double seconds) override;

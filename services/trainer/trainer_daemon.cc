@@ -66,6 +66,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetQuarantines(data.leases.quarantines);
   metrics->SetRevoked("stalled", data.leases.stalled);
   metrics->SetRevoked("timeout", data.leases.timed_out);
+  metrics->SetRevoked("superseded", data.leases.superseded);
 }
 
 // The run directory is another trainer's, or an operator wants this one to leave it alone.
@@ -494,6 +495,7 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outco
   const bool completed = outcome.ok() && *outcome == trainer::StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
   if (rank_service_ != nullptr) rank_service_->Stop(outcome.ok() ? Refused() : outcome.status(), completed);
+  data_->CloseIntake();  // so that the summary counts what the log holds
   const trainer::FlowSums flow = FlowSoFar(wall_seconds);
   flow_file_->Write(flow);
   // A life that has made no step adds nothing to what an earlier one has said; but that one may have died before it could

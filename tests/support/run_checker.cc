@@ -90,6 +90,7 @@ class Check {
     ++findings_.accepted_by_epoch[trainer::NewestVersion(*accepted.group).epoch];
     if (lease.attempt > 1) ++findings_.reissued;
     CheckWhole(*accepted.group);
+    CheckAdmitted(accepted);
     auto found = groups_.find(lease.group);
     if (found != groups_.end()) CheckMayBeAccepted(found->second, lease);
     groups_[lease.group] = {lease, Fate::kQueued, 0, accepted.admitted, accepted.group};
@@ -104,6 +105,14 @@ class Check {
     } else if (lease.attempt <= before.lease.attempt) {
       Violation("I1", absl::StrCat(Name(lease), " is accepted after attempt ", before.lease.attempt, " was dropped"));
     }
+  }
+
+  // Whichever attempt answered it: the gate admitted the group for the first one's version.
+  void CheckAdmitted(const AcceptedRecord& accepted) {
+    const PolicyVersion oldest = trainer::OldestVersion(*accepted.group);
+    if (oldest.epoch != accepted.admitted.epoch || oldest >= accepted.admitted) return;
+    Violation("I4", absl::StrCat(Name(accepted.group->lease), " holds a token of ", oldest.ToString(),
+                                 ", but was admitted for ", accepted.admitted.ToString()));
   }
 
   void CheckWhole(const TrajectoryGroup& group) {
@@ -176,6 +185,10 @@ class Check {
     group.fate = Fate::kTaken;
     group.step = step;
     ++findings_.trained;
+    if (step - 1 - group.admitted.step > rules_.max_staleness) {
+      Violation("I4", absl::StrCat(Name(lease), " was admitted for ", group.admitted.ToString(),
+                                   " and is trained too late, by step ", step));
+    }
     CheckStaleness(*group.answer, take);
   }
 
@@ -201,6 +214,7 @@ class Check {
       // Groups without signal are dropped instead of accepted, and prompts that fail too often never were.
       if (!trainer::LeasedAgain(drop.reason) && (found == groups_.end() || found->second.fate == Fate::kDropped)) {
         done_with_.insert(drop.lease.group);
+        ++dropped_unaccepted_[drop.reason];
         groups_[drop.lease.group] = {drop.lease, Fate::kDropped};
       } else if (!pruned()) {
         Violation("I1", absl::StrCat(Name(drop.lease), " is dropped as ", trainer::DropReasonName(drop.reason),
@@ -343,28 +357,42 @@ class Check {
       Violation("I15", absl::StrCat("summary.json tells of ", summary.steps, " steps, the log of ", last));
     // Below: a later life has made steps and was killed before it could write another.
     if (summary.steps < last || pruned()) return;
-    const int64_t filtered = static_cast<int64_t>(done_with_.size());
+    CheckAcknowledged(summary);
     int64_t tokens = 0;
     for (const auto& [step, take] : takes_) {
       if (take.record.supervised) return;  // the log does not say how long the answers of the data are
       tokens += take.tokens;
     }
-    if (summary.acked > findings_.accepted + filtered || summary.trained != findings_.trained ||
-        summary.trained_tokens != tokens) {
+    if (summary.trained != findings_.trained || summary.trained_tokens != tokens) {
+      Violation("I15", absl::StrFormat("summary.json counts %d trained groups and their %d tokens, the log %d and %d",
+                                       summary.trained, summary.trained_tokens, findings_.trained, tokens));
+    }
+  }
+
+  void CheckAcknowledged(const RunHistory::Summary& summary) {
+    // Groups without signal are acknowledged, too, and all that the log has of them is that they were dropped.
+    const int64_t accepted = findings_.accepted + dropped_unaccepted_[trainer::DropReason::kFiltered];
+    // A later life that made no step was killed, and had accepted groups.
+    const bool later = !findings_.accepted_by_epoch.empty() && !epochs_.empty() &&
+                       findings_.accepted_by_epoch.rbegin()->first > *epochs_.rbegin();
+    if (later ? summary.acked > accepted : summary.acked != accepted) {
       Violation("I15",
-                absl::StrFormat("summary.json counts %d acknowledged groups, %d trained ones and their %d tokens, "
-                                "the log %d, %d and %d",
-                                summary.acked, summary.trained, summary.trained_tokens, findings_.accepted,
-                                findings_.trained, tokens));
+                absl::StrFormat("summary.json counts %d acknowledged groups, the log %d", summary.acked, accepted));
+    }
+    const int64_t failed = dropped_unaccepted_[trainer::DropReason::kFailed];
+    if (later ? summary.failed > failed : summary.failed != failed) {
+      Violation("I15", absl::StrFormat("summary.json counts %d groups that were given up, the log %d", summary.failed,
+                                       failed));
     }
   }
 
   const RunHistory& history_;
   const RunRules rules_;
   RunFindings findings_;
-  std::map<GroupId, Group> groups_;  // by the newest record of each
-  std::set<GroupId> done_with_;      // dropped for good
-  std::map<int64_t, Take> takes_;    // by the step they make
+  std::map<GroupId, Group> groups_;                            // by the newest record of each
+  std::set<GroupId> done_with_;                                // dropped for good
+  std::map<trainer::DropReason, int64_t> dropped_unaccepted_;  // without a record of their acceptance
+  std::map<int64_t, Take> takes_;                              // by the step they make
   std::set<int64_t> epochs_;
 };
 

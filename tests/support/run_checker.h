@@ -48,6 +48,7 @@ struct RunHistory {
     int64_t violations = 0;
     int64_t acked = 0;
     int64_t trained = 0;
+    int64_t failed = 0;  // groups given up
     int64_t trained_tokens = 0;
   };
 
@@ -96,9 +97,10 @@ absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std:
 
 // I1 every accepted group is taken, dropped with a reason, or may still be trained; checkpoints say the same. I2 no
 // group is in two takes, and each step has one take. I3 the version that a rollouter serves never goes back. I4 no
-// trained token is beyond the bound. I5 a version has one digest, at the trainer and at every rollouter. I8 a step that
+// trained token is beyond the bound, no group is trained later than the gate admitted it for, and none holds a token
+// older than that: also one that a second attempt answered. I5 a version has one digest, at the trainer and at every rollouter. I8 a step that
 // was repeated after a restore has the weights it had at first. I10 the newest checkpoint verifies. I12 groups are
-// whole. I15 metrics.jsonl and summary.json agree with the log. Pure.
+// whole. I15 metrics.jsonl and summary.json agree with the log; what was acknowledged is what the log holds. Pure.
 RunFindings CheckRun(const RunHistory& history, const RunRules& rules);
 
 // The digests of the surviving history's steps, by step.

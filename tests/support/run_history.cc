@@ -120,6 +120,7 @@ void ReadSummary(const std::string& path, RunHistory* history) {
                       .violations = summary.value("staleness", json::object()).value("violations", int64_t{0}),
                       .acked = groups.value("acked", int64_t{0}),
                       .trained = groups.value("trained", int64_t{0}),
+                      .failed = groups.value("dropped", json::object()).value("failed", int64_t{0}),
                       .trained_tokens = summary.value("tokens", json::object()).value("trained", int64_t{0})};
 }
 

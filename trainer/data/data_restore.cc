@@ -45,6 +45,7 @@ void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
   if (drop->reason == DropReason::kStale) ++sums_.dropped_stale;
   if (drop->reason == DropReason::kRolledBack) ++sums_.rolled_back;
   if (drop->reason == DropReason::kSkipped) ++sums_.skipped;
+  if (drop->reason == DropReason::kFailed) ++sums_.failed;
   if (drop->reason != DropReason::kFiltered) return;
   ++sums_.accepted;  // it was acknowledged, and this is the only record of it
   ++sums_.filtered;

@@ -2,8 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace syncopate::trainer {
+namespace {
+
+constexpr double kLateTimes = 10;
+constexpr absl::Duration kLeastPatience = absl::Seconds(1);
+
+}  // namespace
+
+void RecentMedian::Add(double value) {
+  values_.push_back(value);
+  if (values_.size() > window_) values_.pop_front();
+  std::vector<double> sorted(values_.begin(), values_.end());
+  auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  median_ = *middle;
+}
 
 void RecentValues::Add(double value) {
   values_.push_back(value);
@@ -17,6 +33,17 @@ void RecentValues::Add(double value) {
 double RecentValues::Mean() const { return values_.empty() ? 0 : sum_ / static_cast<double>(values_.size()); }
 
 double RecentValues::Max() const { return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end()); }
+
+void FlowMeter::OnGroup(absl::Duration time) {
+  groups_.Add(absl::ToDoubleSeconds(time));
+  usual_group_.Add(absl::ToDoubleSeconds(time));
+  ++group_count_;
+}
+
+std::optional<absl::Duration> FlowMeter::Patience(int64_t least_groups) const {
+  if (group_count_ < least_groups) return std::nullopt;
+  return std::max(kLateTimes * median_group_time(), kLeastPatience);
+}
 
 void FlowMeter::OnStepDone(absl::Time now) {
   if (last_step_.has_value()) steps_.Add(absl::ToDoubleSeconds(now - *last_step_));

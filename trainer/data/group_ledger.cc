@@ -1,10 +1,12 @@
 #include "trainer/data/group_ledger.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "trainer/data/lease_dealer.h"
 #include "trainer/loss/advantages.h"
 
 // The way of one group of one prompt. What is in capitals is a record of the log, durable before anybody is told.
@@ -15,11 +17,13 @@
 //      |    (a new attempt; after max_failures of them: DROPPED as failed, consumed; one whose reward failed rests)
 //      |<-- DROPPED as stale (it would break the bound), or as rolled back -------|
 //
+//   leased, late, and the trainer waits for it: a second attempt is leased beside the first; the first right answer of
+//   either goes on, and what is said above of a lease that is lost is true of the last that lives
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
 //   a row that is no prompt: DROPPED as skipped, consumed
 //   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
-// Only the newest attempt of a group is ever accepted, so an answer that comes late is a duplicate and trains nothing.
+// Only an attempt that lives is ever accepted, and one of them alone, so an answer that comes late is a duplicate and trains nothing.
 // The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
 
@@ -95,9 +99,13 @@ void GroupLedger::OnCredits(SessionId session, int32_t groups) {
 void GroupLedger::Disconnect(SessionId session) {
   for (auto next = groups_.begin(); next != groups_.end();) {
     auto group = next++;
-    if (group->second.stage != Stage::kLeased || group->second.session != session) continue;
+    if (group->second.stage != Stage::kLeased) continue;
+    std::vector<Attempt>& attempts = group->second.attempts;
+    auto held =
+        std::find_if(attempts.begin(), attempts.end(), [&](const Attempt& one) { return one.session == session; });
+    if (held == attempts.end()) continue;  // no session holds both
     ++counters_.reissued;
-    PutBack(group);
+    EndAttempt({group, held});
   }
   sessions_.Remove(session);
 }
@@ -112,17 +120,35 @@ bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) cons
 
 // Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
 // so always holds fewest, would get it again and again.
-RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, absl::Time now) {
-  auto rank = [&](const RolloutSession& session) {
-    return std::pair(failures_.HasFailed(prompt, session.member.replica_id), session.leased);
-  };
-  RolloutSession* best = nullptr;
+RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, const Group* group, absl::Time now) {
+  std::vector<LeaseDealer::Candidate> candidates;
+  bool somebody_can = false;
   for (auto& [id, session] : sessions_.all()) {
-    if (session.room < options_.samples || !MayReceive(session) || IsHeldBack(session, now)) continue;
-    if (!gate_.MayAdmit(session.serving.step)) continue;
-    if (best == nullptr || rank(session) < rank(*best)) best = &session;
+    if (!MayReceive(session) || IsHeldBack(session, now)) continue;
+    // The second attempt is of a group that the gate holds already.
+    if (group == nullptr && !gate_.MayAdmit(session.serving.step)) continue;
+    const bool can_take =
+        session.room >= options_.samples && (group == nullptr || (MayTakeOver(session, group->lease.version) &&
+                                                                  session.id != group->attempts.front().session));
+    candidates.push_back({&session, failures_.HasFailed(prompt, session.member.replica_id), can_take});
+    somebody_can |= can_take;
   }
-  return best;
+  if (!somebody_can) return nullptr;
+  return LeaseDealer{Patience(), flow_.median_group_time(), now}.Choose(candidates);
+}
+
+bool GroupLedger::MayTakeOver(const RolloutSession& session, const PolicyVersion& admitted) const {
+  return session.serving >= admitted;
+}
+
+IssuedLease GroupLedger::Issue(const LeaseId& id, RolloutSession* session, Group* group, absl::Time now) {
+  session->room -= options_.samples;
+  session->pace.OnLeased(now);
+  ++counters_.leased;
+  IssuedLease issued{session->id, group->lease, group->has_second};
+  issued.lease.id = id;
+  group->attempts.push_back({id, session->id, {now, now}});
+  return issued;
 }
 
 std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
@@ -132,10 +158,11 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     OnGroupsChanged();
     return issued;
   }
+  AddSecondAttempts(now, &issued);
   for (const GroupId& rested : backoff_.TakeRested(now)) queue_.Wake(rested);
   while (std::optional<GroupId> prompt = queue_.Head()) {
     if (IsHeldUp(*prompt)) break;
-    RolloutSession* session = NextReceiver(*prompt, now);
+    RolloutSession* session = NextReceiver(*prompt, nullptr, now);
     if (session == nullptr) break;
     const PromptSource::Readiness readiness = prompts_->CheckReadiness(*prompt);
     if (readiness == PromptSource::Readiness::kComing) break;
@@ -147,13 +174,8 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     }
     const LeaseId id = queue_.Lease();
     gate_.Admit(id.group, session->serving.step);
-    Group group{.session = session->id,
-                .lease = MakeLease(options_, id, session->serving, prompts_->At(id.group)),
-                .times = {now, now}};
-    session->room -= options_.samples;
-    ++session->leased;
-    ++counters_.leased;
-    issued.push_back({session->id, group.lease});
+    Group group{.lease = MakeLease(options_, id, session->serving, prompts_->At(id.group))};
+    issued.push_back(Issue(id, session, &group, now));
     groups_[id.group] = std::move(group);
     OnGroupsChanged();
   }
@@ -164,6 +186,43 @@ bool GroupLedger::IsHeldUp(const GroupId& prompt) const {
   return prompt == queue_.next() && rewards_.all_fail() && queue_.resting() >= kMostResting;
 }
 
+bool GroupLedger::IsLate(const Group& group, absl::Time now) const {
+  const std::optional<absl::Duration> patience = Patience();
+  return group.stage == Stage::kLeased && patience.has_value() && now - group.attempts.front().times.issued > *patience;
+}
+
+// The group of earliest deadline is the one that a batch waits for, whoever is late; the others follow if they are late
+// themselves. Among groups of one deadline the oldest comes first.
+std::vector<GroupId> GroupLedger::LateGroups(absl::Time now) const {
+  if (in_step_ || HasBatch()) return {};
+  std::vector<std::tuple<int64_t, absl::Time, GroupId>> running;
+  bool any_is_late = false;
+  for (const auto& [id, group] : groups_) {
+    if (group.stage != Stage::kLeased) continue;
+    running.emplace_back(gate_.DeadlineOf(id), group.attempts.front().times.issued, id);
+    any_is_late |= IsLate(group, now);
+  }
+  if (!any_is_late) return {};
+  std::sort(running.begin(), running.end());
+  std::vector<GroupId> late;
+  for (const auto& [deadline, issued, id] : running) {
+    const Group& group = groups_.at(id);
+    const bool is_first = id == std::get<GroupId>(running.front());
+    if (!group.has_second && (is_first || IsLate(group, now))) late.push_back(id);
+  }
+  return late;
+}
+
+void GroupLedger::AddSecondAttempts(absl::Time now, std::vector<IssuedLease>* issued) {
+  for (const GroupId& id : LateGroups(now)) {
+    Group& group = groups_.at(id);
+    RolloutSession* session = NextReceiver(id, &group, now);
+    if (session == nullptr) continue;
+    group.has_second = true;
+    issued->push_back(Issue(queue_.NextAttempt(id), session, &group, now));
+  }
+}
+
 void GroupLedger::NoteUnusable(const LeaseId& lease) {
   unlogged_drops_.push_back({lease, DropReason::kSkipped});
   ++counters_.skipped;
@@ -171,9 +230,9 @@ void GroupLedger::NoteUnusable(const LeaseId& lease) {
 }
 
 void GroupLedger::OnProgress(SessionId session, const LeaseId& lease, absl::Time now) {
-  auto found = FindHeld(session, lease);
-  if (found == groups_.end()) return;
-  found->second.times.progressed = now;
+  const std::optional<Held> held = FindHeld(session, lease);
+  if (!held.has_value()) return;
+  held->attempt->times.progressed = now;
   sessions_.OnProgress(session);
 }
 
@@ -183,38 +242,49 @@ std::optional<RevokeReason> GroupLedger::Overdue(const LeaseTimes& times, absl::
 
 std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
   std::vector<Revocation> revoked;
-  for (auto next = groups_.begin(); next != groups_.end();) {
-    auto group = next++;
-    if (group->second.stage != Stage::kLeased) continue;
-    const std::optional<RevokeReason> reason = Overdue(group->second.times, now);
-    if (!reason.has_value()) continue;
-    revoked.push_back({group->second.session, group->second.lease.id, *reason});
-    sessions_.OnRevoked(revoked.back());
+  for (const auto& [id, group] : groups_) {
+    if (group.stage != Stage::kLeased) continue;
+    for (const Attempt& attempt : group.attempts) {
+      const std::optional<RevokeReason> reason = Overdue(attempt.times, now);
+      if (reason.has_value()) revoked.push_back({attempt.session, attempt.id, *reason});
+    }
+  }
+  for (const Revocation& one : revoked) {
+    sessions_.OnRevoked(one);
     ++counters_.reissued;
-    ++(*reason == RevokeReason::kStalled ? counters_.stalled : counters_.timed_out);
-    PutBack(group);
+    ++(one.reason == RevokeReason::kStalled ? counters_.stalled : counters_.timed_out);
+    if (const std::optional<Held> held = FindHeld(one.session, one.lease)) EndAttempt(*held);
   }
   return revoked;
 }
 
+void GroupLedger::EndAttempt(const Held& held) {
+  const Attempt over = *held.attempt;
+  if (RolloutSession* session = sessions_.Find(over.session)) session->pace.OnEnded(over.times.issued);
+  std::vector<Attempt>& attempts = held.group->second.attempts;
+  attempts.erase(held.attempt);
+  if (MayPutBack(attempts.size())) PutBack(held.group);
+}
+
 void GroupLedger::PutBack(Groups::iterator found) {
   const GroupId id = found->first;
-  if (RolloutSession* session = sessions_.Find(found->second.session)) --session->leased;
   gate_.Release(id);
   groups_.erase(found);
   queue_.PutBack(id);
   OnGroupsChanged();
 }
 
-void GroupLedger::Fail(Groups::iterator found, const absl::Status& why) {
-  const LeaseId lease = found->second.lease.id;
-  const RolloutSession* session = sessions_.Find(found->second.session);
+void GroupLedger::Fail(const Held& held, const absl::Status& why) {
+  const LeaseId lease = held.attempt->id;
+  const RolloutSession* session = sessions_.Find(held.attempt->session);
   const PromptFailures::Fault fault{IsPromptsFault(why), rewards_.any_judged()};
   if (fault.is_reward) rewards_.AddFailed(why);
-  ++counters_.failed;
-  PutBack(found);
+  ++counters_.failed_attempts;
+  EndAttempt(held);
   if (session == nullptr) return;
-  if (!failures_.Add(lease.group, *session, fault)) {
+  const bool give_up = failures_.Add(lease.group, *session, fault);
+  if (groups_.contains(lease.group)) return;  // another attempt lives, and may answer it
+  if (!give_up) {
     if (!fault.is_reward) return;
     queue_.Rest(lease.group);
     backoff_.Add(lease.group);
@@ -223,14 +293,19 @@ void GroupLedger::Fail(Groups::iterator found, const absl::Status& why) {
   failures_.Forget(lease.group);
   backoff_.Forget(lease.group);
   queue_.Consume(lease.group);
+  ++counters_.failed;
   unlogged_drops_.push_back({lease, DropReason::kFailed});
   OnGroupsChanged();
 }
 
-GroupLedger::Groups::iterator GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {
+std::optional<GroupLedger::Held> GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {
   auto found = groups_.find(lease.group);
-  if (found == groups_.end() || found->second.stage != Stage::kLeased) return groups_.end();
-  return IsCurrent(lease, session, found->second.lease.id, found->second.session) ? found : groups_.end();
+  if (found == groups_.end() || found->second.stage != Stage::kLeased) return std::nullopt;
+  std::vector<Attempt>& attempts = found->second.attempts;
+  auto held = std::find_if(attempts.begin(), attempts.end(),
+                           [&](const Attempt& one) { return IsCurrent(lease, session, one.id, one.session); });
+  if (held == attempts.end()) return std::nullopt;
+  return Held{found, held};
 }
 
 bool GroupLedger::IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const {
@@ -239,14 +314,14 @@ bool GroupLedger::IsCurrent(const LeaseId& submitted, SessionId from, const Leas
 
 std::optional<absl::Time> GroupLedger::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
   sessions_.OnHeard(session, lease);
-  auto found = FindHeld(session, lease);
-  if (found == groups_.end()) return std::nullopt;
-  const absl::Time issued = found->second.times.issued;
+  const std::optional<Held> held = FindHeld(session, lease);
+  if (!held.has_value()) return std::nullopt;
+  const absl::Time issued = held->attempt->times.issued;
   if (IsNobodysFault(why)) {
     ++counters_.reissued;
-    PutBack(found);
+    EndAttempt(*held);
   } else {
-    Fail(found, why);
+    Fail(*held, why);
   }
   return issued;
 }
@@ -254,18 +329,19 @@ std::optional<absl::Time> GroupLedger::Return(SessionId session, const LeaseId& 
 GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, absl::Time now) {
   const LeaseId id = group->lease;
   sessions_.OnHeard(session, id);
-  auto held = FindHeld(session, id);
+  const std::optional<Held> held = FindHeld(session, id);
   if (absl::Status epoch = CheckEpoch(*group, version_.epoch); !epoch.ok()) {
-    if (held != groups_.end()) PutBack(held);
+    if (held.has_value()) EndAttempt(*held);
     return {.result = Result::kFenced, .error = epoch};
   }
-  if (held == groups_.end()) return VerdictOnNotHeld(id);
-  absl::Status check = CheckSubmission(*group, held->second.lease, OldestAllowed(held->second.lease), rules_);
+  if (!held.has_value()) return VerdictOnNotHeld(id);
+  const Lease& lease = held->group->second.lease;
+  absl::Status check = CheckSubmission(*group, lease, OldestAllowed(lease), rules_);
   if (!check.ok()) {
-    Fail(held, check);
+    Fail(*held, check);
     return {.result = Result::kInvalid, .error = check};
   }
-  return Accept(&held->second, std::move(group), now);
+  return Accept(*held, std::move(group), now);
 }
 
 GroupLedger::Verdict GroupLedger::VerdictOnNotHeld(const LeaseId& lease) {
@@ -280,20 +356,40 @@ GroupLedger::Verdict GroupLedger::VerdictOnNotHeld(const LeaseId& lease) {
   return {.result = durable ? Result::kAlreadyAccepted : Result::kPending};
 }
 
-GroupLedger::Verdict GroupLedger::Accept(Group* group, SharedGroup answer, absl::Time now) {
-  if (RolloutSession* session = sessions_.Find(group->session)) {
-    --session->leased;
-    ++session->accepted;
+GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, absl::Time now) {
+  Group& group = held.group->second;
+  const Attempt counts = *held.attempt;
+  Verdict verdict{.result = Result::kAccepted};
+  for (const Attempt& one : group.attempts) {
+    const bool is_other = one.id != counts.id;
+    const absl::Duration time = now - one.times.issued;
+    if (is_other) {
+      verdict.superseded = {one.session, one.id, RevokeReason::kSuperseded};
+      ++counters_.superseded;
+    }
+    RolloutSession* session = sessions_.Find(one.session);
+    if (session == nullptr) continue;
+    session->pace.OnEnded(one.times.issued);
+    if (is_other) {
+      session->pace.OnSuperseded(time, Patience());
+    } else {
+      session->pace.OnAccepted(time, Patience(), now);
+      ++session->accepted;
+    }
   }
   rewards_.AddJudged();
-  flow_.OnGroup(now - group->times.issued);
-  group->answer = std::move(answer);
-  if (options_.refill_zero_variance && loss::HasZeroVariance(loss::RewardsOf(*group->answer))) {
-    group->stage = Stage::kFiltering;
-    return {.result = Result::kAccepted, .record = DropRecord{group->lease.id, DropReason::kFiltered}};
+  flow_.OnGroup(now - counts.times.issued);
+  group.attempts = {counts};
+  group.lease.id = counts.id;
+  group.answer = std::move(answer);
+  const bool filtered = options_.refill_zero_variance && loss::HasZeroVariance(loss::RewardsOf(*group.answer));
+  group.stage = filtered ? Stage::kFiltering : Stage::kLogging;
+  if (filtered) {
+    verdict.record = DropRecord{counts.id, DropReason::kFiltered};
+  } else {
+    verdict.record = AcceptedRecord{group.lease.version, group.answer};
   }
-  group->stage = Stage::kLogging;
-  return {.result = Result::kAccepted, .record = AcceptedRecord{group->lease.version, group->answer}};
+  return verdict;
 }
 
 // -- The log
@@ -322,7 +418,6 @@ void GroupLedger::OnLogged(const LeaseId& lease, uint64_t sequence) {
 void GroupLedger::OnLogFailed(const LeaseId& lease) {
   auto found = groups_.find(lease.group);
   SYNCOPATE_CHECK(found != groups_.end());
-  found->second.session = 0;  // it counts as leased no more
   ++counters_.reissued;
   PutBack(found);
 }
@@ -458,6 +553,16 @@ DataState GroupLedger::Snapshot() const {
 
 // -- What people ask
 
+PolicyVersion GroupLedger::NewestServed() const {
+  PolicyVersion newest;
+  for (const auto& [id, session] : sessions_.all()) {
+    const PolicyVersion& serving = session.serving;
+    // Steps that are too old to be trained are still served.
+    if (serving.epoch == version_.epoch && serving.step <= version_.step) newest = std::max(newest, serving);
+  }
+  return newest;
+}
+
 Explanation GroupLedger::Explain(absl::Time now) const {
   Explanation explanation = flow_.Explain();
   if (in_step_ || HasBatch()) {
@@ -500,19 +605,26 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
   const Group* oldest = nullptr;
   for (const auto& [id, group] : groups_) {
     if (group.stage != Stage::kLeased) continue;
-    if (oldest == nullptr || group.times.issued < oldest->times.issued) oldest = &group;
+    auto issued = [](const Group& one) { return one.attempts.front().times.issued; };
+    if (oldest == nullptr || issued(group) < issued(*oldest)) oldest = &group;
   }
   if (oldest != nullptr) view.oldest = MakeHeldLease(*oldest, now);
   return view;
 }
 
 WaitView::HeldLease GroupLedger::MakeHeldLease(const Group& group, absl::Time now) const {
-  const RolloutSession* session = sessions_.Find(group.session);
-  return {.group = group.lease.id.group,
-          .rollouter = session == nullptr ? "" : session->member.replica_id,
-          .under_way = group.stage == Stage::kLeased,
-          .age = now - group.times.issued,
-          .still = now - group.times.progressed};
+  auto name = [this](const Attempt& attempt) {
+    const RolloutSession* session = sessions_.Find(attempt.session);
+    return session == nullptr ? "" : session->member.replica_id;
+  };
+  const Attempt& first = group.attempts.front();
+  WaitView::HeldLease held{.group = group.lease.id.group,
+                           .rollouter = name(first),
+                           .under_way = group.stage == Stage::kLeased,
+                           .age = now - first.times.issued,
+                           .still = now - first.times.progressed};
+  if (group.attempts.size() > 1) held.second = name(group.attempts[1]);
+  return held;
 }
 
 }  // namespace syncopate::trainer

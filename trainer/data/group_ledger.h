@@ -31,11 +31,14 @@ namespace syncopate::trainer {
 //
 // A group's way:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
 // trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
-// its next lease is a new attempt; only the newest attempt's answer, from the stream that holds it, is ever accepted.
-// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, to whoever
-// of those who may receive holds fewest.
+// its next lease is a new attempt; only an attempt that lives, from the stream that holds it, is ever accepted.
+// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, dealt by how
+// quickly rollouters answer (LeaseDealer).
 //
-// A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves.
+// A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves. One that
+// is late (FlowMeter::Patience) while the trainer waits gets its group a second attempt on another rollouter: the first
+// valid answer counts, the other attempt is revoked. The gate knows one group all the while, admitted for the first
+// attempt's version, and the prompt goes back only when neither attempt lives.
 // A prompt that failed is tried with others first, and given up as PromptFailures says. One whose reward failed rests as
 // PromptBackoff says, and those behind it go out meanwhile; no new one does while every reward fails and kMostResting
 // rest.
@@ -53,11 +56,13 @@ class GroupLedger {
     int64_t reissued = 0;           // leases lost with their stream, handed back without fault, or taken back
     int64_t stalled = 0;            // of them, taken back because they came no further
     int64_t timed_out = 0;          // or because they were too old
+    int64_t superseded = 0;         // leases revoked as another attempt at the group was answered first
     int64_t accepted = 0;           // groups made durable
     int64_t trained = 0;            // groups in durable takes, replays included
     int64_t dropped_stale = 0;      // restored groups that no schedule could train in time
     int64_t filtered = 0;           // no signal, replaced
-    int64_t failed = 0;             // attempts that were invalid or handed back as impossible
+    int64_t failed = 0;             // groups given up: dropped as failed
+    int64_t failed_attempts = 0;    // that were invalid or handed back as impossible
     int64_t duplicate = 0;          // submissions of what had been accepted
     int64_t expired = 0;            // submissions of leases that are not current
     int64_t rolled_back = 0;        // made by versions that a restore undid
@@ -79,6 +84,7 @@ class GroupLedger {
     Result result = Result::kExpired;
     absl::Status error = {};
     std::optional<LogRecord> record = {};  // kAccepted: an AcceptedRecord, or a DropRecord if the group is filtered
+    std::optional<Revocation> superseded = {};  // kAccepted: the other attempt at the group, which is over
   };
 
   // One batch, whole groups, by prompt.
@@ -150,6 +156,8 @@ class GroupLedger {
   int64_t queued_groups() const { return gate_.completed(); }  // completed, not taken
   // Leased, or on their way to the log.
   int64_t leased_groups() const { return gate_.outstanding() - gate_.completed(); }
+  // The newest version of this epoch that a rollouter serves; none without one.
+  PolicyVersion NewestServed() const;
   int64_t replays_left() const { return static_cast<int64_t>(replays_.size()); }
   const Counters& counters() const { return counters_; }
   const StalenessTally& staleness() const { return staleness_; }  // of all takes so far
@@ -169,30 +177,54 @@ class GroupLedger {
   virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
   virtual std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const;
   virtual bool IsHeldBack(const RolloutSession& session, absl::Time now) const;  // quarantined or stalled
+  // Whether the second attempt at a group that was admitted for `admitted` may go to this session.
+  virtual bool MayTakeOver(const RolloutSession& session, const PolicyVersion& admitted) const;
+  // Whether the prompt goes back when an attempt has come to nothing.
+  virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
   // What TakeBatch() would take now, replays aside.
   virtual std::vector<GroupId> PickBatch() const;
 
  private:
   enum class Stage : uint8_t { kLeased, kLogging, kFiltering, kCompleted, kTaken };
+  // One lease of a group.
+  struct Attempt {
+    LeaseId id = {};
+    SessionId session = 0;  // that holds it
+    LeaseTimes times = {};
+  };
   struct Group {
     Stage stage = Stage::kLeased;
-    SessionId session = 0;  // that holds the lease
-    Lease lease = {};
-    LeaseTimes times = {};
+    Lease lease = {};  // as it went out first; from kLogging on its id is that of the attempt that counts
+    // kLeased: those that live, one or two; from then on the one that counts, if it is of this life.
+    std::vector<Attempt> attempts = {};
+    bool has_second = false;  // it has got its second attempt
     SharedGroup answer = {};  // from kLogging on
     uint64_t sequence = 0;    // from kCompleted on
   };
   using Groups = std::map<GroupId, Group>;
+  struct Held {
+    Groups::iterator group;
+    std::vector<Attempt>::iterator attempt;
+  };
 
   void AdoptAccepted(std::vector<RestoredData::Accepted> accepted);
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
   void NoteUnusable(const LeaseId& lease);               // that its row is no prompt, and consumed
-  RolloutSession* NextReceiver(const GroupId& prompt, absl::Time now);
-  Groups::iterator FindHeld(SessionId session, const LeaseId& lease);
+  std::optional<absl::Duration> Patience() const { return flow_.Patience(options_.gate.batch_groups); }
+  // Who gets a lease of `prompt`; of `group`, its second one.
+  RolloutSession* NextReceiver(const GroupId& prompt, const Group* group, absl::Time now);
+  bool IsLate(const Group& group, absl::Time now) const;
+  // Groups that are to get a second attempt, the most urgent first.
+  std::vector<GroupId> LateGroups(absl::Time now) const;
+  void AddSecondAttempts(absl::Time now, std::vector<IssuedLease>* issued);
+  IssuedLease Issue(const LeaseId& id, RolloutSession* session, Group* group, absl::Time now);
+  std::optional<Held> FindHeld(SessionId session, const LeaseId& lease);
   Verdict VerdictOnNotHeld(const LeaseId& lease);
-  Verdict Accept(Group* group, SharedGroup answer, absl::Time now);
+  Verdict Accept(const Held& held, SharedGroup answer, absl::Time now);
+  // The attempt came to nothing. Its prompt goes back if no other attempt lives.
+  void EndAttempt(const Held& held);
   void PutBack(Groups::iterator found);
-  void Fail(Groups::iterator found, const absl::Status& why);
+  void Fail(const Held& held, const absl::Status& why);
   bool IsHeldUp(const GroupId& prompt) const;  // as every reward fails
   void OnGroupsChanged() { batch_ready_.reset(); }
   bool NextIsSupervised() const;  // the step that the next batch is for

@@ -83,7 +83,13 @@ std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_o
   // Evaluation first: it is short, and would else stand behind prompts of which there is no end.
   if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
   if (evaluation_only) return issued;
-  for (IssuedLease& lease : ledger_->NextLeases(now)) issued.push_back(std::move(lease));
+  for (IssuedLease& lease : ledger_->NextLeases(now)) {
+    if (lease.second) {
+      SYNCOPATE_LOG(kInfo, "group %s is late and the trainer waits: %s is asked for it, too",
+                    lease.lease.id.group.ToString(), NameOf(lease.session));
+    }
+    issued.push_back(std::move(lease));
+  }
   return issued;
 }
 
@@ -110,17 +116,22 @@ std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
     ++counts[{one.session, one.reason}];
   }
   for (const auto& [whose, count] : counts) {
-    const RolloutSession* session = ledger_->sessions().Find(whose.first);
-    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count,
-                  session == nullptr ? "a rollouter" : session->member.replica_id, RevokeReasonName(whose.second));
+    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count, NameOf(whose.first),
+                  RevokeReasonName(whose.second));
   }
   return revoked;
+}
+
+std::string LeaseDesk::NameOf(SessionId session) const {
+  const RolloutSession* found = ledger().sessions().Find(session);
+  return found == nullptr ? "a rollouter" : found->member.replica_id;
 }
 
 GroupLedger::Verdict LeaseDesk::Submit(SessionId session, const SharedGroup& group, absl::Time now) {
   GroupLedger::Verdict verdict{.result = GroupLedger::Result::kExpired};
   if (!Evaluation::IsEvaluation(group->lease)) {
     verdict = ledger_->Submit(session, group, now);
+    counts_.superseded += verdict.superseded.has_value() ? 1 : 0;
   } else if (evaluation_.has_value()) {
     ledger_->sessions().OnHeard(session, group->lease);
     verdict = evaluation_->Submit(session, *group, ledger_->rules());

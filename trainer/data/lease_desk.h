@@ -27,6 +27,7 @@ class LeaseDesk {
     int64_t quarantines = 0;                      // that have begun
     int64_t stalled = 0;                          // leases taken back because they came no further, of evaluation too
     int64_t timed_out = 0;                        // or because they were too old
+    int64_t superseded = 0;                       // leases revoked as another attempt was answered first
   };
 
   // `ledger` is this object's from now on, and so is `roster`.
@@ -73,6 +74,7 @@ class LeaseDesk {
  private:
   // Gives up the lease; gives when it was issued, if the session held it.
   std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
+  std::string NameOf(SessionId session) const;  // for the log
   void RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
   void RecordQuarantine(SessionId session);
   void LogRewardFailure(absl::Time now);

@@ -55,8 +55,13 @@ LeaseId PromptQueue::Lease() {
   std::optional<GroupId> head = Head();
   SYNCOPATE_CHECK(head.has_value());
   if (put_back_.erase(*head) == 0) next_ = After(next_);
+  return NextAttempt(*head);
+}
+
+LeaseId PromptQueue::NextAttempt(const GroupId& group) {
+  SYNCOPATE_CHECK(group < next_ && !put_back_.contains(group) && !IsConsumed(group));
   // The attempt is counted over the prompt's whole life, so that a late answer of an earlier one is told apart.
-  return {*head, ++attempts_[*head]};
+  return {group, ++attempts_[group]};
 }
 
 void PromptQueue::PutBack(const GroupId& group) {

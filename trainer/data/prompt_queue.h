@@ -30,6 +30,8 @@ class PromptQueue {
   std::optional<GroupId> Head() const;
   // Takes the head off and names its next attempt. Head() has a value.
   LeaseId Lease();
+  // Names one more attempt at a prompt that is leased. It is below next() and neither waiting nor consumed.
+  LeaseId NextAttempt(const GroupId& group);
   // The prompt of a lease that came to nothing. It is below next() and neither waiting nor consumed.
   void PutBack(const GroupId& group);
   // One that waits is passed over until Wake(). Checkpoints know nothing of it: after a restore it waits as all others.

@@ -21,7 +21,15 @@ absl::Status LeaseLimits::Validate() const {
 }
 
 const char* RevokeReasonName(RevokeReason reason) {
-  return reason == RevokeReason::kStalled ? "LEASE_STALLED" : "LEASE_TIMEOUT";
+  switch (reason) {
+    case RevokeReason::kStalled:
+      return "LEASE_STALLED";
+    case RevokeReason::kTimeout:
+      return "LEASE_TIMEOUT";
+    case RevokeReason::kSuperseded:
+      return "SUPERSEDED";
+  }
+  return "UNKNOWN";
 }
 
 std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now) {

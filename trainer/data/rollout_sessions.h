@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/trajectory.h"
+#include "trainer/data/rollout_pace.h"
 
 namespace syncopate::trainer {
 
@@ -30,8 +31,12 @@ struct LeaseTimes {
   absl::Time progressed = {};
 };
 
-enum class RevokeReason : uint8_t { kStalled, kTimeout };
-const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT"
+enum class RevokeReason : uint8_t {
+  kStalled,
+  kTimeout,
+  kSuperseded,  // the other attempt at the group was answered first: nobody's fault
+};
+const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT", "SUPERSEDED"
 
 // Why a lease must be taken back now, if it must. One that stalled counts as stalled, however old it is.
 std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now);
@@ -54,7 +59,7 @@ struct RolloutSession {
   MemberId member = {};
   PolicyVersion serving = {};   // as its last message said
   int64_t room = 0;             // samples it takes on beside those it has
-  int64_t leased = 0;           // training groups it works on
+  RolloutPace pace = {};        // of the training groups it works on
   int64_t accepted = 0;         // groups of this session that were accepted
   int64_t invalid = 0;          // answers of this session that were refused
   int64_t returned = 0;         // leases that it handed back
@@ -73,6 +78,7 @@ struct RolloutSession {
 struct IssuedLease {
   SessionId session = 0;
   Lease lease = {};
+  bool second = false;  // another attempt at the group is under way
 };
 
 struct Revocation {

@@ -13,8 +13,8 @@ namespace syncopate::trainer {
 
 namespace {
 
-// How often a waiter looks whether a lease has expired.
-constexpr absl::Duration kExpiryCheck = absl::Seconds(1);
+// How often a waiter looks whether a lease is late or has expired: neither is an event.
+constexpr absl::Duration kLeaseCheck = absl::Milliseconds(100);
 constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 
 }  // namespace
@@ -107,7 +107,7 @@ std::shared_ptr<RolloutSink> TrainingData::FindSinkLocked(SessionId session) con
 }
 
 void TrainingData::CollectLocked(Actions* actions) {
-  if (stopped_) return;
+  if (stopped_ || intake_closed_) return;
   const absl::Time now = parts_.clock->Now();
   for (const Revocation& one : desk_->ExpireLeases(now)) {
     actions->revocations.emplace_back(FindSinkLocked(one.session), one);
@@ -122,8 +122,9 @@ void TrainingData::CollectLocked(Actions* actions) {
 
 void TrainingData::Perform(Actions actions) {
   for (const DropRecord& drop : actions.drops) {
-    auto report = [](const absl::Status& status, uint64_t) {
-      if (!status.ok()) SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
+    auto report = [this, reason = drop.reason](const absl::Status& status, uint64_t sequence) {
+      if (status.ok()) return CountDrop(reason, sequence);
+      SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
     };
     // Nobody waits for these: a drop that is lost costs a prompt that is tried once more after a restart.
     absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(drop), report);
@@ -143,6 +144,14 @@ void TrainingData::Perform(Actions actions) {
                                 "this process was declared dead, or has opened "
                                 "another stream; connect again"));
   }
+}
+
+// Counted when the log has it, as the sums of a checkpoint are those of the log up to a record.
+void TrainingData::CountDrop(DropReason reason, uint64_t sequence) {
+  MutexLock lock(&mutex_);
+  sums_before_.counted_to = sequence;
+  if (reason == DropReason::kSkipped) ++sums_before_.skipped;
+  if (reason == DropReason::kFailed) ++sums_before_.failed;
 }
 
 // Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock,
@@ -183,9 +192,9 @@ absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
       return stopped_ || HasBatchLocked() || desk_->ledger().DataEnded() || !desk_->ledger().failure().ok() ||
              !parts_.prompts->failure().ok();
     };
-    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kLeaseCheck));
     if (met && !stopped_ && HasBatchLocked()) return absl::OkStatus();
-    if (met || left <= kExpiryCheck) return NoBatchLocked();
+    if (met || left <= kLeaseCheck) return NoBatchLocked();
   }
 }
 
@@ -255,7 +264,6 @@ TrainingSums TrainingData::SumsLocked() const {
   sums.dropped_stale += now.dropped_stale;
   sums.rolled_back += now.rolled_back;
   sums.trained += now.trained;
-  sums.skipped += now.skipped;
   sums.trained_samples += now.trained_samples;
   sums.supervised_tokens += now.supervised_tokens;
   sums.staleness.Merge(desk_->ledger().staleness());
@@ -323,7 +331,10 @@ void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
-    verdict = desk_->Submit(session, group, parts_.clock->Now());
+    if (!intake_closed_) verdict = desk_->Submit(session, group, parts_.clock->Now());
+    if (verdict.superseded.has_value()) {
+      actions.revocations.emplace_back(FindSinkLocked(verdict.superseded->session), *verdict.superseded);
+    }
     const bool waits = verdict.record.has_value() || verdict.result == Ledger::Result::kPending;
     if (waits) {
       waiting_acks_[lease].push_back(session);
@@ -404,9 +415,9 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
       return stopped_ || !evaluation.has_value() || evaluation->done() ||
              evaluation->IsOvertaken(desk_->ledger().sessions());
     };
-    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kExpiryCheck));
+    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kLeaseCheck));
     if (stopped_) return StoppedError();
-    if (!met && left > kExpiryCheck) continue;
+    if (!met && left > kLeaseCheck) continue;
     if (!met) {
       return Error(
           absl::StatusCode::kDeadlineExceeded, "EVALUATING",
@@ -431,6 +442,19 @@ bool TrainingData::EvaluationIsServed() const {
   return desk_->evaluation().has_value() && desk_->evaluation()->IsServed(desk_->ledger().sessions());
 }
 
+PolicyVersion TrainingData::NewestServed() const {
+  MutexLock lock(&mutex_);
+  return desk_->ledger().NewestServed();
+}
+
+void TrainingData::CloseIntake() {
+  {
+    MutexLock lock(&mutex_);
+    intake_closed_ = true;
+  }
+  log_->Stop();  // an answer that is on its way there is written, or refused
+}
+
 // -- Status
 
 TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, absl::Time now) const {
@@ -438,7 +462,7 @@ TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, ab
   return {.replica_id = session.member.replica_id,
           .incarnation = session.member.incarnation,
           .serving = session.serving,
-          .leased_groups = session.leased,
+          .leased_groups = session.pace.open(),
           .credits = session.room / options_.ledger.samples,
           .accepted_groups = session.accepted,
           .invalid_groups = session.invalid,

@@ -139,6 +139,11 @@ class TrainingData {
   absl::StatusOr<EvaluationResult> WaitForEvaluation(absl::Time deadline);
   // An evaluation is under way, and somebody serves its version.
   bool EvaluationIsServed() const;
+  // The newest published version that a rollouter serves; none if there is no such rollouter.
+  PolicyVersion NewestServed() const;
+  // No lease goes out and no answer is accepted from now on: what the log holds when this returns is all of the run's.
+  // Answers are told that their lease has expired; streams stay. Idempotent; blocks for the disk.
+  void CloseIntake();
 
   // -- Rollouters. Calls for a session that is over do nothing.
   // FAILED_PRECONDITION (reason RUN_MISMATCH) if the rollouter belongs to another run, INVALID_ARGUMENT (reason
@@ -198,6 +203,7 @@ class TrainingData {
   // For waiters: nobody else may have anything to say.
   void ReviewLeases();
 
+  void CountDrop(DropReason reason, uint64_t sequence) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence);
   bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -209,7 +215,8 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<LeaseDesk> desk_ ABSL_GUARDED_BY(mutex_);  // set once by Open
-  // Of earlier lives; but counted_to is that of what the ledger has counted since as well.
+  // Of earlier lives; but counted_to is that of what the ledger has counted since as well, and what was skipped or given
+  // up is counted here alone.
   TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
   int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
@@ -220,6 +227,7 @@ class TrainingData {
   // A take that the disk refused; its groups are taken, but not yet durably.
   std::optional<Ledger::Take> refused_take_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool intake_closed_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<TrajectoryLog> log_;  // set once by Open; last, so that its thread ends first
 };

@@ -13,6 +13,11 @@ constexpr absl::Duration kNoteworthyStall = absl::Seconds(3);
 
 // A lease that stands still ends the wait by itself.
 void AddStall(const WaitView::HeldLease& lease, absl::Duration limit, Explanation* explanation) {
+  if (!lease.second.empty()) {
+    absl::StrAppend(&explanation->detail, ", asked of ", lease.second, " too");
+    absl::StrAppend(&explanation->unblocked_by, " or ", lease.second);
+    return;
+  }
   if (!lease.under_way || lease.still < kNoteworthyStall) return;
   absl::StrAppendFormat(&explanation->detail, ", no further for %.1f s", absl::ToDoubleSeconds(lease.still));
   absl::StrAppendFormat(&explanation->unblocked_by, "; if it comes no further, it is leased to another in %.1f s",

@@ -17,6 +17,7 @@ struct WaitView {
   struct HeldLease {
     GroupId group;
     std::string rollouter;      // replica_id; "" if it has left
+    std::string second = "";    // of the one that has a second attempt at it; "" without one
     bool under_way = true;      // false: answered, on its way to the log
     absl::Duration age = {};    // since it was issued
     absl::Duration still = {};  // since it came further

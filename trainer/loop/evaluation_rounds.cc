@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/reasons.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
@@ -42,21 +42,48 @@ void EvaluationRounds::Start(const PolicyVersion& version) {
   if (under_way_ && parts_.data->EvaluationIsServed()) {
     SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version.ToString(),
                   evaluated_.ToString());
-    missed_ = true;
+    LoseMissed();
+    missed_ = version;
     return;
   }
-  Begin(version);
+  Begin(version, /*is_due=*/true);
 }
 
-void EvaluationRounds::Begin(const PolicyVersion& version) {
+void EvaluationRounds::Begin(const PolicyVersion& version, bool is_due) {
+  if (under_way_ && is_due_)
+    Lose(evaluated_, absl::StrCat("nobody serves it; that of ", version.ToString(), " is due"));
   parts_.data->StartEvaluation(version);
   evaluated_ = version;
   under_way_ = true;
-  missed_ = false;
+  is_due_ = is_due;
+  owed_ = false;
 }
 
-void EvaluationRounds::Collect(absl::Time deadline, const PolicyVersion& published) {
-  if (!under_way_) return;
+void EvaluationRounds::Lose(const PolicyVersion& version, const std::string& why) {
+  SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", version.ToString(), why);
+  parts_.observer->RecordLostEvaluation(version);
+}
+
+void EvaluationRounds::LoseMissed() {
+  if (!missed_.has_value()) return;
+  Lose(*missed_, "another was under way while it was served");
+  missed_.reset();
+}
+
+// Of what is served, not of what is published: a wire that loses most syncs would let rollouters go past each newest
+// version before they have served it.
+void EvaluationRounds::MakeUp() {
+  if ((!owed_ && !missed_.has_value()) || finishing_) return;
+  const PolicyVersion served = parts_.data->NewestServed();
+  if (served <= evaluated_) return;  // until a sync gets through
+  const bool is_due = missed_ == served;
+  if (is_due) missed_.reset();
+  LoseMissed();
+  Begin(served, is_due);
+}
+
+void EvaluationRounds::Collect(absl::Time deadline) {
+  if (!under_way_) return MakeUp();
   const absl::Time begin = Now();
   absl::StatusOr<EvaluationResult> result = parts_.data->WaitForEvaluation(deadline);
   parts_.phases->Add(LoopPhase::kEvaluate, Now() - begin);
@@ -65,10 +92,10 @@ void EvaluationRounds::Collect(absl::Time deadline, const PolicyVersion& publish
   if (result.ok()) {
     Report(*result);
   } else {
-    SYNCOPATE_LOG(kWarning, "the evaluation of %s is lost: %s", evaluated_.ToString(), result.status().ToString());
+    if (is_due_) Lose(evaluated_, std::string(result.status().message()));
+    owed_ = true;
   }
-  const bool again = missed_ || ErrorReason(result.status()) == reason::kOvertaken;
-  if (again && published > evaluated_) Begin(published);
+  MakeUp();
 }
 
 EvaluationReport::Sample EvaluationRounds::ShownSample(const EvaluationResult::Sample& sample) const {
@@ -109,19 +136,22 @@ void EvaluationRounds::Report(const EvaluationResult& result) {
 
 void EvaluationRounds::Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience) {
   const absl::Time deadline = Now() + patience;
-  if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline, published);
-  if (evaluated_ != version && published == version) Begin(version);
-  AwaitEnd(deadline, published);
+  finishing_ = true;  // the last one makes up for all
+  if (missed_ == version) missed_.reset();
+  LoseMissed();
+  if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline);
+  if (evaluated_ != version && published == version) Begin(version, /*is_due=*/true);
+  AwaitEnd(deadline);
   // A sync that fails is tried again, and given up by who watches over syncs: then this loop is told to stop.
   while (under_way_ && parts_.syncs_fail && parts_.syncs_fail() && !parts_.control->stop_requested()) {
-    AwaitEnd(Now() + patience, published);
+    AwaitEnd(Now() + patience);
   }
-  if (under_way_) SYNCOPATE_LOG(kWarning, "the last evaluation did not end in time");
+  if (under_way_ && is_due_) Lose(evaluated_, "it did not end in time");
 }
 
-void EvaluationRounds::AwaitEnd(absl::Time deadline, const PolicyVersion& published) {
+void EvaluationRounds::AwaitEnd(absl::Time deadline) {
   while (under_way_ && Now() < deadline && !parts_.control->stop_requested()) {
-    Collect(std::min(deadline, Now() + kPoll), published);
+    Collect(std::min(deadline, Now() + kPoll));
   }
 }
 

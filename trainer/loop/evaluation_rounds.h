@@ -1,6 +1,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "absl/time/time.h"
 #include "base/policy_version.h"
@@ -17,9 +19,11 @@ namespace syncopate::trainer {
 // The evaluations of a run, one at a time, answered while training goes on. Of the step thread.
 //
 //   none --Start--> under way --answered--> reported, none
-//                       |-------overtaken (every rollouter has gone on)--> that of the newest published version
+//                       |-------nobody serves its version any more--> lost, none
 //
-// One that is due while another is under way is made when that is over, of the version that is the newest then.
+// One that is due while another is under way is made when that is over, and one that was lost is made up for: both at
+// once, of the newest version that rollouters serve then. An evaluation that is due and not made for its own version is
+// lost: it is counted, whatever is made in its place.
 class EvaluationRounds {
  public:
   // All borrowed; they must outlive this.
@@ -41,22 +45,28 @@ class EvaluationRounds {
   bool under_way() const { return under_way_; }
   const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
 
-  // Reports the one under way if it is over by `deadline`. `published` is the newest version that can be evaluated.
-  void Collect(absl::Time deadline, const PolicyVersion& published);
+  // Reports the one under way if it is over by `deadline`, and begins what is to be made up for.
+  void Collect(absl::Time deadline);
   // The end of the run: that of `version` is made and awaited if it is published. `patience` for each, and longer while
   // syncs fail; or until somebody wants the run to stop.
   void Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience);
 
  private:
-  void Begin(const PolicyVersion& version);
+  void Begin(const PolicyVersion& version, bool is_due);
+  void MakeUp();
+  void Lose(const PolicyVersion& version, const std::string& why);
+  void LoseMissed();
   void Report(const EvaluationResult& result);
   EvaluationReport::Sample ShownSample(const EvaluationResult::Sample& sample) const;
-  void AwaitEnd(absl::Time deadline, const PolicyVersion& published);
+  void AwaitEnd(absl::Time deadline);
 
   const Parts parts_;
   PolicyVersion evaluated_;  // the last one that was started
   bool under_way_ = false;
-  bool missed_ = false;  // one was due while another was answered
+  bool is_due_ = false;                  // the one under way is not made in another's place
+  bool owed_ = false;                    // one is to be made as soon as a version is served that was not evaluated
+  std::optional<PolicyVersion> missed_;  // one was due while another was answered
+  bool finishing_ = false;
 };
 
 }  // namespace syncopate::trainer

@@ -14,6 +14,7 @@ void Raise(const std::optional<double>& figure, std::optional<double>* best) {
 }  // namespace
 
 void RunFigures::AddEvaluation(double reward_mean, const std::optional<double>& exact) {
+  ++evaluations_made;
   Raise(reward_mean, &best_reward);
   last_reward = reward_mean;
   Raise(exact, &best_exact);
@@ -35,7 +36,10 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures
   sums.figures.saved_checkpoints += figures.saved_checkpoints;
   sums.figures.failed_checkpoints += figures.failed_checkpoints;
   sums.reissued += data.groups.reissued;
-  sums.failed += data.groups.failed;
+  sums.figures.evaluations_made += figures.evaluations_made;
+  sums.figures.evaluations_lost += figures.evaluations_lost;
+  sums.failed_attempts += data.groups.failed_attempts;
+  sums.superseded += data.groups.superseded;
   sums.duplicate += data.groups.duplicate;
   sums.expired += data.groups.expired;
   for (const auto& [reason, count] : data.leases.invalid) sums.invalid[reason] += count;

@@ -19,6 +19,8 @@ struct RunFigures {
   std::optional<double> best_reward = std::nullopt, last_reward = std::nullopt;
   std::optional<double> best_exact = std::nullopt, last_exact = std::nullopt;
   int64_t saved_checkpoints = 0, failed_checkpoints = 0;
+  int64_t evaluations_made = 0;
+  int64_t evaluations_lost = 0;  // due, and not made of their version
 
   void AddEvaluation(double reward_mean, const std::optional<double>& exact);
 };
@@ -29,7 +31,8 @@ struct FlowSums {
   double wall_seconds = 0;
   RunFigures figures = {};
   int64_t reissued = 0;
-  int64_t failed = 0;
+  int64_t failed_attempts = 0;
+  int64_t superseded = 0;
   int64_t duplicate = 0;
   int64_t expired = 0;
   std::map<std::string, int64_t> invalid = {};  // by reason

@@ -78,6 +78,8 @@ class RunObserver {
   virtual ~RunObserver() = default;
   virtual void RecordStep(const StepReport& report) = 0;
   virtual void RecordEvaluation(const EvaluationReport& report) = 0;
+  // One was due and was not made: nobody served its version long enough.
+  virtual void RecordLostEvaluation(const PolicyVersion& version) = 0;
   // `digest` is that of the staged weights: two versions that share it hold the same bits.
   virtual void RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) = 0;
   // A checkpoint was saved, or why not; the run goes on unless the error is said to end it.

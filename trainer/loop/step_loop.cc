@@ -82,7 +82,7 @@ absl::Status StepLoop::MakeSteps() {
       StartEvaluationIfDue();
     }
     // Results that are there; it waits for none.
-    evaluations_.Collect(absl::InfinitePast(), publisher_.published());
+    evaluations_.Collect(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
     phases_.AddRest(Now());
   }

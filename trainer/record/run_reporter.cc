@@ -225,6 +225,11 @@ void RunReporter::CountCheckpoint(bool saved) {
   ++(saved ? figures_.saved_checkpoints : figures_.failed_checkpoints);
 }
 
+void RunReporter::CountLostEvaluation() {
+  MutexLock lock(&mutex_);
+  ++figures_.evaluations_lost;
+}
+
 void RunReporter::WriteLine(int64_t step, json line) {
   line["unix_seconds"] = clock_->UnixSeconds();
   // Tokens that are no text cannot make a report fail: bytes that are not UTF-8 are replaced.

@@ -49,6 +49,7 @@ class RunReporter {
   void RecordStep(const StepReport& report, const StepFigures& figures);
   void RecordEvaluation(const EvaluationReport& report);
   void CountCheckpoint(bool saved);
+  void CountLostEvaluation();  // in figures(); no line
 
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
   // after which at most the call under way goes on.

@@ -26,18 +26,20 @@ json SyncSummary(const synchronizer::SyncTally& syncs) {
 
 json GroupSummary(const TrainingSums& groups, const FlowSums& flow) {
   // Whatever came as an answer: it was either accepted, or it failed, came twice or came too late.
-  return {{"generated", groups.accepted + flow.failed + flow.duplicate + flow.expired},
+  return {{"generated", groups.accepted + flow.failed_attempts + flow.duplicate + flow.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},
           {"dropped",
            {{"stale", groups.dropped_stale},
             {"filtered", groups.filtered},
-            {"failed", flow.failed},
+            {"failed", groups.failed},
             {"expired", flow.expired},
             {"rolled_back", groups.rolled_back},
             {"skipped", groups.skipped}}},
           {"duplicate", flow.duplicate},
           {"invalid", json(flow.invalid)},
+          {"failed_attempts", flow.failed_attempts},
+          {"superseded", flow.superseded},
           {"reissued", flow.reissued}};
 }
 
@@ -96,6 +98,7 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
         {"failed", evaluations.failed_checkpoints},
         {"best", input.best_checkpoint.empty() ? json() : json(input.best_checkpoint)},
         {"best_reward", input.best_checkpoint.empty() ? json() : json(input.best_checkpoint_reward)}}},
+      {"evaluations", {{"made", evaluations.evaluations_made}, {"lost", evaluations.evaluations_lost}}},
       {"syncs", SyncSummary(witnesses.syncs)},
       {"pause_ms",
        {{"p50", absl::ToDoubleMilliseconds(pause.Quantile(0.5))}, {"max", absl::ToDoubleMilliseconds(pause.longest)}}},

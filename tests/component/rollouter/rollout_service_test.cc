@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <limits>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "services/rpc/status.h"
 #include "tests/component/rollouter/rollout_service_fixture.h"
 
@@ -265,6 +268,26 @@ TEST_F(RolloutServiceTest, AbortsOneRequestByNameOrAll) {
   EXPECT_TRUE(second->reader->Finish().ok());
   EXPECT_EQ(Call(&Stub::Abort, abort).value().aborted(), 0);
   EXPECT_EQ(Call(&Stub::Abort, v1::AbortRequest()).value().aborted(), 2);
+}
+
+TEST_F(RolloutServiceTest, AnAbortEndsASequenceWithinFiftyMilliseconds) {
+  InstallTinyWeights(*engine_, {1, 0});
+  std::vector<double> milliseconds;
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    auto running = StartLong(name);
+    v1::AbortRequest abort;
+    abort.set_request_id(name);
+    const absl::Time begin = absl::Now();
+    EXPECT_EQ(Call(&Stub::Abort, abort).value().aborted(), 1);
+    while (running->reader->Read(&running->last)) {
+    }
+    milliseconds.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+    EXPECT_EQ(running->last.finish(), v1::FINISH_REASON_ABORTED);
+    EXPECT_TRUE(running->reader->Finish().ok());
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  RecordProperty("median_ms", absl::StrFormat("%.2f", milliseconds[2]));
+  EXPECT_LE(milliseconds[2], 50);
 }
 
 TEST_F(RolloutServiceTest, EndsGenerationWhenItsClientGoesAway) {

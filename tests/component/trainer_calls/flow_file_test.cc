@@ -26,9 +26,12 @@ trainer::FlowSums Sums(double wall_seconds) {
                                      .best_exact = 0.9,
                                      .last_exact = 0.8,
                                      .saved_checkpoints = 12,
-                                     .failed_checkpoints = 2},
+                                     .failed_checkpoints = 2,
+                                     .evaluations_made = 14,
+                                     .evaluations_lost = 13},
                          .reissued = 3,
-                         .failed = 4,
+                         .failed_attempts = 4,
+                         .superseded = 8,
                          .duplicate = 5,
                          .expired = 6,
                          .invalid = {{"BAD_LOGPROB", 7}}};
@@ -62,7 +65,10 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
   EXPECT_EQ(read.figures.last_exact, 0.8);
   EXPECT_EQ(read.figures.saved_checkpoints, 12);
   EXPECT_EQ(read.figures.failed_checkpoints, 2);
-  EXPECT_EQ(read.reissued + read.failed + read.duplicate + read.expired, 3 + 4 + 5 + 6);
+  EXPECT_EQ(read.figures.evaluations_made, 14);
+  EXPECT_EQ(read.figures.evaluations_lost, 13);
+  EXPECT_EQ(read.superseded, 8);
+  EXPECT_EQ(read.reissued + read.failed_attempts + read.duplicate + read.expired, 3 + 4 + 5 + 6);
   EXPECT_EQ(read.invalid.at("BAD_LOGPROB"), 7);
   ASSERT_EQ(read.roster.entries().size(), 1u);
   EXPECT_EQ(read.roster.entries()[0].member.incarnation, "a");

@@ -80,8 +80,12 @@ TEST(RunSummaryTest, IsOfTheWholeRun) {
   trainer::SummaryInput input{.status = "stopped"};
   input.data.version = {3, 70};
   input.data.groups = {.accepted = 1, .trained = 1};  // of the last life
-  input.data.sums = {.accepted = 90, .trained = 80, .staleness = {.tokens = {300, 100}, .groups = 80}};
-  input.flow = {.wall_seconds = 60, .figures = {.step_seconds = 40, .wait_seconds = 10}, .reissued = 5, .failed = 4};
+  input.data.sums = {.accepted = 90, .trained = 80, .failed = 2, .staleness = {.tokens = {300, 100}, .groups = 80}};
+  input.flow = {.wall_seconds = 60,
+                .figures = {.step_seconds = 40, .wait_seconds = 10, .evaluations_made = 3, .evaluations_lost = 1},
+                .reissued = 5,
+                .failed_attempts = 4,
+                .superseded = 6};
   const json summary = trainer::MakeSummary(input, {});
   EXPECT_EQ(summary["steps"], 70);
   EXPECT_EQ(summary["wall_seconds"], 60);
@@ -89,6 +93,11 @@ TEST(RunSummaryTest, IsOfTheWholeRun) {
   EXPECT_EQ(summary["groups"]["trained"], 80);
   EXPECT_EQ(summary["groups"]["generated"], 94);
   EXPECT_EQ(summary["groups"]["reissued"], 5);
+  EXPECT_EQ(summary["groups"]["dropped"]["failed"], 2) << "groups, and not attempts";
+  EXPECT_EQ(summary["groups"]["failed_attempts"], 4);
+  EXPECT_EQ(summary["groups"]["superseded"], 6);
+  EXPECT_EQ(summary["evaluations"]["made"], 3);
+  EXPECT_EQ(summary["evaluations"]["lost"], 1);
   EXPECT_EQ(summary["tokens"]["trained"], 400);
   EXPECT_EQ(summary["staleness"]["mean"], 0.25);
   EXPECT_EQ(summary["idle"]["trainer"], 0.25);

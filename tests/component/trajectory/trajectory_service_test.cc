@@ -304,7 +304,7 @@ TEST_F(TrajectoryServiceTest, ReturnedLeaseGoesToAnother) {
   draining->Credits(0, version_);
   auto other = Join("r1", 1);
   EXPECT_EQ(other->WaitForLease(0)->id, (LeaseId{lease->id.group, 2}));
-  EXPECT_EQ(data_->GetStatus().groups.failed, 0);
+  EXPECT_EQ(data_->GetStatus().groups.failed_attempts, 0);
 }
 
 TEST_F(TrajectoryServiceTest, FullDiskRefusesTheGroupAndTakesItWhenThereIsRoom) {

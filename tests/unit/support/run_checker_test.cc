@@ -228,12 +228,54 @@ TEST_F(RunCheckerTest, CatchesStepsThatMetricsAndLogTellDifferently) {
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("no take"))));
 }
 
+TEST_F(RunCheckerTest, ALifeThatMadeNoStepMayHaveAcknowledgedMoreThanTheSummaryCounts) {
+  Accept(Lease(5), {2, 1});
+  EXPECT_THAT(Violations(), IsEmpty());
+  history_.summary->acked = 7;
+  EXPECT_THAT(Violations(), ElementsAre(HasSubstr("I15")));
+}
+
+TEST_F(RunCheckerTest, CatchesAGroupThatASecondAttemptAnsweredWithOlderWeightsThanItWasAdmittedFor) {
+  history_.summary.reset();
+  history_.log.push_back(
+      AcceptedRecord{{1, 2}, std::make_shared<const TrajectoryGroup>(AnswerTo(Lease(5, 2), {1, 2}))});
+  EXPECT_THAT(Violations(), IsEmpty());
+  history_.log.push_back(
+      AcceptedRecord{{1, 2}, std::make_shared<const TrajectoryGroup>(AnswerTo(Lease(6, 2), {1, 1}))});
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I4"), HasSubstr("was admitted for e1-s2"))));
+}
+
+TEST_F(RunCheckerTest, CatchesAGroupThatIsTrainedLaterThanItWasAdmittedForThoughItsTokensAreFresh) {
+  history_.summary.reset();
+  history_.steps.clear();
+  for (int64_t step = 3; step <= 7; ++step) {
+    for (const int64_t i : {0, 1}) Accept(Lease(2 * step + i), {1, step - 1});
+  }
+  // Admitted for step 1, answered by a second attempt with the weights of step 6, and taken by step 7.
+  history_.log.push_back(
+      AcceptedRecord{{1, 1}, std::make_shared<const TrajectoryGroup>(AnswerTo(Lease(20, 2), {1, 6}))});
+  for (int64_t step = 3; step <= 6; ++step) Take({1, step}, {Lease(2 * step), Lease(2 * step + 1)});
+  Take({1, 7}, {Lease(14), Lease(20, 2)});
+  EXPECT_THAT(Violations(), ::testing::Contains(AllOf(HasSubstr("I4"), HasSubstr("trained too late, by step 7"))));
+}
+
 TEST_F(RunCheckerTest, CatchesASummaryThatCountsOtherwise) {
   history_.summary->trained = 6;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("summary.json"))));
   history_.summary->trained = 4;
   history_.summary->trained_tokens = 15;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("15 tokens"))));
+  history_.summary->trained_tokens = 16;
+  history_.summary->acked = 4;
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("4 acknowledged groups, the log 5"))));
+  history_.summary->acked = 5;
+  Drop(Lease(9), DropReason::kFailed);  // given up, and never acknowledged
+  EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("0 groups that were given up, the log 1"))));
+  history_.summary->failed = 1;
+  Drop(Lease(10), DropReason::kFiltered);
+  history_.summary->acked = 6;
+  EXPECT_THAT(Violations(), IsEmpty());
+  history_.summary->trained_tokens = 15;
   history_.summary->steps = 1;  // of an earlier life than the killed one that made step 2
   EXPECT_THAT(Violations(), IsEmpty());
 }

@@ -35,6 +35,18 @@ struct TrustsTheStalled : GroupLedger {
   bool IsHeldBack(const RolloutSession&, absl::Time) const override { return false; }
 };
 
+// Puts a prompt back as soon as one of two attempts at it is lost.
+struct PutsBackTooEarly : GroupLedger {
+  using GroupLedger::GroupLedger;
+  bool MayPutBack(size_t) const override { return true; }
+};
+
+// Gives the second attempt to whoever has room.
+struct TakesOverWithOlderWeights : GroupLedger {
+  using GroupLedger::GroupLedger;
+  bool MayTakeOver(const RolloutSession&, const PolicyVersion&) const override { return true; }
+};
+
 struct Totals {
   int64_t deadlocks = 0, violations = 0, bound_reached = 0, old_attempts = 0, errors = 0;
   SimulationOutcome sums;
@@ -64,6 +76,9 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
     totals.sums.invalid += outcome.invalid;
     totals.sums.fenced += outcome.fenced;
     totals.sums.filtered += outcome.filtered;
+    totals.sums.second_attempts += outcome.second_attempts;
+    totals.sums.superseded += outcome.superseded;
+    totals.sums.answered_by_second += outcome.answered_by_second;
   }
   return totals;
 }
@@ -87,6 +102,10 @@ TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
   EXPECT_GT(totals.sums.invalid, 100 / kOneRunIn);
   EXPECT_GT(totals.sums.fenced, 10 / kOneRunIn);
   EXPECT_GT(totals.sums.filtered, 100 / kOneRunIn);
+  EXPECT_GT(totals.sums.second_attempts, 400 / kOneRunIn);
+  EXPECT_GT(totals.sums.superseded, 200 / kOneRunIn);
+  EXPECT_GT(totals.sums.answered_by_second, 100 / kOneRunIn);
+  EXPECT_LT(totals.sums.answered_by_second, totals.sums.superseded) << "the first attempt may win, too";
 }
 
 TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndRestores) {
@@ -115,6 +134,14 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatLeasesToTheStalled) {
   EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<TrustsTheStalled>()).errors, 10);
 }
 
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatPutsAPromptBackWhileAnotherAttemptLives) {
+  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<PutsBackTooEarly>()).errors, 10);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesASecondAttemptByOlderWeights) {
+  EXPECT_GT(SimulateMany(100, {}, MakeLedgerOf<TakesOverWithOlderWeights>()).errors, 5);
+}
+
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
   for (uint64_t seed : {3, 4, 5}) {
     SimulationOutcome a = Simulate({.seed = seed}, MakeLedgerOf<>());
@@ -124,6 +151,7 @@ TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
     EXPECT_EQ(a.reissued, b.reissued);
     EXPECT_EQ(a.stalled, b.stalled);
     EXPECT_EQ(a.expired, b.expired);
+    EXPECT_EQ(a.second_attempts, b.second_attempts);
   }
 }
 

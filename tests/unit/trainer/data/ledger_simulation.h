@@ -10,7 +10,7 @@
 
 namespace syncopate::trainer {
 
-// A seeded world in virtual time round a GroupLedger: rollouters that lag, die, lose their stream, hang, stall, are
+// A seeded world in virtual time round a GroupLedger: rollouters that lag, are slow, die, lose their stream, hang, stall, are
 // paused, answer twice, answer late and answer nonsense; a log that makes records durable after a while, or refuses
 // them; a trainer that crashes, restores from its newest or second newest checkpoint and the log, and replays. It keeps
 // its own book and says what the ledger got wrong.
@@ -19,7 +19,7 @@ struct SimulationOutcome {
   int64_t worst_staleness = 0;
   int64_t bound = 0;
   int64_t restores = 0, replays = 0, reissued = 0, stalled = 0, timed_out = 0, duplicates = 0, expired = 0, invalid = 0,
-          fenced = 0, filtered = 0;
+          fenced = 0, filtered = 0, second_attempts = 0, superseded = 0, answered_by_second = 0;
   int64_t accepted_old_attempts = 0;
   bool deadlock = false;
   std::vector<std::string> errors;  // broken promises, a sentence each

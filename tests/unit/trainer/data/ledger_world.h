@@ -30,6 +30,7 @@ class LedgerWorld {
 
   struct Rollouter {
     int64_t life = 0;       // rises when it is killed
+    double slowness = 1;    // how many times longer than usual its answers take
     SessionId session = 0;  // 0: not connected
     PolicyVersion serving;
     std::map<LeaseId, Lease> running;
@@ -94,6 +95,9 @@ class LedgerWorld {
   // The book.
   void Forget(const LeaseId& lease, SessionId holder);
   void CheckIssued(const IssuedLease& issued);
+  void CheckSecond(const IssuedLease& issued);
+  void CheckLiveAreOutstanding();
+  void CheckAccepted(SessionId session, const LeaseId& lease, const GroupLedger::Verdict& verdict);
   void CheckRevoked(const Revocation& revoked);
   void CheckNoneStalls();
   // The session says something of a lease, and has it no longer.
@@ -121,6 +125,7 @@ class LedgerWorld {
 
   GroupLedger::Options options_;
   std::unique_ptr<PromptSource> prompts_;
+  double usual_ = 1;  // time of a group
   double sigma_ = 1, lag_ = 0, step_time_ = 0.25, log_time_ = 0.01, equal_rewards_ = 0, trouble_ = 0, crash_ = 0;
   int64_t capacity_ = 4, checkpoint_every_ = 5;
 
@@ -135,7 +140,13 @@ class LedgerWorld {
   std::vector<Checkpoint> checkpoints_;
   double last_progress_ = 0;
 
-  std::map<GroupId, std::pair<int32_t, SessionId>> issued_;  // newest attempt and its holder; gone when that is lost
+  // Attempts that live, and their holders.
+  struct Live {
+    PolicyVersion admitted;
+    std::map<int32_t, SessionId> attempts;
+  };
+  std::map<GroupId, Live> live_;  // of groups that are leased
+  std::map<GroupId, int32_t> last_attempts_;
   // Leases out, since when and when something was heard of them.
   struct Out {
     SessionId holder = 0;

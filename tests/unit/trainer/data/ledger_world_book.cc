@@ -7,8 +7,12 @@
 namespace syncopate::trainer {
 
 void LedgerWorld::Forget(const LeaseId& lease, SessionId holder) {
-  auto found = issued_.find(lease.group);
-  if (found != issued_.end() && found->second == std::make_pair(lease.attempt, holder)) issued_.erase(found);
+  auto found = live_.find(lease.group);
+  if (found == live_.end()) return;
+  auto attempt = found->second.attempts.find(lease.attempt);
+  if (attempt == found->second.attempts.end() || attempt->second != holder) return;
+  found->second.attempts.erase(attempt);
+  if (found->second.attempts.empty()) live_.erase(found);
 }
 
 void LedgerWorld::Hears(SessionId session, const LeaseId& lease) {
@@ -20,7 +24,47 @@ void LedgerWorld::Hears(SessionId session, const LeaseId& lease) {
 
 void LedgerWorld::CheckIssued(const IssuedLease& issued) {
   if (owes_.contains(issued.session)) Wrong("leased to a rollouter that has stalled and not moved since");
-  out_[issued.lease.id] = {issued.session, now_, now_};
+  const LeaseId id = issued.lease.id;
+  int32_t& last = last_attempts_[id.group];
+  if (id.attempt <= last) Wrong(absl::StrCat("issued attempt ", id.attempt, " after attempt ", last));
+  last = id.attempt;
+  if (issued.second || live_.contains(id.group)) {
+    CheckSecond(issued);
+  } else {
+    live_[id.group].admitted = issued.lease.version;
+  }
+  live_[id.group].attempts[id.attempt] = issued.session;
+  out_[id] = {issued.session, now_, now_};
+}
+
+// A second attempt beside one that lives: when, where, and what stays that of the first.
+void LedgerWorld::CheckSecond(const IssuedLease& issued) {
+  ++outcome_.second_attempts;
+  const GroupId group = issued.lease.id.group;
+  const std::string name = absl::StrCat("a second attempt at ", group.ToString());
+  const Live& live = live_[group];
+  if (!issued.second || live.attempts.size() != 1) Wrong(absl::StrCat(name, " beside ", live.attempts.size()));
+  for (const auto& [attempt, session] : live.attempts) {
+    if (session == issued.session) Wrong(absl::StrCat(name, " by the session that has the first"));
+  }
+  if (issued.lease.version != live.admitted) Wrong(absl::StrCat(name, " is said to be admitted for another version"));
+  for (const Rollouter& rollouter : rollouters_) {
+    if (rollouter.session != issued.session) continue;
+    const PolicyVersion serving = ledger_->sessions().Find(issued.session)->serving;
+    if (serving < live.admitted) Wrong(absl::StrCat(name, " by one that serves older weights"));
+  }
+  if (ledger_->in_step() || ledger_->HasBatch()) Wrong(absl::StrCat(name, " though the trainer does not wait"));
+  double oldest = now_;
+  for (const auto& [lease, out] : out_) oldest = std::min(oldest, out.issued);
+  if (now_ - oldest < 1) Wrong(absl::StrCat(name, " though no lease is old"));
+}
+
+// No group is put back, given up or released while an attempt at it lives.
+void LedgerWorld::CheckLiveAreOutstanding() {
+  for (const auto& [group, live] : live_) {
+    if (ledger_->gate().IsOutstanding(group)) continue;
+    Wrong(absl::StrCat(group.ToString(), " is over, though an attempt at it lives"));
+  }
 }
 
 void LedgerWorld::CheckRevoked(const Revocation& revoked) {
@@ -28,6 +72,10 @@ void LedgerWorld::CheckRevoked(const Revocation& revoked) {
   auto out = out_.find(revoked.lease);
   if (out == out_.end()) {
     Wrong(absl::StrCat("took back ", name, ", which nobody holds"));
+    return;
+  }
+  if (revoked.reason == RevokeReason::kSuperseded) {
+    out_.erase(out);
     return;
   }
   const bool stalled = revoked.reason == RevokeReason::kStalled;
@@ -51,15 +99,38 @@ void LedgerWorld::CheckVerdict(SessionId session, const SharedGroup& group, cons
   const LeaseId lease = group->lease;
   outcome_.invalid += verdict.result == Result::kInvalid;
   outcome_.fenced += verdict.result == Result::kFenced;
+  auto live = live_.find(lease.group);
+  const bool lives = live != live_.end() && live->second.attempts.contains(lease.attempt) &&
+                     live->second.attempts.at(lease.attempt) == session;
+  if (lives && (verdict.result == Result::kExpired || verdict.result == Result::kPending)) {
+    Wrong(absl::StrCat("refused the answer of an attempt at ", lease.group.ToString(), " that lives"));
+  }
   if (verdict.result == Result::kAccepted) {
-    auto found = issued_.find(lease.group);
-    if (found == issued_.end() || found->second != std::make_pair(lease.attempt, session)) {
-      ++outcome_.accepted_old_attempts;
-    }
+    outcome_.accepted_old_attempts += lives ? 0 : 1;
+    if (lives) CheckAccepted(session, lease, verdict);
+    live_.erase(lease.group);
     if (static_cast<int32_t>(group->samples.size()) != options_.samples) Wrong("accepted a group that is not whole");
   }
   if (verdict.result == Result::kAlreadyAccepted && !WasAccepted(lease)) {
     Wrong(absl::StrCat("called ", lease.group.ToString(), " accepted, which it is not"));
+  }
+}
+
+// The one attempt goes to the log under the version that the group was admitted for; the other is revoked.
+void LedgerWorld::CheckAccepted(SessionId session, const LeaseId& lease, const GroupLedger::Verdict& verdict) {
+  const Live& live = live_.at(lease.group);
+  const auto* record = std::get_if<AcceptedRecord>(&*verdict.record);
+  if (record != nullptr && record->admitted != live.admitted) Wrong("logged another version than was admitted");
+  if (verdict.superseded.has_value() != (live.attempts.size() == 2))
+    Wrong("revoked another number of attempts than lived");
+  if (!verdict.superseded.has_value()) return;
+  ++outcome_.superseded;
+  const LeaseId& other = verdict.superseded->lease;
+  outcome_.answered_by_second += lease.attempt > other.attempt;
+  const auto found = live.attempts.find(other.attempt);
+  if (other == lease || other.group != lease.group || found == live.attempts.end() ||
+      found->second != verdict.superseded->session || found->second == session) {
+    Wrong("revoked another attempt than the one that lived beside");
   }
 }
 

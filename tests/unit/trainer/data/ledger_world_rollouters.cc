@@ -1,4 +1,4 @@
-// Rollouters that lag, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
+// Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
 
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
@@ -23,7 +23,10 @@ void LedgerWorld::Break(size_t r) {
   if (rollouter.session != 0 && ledger_ != nullptr) {
     const SessionId lost = rollouter.session;
     ledger_->Disconnect(lost);
-    std::erase_if(issued_, [&](const auto& entry) { return entry.second.second == lost; });
+    for (auto& [group, live] : live_) {
+      std::erase_if(live.attempts, [&](const auto& attempt) { return attempt.second == lost; });
+    }
+    std::erase_if(live_, [](const auto& entry) { return entry.second.attempts.empty(); });
     std::erase_if(out_, [&](const auto& entry) { return entry.second.holder == lost; });
     owes_.erase(lost);
   }
@@ -95,7 +98,8 @@ void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
     rollouter.hung.insert(lease.id);
     return;
   }
-  double time = std::min(std::lognormal_distribution<double>(0, sigma_)(random_), 20.0);
+  const double time =
+      usual_ * rollouter.slowness * std::min(std::lognormal_distribution<double>(0, sigma_)(random_), 20.0);
   After(time, [this, r, life = rollouter.life, id = lease.id, first = rollouter.serving] {
     if (life == rollouters_[r].life) FinishLease(r, id, first);
   });
@@ -180,6 +184,7 @@ void LedgerWorld::Deliver(size_t r, SessionId session, const SharedGroup& group)
     Hears(session, group->lease);
     GroupLedger::Verdict verdict = ledger_->Submit(session, group, Now());
     CheckVerdict(session, group, verdict);
+    if (verdict.superseded.has_value()) Revoke(*verdict.superseded);
     const LeaseId lease = group->lease;
     if (verdict.result == Result::kAlreadyAccepted || verdict.result == Result::kExpired) {
       rollouters_[r].unacknowledged.erase(lease);

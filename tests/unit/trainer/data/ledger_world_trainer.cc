@@ -35,12 +35,12 @@ void LedgerWorld::Pump() {
   for (const DropRecord& drop : ledger_->UnloggedDrops()) Append(drop, [](bool, uint64_t) {});  // may fail
   for (const IssuedLease& issued : ledger_->NextLeases(Now())) {
     CheckIssued(issued);
-    issued_[issued.lease.id.group] = {issued.lease.id.attempt, issued.session};
     for (size_t r = 0; r < rollouters_.size(); ++r) {
       if (rollouters_[r].session != issued.session) continue;
       After(0.001, [this, r, issued] { StartLease(r, issued.session, issued.lease); });
     }
   }
+  CheckLiveAreOutstanding();
   if (std::optional<GroupLedger::Take> take = ledger_->TakeBatch()) BeginStep(*std::move(take));
 }
 
@@ -105,7 +105,8 @@ void LedgerWorld::Crash() {
     }
   }
   unwritten_.clear();
-  issued_.clear();
+  live_.clear();
+  last_attempts_.clear();
   out_.clear();
   owes_.clear();
   for (Rollouter& rollouter : rollouters_) rollouter.session = 0;

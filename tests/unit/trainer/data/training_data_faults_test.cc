@@ -36,7 +36,7 @@ TEST_F(TrainingDataTest, ARollouterWhoseAnswersAreAllInvalidGetsNoMoreLeasesAndI
   EXPECT_EQ(sink_->leases.size(), static_cast<size_t>(RolloutSessions::kInvalidInRow));
   const TrainingData::Status status = data_->GetStatus();
   EXPECT_EQ(status.leases.invalid.at("BAD_LOGPROB"), RolloutSessions::kInvalidInRow);
-  EXPECT_EQ(status.groups.failed, RolloutSessions::kInvalidInRow);
+  EXPECT_EQ(status.groups.failed_attempts, RolloutSessions::kInvalidInRow);
   EXPECT_EQ(status.leases.quarantines, 1);
   ASSERT_EQ(status.rollouters.size(), 1u);
   EXPECT_GT(status.rollouters[0].quarantine_seconds, 0);
@@ -63,7 +63,7 @@ TEST_F(TrainingDataTest, ARewardThatFailsForEverythingIsExplainedWithTheLastReas
   const TrainingData::Status status = data_->GetStatus();
   EXPECT_THAT(status.reward_verdict, HasReason("REWARD_FAILED"));
   EXPECT_EQ(status.rewards.failed, 20);
-  EXPECT_GT(status.rewards.failed, status.groups.failed) << "some were of the evaluation";
+  EXPECT_GT(status.rewards.failed, status.groups.failed_attempts) << "some were of the evaluation";
   EXPECT_EQ(status.explanation.waiting_for, "rewards");
   EXPECT_EQ(status.explanation.detail, "20 of the last 20 groups got no reward, the last: failure 20");
 }

@@ -19,10 +19,12 @@ TEST(FlowSumsTest, ALifeAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
   roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});  // it has outlived the trainer
   roster.SetWork("a", {.generated_tokens = 700});
   TrainingData::Status data;
-  data.groups = {.reissued = 1, .failed = 1, .duplicate = 1, .expired = 1};
+  data.groups = {.reissued = 1, .superseded = 2, .failed_attempts = 1, .duplicate = 1, .expired = 1};
   data.leases.invalid = {{"BAD_LOGPROB", 1}, {"BAD_MESSAGE", 2}};
   RunFigures life{.step_seconds = 2, .wait_seconds = 1};
   life.AddEvaluation(0.75, 0.7);
+  before.figures.evaluations_lost = 1;
+  life.evaluations_lost = 4;
   const FlowSums sums = AddLife(before, 5, life, data, roster);
   EXPECT_EQ(sums.wall_seconds, 65);
   EXPECT_EQ(sums.figures.step_seconds, 10);
@@ -31,6 +33,10 @@ TEST(FlowSumsTest, ALifeAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
   EXPECT_EQ(sums.figures.best_exact, 0.9);
   EXPECT_EQ(sums.figures.last_exact, 0.7);
   EXPECT_EQ(sums.reissued, 4);
+  EXPECT_EQ(sums.superseded, 2);
+  EXPECT_EQ(sums.failed_attempts, 1);
+  EXPECT_EQ(sums.figures.evaluations_made, 3);
+  EXPECT_EQ(sums.figures.evaluations_lost, 5);
   EXPECT_EQ(sums.invalid, (std::map<std::string, int64_t>{{"BAD_LOGPROB", 8}, {"BAD_MESSAGE", 2}}));
   ASSERT_EQ(sums.roster.entries().size(), 1u);
   EXPECT_EQ(sums.roster.entries()[0].work.generated_tokens, 700);

@@ -362,6 +362,24 @@ TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWa
   EXPECT_EQ(*outcome, Outcome::kCompleted);
   EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Contains(4));
   EXPECT_THAT(EvaluatedSteps(world_.rollouter()), ::testing::Not(::testing::Contains(2)));
+  EXPECT_THAT(world_.observer.lost_evaluations.All(), ::testing::Contains(PolicyVersion{1, 2}));
+}
+
+TEST_F(StepLoopTest, AfterABadWireTheVersionThenServedIsEvaluatedAtOnceAndTheOneThatWasDueIsLost) {
+  world_.failing_syncs = {3, 4, 5, 6};  // so the evaluation of step 3 waits
+  world_.policy.HoldFrom(5);
+  StepLoop::Options options = Steps(1000);
+  options.evaluate_every_steps = 3;
+  world_.Start(options);
+  ASSERT_TRUE(world_.policy.AwaitBegun(5));
+  world_.Sync({1, 4});        // version 3 is past for good
+  world_.policy.HoldFrom(6);  // by then version 5 is published, and served by nobody
+  EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 4}));
+  ASSERT_TRUE(world_.observer.lost_evaluations.WaitFor(1));
+  world_.loop().Stop();
+  world_.policy.Release();
+  ASSERT_THAT(world_.Wait(), IsOk());
+  EXPECT_THAT(world_.observer.lost_evaluations.All(), ElementsAre(PolicyVersion{1, 3}));
 }
 
 TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {

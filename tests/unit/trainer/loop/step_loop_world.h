@@ -277,6 +277,7 @@ class RecordingObserver final : public RunObserver {
   };
   Mailbox<StepReport> steps;
   Mailbox<EvaluationReport> evaluations;
+  Mailbox<PolicyVersion> lost_evaluations;
   Mailbox<std::pair<PolicyVersion, uint64_t>> publications;  // and their digests
   Mailbox<Saved> checkpoints;
   Mailbox<PolicyMemory> memory;
@@ -284,6 +285,7 @@ class RecordingObserver final : public RunObserver {
   void RecordMemory(const PolicyMemory& now) override { memory.Put(now); }
   void RecordStep(const StepReport& report) override { steps.Put(report); }
   void RecordEvaluation(const EvaluationReport& report) override { evaluations.Put(report); }
+  void RecordLostEvaluation(const PolicyVersion& version) override { lost_evaluations.Put(version); }
   void RecordPublication(const PolicyVersion& version, uint64_t digest, double) override {
     publications.Put({version, digest});
   }
@@ -392,6 +394,9 @@ class StepLoopWorld {
     laggards_last_ = last;
     return *laggard_;
   }
+
+  // A sync to rollouter-0 gets through, whatever `failing_syncs` says.
+  void Sync(const PolicyVersion& version) { rollouter_->Serve(session_, version); }
 
   StepLoop& loop() { return *loop_; }
   FakeRollouter& rollouter() { return *rollouter_; }

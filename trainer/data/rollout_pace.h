@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "absl/time/time.h"
+#include "trainer/data/flow_meter.h"
+
+namespace syncopate::trainer {
+
+// How quickly one rollouter answers training groups: what the ledger deals leases by. Plain state, no lock. `patience`
+// is FlowMeter::Patience everywhere: without one, nobody is slow.
+class RolloutPace {
+ public:
+  void OnLeased(absl::Time now);
+  // The lease that was issued then is over: answered, taken back or handed back.
+  void OnEnded(absl::Time issued);
+  // A group of it was accepted, `time` after its lease was issued.
+  void OnAccepted(absl::Duration time, std::optional<absl::Duration> patience, absl::Time now);
+  // Another rollouter answered a group of it first: its own answer would have taken longer than `age`.
+  void OnSuperseded(absl::Duration age, std::optional<absl::Duration> patience);
+
+  int64_t open() const { return static_cast<int64_t>(open_.size()); }  // leases that it holds
+  // The larger of its usual group time (`usual` before it is measured) and the age of its oldest open lease.
+  absl::Duration Pace(absl::Duration usual, absl::Time now) const;
+  // Its usual group takes longer than `patience`, or it holds leases and nothing of it was accepted for as long, or it was
+  // late with the last one, and another answered that. One old lease beside others that are answered is a long answer,
+  // and no sign of a slow rollouter.
+  bool IsSlow(std::optional<absl::Duration> patience, absl::Time now) const;
+  // A slow one that got nothing for kTrialPause times `patience` may show whether it still is.
+  bool IsTrialDue(absl::Duration patience, absl::Time now) const {
+    return now - last_leased_ >= kTrialPause * patience;
+  }
+
+ private:
+  // A trial costs the run one `patience` at most, then another rollouter is asked too: a tenth of the time.
+  static constexpr int64_t kTrialPause = 10;
+
+  std::multiset<absl::Time> open_;  // when the leases that it holds were issued
+  RecentMedian group_seconds_{5};
+  bool was_late_ = false;  // superseded when it was late, and no answer in time since
+  absl::Time last_accepted_ = absl::InfinitePast();
+  absl::Time last_leased_ = absl::InfinitePast();
+};
+
+}  // namespace syncopate::trainer
