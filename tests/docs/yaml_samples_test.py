@@ -105,5 +105,5 @@ class YamlSamplesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
     unittest.main()

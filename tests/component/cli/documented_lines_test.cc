@@ -26,7 +26,7 @@ struct Line {
 };
 
 // What a page writes for the reader to fill in, and the grammar of usage lines, as words that can be parsed:
-// "[--quiet | --json] [--web [PORT]] N ..." becomes "--quiet --web 8080 3".
+// "[--quiet | --json] [--web [PORT]] N ..." becomes "--quiet --web 8080 1".
 std::string FillIn(std::string text) {
   static const auto* const alternatives = new std::regex(R"(\[([^\[\]|]*) \|[^\[\]]*\])");
   text = std::regex_replace(text, *alternatives, "$1");
@@ -34,7 +34,8 @@ std::string FillIn(std::string text) {
   for (int depth = 0; depth < 3; ++depth) text = std::regex_replace(text, *optional, "$1");
   text = std::regex_replace(text, std::regex(R"( \.\.\.)"), "");
   text = std::regex_replace(text, std::regex(R"(\bPORT\b)"), "8080");
-  return std::regex_replace(text, std::regex(R"((--[a-z-]+) N\b)"), "$1 3");
+  text = std::regex_replace(text, std::regex(R"(--model (NAME|M)\b)"), "--model tiny");
+  return std::regex_replace(text, std::regex(R"((--[a-z-]+) N\b)"), "$1 1");
 }
 
 // The words that a shell would make of a line, up to what ends the command.
@@ -93,7 +94,7 @@ std::vector<Line> LinesOf(const fs::path& path, const std::string& name) {
       for (auto it = std::sregex_iterator(text.begin(), text.end(), *named); it != std::sregex_iterator(); ++it) {
         lines.push_back({where, (*it)[1].str(), /*whole=*/false});
       }
-    } else if (std::regex_match(text, match, *call)) {
+    } else if (!absl::StrContains(text, "─") && std::regex_match(text, match, *call)) {  // no drawing
       if (absl::EndsWith(text, "\\")) {
         continued = text.substr(0, text.size() - 1);
       } else {
