@@ -1,5 +1,6 @@
 // A configuration of a stranger, and after a 0 byte overrides, a line each: whatever comes, problems, or a configuration
 // that its own text gives again.
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>

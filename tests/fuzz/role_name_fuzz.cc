@@ -1,5 +1,6 @@
 // What a peer shows to say who it is: certificates in PEM, and after a 0 byte names and an authorization, a line each.
 // Whatever comes, an error, or the one role that the one name of this trust domain spells.
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
