@@ -20,7 +20,8 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
   rollouters_.resize(Choice({1, 2, 4}));
   capacity_ = Choice({1, 2, 4, 8});
   usual_ = Choice({0.1, 1.0});
-  if (config.faults) rollouters_.back().slowness = Choice({1.0, 1.0, 20.0});
+  // A slow one among others: its usual answer takes four seconds.
+  if (config.faults && rollouters_.size() > 1) rollouters_.back().slowness = Choice({1.0, 1.0, 4.0 / usual_});
   sigma_ = Choice({0.3, 1.0, 1.5});
   lag_ = Choice({0.0, 0.1, 0.5, 2.0});
   step_time_ = Choice({0.02, 0.25, 1.0});
