@@ -5,6 +5,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/reasons.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "base/uuid.h"
@@ -26,6 +28,12 @@ absl::Status BadMember(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", message);
 }
 
+// "trainer-0", "synchronizer-12": what files, logs and tables call the daemons of other roles.
+bool IsNameOfAnotherRole(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, "trainer-") && !absl::ConsumePrefix(&name, "synchronizer-")) return false;
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(c); });
+}
+
 absl::Status CheckName(const char* what, const std::string& name) {
   if (IsName(name)) return absl::OkStatus();
   return BadMember(absl::StrCat("a member's ", what, " is 1 to ", kMaxMemberNameBytes,
@@ -34,6 +42,8 @@ absl::Status CheckName(const char* what, const std::string& name) {
 }
 
 }  // namespace
+
+bool IsRollouterName(absl::string_view name) { return !IsNameOfAnotherRole(name); }
 
 MemberSecret MemberSecret::Draw() { return MemberSecret(RandomBytes(kBytes)); }
 
@@ -44,6 +54,10 @@ absl::Status CheckMember(const MemberId& member) {
     return BadMember("a member's role is trainer or rollouter");
   }
   SYNCOPATE_RETURN_IF_ERROR(CheckName("replica id", member.replica_id));
+  if (member.role == "rollouter" && !IsRollouterName(member.replica_id)) {
+    return BadMember(absl::StrCat("a rollouter cannot be called ", member.replica_id,
+                                  ": that is the name of a daemon of another role"));
+  }
   SYNCOPATE_RETURN_IF_ERROR(CheckName("incarnation", member.incarnation));
   if (member.world < 1 || member.world > kMaxWorld || member.rank < 0 || member.rank >= member.world) {
     return BadMember(
@@ -54,7 +68,7 @@ absl::Status CheckMember(const MemberId& member) {
 
 absl::Status CheckSpeaksFor(const MemberId& member, absl::string_view secret) {
   if (secret.size() == MemberSecret::kBytes && Sha256Hex(secret) == member.incarnation) return absl::OkStatus();
-  return Error(absl::StatusCode::kPermissionDenied, "WRONG_SECRET",
+  return Error(absl::StatusCode::kPermissionDenied, reason::kWrongSecret,
                absl::StrCat("whoever speaks as ", member.role, " ", absl::CEscape(member.replica_id.substr(0, 128)),
                             " must show the secret whose SHA-256 is its incarnation; only that process has it"));
 }

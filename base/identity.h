@@ -30,9 +30,13 @@ class MemberSecret {
   std::string bytes_;
 };
 
+// False for "trainer-N" and "synchronizer-N": a rollouter of that name would pass for another daemon in logs, tables and
+// file names.
+bool IsRollouterName(absl::string_view name);
+
 // OK if a member may be called so: a role (trainer or rollouter), a replica id and an incarnation of 1 to 128 letters,
-// digits, '.', '_' and '-' that do not begin with '.' (they get into logs, tables and file names), a world of 1 to 4096
-// ranks and a rank below it. Else INVALID_ARGUMENT reason BAD_MEMBER.
+// digits, '.', '_' and '-' that do not begin with '.' (they get into logs, tables and file names), no rollouter with the
+// name of another role's daemon, a world of 1 to 4096 ranks and a rank below it. Else INVALID_ARGUMENT reason BAD_MEMBER.
 absl::Status CheckMember(const MemberId& member);
 
 // OK if these are the bytes of the member's secret; else PERMISSION_DENIED reason WRONG_SECRET.

@@ -48,6 +48,9 @@ inline constexpr char kEvicted[] = "EVICTED";
 inline constexpr char kNoCheckpoint[] = "NO_CHECKPOINT";
 inline constexpr char kNotJoined[] = "NOT_JOINED";
 
+// A message whose sender does not show the secret that it must have.
+inline constexpr char kWrongSecret[] = "WRONG_SECRET";
+
 // Of an answer or a lease.
 inline constexpr char kWrongVersion[] = "WRONG_VERSION";
 inline constexpr char kLeaseHeld[] = "LEASE_HELD";

@@ -114,6 +114,11 @@ struct TokenLogProb {
   friend bool operator==(const TokenLogProb&, const TokenLogProb&) = default;
 };
 
+// No reward and no model gives numbers beyond this; what does is broken or lies. Both are false for NaN.
+inline constexpr float kMaxMagnitude = 1e30f;
+constexpr bool IsPossibleReward(float value) { return value >= -kMaxMagnitude && value <= kMaxMagnitude; }
+constexpr bool IsPossibleLogProb(float value) { return value >= -kMaxMagnitude && value <= 0; }  // p is at most 1
+
 enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
 
 // One component of a reward, as it is before weights.

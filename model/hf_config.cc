@@ -301,7 +301,8 @@ absl::StatusOr<int64_t> ReadSlidingWindow(const Section& file, Family family, in
   return named.value_or(from < layers) ? window : 0;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadEos(const Section& file) {
+// Ends that the model cannot draw would never come.
+absl::StatusOr<std::vector<int32_t>> ReadEos(const Section& file, int64_t vocab_size) {
   std::vector<int32_t> ids;
   if (!file.Has("eos_token_id")) return ids;
   const Json& value = file.at("eos_token_id");
@@ -310,6 +311,10 @@ absl::StatusOr<std::vector<int32_t>> ReadEos(const Section& file) {
     if (id.is_number_integer() && id.get<int64_t>() < 0) continue;
     if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
       return file.Bad("eos_token_id", absl::StrCat("is ", file.Shown("eos_token_id"), "; token ids are whole numbers"));
+    }
+    if (id.get<int64_t>() >= vocab_size) {
+      return file.Bad("eos_token_id", absl::StrCat("is ", file.Shown("eos_token_id"), ", outside the vocabulary of ",
+                                                   vocab_size, " tokens"));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -358,7 +363,7 @@ absl::StatusOr<HfModel> ParseHfConfig(absl::string_view text, const std::string&
   SYNCOPATE_RETURN_IF_ERROR(ReadBiases(file, family, &model.config));
   SYNCOPATE_RETURN_IF_ERROR(ReadRope(file, &model));
   SYNCOPATE_ASSIGN_OR_RETURN(model.sliding_window, ReadSlidingWindow(file, family, model.config.num_hidden_layers));
-  SYNCOPATE_ASSIGN_OR_RETURN(model.eos_token_ids, ReadEos(file));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.eos_token_ids, ReadEos(file, model.config.vocab_size));
   absl::Status valid = model.config.Validate();
   if (!valid.ok()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL_CONFIG", absl::StrCat(source, ": ", valid.message()));
@@ -379,7 +384,7 @@ absl::StatusOr<HfModel> ReadHfConfig(const std::string& folder) {
   if (absl::IsNotFound(generation_text.status())) return model;
   SYNCOPATE_RETURN_IF_ERROR(generation_text.status());
   SYNCOPATE_ASSIGN_OR_RETURN(const Json json, ParseFile(*generation_text, generation));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadEos(Section(json, generation)));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadEos(Section(json, generation), model.config.vocab_size));
   // generation_config.json knows more ends than config.json: chat models end their turns with another token.
   if (!ids.empty()) model.eos_token_ids = std::move(ids);
   return model;

@@ -100,6 +100,21 @@ std::string EndpointPath(const std::string& run_dir, const std::string& role, in
   return PathOf(run_dir, absl::StrCat(role, "-", index));
 }
 
+std::string RanksSecretPath(const std::string& run_dir) {
+  return (fs::path(run_dir) / kRanksFolder / "endpoints" / "trainer-0.secret").string();
+}
+
+absl::Status WriteRanksSecret(const std::string& run_dir, const std::string& secret) {
+  const std::string path = RanksSecretPath(run_dir);
+  SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));
+  return WriteFileAtomically(FileSystem::Real(), path, secret);  // FileSystem gives every file mode 0600
+}
+
+absl::StatusOr<std::string> ReadRanksSecret(const std::string& run_dir) {
+  auto secret = ReadFile(FileSystem::Real(), RanksSecretPath(run_dir), kMaxFileBytes);
+  return absl::IsNotFound(secret.status()) ? std::string() : secret;
+}
+
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
   std::string path = PathOf(run_dir, endpoint.Name());
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));

@@ -13,6 +13,7 @@ from typing import List
 from . import wire
 
 _MOST_MESSAGE = 2000  # characters of an error
+_MOST_VALUE = 1e30  # of a reward: what rollouters take
 
 
 def failed(code: int, message: str) -> wire.Outcome:
@@ -62,9 +63,8 @@ def outcome(returned) -> wire.Outcome:
         value = float(value)
     except (TypeError, ValueError, OverflowError):
         return failed(wire.INVALID_ARGUMENT, f"the reward returned {type(value).__name__}, which is no number")
-    # The other side holds 32 bits.
-    if not math.isfinite(value) or abs(value) > 3.4e38:
-        return failed(wire.INVALID_ARGUMENT, f"the reward returned {value}; it must be finite")
+    if not abs(value) <= _MOST_VALUE:  # false for NaN
+        return failed(wire.INVALID_ARGUMENT, f"the reward returned {value}; it must be a number within {_MOST_VALUE:g}")
     return wire.Outcome(value, components)
 
 

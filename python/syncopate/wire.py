@@ -159,6 +159,13 @@ def write_score_response(items: List[Tuple[str, List[Outcome], float]]) -> bytes
                _number(3 << 3 | 1) + struct.pack("<d", seconds)) for name, outcomes, seconds in items)
 
 
+def write_error(code: int, message: str, reason: str) -> bytes:
+    """google.rpc.Status with an ErrorInfo, as a call's error details."""
+    info = _bytes(1, reason) + _bytes(2, "syncopate")
+    detail = _bytes(1, "type.googleapis.com/google.rpc.ErrorInfo") + _bytes(2, info)
+    return _int(1, code) + _bytes(2, message) + _bytes(3, detail)
+
+
 def write_description(digest: str, environments: List[dict]) -> bytes:
     """Of dicts with name, lists, scores, concurrency, budget, tasks."""
     parts = [_bytes(1, digest)]

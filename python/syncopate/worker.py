@@ -1,6 +1,7 @@
 """The worker: EnvironmentService over grpc.aio for the rewards and tasks of Python files.
 
 usage: syncopate-worker [FILE...] [-m MODULE] [--listen ADDRESS] [--announce FILE] [--processes N]
+                        [--token-file FILE] [--insecure-bind]
 
 Ends with SIGTERM or SIGINT in order; what runs is cancelled.
 """
@@ -17,7 +18,7 @@ from typing import Dict, List
 
 import grpc
 
-from . import judging, registry, wire
+from . import guard, judging, registry, wire
 from .pool import Pool
 
 ANSWERS_A_PROCESS = 16  # that wait for it, unless a reward says otherwise
@@ -139,11 +140,11 @@ class Worker:
             return judging.raised(error)
 
 
-def _handlers(worker: Worker):
+def _handlers(worker: Worker, door: guard.Guard):
     return grpc.method_handlers_generic_handler(wire.SERVICE, {
-        "Describe": grpc.unary_unary_rpc_method_handler(worker.describe),
-        "ListTasks": grpc.unary_stream_rpc_method_handler(worker.list_tasks),
-        "Score": grpc.stream_stream_rpc_method_handler(worker.score),
+        "Describe": grpc.unary_unary_rpc_method_handler(door.unary("Describe", worker.describe)),
+        "ListTasks": grpc.unary_stream_rpc_method_handler(door.stream("ListTasks", worker.list_tasks)),
+        "Score": grpc.stream_stream_rpc_method_handler(door.stream("Score", worker.score)),
     })
 
 
@@ -166,6 +167,11 @@ def _announce(path: str, address: str, digest: str) -> None:
 
 
 async def serve(options) -> None:
+    address = options.listen
+    guard.check_address(address, options.insecure_bind)
+    # A socket's mode says who may call it, and rollouters show no token there.
+    is_socket = address.startswith("unix:")
+    tokens = guard.Tokens(options.token_file) if options.token_file and not is_socket else None
     digest = judging.load(options.files)
     if not registry.REWARDS and not registry.TASKS:
         raise SystemExit(f"{', '.join(options.files)}: no function has @reward or @tasks")
@@ -176,14 +182,13 @@ async def serve(options) -> None:
                                       ("grpc.http2.min_ping_interval_without_data_ms", 500),
                                       ("grpc.keepalive_permit_without_calls", 1),
                                       ("grpc.http2.max_ping_strikes", 0)])
-    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes))])
-    address = options.listen
-    if address.startswith("unix:") and os.path.exists(address[5:]):
+    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes), guard.Guard(tokens))])
+    if is_socket and os.path.exists(address[5:]):
         os.unlink(address[5:])  # of an earlier life
     mask = os.umask(0o177)  # a socket is for its owner alone
     port = server.add_insecure_port(address)
     os.umask(mask)
-    if address.endswith(":0") and not address.startswith("unix:"):
+    if address.endswith(":0") and not is_socket:
         address = f"{address[:-2]}:{port}"
     await server.start()
     if options.announce:
@@ -213,6 +218,8 @@ def main() -> None:
                         help="installed module with such functions: syncopate.math_judge is one")
     parser.add_argument("--listen", default="127.0.0.1:0", help="unix:PATH or host:port; port 0: any free one")
     parser.add_argument("--announce", default="", help="file that says where it listens, once it does")
+    parser.add_argument("--token-file", default="", help="file of '<role> <token>' lines: callers of a host:port show one")
+    parser.add_argument("--insecure-bind", action="store_true", help="listen on any address, in plaintext")
     parser.add_argument("--processes", type=int, default=0, help="of the pool; 0: one a core, 8 at most")
     options = parser.parse_args()
     options.files += [f"-m{module}" for module in options.modules]

@@ -1,7 +1,9 @@
 """The worker as a rollouter sees it, spoken to with protobuf's own messages. Run: python -m unittest -v (in python/)."""
 import asyncio
 import importlib.util
+import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import unittest
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from syncopate import guard
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -320,6 +324,123 @@ class MathJudgeTest(unittest.TestCase):
             finally:
                 worker.terminate()
                 worker.wait(10)
+
+
+class GuardedPortTest(unittest.IsolatedAsyncioTestCase):
+    """What docs/security.md says of the worker's port."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.message = messages(self.folder.name)
+        self.code = os.path.join(self.folder.name, "code.py")
+        with open(self.code, "w") as file:
+            file.write("from syncopate import reward, tasks\n@reward('one')\nasync def one(answer, row): return 1\n"
+                       "@tasks('none')\ndef none(): return []\n")
+        self.tokens = os.path.join(self.folder.name, "tokens")
+
+    def write_tokens(self, roles, mode=0o600):
+        with open(self.tokens + ".new", "w") as file:
+            file.writelines(f"{role} {role[0] * 40}\n" for role in roles)
+        os.chmod(self.tokens + ".new", mode)
+        os.replace(self.tokens + ".new", self.tokens)
+
+    def start(self, *arguments):
+        announced = os.path.join(self.folder.name, "announced")
+        worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", self.code, "--announce", announced, *arguments],
+                                  env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE)), stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True)
+        self.addCleanup(worker.stderr.close)
+        self.addCleanup(worker.wait)
+        self.addCleanup(worker.kill)
+        limit = time.monotonic() + 30
+        while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
+            time.sleep(0.01)
+        if worker.poll() is not None:
+            return worker, None
+        with open(announced) as file:
+            return worker, json.load(file)["grpc"]
+
+    async def call(self, address, method, token):
+        metadata = () if token is None else (("authorization", token),)
+        async with grpc.aio.insecure_channel(address) as channel:
+            path = f"/syncopate.v1.EnvironmentService/{method}"
+            try:
+                if method == "Describe":
+                    await channel.unary_unary(path)(b"", metadata=metadata)
+                elif method == "ListTasks":
+                    request = self.message("ListTasksRequest")(environment="none").SerializeToString()
+                    await channel.unary_stream(path)(request, metadata=metadata).read()
+                else:
+                    call = channel.stream_stream(path)(metadata=metadata)
+                    await call.done_writing()
+                    await call.read()
+                    if await call.code() is not grpc.StatusCode.OK:
+                        return await call.code(), b""
+                return grpc.StatusCode.OK, b""
+            except grpc.aio.AioRpcError as error:
+                return error.code(), dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
+
+    async def test_every_role_makes_its_calls_and_no_others(self):
+        roles = ("trainer", "rollouter", "synchronizer", "admin", "viewer")
+        self.write_tokens(roles)
+        _, address = self.start("--listen", "127.0.0.1:0", "--token-file", self.tokens)
+        may = {"Describe": "rollouter", "ListTasks": "trainer", "Score": "rollouter"}
+        for method, allowed in may.items():
+            for role in roles:
+                code, details = await self.call(address, method, f"Bearer {role[0] * 40}")
+                expected = grpc.StatusCode.OK if role == allowed else grpc.StatusCode.PERMISSION_DENIED
+                self.assertEqual(code, expected, f"{role} {method}")
+                if role != allowed:
+                    self.assertIn(b"NOT_ALLOWED", details)
+            for shown in (None, "", "Bearer ", "Bearer " + "z" * 40, "Basic " + "r" * 40, "r" * 40):
+                code, _ = await self.call(address, method, shown)
+                self.assertEqual(code, grpc.StatusCode.UNAUTHENTICATED, f"{shown} {method}")
+
+    async def test_a_withdrawn_token_opens_nothing_any_more(self):
+        self.write_tokens(("rollouter", "trainer"))
+        _, address = self.start("--listen", "127.0.0.1:0", "--token-file", self.tokens)
+        self.assertEqual((await self.call(address, "Describe", "Bearer " + "r" * 40))[0], grpc.StatusCode.OK)
+        self.write_tokens(("rollouter",), mode=0o644)  # cannot be used: what was read before stays
+        self.assertEqual((await self.call(address, "ListTasks", "Bearer " + "t" * 40))[0], grpc.StatusCode.OK)
+        self.write_tokens(("trainer",))
+        self.assertEqual((await self.call(address, "Describe", "Bearer " + "r" * 40))[0],
+                         grpc.StatusCode.UNAUTHENTICATED)
+
+    async def test_without_tokens_a_loopback_port_is_open_to_this_host(self):
+        _, address = self.start("--listen", "127.0.0.1:0")
+        self.assertEqual((await self.call(address, "Describe", None))[0], grpc.StatusCode.OK)
+
+    async def test_another_address_is_refused_unless_it_is_allowed(self):
+        for address in ("0.0.0.0:0", "[::]:0", "10.1.2.3:7080", "somewhere:7080", ":7080", "127.0.0.1.example:1"):
+            with self.assertRaises(SystemExit, msg=address):
+                guard.check_address(address, False)
+            guard.check_address(address, True)
+        for address in ("unix:/run/w.sock", "127.0.0.1:0", "127.1.2.3:7080", "[::1]:0", "localhost:7080"):
+            guard.check_address(address, False)
+        worker, listens = self.start("--listen", "0.0.0.0:0")
+        self.assertIsNone(listens)
+        self.assertNotEqual(worker.returncode, 0)
+        self.assertIn("--insecure-bind", worker.stderr.read())
+        _, listens = self.start("--listen", "0.0.0.0:0", "--insecure-bind")
+        self.assertIsNotNone(listens)
+
+    def test_the_table_is_that_of_the_page(self):
+        with open(os.path.join(ROOT, "docs", "security.md")) as file:
+            rows = re.findall(r"^\| `EnvironmentService\.(\w+)` \| (\w+) \|", file.read(), re.MULTILINE)
+        self.assertEqual(dict(rows), guard.MAY_CALL)
+
+    async def test_a_file_of_tokens_that_others_may_read_starts_nothing(self):
+        self.write_tokens(("rollouter",), mode=0o644)
+        worker, listens = self.start("--listen", "127.0.0.1:0", "--token-file", self.tokens)
+        self.assertIsNone(listens)
+        self.assertIn("chmod 0400", worker.stderr.read())
+
+    async def test_a_socket_is_guarded_by_its_mode_alone(self):
+        self.write_tokens(("rollouter",))
+        address = f"unix:{self.folder.name}/w.sock"
+        self.start("--listen", address, "--token-file", self.tokens)
+        self.assertEqual((await self.call(address, "Describe", None))[0], grpc.StatusCode.OK)
 
 
 class DigestTest(unittest.TestCase):

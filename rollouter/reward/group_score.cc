@@ -20,9 +20,9 @@ namespace {
 
 constexpr float kNotGiven = std::numeric_limits<float>::quiet_NaN();
 
-absl::Status NotFinite(float value) {
+absl::Status Impossible(float value) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REWARD",
-               absl::StrCat("it gave ", value, "; a reward must be finite"));
+               absl::StrCat("it gave ", value, "; a reward must be a number within ", kMaxMagnitude));
 }
 
 absl::Status TimedOut(absl::Duration timeout) {
@@ -107,7 +107,7 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
       }
       const absl::StatusOr<RewardValue> judged = plan_->terms[t].function(InputOf(i, *row));
       if (!judged.ok()) return Fail(term.part, judged.status());
-      if (!std::isfinite(judged->value)) return Fail(term.part, NotFinite(judged->value));
+      if (!IsPossibleReward(judged->value)) return Fail(term.part, Impossible(judged->value));
       values_[t][static_cast<size_t>(i)] = judged->value;
       if (!judged->undecided) continue;
       // What a built-in reward cannot tell is asked of the judge, sample by sample; without one it counts as the rule
@@ -189,7 +189,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
   absl::Status failed;
   for (size_t i = 0; i < rewards->size(); ++i) {
     absl::Status one = (*rewards)[i].status();
-    if (one.ok() && !std::isfinite((*rewards)[i]->value)) one = NotFinite((*rewards)[i]->value);
+    if (one.ok() && !IsPossibleReward((*rewards)[i]->value)) one = Impossible((*rewards)[i]->value);
     if (one.ok()) {
       Keep(&*found, found->samples[i], *(*rewards)[i]);
       continue;
@@ -213,7 +213,7 @@ void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& rewa
   for (const auto& [name, value] : reward.components) {
     const std::string full = absl::StrCat(part, "/", name);
     // Names and numbers are the user's code's: what is beyond the limits is left out, and the reward itself counts.
-    if (full.size() > kMaxRewardNameBytes || !std::isfinite(value)) continue;
+    if (full.size() > kMaxRewardNameBytes || !IsPossibleReward(value)) continue;
     if (components_.size() + plan_->terms.size() >= kMaxRewardTerms && components_.count(full) == 0) continue;
     std::vector<float>& of = components_[full];
     of.resize(group_.samples.size(), kNotGiven);
@@ -270,8 +270,8 @@ absl::StatusOr<TrajectoryGroup> GroupScore::Finish() {
       if (whole) sample.reward_parts.push_back({name, values[i]});
     }
     sample.reward = static_cast<float>(reward);
-    if (!std::isfinite(sample.reward)) {
-      Fail("sum", NotFinite(sample.reward));
+    if (!IsPossibleReward(sample.reward)) {
+      Fail("sum", Impossible(sample.reward));
       return failure_;
     }
   }

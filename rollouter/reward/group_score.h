@@ -77,7 +77,7 @@ class GroupScore {
   void OnAnswer(const std::string& item, const absl::StatusOr<RemoteScorer::Rewards>& rewards, absl::Time now);
 
   // Done: the group with its rewards and their parts, or
-  //   INTERNAL (reason REWARD_FAILED)         a reward failed, hung, or was not finite: the prompt's or the code's
+  //   INTERNAL (reason REWARD_FAILED)         a reward failed, hung, or was no number: the prompt's or the code's
   //   fault UNAVAILABLE (reason SCORER_AWAY)        nobody's fault
   bool done() const { return !failure_.ok() || waiting_.empty(); }
   // Call once, when it is done. Cancels of what is under way come with the last OnTick or from here.

@@ -1,6 +1,5 @@
 #include "rollouter/trajectory/group_assembly.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,7 +53,7 @@ absl::StatusOr<TrajectoryGroup> GroupAssembly::Finish() {
 
 absl::Status CheckLogProbs(absl::Span<const float> logprobs) {
   for (size_t i = 0; i < logprobs.size(); ++i) {
-    if (std::isfinite(logprobs[i]) && logprobs[i] <= 0) continue;
+    if (IsPossibleLogProb(logprobs[i])) continue;
     return Error(absl::StatusCode::kInternal, "BAD_LOGPROB",
                  absl::StrCat("the log-probability of token ", i, " is ", logprobs[i],
                               "; the model overflows with these weights: look at train.learning_rate, or set "

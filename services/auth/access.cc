@@ -11,6 +11,7 @@ namespace syncopate::auth {
 namespace {
 
 constexpr size_t kSchemeBytes = 7;  // "Bearer "
+constexpr char kWrongRole[] = "WRONG_ROLE";
 
 absl::Status Unauthenticated(absl::string_view reason, const std::string& message) {
   return Error(absl::StatusCode::kUnauthenticated, reason, message);
@@ -39,8 +40,16 @@ absl::Status Authorize(const Caller& caller, const std::string& path) {
   const Permission* permission = FindPermission(path);
   if (permission != nullptr && permission->roles.Contains(caller.role)) return absl::OkStatus();
   const std::string who = permission == nullptr ? "nobody" : permission->roles.ToString();
-  return Error(absl::StatusCode::kPermissionDenied, "NOT_ALLOWED",
+  return Error(absl::StatusCode::kPermissionDenied,
+               permission != nullptr && permission->says_hello ? kWrongRole : "NOT_ALLOWED",
                absl::StrCat("the role ", AuthRoleName(caller.role), " may not call ", path, "; ", who, " may"));
+}
+
+absl::Status CheckIs(const Caller& caller, const std::string& role) {
+  if (role == AuthRoleName(caller.role)) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kPermissionDenied, kWrongRole,
+      absl::StrCat(caller.name, " says hello as another role than ", AuthRoleName(caller.role), ", which is its own"));
 }
 
 }  // namespace syncopate::auth

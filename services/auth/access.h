@@ -27,7 +27,12 @@ struct Caller {
 // (reason NO_CREDENTIALS or BAD_TOKEN), or PERMISSION_DENIED (reason NO_ROLE). No message holds a token.
 absl::StatusOr<Caller> Authenticate(const Shown& shown, const std::string& trust_domain, const BearerTokens* tokens);
 
-// OK if that role may call "/package.Service/Method"; else PERMISSION_DENIED (reason NOT_ALLOWED) naming who may.
+// OK if that role may call "/package.Service/Method"; else PERMISSION_DENIED naming who may: reason WRONG_ROLE if the
+// call is one that says hello, else NOT_ALLOWED.
 absl::Status Authorize(const Caller& caller, const std::string& path);
+
+// OK if a caller that says hello as `role` ("trainer") is that by its certificate or token; else PERMISSION_DENIED
+// (reason WRONG_ROLE).
+absl::Status CheckIs(const Caller& caller, const std::string& role);
 
 }  // namespace syncopate::auth

@@ -31,6 +31,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
       : call_(call), security_(security), sink_(sink), path_(call->method()) {}
 
   ~AuditInterceptor() override {
+    if (!let_through_) return;
     const std::string request = request_id_.empty() ? "" : absl::StrCat(", request \"", request_id_, "\"");
     sink_(absl::StrCat(path_, " by ", who_, request, ": ", absl::StatusCodeToString(code_)));
   }
@@ -57,6 +58,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
       return;
     }
     absl::StatusOr<Caller> caller = security_->CallerOf(*call_->server_context());
+    let_through_ = !caller.ok() || Authorize(*caller, path_).ok();
     who_ = caller.ok() ? absl::StrCat(caller->name, " (", AuthRoleName(caller->role), ")", from)
                        : absl::StrCat("a token that was withdrawn", from);
   }
@@ -68,6 +70,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
   std::string who_ = "a peer that went away";
   std::string request_id_;
   absl::StatusCode code_ = absl::StatusCode::kCancelled;
+  bool let_through_ = true;
 };
 
 class AuditFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {

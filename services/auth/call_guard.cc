@@ -32,7 +32,7 @@ class Processor final : public grpc::AuthMetadataProcessor {
     Shown shown = ShownBy(*connection);
     if (auto found = metadata.find(kAuthorization); found != metadata.end()) shown.authorization = Text(found->second);
     auto path = metadata.find(kPath);
-    return guard_->Judge(shown, path == metadata.end() ? "" : Text(path->second));
+    return guard_->JudgeEarly(shown, path == metadata.end() ? "" : Text(path->second));
   }
 
  private:
@@ -66,7 +66,7 @@ class GuardedPlaintext final : public grpc::ServerCredentials {
       if (key == kPath) path = Text(metadata[i].value);
       if (key == kAuthorization) shown.authorization = Text(metadata[i].value);
     }
-    const grpc::Status status = (*static_cast<Guard*>(state))->Judge(shown, path);
+    const grpc::Status status = (*static_cast<Guard*>(state))->JudgeEarly(shown, path);
     done(call, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.error_code()),
          status.ok() ? nullptr : status.error_message().c_str());
   }
@@ -77,19 +77,37 @@ class GuardedPlaintext final : public grpc::ServerCredentials {
 
 }  // namespace
 
-CallGuard::CallGuard(std::shared_ptr<CredentialWatch> watch, std::shared_ptr<RefusalLog> refusals)
-    : watch_(std::move(watch)), refusals_(std::move(refusals)) {}
+CallGuard::CallGuard(std::shared_ptr<CredentialWatch> watch, std::shared_ptr<RefusalLog> refusals,
+                     std::set<std::string> judged_later)
+    : watch_(std::move(watch)), refusals_(std::move(refusals)), judged_later_(std::move(judged_later)) {}
 
-grpc::Status CallGuard::Judge(const Shown& shown, const std::string& path) const {
+absl::StatusOr<Caller> CallGuard::Identify(const Shown& shown) const {
   const std::shared_ptr<const Credentials> credentials = watch_->Get();
   const BearerTokens* tokens = credentials->tokens.has_value() ? &*credentials->tokens : nullptr;
-  absl::StatusOr<Caller> caller = Authenticate(shown, watch_->options().files.trust_domain, tokens);
+  return Authenticate(shown, watch_->options().files.trust_domain, tokens);
+}
+
+absl::Status CallGuard::Refuse(const absl::StatusOr<Caller>& caller, const std::string& path,
+                               const absl::Status& why) const {
+  refusals_->Add(absl::StrCat("a call of ", caller.ok() ? caller->name : "a stranger", " to ", path, ": ",
+                              std::string(why.message()), " (", ErrorReason(why), ")"));
+  return why;
+}
+
+absl::Status CallGuard::Judge(const Shown& shown, const std::string& path) const {
+  const absl::StatusOr<Caller> caller = Identify(shown);
+  const absl::Status verdict = caller.ok() ? Authorize(*caller, path) : caller.status();
+  return verdict.ok() ? verdict : Refuse(caller, path, verdict);
+}
+
+grpc::Status CallGuard::JudgeEarly(const Shown& shown, const std::string& path) const {
+  const absl::StatusOr<Caller> caller = Identify(shown);
+  if (caller.ok() && judged_later_.count(path) > 0) return grpc::Status::OK;
   const absl::Status verdict = caller.ok() ? Authorize(*caller, path) : caller.status();
   if (verdict.ok()) return grpc::Status::OK;
-  // What a processor refuses has no details on the wire, so the reason is in the message.
-  const std::string message = absl::StrCat(std::string(verdict.message()), " (", ErrorReason(verdict), ")");
-  refusals_->Add(absl::StrCat("a call of ", caller.ok() ? caller->name : "a stranger", " to ", path, ": ", message));
-  return grpc::Status(static_cast<grpc::StatusCode>(verdict.code()), message);
+  Refuse(caller, path, verdict).IgnoreError();
+  return grpc::Status(static_cast<grpc::StatusCode>(verdict.code()),
+                      absl::StrCat(std::string(verdict.message()), " (", ErrorReason(verdict), ")"));
 }
 
 Shown ShownBy(const grpc::AuthContext& connection) {

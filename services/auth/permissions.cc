@@ -12,6 +12,7 @@ using enum AuthRole;
 
 constexpr auto kReads = CallEffect::kReads;
 constexpr auto kActs = CallEffect::kActs;
+constexpr bool kHello = true;
 
 constexpr AuthRoles kOperators = {kAdmin};
 constexpr AuthRoles kObservers = {kAdmin, kViewer};
@@ -31,7 +32,7 @@ std::vector<Permission> MakeTable() {
   const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
-      {synchronizer, "Join", kActs, {kTrainer, kRollouter}},
+      {synchronizer, "Join", kActs, {kTrainer, kRollouter}, kHello},
       {synchronizer, "PublishVersion", kActs, {kTrainer}},
       {synchronizer, "CompleteRun", kActs, {kTrainer}},
       {synchronizer, "GetStatus", kReads, kWitnesses},
@@ -41,10 +42,10 @@ std::vector<Permission> MakeTable() {
       {synchronizer, "TriggerSync", kActs, kOperators},
       {synchronizer, "EvictMember", kActs, kOperators},
 
-      {trajectories, "Exchange", kActs, {kRollouter}},
+      {trajectories, "Exchange", kActs, {kRollouter}, kHello},
 
-      {ranks, "Attend", kActs, {kTrainer}},
-      {replica, "Attend", kActs, {kRollouter}},
+      {ranks, "Attend", kActs, {kTrainer}, kHello},
+      {replica, "Attend", kActs, {kRollouter}, kHello},
 
       {trainer, "GetStatus", kReads, kObservers},
       {trainer, "WatchSteps", kReads, kObservers},

@@ -18,6 +18,7 @@ struct Permission {
   std::string method;
   CallEffect effect = CallEffect::kReads;
   AuthRoles roles;
+  bool says_hello = false;  // a stream by which its caller takes part in the run, in the role that it has
 };
 
 // The one table of who may do what: every call that a daemon serves. A call that is not in it is refused to everybody.

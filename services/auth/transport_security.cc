@@ -99,8 +99,9 @@ std::optional<absl::Time> TransportSecurity::certificate_expiry() const {
   return credentials->certificate.not_after;
 }
 
-std::shared_ptr<grpc::ServerCredentials> TransportSecurity::ServerCredentials() const {
-  auto guard = std::make_shared<CallGuard>(watch_, refusals_);
+std::shared_ptr<grpc::ServerCredentials> TransportSecurity::ServerCredentials(
+    std::set<std::string> judged_later) const {
+  auto guard = std::make_shared<CallGuard>(watch_, refusals_, std::move(judged_later));
   if (!encrypted()) return PlaintextServerCredentials(std::move(guard));
   grpc::experimental::TlsServerCredentialsOptions tls(identity_);
   tls.watch_identity_key_cert_pairs();
@@ -137,14 +138,32 @@ TransportSecurity::ClientInterceptors() const {
   return factories;
 }
 
-absl::StatusOr<Caller> TransportSecurity::CallerOf(const grpc::ServerContextBase& context) const {
+Shown TransportSecurity::ShownIn(const grpc::ServerContextBase& context) {
   Shown shown = ShownBy(*context.auth_context());
   auto authorization = context.client_metadata().find("authorization");
   if (authorization != context.client_metadata().end()) {
     shown.authorization.assign(authorization->second.data(), authorization->second.size());
   }
+  return shown;
+}
+
+absl::StatusOr<Caller> TransportSecurity::CallerOf(const grpc::ServerContextBase& context) const {
   const std::shared_ptr<const Credentials> credentials = watch_->Get();
-  return Authenticate(shown, options_.trust_domain, credentials->tokens.has_value() ? &*credentials->tokens : nullptr);
+  return Authenticate(ShownIn(context), options_.trust_domain,
+                      credentials->tokens.has_value() ? &*credentials->tokens : nullptr);
+}
+
+absl::Status TransportSecurity::Judge(const grpc::ServerContextBase& context, const std::string& path) const {
+  return CallGuard(watch_, refusals_).Judge(ShownIn(context), path);
+}
+
+HelloCaller::HelloCaller(const TransportSecurity* security, const grpc::ServerContextBase& context) {
+  if (security != nullptr) caller_ = security->CallerOf(context);
+}
+
+absl::Status HelloCaller::CheckIs(const std::string& role) const {
+  if (!caller_.has_value()) return absl::OkStatus();
+  return caller_->ok() ? auth::CheckIs(**caller_, role) : caller_->status();
 }
 
 }  // namespace syncopate::auth

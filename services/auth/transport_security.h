@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,8 +65,11 @@ class TransportSecurity {
   // Connections and calls that this process refused as a server, and connections that it refused as a client.
   int64_t refusals() const { return refusals_->count(); }
 
-  // For one server. Authenticates each connection and each call, and lets through what the table of permissions.h says.
-  std::shared_ptr<grpc::ServerCredentials> ServerCredentials() const;
+  // For one server. Authenticates each connection and each call, and lets through what the table of permissions.h says,
+  // and all calls of `judged_later` ("/package.Service/Method"), which the server must give to Judge().
+  std::shared_ptr<grpc::ServerCredentials> ServerCredentials(std::set<std::string> judged_later = {}) const;
+  // Whether the table lets this call through: OK, UNAUTHENTICATED or PERMISSION_DENIED, which is logged.
+  absl::Status Judge(const grpc::ServerContextBase& context, const std::string& path) const;
   // For one channel, to a daemon of `peer_role`; "": of any.
   std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const std::string& peer_role) const;
   // Shows the token on each call; empty without one.
@@ -75,6 +79,7 @@ class TransportSecurity {
   absl::StatusOr<Caller> CallerOf(const grpc::ServerContextBase& context) const;
 
  private:
+  static Shown ShownIn(const grpc::ServerContextBase& context);
   TransportSecurity(Options options, std::shared_ptr<CredentialWatch> watch);
 
   const Options options_;
@@ -82,6 +87,19 @@ class TransportSecurity {
   const std::shared_ptr<RefusalLog> refusals_;
   // Hands this process's certificate and key to gRPC, and reads them again; null without TLS.
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> identity_;
+};
+
+// Who says hello on a stream: learned when the stream begins, compared with what the hello says. A plain value.
+class HelloCaller {
+ public:
+  // `security` is the server's; null: it asks nobody who they are, and whatever role a hello says is taken.
+  HelloCaller(const TransportSecurity* security, const grpc::ServerContextBase& context);
+
+  // OK if it may say hello as `role`; PERMISSION_DENIED (reason WRONG_ROLE) if its certificate or token gives another.
+  absl::Status CheckIs(const std::string& role) const;
+
+ private:
+  std::optional<absl::StatusOr<Caller>> caller_;
 };
 
 }  // namespace syncopate::auth

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/ranks/group_secret.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "services/config/run_config.h"
@@ -55,6 +56,16 @@ absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config) {
   const v1::RollouterSection& rollouter = config.rollouter();
   return RankOf({"rollouter", "rollout.tensor_parallel", rollouter.rank(), config.rollout().tensor_parallel(),
                  rollouter.rank0()});
+}
+
+absl::StatusOr<std::string> FindReplicaSecret(bool is_secured) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string secret, ParseGroupSecret(std::getenv(kGroupSecretVariable)));
+  if (!secret.empty() || is_secured) return secret;
+  return BadRank(
+      absl::StrCat("the ranks of a rollouter (rollout.tensor_parallel above 1) need a secret that they share, in ",
+                   kGroupSecretVariable,
+                   ": start them with `syncopate run` or `syncopate replica`, which give it to them, or set up "
+                   "mutual TLS or a bearer token (security.*)"));
 }
 
 std::string RankConfigDigest(const v1::RunConfig& config) {

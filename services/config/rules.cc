@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
+#include "base/identity.h"
 #include "base/manifest.h"
 #include "services/config/data_files.h"
 #include "services/config/duration.h"
@@ -61,7 +62,7 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
 void CheckRollouterName(const std::string& name, Rules* rules) {
   rules->Expect(name.empty() || IsReplicaName(name), {"rollouter.name"}, "1 to 63 of a-z, 0-9 and '-', or nothing");
   // Files in the run directory are named by it.
-  rules->Expect(name != "trainer-0" && name != "synchronizer-0", {"rollouter.name"},
+  rules->Expect(IsRollouterName(name), {"rollouter.name"},
                 "another name: that one is taken by a daemon of another role");
 }
 

@@ -74,7 +74,7 @@ EnvironmentClient::EnvironmentClient(Options options)
 EnvironmentClient::~EnvironmentClient() = default;
 
 void EnvironmentClient::Connect() {
-  auto channel = rpc::MakeChannel(options_.address);
+  auto channel = rpc::MakeChannel(options_.address, {.security = options_.tokens});
   auto call = std::make_shared<DescribeCall>();
   call->context.set_deadline(rpc::CallDeadline(options_.describe_timeout));
   if (channel.ok()) call->stub = v1::EnvironmentService::NewStub(*channel);

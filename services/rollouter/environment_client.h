@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "rollouter/reward/remote_scorer.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
 #include "syncopate/v1/environment.grpc.pb.h"
@@ -26,6 +27,8 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   struct Options {
     std::string address;      // unix:PATH or host:port
     std::string digest = "";  // of the code of the run; another worker is not used. "": that of the first one found
+    // Whose token is shown to a worker at host:port; null: none. It makes nothing encrypted.
+    std::shared_ptr<const auth::TransportSecurity> tokens = nullptr;
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration describe_timeout = absl::Seconds(5);

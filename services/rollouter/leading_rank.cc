@@ -40,12 +40,15 @@ LeadingRank::~LeadingRank() {
 }
 
 absl::Status LeadingRank::Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string secret, config::FindReplicaSecret(daemon_->security() != nullptr));
   leader_ = std::make_unique<ReplicaLeader>(
       rpc::RankStreamsOptions{.rank0 = {.world = world_,
                                         .config_digest = config::RankConfigDigest(daemon_->config()),
                                         .manifest_fingerprint = manifest_fingerprint,
                                         .build = daemon::BuildVersion(),
                                         .gpu = place_.gpu},
+                              .secret = secret,
+                              .security = daemon_->security(),
                               // A step that waits for the one that is gone would do so until its deadline.
                               .on_lost = [this](const absl::Status& why) {
                                 SYNCOPATE_LOG(kError, "this replica is at its end: %s", why.ToString());

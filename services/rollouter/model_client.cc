@@ -72,7 +72,12 @@ class ModelAnswer {
     if (manifest.fingerprint() != description_.manifest_fingerprint()) {
       return BadAnswer("another manifest follows from it here; are both sides of one version?");
     }
-    model.end_token_ids.assign(description_.end_token_ids().begin(), description_.end_token_ids().end());
+    for (const int32_t id : description_.end_token_ids()) {
+      if (id < 0 || id >= model.shape.vocab_size) {
+        return BadAnswer(absl::StrCat("the end token ", id, " is outside the vocabulary of ", model.shape.vocab_size));
+      }
+      model.end_token_ids.push_back(id);
+    }
     for (size_t i = 0; i < contents_.size(); ++i) {
       const v1::ModelFile& file = description_.files(static_cast<int>(i));
       if (Sha256Hex(contents_[i]) != file.sha256()) return BadAnswer("a file has another SHA-256 than is said");

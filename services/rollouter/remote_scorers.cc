@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "services/auth/transport_security.h"
+#include "services/config/duration.h"
 #include "services/config/reward_options.h"
 
 namespace syncopate::rollouterd {
@@ -16,8 +18,15 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
             {.url = reward.url(), .batch = reward.http_batch(), .connections = reward.http_connections()}));
   }
   if (!config.environment().address().empty()) {
-    scorers->python_ =
-        EnvironmentClient::Start({.address = config.environment().address(), .digest = config.environment().digest()});
+    const v1::SecuritySection& security = config.security();
+    // The worker's port is plaintext whatever the daemons' is: of their security it knows the tokens alone.
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        auto tokens, auth::TransportSecurity::Load({.role = "rollouter",
+                                                    .tls_reload = config::CheckedDuration(security.tls_reload()),
+                                                    .token_file = security.token_file()}));
+    scorers->python_ = EnvironmentClient::Start({.address = config.environment().address(),
+                                                 .digest = config.environment().digest(),
+                                                 .tokens = std::move(tokens)});
   }
   return scorers;
 }

@@ -14,7 +14,7 @@ namespace syncopate::rollouterd {
 class RemoteScorers {
  public:
   // Those that the configuration names: http if reward.url is set, the worker if environment.address is. Nobody is
-  // waited for. Errors of HttpScorer::Start.
+  // waited for. Errors of HttpScorer::Start, and of security.token_file.
   static absl::StatusOr<std::unique_ptr<RemoteScorers>> Start(const v1::RunConfig& config);
   ~RemoteScorers();
 

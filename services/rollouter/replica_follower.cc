@@ -87,6 +87,7 @@ class Follower {
                       .manifest_fingerprint = wire_.fingerprint(),
                       .build = daemon::BuildVersion(),
                       .gpu = place_.gpu},
+            .secret = [secured = daemon_->security() != nullptr] { return config::FindReplicaSecret(secured); },
             .on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); }};
   }
 

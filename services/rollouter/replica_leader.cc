@@ -19,7 +19,8 @@ v1::ReplicaServiceAttendResponse WeightsSettled(const PolicyVersion& version, bo
 }  // namespace
 
 ReplicaLeader::ReplicaLeader(rpc::RankStreamsOptions options)
-    : RankStreams({"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0"},
+    : RankStreams({"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0",
+                   "`syncopate run` and `syncopate replica` give all ranks that they start the same"},
                   std::move(options)),
       joint_(others() + 1) {}
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/ranks/collective.h"
+#include "base/reasons.h"
 #include "base/status.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
@@ -54,6 +55,8 @@ class RankAttendance final : public Attending {
     std::string role = {};  // of all ranks
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     RankFacts facts = {};
+    // The secret of the group as it is known now; "": none. Asked before each dial: rank 0 may write another at its start.
+    std::function<absl::StatusOr<std::string>()> secret = nullptr;
     // The stream has ended with an error after rank 0 had begun to speak: from gRPC's threads, must not block.
     std::function<void(const absl::Status&)> on_lost = nullptr;
   };
@@ -65,7 +68,8 @@ class RankAttendance final : public Attending {
   RankAttendance& operator=(const RankAttendance&) = delete;
 
   // Call once, before the blocking calls below. Dials until rank 0 answers, which may be started later than this process,
-  // and returns its welcome. RANK_LOST after `meet`, what rank 0 says, CANCELLED (reason STOPPED) after Stop().
+  // and returns its welcome. RANK_LOST after `meet`, what rank 0 says, errors of Options::secret, CANCELLED (reason
+  // STOPPED) after Stop().
   absl::StatusOr<typename Response::Welcome> Begin(const Options& options, absl::Duration meet) {
     constexpr absl::Duration kDialEvery = absl::Milliseconds(200);
     constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
@@ -75,13 +79,17 @@ class RankAttendance final : public Attending {
     const auto stub = Service::NewStub(channel);
     const absl::Time until = Clock::Real()->Now() + meet;
     while (true) {
-      Dial(stub.get(), options);
+      SYNCOPATE_ASSIGN_OR_RETURN(const std::string shown, options.secret());
+      Dial(stub.get(), options, shown);
       absl::StatusOr<Response> first = AwaitMessage();
       if (first.ok() && first->has_welcome()) return first->welcome();
       if (first.ok()) return RankLost("rank 0 began with something else than its welcome");
+      // Rank 0 writes its secret before it can be reached: one that is refused was read before that, or is not its own.
+      SYNCOPATE_ASSIGN_OR_RETURN(const std::string now_known, options.secret());
+      const bool is_news = ErrorReason(first.status()) == reason::kWrongSecret && now_known != shown;
       MutexLock lock(&mutex_);
       if (stopped_) return Stopped();
-      if (!MayComeLater(first.status())) return AsLost(first.status());
+      if (!MayComeLater(first.status()) && !is_news) return AsLost(first.status());
       if (Clock::Real()->Now() >= until) {
         return RankLost(
             absl::StrCat("nobody answers at ", options.rank0_key, " ", options.rank0, ": ", first.status().ToString()));
@@ -177,7 +185,7 @@ class RankAttendance final : public Attending {
     return (absl::IsUnavailable(status) || absl::IsUnimplemented(status)) && ErrorReason(status).empty();
   }
 
-  static Request MakeHello(const RankFacts& facts) {
+  static Request MakeHello(const RankFacts& facts, const std::string& secret) {
     Request message;
     auto* const hello = message.mutable_hello();
     hello->set_rank(facts.rank);
@@ -186,6 +194,7 @@ class RankAttendance final : public Attending {
     hello->set_manifest_fingerprint(facts.manifest_fingerprint);
     hello->set_build(facts.build);
     hello->set_gpu(facts.gpu);
+    hello->set_secret(secret);
     return message;
   }
 
@@ -194,10 +203,10 @@ class RankAttendance final : public Attending {
     return inbox_;
   }
 
-  void Dial(typename Service::Stub* stub, const Options& options) {
+  void Dial(typename Service::Stub* stub, const Options& options, const std::string& secret) {
     auto inbox = std::make_shared<Inbox>();
     auto stream = Stream::Create();
-    stream->Write(MakeHello(options.facts));
+    stream->Write(MakeHello(options.facts, secret));
     {
       MutexLock lock(&mutex_);
       stream_ = stream;

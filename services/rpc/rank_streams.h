@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mutex.h"
 #include "base/ranks/collective.h"
+#include "base/ranks/group_secret.h"
 #include "base/status.h"
+#include "services/auth/refusal_log.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
 
 namespace syncopate::rpc {
@@ -24,6 +26,7 @@ struct RankWords {
   std::string world_key;      // "trainer.world"
   std::string device_key;     // "train.device"
   std::string rank0_key;      // "trainer.rank0"
+  std::string secret_source;  // how ranks come by the secret of their group, as a sentence without its end
 };
 
 // What a rank says of itself in its hello. All ranks of a group say the same but for `rank`, and for `gpu`, of which each
@@ -39,6 +42,11 @@ struct RankFacts {
 
 struct RankStreamsOptions {
   RankFacts rank0 = {};
+  // What the hellos of the other ranks must show (base/ranks/group_secret.h). "": none can, and `security` is all there is.
+  std::string secret = {};
+  // The server's own. With it a rank that has no secret may show a certificate or token of its role instead; null: a hello
+  // without the secret is refused.
+  std::shared_ptr<const auth::TransportSecurity> security = nullptr;
   // From gRPC's threads, must not block: UNAVAILABLE (reason RANK_LOST), FAILED_PRECONDITION (reason RANK_MISMATCH).
   std::function<void(const absl::Status&)> on_lost = nullptr;
   absl::Duration silent_after = absl::Seconds(5);  // five heartbeats
@@ -46,7 +54,8 @@ struct RankStreamsOptions {
 
 // Rank 0's end of the streams over which it leads the other ranks of its group, one for each: the service that they
 // attend. A rank that disagrees about anything, or whose stream ends or is silent, is the end of the whole group: `on_lost`
-// is told once, why. Thread-safe. Must outlive the server that serves it.
+// is told once, why. Strangers harm nobody: a hello ends the group only if it shows the group's secret and a seat is free.
+// Thread-safe. Must outlive the server that serves it.
 //
 // Service has a method Attend; Request a Hello with the members of RankFacts, which is the first message, Response a
 // Welcome.
@@ -78,7 +87,8 @@ class RankStreams : public Service::CallbackService {
         if (Clock::Real()->Now() >= until) {
           return RankLost(absl::StrCat(words_.rank, " ", Missing(), " of ", options_.rank0.world,
                                        " has not come within ", absl::FormatDuration(deadline),
-                                       "; is it started, with ", words_.rank0_key, "?"));
+                                       "; is it started, with ", words_.rank0_key, "?",
+                                       last_refusal_.empty() ? "" : " The last one was refused: ", last_refusal_));
         }
       }
       SYNCOPATE_RETURN_IF_ERROR(go_on());
@@ -170,7 +180,7 @@ class RankStreams : public Service::CallbackService {
       if (admitted.ok()) {
         rank_ = message.hello().rank();
       } else {
-        SYNCOPATE_LOG(kError, "refused the stream of %s: %s", stream_->peer(), admitted.ToString());
+        ranks_->refusals_.Add(absl::StrCat("the hello of a rank from ", stream_->peer(), ": ", admitted.ToString()));
         stream_->Finish(admitted);
       }
     }
@@ -193,7 +203,7 @@ class RankStreams : public Service::CallbackService {
   template <typename Hello>
   absl::Status CheckHello(const Hello& hello) const {
     const RankFacts& ours = options_.rank0;
-    if (hello.world() != ours.world || hello.rank() < 1 || hello.rank() >= ours.world) {
+    if (hello.world() != ours.world) {
       return Mismatch(hello.rank(), absl::StrCat("another ", words_.world_key, " (", hello.world(), ")"));
     }
     if (hello.build() != ours.build) return Mismatch(hello.rank(), absl::StrCat("another build (", hello.build(), ")"));
@@ -217,27 +227,44 @@ class RankStreams : public Service::CallbackService {
     return absl::OkStatus();
   }
 
+  // What a hello must be before anything in it counts: nobody is harmed by one that is not.
+  template <typename Hello>
+  absl::Status CheckMayAttend(const Hello& hello) const {
+    const bool is_authenticated = options_.security != nullptr && hello.secret().empty();
+    if (!IsGroupSecret(options_.secret, hello.secret()) && !is_authenticated) {
+      return WrongGroupSecret(absl::StrCat(words_.rank, " ", hello.rank()), words_.secret_source);
+    }
+    if (hello.rank() >= 1 && hello.rank() < options_.rank0.world) return absl::OkStatus();
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_RANK",
+                 absl::StrCat(words_.rank, " ", hello.rank(), " cannot attend: ", words_.world_key, " is ",
+                              options_.rank0.world, " here, and rank 0 leads ranks 1 to ", others()));
+  }
+
   // Of a stream's first message.
   absl::Status Admit(const Request& first, const std::shared_ptr<Stream>& stream) {
     if (!first.has_hello()) {
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
     const auto& hello = first.hello();
+    SYNCOPATE_RETURN_IF_ERROR(CheckMayAttend(hello));
     absl::Status refusal = CheckHello(hello);
     {
       MutexLock lock(&mutex_);
       if (refusal.ok()) refusal = CheckGpu(hello);
       // One that comes too late harms nobody who is at work.
-      if (stopped_ || streams_.count(hello.rank()) > 0) {
+      if (is_over() || streams_.count(hello.rank()) > 0 || static_cast<int32_t>(streams_.size()) == others()) {
         return Error(absl::StatusCode::kFailedPrecondition, "RANK_TAKEN",
                      absl::StrCat(words_.rank, " ", hello.rank(), " is there already, or all is over"));
       }
       if (refusal.ok()) {
         streams_[hello.rank()] = stream;
         gpus_[hello.rank()] = hello.gpu();
+      } else {
+        last_refusal_ = std::string(refusal.message());
       }
     }
-    if (!refusal.ok()) Lose(refusal);
+    // Who shows a certificate alone may be anybody of that role, and ends nothing but its own stream.
+    if (!refusal.ok() && !hello.secret().empty()) Lose(refusal);
     return refusal;
   }
 
@@ -268,6 +295,8 @@ class RankStreams : public Service::CallbackService {
   std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // by rank
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::string last_refusal_ ABSL_GUARDED_BY(mutex_);  // of a rank that harmed nobody, while others are waited for
+  auth::RefusalLog refusals_;
 };
 
 }  // namespace syncopate::rpc

@@ -42,8 +42,8 @@ void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
                     : "bearer tokens guard it, but whoever listens on the network reads them and all else");
 }
 
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Server::Options& options) {
-  return options.security == nullptr ? grpc::InsecureServerCredentials() : options.security->ServerCredentials();
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Server::Options& options, const GuardedServices* guarded) {
+  return guarded == nullptr ? grpc::InsecureServerCredentials() : options.security->ServerCredentials(guarded->calls());
 }
 
 void Configure(const Server::Options& options, const std::shared_ptr<ConnectionWatch>& watch,
@@ -67,6 +67,8 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   factories.push_back(ConnectionWatch::Interceptors(watch));
   for (const auto& make : options.interceptors) factories.push_back(make());
+  // The last is the first to see what is sent: the others see the status that the caller gets.
+  if (options.security != nullptr) factories.push_back(GuardedServices::Interceptors());
   builder->experimental().SetInterceptorCreators(std::move(factories));
 }
 
@@ -162,10 +164,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     server->refusal_ = std::make_unique<grpc::CallbackGenericService>();
     builder.RegisterCallbackGenericService(server->refusal_.get());
   }
-  for (grpc::Service* service : services) builder.RegisterService(service);
+  if (options.security != nullptr) server->guarded_ = std::make_unique<GuardedServices>(options.security, services);
+  for (grpc::Service* service : server->guarded_ == nullptr ? services : server->guarded_->services()) {
+    builder.RegisterService(service);
+  }
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, CredentialsOf(options));
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          CredentialsOf(options, server->guarded_.get()));
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr) {
     return Error(absl::StatusCode::kInternal, "SERVER_START",

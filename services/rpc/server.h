@@ -18,6 +18,7 @@
 #include "services/auth/transport_security.h"
 #include "services/rpc/accept/connection_limit.h"
 #include "services/rpc/accept/connection_watch.h"
+#include "services/rpc/guarded_services.h"
 #include "services/rpc/health_feed.h"
 
 namespace syncopate::rpc {
@@ -87,6 +88,7 @@ class Server {
   std::string address_;
   int port_ = 0;
   std::unique_ptr<grpc::CallbackGenericService> refusal_;  // health_only: UNIMPLEMENTED to every other call
+  std::unique_ptr<GuardedServices> guarded_;               // null without security
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
   std::shared_ptr<ConnectionWatch> watch_;

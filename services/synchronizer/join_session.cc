@@ -23,8 +23,9 @@ absl::Status BadMessage(const std::string& message) {
 }  // namespace
 
 grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* JoinSession::Serve(std::shared_ptr<Stream> stream,
+                                                                               auth::HelloCaller caller,
                                                                                ControlLoop* loop) {
-  auto session = std::shared_ptr<JoinSession>(new JoinSession(stream, loop));
+  auto session = std::shared_ptr<JoinSession>(new JoinSession(stream, std::move(caller), loop));
   session->id_ = loop->Open(session);
   return stream->Start({.on_message = [session](v1::JoinRequest message) { session->Handle(message); },
                         .on_done = [session](const absl::Status&) { session->loop_->Closed(session->id_); }});
@@ -48,6 +49,8 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   switch (message.message_case()) {
     case v1::JoinRequest::kHello: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, wire::FromProto(message.hello()));
+      // A rollouter's certificate must not get the trainer's epoch.
+      SYNCOPATE_RETURN_IF_ERROR(caller_.CheckIs(hello.member.role));
       SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
       Post(Kind::kHello, [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) {
         plane.OnHello(id, hello, now);

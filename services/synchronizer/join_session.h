@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 
+#include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
 #include "synchronizer/loop/control_loop.h"
 #include "syncopate/v1/synchronizer.pb.h"
@@ -14,8 +15,9 @@ class JoinSession final : public synchronizer::ControlLoop::Session, public std:
  public:
   using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
-  // Serves the stream until it ends. Returns what the service method has to return.
+  // Serves the stream of `caller` until it ends. Returns what the service method has to return.
   static grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Serve(std::shared_ptr<Stream> stream,
+                                                                           auth::HelloCaller caller,
                                                                            synchronizer::ControlLoop* loop);
 
   void Send(const synchronizer::Command& command) override;
@@ -24,14 +26,15 @@ class JoinSession final : public synchronizer::ControlLoop::Session, public std:
  private:
   static constexpr int kMaxWaiting = 256;  // messages of one member that the loop has not come to
 
-  JoinSession(std::shared_ptr<Stream> stream, synchronizer::ControlLoop* loop)
-      : stream_(std::move(stream)), loop_(loop) {}
+  JoinSession(std::shared_ptr<Stream> stream, auth::HelloCaller caller, synchronizer::ControlLoop* loop)
+      : stream_(std::move(stream)), caller_(std::move(caller)), loop_(loop) {}
   void Handle(const v1::JoinRequest& message);
   absl::Status Dispatch(const v1::JoinRequest& message);
   // Counted in waiting_ until it is handled or dropped.
   void Post(synchronizer::ControlLoop::Kind kind, synchronizer::ControlLoop::Event event);
 
   const std::shared_ptr<Stream> stream_;
+  const auth::HelloCaller caller_;
   synchronizer::ControlLoop* const loop_;
   synchronizer::SessionId id_ = 0;  // set before the first callback
   bool said_hello_ = false;         // callbacks run one after the other

@@ -60,6 +60,7 @@ absl::Status RunSynchronizer(daemon::Daemon& daemon) {
   telemetry::SyncMetrics metrics(*daemon.registry());
   SynchronizerServiceImpl::Options options;
   options.loop = LoopOptionsOf(daemon);
+  options.security = daemon.security();
   options.metrics = &metrics;
   options.events = daemon.events();
   options.on_failed = [&failed](const absl::Status&) {

@@ -1,6 +1,7 @@
 #include "services/synchronizer/synchronizer_service.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -127,7 +128,8 @@ void SynchronizerServiceImpl::EndStreams() {
 
 grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* SynchronizerServiceImpl::Join(
     grpc::CallbackServerContext* context) {
-  return JoinSession::Serve(JoinSession::Stream::Create(context), loop_.get());
+  return JoinSession::Serve(JoinSession::Stream::Create(context), auth::HelloCaller(options_.security.get(), *context),
+                            loop_.get());
 }
 
 // The question is asked on the loop's thread, and answered once what it made durable is: who hears of success may rely
@@ -169,7 +171,8 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
         publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
         publication.manifest_fingerprint = request.manifest_fingerprint();
         // A peer's number, which goes into sums.
-        publication.stage_seconds = std::max(0.0, request.stage_seconds());
+        const double stage_seconds = request.stage_seconds();
+        publication.stage_seconds = std::isfinite(stage_seconds) ? std::max(0.0, stage_seconds) : 0.0;
         publication.unix_seconds = options_.loop.clock->UnixSeconds();
         publication.subset = wire::FromProto(request.subset());
         SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnPublish(publication, now));

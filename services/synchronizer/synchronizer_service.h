@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/event_recorder.h"
 #include "base/mutex.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/request_ids.h"
 #include "services/synchronizer/sync_history.h"
 #include "services/telemetry/sync_metrics.h"
@@ -29,6 +30,8 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  public:
   struct Options {
     synchronizer::ControlLoop::Options loop;
+    // The server's own; null: whoever says hello is taken for the role that it says.
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     telemetry::SyncMetrics* metrics = nullptr;  // borrowed; null: not counted
     EventRecorder* events = nullptr;            // borrowed; null: not recorded
     // The state cannot be written any more: the process should end. Called once, on the loop's thread.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/daemon/daemon_endpoints.h"
 #include "base/file_system.h"
 #include "base/host_port.h"
 #include "base/log.h"
@@ -100,6 +101,7 @@ class Follower {
                       .manifest_fingerprint = policy_->manifest().fingerprint(),
                       .build = daemon::BuildVersion(),
                       .gpu = device_.place.gpu},
+            .secret = [run_dir = daemon_->run_dir()] { return daemon::ReadRanksSecret(run_dir); },
             .on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
   }
 

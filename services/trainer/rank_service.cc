@@ -13,7 +13,10 @@ constexpr char kRank[] = "trainer rank";
 }  // namespace
 
 RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
-    : RankStreams({kRank, "trainer.world", "train.device", "trainer.rank0"}, std::move(options)) {}
+    : RankStreams(
+          {kRank, "trainer.world", "train.device", "trainer.rank0",
+           "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder"},
+          std::move(options)) {}
 
 absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
                                    const std::vector<const TrajectoryGroup*>& groups) {

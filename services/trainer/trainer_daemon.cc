@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/daemon/daemon_endpoints.h"
 #include "base/log.h"
+#include "base/ranks/group_secret.h"
 #include "base/ranks/meeting.h"
 #include "base/reasons.h"
 #include "model/model_folder.h"
@@ -202,18 +203,23 @@ absl::Status TrainerDaemon::Listen() {
   const v1::RunConfig& config = daemon_->config();
   weight_service_ = std::make_unique<member::WeightServiceImpl>(device_.stager->store());
   const rpc::StreamOptions exchange = {.silent_after = config::CheckedDuration(config.sync().dead_after())};
-  trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange);
+  trajectory_service_ = std::make_unique<TrajectoryServiceImpl>(nullptr, exchange, daemon_->security());
   trainer_service_ = std::make_unique<TrainerServiceImpl>(&control_, reporter_.get());
   std::vector<grpc::Service*> services = {weight_service_.get(), trajectory_service_.get(), trainer_service_.get()};
   std::vector<std::string> names = {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService",
                                     "syncopate.v1.TrainerService"};
   if (device_.ranks != nullptr) {
+    // Before the port answers: whoever reaches it finds the secret that it asks for.
+    const std::string secret = DrawGroupSecret();
+    SYNCOPATE_RETURN_IF_ERROR(daemon::WriteRanksSecret(daemon_->run_dir(), secret));
     rank_service_ = std::make_unique<RankServiceImpl>(
         rpc::RankStreamsOptions{.rank0 = {.world = device_.ranks->world(),
                                           .config_digest = config::RankConfigDigest(config),
                                           .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                                           .build = daemon::BuildVersion(),
                                           .gpu = device_.rank0.place.gpu},
+                                .secret = secret,
+                                .security = daemon_->security(),
                                 .on_lost = [this](const absl::Status& why) {
                                   device_.ranks->Abort(std::string(why.message()));
                                   GiveUp(why);

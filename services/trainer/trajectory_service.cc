@@ -39,8 +39,8 @@ v1::ExchangeResponse::AckResult AckResultOf(Result result) {
 // any thread. Thread-safe in that sense.
 class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
-  ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream)
-      : data_(data), stream_(std::move(stream)) {}
+  ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream, auth::HelloCaller caller)
+      : data_(data), stream_(std::move(stream)), caller_(std::move(caller)) {}
 
   void Handle(const v1::ExchangeRequest& message) {
     if (session_ == 0) {
@@ -114,6 +114,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
     SYNCOPATE_ASSIGN_OR_RETURN(member_, wire::FromProto(message.hello().member()));
+    SYNCOPATE_RETURN_IF_ERROR(caller_.CheckIs(member_.role));
     // Incarnations are shown to everybody; the secret behind one is known to its process alone.
     SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member_, message.hello().secret()));
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
@@ -147,6 +148,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
 
   trainer::TrainingData* const data_;
   const std::shared_ptr<ExchangeStream> stream_;
+  const auth::HelloCaller caller_;
   // Of the stream's own callbacks, which never overlap.
   trainer::SessionId session_ = 0;
   MemberId member_;
@@ -162,7 +164,7 @@ grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectorySe
     stream->Finish(Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly"));
     return stream->Start({});
   }
-  auto session = std::make_shared<ExchangeSession>(data, stream);
+  auto session = std::make_shared<ExchangeSession>(data, stream, auth::HelloCaller(security_.get(), *context));
   return stream->Start({.on_message = [session](v1::ExchangeRequest message) { session->Handle(message); },
                         .on_done = [session](const absl::Status& status) { session->Ended(status); }});
 }

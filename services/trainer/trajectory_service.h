@@ -1,7 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <utility>
 
+#include "services/auth/transport_security.h"
 #include "services/rpc/write_queue.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "trainer/data/training_data.h"
@@ -15,14 +18,16 @@ namespace syncopate::trainerd {
 //
 // A stream is refused with the errors of TrainingData::Connect, and with INVALID_ARGUMENT (reason HELLO_EXPECTED or
 // BAD_MESSAGE) if it does not begin with exactly one hello; whoever is not the member that it names, with
-// PERMISSION_DENIED (reason WRONG_SECRET). A bad group, or one that names another rollouter than the stream's, costs
+// PERMISSION_DENIED (reason WRONG_SECRET; WRONG_ROLE if its certificate or token gives another role). A bad group, or one that names another rollouter than the stream's, costs
 // that group, not the stream.
 class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackService {
  public:
   // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE
   // (reason STARTING), because a trainer must listen before it is told its epoch.
-  explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {})
-      : data_(data), options_(options) {}
+  // `security` is the server's own; null: nobody is asked who they are.
+  explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {},
+                                 std::shared_ptr<const auth::TransportSecurity> security = nullptr)
+      : data_(data), options_(options), security_(std::move(security)) {}
   void Attach(trainer::TrainingData* data) { data_ = data; }
 
   grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
@@ -31,6 +36,7 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
  private:
   std::atomic<trainer::TrainingData*> data_;
   const rpc::StreamOptions options_;
+  const std::shared_ptr<const auth::TransportSecurity> security_;
 };
 
 }  // namespace syncopate::trainerd

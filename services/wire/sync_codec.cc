@@ -1,6 +1,7 @@
 #include "services/wire/sync_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -393,9 +394,10 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
   // They are summed over a run, where one negative or NaN figure would spoil all others.
-  bool sane = report.verify_seconds >= 0 && report.connect_seconds >= 0 && report.pause_seconds >= 0 &&
+  auto lasts = [](double seconds) { return seconds >= 0 && std::isfinite(seconds); };
+  bool sane = lasts(report.verify_seconds) && lasts(report.connect_seconds) && lasts(report.pause_seconds) &&
               report.lora_bytes >= 0 && report.bytes >= report.lora_bytes;
-  if (!sane) return BadMessage("report: a time or a number of bytes is negative");
+  if (!sane) return BadMessage("report: a time or a number of bytes is negative or none");
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/daemon/daemon_endpoints.h"
+#include "base/ranks/group_secret.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
@@ -78,6 +80,7 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
   ASSERT_GT(victim, 0);
   ASSERT_GT(other, 0);
+  EXPECT_THAT(ProcessesNaming(kGroupSecretVariable), IsEmpty());  // others could read a command line
   ASSERT_EQ(kill(victim, signal), 0);
   EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
   EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
@@ -99,7 +102,31 @@ TEST(RollouterRanksTest, ASizeThatDoesNotDivideTheHeadsEndsBeforeAnythingStarts)
   EXPECT_THAT((*process)->Log(), HasSubstr("it may be 1, 2, 4"));
 }
 
+// What `syncopate run` and `syncopate replica` give to the ranks that they start.
+class SecretOfRanks {
+ public:
+  SecretOfRanks() { setenv(kGroupSecretVariable, std::string(2 * kGroupSecretBytes, 'a').c_str(), 1); }
+  ~SecretOfRanks() { unsetenv(kGroupSecretVariable); }
+};
+
+TEST(RollouterRanksTest, ARankByHandWithoutASecretEndsAtOnceAndSaysWhatItNeeds) {
+  RunHarness run(TwoRanks({"run.steps=6"}));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  const std::vector<std::vector<std::string>> ranks = {{"rollouter.rank=0"},
+                                                       {"rollouter.rank=1", "rollouter.rank0=127.0.0.1:1"}};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    auto rank = run.LaunchDaemon("rollouter", static_cast<int64_t>(i), ranks[i]);
+    ASSERT_THAT(rank, IsOk());
+    auto exit = (*rank)->WaitExit(kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 2) << (*rank)->Log();
+    EXPECT_THAT((*rank)->Log(), HasSubstr("set up mutual TLS or a bearer token"));
+  }
+}
+
 TEST(RollouterRanksTest, RanksByHandThatDisagreeBothEndWithTheReason) {
+  const SecretOfRanks secret;
   RunHarness run(TwoRanks({"run.steps=6", "eval.every_steps=0"}));
   auto synchronizer = run.StartDaemon("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());

@@ -17,7 +17,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file_system.h"
+#include "base/ranks/group_secret.h"
+#include "services/rpc/bidi_stream.h"
+#include "services/rpc/channel.h"
+#include "syncopate/v1/rank.grpc.pb.h"
 #include "tests/fault/fault_support.h"
+#include "tests/support/notification.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 #include "trainer/checkpoint/checkpoint_store.h"
@@ -28,6 +33,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr absl::Duration kGroupEndsWithin = absl::Seconds(10);
 constexpr int kLostPeer = 4;
@@ -275,6 +281,68 @@ TEST(TrainerRanksTest, RanksByHandThatDisagreeAllEndWithTheReason) {
     EXPECT_EQ(exit->code, kLostPeer) << rank->Log();
     EXPECT_THAT(rank->Log(), HasSubstr("trainer rank 1 has another configuration than rank 0"));
   }
+}
+
+// What a stranger who can reach the port may try.
+absl::Status SayHello(const std::string& address, int32_t rank, const std::string& secret) {
+  using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
+  auto stub = v1::RankService::NewStub(rpc::MakeChannel(address).value());
+  auto ended = std::make_shared<Mailbox<absl::Status>>();
+  auto stream = Stream::Create();
+  v1::AttendRequest hello;
+  hello.mutable_hello()->set_rank(rank);
+  hello.mutable_hello()->set_world(1 << 20);
+  hello.mutable_hello()->set_secret(secret);
+  stream->Write(hello);
+  stream->Start([&stub](auto* context, auto* reactor) { stub->async()->Attend(context, reactor); },
+                {.on_message = [](const v1::AttendResponse&) {},
+                 .on_done = [ended](const absl::Status& status) { ended->Put(status); }});
+  return ended->WaitFor(1, kPatience) ? ended->All().front() : absl::DeadlineExceededError("no end");
+}
+
+TEST(TrainerRanksTest, StrangersAtThePortOfRank0LoseNothing) {
+  RunHarness run(TwoRanks({"run.steps=100000", "eval.every_steps=0"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(2), IsOk());
+  auto trainer = run.Endpoint("trainer");
+  ASSERT_THAT(trainer, IsOk());
+  const std::string path = daemon::RanksSecretPath(run.run_dir());
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  const auto secret = daemon::ReadRanksSecret(run.run_dir());
+  ASSERT_THAT(secret, IsOk());
+  EXPECT_EQ(secret->size(), kGroupSecretBytes);
+  for (int32_t rank : {-1, 0, 1, 2, 7}) {
+    EXPECT_THAT(SayHello(trainer->grpc, rank, ""), HasReason("WRONG_SECRET"));
+    EXPECT_THAT(SayHello(trainer->grpc, rank, std::string(kGroupSecretBytes, 'x')), HasReason("WRONG_SECRET"));
+    EXPECT_THAT(SayHello(trainer->grpc, rank, *secret), HasReason(rank == 1 ? "RANK_TAKEN" : "BAD_RANK"));
+  }
+  EXPECT_THAT(run.AwaitStep(run.LastStep() + 5), IsOk()) << (*process)->Log();
+  for (const char* log : {"trainer-0", "trainer-1"}) EXPECT_THAT(run.Log(log), Not(HasSubstr(*secret)));
+  kill((*process)->pid(), SIGINT);
+  EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
+}
+
+TEST(TrainerRanksTest, ARankByHandInAnotherFolderIsToldWhatItNeedsAndHarmsNobody) {
+  RunHarness run(TwoRanks({"run.steps=6", "eval.every_steps=0", "trainer.listen=127.0.0.1:0"}));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  auto first = run.LaunchDaemon("trainer", 0, {"trainer.rank=0"});
+  ASSERT_THAT(first, IsOk());
+  const std::string announced = daemon::EndpointPath(run.Path(daemon::kRanksFolder), "trainer", 0);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return daemon::ReadDaemonEndpoint(announced).ok(); }));
+  const std::string rank0 = absl::StrCat("trainer.rank0=", daemon::ReadDaemonEndpoint(announced)->grpc);
+  auto alone =
+      run.LaunchDaemon("trainer", 1, {"trainer.rank=1", rank0, absl::StrCat("run.dir=", run.temp_dir(), "/alone")});
+  ASSERT_THAT(alone, IsOk());
+  auto exit = (*alone)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  EXPECT_THAT((*alone)->Log(), AllOf(HasSubstr("WRONG_SECRET"), HasSubstr("all ranks share that folder"),
+                                     HasSubstr("need mutual TLS or a bearer token")));
+  auto second = run.LaunchDaemon("trainer", 1, {"trainer.rank=1", rank0});
+  ASSERT_THAT(second, IsOk());
+  EXPECT_THAT((*first)->WaitForLogLine("all 2 trainer ranks are there", kPatience), IsOk());
 }
 
 }  // namespace

@@ -60,6 +60,8 @@ void AddDataCommand(CLI::App* app, Command* chosen) {
   list->add_option("--output,-o", wanted->output, "File of JSON lines, which is not there yet")
       ->type_name(kFileType)
       ->required();
+  list->add_option("--token-file", wanted->token_file, "File of tokens, whose one of the trainer a host:port is shown")
+      ->type_name(kFileType);
   list->callback([=] { *chosen = [=] { return RunList(*wanted); }; });
 }
 

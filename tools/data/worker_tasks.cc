@@ -7,6 +7,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 #include "base/strict_json.h"
+#include "services/auth/transport_security.h"
 #include "services/rpc/channel.h"
 #include "syncopate/v1/environment.grpc.pb.h"
 
@@ -27,8 +28,11 @@ absl::StatusOr<std::string> LineOf(const v1::EnvironmentTask& task, int64_t max_
 }
 
 absl::StatusOr<int64_t> AppendTasks(const WorkerTasksRequest& request, AppendFile* file) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
-                             rpc::MakeChannel(request.worker, {.max_receive_bytes = 2 * request.max_row_bytes}));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto tokens,
+                             auth::TransportSecurity::Load({.role = "trainer", .token_file = request.token_file}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto channel,
+      rpc::MakeChannel(request.worker, {.max_receive_bytes = 2 * request.max_row_bytes, .security = tokens}));
   const auto stub = v1::EnvironmentService::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(rpc::CallDeadline(request.timeout));

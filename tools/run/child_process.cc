@@ -5,11 +5,13 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
 #include "base/status.h"
@@ -25,7 +27,8 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
 }
 
 // Between fork and exec only async-signal-safe calls are allowed: other threads may have held any lock.
-[[noreturn]] void BecomeChild(const char* binary, char* const* arguments, int log, int null, pid_t parent) {
+[[noreturn]] void BecomeChild(const char* binary, char* const* arguments, char* const* environment, int log, int null,
+                              pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotExecute);  // it died before prctl
@@ -39,13 +42,29 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
     ::dup2(log, STDERR_FILENO);
   }
   ::close_range(STDERR_FILENO + 1, UINT_MAX, 0);
-  ::execv(binary, arguments);
+  ::execve(binary, arguments, environment);
   constexpr char kMessage[] = "cannot execute ";
   if (::write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1) < 0 ||
       ::write(STDERR_FILENO, binary, std::strlen(binary)) < 0 || ::write(STDERR_FILENO, "\n", 1) < 0) {
     ::_exit(kCannotExecute);
   }
   ::_exit(kCannotExecute);
+}
+
+// This process's environment with `added` in the place of what has the same name.
+std::vector<char*> EnvironmentWith(std::vector<std::string>* added) {
+  std::vector<char*> all;
+  for (char** one = environ; *one != nullptr; ++one) {
+    const absl::string_view text = *one;
+    const absl::string_view name = text.substr(0, text.find('='));
+    const bool replaced = std::any_of(added->begin(), added->end(), [name](const std::string& other) {
+      return absl::StartsWith(other, absl::StrCat(name, "="));
+    });
+    if (!replaced) all.push_back(*one);
+  }
+  for (std::string& one : *added) all.push_back(one.data());
+  all.push_back(nullptr);
+  return all;
 }
 
 }  // namespace
@@ -60,9 +79,11 @@ absl::StatusOr<pid_t> StartChild(const Launch& launch) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  std::vector<std::string> added = launch.environment;
+  std::vector<char*> environment = EnvironmentWith(&added);
   pid_t parent = ::getpid();
   pid_t pid = ::fork();
-  if (pid == 0) BecomeChild(launch.binary.c_str(), arguments.data(), log, null, parent);
+  if (pid == 0) BecomeChild(launch.binary.c_str(), arguments.data(), environment.data(), log, null, parent);
   absl::Status status = pid < 0 ? CannotStart(launch, "fork") : absl::OkStatus();
   if (has_log) ::close(log);
   ::close(null);

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/host_port.h"
 #include "services/config/run_config.h"
 
@@ -43,10 +44,22 @@ void AppendShifted(const Addresses& addresses, int64_t index, std::vector<std::s
 
 // A shell reads the command, and becomes it: signals reach the worker itself.
 Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const std::string& log) {
-  return {.binary = "/bin/sh",
-          .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
-                        config.environment().address(), "--announce", EnvironmentAnnouncement(run_dir)},
-          .log = log};
+  Launch launch = {
+      .binary = "/bin/sh",
+      .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
+                    config.environment().address(), "--announce", EnvironmentAnnouncement(run_dir)},
+      .log = log};
+  // What guards a port and not a socket, which is its owner's alone. Other workers than ours need not know these words
+  // unless such a port is asked for.
+  const auto port = ParseHostPort(config.environment().address());
+  if (!port.ok()) return launch;
+  if (!config.security().token_file().empty()) {
+    launch.arguments.push_back("--token-file");
+    launch.arguments.push_back(absl::StrReplaceAll(config.security().token_file(), {{"{role}", "rollouter"}}));
+  }
+  if (!port->IsLoopback())
+    launch.arguments.push_back("--insecure-bind");  // by run.insecure_bind, or this is no address
+  return launch;
 }
 
 }  // namespace

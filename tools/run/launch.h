@@ -10,9 +10,10 @@ namespace syncopate::run {
 
 // What one daemon of a local run is started with. Pure.
 struct Launch {
-  std::string binary;                  // "<binary_dir>/syncopate-rollouter", or a shell for the worker
-  std::vector<std::string> arguments;  // CONFIG and overrides
-  std::string log;                     // where its standard output and error go; empty: as this process's
+  std::string binary;                         // "<binary_dir>/syncopate-rollouter", or a shell for the worker
+  std::vector<std::string> arguments;         // CONFIG and overrides
+  std::string log;                            // where its standard output and error go; empty: as this process's
+  std::vector<std::string> environment = {};  // NAME=value, beside what this process has
 };
 
 // `synchronizer` is the address at which the synchronizer was found listening, "" before its first start. Every daemon

@@ -17,6 +17,7 @@
 #include "base/daemon/exit_code.h"
 #include "base/daemon/signals.h"
 #include "base/file_system.h"
+#include "base/ranks/group_secret.h"
 #include "base/reasons.h"
 #include "base/status.h"
 #include "services/auth/transport_security.h"
@@ -196,6 +197,11 @@ class LocalRun {
     }
     Launch launch = PlanLaunch(config_, binary_dir_, directory_.path(), child, synchronizer_, digest_, rank0,
                                accept_reward_change_, on_trial_);
+    if (config_.rollout().tensor_parallel() > 1 && child.role == "rollouter") {
+      std::string& secret = replica_secrets_[child.index];
+      if (secret.empty()) secret = DrawGroupSecret();
+      launch.environment = {GroupSecretAssignment(secret)};
+    }
     // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
@@ -514,6 +520,8 @@ class LocalRun {
   std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
   absl::Time next_write_ = absl::InfinitePast();
   std::string digest_;  // of the worker's code, "" before it was first ready
+  std::map<int64_t, std::string>
+      replica_secrets_;  // of each rollouter's ranks, in all lives that they have in this run
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };

@@ -13,6 +13,7 @@
 #include "base/daemon/daemon_endpoints.h"
 #include "base/daemon/exit_code.h"
 #include "base/daemon/signals.h"
+#include "base/ranks/group_secret.h"
 #include "base/status.h"
 #include "services/config/duration.h"
 #include "services/config/run_config.h"
@@ -85,6 +86,7 @@ class Replica {
     launch.binary = (std::filesystem::path(options_.binary_dir) / "syncopate-rollouter").string();
     launch.arguments = options_.words;
     launch.arguments.push_back(absl::StrCat("rollouter.rank=", rank));
+    launch.environment = {GroupSecretAssignment(secret_)};
     if (rank > 0) {
       launch.arguments.push_back(absl::StrCat("rollouter.rank0=", rank0_));
       launch.arguments.push_back("metrics.rollouter_listen=127.0.0.1:0");
@@ -119,7 +121,8 @@ class Replica {
   const std::string announcement_;
   ReplicaRanks ranks_;
   std::map<pid_t, int64_t> pids_;
-  std::string rank0_;  // where it listens for the others
+  std::string rank0_;                             // where it listens for the others
+  const std::string secret_ = DrawGroupSecret();  // of all ranks
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "trainer/data/submission_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@ namespace {
 
 // Reward functions are other people's code, and the names of parts become names of metrics.
 constexpr size_t kMaxRewardParts = 32, kMaxRewardPartName = 64;
+constexpr double kMostSeconds = 1e10;  // three centuries
 
 absl::Status Invalid(absl::string_view reason, const std::string& text) {
   return Error(absl::StatusCode::kInvalidArgument, reason, text);
@@ -37,12 +37,18 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t v
     }
   }
   for (float logprob : sample.logprobs) {
-    // A probability is at most 1.
-    if (!std::isfinite(logprob) || logprob > 0) {
-      return Invalid("BAD_LOGPROB", absl::StrCat("log-probability ", logprob, " is not finite and at most 0"));
+    if (!IsPossibleLogProb(logprob)) {
+      return Invalid("BAD_LOGPROB",
+                     absl::StrCat("log-probability ", logprob, " is not from ", -kMaxMagnitude, " to 0"));
     }
   }
-  if (!std::isfinite(sample.reward)) return Invalid("BAD_REWARD", "the reward is not finite");
+  if (!IsPossibleReward(sample.reward)) {
+    return Invalid("BAD_REWARD", absl::StrCat("the reward ", sample.reward, " is not within ", kMaxMagnitude));
+  }
+  const double seconds = sample.generate_seconds;
+  if (!(seconds >= 0 && seconds <= kMostSeconds)) {  // false for NaN
+    return Invalid("BAD_TIME", absl::StrCat("generation cannot have taken ", seconds, " seconds"));
+  }
   return absl::OkStatus();
 }
 
@@ -67,8 +73,9 @@ absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first)
       return Invalid("BAD_REWARD_PARTS", absl::StrCat("reward part ", i, " is ", part.name, ", but in sample 0 it is ",
                                                       first.reward_parts[i].name));
     }
-    if (!std::isfinite(part.value)) {
-      return Invalid("BAD_REWARD_PARTS", absl::StrCat("reward part ", part.name, " is not finite"));
+    if (!IsPossibleReward(part.value)) {
+      return Invalid("BAD_REWARD_PARTS",
+                     absl::StrCat("reward part ", part.name, " is ", part.value, ", not within ", kMaxMagnitude));
     }
   }
   return absl::OkStatus();
@@ -127,6 +134,11 @@ absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, c
                              const SubmissionRules& rules) {
   // First: versions of another epoch mean nothing here, so what follows would blame the wrong thing.
   SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(group, rules.epoch));
+  if (group.kind != lease.kind) {
+    return Invalid("WRONG_KIND", lease.kind == LeaseKind::kTraining
+                                     ? "a training lease is answered as one of an evaluation"
+                                     : "a lease of an evaluation is answered as one of training");
+  }
   if (static_cast<int64_t>(group.samples.size()) != lease.samples) {
     return Invalid("WRONG_SAMPLE_COUNT",
                    absl::StrCat(group.samples.size(), " samples, but the lease asks for ", lease.samples));

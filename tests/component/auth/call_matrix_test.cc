@@ -1,15 +1,25 @@
 // Every call by every role, over real connections with real certificates.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/auth/permissions.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
+#include "syncopate/v1/environment.grpc.pb.h"
+#include "syncopate/v1/rank.grpc.pb.h"
+#include "syncopate/v1/replica.grpc.pb.h"
+#include "syncopate/v1/rollout.grpc.pb.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
+#include "syncopate/v1/trajectory.grpc.pb.h"
+#include "syncopate/v1/weights.grpc.pb.h"
 #include "tests/component/auth/raw_call.h"
 #include "tests/support/test_authority.h"
 
@@ -74,12 +84,39 @@ const std::map<std::string, std::string>& Expected() {
 
 std::string LetterOf(AuthRole role) { return std::string(AuthRoleName(role), 1); }
 
-// An allowed call reaches the server, which has no such service; but its health, reflection and channelz are real.
+// All services, none of which does anything.
+struct Services {
+  v1::SynchronizerService::CallbackService synchronizer;
+  v1::TrajectoryService::CallbackService trajectories;
+  v1::TrainerService::CallbackService trainer;
+  v1::RolloutService::CallbackService rollouter;
+  v1::RankService::CallbackService ranks;
+  v1::ReplicaService::CallbackService replica;
+  v1::WeightService::CallbackService weights;
+  v1::EnvironmentService::CallbackService environment;
+
+  std::vector<grpc::Service*> all() {
+    return {&synchronizer, &trajectories, &trainer, &rollouter, &ranks, &replica, &weights, &environment};
+  }
+};
+
+// Calls by which a process takes part in the run.
+bool SaysHello(const std::string& path) {
+  for (const char* method : {"/Join", "/Exchange", "/Attend"}) {
+    if (absl::EndsWith(path, method)) return true;
+  }
+  return false;
+}
+
+// An allowed call reaches its service, which does nothing; but health, reflection and channelz are real.
 void ExpectVerdict(const std::string& path, AuthRole role, bool allowed, const absl::Status& status) {
   SCOPED_TRACE(absl::StrCat(AuthRoleName(role), " ", path, ": ", status.ToString()));
   EXPECT_EQ(!absl::IsPermissionDenied(status), allowed);
-  const bool unserved = absl::StartsWith(path, "/syncopate.");
-  EXPECT_TRUE(!unserved || absl::IsUnimplemented(status) == allowed);
+  if (!absl::StartsWith(path, "/syncopate.")) return;
+  EXPECT_EQ(absl::IsUnimplemented(status), allowed);
+  if (allowed) return;
+  EXPECT_EQ(ErrorReason(status), SaysHello(path) ? "WRONG_ROLE" : "NOT_ALLOWED");
+  EXPECT_THAT(std::string(status.message()), ::testing::EndsWith(" may"));
 }
 
 // Health/Watch never ends by itself; everybody may call it, so that running out of time is as good as an answer.
@@ -97,15 +134,21 @@ TEST(CallMatrixTest, NamesEveryCallOfTheTable) {
 
 TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsCertificate) {
   const testing::TestAuthority authority;
-  auto server = rpc::Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
+  Services services;
+  const auto security = authority.SecurityFor("synchronizer");
+  auto server = rpc::Server::Start({.security = security}, services.all()).value();
+  int64_t denied = 0;
   for (AuthRole role : AllAuthRoles()) {
     auto channel = rpc::MakeChannel(server->address(), {.security = authority.SecurityFor(AuthRoleName(role))}).value();
     for (const auto& [path, roles] : Expected()) {
       const bool allowed = absl::StrContains(roles, LetterOf(role));
+      denied += allowed ? 0 : 1;
       ExpectVerdict(path, role, allowed, CallRaw(channel, {.path = path, .timeout = TimeoutOf(path)}));
     }
     EXPECT_TRUE(absl::IsPermissionDenied(CallRaw(channel, {.path = "/syncopate.v1.TrainerService/NoSuchCall"})));
+    ++denied;
   }
+  EXPECT_EQ(security->refusals(), denied);
 }
 
 TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
@@ -114,8 +157,10 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
   for (AuthRole role : AllAuthRoles())
     absl::StrAppend(&tokens, AuthRoleName(role), " ", std::string(32, LetterOf(role)[0]), "\n");
   const std::string file = authority.WriteSecret("tokens", tokens);
-  auto server =
-      rpc::Server::Start({.security = *TransportSecurity::Load({.role = "trainer", .token_file = file})}, {}).value();
+  Services services;
+  auto server = rpc::Server::Start({.security = *TransportSecurity::Load({.role = "trainer", .token_file = file})},
+                                   services.all())
+                    .value();
   auto channel = rpc::MakeChannel(server->address()).value();
   for (AuthRole role : AllAuthRoles()) {
     const std::map<std::string, std::string> metadata = {

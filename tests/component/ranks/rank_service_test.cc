@@ -10,6 +10,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_authority.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -19,6 +20,7 @@ using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
+const std::string kSecret(kGroupSecretBytes, 's');
 
 // A rank by hand: says what a test wants, and keeps what it is told.
 class FakeRank {
@@ -40,8 +42,10 @@ class FakeRank {
   }
   ~FakeRank() { stream_->Cancel(); }
 
-  void Hello(int32_t rank, const std::string& config = "config", const std::string& gpu = "") {
+  void Hello(int32_t rank, const std::string& config = "config", const std::string& gpu = "",
+             const std::string& secret = kSecret) {
     v1::AttendRequest message;
+    message.mutable_hello()->set_secret(secret);
     message.mutable_hello()->set_rank(rank);
     message.mutable_hello()->set_world(3);
     message.mutable_hello()->set_config_digest(config);
@@ -99,6 +103,8 @@ class RankServiceTest : public ::testing::Test {
   void Start(absl::Duration silent_after = kPatience, const std::string& gpu = "") {
     service_ = std::make_unique<RankServiceImpl>(rpc::RankStreamsOptions{
         .rank0 = {.world = 3, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1", .gpu = gpu},
+        .secret = kSecret,
+        .security = security_,
         .on_lost =
             [this](const absl::Status& why) {
               MutexLock lock(&mutex_);
@@ -127,6 +133,7 @@ class RankServiceTest : public ::testing::Test {
 
   Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const auth::TransportSecurity> security_;  // of the service, as if its server had let the ranks in
   std::unique_ptr<RankServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<FakeRank> first_, second_;
@@ -256,6 +263,74 @@ TEST_F(RankServiceTest, ASecondProcessOfARankIsRefusedAndHarmsNobody) {
   late.Hello(1);
   EXPECT_THAT(late.End(), HasReason("RANK_TAKEN"));
   EXPECT_THAT(service_->lost(), IsOk());
+}
+
+TEST_F(RankServiceTest, AHelloWithoutTheSecretLosesNothingWhateverItSays) {
+  Start();
+  first_->Hello(1);
+  const std::string nearly(kGroupSecretBytes, 't');
+  for (const std::string& secret : {std::string(), nearly, kSecret + "s", kSecret.substr(1)}) {
+    for (const char* config : {"config", "another"}) {
+      FakeRank stranger(server_->address());
+      stranger.Hello(2, config, "", secret);
+      const absl::Status end = stranger.End();
+      EXPECT_THAT(end, HasReason("WRONG_SECRET"));
+      EXPECT_TRUE(absl::IsPermissionDenied(end));
+      EXPECT_THAT(end.message(), HasSubstr("state/trainer/endpoints/trainer-0.secret"));
+    }
+  }
+  second_->Hello(2);  // its seat is free
+  EXPECT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
+  FakeRank late(server_->address());
+  late.Hello(1, "another", "", nearly);
+  EXPECT_THAT(late.End(), HasReason("WRONG_SECRET"));
+  EXPECT_THAT(service_->lost(), IsOk());
+}
+
+TEST_F(RankServiceTest, ARankThatCannotBeIsRefusedAndHarmsNobody) {
+  Start();
+  auto expect_refused = [this] {
+    for (int32_t rank : {-1, 0, 3, 4, 1 << 30}) {
+      FakeRank impossible(server_->address());
+      impossible.Hello(rank);
+      const absl::Status end = impossible.End();
+      EXPECT_TRUE(absl::IsInvalidArgument(end)) << end;
+      EXPECT_THAT(end, HasReason("BAD_RANK"));
+    }
+  };
+  expect_refused();
+  Assemble();
+  expect_refused();
+  EXPECT_THAT(service_->lost(), IsOk());
+}
+
+TEST_F(RankServiceTest, OnceAllSeatsAreTakenNobodyWhoDisagreesEndsTheGroup) {
+  Start();
+  Assemble();
+  FakeRank late(server_->address());
+  late.Hello(1, "another");
+  EXPECT_THAT(late.End(), HasReason("RANK_TAKEN"));
+  EXPECT_THAT(service_->lost(), IsOk());
+  EXPECT_THAT(service_->Send({}, {}), IsOk());
+}
+
+// Its server has asked every caller for a trainer's certificate or token.
+TEST_F(RankServiceTest, WhereRolesAreAskedForARankNeedsNoSecretButEndsNobodyWithoutIt) {
+  const testing::TestAuthority authority;
+  security_ = authority.SecurityFor("trainer");
+  Start();
+  first_->Hello(1, "config", "", "");
+  FakeRank other(server_->address());
+  other.Hello(2, "another", "", "");
+  EXPECT_THAT(other.End(), HasReason("RANK_MISMATCH"));
+  FakeRank wrong(server_->address());
+  wrong.Hello(2, "config", "", "wrong");
+  EXPECT_THAT(wrong.End(), HasReason("WRONG_SECRET"));
+  EXPECT_THAT(service_->lost(), IsOk());
+  const absl::Status missing = service_->AwaitRanks(absl::Milliseconds(100), [] { return absl::OkStatus(); });
+  EXPECT_THAT(missing.message(), HasSubstr("The last one was refused: trainer rank 2 has another configuration"));
+  second_->Hello(2, "config", "", "");
+  EXPECT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
 }
 
 TEST_F(RankServiceTest, ThoseWhoDoNotComeAreNamed) {

@@ -24,24 +24,33 @@ using Attendance =
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const PolicyVersion kVersion{3, 7};
+const std::string kSecret(kGroupSecretBytes, 's');
 
 // Rank 0's end, and that of rank 1 by hand.
 class ReplicaLeaderTest : public ::testing::Test {
  protected:
   ReplicaLeaderTest()
       : leader_({.rank0 = {.world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
+                 .secret = kSecret,
                  .on_lost = [](auto&) {}}),
         server_(rpc::Server::Start({}, {&leader_}).value()) {
-    const Attendance::Options options{
-        .rank0_key = "rollouter.rank0",
-        .rank0 = server_->address(),
-        .role = "rollouter",
-        .facts = {.rank = 1, .world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
-        .on_lost = [](const absl::Status&) {}};
+    // The first time as it was before rank 0 started anew.
+    auto secret = [reads = std::make_shared<int>(0)]() -> absl::StatusOr<std::string> {
+      return (*reads)++ == 0 ? "of an earlier life" : kSecret;
+    };
+    const Attendance::Options options = OptionsOf(1, secret);
     auto first = std::async(std::launch::async, [&] { return rank_->Begin(options, kPatience).status(); });
     EXPECT_THAT(leader_.AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
     EXPECT_THAT(leader_.Welcome({}), IsOk());
     EXPECT_THAT(first.get(), IsOk());
+  }
+  Attendance::Options OptionsOf(int32_t rank, std::function<absl::StatusOr<std::string>()> secret) const {
+    return {.rank0_key = "rollouter.rank0",
+            .rank0 = server_->address(),
+            .role = "rollouter",
+            .facts = {.rank = rank, .world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
+            .secret = std::move(secret),
+            .on_lost = [](const absl::Status&) {}};
   }
   ~ReplicaLeaderTest() override {
     rank_.reset();
@@ -67,6 +76,22 @@ class ReplicaLeaderTest : public ::testing::Test {
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<Attendance> rank_ = std::make_unique<Attendance>();
 };
+
+TEST_F(ReplicaLeaderTest, ARankWithAnotherSecretOrANumberThatCannotBeLosesNothing) {
+  auto attend = [this](int32_t rank, const std::string& secret) {
+    Attendance stranger;
+    return stranger.Begin(OptionsOf(rank, [secret] { return secret; }), kPatience).status();
+  };
+  EXPECT_THAT(attend(1, std::string(kGroupSecretBytes, 't')), HasReason("WRONG_SECRET"));
+  const absl::Status missing = attend(1, "");
+  EXPECT_THAT(missing, HasReason("WRONG_SECRET"));
+  EXPECT_THAT(missing.message(), ::testing::HasSubstr("syncopate replica"));
+  EXPECT_THAT(attend(2, kSecret), HasReason("BAD_RANK"));
+  EXPECT_THAT(attend(0, kSecret), HasReason("BAD_RANK"));
+  EXPECT_THAT(attend(1, kSecret), HasReason("RANK_TAKEN"));
+  EXPECT_THAT(leader_.lost(), IsOk());
+  EXPECT_THAT(leader_.Send({.kind = RankCommand::Kind::kReleaseBlocks}), IsOk());
+}
 
 TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   rollouter::StepPlan plan;

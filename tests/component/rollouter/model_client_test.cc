@@ -136,6 +136,11 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"NoBuckets", [](Answer* answer) { Description(answer)->set_bucket_bytes(-1); }, "BAD_MANIFEST"},
         Lie{"NoLayers", [](Answer* answer) { Description(answer)->mutable_shape()->set_num_hidden_layers(0); },
             "BAD_MODEL"},
+        Lie{"AnEndBeyondTheVocabulary",
+            [](Answer* answer) {
+              Description(answer)->add_end_token_ids(static_cast<int32_t>(testing::SmallModel().vocab_size));
+            }},
+        Lie{"AnEndBelowZero", [](Answer* answer) { Description(answer)->add_end_token_ids(-1); }},
         Lie{"AnotherDigest", [](Answer* answer) { Description(answer)->mutable_files(0)->set_sha256("ab"); }},
         Lie{"AFileThatIsTooShort", [](Answer* answer) { answer->pop_back(); }},
         Lie{"AFileThatIsTooLong", [](Answer* answer) { answer->push_back(Chunk(0, 31, "x")); }},

@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
 #include "tests/support/notification.h"
@@ -106,6 +109,43 @@ TEST_F(PythonWorkerTest, JudgesAGroup) {
   const TrajectoryGroup group = scored_.All()[0].value();
   EXPECT_EQ(group.samples[1].reward, 1);
   EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"python:length", 1}, {"python:length/known", 1}}));
+}
+
+TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainersLists) {
+  const std::string tokens = dir_.path() + "/tokens";
+  std::ofstream(tokens) << "rollouter " << std::string(40, 'r') << "\ntrainer " << std::string(40, 't') << "\n";
+  std::filesystem::permissions(tokens, std::filesystem::perms::owner_read);
+  const std::string guarded = absl::StrCat("127.0.0.1:", testing::FreePort().value());
+  auto worker = Process::Start({.program = SYNCOPATE_PYTHON,
+                                .args = {"-m", "syncopate.worker", dir_.path() + "/code.py", "--listen", guarded,
+                                         "--token-file", tokens, "--processes", "1"},
+                                .log_path = dir_.path() + "/guarded-log",
+                                .working_folder = SYNCOPATE_SOURCE_DIR "/python"})
+                    .value();
+  ASSERT_TRUE(worker->WaitForLogLine(guarded, absl::Seconds(60)).ok());
+  auto availability = [&guarded](const std::string& role, const std::string& file) {
+    auto client = EnvironmentClient::Start(
+        {.address = guarded, .tokens = auth::TransportSecurity::Load({.role = role, .token_file = file}).value()});
+    Mailbox<int> changes;
+    client->SetAvailabilityListener([&changes] { changes.Put(0); });
+    const absl::Time until = absl::Now() + absl::Seconds(60);
+    absl::Status last = client->Availability("length");
+    // "It was not reached yet" is how it begins.
+    while (absl::StrContains(last.message(), "not reached yet") && absl::Now() < until) {
+      changes.WaitFor(changes.size() + 1, absl::Milliseconds(100));
+      last = client->Availability("length");
+    }
+    client->Stop();
+    return last;
+  };
+  EXPECT_TRUE(availability("rollouter", tokens).ok());
+  EXPECT_THAT(std::string(availability("trainer", tokens).message()), HasSubstr("the role trainer may not call"));
+  EXPECT_THAT(std::string(availability("rollouter", "").message()), HasSubstr("a bearer token is needed"));
+  const std::string rows = dir_.path() + "/guarded-rows";
+  EXPECT_TRUE(
+      absl::IsUnauthenticated(data::WriteWorkerTasks({.worker = guarded, .list = "rows", .output = rows}).status()));
+  EXPECT_EQ(data::WriteWorkerTasks({.worker = guarded, .list = "rows", .output = rows, .token_file = tokens}).value(),
+            600);
 }
 
 TEST_F(PythonWorkerTest, ListsItsTasksIntoAFile) {

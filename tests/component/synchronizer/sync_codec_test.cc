@@ -155,9 +155,11 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
   negative.set_stage(v1::STAGE_TRANSFER);
   negative.set_bytes(-1);
   EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
-  (*negative.mutable_seconds())["verify"] = std::numeric_limits<double>::quiet_NaN();
   negative.set_bytes(0);
-  EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  for (double none : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    (*negative.mutable_seconds())["verify"] = none;
+    EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  }
 }
 
 synchronizer::SyncRecord EndedSync(const std::string& result, double total_seconds, double pause_seconds) {

@@ -19,8 +19,9 @@ class FakeRollouter {
  public:
   using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 
-  explicit FakeRollouter(const std::string& address)
-      : stub_(v1::TrajectoryService::NewStub(*rpc::MakeChannel(address))), stream_(Stream::Create()) {
+  explicit FakeRollouter(const std::string& address, std::shared_ptr<const auth::TransportSecurity> security = nullptr)
+      : stub_(v1::TrajectoryService::NewStub(*rpc::MakeChannel(address, {.security = std::move(security)}))),
+        stream_(Stream::Create()) {
     stream_->Start([this](auto* context, auto* reactor) { stub_->async()->Exchange(context, reactor); },
                    {.on_message = [heard = heard_](v1::ExchangeResponse message) { heard->Put(std::move(message)); },
                     .on_done = [ends = heard_](const absl::Status& status) { ends->ends.Put(status); }});

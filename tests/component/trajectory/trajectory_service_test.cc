@@ -8,6 +8,7 @@
 #include "services/rpc/server.h"
 #include "tests/component/trajectory/fake_rollouter.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_authority.h"
 #include "tests/unit/trainer/data/training_data_fixture.h"
 
 namespace syncopate::trainerd {
@@ -29,8 +30,9 @@ class TrajectoryServiceTest : public ::testing::Test {
     auto data = world_.Open(version);
     ASSERT_THAT(data, IsOk());
     data_ = *std::move(data);
-    service_ = std::make_unique<TrajectoryServiceImpl>(data_.get(), rpc::StreamOptions{.silent_after = silent_after_});
-    auto server = rpc::Server::Start({}, {service_.get()});
+    service_ = std::make_unique<TrajectoryServiceImpl>(data_.get(), rpc::StreamOptions{.silent_after = silent_after_},
+                                                       security_);
+    auto server = rpc::Server::Start({.security = security_}, {service_.get()});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
   }
@@ -51,6 +53,7 @@ class TrajectoryServiceTest : public ::testing::Test {
   TrainingDataWorld world_;
   PolicyVersion version_;
   absl::Duration silent_after_ = absl::InfiniteDuration();
+  std::shared_ptr<const auth::TransportSecurity> security_;  // null: nobody is asked who they are
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<TrajectoryServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;
@@ -258,6 +261,29 @@ TEST_F(TrajectoryServiceTest, RefusesWhoeverCannotBeTheRollouterThatItNames) {
   EXPECT_EQ(data_->GetStatus().rollouters.size(), 1u);
   real->Submit(RightAnswer(*real->WaitForLease(0)));
   EXPECT_EQ(real->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED) << "nobody has taken its place";
+}
+
+TEST_F(TrajectoryServiceTest, ACertificateTakesPromptsAsARollouterAloneAndSaysThatItIsOne) {
+  const testing::TestAuthority authority;
+  security_ = authority.SecurityFor("trainer");
+  Start();
+  for (auth::AuthRole role : auth::AllAuthRoles()) {
+    const std::string caller = auth::AuthRoleName(role);
+    for (const std::string said : {"rollouter", "trainer"}) {
+      SCOPED_TRACE(caller + " says hello as " + said);
+      FakeRollouter one(server_->address(), authority.SecurityFor(caller));
+      MemberId member = TrainingDataWorld::Member(said + "-of-" + caller);
+      member.role = said;
+      one.Hello(member, TrainingDataWorld::kRunId);
+      if (caller == "rollouter" && said == caller) {
+        EXPECT_THAT(one.WaitForWelcome(), IsOk());
+        continue;
+      }
+      const absl::Status end = one.WaitForEnd();
+      EXPECT_TRUE(absl::IsPermissionDenied(end)) << end;
+      EXPECT_THAT(end, HasReason("WRONG_ROLE"));
+    }
+  }
 }
 
 TEST_F(TrajectoryServiceTest, AGroupThatNamesAnotherRollouterIsRefusedAndItsPromptLeasedAgain) {

@@ -49,11 +49,18 @@ MemberId Named(const std::string& replica_id, const std::string& incarnation = "
 }
 
 TEST(CheckMemberTest, TakesWhatDaemonsAndPodsAreCalled) {
-  for (const char* name : {"rollouter-0", "trainer-0", "syncopate-rollouter-7f9c6-x2x4k", "a", "A.b_c-9"}) {
+  for (const char* name : {"rollouter-0", "trainer-a", "trainer-", "syncopate-rollouter-7f9c6-x2x4k", "a", "A.b_c-9"}) {
     EXPECT_THAT(CheckMember(Named(name)), IsOk()) << name;
   }
   EXPECT_THAT(CheckMember(Named(std::string(128, 'x'))), IsOk());
   EXPECT_THAT(CheckMember({"trainer", "trainer", 4095, 4096, MemberSecret::Draw().incarnation()}), IsOk());
+}
+
+TEST(CheckMemberTest, NoRollouterIsCalledAsADaemonOfAnotherRole) {
+  for (const char* name : {"trainer-0", "trainer-1", "trainer-63", "synchronizer-0"}) {
+    EXPECT_THAT(CheckMember(Named(name)), HasReason("BAD_MEMBER")) << name;
+  }
+  EXPECT_THAT(CheckMember({"trainer", "trainer-0", 0, 1, "i"}), IsOk());
 }
 
 TEST(CheckMemberTest, RefusesNamesThatWouldSpoilALogATableOrAPath) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/golden_models.h"
@@ -148,6 +150,18 @@ TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {
   EXPECT_THAT(Parse(ConfigText("LlamaForCausalLM", {{"eos_token_id", {7, 9}}}))->eos_token_ids, ElementsAre(7, 9));
 }
 
+TEST(HfConfigTest, AnEndOutsideTheVocabularyIsAnErrorOfGenerationConfigToo) {
+  const std::filesystem::path folder = ::testing::TempDir() + "/eos-outside";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << ConfigText("LlamaForCausalLM", {{"eos_token_id", 99}});
+  EXPECT_THAT(ReadHfConfig(folder.string())->eos_token_ids, ElementsAre(99));
+  std::ofstream(folder / "generation_config.json") << R"({"eos_token_id": [99, 100]})";
+  const auto model = ReadHfConfig(folder.string());
+  EXPECT_THAT(model, HasReason("BAD_MODEL_CONFIG"));
+  EXPECT_THAT(model,
+              HasMessage(AllOf(HasSubstr("generation_config.json"), HasSubstr("outside the vocabulary of 100"))));
+}
+
 TEST(HfConfigTest, GoldenModelsAreWhatTheirFoldersSay) {
   EXPECT_THAT(ReadHfConfig(testing::GoldenModelPath("qwen2-tied"))->eos_token_ids, ElementsAre(71, 70));
   EXPECT_EQ(ReadHfConfig(testing::GoldenModelPath("qwen3-yarn"))->config.rope_scaling.type, RopeScaling::Type::kYarn);
@@ -198,6 +212,9 @@ TEST(HfConfigTest, RefusesWhatItCannotReadAndNamesTheKey) {
       {"BAD_MODEL_CONFIG", "rope_scaling.high_freq_factor",
        scaled({{"rope_type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 4}})},
       {"BAD_MODEL_CONFIG", "eos_token_id", ConfigText(llama, {{"eos_token_id", "</s>"}})},
+      {"BAD_MODEL_CONFIG", "eos_token_id is 100, outside the vocabulary of 100",
+       ConfigText(llama, {{"eos_token_id", 100}})},
+      {"BAD_MODEL_CONFIG", "outside the vocabulary", ConfigText(llama, {{"eos_token_id", {7, 151645}}})},
       {"BAD_MODEL_CONFIG", "layer_types", ConfigText("Qwen2ForCausalLM", {{"layer_types", {"full_attention"}}})},
       {"UNKNOWN_MODEL", "layer_types", ConfigText("Qwen2ForCausalLM", {{"layer_types", {"chunked", "chunked"}}})},
   };

@@ -98,5 +98,18 @@ TEST_F(DaemonEndpointsTest, TheNewestRunIsTheOneWhoseEndpointsWereWrittenLast) {
   EXPECT_EQ(FindNewestRun(Dir()).value(), Dir("b"));
 }
 
+TEST(RanksSecretTest, IsReadAsItWasWrittenLastAndIsItsOwnersAlone) {
+  const std::string run_dir = ::testing::TempDir() + "/ranks-secret";
+  std::filesystem::remove_all(run_dir);
+  EXPECT_EQ(ReadRanksSecret(run_dir).value(), "");
+  const std::string first(32, '\0'), second("\n\xff" + std::string(30, 'x'));
+  ASSERT_TRUE(WriteRanksSecret(run_dir, first).ok());
+  EXPECT_EQ(ReadRanksSecret(run_dir).value(), first);
+  ASSERT_TRUE(WriteRanksSecret(run_dir, second).ok());
+  EXPECT_EQ(ReadRanksSecret(run_dir).value(), second);
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(RanksSecretPath(run_dir)).permissions(), perms::owner_read | perms::owner_write);
+}
+
 }  // namespace
 }  // namespace syncopate::daemon

@@ -140,11 +140,13 @@ TEST_F(GroupScoreTest, EndsACallThatHangsAndMakesItAgain) {
   EXPECT_FLOAT_EQ(score_->Finish()->samples[0].reward, 1);
 }
 
-TEST_F(GroupScoreTest, WhatIsNotFiniteIsAFailureThatIsNotTriedAgain) {
-  Begin("python:judge");
-  Answer(OnlyCall(), Rewards{Worth(1), Worth(std::numeric_limits<float>::quiet_NaN()), Worth(3)});
-  ASSERT_TRUE(score_->done());
-  EXPECT_EQ(FailsWith(), "REWARD_FAILED");
+TEST_F(GroupScoreTest, WhatNoRewardGivesIsAFailureThatIsNotTriedAgain) {
+  for (float value : {std::numeric_limits<float>::quiet_NaN(), 1.1e30f, -1.1e30f}) {
+    Begin("python:judge");
+    Answer(OnlyCall(), Rewards{Worth(1), Worth(value), Worth(3)});
+    ASSERT_TRUE(score_->done()) << value;
+    EXPECT_EQ(FailsWith(), "REWARD_FAILED") << value;
+  }
 }
 
 TEST_F(GroupScoreTest, AnAnswerForTooFewIsAFailure) {

@@ -89,8 +89,8 @@ TEST_F(GroupAssemblyTest, RefusesEvaluationTokensOfAnotherVersionAndTrainingTake
   EXPECT_TRUE(result_->ok());
 }
 
-TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatAreNotFinite) {
-  for (float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 0.5f}) {
+TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatNoModelGives) {
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), -1.1e30f, 0.5f}) {
     auto assembly = Assemble(MakeLease(2));
     Trajectory overflown = Answer({2, 1, 10});
     overflown.logprobs[1] = bad;

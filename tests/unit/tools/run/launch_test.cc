@@ -101,6 +101,20 @@ TEST(PlanLaunchTest, TheWorkerIsItsCommandWithWhereToListenBehindIt) {
                                      "unix:/run/environment.sock", "--announce", "/run/environment.json"));
 }
 
+TEST(PlanLaunchTest, AWorkerAtAPortIsToldWhoseTokensItTakesAndOneAtASocketIsNot) {
+  v1::RunConfig config;
+  config.mutable_environment()->set_command("syncopate-worker rewards.py");
+  config.mutable_security()->set_token_file("certs/{role}.tokens");
+  auto words = [&config](const std::string& address) {
+    config.mutable_environment()->set_address(address);
+    std::vector<std::string> all = PlanLaunch(config, "/bin", "/run", {"environment", 0}, "").arguments;
+    return std::vector<std::string>(all.begin() + 7, all.end());
+  };
+  EXPECT_THAT(words("unix:/run/environment.sock"), ElementsAre());
+  EXPECT_THAT(words("127.0.0.1:7080"), ElementsAre("--token-file", "certs/rollouter.tokens"));
+  EXPECT_THAT(words("10.0.0.7:7080"), ElementsAre("--token-file", "certs/rollouter.tokens", "--insecure-bind"));
+}
+
 TEST(PlanLaunchTest, WhoTrainsAndGeneratesIsToldTheWorkersDigestUnlessTheConfigurationSaysIt) {
   v1::RunConfig config;
   for (const char* role : {"trainer", "rollouter"}) {

@@ -17,7 +17,8 @@ TEST(RewardTroubleTest, ARollouterWithoutRewardsIsNamedWhenThatLasts) {
   EXPECT_EQ(trouble.Alarm(without, now), "");
   EXPECT_EQ(trouble.Alarm(with, now += absl::Seconds(4)), "");
   EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(2)), "") << "it was there in between";
-  EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(5)), "rollouter-1 asks for no work: the worker runs other code");
+  EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(5)),
+            "rollouter-1 asks for no work: the worker runs other code");
   EXPECT_EQ(trouble.Alarm(with, now), "");
 }
 
@@ -30,7 +31,8 @@ TEST(RewardTroubleTest, FailuresStandAsLongAsTheTrainerSaysSo) {
   status.mutable_reward_failures()->set_recent(64);
   status.mutable_reward_failures()->set_last("TypeError: no");
   status.mutable_reward_failures()->set_alarm(true);
-  EXPECT_EQ(trouble.Alarm(status, absl::UnixEpoch()), "40 of the last 64 groups got no reward, the last: TypeError: no");
+  EXPECT_EQ(trouble.Alarm(status, absl::UnixEpoch()),
+            "40 of the last 64 groups got no reward, the last: TypeError: no");
 }
 
 }  // namespace

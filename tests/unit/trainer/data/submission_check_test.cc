@@ -52,10 +52,35 @@ TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
   EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens.assign(4, 0); }), "TOO_LONG");
   EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens[0] = 11; }), "BAD_TOKEN");
   EXPECT_EQ(ReasonAfter([](auto* g) { g->samples[1].tokens[0] = -1; }), "BAD_TOKEN");
-  for (float logprob : {kNan, kInfinity, -kInfinity, 0.1f}) {
+  for (float logprob : {kNan, kInfinity, -kInfinity, 0.1f, -1.1e30f}) {
     EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].logprobs[0] = logprob; }), "BAD_LOGPROB");
   }
-  EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].reward = kNan; }), "BAD_REWARD");
+  for (float reward : {kNan, kInfinity, 1.1e30f, -1.1e30f}) {
+    EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].reward = reward; }), "BAD_REWARD");
+  }
+  for (double seconds : {-1.0, double{kNan}, double{kInfinity}}) {
+    EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].generate_seconds = seconds; }), "BAD_TIME");
+  }
+}
+
+TEST(SubmissionCheckTest, TakesWhatIsAtTheBounds) {
+  EXPECT_EQ(ReasonAfter([](auto* g) {
+              g->samples[0].reward = 1e30f;
+              g->samples[1].reward = -1e30f;
+              g->samples[1].logprobs[0] = -1e30f;
+              g->samples[1].generate_seconds = 1e6;
+            }),
+            "");
+}
+
+TEST(SubmissionCheckTest, ALeaseIsAnsweredAsWhatItIs) {
+  EXPECT_EQ(ReasonAfter([](auto* g) { g->kind = LeaseKind::kEvaluation; }), "WRONG_KIND");
+  Lease evaluation = MakeLease();
+  evaluation.kind = LeaseKind::kEvaluation;
+  TrajectoryGroup group = AnswerTo(evaluation);
+  EXPECT_TRUE(CheckSubmission(group, evaluation, evaluation.version, kRules).ok());
+  group.kind = LeaseKind::kTraining;
+  EXPECT_EQ(ErrorReason(CheckSubmission(group, evaluation, evaluation.version, kRules)), "WRONG_KIND");
 }
 
 TEST(SubmissionCheckTest, RewardPartsAreFiniteAndTheSameInAllSamples) {
@@ -69,7 +94,9 @@ TEST(SubmissionCheckTest, RewardPartsAreFiniteAndTheSameInAllSamples) {
   EXPECT_EQ(with({{"answer", 1}, {"format", 0}}, {{"answer", 0}, {"format", 1}}), "");
   EXPECT_EQ(with({{"answer", 1}}, {}), "BAD_REWARD_PARTS");
   EXPECT_EQ(with({{"answer", 1}}, {{"format", 1}}), "BAD_REWARD_PARTS");
-  EXPECT_EQ(with({{"answer", 1}}, {{"answer", kNan}}), "BAD_REWARD_PARTS");
+  for (float value : {kNan, 1.1e30f, -1.1e30f}) {
+    EXPECT_EQ(with({{"answer", 1}}, {{"answer", value}}), "BAD_REWARD_PARTS");
+  }
   EXPECT_EQ(with({{"", 1}}, {{"", 1}}), "BAD_REWARD_PARTS");
   const std::vector<RewardPart> many(33, {"part", 0});
   EXPECT_EQ(with(many, many), "BAD_REWARD_PARTS");

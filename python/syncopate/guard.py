@@ -1,0 +1,127 @@
+"""Who may call the worker: the addresses that it listens on, and bearer tokens with roles (docs/security.md)."""
+import hashlib
+import hmac
+import ipaddress
+import os
+import stat
+from typing import Dict, List, Optional, Tuple
+
+import grpc
+
+from . import wire
+
+# As the table of docs/security.md has them.
+MAY_CALL = {"Describe": "rollouter", "ListTasks": "trainer", "Score": "rollouter"}
+_ROLES = ("trainer", "rollouter", "synchronizer", "admin", "viewer")
+_LEAST, _MOST = 32, 1024  # bytes of a token
+
+
+def check_address(address: str, insecure_bind: bool) -> None:
+    """Ends the process if others than this host's could reach the port, which is plaintext."""
+    if address.startswith("unix:") or insecure_bind:
+        return
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise SystemExit(f"refusing to listen on {address}: the worker's port is plaintext. Name unix:PATH or a loopback "
+                         "address such as 127.0.0.1:7080, or allow it with --insecure-bind if the network is trusted")
+
+
+class Tokens:
+    """The lines "<role> <token>" of a file, read again when it changes. What cannot be used is said and not taken: what
+    was read before stays."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._seen = self._state()
+        self._digests = self._read()
+
+    def role(self, shown: str) -> Optional[str]:
+        """Of a token that a caller shows; takes the same time whichever it is."""
+        self._reload()
+        digest, found = hashlib.sha256(shown.encode("utf-8", "replace")).digest(), None
+        for role, known in self._digests:
+            if hmac.compare_digest(digest, known):
+                found = role
+        return found
+
+    def _state(self):
+        try:
+            state = os.stat(self._path)
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_ino, state.st_size
+
+    def _reload(self) -> None:
+        state = self._state()
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            self._digests = self._read()
+        except SystemExit as error:
+            print(f"syncopate-worker: {error}; the tokens that were read before stay in use", flush=True)
+
+    def _read(self) -> List[Tuple[str, bytes]]:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                lines = file.read().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{self._path}: cannot be read: {error}") from None
+        if not stat.S_ISREG(mode) or mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise SystemExit(f"{self._path}: may be read or changed by others; run chmod 0400 on it")
+        digests = []
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) != 2 or words[0] not in _ROLES or not _LEAST <= len(words[1]) <= _MOST:
+                raise SystemExit(f"{self._path}: line {number} is not '<role> <token>' with a role of docs/security.md "
+                                 f"and a token of {_LEAST} to {_MOST} bytes")
+            digests.append((words[0], hashlib.sha256(words[1].encode()).digest()))
+        if not digests:
+            raise SystemExit(f"{self._path}: there is no token in it")
+        return digests
+
+
+class Guard:
+    """Asks each call for the token of a role that may make it; without tokens it asks nothing."""
+
+    def __init__(self, tokens: Optional[Tokens]):
+        self._tokens = tokens
+
+    async def check(self, method: str, context) -> None:
+        if self._tokens is None:
+            return
+        shown: Dict[str, str] = {key: value for key, value in context.invocation_metadata()}
+        scheme, _, token = shown.get("authorization", "").partition(" ")
+        if not token:
+            await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "NO_CREDENTIALS", "a bearer token is needed")
+        role = self._tokens.role(token) if scheme.lower() == "bearer" else None
+        if role is None:
+            await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "BAD_TOKEN", "the token is not known here")
+        if role != MAY_CALL[method]:
+            await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED",
+                               f"the role {role} may not call /{wire.SERVICE}/{method}; {MAY_CALL[method]} may")
+
+    def unary(self, method: str, function):
+        async def guarded(request, context):
+            await self.check(method, context)
+            return await function(request, context)
+        return guarded
+
+    def stream(self, method: str, function):
+        async def guarded(requests, context):
+            await self.check(method, context)
+            async for response in function(requests, context):
+                yield response
+        return guarded
+
+    @staticmethod
+    async def _refuse(context, code, reason: str, message: str) -> None:
+        await context.abort(code, message, (("grpc-status-details-bin",
+                                             wire.write_error(code.value[0], message, reason)),))
