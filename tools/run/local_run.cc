@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -519,9 +520,8 @@ class LocalRun {
   std::set<ChildId> without_room_;  // whose starts find the disk full, as was said
   std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
   absl::Time next_write_ = absl::InfinitePast();
-  std::string digest_;  // of the worker's code, "" before it was first ready
-  std::map<int64_t, std::string>
-      replica_secrets_;  // of each rollouter's ranks, in all lives that they have in this run
+  std::string digest_;                              // of the worker's code, "" before it was first ready
+  std::map<int64_t, std::string> replica_secrets_;  // of the ranks of each rollouter, by its index
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };

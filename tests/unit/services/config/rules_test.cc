@@ -185,7 +185,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"trainer.world=2", "train.device=cuda"}, nullptr},
                     Case{{"trainer.world=2", "trainer.rank=1", "trainer.rank0=127.0.0.1:7071"}, nullptr},
                     Case{{"trainer.world=2", "trainer.rank=2"}, "a rank below trainer.world"},
-                    Case{{"trainer.world=2", "trainer.rank0=somewhere"}, "trainer.rank0: host:port"}));
+                    Case{{"trainer.world=2", "trainer.rank0=somewhere"}, "trainer.rank0: host:port"},
+                    Case{{"rollouter.name=trainer-1"}, "rollouter.name: another name"},
+                    Case{{"rollouter.name=synchronizer-0"}, "rollouter.name: another name"},
+                    Case{{"rollouter.name=trainer-a"}, nullptr}));
 
 TEST(UpdatesTest, ASupervisedStepIsOneUpdate) {
   v1::RunConfig config;
