@@ -85,6 +85,39 @@ TEST_F(TrainingDataTest, WhatIsNobodysFaultIsNoFailureOfARewardAndARollouterWith
   EXPECT_EQ(status.rollouters.at(0).no_rewards, "");
 }
 
+TEST_F(TrainingDataTest, AfterItsIntakeIsClosedItAcceptsNothingAndCountsWhatTheLogHolds) {
+  Open();
+  Answer(2);
+  data_->SetCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(3));
+  data_->CloseIntake();
+  data_->Submit(session_, RightAnswer(sink_->leases.All()[2]));
+  ASSERT_TRUE(sink_->acks.WaitFor(3));
+  EXPECT_EQ(sink_->acks.All()[2].result, Result::kExpired);
+  data_->SetCredits(session_, 8);
+  EXPECT_EQ(sink_->leases.size(), 3u);
+  EXPECT_EQ(data_->GetStatus().sums.accepted, 2);
+  CrashAndOpen({1, 0});
+  EXPECT_EQ(data_->GetStatus().sums.accepted, 2);
+}
+
+TEST_F(TrainingDataTest, APromptThatIsGivenUpIsCountedOnceHoweverOftenTheTrainerIsStartedAgain) {
+  world_.options.ledger.max_failures = 1;
+  Open();
+  Answer(1);
+  data_->SetCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(2));
+  data_->ReturnLease(session_, sink_->leases.All()[1].id, Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no"));
+  Answer(1);  // what is appended behind the drop is durable after it
+  EXPECT_EQ(data_->GetStatus().sums.failed, 1);
+  EXPECT_EQ(data_->GetStatus().groups.failed_attempts, 1);
+  const auto snapshot = data_->Snapshot();
+  ASSERT_THAT(snapshot, IsOk());
+  CrashAndOpen({1, 0}, snapshot->bytes);
+  EXPECT_EQ(data_->GetStatus().sums.failed, 1);
+  EXPECT_EQ(data_->GetStatus().sums.accepted, 2);
+}
+
 class StalledRollouterTest : public TrainingDataTest {
  protected:
   void Start() {
@@ -146,6 +179,38 @@ TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNone
   data_->ReturnLease(session_, stuck, absl::AbortedError("its generation has ended"));
   EXPECT_EQ(data_->GetStatus().rollouters[0].stalled_groups, 0);
   EXPECT_EQ(data_->GetStatus().rollouters[0].returned_groups, 0) << "it was not held any more";
+}
+
+TEST_F(StalledRollouterTest, IsRevokedWhenAnotherAnswersALateGroupFirst) {
+  Start();
+  data_->SetCredits(good_, 2);
+  ASSERT_TRUE(other_->leases.WaitFor(2));
+  for (const Lease& lease : other_->leases.All()) data_->Submit(good_, RightAnswer(lease));
+  ASSERT_TRUE(other_->acks.WaitFor(2));
+  ASSERT_THAT(data_->TakeBatch(), IsOk());
+  data_->FinishStep();
+  data_->RecordPublished({1, 1});
+  for (const SessionId session : {session_, good_}) data_->SetServing(session, {1, 1});
+  data_->SetCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  const Lease late = sink_->leases.All()[0];
+  clock_.Advance(absl::Milliseconds(1100));  // the groups before took no time
+  data_->SetCredits(good_, 1);
+  ASSERT_EQ(other_->leases.size(), 3u);
+  const Lease second = other_->leases.All()[2];
+  EXPECT_EQ(second.id, (LeaseId{late.id.group, 2}));
+  data_->Submit(good_, RightAnswer(second));
+  ASSERT_TRUE(other_->acks.WaitFor(3));
+  EXPECT_EQ(other_->acks.All()[2].result, Result::kAccepted);
+  ASSERT_EQ(sink_->revoked.size(), 1u);
+  EXPECT_EQ(sink_->revoked.All()[0], late.id);
+  data_->Submit(session_, RightAnswer(late));
+  ASSERT_TRUE(sink_->acks.WaitFor(1));
+  EXPECT_EQ(sink_->acks.All()[0].result, Result::kExpired);
+  const TrainingData::Status status = data_->GetStatus();
+  EXPECT_EQ(status.leases.superseded, 1);
+  EXPECT_EQ(status.groups.failed_attempts, 0);
+  EXPECT_EQ(status.rollouters[0].invalid_groups, 0);
 }
 
 TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
