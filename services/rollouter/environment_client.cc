@@ -117,7 +117,8 @@ absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeRespons
     return Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST",
                  absl::StrCat("the worker at ", options_.address, " runs code of digest ", response.digest(),
                               ", and the run was begun with ", digest_,
-                              "; start the worker with the code of the run, or begin another run"));
+                              "; start the worker with the code of the run, or end the run and resume it with "
+                              "--accept-reward-change"));
   }
   // Where nobody has said which code the run has, the first worker found says it, and later ones must be like it.
   if (digest_.empty()) SYNCOPATE_LOG(kInfo, "the worker's code has digest %s", response.digest());
