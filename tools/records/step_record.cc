@@ -129,7 +129,7 @@ std::vector<std::string> EvaluationPhrases(const StepRecord& evaluation) {
   }
   std::vector<EvaluatedSubset> parts;
   for (const auto& [name, mean] : evaluation.eval_reward_parts) parts.push_back({name, 0, mean});
-  if (!parts.empty()) phrases.push_back("parts " + Listed(parts));
+  if (parts.size() > 1) phrases.push_back("parts " + Listed(parts));
   if (evaluation.eval_response_tokens_max > 0) {
     phrases.push_back(absl::StrFormat("answers of %d to %d tokens, %.1f on average",
                                       evaluation.eval_response_tokens_min, evaluation.eval_response_tokens_max,

@@ -65,7 +65,7 @@ std::string ToString(const StepRecord& record);
 // "evaluation 0.955  exact 0.910": its mean reward, and the share of right answers where those are known.
 std::string EvaluationText(const StepRecord& evaluation);
 
-// What else is known of it, one phrase each: "by file gsm8k.jsonl 0.610, math.jsonl 0.402", "by data_source ...",
+// What else is known of it, one phrase each, the parts of the reward if there are several: "by file gsm8k.jsonl 0.610, math.jsonl 0.402", "by data_source ...",
 // "parts format 1.000, math 0.506", "answers of 12 to 256 tokens, 80 on average, 3 cut off".
 std::vector<std::string> EvaluationPhrases(const StepRecord& evaluation);
 

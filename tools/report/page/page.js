@@ -97,7 +97,7 @@ const evaluationFigures = kind => [...new Set(data.runs.flatMap(run => (run.eval
     .filter(name => name.startsWith(kind + ':')).sort();
 function evaluationChart(title, help, kind, more = {}) {
   const names = evaluationFigures(kind);
-  if (!names.length) return [];
+  if (names.length < (kind === 'part' ? 2 : 1)) return [];  // one part is the reward
   const wanted = names.map(name => [one => (one.figures || {})[name], name.slice(kind.length + 1)]);
   return [{title, axis: 'step', help, lines: () => evaluationLines(wanted), dotted: true, alarms: alarmsOf, ...more}];
 }
