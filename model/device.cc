@@ -61,8 +61,8 @@ std::string WithAllocatorLimit(const std::string& settings, double share) {
   others = std::string(absl::StripSuffix(others, ","));
   // The threshold counts from the fraction that a process may have, so that one is another's limit as well.
   if (absl::StrContains(others, kLimitKey) || absl::StrContains(others, "per_process_memory_fraction")) return settings;
-  if (share < 1e-6 || share > 1 - 1e-6) return others;
-  return absl::StrCat(others, others.empty() ? "" : ",", kOurLimit, absl::StrFormat("%.6f", share));
+  if (share < 1e-9 || share > 1 - 1e-9) return others;
+  return absl::StrCat(others, others.empty() ? "" : ",", kOurLimit, absl::StrFormat("%.9f", share));
 }
 
 }  // namespace syncopate::model
