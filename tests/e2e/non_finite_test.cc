@@ -129,7 +129,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
   EXPECT_EQ(view.invalid_groups(), static_cast<int64_t>(answered));
   EXPECT_GT(view.quarantine_seconds(), 0);
   EXPECT_EQ(TrainerStatus().invalid().at("BAD_LOGPROB"), static_cast<int64_t>(answered));
-  EXPECT_GE(TrainerStatus().groups().at("failed"), static_cast<int64_t>(answered));
+  EXPECT_GE(TrainerStatus().groups().at("failed_attempts"), static_cast<int64_t>(answered));
   EXPECT_THAT(daemons_["trainer"]->Log(), HasSubstr("rollouter-66 gets no prompts for 1m"));
   auto explained = run_.Ctl({"explain"});
   ASSERT_THAT(explained, IsOk());

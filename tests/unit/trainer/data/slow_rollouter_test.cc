@@ -190,7 +190,8 @@ TEST(SlowRollouterTest, OneThatBecomesSlowLosesItsShareAndGetsItBackWhenItIsQuic
   const Pace::Outcome alone = Pace(rates, {{}}).Run(30);
   EXPECT_GE(static_cast<double>(during.steps - before.steps), 0.8 * static_cast<double>(alone.steps));
   const int64_t quick = after.accepted[0] - during.accepted[0], healed = after.accepted[1] - during.accepted[1];
-  EXPECT_GT(static_cast<double>(healed), 0.7 * static_cast<double>(quick));
+  // Of 40 s, up to ten pass until it is tried again.
+  EXPECT_GT(static_cast<double>(healed), 0.5 * static_cast<double>(quick));
 }
 
 TEST(SlowRollouterTest, EqualRolloutersShareEvenlyAndLongAnswersMakeNobodySlow) {
