@@ -269,7 +269,7 @@ TEST_F(DataTest, DoctorLooksAtAModelDirectory) {
   EXPECT_THAT(reference->output, HasSubstr("reference"));
   EXPECT_EQ(reference->code == 0, reference->output.find("no package tokenizers") == std::string::npos)
       << reference->output;
-  Write("text/tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
+  Write("model/tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
   const auto bad = RunCommand("syncopate", {"doctor", "--model", Path("model")});
   ASSERT_THAT(bad, IsOk());
   EXPECT_EQ(bad->code, 1);
@@ -333,7 +333,7 @@ TEST_F(DataTest, ConfigCheckAndDoctorLookAtModelAndRows) {
   EXPECT_EQ(good.code, 0) << good.output;
   EXPECT_THAT(good.output, AllOf(HasSubstr("every number is finite"), HasSubstr("the first 32 rows"),
                                  HasSubstr("rows.jsonl:10: there is no field 'prompt'"), HasSubstr("is right")));
-  const CommandResult bad = look({"config", "check"}, {"data.prompt_field=question"});
+  const CommandResult bad = look({"config", "check"}, {"data.prompt_field=nothing"});
   EXPECT_EQ(bad.code, 1);
   EXPECT_THAT(bad.output, HasSubstr("what they name is not"));
   EXPECT_EQ(look({"config", "check", "--keys"}, {"model.path=/nowhere"}).code, 0);

@@ -35,6 +35,7 @@ std::string FillIn(std::string text) {
   text = std::regex_replace(text, std::regex(R"( \.\.\.)"), "");
   text = std::regex_replace(text, std::regex(R"(\bPORT\b)"), "8080");
   text = std::regex_replace(text, std::regex(R"(--model (NAME|M)\b)"), "--model tiny");
+  text = std::regex_replace(text, std::regex(R"(--overlay NAME\b)"), "--overlay cpu-demo");
   return std::regex_replace(text, std::regex(R"((--[a-z-]+) N\b)"), "$1 1");
 }
 
@@ -134,6 +135,8 @@ std::string Refusal(const std::string& text, bool whole) {
     const std::string unknown = UnknownCommand(app);
     if (unknown.empty() && !whole) return "";
     return unknown.empty() ? error.what() : unknown;
+  } catch (const CLI::ArgumentMismatch& error) {  // an option that a sentence names without its value
+    return whole ? error.what() : "";
   } catch (const CLI::ParseError& error) {
     return error.what();
   }

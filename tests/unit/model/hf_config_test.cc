@@ -152,6 +152,7 @@ TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {
 
 TEST(HfConfigTest, AnEndOutsideTheVocabularyIsAnErrorOfGenerationConfigToo) {
   const std::filesystem::path folder = ::testing::TempDir() + "/eos-outside";
+  std::filesystem::remove_all(folder);  // of an earlier run
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "config.json") << ConfigText("LlamaForCausalLM", {{"eos_token_id", 99}});
   EXPECT_THAT(ReadHfConfig(folder.string())->eos_token_ids, ElementsAre(99));
