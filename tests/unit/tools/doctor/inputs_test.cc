@@ -56,13 +56,14 @@ TEST_F(ExamineInputsTest, ARunOfTheBuiltInTasksNamesNothing) {
 
 TEST_F(ExamineInputsTest, EveryNumberOfTheWeightsIsLookedAt) {
   EXPECT_EQ(Look("weights").level, Level::kGood);
-  std::fstream weights(Path("model/model.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
+  const std::string shard = "model-00003-of-00003.safetensors";
+  std::fstream weights(Path("model/" + shard), std::ios::in | std::ios::out | std::ios::binary);
   weights.seekp(-4, std::ios::end);
   weights.write("\xff\xff\xff\xff", 4);
   weights.close();
   const Finding bad = Look("weights");
   EXPECT_EQ(bad.level, Level::kBad);
-  EXPECT_THAT(bad.found, HasSubstr("model.safetensors"));
+  EXPECT_THAT(bad.found, HasSubstr(shard));
   EXPECT_THAT(bad.remedy, HasSubstr("another"));
 }
 
