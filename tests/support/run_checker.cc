@@ -185,14 +185,14 @@ class Check {
     group.fate = Fate::kTaken;
     group.step = step;
     ++findings_.trained;
-    if (step - 1 - group.admitted.step > rules_.max_staleness) {
+    // Its tokens may be fresh all the same, if a second attempt made them.
+    if (CheckStaleness(*group.answer, take) && step - 1 - group.admitted.step > rules_.max_staleness) {
       Violation("I4", absl::StrCat(Name(lease), " was admitted for ", group.admitted.ToString(),
                                    " and is trained too late, by step ", step));
     }
-    CheckStaleness(*group.answer, take);
   }
 
-  void CheckStaleness(const TrajectoryGroup& group, Take* take) {
+  bool CheckStaleness(const TrajectoryGroup& group, Take* take) {
     const int64_t at = take->record.produces.step - 1;
     take->tokens += CountTokens(group);
     for (const Trajectory& sample : group.samples) {
@@ -202,9 +202,10 @@ class Check {
         if (staleness >= 0 && staleness <= rules_.max_staleness) continue;
         Violation("I4", absl::StrFormat("step %d trains tokens of %s in %s: staleness %d, bound %d", at + 1,
                                         span.version.ToString(), Name(group.lease), staleness, rules_.max_staleness));
-        return;  // one a group is enough
+        return false;  // one a group is enough
       }
     }
+    return true;
   }
 
   void On(const DropRecord& drop) {

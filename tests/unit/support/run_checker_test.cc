@@ -103,6 +103,7 @@ TEST_F(RunCheckerTest, FindsNothingWrongWithARunThatWasResumed) {
 
 TEST_F(RunCheckerTest, CatchesAnAcceptedGroupThatWasReplacedWithoutADrop) {
   Accept(Lease(4, 2), {1, 2});
+  history_.summary->acked = 6;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I1"), HasSubstr("group 0/4 attempt 1"))));
 }
 
