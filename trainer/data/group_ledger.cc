@@ -194,7 +194,7 @@ bool GroupLedger::IsLate(const Group& group, absl::Time now) const {
 // The group of earliest deadline is the one that a batch waits for, whoever is late; the others follow if they are late
 // themselves. Among groups of one deadline the oldest comes first.
 std::vector<GroupId> GroupLedger::LateGroups(absl::Time now) const {
-  if (in_step_ || HasBatch()) return {};
+  if (in_step_ || !Patience().has_value() || HasBatch()) return {};
   std::vector<std::tuple<int64_t, absl::Time, GroupId>> running;
   bool any_is_late = false;
   for (const auto& [id, group] : groups_) {
