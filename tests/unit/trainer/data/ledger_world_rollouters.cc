@@ -1,4 +1,5 @@
-// Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer nonsense.
+// Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer
+// nonsense.
 
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
@@ -161,8 +162,8 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
     if (ledger_ != nullptr && rollouter.session != 0) {
       Forget(id, rollouter.session);
       Hears(rollouter.session, id);
-      // Of some prompts it is their reward that fails: they rest before they are leased again.
-      const absl::Status fault = id.group.ordinal % 2 == 0
+      // Of some prompts it is their reward that fails: they rest before they are leased again, and others go out before.
+      const absl::Status fault = config_.on_policy || id.group.ordinal % 2 == 0
                                      ? absl::InternalError("no")
                                      : Error(absl::StatusCode::kInternal, reason::kRewardFailed, "no");
       ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : fault);
