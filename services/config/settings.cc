@@ -1,8 +1,10 @@
 #include "services/config/settings.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,8 +30,12 @@ std::string JoinScalars(const YAML::Node& list) {
 
 std::string KeyText(const YAML::Node& key) { return key.IsScalar() ? key.Scalar() : "?"; }
 
-Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key,
-                    const YAML::Node& value) {
+// Keys within maps that are read, of a whole text. A map may hold itself by an alias, or another a million times over.
+constexpr int kMostInnerKeys = 1000;
+
+// `inner_keys`: how many of these are left.
+Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key, const YAML::Node& value,
+                    int* inner_keys) {
   Setting setting{Where(source, key.Mark()), path, "", Setting::Kind::kPlain};
   if (value.IsScalar()) {
     setting.value = value.Scalar();
@@ -45,18 +51,19 @@ Setting MakeSetting(const std::string& source, const std::string& path, const YA
     setting.value = value.IsSequence() ? "a list" : "a map";
     if (value.IsSequence()) return setting;
     for (const auto& entry : value) {
+      if (--*inner_keys < 0) break;
       const std::string inner = absl::StrCat(path, ".", KeyText(entry.first));
-      setting.inner.push_back(MakeSetting(source, inner, entry.first, entry.second));
+      setting.inner.push_back(MakeSetting(source, inner, entry.first, entry.second, inner_keys));
     }
   }
   return setting;
 }
 
-void AppendSection(const std::string& source, const std::string& name, const YAML::Node& section,
+void AppendSection(const std::string& source, const std::string& name, const YAML::Node& section, int* inner_keys,
                    ParsedSettings* parsed) {
   for (const auto& entry : section) {
     std::string path = absl::StrCat(name, ".", KeyText(entry.first));
-    parsed->settings.push_back(MakeSetting(source, path, entry.first, entry.second));
+    parsed->settings.push_back(MakeSetting(source, path, entry.first, entry.second, inner_keys));
   }
 }
 
@@ -66,12 +73,13 @@ void AppendDocument(const std::string& source, const YAML::Node& document, Parse
     parsed->problems.push_back({Where(source, document.Mark()), "", "", "sections such as `run:` with keys below", ""});
     return;
   }
+  int inner_keys = kMostInnerKeys;
   for (const auto& entry : document) {
     std::string name = KeyText(entry.first);
     if (entry.second.IsMap() && entry.second.size() > 0) {
-      AppendSection(source, name, entry.second, parsed);
+      AppendSection(source, name, entry.second, &inner_keys, parsed);
     } else {
-      parsed->settings.push_back(MakeSetting(source, name, entry.first, entry.second));
+      parsed->settings.push_back(MakeSetting(source, name, entry.first, entry.second, &inner_keys));
     }
   }
 }
@@ -96,16 +104,44 @@ ConfigProblem NoYaml(const std::string& text, const std::string& source, const Y
   return {Where(source, error.mark), "", "", absl::StrCat("YAML, but: ", error.msg), ""};
 }
 
+// Documents of a text, which YAML::LoadAll would find without end in some ("!,").
+class DocumentCounter final : public YAML::EventHandler {
+ public:
+  int count() const { return count_; }
+  const YAML::Mark& newest() const { return newest_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++count_;
+    newest_ = mark;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int count_ = 0;
+  YAML::Mark newest_;
+};
+
 }  // namespace
 
 ParsedSettings ParseYamlSettings(const std::string& text, const std::string& source) {
   ParsedSettings parsed;
   try {
-    std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      parsed.problems.push_back({Where(source, documents[1].Mark()), "", "", "one YAML document, not several", ""});
-    } else if (documents.size() == 1) {
-      AppendDocument(source, documents[0], &parsed);
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    DocumentCounter documents;
+    while (documents.count() < 2 && parser.HandleNextDocument(documents)) {
+    }
+    if (documents.count() > 1) {
+      parsed.problems.push_back({Where(source, documents.newest()), "", "", "one YAML document, not several", ""});
+    } else {
+      AppendDocument(source, YAML::Load(text), &parsed);
     }
   } catch (const YAML::Exception& error) {
     parsed.problems.push_back(NoYaml(text, source, error));

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/philox.h"
 #include "base/status.h"
@@ -188,9 +189,24 @@ TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
   EXPECT_THAT(Problems("- 1\n- 2\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
   EXPECT_THAT(Problems("just words\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
   EXPECT_THAT(Problems("run: {steps: 1}\n---\nrun: {steps: 2}\n"), ElementsAre(HasSubstr("one YAML document")));
+  EXPECT_THAT(Problems("!,,,,!bina"), Not(IsEmpty()));  // documents without end, to a parser that reads them all
   EXPECT_THAT(Problems("", {"steps"}), ElementsAre(HasSubstr("expected an override such as")));
   EXPECT_THAT(Problems("", {"=5"}), ElementsAre(HasSubstr("expected an override such as")));
   EXPECT_THAT(Problems("", {"run=5"}), ElementsAre("command line: run = 5: expected keys below this section"));
+}
+
+// By aliases a map may hold itself, or as many others as one likes in a few lines.
+TEST(RunConfigTest, AMapWithoutEndIsReportedAsAMap) {
+  std::string grows = "run:\n  steps: &a {x: 1, y: 2, z: 3}\n";
+  for (char next = 'b'; next <= 'p'; ++next) {
+    const char before = static_cast<char>(next - 1);
+    grows += absl::StrFormat("  %c: &%c {x: *%c, y: *%c, z: *%c}\n", next, next, before, before, before);
+  }
+  for (const std::string& yaml : {std::string("run: &a\n  steps: {in: *a}"), grows}) {
+    const ParsedRunConfig parsed = ParseRunConfig(yaml, "run.yaml");
+    ASSERT_FALSE(parsed.problems.empty());
+    EXPECT_LT(parsed.problems.size(), 5000u);
+  }
 }
 
 TEST(RunConfigTest, AllProblemsAreReportedAtOnceFileThenOverridesThenCombinations) {
