@@ -119,7 +119,11 @@ TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfter
   EXPECT_LT(steps[2]["loss"].get<double>(), steps[0]["loss"].get<double>());
 }
 
-// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too.
+// Files of the trajectory log begin with so many bytes that are no record.
+constexpr uintmax_t kLogHeaderBytes = 16;
+
+// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too. A trainer that starts begins a file
+// of the log, which holds no answer yet.
 std::map<std::string, std::string> Kept(const RunHarness& run) {
   std::map<std::string, std::string> kept;
   for (const char* name : {"config.resolved.yaml", "config.next.yaml", "summary.json", "metrics.jsonl", "checkpoints",
@@ -131,6 +135,7 @@ std::map<std::string, std::string> Kept(const RunHarness& run) {
     }
     for (const auto& path : files) {
       if (!std::filesystem::is_regular_file(path)) continue;
+      if (path.extension() == ".log" && std::filesystem::file_size(path) <= kLogHeaderBytes) continue;
       std::ifstream file(path, std::ios::binary);
       kept[path.string()].assign(std::istreambuf_iterator<char>(file), {});
     }

@@ -79,7 +79,8 @@ inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& vers
     sample.tokens = lease.answer_ids;
     sample.logprobs.assign(sample.tokens.size(), -0.25f);
     sample.spans = {{version, 0, static_cast<int32_t>(sample.tokens.size())}};
-    sample.reward = static_cast<float>(i);
+    // Samples of a training group differ, so that it has a signal; an evaluation's one is as good as it can be.
+    sample.reward = lease.kind == LeaseKind::kEvaluation ? 1 : static_cast<float>(i);
     group.samples.push_back(std::move(sample));
   }
   return group;
