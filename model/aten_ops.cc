@@ -1,11 +1,24 @@
 #include <cmath>
 
+#include "base/mix64.h"
 #include "model/ops.h"
 
 namespace syncopate::model {
 namespace {
 
 at::Tensor Wide(const at::Tensor& x) { return x.to(at::kFloat); }
+
+// Mix64 of each number, in place. ATen has no unsigned 64-bit arithmetic: sums and products of int64 wrap to the same
+// bits, and the arithmetic shift is made a logical one by a mask.
+void MixInPlace(at::Tensor& x) {
+  constexpr int64_t kLow31 = 0x7fffffff;  // what is left of 64 bits after a shift by 33
+  auto fold = [&x] { x.bitwise_xor_(at::bitwise_right_shift(x, 33).bitwise_and_(kLow31)); };
+  fold();
+  x.mul_(static_cast<int64_t>(0xff51afd7ed558ccdULL));
+  fold();
+  x.mul_(static_cast<int64_t>(0xc4ceb9fe1a85ec53ULL));
+  fold();
+}
 
 class OpsByAten final : public Ops {
  public:
@@ -123,6 +136,16 @@ class OpsByAten final : public Ops {
     at::Tensor denominator = (v.sqrt() / std::sqrt(update.correction2)).add_(update.eps);
     p.addcdiv_(m, denominator, -update.learning_rate / update.correction1);
     if (tensors.copy.defined()) tensors.copy.copy_(p);
+  }
+
+  void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
+                     const at::Tensor& sums) const override {
+    for (const DigestRun& run : runs) {
+      at::Tensor mixed = at::arange(run.position + 1, run.position + run.count + 1, words.options());
+      mixed.mul_(static_cast<int64_t>(kDigestStride)).add_(words.narrow(0, run.begin, run.count));
+      MixInPlace(mixed);
+      sums.narrow(0, run.sum, 1).add_(mixed.sum());
+    }
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "model/device.h"
+#include "model/ops.h"
 
 namespace syncopate::model {
 namespace {
@@ -85,7 +86,9 @@ void LimitAllocator(const std::string& device, int64_t bytes) {
   const size_t total = c10::getDeviceAllocator(at::kCUDA)->getMemoryInfo(at::Device(device).index()).second;
   const std::string now = c10::CachingAllocator::getAllocatorSettings();
   const std::string wanted = WithAllocatorLimit(now, static_cast<double>(bytes) / static_cast<double>(total));
-  if (wanted != now) c10::CachingAllocator::setAllocatorSettings(wanted);
+  if (wanted == now) return;
+  LetAllocatorCollect(at::Device(device).index());
+  c10::CachingAllocator::setAllocatorSettings(wanted);
 }
 
 }  // namespace syncopate::model

@@ -208,6 +208,11 @@ class OpsOnHost final : public Ops {
     AtenOps().UpdateByAdamW(update, factor, tensors);
   }
 
+  void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
+                     const at::Tensor& sums) const override {
+    AtenOps().AddDigestSums(words, runs, sums);
+  }
+
  private:
   const HostRows& rows_;
 };

@@ -105,6 +105,18 @@ class Ops {
   };
   // `factor` [] float32, on the device: what gradients are multiplied by. If it is not finite, nothing changes.
   virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
+
+  // Neighbouring words of 8 bytes that belong to one digest (base/digest.h).
+  struct DigestRun {
+    int64_t begin = 0;  // in `words`
+    int64_t count = 0;
+    int64_t position = 0;  // of the first one in what is digested, from 0
+    int64_t sum = 0;       // which of `sums` the run belongs to
+  };
+  // words [W] int64; sums [S] int64: to its sum each run adds Mix64(word + (position + 1) * kDigestStride) of all its words,
+  // modulo 2^64.
+  virtual void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
+                             const at::Tensor& sums) const = 0;
 };
 
 // By ATen operators, on any device that it knows: the reference.
@@ -116,5 +128,9 @@ std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // which outlive 
 // The fastest there is for `device` among what this binary links: on a GPU the kernels of model/cuda/, which a build
 // without CUDA does not have; else HostOps().
 const Ops& OpsFor(at::Device device);
+
+// Lets libtorch's allocator of a GPU heed garbage_collection_threshold, which it does only where a process's share of the
+// GPU's memory is set: sets it to all of it. `index` of the GPU; nothing in a build without CUDA.
+void LetAllocatorCollect(int index);
 
 }  // namespace syncopate::model

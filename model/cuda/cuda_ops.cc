@@ -1,8 +1,10 @@
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -194,6 +196,19 @@ class OpsByKernels final : public Ops {
         tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy), StreamOf(tensors.parameters)));
   }
 
+  void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
+                     const at::Tensor& sums) const override {
+    if (runs.empty()) return;
+    const c10::cuda::CUDAGuard guard(words.device());
+    at::Tensor there = at::empty({static_cast<int64_t>(runs.size()), 4}, at::kLong);
+    static_assert(sizeof(DigestRun) == 4 * sizeof(int64_t) && sizeof(kernels::DigestRun) == sizeof(DigestRun));
+    std::memcpy(there.mutable_data_ptr(), runs.data(), runs.size() * sizeof(DigestRun));
+    there = there.to(words.device());
+    C10_CUDA_CHECK(kernels::AddDigestSums(words.const_data_ptr(),
+                                          static_cast<const kernels::DigestRun*>(there.const_data_ptr()),
+                                          static_cast<int64_t>(runs.size()), sums.mutable_data_ptr(), StreamOf(words)));
+  }
+
  private:
   struct Heads {
     at::Tensor q, k, v;  // [T, heads, d]
@@ -286,6 +301,10 @@ class OpsByKernels final : public Ops {
 const Ops& OpsFor(at::Device device) {
   static const OpsByKernels ops;
   return device.is_cuda() ? ops : HostOps();
+}
+
+void LetAllocatorCollect(int index) {
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, static_cast<c10::DeviceIndex>(index));
 }
 
 }  // namespace syncopate::model

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/mix64.h"
 #include "model/cuda/train_kernels.h"
 #include "model/cuda/typed_rows.cuh"
 
@@ -84,6 +85,22 @@ __global__ void SwiGluBackwardKernel(const T* dy, const T* gate_up, int64_t vect
 
 // -- AdamW. A thread four elements.
 
+// -- Digests. Blocks of the same x share a run; each thread's words are far apart, so that a warp's lie together.
+
+constexpr unsigned kBlocksARun = 16;
+
+__global__ void DigestKernel(const uint64_t* words, const DigestRun* runs, unsigned long long* sums) {
+  const DigestRun run = runs[blockIdx.x];
+  const uint64_t* const mine = words + run.begin;
+  uint64_t sum = 0;
+#pragma unroll 4
+  for (int64_t i = blockIdx.y * blockDim.x + threadIdx.x; i < run.count; i += gridDim.y * blockDim.x) {
+    sum += Mix64(mine[i] + static_cast<uint64_t>(run.position + i + 1) * kDigestStride);
+  }
+  for (int other = 16; other > 0; other /= 2) sum += __shfl_down_sync(0xffffffffu, sum, other);
+  if (threadIdx.x % 32 == 0) atomicAdd(sums + run.sum, static_cast<unsigned long long>(sum));
+}
+
 __global__ void AdamWKernel(AdamWArguments update, int64_t vectors, float4* parameters, float4* first, float4* second,
                             const float4* gradients, uint2* copy) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -151,6 +168,13 @@ cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters
   AdamWKernel<<<static_cast<unsigned>(DivideUp(vectors, 256)), 256, 0, stream>>>(
       update, vectors, reinterpret_cast<float4*>(parameters), reinterpret_cast<float4*>(first),
       reinterpret_cast<float4*>(second), reinterpret_cast<const float4*>(gradients), static_cast<uint2*>(copy));
+  return cudaGetLastError();
+}
+
+cudaError_t AddDigestSums(const void* words, const DigestRun* runs, int64_t count, void* sums, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(count), kBlocksARun);
+  DigestKernel<<<grid, 256, 0, stream>>>(static_cast<const uint64_t*>(words), runs,
+                                         static_cast<unsigned long long*>(sums));
   return cudaGetLastError();
 }
 

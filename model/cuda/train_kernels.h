@@ -92,4 +92,10 @@ struct AdamWArguments {
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
                   const float* gradients, void* copy, cudaStream_t stream);
 
+// As Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory.
+struct DigestRun {
+  int64_t begin, count, position, sum;
+};
+cudaError_t AddDigestSums(const void* words, const DigestRun* runs, int64_t count, void* sums, cudaStream_t stream);
+
 }  // namespace syncopate::model::kernels

@@ -22,9 +22,9 @@ namespace {
 using trainerd::FakeRollouter;
 using v1::RolloutService;
 
-// Below the second after which a lease is late: it is then asked of another, who may answer before this one has stalled.
 constexpr absl::Duration kStall = absl::Milliseconds(500);
-constexpr absl::Duration kSlack = absl::Seconds(10);  // other tests run on this machine too
+// A slow rollouter's next trial comes ten times the late limit later; and other tests run on this machine too.
+constexpr absl::Duration kSlack = absl::Seconds(20);
 
 class LeaseStallTest : public ::testing::Test {
  protected:
@@ -52,10 +52,11 @@ class LeaseStallTest : public ::testing::Test {
     EXPECT_THAT(Call<RolloutService>(run_.Endpoint("rollouter", 1)->grpc, method, Request()).status(), IsOk());
   }
 
-  int64_t Stalled() const {
+  int64_t Count(const std::string& what) const {
     auto status = watch_.Trainer();
-    return status.ok() ? status->groups().at("stalled") : -1;
+    return status.ok() ? status->groups().at(what) : -1;
   }
+  int64_t Stalled() const { return Count("stalled"); }
 
   RunHarness run_{EndlessRun({"data.lease_stall=500ms", "sync.heartbeat=100ms"})};
   RunWatch watch_{&run_};
@@ -79,7 +80,8 @@ TEST_F(LeaseStallTest, APausedRolloutersGroupsGoToTheOtherAndAfterwardsItWorksAg
   Report("the groups of a paused rollouter are with the other after", since_pause->Elapsed());
   EXPECT_GE(since_pause->Elapsed(), kStall);
   EXPECT_LE(since_pause->Elapsed(), kStall + kSlack);
-  EXPECT_GT(Stalled(), 0);
+  // In its first five seconds a trainer takes no stalled lease back: the second attempt at a late group is answered first.
+  EXPECT_GT(Stalled() + Count("superseded"), 0);
   ASSERT_THAT(watch_.AwaitMoreSteps(10), IsOk());
   EXPECT_EQ(watch_.Stream(1)->leased_groups(), 0);
 
