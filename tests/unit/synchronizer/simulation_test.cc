@@ -85,7 +85,7 @@ TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {
 }
 
 TEST(SynchronizerSimulationTest, AFullDiskHoldsTheSynchronizerUpAndNobodyIsLost) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (uint64_t seed = 0; seed < 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
     Simulation::Options options;
     options.seed = seed;
     options.rollouters = 1 + static_cast<int>(seed % 5);
@@ -107,7 +107,7 @@ TEST(SynchronizerSimulationTest, AFullDiskHoldsTheSynchronizerUpAndNobodyIsLost)
 }
 
 TEST(SynchronizerSimulationTest, ALateJoinersOwnSyncIsTheOnlyOneThatFormsAGroup) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (uint64_t seed = 0; seed < 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
     int64_t formed[2] = {};
     for (bool rehearse : {false, true}) {
       Simulation::Options options;
@@ -128,7 +128,7 @@ TEST(SynchronizerSimulationTest, ALateJoinersOwnSyncIsTheOnlyOneThatFormsAGroup)
 }
 
 TEST(SynchronizerSimulationTest, AStoppedReceiverDelaysTheOthersAtMostForThePrepareDeadline) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
+  for (uint64_t seed = 0; seed < 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
     Simulation::Options options;
     options.seed = seed;
     options.rollouters = 2 + static_cast<int>(seed % 4);
