@@ -12,6 +12,12 @@
 #include "services/config/ranks.h"
 
 namespace syncopate::rollouterd {
+namespace {
+
+// A rank that was refused is told why before the server ends; without that it would dial again until its deadline.
+constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
                                                                    const model::ModelConfig& shape) {
@@ -36,7 +42,7 @@ absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemo
 
 LeadingRank::~LeadingRank() {
   if (leader_ != nullptr) leader_->Stop(absl::OkStatus());
-  if (server_ != nullptr) server_->Stop(absl::ZeroDuration());  // nobody calls back any more
+  if (server_ != nullptr) server_->Stop(kRefusalsWithin);  // no callback runs after this
 }
 
 absl::Status LeadingRank::Listen(const v1::RunConfig& config, uint64_t manifest_fingerprint) {

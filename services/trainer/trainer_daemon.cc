@@ -38,6 +38,7 @@ constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
 constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell the synchronizer
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
 constexpr absl::Duration kRecordRetry = absl::Seconds(1);  // where the disk is full
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
 constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // what SIGKILL may cost of it
@@ -254,7 +255,10 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
-  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
+  const absl::Status attended = rank_service_->AwaitRanks(kRanksMeetWithin, go_on);
+  // A rank that was refused is told why before the server ends; without that it would dial again until its deadline.
+  if (!attended.ok()) server_->Stop(kRefusalsWithin);
+  SYNCOPATE_RETURN_IF_ERROR(attended);
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());

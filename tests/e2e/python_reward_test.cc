@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
@@ -130,9 +131,15 @@ TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRow
   std::ofstream rows(Path("eval.jsonl"));
   for (int i = 2; i < 10; ++i) rows << "{\"prompt\": \"" << i << "+" << i << "=\", \"result\": \"" << 2 * i << "\"}\n";
   rows.close();
-  RunHarness run(Settings(3, "python:picky"));
+  RunHarness run(Settings(1000000, "python:picky"));
   auto process = run.Run({"data.eval_files=" + Path("eval.jsonl"), "reward.attempts=1"});
-  EXPECT_EQ(ExitOf(process), 0);
+  ASSERT_THAT(process, IsOk());
+  const std::string why = "ValueError: nine is too much (code.py:";
+  EXPECT_TRUE(Eventually(kPatience, [&] {
+    return !run.Records("eval").empty() && absl::StrContains((*process)->Log(), why);
+  })) << "told while the run goes on";
+  (*process)->Terminate();
+  EXPECT_EQ(ExitOf(process), 130);
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_FALSE(evaluations.empty());
   for (const Json& one : evaluations) {
@@ -140,7 +147,6 @@ TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRow
     EXPECT_EQ(one["eval_asked"], 8);
     EXPECT_FLOAT_EQ(one["eval_reward"].get<float>(), 0.5f);
   }
-  EXPECT_THAT((*process)->Log(), HasSubstr("ValueError: nine is too much (code.py:")) << "told while the run goes on";
 }
 
 TEST_F(PythonRewardTest, ARewardThatTheWorkerDoesNotHaveIsRefusedAtTheStartWithThoseThatItHas) {

@@ -100,9 +100,12 @@ absl::Status CheckpointStore::RemoveLeftovers() {
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
     SYNCOPATE_LOG(kInfo, "removing %s, left by a save that did not end", JoinPath(root_, name));
-    // A trainer that was taken for dead may still be writing there. It is fenced before it can finish, and the next start
-    // removes the rest.
-    const absl::Status removed = files_->RemoveTree(JoinPath(root_, name));
+    // A trainer that was taken for dead may still be writing there, and may give the folder a checkpoint's name at any
+    // moment. The rename takes the folder from that trainer: either it is a whole checkpoint by then, or it never is one.
+    const std::string aside = JoinPath(root_, absl::StrCat(kTemporaryPrefix, "removed-", RandomUuid().substr(0, 8)));
+    const absl::Status taken = files_->Rename(JoinPath(root_, name), aside);
+    if (absl::IsNotFound(taken)) continue;
+    const absl::Status removed = taken.ok() ? files_->RemoveTree(aside) : taken;
     if (!removed.ok()) SYNCOPATE_LOG(kWarning, "%s stays until the next start: %s", name, removed.message());
   }
   return absl::OkStatus();

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/faulty_file_system.h"
@@ -64,6 +67,33 @@ class CheckpointStoreTest : public ::testing::Test {
 
   FaultyFileSystem files_;
   std::unique_ptr<CheckpointStore> store_;
+};
+
+// A disk whose removals are slow: `before_removal` runs before each of them.
+class SlowlyRemovingDisk final : public FileSystem {
+ public:
+  SlowlyRemovingDisk(FileSystem* disk, std::function<void()> before_removal)
+      : disk_(disk), before_removal_(std::move(before_removal)) {}
+
+  absl::Status CreateDirs(const std::string& path) override { return disk_->CreateDirs(path); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override { return disk_->List(path); }
+  absl::StatusOr<int64_t> FileBytes(const std::string& path) override { return disk_->FileBytes(path); }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override {
+    return disk_->OpenForRead(path);
+  }
+  absl::StatusOr<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path, OpenMode mode) override {
+    return disk_->OpenForAppend(path, mode);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override { return disk_->Rename(from, to); }
+  absl::Status RemoveTree(const std::string& path) override {
+    before_removal_();
+    return disk_->RemoveTree(path);
+  }
+  absl::Status SyncDir(const std::string& path) override { return disk_->SyncDir(path); }
+
+ private:
+  FileSystem* const disk_;
+  const std::function<void()> before_removal_;
 };
 
 TEST_F(CheckpointStoreTest, ReadsBackWhatWasSaved) {
@@ -127,6 +157,17 @@ TEST_F(CheckpointStoreTest, PublishesNothingIfTheLastLookRefuses) {
     return Error(absl::StatusCode::kFailedPrecondition, "FENCED", "epoch 2 has begun");
   };
   EXPECT_THAT(store_->Save(request), HasReason("FENCED"));
+  EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, AFolderThatIsBeingRemovedCanNotGetTheNameOfACheckpoint) {
+  const std::string written = JoinPath(kRoot, ".tmp-e1-s3-01234567");
+  ASSERT_THAT(files_.CreateDirs(written), IsOk());
+  ASSERT_THAT(files_.PutFile(JoinPath(written, "model.safetensors"), "half"), IsOk());
+  absl::Status renamed;
+  SlowlyRemovingDisk disk(&files_, [&] { renamed = files_.Rename(written, JoinPath(kRoot, "e1-s3")); });
+  MustOpen(&disk);
+  EXPECT_TRUE(absl::IsNotFound(renamed)) << renamed;
   EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
 }
 

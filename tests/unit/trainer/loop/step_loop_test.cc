@@ -281,9 +281,12 @@ TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {
 TEST_F(StepLoopTest, AnEvaluationIsOverThePromptsThatWereJudgedAndHasNoFigureWithoutAny) {
   StepLoop::Options options = Steps(2);
   options.evaluate_every_steps = 1000;
-  world_.policy.HoldFrom(1);
+  // The first step waits until the evaluation of the beginning is over, the second until it is reported.
+  world_.policy.Hold();
   world_.rollouter().FailEvaluationPrompts({2});
   world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().returned.WaitFor(Evaluation::kMaxRewardFailures));
+  world_.policy.HoldFrom(1);
   ASSERT_TRUE(world_.observer.evaluations.WaitFor(1));
   EXPECT_EQ(world_.observer.evaluations.All()[0].asked, TrainingDataWorld::kEvaluationPrompts);
   EXPECT_EQ(world_.observer.evaluations.All()[0].prompts, TrainingDataWorld::kEvaluationPrompts - 1);

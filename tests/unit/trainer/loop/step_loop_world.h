@@ -215,6 +215,7 @@ class FakeRollouter final : public RolloutSink {
 
   Mailbox<Lease> leases;
   Mailbox<Ack> acks;
+  Mailbox<LeaseId> returned;  // for a reward that failed
 
   void SendLease(const Lease& lease) override {
     leases.Put(lease);
@@ -251,6 +252,7 @@ class FakeRollouter final : public RolloutSink {
       }
       if (fails) {
         data_->ReturnLease(session, lease.id, Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no such key"));
+        returned.Put(lease.id);
       } else {
         data_->Submit(session, RightAnswer(lease));
       }
