@@ -282,11 +282,11 @@ TEST_F(StepLoopTest, AnEvaluationIsOverThePromptsThatWereJudgedAndHasNoFigureWit
   StepLoop::Options options = Steps(2);
   options.evaluate_every_steps = 1000;
   // The first step waits until the evaluation of the beginning is over, the second until it is reported.
-  world_.policy.Hold();
+  world_.policy.HoldFrom(1);
   world_.rollouter().FailEvaluationPrompts({2});
   world_.Start(options);
   ASSERT_TRUE(world_.rollouter().returned.WaitFor(Evaluation::kMaxRewardFailures));
-  world_.policy.HoldFrom(1);
+  world_.policy.HoldFrom(2);
   ASSERT_TRUE(world_.observer.evaluations.WaitFor(1));
   EXPECT_EQ(world_.observer.evaluations.All()[0].asked, TrainingDataWorld::kEvaluationPrompts);
   EXPECT_EQ(world_.observer.evaluations.All()[0].prompts, TrainingDataWorld::kEvaluationPrompts - 1);
@@ -370,10 +370,12 @@ TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWa
 
 TEST_F(StepLoopTest, AfterABadWireTheVersionThenServedIsEvaluatedAtOnceAndTheOneThatWasDueIsLost) {
   world_.failing_syncs = {3, 4, 5, 6};  // so the evaluation of step 3 waits
-  world_.policy.HoldFrom(5);
+  world_.policy.HoldFrom(1);
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 3;
   world_.Start(options);
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));  // no later version overtakes it
+  world_.policy.HoldFrom(5);
   ASSERT_TRUE(world_.policy.AwaitBegun(5));
   world_.Sync({1, 4});        // version 3 is past for good
   world_.policy.HoldFrom(6);  // by then version 5 is published, and served by nobody
