@@ -3,16 +3,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 
 namespace syncopate::model {
 namespace {
 
 constexpr char kPrefix[] = "cuda:";
-// The allocator's own key; a space that nobody else would write marks it as set here.
-constexpr char kLimitKey[] = "garbage_collection_threshold";
-constexpr char kOurLimit[] = " garbage_collection_threshold:";
 
 absl::Status Missing(absl::string_view reason, const DeviceRequest& request, const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, reason,
@@ -54,15 +49,6 @@ absl::StatusOr<std::string> ChooseDevice(const DeviceRequest& request, const Har
                    absl::StrCat("this process sees ", hardware.gpus, " of them, cuda:0 to cuda:", hardware.gpus - 1));
   }
   return wanted;
-}
-
-std::string WithAllocatorLimit(const std::string& settings, double share) {
-  std::string others = settings.substr(0, settings.find(kOurLimit));
-  others = std::string(absl::StripSuffix(others, ","));
-  // The threshold counts from the fraction that a process may have, so that one is another's limit as well.
-  if (absl::StrContains(others, kLimitKey) || absl::StrContains(others, "per_process_memory_fraction")) return settings;
-  if (share < 1e-9 || share > 1 - 1e-9) return others;
-  return absl::StrCat(others, others.empty() ? "" : ",", kOurLimit, absl::StrFormat("%.9f", share));
 }
 
 }  // namespace syncopate::model

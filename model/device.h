@@ -54,12 +54,5 @@ void ResetMemoryPeak(const std::string& device);
 void ReuseFreedTensors();
 // The same allocator gives what it holds unused back: to the GPU, or to the kernel. On a GPU it waits for its work.
 void EmptyAllocator(const std::string& device);
-// Before the allocator takes memory that lets it hold more than `bytes`, it gives blocks back that are not in use, those first
-// that were not for longest; it takes the memory all the same. Of GPUs, and of the whole process; nothing where the
-// environment sets PYTORCH_CUDA_ALLOC_CONF to a limit of its own. Not while other threads take memory of the device.
-void LimitAllocator(const std::string& device, int64_t bytes);
-// `settings` as PYTORCH_CUDA_ALLOC_CONF has them, with that limit as a share of the device, in place of the one that this
-// function set before; none if `share` is not between 0 and 1. `settings` as they are if they have a limit of another's. Pure.
-std::string WithAllocatorLimit(const std::string& settings, double share);
 
 }  // namespace syncopate::model

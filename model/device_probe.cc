@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -9,7 +8,6 @@
 #include <cstdlib>
 
 #include "model/device.h"
-#include "model/ops.h"
 
 namespace syncopate::model {
 namespace {
@@ -79,16 +77,6 @@ void EmptyAllocator(const std::string& device) {
   } else {
     malloc_trim(0);
   }
-}
-
-void LimitAllocator(const std::string& device, int64_t bytes) {
-  if (!IsCuda(device)) return;
-  const size_t total = c10::getDeviceAllocator(at::kCUDA)->getMemoryInfo(at::Device(device).index()).second;
-  const std::string now = c10::CachingAllocator::getAllocatorSettings();
-  const std::string wanted = WithAllocatorLimit(now, static_cast<double>(bytes) / static_cast<double>(total));
-  if (wanted == now) return;
-  LetAllocatorCollect(at::Device(device).index());
-  c10::CachingAllocator::setAllocatorSettings(wanted);
 }
 
 }  // namespace syncopate::model

@@ -129,8 +129,4 @@ std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // which outlive 
 // without CUDA does not have; else HostOps().
 const Ops& OpsFor(at::Device device);
 
-// Lets libtorch's allocator of a GPU heed garbage_collection_threshold, which it does only where a process's share of the
-// GPU's memory is set: sets it to all of it. `index` of the GPU; nothing in a build without CUDA.
-void LetAllocatorCollect(int index);
-
 }  // namespace syncopate::model

@@ -201,6 +201,8 @@ class Case {
             {"reserved_gib", memory.reserved},
             {"allocated_peak_gib", memory.allocated_peak},
             {"tokens_per_second", static_cast<double>(tokens) / MillisecondsSince(begin) * 1e3}});
+      // Peaks of the next line are those of the steps after this one.
+      c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
     }
     return absl::OkStatus();
   }

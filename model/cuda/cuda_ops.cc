@@ -303,8 +303,4 @@ const Ops& OpsFor(at::Device device) {
   return device.is_cuda() ? ops : HostOps();
 }
 
-void LetAllocatorCollect(int index) {
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, static_cast<c10::DeviceIndex>(index));
-}
-
 }  // namespace syncopate::model

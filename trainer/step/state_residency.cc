@@ -87,6 +87,13 @@ absl::Status StateResidency::BeginPass() {
   return actor_.optimizer_state().Offload();
 }
 
+void StateResidency::BeginMicroBatch() {
+  // The C library's allocator does not say what was in use at most, so there is no pressure to see.
+  if (!model::IsCuda(device_)) return;
+  const model::MemoryUse use = model::ReadMemoryUse(device_);
+  if (rule_.ShouldEmptyBefore(use.reserved_bytes, use.allocated_bytes, use.peak_bytes)) EmptyCacheNow();
+}
+
 absl::Status StateResidency::BeginReference() {
   return reference_ == nullptr ? absl::OkStatus() : reference_->state().Load();
 }
@@ -116,9 +123,6 @@ absl::Status StateResidency::OffloadReference() {
 void StateResidency::LookAtCache() {
   const model::MemoryUse use = model::ReadMemoryUse(device_);
   if (rule_.ShouldEmpty(use.reserved_bytes, use.peak_bytes)) EmptyCacheNow();
-  if (rule_.Limit() == limit_) return;
-  limit_ = rule_.Limit();
-  model::LimitAllocator(device_, limit_);
 }
 
 void StateResidency::EmptyCacheNow() {

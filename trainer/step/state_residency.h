@@ -46,6 +46,8 @@ class StateResidency {
   absl::Status BeginStep();
   // Log-probs are asked for, without gradients: before each of a step's passes.
   absl::Status BeginPass();
+  // Before each micro-batch, of a pass or of an update: while nothing of it is on the device.
+  void BeginMicroBatch();
   // The optimizer is about to be used, or read.
   absl::Status NeedOptimizer() { return actor_.optimizer_state().Load(); }
   absl::Status BeginReference();
@@ -73,7 +75,6 @@ class StateResidency {
   bool stepped_ = false;  // in the use under way
   bool passed_ = false;   // a pass of the step under way has begun
   int64_t cache_flushes_ = 0;
-  int64_t limit_ = 0;  // of the allocator, as it was told last
 };
 
 }  // namespace syncopate::trainer

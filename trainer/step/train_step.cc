@@ -289,6 +289,7 @@ absl::StatusOr<at::Tensor> TrainStep::LogProbs(const PackedBatch& batch, UnitAcc
 }
 
 absl::StatusOr<at::Tensor> TrainStep::LogProbs(const MicroBatch& micro_batch, UnitAccess& weights) const {
+  if (residency_ != nullptr) residency_->BeginMicroBatch();
   if (!micro_batch.empty()) return LogProbs(Pack(micro_batch, actor_.device()), weights);
   SYNCOPATE_RETURN_IF_ERROR(program_.Accompany(weights, /*gradients=*/nullptr));
   return at::Tensor();
@@ -376,6 +377,7 @@ absl::StatusOr<at::Tensor> TrainStep::HeadGradient(const PackedBatch& batch, con
 absl::StatusOr<loss::LossMeasurement> TrainStep::RunMicroBatch(const MicroBatch& micro_batch,
                                                                const at::Tensor& proximal,
                                                                const loss::BatchExtent& extent, bool is_made) {
+  if (residency_ != nullptr) residency_->BeginMicroBatch();
   if (!micro_batch.empty()) return RunBatch(Pack(micro_batch, actor_.device()), proximal, extent, is_made);
   // Other ranks compute one, with this rank's shards.
   if (options_.loss.needs_reference() && !options_.loss.kl_in_reward) {

@@ -64,23 +64,5 @@ TEST(ChooseDeviceTest, RefusesOtherWords) {
   }
 }
 
-TEST(WithAllocatorLimitTest, IsAddedReplacedAndTakenAway) {
-  const std::string alone = WithAllocatorLimit("", 0.25);
-  EXPECT_EQ(alone, " garbage_collection_threshold:0.250000000");
-  EXPECT_EQ(WithAllocatorLimit(alone, 0.5), " garbage_collection_threshold:0.500000000");
-  EXPECT_EQ(WithAllocatorLimit(alone, 0), "");
-  EXPECT_EQ(WithAllocatorLimit(alone, 1.2), "");
-  const std::string beside = WithAllocatorLimit("max_split_size_mb:64", 0.25);
-  EXPECT_EQ(beside, "max_split_size_mb:64, garbage_collection_threshold:0.250000000");
-  EXPECT_EQ(WithAllocatorLimit(beside, 0.5), "max_split_size_mb:64, garbage_collection_threshold:0.500000000");
-  EXPECT_EQ(WithAllocatorLimit(beside, 0), "max_split_size_mb:64");
-}
-
-TEST(WithAllocatorLimitTest, OneThatThePersonHasSetStays) {
-  for (const std::string theirs : {"garbage_collection_threshold:0.8", "per_process_memory_fraction:0.5"}) {
-    EXPECT_EQ(WithAllocatorLimit(theirs, 0.25), theirs);
-  }
-}
-
 }  // namespace
 }  // namespace syncopate::model

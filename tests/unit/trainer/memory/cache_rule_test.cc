@@ -67,7 +67,7 @@ struct Piece {
 };
 
 // An allocator that splits no block, as libtorch's where max_split_size_mb is set: a block serves what is up to 20 MiB
-// smaller. Before it takes a new one beyond `limit`, it gives back those that were not used for longest.
+// smaller.
 class FragmentingAllocator {
  public:
   using Block = std::list<Piece>::iterator;
@@ -76,12 +76,10 @@ class FragmentingAllocator {
   void Free(Block block);
   void Empty();
 
-  int64_t limit = 0;  // 0: none
   int64_t in_use = 0, peak = 0, reserved = 0, most_reserved = 0;
 
  private:
-  void GiveBackToLimit();
-  std::list<Piece> used_, unused_;  // those at the front were not used for longest
+  std::list<Piece> used_, unused_;
 };
 
 FragmentingAllocator::Block FragmentingAllocator::Take(int64_t bytes) {
@@ -91,7 +89,6 @@ FragmentingAllocator::Block FragmentingAllocator::Take(int64_t bytes) {
     if (fits && (best == unused_.end() || i->bytes < best->bytes)) best = i;
   }
   if (best == unused_.end()) {
-    GiveBackToLimit();
     best = unused_.insert(unused_.end(), {bytes});
     reserved += bytes;
     most_reserved = std::max(most_reserved, reserved);
@@ -105,13 +102,6 @@ FragmentingAllocator::Block FragmentingAllocator::Take(int64_t bytes) {
 void FragmentingAllocator::Free(Block block) {
   in_use -= block->bytes;
   unused_.splice(unused_.end(), used_, block);
-}
-
-void FragmentingAllocator::GiveBackToLimit() {
-  while (limit > 0 && reserved > limit && !unused_.empty()) {
-    reserved -= unused_.front().bytes;
-    unused_.pop_front();
-  }
 }
 
 void FragmentingAllocator::Empty() {
@@ -137,52 +127,60 @@ void Step(FragmentingAllocator& allocator, int64_t tokens) {
 }
 
 struct Held {
-  double after = 0,
-         during = 0;  // the most that was reserved after a step, or at any moment, as a share of the most in use
+  double after = 0;   // most that was reserved after a step, as a share of the most that was in use at once
+  double during = 0;  // the same at any moment of a step but the first two
   int flushes = 0;
 };
 
-// Of fifty steps of one to two times 16,384 tokens; the first one says what the need is.
-Held HoldOverSteps(bool limited) {
+// Fifty steps of one to two times 16,384 tokens. The first says what the need is, the second that blocks do not fit.
+Held HoldOverSteps(bool looks_before) {
   FragmentingAllocator allocator;
   allocator.Take(8 * kGiB);  // weights and moments
   CacheRule rule(EmptyCache::kOnPressure);
   std::mt19937_64 random(5);
   std::uniform_int_distribution<int64_t> tokens(16384, 32768);
   Held held;
+  auto empty = [&](bool should) {
+    if (!should) return;
+    allocator.Empty();
+    ++held.flushes;
+  };
   for (int step = 0; step < 50; ++step) {
+    if (looks_before) empty(rule.ShouldEmptyBefore(allocator.reserved, allocator.in_use, allocator.peak));
     allocator.most_reserved = 0;
     Step(allocator, tokens(random));
     const auto share = [&](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(allocator.peak); };
-    if (step > 0) held.during = std::max(held.during, share(allocator.most_reserved));
-    if (rule.ShouldEmpty(allocator.reserved, allocator.peak)) {
-      allocator.Empty();
-      ++held.flushes;
-    }
+    if (step > 1) held.during = std::max(held.during, share(allocator.most_reserved));
+    empty(rule.ShouldEmpty(allocator.reserved, allocator.peak));
     held.after = std::max(held.after, share(allocator.reserved));
-    if (limited) allocator.limit = rule.Limit();
   }
   return held;
 }
 
 TEST(CacheRuleTest, AFragmentingAllocatorStaysWithinATenthOfWhatIsInUseDuringStepsToo) {
-  const Held held = HoldOverSteps(/*limited=*/true);
+  const Held held = HoldOverSteps(/*looks_before=*/true);
   EXPECT_LE(held.during, 1.1);
   EXPECT_LE(held.after, 1.1);
-  EXPECT_LE(held.flushes, 1);
-  // What looking between steps alone would give: nearly two steps' memory at once.
-  const Held late = HoldOverSteps(/*limited=*/false);
-  EXPECT_GT(late.during, 1.4);
-  EXPECT_GT(late.flushes, 10);
+  EXPECT_LE(held.flushes, 50);
+  // What looking after steps alone gives: nearly two steps' memory at once.
+  EXPECT_GT(HoldOverSteps(/*looks_before=*/false).during, 1.4);
 }
 
-TEST(CacheRuleTest, OnlyOnPressureIsTheAllocatorLimitedAndOnlyOnceTheNeedIsKnown) {
-  for (EmptyCache when : {EmptyCache::kAlways, EmptyCache::kOnPressure, EmptyCache::kNever}) {
-    CacheRule rule(when);
-    EXPECT_EQ(rule.Limit(), 0);
-    rule.ShouldEmpty(20 * kGiB, 20 * kGiB);
-    rule.ShouldEmpty(20 * kGiB, 10 * kGiB);
-    EXPECT_EQ(rule.Limit(), when == EmptyCache::kOnPressure ? 21 * kGiB : 0);
+TEST(CacheRuleTest, AnAllocatorWhoseBlocksFitKeepsThemBetweenMicroBatches) {
+  CacheRule rule(EmptyCache::kOnPressure);
+  EXPECT_FALSE(rule.ShouldEmptyBefore(10 * kGiB, kGiB, 10 * kGiB));
+  EXPECT_FALSE(rule.ShouldEmptyBefore(11 * kGiB, kGiB, 10 * kGiB));
+}
+
+TEST(CacheRuleTest, OnceBlocksDoNotFitAllButATenthIsGivenBackBeforeEachMicroBatch) {
+  CacheRule rule(EmptyCache::kOnPressure);
+  EXPECT_TRUE(rule.ShouldEmpty(12 * kGiB, 10 * kGiB));
+  EXPECT_FALSE(rule.ShouldEmptyBefore(2 * kGiB, kGiB, 10 * kGiB));
+  EXPECT_TRUE(rule.ShouldEmptyBefore(2 * kGiB + 1, kGiB, 10 * kGiB));
+  CacheRule always(EmptyCache::kAlways), never(EmptyCache::kNever);
+  for (CacheRule* other : {&always, &never}) {
+    other->ShouldEmpty(12 * kGiB, 10 * kGiB);
+    EXPECT_FALSE(other->ShouldEmptyBefore(12 * kGiB, kGiB, 10 * kGiB));
   }
 }
 
