@@ -85,6 +85,18 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
 
 constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
 
+// Whether runs of a ledger with a bug, `runs` at most, give more than `enough` errors. The sanitizers are not there to prove
+// what the simulation notices: one error is enough for them.
+bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger) {
+  const int64_t wanted = kOneRunIn > 1 ? 0 : enough;
+  int64_t errors = 0;
+  SimulationConfig config;
+  for (config.seed = 1; config.seed <= static_cast<uint64_t>(runs) && errors <= wanted; ++config.seed) {
+    errors += std::ssize(Simulate(config, make_ledger).errors);
+  }
+  return errors > wanted;
+}
+
 TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
   Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerOf<>());
   EXPECT_EQ(totals.deadlocks, 0);
@@ -123,23 +135,23 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsForTheStalled) {
-  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<WaitsForTheStalled>()).errors, 100);
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerOf<WaitsForTheStalled>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatTakesBackWhatComesFurther) {
-  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<IgnoresProgress>()).errors, 10);
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<IgnoresProgress>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatLeasesToTheStalled) {
-  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<TrustsTheStalled>()).errors, 10);
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<TrustsTheStalled>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatPutsAPromptBackWhileAnotherAttemptLives) {
-  EXPECT_GT(SimulateMany(50, {}, MakeLedgerOf<PutsBackTooEarly>()).errors, 10);
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<PutsBackTooEarly>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesASecondAttemptByOlderWeights) {
-  EXPECT_GT(SimulateMany(200, {}, MakeLedgerOf<TakesOverWithOlderWeights>()).errors, 4);
+  EXPECT_TRUE(IsNoticed(200, 4, MakeLedgerOf<TakesOverWithOlderWeights>()));
 }
 
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
