@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -58,6 +60,20 @@ TEST_P(RetentionTest, WhatWasLearnedIsNotUnlearnedAndNoAlarmStands) {
   for (const Json& step : run.Records("step")) EXPECT_THAT(step["alarms"], IsEmpty()) << step;
 }
 
+// The events of the weight syncs that failed, a line each.
+std::string FailedSyncs(const RunHarness& run) {
+  const auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "sync"});
+  if (!events.ok()) return events.status().ToString();
+  std::string failed;
+  for (absl::string_view line : absl::StrSplit(events->output, '\n')) {
+    const bool good = absl::StrContains(line, "\"result\":\"ok\"") ||
+                      absl::StrContains(line, "\"result\":\"relabelled\"") ||
+                      absl::StrContains(line, "\"result\":\"superseded\"");
+    if (!good) absl::StrAppend(&failed, line, "\n");
+  }
+  return failed;
+}
+
 TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
   constexpr int64_t kSteps = 16000, kGroups = 2;
   RunHarness run({absl::StrCat("run.steps=", kSteps), absl::StrCat("data.batch_groups=", kGroups), "rollout.samples=4",
@@ -86,7 +102,7 @@ TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
   EXPECT_EQ(summary["staleness"]["violations"], 0);
   // Each of the two rollouters takes most versions; one may be passed over for a newer one.
   EXPECT_GT(summary["syncs"]["count"], kSteps);
-  EXPECT_EQ(summary["syncs"]["failed"], 0);
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << FailedSyncs(run);
 }
 
 // Small steps, of which thousands are made in minutes: what they free is used again.
