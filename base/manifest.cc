@@ -13,6 +13,8 @@ namespace syncopate {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
+// A peer may say any size of a bucket, and a list of buckets is made of it: 64 MiB at most, for 16 TiB in buckets of 4 MiB.
+constexpr int64_t kMaxBuckets = 1 << 22;
 
 absl::Status BadManifest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MANIFEST", message);
@@ -64,6 +66,10 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
     if (offset > kMaxBytes) return BadManifest("the weights are too large");
     // Names, types, shapes, their order and the bucket size: equal fingerprints mean equal byte offsets everywhere.
     identity += Describe(spec) + ";";
+  }
+  if (offset / bucket_bytes >= kMaxBuckets) {
+    return BadManifest(absl::StrFormat("%d bytes of weights are more than %d buckets of %d bytes; take larger ones",
+                                       offset, kMaxBuckets, bucket_bytes));
   }
   manifest.arena_bytes_ = offset;
   for (int64_t begin = 0; begin < offset; begin += bucket_bytes) {

@@ -40,8 +40,8 @@ class Manifest {
   static constexpr int64_t kAlignment = 256;               // bytes; every tensor starts on such a boundary
   static constexpr int64_t kDefaultBucketBytes = 4 << 20;  // one digest, one unit of transfer
 
-  // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, or a bucket
-  // size that is not a positive multiple of kAlignment.
+  // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, a bucket
+  // size that is not a positive multiple of kAlignment, or one that makes more than 4,194,304 buckets.
   static absl::StatusOr<Manifest> Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes = kDefaultBucketBytes);
   Manifest() = default;
 

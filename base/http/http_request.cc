@@ -89,10 +89,13 @@ HttpRequest ReadHttpRequest(absl::string_view received, size_t max_bytes) {
   if (end_of_line != absl::string_view::npos) {
     HttpRequest request = ReadRequestLine(absl::StripSuffix(received.substr(0, end_of_line), "\r"));
     if (request.code == 400) return request;  // not HTTP: nothing to wait for
-    if (absl::StrContains(received, "\r\n\r\n") || absl::StrContains(received, "\n\n")) {
-      if (received.size() > max_bytes) return {431, ""};
-      if (request.code == 200 && AnnouncesBody(received)) return {413, ""};
-      request.host = HostOf(received);
+    const size_t end = std::min(received.find("\r\n\r\n"), received.find("\n\n"));
+    if (end != absl::string_view::npos) {
+      // What follows the headers changes nothing: it may have come or not when they are read.
+      const absl::string_view headers = received.substr(0, end);
+      if (headers.size() > max_bytes) return {431, ""};
+      if (request.code == 200 && AnnouncesBody(headers)) return {413, ""};
+      request.host = HostOf(headers);
       return request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {

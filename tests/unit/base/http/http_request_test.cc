@@ -66,5 +66,15 @@ TEST(HttpRequestTest, SaysWhatKindOfTextFollowsAndHowLongItIs) {
   EXPECT_THAT(HttpRefusal(405, "/metrics"), HasSubstr("Allow: GET\r\n"));
 }
 
+TEST(HttpRequestTest, WhatFollowsTheHeadersChangesNothing) {
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+  for (const std::string& more : {std::string("Content-Length: 5\r\n\r\n"), std::string("Host: b\r\n\r\n"),
+                                  std::string(2 * kMaxHttpRequestBytes, 'x')}) {
+    const HttpRequest read = ReadHttpRequest(request + more);
+    EXPECT_EQ(read.code, 200);
+    EXPECT_EQ(read.host, "a");
+  }
+}
+
 }  // namespace
 }  // namespace syncopate

@@ -155,6 +155,11 @@ TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
   v1::Manifest negative = ToProto(manifest);
   negative.mutable_tensors(0)->set_shape(0, -1);
   EXPECT_EQ(ErrorReason(FromProto(negative).status()), "BAD_MANIFEST");
+  // 2^46 bytes in buckets of 256: their list alone would be 4 TiB.
+  v1::Manifest in_crumbs = ToProto(manifest);
+  in_crumbs.mutable_tensors(0)->set_shape(0, int64_t{1} << 42);
+  in_crumbs.set_bucket_bytes(256);
+  EXPECT_EQ(ErrorReason(FromProto(in_crumbs).status()), "BAD_MANIFEST");
 }
 
 }  // namespace
