@@ -27,7 +27,7 @@ class CacheRule {
     return when_ == EmptyCache::kOnPressure ? Exceeds(reserved) : when_ == EmptyCache::kAlways;
   }
 
-  // The same before a micro-batch; `in_use`: bytes of what is held that are in use now.
+  // Whether the allocator is emptied before a micro-batch. `in_use`: bytes of what it holds that are in use now.
   bool ShouldEmptyBefore(int64_t reserved, int64_t in_use, int64_t peak) {
     if (when_ != EmptyCache::kOnPressure) return false;
     Look(reserved, peak);
