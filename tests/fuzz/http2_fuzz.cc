@@ -45,7 +45,9 @@ std::string Talk(int port, const std::string& words, size_t enough, bool hang_up
     if (said == words.size() && hang_up) ::shutdown(fd, SHUT_WR);
     pollfd ready = {fd, static_cast<short>(said < words.size() ? POLLIN | POLLOUT : POLLIN), 0};
     const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
-    if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) std::abort();  // it neither answers nor closes
+    const int events = left <= 0 ? 0 : ::poll(&ready, 1, static_cast<int>(left));
+    if (events < 0 && errno == EINTR) continue;  // libFuzzer's own alarm
+    if (events <= 0) std::abort();               // it neither answers nor closes
     if ((ready.revents & POLLOUT) != 0) {
       const ssize_t count = ::send(fd, words.data() + said, words.size() - said, MSG_NOSIGNAL | MSG_DONTWAIT);
       said = count > 0 ? said + static_cast<size_t>(count) : words.size();
@@ -63,15 +65,16 @@ std::string Talk(int port, const std::string& words, size_t enough, bool hang_up
 }  // namespace
 
 SYNCOPATE_FUZZ_TARGET(http2) {
-  static auto* const server = [] {
+  // Stopped when the process ends: a server that outlives gRPC's own state uses what is gone.
+  static const std::unique_ptr<Server> server = [] {
     Server::Options options;
     options.connections = {.total = 1 << 16, .per_peer = 1 << 16};
-    return new std::unique_ptr<Server>(Server::Start(options, {}).value());
+    return Server::Start(options, {}).value();
   }();
   if (size == 0) return 0;
   const std::string hello = syncopate::testing::Http2Hello();
   const std::string rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const int port = (*server)->port();
+  const int port = server->port();
   Talk(port, data[0] % 4 == 0 ? rest : hello + rest, std::string::npos, /*hang_up=*/true);
   const std::string settings = Talk(port, hello, kFrameHeaderBytes, /*hang_up=*/false);
   if (settings.size() < kFrameHeaderBytes || settings[3] != 4) std::abort();
