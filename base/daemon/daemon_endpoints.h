@@ -30,7 +30,7 @@ inline constexpr char kReplicasFolder[] = "state/rollouter";  // the same for th
 // Where a run directory keeps those of daemons without a name of their own.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
 
-// Where rank 0 of a trainer keeps the secret of its group (base/ranks/group_secret.h) for the other ranks: beside its
+// Where rank 0 of a trainer keeps the secret of its group (ranks/group_secret.h) for the other ranks: beside its
 // announcement, mode 0600.
 std::string RanksSecretPath(const std::string& run_dir);
 // Replaces the file atomically; makes the folder. Call it before anybody can reach rank 0. Errors of FileSystem.

@@ -12,8 +12,9 @@
 #include "bench/measure/figures.h"
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
+#include "model/cuda/torch_stream.h"
 #include "model/presets.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 
 namespace syncopate::bench {
 namespace {
@@ -93,12 +94,13 @@ absl::Status FillWeights(const Manifest& manifest, char* arena) {
 absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend(const Manifest& manifest,
                                                                                  int32_t rank) {
   const cuda::DeviceScope device(rank);
-  model::NcclGroup* group = nullptr;
+  NcclGroup* group = nullptr;
   if (slice_.has_value()) {
     const int32_t world = static_cast<int32_t>(groups_.size());
     SYNCOPATE_ASSIGN_OR_RETURN(
         groups_[static_cast<size_t>(rank)],
-        model::JoinNcclRanks({.device = rank, .rank = rank, .world = world}, id_, absl::Minutes(2)));
+        JoinNcclRanks({.device = rank, .rank = rank, .world = world, .stream = model::TorchStream(rank)}, id_,
+                      absl::Minutes(2)));
     group = groups_[static_cast<size_t>(rank)].get();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(

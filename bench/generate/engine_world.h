@@ -56,7 +56,7 @@ class EngineWorld {
   // Of several ranks. They end in the reverse order: what a group has put in graphs before the group.
   std::optional<rollouter::RankSlice> slice_;
   cuda::NcclId id_ = {};
-  std::vector<std::unique_ptr<model::NcclGroup>> groups_;
+  std::vector<std::unique_ptr<NcclGroup>> groups_;
   std::unique_ptr<testing::FollowerThreads> followers_;
   std::shared_ptr<RunnerTimes> times_ = std::make_shared<RunnerTimes>();
   std::unique_ptr<rollouter::Engine> engine_;

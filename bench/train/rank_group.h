@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 
 namespace syncopate::bench {
 

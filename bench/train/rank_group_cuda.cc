@@ -1,6 +1,7 @@
 #include "bench/train/rank_group.h"
 #include "bench/train/thread_rank_factory.h"
-#include "model/cuda/nccl_ranks.h"
+#include "model/cuda/torch_stream.h"
+#include "ranks/nccl/nccl_ranks.h"
 
 namespace syncopate::bench {
 
@@ -8,7 +9,8 @@ absl::StatusOr<RankFactory> MakeRankFactory(int32_t world, bool on_gpus) {
   if (!on_gpus) return ThreadRankFactory(world);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::NcclId id, cuda::NewNcclId());
   return RankFactory([id, world](int32_t rank) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-    return model::JoinNcclRanks({.device = rank, .rank = rank, .world = world}, id, /*meet=*/absl::Minutes(5));
+    return JoinNcclRanks({.device = rank, .rank = rank, .world = world, .stream = model::TorchStream(rank)}, id,
+                         /*meet=*/absl::Minutes(5));
   });
 }
 

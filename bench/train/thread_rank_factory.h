@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/ranks/thread_ranks.h"
 #include "bench/train/rank_group.h"
+#include "ranks/thread_ranks.h"
 
 namespace syncopate::bench {
 

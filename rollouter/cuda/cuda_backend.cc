@@ -17,7 +17,7 @@
 #include "rollouter/cuda/cuda_kv_store.h"
 #include "rollouter/cuda/cuda_model_runner.h"
 #include "rollouter/cuda/decode_views.h"
-#include "rollouter/cuda/replica_ranks.h"
+#include "rollouter/cuda/nccl_device_ranks.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
@@ -203,7 +203,7 @@ class CudaBackend::InPlace final : public Arenas {
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
                                                                  CudaInstall install, double memory_share,
-                                                                 model::NcclGroup* ranks) {
+                                                                 NcclGroup* ranks) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
                  absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
@@ -227,14 +227,14 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas, double memory_share, model::NcclGroup* ranks)
+                         std::unique_ptr<Arenas> arenas, double memory_share, NcclGroup* ranks)
     : config_(config),
       dtype_(dtype),
       device_(device),
       arenas_(std::move(arenas)),
       memory_share_(memory_share),
       group_(ranks),
-      ranks_(ranks != nullptr ? std::make_unique<ReplicaRanks>(ranks, device.index()) : nullptr) {}
+      ranks_(ranks != nullptr ? std::make_unique<NcclDeviceRanks>(ranks, device.index()) : nullptr) {}
 
 CudaBackend::~CudaBackend() = default;
 
@@ -274,7 +274,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share, model::NcclGroup* ranks) {
+                                           CudaInstall install, double memory_share, NcclGroup* ranks) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
                              CudaBackend::Create(config, manifest, device, install, memory_share, ranks));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};

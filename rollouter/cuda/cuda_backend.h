@@ -3,14 +3,14 @@
 #include <cstdint>
 #include <memory>
 
-#include "model/cuda/nccl_ranks.h"
+#include "ranks/nccl/nccl_ranks.h"
 #include "rollouter/cuda/make_cuda_backend.h"
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 
 namespace syncopate::rollouter {
 
-class ReplicaRanks;
+class NcclDeviceRanks;
 
 // An engine on one GPU, in float32 or bfloat16. Weights lie in CUDA virtual memory at addresses that never change; an
 // install exchanges the memory behind them, or there is one weight set and none is needed.
@@ -22,7 +22,7 @@ class CudaBackend final : public EngineBackend {
   // and config and manifest are of its slice (rank_slice.h).
   static absl::StatusOr<std::shared_ptr<CudaBackend>> Create(const model::ModelConfig& config, const Manifest& manifest,
                                                              int device, CudaInstall install, double memory_share = 0.9,
-                                                             model::NcclGroup* ranks = nullptr);
+                                                             NcclGroup* ranks = nullptr);
   ~CudaBackend() override;
 
   at::Device device() const override { return device_; }
@@ -44,15 +44,15 @@ class CudaBackend final : public EngineBackend {
   class InPlace;
 
   CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
-              double memory_share, model::NcclGroup* ranks);
+              double memory_share, NcclGroup* ranks);
 
   const model::ModelConfig config_;
   const DType dtype_;
   const at::Device device_;
   const std::unique_ptr<Arenas> arenas_;
   const double memory_share_;
-  model::NcclGroup* const group_;
-  const std::unique_ptr<ReplicaRanks> ranks_;  // null: this is the whole replica
+  NcclGroup* const group_;
+  const std::unique_ptr<NcclDeviceRanks> ranks_;  // null: this is the whole replica
 };
 
 }  // namespace syncopate::rollouter

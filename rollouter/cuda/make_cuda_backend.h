@@ -9,7 +9,7 @@
 #include "model/model_config.h"
 
 // CudaBackend for those who cannot see libtorch's headers.
-namespace syncopate::model {
+namespace syncopate {
 class NcclGroup;
 }
 
@@ -27,6 +27,6 @@ struct CudaEngine {
 
 // Errors, `memory_share` and `ranks` as CudaBackend::Create.
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share, model::NcclGroup* ranks = nullptr);
+                                           CudaInstall install, double memory_share, NcclGroup* ranks = nullptr);
 
 }  // namespace syncopate::rollouter

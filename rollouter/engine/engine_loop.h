@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/manifest.h"
-#include "base/ranks/communicator.h"
 #include "base/status.h"
 #include "model/model_config.h"
+#include "ranks/communicator.h"
 #include "rollouter/engine/generation.h"
 #include "rollouter/engine/request_figures.h"
 #include "synchronizer/transport/weight_target.h"

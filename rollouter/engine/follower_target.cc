@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/ranks/collective.h"
+#include "ranks/collective.h"
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/superseded.h"
 

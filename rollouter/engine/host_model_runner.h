@@ -12,7 +12,7 @@
 #include "model/transformer.h"
 #include "rollouter/engine/kv_store.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/rank_group.h"
+#include "rollouter/engine/rank_sums.h"
 #include "rollouter/engine/sampler.h"
 
 namespace syncopate::rollouter {
@@ -87,7 +87,7 @@ class HostModelRunner final : public ModelRunner {
   const std::vector<BlockIndex> padding_table_;
   std::vector<Slot> slots_;
   std::deque<StepResult> done_;  // not awaited yet
-  std::optional<RankGroup> group_;
+  std::optional<RankSums> group_;
   std::optional<model::DeviceStream> stream_;
 };
 

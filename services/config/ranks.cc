@@ -4,9 +4,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/ranks/group_secret.h"
 #include "base/sha256.h"
 #include "base/status.h"
+#include "ranks/group_secret.h"
 #include "services/config/run_config.h"
 
 namespace syncopate::config {

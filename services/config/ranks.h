@@ -17,7 +17,7 @@ absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer);
 absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config);
 
 // The secret that whoever starts the ranks of a rollouter gives to all of them by their environment
-// (base/ranks/group_secret.h); "" if they are to show certificates or tokens instead, which `is_secured` says they have.
+// (ranks/group_secret.h); "" if they are to show certificates or tokens instead, which `is_secured` says they have.
 // INVALID_ARGUMENT (reason BAD_CONFIG) if they have neither, or the variable is no secret.
 absl::StatusOr<std::string> FindReplicaSecret(bool is_secured);
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"

@@ -9,7 +9,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-using rollouter::RankCommand;
+using rollouter::EngineCommand;
 using rollouter::StepPlan;
 using Ints = google::protobuf::RepeatedField<int32_t>;
 
@@ -117,64 +117,64 @@ absl::StatusOr<StepPlan> FromProto(const v1::ReplicaServiceAttendResponse::Plan&
 
 }  // namespace
 
-v1::ReplicaServiceAttendResponse ToProto(const RankCommand& command) {
+v1::ReplicaServiceAttendResponse ToProto(const EngineCommand& command) {
   v1::ReplicaServiceAttendResponse message;
   switch (command.kind) {
-    case RankCommand::Kind::kMakeRunner:
+    case EngineCommand::Kind::kMakeRunner:
       *message.mutable_make_runner() = ToProto(command.runner);
       break;
-    case RankCommand::Kind::kPlan:
+    case EngineCommand::Kind::kPlan:
       *message.mutable_plan() = ToProto(command.plan);
       break;
-    case RankCommand::Kind::kExchange:
+    case EngineCommand::Kind::kExchange:
       *message.mutable_exchange()->mutable_version() = wire::ToProto(command.version);
       message.mutable_exchange()->set_digest(command.digest);
       break;
-    case RankCommand::Kind::kReleaseWeights:
+    case EngineCommand::Kind::kReleaseWeights:
       message.mutable_release_weights()->set_keep_live(command.keep_live);
       break;
-    case RankCommand::Kind::kRestoreWeights:
+    case EngineCommand::Kind::kRestoreWeights:
       message.mutable_restore_weights();
       break;
-    case RankCommand::Kind::kReleaseBlocks:
+    case EngineCommand::Kind::kReleaseBlocks:
       message.mutable_release_blocks();
       break;
-    case RankCommand::Kind::kRestoreBlocks:
+    case EngineCommand::Kind::kRestoreBlocks:
       message.mutable_restore_blocks();
       break;
   }
   return message;
 }
 
-absl::StatusOr<RankCommand> FromProto(const v1::ReplicaServiceAttendResponse& message) {
-  RankCommand command;
+absl::StatusOr<EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& message) {
+  EngineCommand command;
   switch (message.message_case()) {
     case v1::ReplicaServiceAttendResponse::kMakeRunner:
-      command.kind = RankCommand::Kind::kMakeRunner;
+      command.kind = EngineCommand::Kind::kMakeRunner;
       command.runner = FromProto(message.make_runner());
       return command;
     case v1::ReplicaServiceAttendResponse::kPlan: {
-      command.kind = RankCommand::Kind::kPlan;
+      command.kind = EngineCommand::Kind::kPlan;
       SYNCOPATE_ASSIGN_OR_RETURN(command.plan, FromProto(message.plan()));
       return command;
     }
     case v1::ReplicaServiceAttendResponse::kExchange:
-      command.kind = RankCommand::Kind::kExchange;
+      command.kind = EngineCommand::Kind::kExchange;
       command.version = wire::FromProto(message.exchange().version());
       command.digest = message.exchange().digest();
       return command;
     case v1::ReplicaServiceAttendResponse::kReleaseWeights:
-      command.kind = RankCommand::Kind::kReleaseWeights;
+      command.kind = EngineCommand::Kind::kReleaseWeights;
       command.keep_live = message.release_weights().keep_live();
       return command;
     case v1::ReplicaServiceAttendResponse::kRestoreWeights:
-      command.kind = RankCommand::Kind::kRestoreWeights;
+      command.kind = EngineCommand::Kind::kRestoreWeights;
       return command;
     case v1::ReplicaServiceAttendResponse::kReleaseBlocks:
-      command.kind = RankCommand::Kind::kReleaseBlocks;
+      command.kind = EngineCommand::Kind::kReleaseBlocks;
       return command;
     case v1::ReplicaServiceAttendResponse::kRestoreBlocks:
-      command.kind = RankCommand::Kind::kRestoreBlocks;
+      command.kind = EngineCommand::Kind::kRestoreBlocks;
       return command;
     default:
       return Damaged();

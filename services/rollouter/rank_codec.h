@@ -1,13 +1,13 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 #include "syncopate/v1/replica.pb.h"
 
 namespace syncopate::rollouterd {
 
-v1::ReplicaServiceAttendResponse ToProto(const rollouter::RankCommand& command);
+v1::ReplicaServiceAttendResponse ToProto(const rollouter::EngineCommand& command);
 // Of what is a command. INTERNAL (reason RANK_MISMATCH) for anything else, and for lists that are not whole.
-absl::StatusOr<rollouter::RankCommand> FromProto(const v1::ReplicaServiceAttendResponse& message);
+absl::StatusOr<rollouter::EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& message);
 
 }  // namespace syncopate::rollouterd

@@ -8,9 +8,9 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/ranks/meeting.h"
+#include "ranks/meeting.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/follower_target.h"
-#include "rollouter/engine/rank_commands.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
@@ -33,11 +33,12 @@ constexpr absl::Duration kSleepWithin = absl::Seconds(10);
 
 using Attendance =
     rpc::RankAttendance<v1::ReplicaService, v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>;
-using rollouter::RankCommand;
+using rollouter::EngineCommand;
 
-class Follower {
+class FollowingRollouterRank {
  public:
-  Follower(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape, int32_t rank)
+  FollowingRollouterRank(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
+                         int32_t rank)
       : daemon_(daemon),
         config_(config),
         shape_(shape),
@@ -165,25 +166,25 @@ class Follower {
                                     said->weights_settled().relabelled());
         continue;
       }
-      SYNCOPATE_ASSIGN_OR_RETURN(const RankCommand command, FromProto(*said));
+      SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(*said));
       SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
-      if (command.kind != RankCommand::Kind::kMakeRunner) continue;
+      if (command.kind != EngineCommand::Kind::kMakeRunner) continue;
       // Only now: a member of the run may be sent weights at once, and rank 0 has made its runner by then.
       SYNCOPATE_RETURN_IF_ERROR(JoinRun());
       attendance_.SetReady();
     }
   }
 
-  absl::Status ObeyOne(const RankCommand& command) {
+  absl::Status ObeyOne(const EngineCommand& command) {
     // Rank 0 orders an exchange once every rank has said that it is ready. If this one is not, the ranks have parted,
     // and would serve different versions.
-    if (command.kind == RankCommand::Kind::kExchange) SYNCOPATE_RETURN_IF_ERROR(target_->CheckReady(command.version));
-    if (command.kind == RankCommand::Kind::kReleaseWeights) {
+    if (command.kind == EngineCommand::Kind::kExchange) SYNCOPATE_RETURN_IF_ERROR(target_->CheckReady(command.version));
+    if (command.kind == EngineCommand::Kind::kReleaseWeights) {
       SYNCOPATE_RETURN_IF_ERROR(target_->BeginSleep(command.keep_live, kSleepWithin));
     }
     SYNCOPATE_RETURN_IF_ERROR(engine_->Obey(command));
-    if (command.kind == RankCommand::Kind::kExchange) target_->Exchanged(command.version);
-    if (command.kind == RankCommand::Kind::kRestoreWeights) target_->EndSleep();
+    if (command.kind == EngineCommand::Kind::kExchange) target_->Exchanged(command.version);
+    if (command.kind == EngineCommand::Kind::kRestoreWeights) target_->EndSleep();
     return absl::OkStatus();
   }
 
@@ -235,7 +236,7 @@ class Follower {
 
 absl::Status FollowReplica(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
                            int32_t rank) {
-  Follower follower(daemon, config, shape, rank);
+  FollowingRollouterRank follower(daemon, config, shape, rank);
   const absl::Status ended = daemon::AttendRank0(daemon, &follower.attendance(), "rank 0 of this replica",
                                                  [&follower] { return follower.Run(); });
   daemon->BeginStop("this rank's work is over", ended);

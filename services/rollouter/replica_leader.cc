@@ -38,7 +38,7 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
   if (release) WriteTo(rank, WeightsSettled(version, /*relabelled=*/false));
 }
 
-absl::Status ReplicaLeader::Send(const rollouter::RankCommand& command) { return Write(ToProto(command)); }
+absl::Status ReplicaLeader::Send(const rollouter::EngineCommand& command) { return Write(ToProto(command)); }
 
 void ReplicaLeader::Stop(const absl::Status& why) {
   v1::ReplicaServiceAttendResponse message;

@@ -2,25 +2,25 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/joint_install.h"
 #include "rollouter/engine/leading_target.h"
-#include "rollouter/engine/rank_commands.h"
 #include "services/rpc/rank_streams.h"
 #include "syncopate/v1/replica.grpc.pb.h"
 
 namespace syncopate::rollouterd {
 
 // Rank 0's end of ReplicaService: one Attend stream for each other rank of this replica, over which its engine leads them
-// (rank_commands.h), and what they say of weight syncs (joint_install.h). Thread-safe. Must outlive the server that serves
+// (engine_commands.h), and what they say of weight syncs (joint_install.h). Thread-safe. Must outlive the server that serves
 // it, and the engine.
 class ReplicaLeader final
     : public rpc::RankStreams<v1::ReplicaService, v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>,
-      public rollouter::RankFollowers,
+      public rollouter::EngineFollowers,
       public rollouter::InstallRanks {
  public:
   explicit ReplicaLeader(rpc::RankStreamsOptions options);
 
-  absl::Status Send(const rollouter::RankCommand& command) override;
+  absl::Status Send(const rollouter::EngineCommand& command) override;
   // The replica stops: well, or with an error that the others end with too. Idempotent.
   void Stop(const absl::Status& why);
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/ranks/communicator.h"
-#include "base/ranks/meeting.h"
 #include "base/status.h"
+#include "ranks/communicator.h"
+#include "ranks/meeting.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/auth/transport_security.h"

@@ -1,7 +1,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "model/cuda/nccl_ranks.h"
+#include "model/cuda/torch_stream.h"
+#include "ranks/nccl/nccl_ranks.h"
 #include "rollouter/cuda/host_bounce.h"
 #include "rollouter/cuda/make_cuda_backend.h"
 #include "services/config/model_options.h"
@@ -67,10 +68,11 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
   const int index = daemon::CudaIndex(place.name);
   // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
-  return model::PlaceOnGpu({.device = index,
-                            .world = static_cast<int32_t>(config.rollout().tensor_parallel()),
-                            .deadline = kRankStepDeadline},
-                           facts.gpu);
+  return PlaceOnGpu({.device = index,
+                     .world = static_cast<int32_t>(config.rollout().tensor_parallel()),
+                     .deadline = kRankStepDeadline,
+                     .stream = model::TorchStream(index)},
+                    facts.gpu);
 }
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
@@ -89,7 +91,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, shape));
   if (part != nullptr) wire = part->slice.manifest;
   // What FindRolloutPlace() joined on GPUs is one.
-  auto* const ranks = part != nullptr ? static_cast<model::NcclGroup*>(part->ranks.get()) : nullptr;
+  auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
   // Before the transports, which write to the backend's arenas.
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(

@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/ranks/collective.h"
-#include "base/ranks/group_secret.h"
 #include "base/status.h"
+#include "ranks/collective.h"
+#include "ranks/group_secret.h"
 #include "services/auth/refusal_log.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
@@ -42,7 +42,7 @@ struct RankFacts {
 
 struct RankStreamsOptions {
   RankFacts rank0 = {};
-  // What the hellos of the other ranks must show (base/ranks/group_secret.h). "": none can, and `security` is all there is.
+  // What the hellos of the other ranks must show (ranks/group_secret.h). "": none can, and `security` is all there is.
   std::string secret = {};
   // The server's own. With it a rank that has no secret may show a certificate or token of its role instead; null: a hello
   // without the secret is refused.

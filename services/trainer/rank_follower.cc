@@ -11,9 +11,9 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "base/ranks/late_ranks.h"
-#include "base/ranks/meeting.h"
 #include "model/model_config.h"
+#include "ranks/late_ranks.h"
+#include "ranks/meeting.h"
 #include "services/config/ranks.h"
 #include "services/daemon/attend_rank0.h"
 #include "services/rpc/rank_attendance.h"
@@ -32,15 +32,15 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 
 using Attendance = rpc::RankAttendance<v1::RankService, v1::AttendRequest, v1::AttendResponse>;
 
-class Follower {
+class FollowingTrainerRank {
  public:
-  Follower(daemon::Daemon* daemon, config::RunModel model, int32_t rank)
+  FollowingTrainerRank(daemon::Daemon* daemon, config::RunModel model, int32_t rank)
       : daemon_(daemon),
         model_(std::move(model)),
         rank_(rank),
         world_(static_cast<int32_t>(daemon->config().trainer().world())),
         ranks_(std::make_shared<LateRanks>(rank_, world_)) {}
-  ~Follower() {
+  ~FollowingTrainerRank() {
     if (saver_ != nullptr) saver_->Abort();
   }
   // The computing thread.
@@ -162,8 +162,8 @@ class Follower {
   }
 
   absl::Status ObeyOne(const v1::AttendResponse& said, std::vector<TrajectoryGroup>& groups) {
-    using Kind = trainer::RankCommand::Kind;
-    trainer::RankCommand command;
+    using Kind = trainer::PolicyCommand::Kind;
+    trainer::PolicyCommand command;
     std::vector<const TrajectoryGroup*> batch;
     switch (said.message_case()) {
       case v1::AttendResponse::kStep:
@@ -199,8 +199,8 @@ class Follower {
         command.kind = Kind::kCheckFinite;
         break;
       case v1::AttendResponse::kMoveState:
-        command = {.kind = Kind::kMoveState, .move = static_cast<trainer::RankCommand::Move>(said.move_state().to())};
-        if (said.move_state().to() < 0 || command.move > trainer::RankCommand::Move::kTrainerMode) {
+        command = {.kind = Kind::kMoveState, .move = static_cast<trainer::PolicyCommand::Move>(said.move_state().to())};
+        if (said.move_state().to() < 0 || command.move > trainer::PolicyCommand::Move::kTrainerMode) {
           return RankLost("rank 0 orders no move that there is");
         }
         break;
@@ -225,7 +225,7 @@ class Follower {
 
 absl::Status FollowRank0(daemon::Daemon* daemon, config::RunModel model, int32_t rank) {
   SYNCOPATE_RETURN_IF_ERROR(daemon->StartMetrics(daemon->config().metrics().trainer_listen()).status());
-  Follower follower(daemon, std::move(model), rank);
+  FollowingTrainerRank follower(daemon, std::move(model), rank);
   const absl::Status ended =
       daemon::AttendRank0(daemon, &follower.attendance(), "trainer rank 0", [&follower] { return follower.Run(); });
   // As rank 0 does: whoever runs this would start it again.

@@ -18,7 +18,7 @@ RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
            "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder"},
           std::move(options)) {}
 
-absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
+absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
                                    const std::vector<const TrajectoryGroup*>& groups) {
   for (const TrajectoryGroup* group : groups) {
     v1::AttendResponse message;
@@ -31,29 +31,29 @@ absl::Status RankServiceImpl::Send(const trainer::RankCommand& command,
   }
   v1::AttendResponse message;
   switch (command.kind) {
-    case trainer::RankCommand::Kind::kStep:
-    case trainer::RankCommand::Kind::kSupervisedStep:
-      message.mutable_step()->set_supervised(command.kind == trainer::RankCommand::Kind::kSupervisedStep);
+    case trainer::PolicyCommand::Kind::kStep:
+    case trainer::PolicyCommand::Kind::kSupervisedStep:
+      message.mutable_step()->set_supervised(command.kind == trainer::PolicyCommand::Kind::kSupervisedStep);
       message.mutable_step()->set_step(command.step);
       message.mutable_step()->set_groups(static_cast<int32_t>(groups.size()));
       break;
-    case trainer::RankCommand::Kind::kWriteTensor:
+    case trainer::PolicyCommand::Kind::kWriteTensor:
       message.mutable_write_tensor()->set_part(static_cast<int32_t>(command.part));
       message.mutable_write_tensor()->set_tensor(static_cast<int64_t>(command.tensor));
       break;
-    case trainer::RankCommand::Kind::kDigest:
+    case trainer::PolicyCommand::Kind::kDigest:
       message.mutable_digest();
       break;
-    case trainer::RankCommand::Kind::kCopyParameters:
+    case trainer::PolicyCommand::Kind::kCopyParameters:
       message.mutable_copy_parameters()->set_dtype(static_cast<int32_t>(command.dtype));
       break;
-    case trainer::RankCommand::Kind::kCheckFinite:
+    case trainer::PolicyCommand::Kind::kCheckFinite:
       message.mutable_check_finite();
       break;
-    case trainer::RankCommand::Kind::kSave:
+    case trainer::PolicyCommand::Kind::kSave:
       message.mutable_save()->set_folder(command.folder);
       break;
-    case trainer::RankCommand::Kind::kMoveState:
+    case trainer::PolicyCommand::Kind::kMoveState:
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
   }

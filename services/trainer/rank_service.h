@@ -22,13 +22,13 @@ inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
 
 // Rank 0's end of RankService: one Attend stream for each other rank, over which it leads them (rank_streams.h).
 class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::AttendRequest, v1::AttendResponse>,
-                              public trainer::RankFollowers,
+                              public trainer::PolicyFollowers,
                               public trainer::RankSaves {
  public:
   explicit RankServiceImpl(rpc::RankStreamsOptions options);
 
   absl::Status lost() const override { return RankStreams::lost(); }
-  absl::Status Send(const trainer::RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::Status Send(const trainer::PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
   absl::StatusOr<trainer::CheckpointStore::Files> AwaitSaved(const std::string& folder) override;
   // The run is over: complete, stopped (OK), or with an error that the others end with too. Nothing is lost from here on.
   // Idempotent.

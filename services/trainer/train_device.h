@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "base/ranks/late_ranks.h"
-#include "base/ranks/meeting.h"
 #include "base/status.h"
+#include "ranks/late_ranks.h"
+#include "ranks/meeting.h"
 #include "services/config/run_model.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"

@@ -4,8 +4,9 @@
 #include "base/log.h"
 #include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
-#include "model/cuda/nccl_ranks.h"
+#include "model/cuda/torch_stream.h"
 #include "model/device.h"
+#include "ranks/nccl/nccl_ranks.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
 #include "services/daemon/cuda_device.h"
@@ -88,7 +89,8 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   if (world == 1) return device;
   // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
-  device.place = model::PlaceOnGpu({.device = index, .world = world, .deadline = kRankCallDeadline}, facts.gpu);
+  device.place = PlaceOnGpu(
+      {.device = index, .world = world, .deadline = kRankCallDeadline, .stream = model::TorchStream(index)}, facts.gpu);
   return device;
 }
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/daemon/daemon_endpoints.h"
-#include "base/ranks/group_secret.h"
+#include "ranks/group_secret.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"

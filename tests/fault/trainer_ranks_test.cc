@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file_system.h"
-#include "base/ranks/group_secret.h"
+#include "ranks/group_secret.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/channel.h"
 #include "syncopate/v1/rank.grpc.pb.h"

@@ -14,7 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "base/half.h"
 #include "base/philox.h"
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 
 // What every group of trainer ranks must do. A test program says how one is made and
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorTest, ::testing::Values(CommunicatorCase{"threads", &Make}));

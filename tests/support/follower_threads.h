@@ -9,16 +9,16 @@
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "base/ranks/communicator.h"
 #include "model/torch_error.h"
+#include "ranks/communicator.h"
 #include "rollouter/engine/engine_backend.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 
 // Ranks of a replica that are threads of one process.
 namespace syncopate::testing {
 
 // Every rank but rank 0: a thread each, which carries out what it is sent until Stop().
-class FollowerThreads final : public rollouter::RankFollowers {
+class FollowerThreads final : public rollouter::EngineFollowers {
  public:
   // Makes the backend of the rank, on the rank's thread.
   using MakeBackend = std::function<absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>>(int32_t rank)>;
@@ -32,10 +32,10 @@ class FollowerThreads final : public rollouter::RankFollowers {
   }
   ~FollowerThreads() override { Stop(); }
 
-  absl::Status Send(const rollouter::RankCommand& command) override {
+  absl::Status Send(const rollouter::EngineCommand& command) override {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(failed_);
-    for (std::deque<rollouter::RankCommand>& queue : queues_) {
+    for (std::deque<rollouter::EngineCommand>& queue : queues_) {
       queue.push_back(command);
       ++sent_;
     }
@@ -79,20 +79,20 @@ class FollowerThreads final : public rollouter::RankFollowers {
   absl::Status Follow(int32_t rank) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineBackend> backend, make_backend_(rank));
     rollouter::FollowingEngine engine(std::move(backend));
-    rollouter::RankCommand command;
+    rollouter::EngineCommand command;
     while (Take(rank, command)) {
       SYNCOPATE_RETURN_IF_ERROR(engine.Obey(command));
       MutexLock lock(&mutex_);
       ++done_;
-      if (command.kind != rollouter::RankCommand::Kind::kExchange) continue;
+      if (command.kind != rollouter::EngineCommand::Kind::kExchange) continue;
       installs_[static_cast<size_t>(rank) - 1].push_back({engine.plans(), engine.serving()});
     }
     return absl::OkStatus();
   }
 
-  bool Take(int32_t rank, rollouter::RankCommand& command) {
+  bool Take(int32_t rank, rollouter::EngineCommand& command) {
     MutexLock lock(&mutex_);
-    std::deque<rollouter::RankCommand>& queue = queues_[static_cast<size_t>(rank) - 1];
+    std::deque<rollouter::EngineCommand>& queue = queues_[static_cast<size_t>(rank) - 1];
     auto is_due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue.empty(); };
     mutex_.Await(Condition(&is_due));
     if (queue.empty()) return false;
@@ -102,7 +102,7 @@ class FollowerThreads final : public rollouter::RankFollowers {
   }
 
   Mutex mutex_;
-  std::vector<std::deque<rollouter::RankCommand>> queues_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::deque<rollouter::EngineCommand>> queues_ ABSL_GUARDED_BY(mutex_);
   int64_t sent_ ABSL_GUARDED_BY(mutex_) = 0, done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/ranks/thread_ranks.h"
+#include "ranks/thread_ranks.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/sharded_units.h"
 

@@ -50,16 +50,16 @@ const std::vector<Rule>& Rules() {
        IsProto,
        "core headers have no wire types; services/wire turns them"},
       {{}, {"cuda/nccl/", "tests/gpu/", "bench/ceiling/"}, false, IsNccl, "nccl.h belongs to cuda/nccl/"},
-      {{"base/", "cuda/", "text/", "synchronizer/"},
+      {{"base/", "cuda/", "ranks/", "text/", "synchronizer/"},
        {},
        false,
        IsTorch,
-       "base/, cuda/, text/ and synchronizer/ build without torch"},
-      {{"base/", "synchronizer/"},
-       {"synchronizer/cuda/", "synchronizer/nccl/", "synchronizer/ipc/"},
+       "base/, cuda/, ranks/, text/ and synchronizer/ build without torch"},
+      {{"base/", "ranks/", "synchronizer/"},
+       {"ranks/nccl/", "synchronizer/cuda/", "synchronizer/nccl/", "synchronizer/ipc/"},
        false,
        IsCuda,
-       "CUDA belongs to the GPU transports here"},
+       "CUDA belongs to NCCL's ranks and the GPU transports here"},
   };
   return *rules;
 }
@@ -77,16 +77,19 @@ const std::vector<Arrows>& AllArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"base/", {}},
       {"cuda/", {"base/"}},
+      {"ranks/", {"base/", "cuda/"}},
       {"text/", {"base/"}},
-      {"model/", {"base/", "cuda/"}},
+      {"model/", {"base/", "cuda/", "ranks/"}},
       {"synchronizer/", {"base/", "cuda/"}},
-      {"trainer/", {"base/", "cuda/", "text/", "model/", "synchronizer/"}},
-      {"rollouter/", {"base/", "cuda/", "text/", "model/", "synchronizer/"}},
-      {"services/", {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
+      {"trainer/", {"base/", "cuda/", "ranks/", "text/", "model/", "synchronizer/"}},
+      {"rollouter/", {"base/", "cuda/", "ranks/", "text/", "model/", "synchronizer/"}},
+      {"services/", {"base/", "cuda/", "ranks/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/"}},
       {"bench/",
-       {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "tests/support/"}},
+       {"base/", "cuda/", "ranks/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/",
+        "tests/support/"}},
       {"tools/",
-       {"base/", "cuda/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/", "bench/"}},
+       {"base/", "cuda/", "ranks/", "text/", "model/", "synchronizer/", "trainer/", "rollouter/", "services/",
+        "bench/"}},
   };
   return *arrows;
 }
@@ -128,8 +131,87 @@ const std::vector<Arrows>& TrainerArrows() {
   return *arrows;
 }
 
-const Names kFolders = {"base/",      "cuda/",     "text/",  "model/", "synchronizer/", "trainer/",
-                        "rollouter/", "services/", "tools/", "tests/", "bench/"};
+// Those of synchronizer/: what is sent below, the states that order it on top. Files of synchronizer/ itself are for all.
+const std::vector<Arrows>& SynchronizerArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"synchronizer/plan/", {}},
+      {"synchronizer/transport/", {"synchronizer/plan/"}},
+      {"synchronizer/cuda/", {"synchronizer/plan/", "synchronizer/transport/"}},
+      {"synchronizer/ipc/", {"synchronizer/plan/", "synchronizer/transport/", "synchronizer/cuda/"}},
+      {"synchronizer/nccl/", {"synchronizer/plan/", "synchronizer/transport/", "synchronizer/cuda/"}},
+      {"synchronizer/member/", {"synchronizer/transport/"}},
+      {"synchronizer/members/", {}},
+      {"synchronizer/versions/", {}},
+      {"synchronizer/attempts/", {"synchronizer/transport/"}},
+      {"synchronizer/loop/",
+       {"synchronizer/transport/", "synchronizer/members/", "synchronizer/versions/", "synchronizer/attempts/"}},
+  };
+  return *arrows;
+}
+
+// Those of rollouter/: the engine knows no reward, and nothing of what its answers become.
+const std::vector<Arrows>& RollouterArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"rollouter/engine/", {}},
+      {"rollouter/reward/", {}},
+      {"rollouter/trajectory/", {"rollouter/engine/"}},
+      {"rollouter/cuda/decode/", {}},
+      {"rollouter/cuda/", {"rollouter/engine/", "rollouter/cuda/decode/"}},
+  };
+  return *arrows;
+}
+
+// Those of model/ and ranks/: what is said of every device knows no GPU.
+const std::vector<Arrows>& DeviceArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"model/cuda/", {"model/"}},
+      {"model/", {}},
+      {"ranks/nccl/", {"ranks/"}},
+      {"ranks/", {}},
+  };
+  return *arrows;
+}
+
+// Those of tools/: the command line is on top, records below.
+const std::vector<Arrows>& ToolArrows() {
+  static const auto* const arrows = new std::vector<Arrows>{
+      {"tools/records/", {}},
+      {"tools/report/", {"tools/records/"}},
+      {"tools/ctl/", {"tools/records/"}},
+      {"tools/run/", {"tools/records/", "tools/report/"}},
+      {"tools/doctor/", {"tools/run/"}},
+      {"tools/api/", {}},
+      {"tools/data/", {}},
+      {"tools/generate/", {}},
+      {"tools/k8s/", {}},
+      {"tools/twin/", {}},
+      {"tools/cli/",
+       {"tools/records/", "tools/report/", "tools/ctl/", "tools/run/", "tools/doctor/", "tools/data/",
+        "tools/generate/", "tools/k8s/"}},
+  };
+  return *arrows;
+}
+
+// Of a part of the tree whose folders have arrows of their own: `inside` are the folders that those are about.
+struct Part {
+  const std::vector<Arrows>& arrows;
+  Names inside;
+};
+
+std::vector<Part> Parts() {
+  // Files of synchronizer/ itself are in no folder of it.
+  Names synchronizer;
+  for (const Arrows& one : SynchronizerArrows()) synchronizer.push_back(one.folder);
+  return {{ServiceArrows(), {"services/"}},
+          {TrainerArrows(), {"trainer/"}},
+          {SynchronizerArrows(), synchronizer},
+          {RollouterArrows(), {"rollouter/"}},
+          {DeviceArrows(), {"model/cuda/", "ranks/nccl/"}},
+          {ToolArrows(), {"tools/"}}};
+}
+
+const Names kFolders = {"base/",    "cuda/",      "ranks/",    "text/",  "model/", "synchronizer/",
+                        "trainer/", "rollouter/", "services/", "tools/", "tests/", "bench/"};
 
 bool Applies(const Rule& rule, const std::string& path) {
   if (rule.headers_only && !path.ends_with(".h")) return false;
@@ -140,10 +222,20 @@ bool Applies(const Rule& rule, const std::string& path) {
 // `path` includes one of `folders` that its arrows do not name.
 bool PointsBack(const std::string& path, const std::string& include, const std::vector<Arrows>& all,
                 const Names& folders) {
-  return std::any_of(all.begin(), all.end(), [&](const Arrows& arrows) {
-    const bool inside = include.starts_with(arrows.folder) || !StartsWithAny(include, folders);
-    return path.starts_with(arrows.folder) && !inside && !StartsWithAny(include, arrows.to);
+  // The deepest of those that the file is in: a folder in a folder has arrows of its own.
+  const Arrows* deepest = nullptr;
+  for (const Arrows& arrows : all) {
+    if (!path.starts_with(arrows.folder)) continue;
+    if (deepest == nullptr || arrows.folder.size() > deepest->folder.size()) deepest = &arrows;
+  }
+  if (deepest == nullptr || !StartsWithAny(include, folders)) return false;
+  // A folder's own files do not include those of folders in it, unless its arrows name them.
+  const bool is_deeper = std::any_of(all.begin(), all.end(), [&](const Arrows& arrows) {
+    return arrows.folder.size() > deepest->folder.size() && arrows.folder.starts_with(deepest->folder) &&
+           include.starts_with(arrows.folder);
   });
+  if (include.starts_with(deepest->folder) && !is_deeper) return false;
+  return !StartsWithAny(include, deepest->to);
 }
 
 std::string Sentence(const std::string& path, const std::string& include, std::string_view why) {
@@ -175,13 +267,16 @@ std::vector<std::string> IncludesOf(const std::string& text) {
 }
 
 std::vector<std::string> Breaches(const std::string& path, const std::vector<std::string>& includes) {
+  const std::vector<Part> parts = Parts();
   std::vector<std::string> breaches;
   for (const std::string& include : includes) {
     for (const Rule& rule : Rules()) {
       if (Applies(rule, path) && rule.matches(include)) breaches.push_back(Sentence(path, include, rule.why));
     }
-    if (PointsBack(path, include, AllArrows(), kFolders) || PointsBack(path, include, ServiceArrows(), {"services/"}) ||
-        PointsBack(path, include, TrainerArrows(), {"trainer/"})) {
+    const bool breaks_a_part = std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
+      return PointsBack(path, include, part.arrows, part.inside);
+    });
+    if (breaks_a_part || PointsBack(path, include, AllArrows(), kFolders)) {
       breaches.push_back(Sentence(path, include, "that arrow points the wrong way"));
     }
   }

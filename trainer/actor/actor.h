@@ -8,11 +8,11 @@
 
 #include "absl/types/span.h"
 #include "base/manifest.h"
-#include "base/ranks/communicator.h"
 #include "model/model_config.h"
 #include "model/ops.h"
 #include "model/transformer.h"
 #include "model/weight_files.h"
+#include "ranks/communicator.h"
 #include "trainer/actor/actor_options.h"
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/policy_snapshot.h"

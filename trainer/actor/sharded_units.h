@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/manifest.h"
-#include "base/ranks/communicator.h"
 #include "model/model_config.h"
+#include "ranks/communicator.h"
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/side_stream.h"
 #include "trainer/actor/unit_access.h"

@@ -6,84 +6,84 @@ namespace syncopate::trainer {
 
 // Others first: what follows meets them in collectives, and rank 0 would wait for them. If one cannot be reached,
 // nothing is begun.
-absl::Status LeadingPolicy::SendToOthers(const RankCommand& command,
+absl::Status LeadingPolicy::SendToOthers(const PolicyCommand& command,
                                          const std::vector<const TrajectoryGroup*>& groups) const {
   SYNCOPATE_CHECK(followers_ != nullptr);
   return followers_->Send(command, groups);
 }
 
 absl::StatusOr<TrainStepMetrics> LeadingPolicy::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kStep, .step = step}, groups));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kStep, .step = step}, groups));
   return policy_->Step(groups, step);
 }
 
 absl::StatusOr<TrainStepMetrics> LeadingPolicy::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kSupervisedStep}, groups));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kSupervisedStep}, groups));
   return policy_->SupervisedStep(groups);
 }
 
 absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
   return policy_->WriteTensor(part, index, sink);
 }
 
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeSnapshot(const std::string& folder) const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kSave, .folder = folder}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kSave, .folder = folder}));
   return policy_->TakeSnapshot(folder);
 }
 
 absl::Status LeadingPolicy::CopyParameters(DType dtype, void* whole) const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kCopyParameters, .dtype = dtype}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kCopyParameters, .dtype = dtype}));
   return policy_->CopyParameters(dtype, whole);
 }
 
 absl::StatusOr<uint64_t> LeadingPolicy::Digest() const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kDigest}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kDigest}));
   return policy_->Digest();
 }
 
 absl::Status LeadingPolicy::CheckFinite() const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = RankCommand::Kind::kCheckFinite}));
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kCheckFinite}));
   return policy_->CheckFinite();
 }
 
-absl::Status LeadingPolicy::SendMove(RankCommand::Move move) const {
-  return SendToOthers({.kind = RankCommand::Kind::kMoveState, .move = move});
+absl::Status LeadingPolicy::SendMove(PolicyCommand::Move move) const {
+  return SendToOthers({.kind = PolicyCommand::Kind::kMoveState, .move = move});
 }
 
 absl::Status LeadingPolicy::BeginUse() {
-  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kBeginUse));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(PolicyCommand::Move::kBeginUse));
   return policy_->BeginUse();
 }
 
 // Its own weights leave though nobody else can be told.
 absl::Status LeadingPolicy::EndUse() {
-  const absl::Status told = SendMove(RankCommand::Move::kEndUse);
+  const absl::Status told = SendMove(PolicyCommand::Move::kEndUse);
   const absl::Status ended = policy_->EndUse();
   return told.ok() ? ended : told;
 }
 
 absl::StatusOr<StateMoves> LeadingPolicy::EnterRolloutMode() {
-  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kRolloutMode));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(PolicyCommand::Move::kRolloutMode));
   return policy_->EnterRolloutMode();
 }
 
 absl::StatusOr<StateMoves> LeadingPolicy::EnterTrainerMode() {
-  SYNCOPATE_RETURN_IF_ERROR(SendMove(RankCommand::Move::kTrainerMode));
+  SYNCOPATE_RETURN_IF_ERROR(SendMove(PolicyCommand::Move::kTrainerMode));
   return policy_->EnterTrainerMode();
 }
 
 namespace {
 
-absl::Status MoveState(Policy& policy, RankCommand::Move move) {
+absl::Status MoveState(Policy& policy, PolicyCommand::Move move) {
   switch (move) {
-    case RankCommand::Move::kBeginUse:
+    case PolicyCommand::Move::kBeginUse:
       return policy.BeginUse();
-    case RankCommand::Move::kEndUse:
+    case PolicyCommand::Move::kEndUse:
       return policy.EndUse();
-    case RankCommand::Move::kRolloutMode:
+    case PolicyCommand::Move::kRolloutMode:
       return policy.EnterRolloutMode().status();
-    case RankCommand::Move::kTrainerMode:
+    case PolicyCommand::Move::kTrainerMode:
       break;
   }
   return policy.EnterTrainerMode().status();
@@ -91,26 +91,26 @@ absl::Status MoveState(Policy& policy, RankCommand::Move move) {
 
 }  // namespace
 
-absl::Status ObeyCommand(Policy& policy, const RankCommand& command,
+absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
                          const std::vector<const TrajectoryGroup*>& groups) {
   switch (command.kind) {
-    case RankCommand::Kind::kStep:
+    case PolicyCommand::Kind::kStep:
       return policy.Step(groups, command.step).status();
-    case RankCommand::Kind::kSupervisedStep:
+    case PolicyCommand::Kind::kSupervisedStep:
       return policy.SupervisedStep(groups).status();
-    case RankCommand::Kind::kWriteTensor:
+    case PolicyCommand::Kind::kWriteTensor:
       return policy.WriteTensor(command.part, command.tensor,
                                 [](absl::string_view) { return absl::InternalError("only rank 0 is given tensors"); });
-    case RankCommand::Kind::kDigest:
+    case PolicyCommand::Kind::kDigest:
       return policy.Digest().status();
-    case RankCommand::Kind::kMoveState:
+    case PolicyCommand::Kind::kMoveState:
       return MoveState(policy, command.move);
-    case RankCommand::Kind::kCopyParameters:
+    case PolicyCommand::Kind::kCopyParameters:
       // It gives its shard and wants nothing.
       return policy.CopyParameters(command.dtype, nullptr);
-    case RankCommand::Kind::kSave:
+    case PolicyCommand::Kind::kSave:
       return absl::InternalError("what is saved is the caller's");
-    case RankCommand::Kind::kCheckFinite:
+    case PolicyCommand::Kind::kCheckFinite:
       break;
   }
   const absl::Status finite = policy.CheckFinite();

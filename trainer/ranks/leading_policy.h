@@ -12,7 +12,7 @@
 namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
-struct RankCommand {
+struct PolicyCommand {
   enum class Kind : uint8_t {
     kStep,
     kSupervisedStep,
@@ -35,12 +35,12 @@ struct RankCommand {
 };
 
 // How rank 0 reaches the others.
-class RankFollowers {
+class PolicyFollowers {
  public:
-  virtual ~RankFollowers() = default;
+  virtual ~PolicyFollowers() = default;
   // Tells all of them, in the order of calls; `groups` are those of a step. Does not wait for them. UNAVAILABLE (reason
   // RANK_LOST) if one is gone.
-  virtual absl::Status Send(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) = 0;
+  virtual absl::Status Send(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) = 0;
 };
 
 // Rank 0's end of a policy that several ranks share: whoever has it need not know of the others. Each call is told to
@@ -50,7 +50,7 @@ class LeadingPolicy final : public Policy {
   // `policy` is borrowed.
   explicit LeadingPolicy(Policy* policy) : policy_(policy) {}
   // Before the first call of those below, but for manifest() and updates(); borrowed.
-  void Lead(RankFollowers* followers) { followers_ = followers; }
+  void Lead(PolicyFollowers* followers) { followers_ = followers; }
 
   const Manifest& manifest() const override { return policy_->manifest(); }
   int64_t updates() const override { return policy_->updates(); }
@@ -70,15 +70,16 @@ class LeadingPolicy final : public Policy {
   PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
 
  private:
-  absl::Status SendMove(RankCommand::Move move) const;
-  absl::Status SendToOthers(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
+  absl::Status SendMove(PolicyCommand::Move move) const;
+  absl::Status SendToOthers(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups = {}) const;
 
   Policy* const policy_;
-  RankFollowers* followers_ = nullptr;
+  PolicyFollowers* followers_ = nullptr;
 };
 
 // What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
 // rank 0 has made too and deals with (reason NON_FINITE). Not kSave, whose copy is the caller's to take and to write.
-absl::Status ObeyCommand(Policy& policy, const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups);
+absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
+                         const std::vector<const TrajectoryGroup*>& groups);
 
 }  // namespace syncopate::trainer

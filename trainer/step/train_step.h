@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/ranks/communicator.h"
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "ranks/communicator.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/decoder_program.h"
 #include "trainer/actor/fused_head.h"

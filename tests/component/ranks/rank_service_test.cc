@@ -148,13 +148,13 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
   ASSERT_THAT(service_->Welcome(welcome), IsOk());
   TrajectoryGroup group;
   group.prompt_ids = {5, 6};
-  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kStep, .step = 9}, {&group, &group}), IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kStep, .step = 9}, {&group, &group}), IsOk());
   ASSERT_THAT(
       service_->Send(
-          {.kind = trainer::RankCommand::Kind::kWriteTensor, .part = trainer::PolicyPart::kSecondMoment, .tensor = 3},
+          {.kind = trainer::PolicyCommand::Kind::kWriteTensor, .part = trainer::PolicyPart::kSecondMoment, .tensor = 3},
           {}),
       IsOk());
-  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kCopyParameters, .dtype = DType::kBFloat16}, {}),
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kCopyParameters, .dtype = DType::kBFloat16}, {}),
               IsOk());
   service_->Stop(absl::OkStatus(), /*completed=*/true);
   for (FakeRank* rank : {first_.get(), second_.get()}) {
@@ -211,7 +211,7 @@ TEST_F(RankServiceTest, ARankOnTheCpuDoesNotFitToOneOnAGpu) {
 TEST_F(RankServiceTest, WhatAllRanksHaveSavedIsGatheredByFolder) {
   Start();
   Assemble();
-  ASSERT_THAT(service_->Send({.kind = trainer::RankCommand::Kind::kSave, .folder = ".tmp-1"}, {}), IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kSave, .folder = ".tmp-1"}, {}), IsOk());
   EXPECT_EQ(first_->Next().save().folder(), ".tmp-1");
   first_->Saved(".tmp-1", "model-1-of-3.safetensors", 10);
   second_->Saved(".tmp-1", "model-2-of-3.safetensors", 20);

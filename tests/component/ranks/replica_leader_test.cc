@@ -16,7 +16,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-using rollouter::RankCommand;
+using rollouter::EngineCommand;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using Attendance =
@@ -90,7 +90,7 @@ TEST_F(ReplicaLeaderTest, ARankWithAnotherSecretOrANumberThatCannotBeLosesNothin
   EXPECT_THAT(attend(0, kSecret), HasReason("BAD_RANK"));
   EXPECT_THAT(attend(1, kSecret), HasReason("RANK_TAKEN"));
   EXPECT_THAT(leader_.lost(), IsOk());
-  EXPECT_THAT(leader_.Send({.kind = RankCommand::Kind::kReleaseBlocks}), IsOk());
+  EXPECT_THAT(leader_.Send({.kind = EngineCommand::Kind::kReleaseBlocks}), IsOk());
 }
 
 TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
@@ -108,11 +108,11 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   plan.tables = {{1, 0, 9}};
   plan.chunks.push_back({1, 4, {5, 6, 7}, {1, 2}});
   plan.rows = {{0, 11}, {2, 12}};
-  ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kPlan, .plan = plan}), IsOk());
-  ASSERT_THAT(leader_.Send({.kind = RankCommand::Kind::kExchange, .version = kVersion, .digest = 17}), IsOk());
+  ASSERT_THAT(leader_.Send({.kind = EngineCommand::Kind::kPlan, .plan = plan}), IsOk());
+  ASSERT_THAT(leader_.Send({.kind = EngineCommand::Kind::kExchange, .version = kVersion, .digest = 17}), IsOk());
 
-  const RankCommand first = FromProto(rank_->AwaitMessage().value()).value();
-  ASSERT_EQ(first.kind, RankCommand::Kind::kPlan);
+  const EngineCommand first = FromProto(rank_->AwaitMessage().value()).value();
+  ASSERT_EQ(first.kind, EngineCommand::Kind::kPlan);
   EXPECT_EQ(first.plan.id, 5);
   EXPECT_EQ(first.plan.version, kVersion);
   EXPECT_EQ(first.plan.swaps_out[0].host_block, 2);
@@ -126,8 +126,8 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   EXPECT_EQ(first.plan.chunks[0].tokens, (std::vector<int32_t>{5, 6, 7}));
   EXPECT_EQ(first.plan.chunks[0].draws, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(first.plan.rows[1].position, 12);
-  const RankCommand second = FromProto(rank_->AwaitMessage().value()).value();
-  EXPECT_EQ(second.kind, RankCommand::Kind::kExchange);
+  const EngineCommand second = FromProto(rank_->AwaitMessage().value()).value();
+  EXPECT_EQ(second.kind, EngineCommand::Kind::kExchange);
   EXPECT_EQ(second.version, kVersion);
   EXPECT_EQ(second.digest, 17u);
 }
@@ -155,7 +155,7 @@ TEST_F(ReplicaLeaderTest, ALostRankEndsTheWaitForIt) {
   auto claimed = std::async(std::launch::async, [this] { return leader_.Claim(kVersion, kPatience); });
   rank_->Stop();
   EXPECT_THAT(claimed.get(), HasReason("RANK_LOST"));
-  EXPECT_THAT(leader_.Send({.kind = RankCommand::Kind::kReleaseBlocks}), HasReason("RANK_LOST"));
+  EXPECT_THAT(leader_.Send({.kind = EngineCommand::Kind::kReleaseBlocks}), HasReason("RANK_LOST"));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 #include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine.h"
 #include "tests/gpu/engine/gpu_engine.h"

@@ -6,10 +6,11 @@
 
 #include "cuda/nccl/nccl_comm.h"
 #include "model/cuda/cuda_graph.h"
-#include "model/cuda/nccl_ranks.h"
+#include "model/cuda/torch_stream.h"
+#include "ranks/nccl/nccl_ranks.h"
 #include "rollouter/cuda/cuda_backend.h"
 #include "rollouter/engine/engine.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/rank_slice.h"
 #include "tests/gpu/engine/gpu_engine.h"
 #include "tests/support/follower_threads.h"
@@ -101,8 +102,11 @@ class Replica {
  private:
   std::shared_ptr<CudaBackend> Make(int32_t rank) {
     const auto at = static_cast<size_t>(rank);
-    groups_[at] = model::JoinNcclRanks({.device = rank, .rank = rank, .world = static_cast<int32_t>(groups_.size())},
-                                       id_, kMeetWithin)
+    groups_[at] = JoinNcclRanks({.device = rank,
+                                 .rank = rank,
+                                 .world = static_cast<int32_t>(groups_.size()),
+                                 .stream = model::TorchStream(rank)},
+                                id_, kMeetWithin)
                       .value();
     backends_[at] =
         CudaBackend::Create(slice_->config, slice_->manifest, rank, CudaInstall::kRemap, 0.3, groups_[at].get())
@@ -114,7 +118,7 @@ class Replica {
   const Manifest whole_;
   std::optional<RankSlice> slice_;
   cuda::NcclId id_ = {};
-  std::vector<std::unique_ptr<model::NcclGroup>> groups_;  // end last: graphs hold them
+  std::vector<std::unique_ptr<NcclGroup>> groups_;  // end last: graphs hold them
   std::vector<std::shared_ptr<CudaBackend>> backends_;
   std::unique_ptr<FollowerThreads> followers_;
   std::unique_ptr<Engine> engine_;
@@ -194,7 +198,9 @@ TEST(TensorParallelOnGpus, SumsInAGraphAreRightEachTimeItIsLaunched) {
   const cuda::NcclId id = cuda::NewNcclId().value();
   auto on_rank = [&id](int32_t rank) {
     const cuda::DeviceScope device(rank);
-    auto group = model::JoinNcclRanks({.device = rank, .rank = rank, .world = 2}, id, kMeetWithin).value();
+    auto group =
+        JoinNcclRanks({.device = rank, .rank = rank, .world = 2, .stream = model::TorchStream(rank)}, id, kMeetWithin)
+            .value();
     const cuda::Stream stream = cuda::Stream::Create(rank).value();
     for (int64_t rows : {1, 16, 64, 256}) {
       const auto place = at::TensorOptions(at::kBFloat16).device(at::kCUDA, static_cast<c10::DeviceIndex>(rank));

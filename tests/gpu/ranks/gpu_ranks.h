@@ -10,7 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "model/cuda/nccl_ranks.h"
+#include "model/cuda/torch_stream.h"
+#include "ranks/nccl/nccl_ranks.h"
 
 namespace syncopate::trainer {
 
@@ -24,8 +25,9 @@ inline void OnGpus(int32_t world, const std::function<void(Communicator&)>& body
   for (int32_t rank = 0; rank < world; ++rank) {
     threads.emplace_back([&body, &id, rank, world, deadline] {
       const c10::DeviceGuard guard(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank)));
-      auto ranks =
-          model::JoinNcclRanks({.device = rank, .rank = rank, .world = world, .deadline = deadline}, id, kMeetWithin);
+      auto ranks = JoinNcclRanks(
+          {.device = rank, .rank = rank, .world = world, .deadline = deadline, .stream = model::TorchStream(rank)}, id,
+          kMeetWithin);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       body(**ranks);
     });

@@ -1,4 +1,4 @@
-#include "model/cuda/nccl_ranks.h"
+#include "ranks/nccl/nccl_ranks.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -220,11 +220,11 @@ TEST(NcclRanksTest, AnAbortFreesAThreadThatWaitsForTheGpuOutsideOfThis) {
 TEST(NcclRanksTest, RanksThatDoNotComeAreAnErrorInTimeAndTheWaitCanBeGivenUp) {
   SYNCOPATE_NEED_GPUS(2);
   const cuda::NcclId id = cuda::NewNcclId().value();
-  const model::NcclRanksOptions options{.device = 0, .rank = 0, .world = 2};
-  EXPECT_EQ(ErrorReason(model::JoinNcclRanks(options, id, absl::Seconds(1)).status()), "RANK_LOST");
+  const NcclRanksOptions options{.device = 0, .rank = 0, .world = 2};
+  EXPECT_EQ(ErrorReason(JoinNcclRanks(options, id, absl::Seconds(1)).status()), "RANK_LOST");
   const cuda::NcclId other = cuda::NewNcclId().value();
   const auto given_up =
-      model::JoinNcclRanks(options, other, absl::Seconds(60), [] { return absl::CancelledError("told to stop"); });
+      JoinNcclRanks(options, other, absl::Seconds(60), [] { return absl::CancelledError("told to stop"); });
   EXPECT_EQ(given_up.status().code(), absl::StatusCode::kCancelled);
 }
 

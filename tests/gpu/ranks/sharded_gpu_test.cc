@@ -155,9 +155,9 @@ TEST(ShardedGpuTest, AStateMovesBetweenOneGpuTwoAndTheCpuBitForBit) {
 }
 
 // Other ranks make the calls that this one makes, at the same time.
-class SilentFollowers final : public RankFollowers {
+class SilentFollowers final : public PolicyFollowers {
  public:
-  absl::Status Send(const RankCommand&, const std::vector<const TrajectoryGroup*>&) override {
+  absl::Status Send(const PolicyCommand&, const std::vector<const TrajectoryGroup*>&) override {
     return absl::OkStatus();
   }
 };

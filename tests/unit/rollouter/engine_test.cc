@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/philox.h"
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 #include "tests/support/recording_sink.h"
 #include "tests/support/small_model.h"
 #include "trainer/actor/actor.h"

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
-#include "base/ranks/thread_ranks.h"
+#include "ranks/thread_ranks.h"
 #include "rollouter/engine/engine.h"
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/rank_slice.h"
 #include "tests/support/follower_threads.h"
 #include "tests/support/recording_sink.h"

@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/ranks/late_ranks.h"
-#include "base/ranks/thread_ranks.h"
 #include "base/reasons.h"
+#include "ranks/late_ranks.h"
+#include "ranks/thread_ranks.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -79,12 +79,12 @@ class NotingPolicy final : public Policy {
 };
 
 // Another rank in this process, which obeys at once; or one that is gone.
-class NearFollower final : public RankFollowers {
+class NearFollower final : public PolicyFollowers {
  public:
   explicit NearFollower(Policy* policy) : policy_(policy) {}
-  absl::Status Send(const RankCommand& command, const std::vector<const TrajectoryGroup*>& groups) override {
+  absl::Status Send(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override {
     if (policy_ == nullptr) return RankLost("gone");
-    if (command.kind == RankCommand::Kind::kSave) return policy_->TakeSnapshot(command.folder).status();
+    if (command.kind == PolicyCommand::Kind::kSave) return policy_->TakeSnapshot(command.folder).status();
     return ObeyCommand(*policy_, command, groups);
   }
 

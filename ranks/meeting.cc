@@ -1,7 +1,7 @@
-#include "base/ranks/meeting.h"
+#include "ranks/meeting.h"
 
 #include "base/host_port.h"
-#include "base/ranks/socket_ranks.h"
+#include "ranks/socket_ranks.h"
 
 namespace syncopate {
 

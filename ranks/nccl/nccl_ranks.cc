@@ -1,7 +1,4 @@
-#include "model/cuda/nccl_ranks.h"
-
-#include <ATen/ATen.h>
-#include <c10/cuda/CUDAStream.h>
+#include "ranks/nccl/nccl_ranks.h"
 
 #include <algorithm>
 #include <deque>
@@ -17,14 +14,17 @@
 #include "cuda/cuda_status.h"
 #include "cuda/device.h"
 #include "cuda/stream.h"
+#include "ranks/nccl/largest_kernel.h"
 
-namespace syncopate::model {
+namespace syncopate {
 namespace {
 
 constexpr absl::Duration kPollEvery = absl::Microseconds(50);
 constexpr absl::Duration kGoOnEvery = absl::Milliseconds(100);
 // NCCL's own abort is given 5 s; what takes longer will not end, and the process does.
 constexpr absl::Duration kAbortWithin = absl::Seconds(6);
+// Of device memory that calls need beside the caller's: all ranks' parts of a largest, which are a few numbers.
+constexpr int64_t kScratchBytes = 256 << 10;
 
 cuda::NcclComm::Number NumberOf(Element element) {
   switch (element) {
@@ -36,10 +36,6 @@ cuda::NcclComm::Number NumberOf(Element element) {
       break;
   }
   return cuda::NcclComm::Number::kBFloat16;
-}
-
-at::ScalarType ScalarTypeOf(Element element) {
-  return element == Element::kFloat32 ? at::kFloat : element == Element::kFloat64 ? at::kDouble : at::kBFloat16;
 }
 
 // The communicator, and who may touch it: the owner of the group between Enter() and Leave(), and after an abort, once
@@ -112,7 +108,8 @@ class AbortableComm {
 
 class NcclRanks final : public NcclGroup {
  public:
-  NcclRanks(const NcclRanksOptions& options, cuda::NcclComm comm) : options_(options), comm_(std::move(comm)) {}
+  NcclRanks(const NcclRanksOptions& options, cuda::NcclComm comm, cuda::DeviceBuffer scratch)
+      : options_(options), comm_(std::move(comm)), scratch_(std::move(scratch)) {}
   ~NcclRanks() override { Abort("it has ended"); }
 
   int32_t rank() const override { return options_.rank; }
@@ -164,9 +161,8 @@ class NcclRanks final : public NcclGroup {
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     cuda::DeviceScope scope(options_.device);
     if (call.kind == Collective::Kind::kBarrier) {
-      at::Tensor one =
-          at::ones({1}, at::TensorOptions(at::kFloat).device(at::kCUDA, static_cast<int8_t>(options_.device)));
-      SYNCOPATE_RETURN_IF_ERROR(AllReduce(one.data_ptr(), 1, Element::kFloat32, Reduction::kSum));
+      // Of whatever the scratch holds: what counts is that all ranks make it.
+      SYNCOPATE_RETURN_IF_ERROR(AllReduce(scratch_.data(), 1, Element::kFloat32, Reduction::kSum));
       return Finish();
     }
     if (call.bytes == 0) return comm_.broken();
@@ -192,9 +188,7 @@ class NcclRanks final : public NcclGroup {
     std::string what;
   };
 
-  cudaStream_t CurrentStream() const {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(options_.device)).stream();
-  }
+  cudaStream_t CurrentStream() const { return options_.stream != nullptr ? options_.stream() : nullptr; }
 
   // `why`, once nothing of the group is under way.
   absl::Status Broken(const absl::Status& why) {
@@ -242,15 +236,20 @@ class NcclRanks final : public NcclGroup {
     return any;
   }
 
-  // NCCL's own largest drops what is no number, which must be seen on every rank.
+  // NCCL's own largest drops what is no number, which must be seen on every rank: so all ranks' values are gathered, and each
+  // rank finds the largest by itself.
   absl::Status FindLargest(const Collective& call, void* values) {
-    const at::TensorOptions options =
-        at::TensorOptions(ScalarTypeOf(call.element)).device(at::kCUDA, static_cast<int8_t>(options_.device));
-    const int64_t count = call.bytes / ElementBytes(call.element);
-    const at::Tensor all = at::empty({options_.world, count}, options);
-    SYNCOPATE_RETURN_IF_ERROR(
-        Queue({.kind = Collective::Kind::kAllGather, .bytes = call.bytes}, values, all.data_ptr()));
-    at::from_blob(values, {count}, options).copy_(all.amax(0));
+    const int64_t most = kScratchBytes / options_.world / ElementBytes(call.element) * ElementBytes(call.element);
+    for (int64_t done = 0; done < call.bytes; done += most) {
+      const int64_t bytes = std::min(most, call.bytes - done);
+      char* const part = static_cast<char*>(values) + done;
+      SYNCOPATE_RETURN_IF_ERROR(Queue({.kind = Collective::Kind::kAllGather, .bytes = bytes}, part, scratch_.data()));
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(QueueLargest(call.element, scratch_.data(), options_.world,
+                                                              bytes / ElementBytes(call.element), part, last_stream_),
+                                                 "the largest over ranks"));
+      // Calls on other streams wait for this one, too: they may need the scratch.
+      SYNCOPATE_RETURN_IF_ERROR(Record(last_stream_, call.ToString()));
+    }
     return absl::OkStatus();
   }
 
@@ -314,6 +313,7 @@ class NcclRanks final : public NcclGroup {
 
   const NcclRanksOptions options_;
   AbortableComm comm_;
+  const cuda::DeviceBuffer scratch_;
   cudaStream_t last_stream_ = nullptr;
   std::deque<Pending> pending_;    // in the order of calls
   std::vector<cuda::Event> free_;  // to be used again
@@ -327,7 +327,9 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions&
   SYNCOPATE_ASSIGN_OR_RETURN(
       cuda::NcclComm comm,
       cuda::NcclComm::Join({.device = options.device, .max_ctas = options.max_ctas}, id, options.rank, options.world));
-  auto ranks = std::make_unique<NcclRanks>(options, std::move(comm));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer scratch,
+                             cuda::DeviceBuffer::Create(options.device, kScratchBytes, "what calls of ranks need"));
+  auto ranks = std::make_unique<NcclRanks>(options, std::move(comm), std::move(scratch));
   SYNCOPATE_RETURN_IF_ERROR(ranks->AwaitMeeting(meet, go_on));
   // The first call sets up connections.
   SYNCOPATE_RETURN_IF_ERROR(ranks->Barrier());
@@ -352,4 +354,4 @@ RankPlace PlaceOnGpu(const NcclRanksOptions& options, const std::string& gpu) {
   return place;
 }
 
-}  // namespace syncopate::model
+}  // namespace syncopate

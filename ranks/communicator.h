@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "base/ranks/collective.h"
 #include "base/status.h"
+#include "ranks/collective.h"
 
 namespace syncopate {
 

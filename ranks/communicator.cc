@@ -1,4 +1,4 @@
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 
 #include <cstring>
 

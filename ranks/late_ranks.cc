@@ -1,4 +1,4 @@
-#include "base/ranks/late_ranks.h"
+#include "ranks/late_ranks.h"
 
 #include <utility>
 

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/ranks/communicator.h"
 #include "model/transformer.h"
+#include "ranks/communicator.h"
 
 namespace syncopate::rollouter {
 
 // What the ranks of a replica compute together in one pass of HostModelRunner. Borrows the communicator, whose calls
 // are on the memory of `device`. Used by one thread.
-class RankGroup final : public model::PartialSums {
+class RankSums final : public model::PartialSums {
  public:
-  RankGroup(Communicator* ranks, at::Device device) : ranks_(ranks), device_(device) {}
+  RankSums(Communicator* ranks, at::Device device) : ranks_(ranks), device_(device) {}
 
   bool leads() const { return ranks_->rank() == 0; }
   bool adds_biases() const override { return leads(); }

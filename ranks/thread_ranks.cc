@@ -1,4 +1,4 @@
-#include "base/ranks/thread_ranks.h"
+#include "ranks/thread_ranks.h"
 
 #include <cstring>
 #include <optional>

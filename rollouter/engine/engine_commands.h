@@ -19,7 +19,7 @@ namespace syncopate::rollouter {
 class EngineBackend;
 
 // One thing to do.
-struct RankCommand {
+struct EngineCommand {
   enum class Kind : uint8_t {
     kMakeRunner = 1,  // with `runner`
     kPlan,            // `plan`
@@ -38,16 +38,16 @@ struct RankCommand {
 };
 
 // All ranks but rank 0.
-class RankFollowers {
+class EngineFollowers {
  public:
-  virtual ~RankFollowers() = default;
+  virtual ~EngineFollowers() = default;
   // Sends it behind all others that were sent, and does not wait until it is done. UNAVAILABLE reason RANK_LOST.
-  virtual absl::Status Send(const RankCommand& command) = 0;
+  virtual absl::Status Send(const EngineCommand& command) = 0;
 };
 
 // Rank 0's backend: does what `backend` does and has the followers do it too. Both outlive the engine. What succeeds
 // here and fails on another rank is the end of that rank, and by that of the replica.
-std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, RankFollowers* followers);
+std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, EngineFollowers* followers);
 
 // Another rank's runner and weights.
 class FollowingEngine {
@@ -60,14 +60,14 @@ class FollowingEngine {
 
   // Does it; by one thread, in the order of rank 0's commands. Blocks for a plan at most, until an earlier one is done.
   // After an error the only thing to do is to destroy this; an error of libtorch is one, too.
-  absl::Status Obey(const RankCommand& command);
+  absl::Status Obey(const EngineCommand& command);
 
   PolicyVersion serving() const { return serving_; }  // what the last exchange brought
   int64_t plans() const { return plans_; }            // launched so far
   int64_t kv_bytes() const { return runner_ != nullptr ? runner_->kv_bytes() : 0; }
 
  private:
-  absl::Status Perform(const RankCommand& command);
+  absl::Status Perform(const EngineCommand& command);
   absl::Status Launch(const StepPlan& plan);
   absl::Status AwaitLaunched(size_t most);
   // Blocks until nothing reads the weights.

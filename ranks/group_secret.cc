@@ -1,4 +1,4 @@
-#include "base/ranks/group_secret.h"
+#include "ranks/group_secret.h"
 
 #include <openssl/crypto.h>
 

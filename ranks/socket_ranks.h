@@ -8,9 +8,9 @@
 
 #include "absl/time/time.h"
 #include "base/host_port.h"
-#include "base/ranks/communicator.h"
-#include "base/ranks/tcp_socket.h"
 #include "base/status.h"
+#include "ranks/communicator.h"
+#include "ranks/tcp_socket.h"
 
 // Ranks that are processes, over TCP and host memory: a star, whose middle is rank 0. Every call is one frame
 // from each rank to rank 0, which adds up in rank order, and one back; a frame's header names the call, its number and

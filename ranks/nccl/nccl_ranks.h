@@ -8,13 +8,13 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/ranks/communicator.h"
-#include "base/ranks/meeting.h"
 #include "base/status.h"
 #include "cuda/nccl/nccl_comm.h"
+#include "ranks/communicator.h"
+#include "ranks/meeting.h"
 
 // Ranks that have a GPU each, over NCCL.
-namespace syncopate::model {
+namespace syncopate {
 
 struct NcclRanksOptions {
   int device = 0;  // of this process; each rank has one of its own
@@ -24,9 +24,11 @@ struct NcclRanksOptions {
   absl::Duration deadline = absl::Minutes(1);
   // Multiprocessors that a call may occupy. A weight sync moves beside a step, and both must find room.
   int max_ctas = 16;
+  // The stream that the caller queues its work on at the moment of a call; null: the device's default stream.
+  std::function<cudaStream_t()> stream = nullptr;
 };
 
-// One rank's end of such a group: calls are made on device memory and queued on the current stream of libtorch. Calls of
+// One rank's end of such a group: calls are made on device memory and queued on NcclRanksOptions::stream. Calls of
 // one rank are done in the order in which they were made, whatever streams they are on. Sums are made in an order of
 // NCCL's own: the same bits on every rank, and again with the same ranks on the same GPUs. No call is compared with that
 // of other ranks, which NCCL cannot do; one that differs is lost at its deadline. Barrier() blocks.
@@ -56,4 +58,4 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions&
 // JoinNcclRanks(), within kRanksMeetWithin.
 RankPlace PlaceOnGpu(const NcclRanksOptions& options, const std::string& gpu);
 
-}  // namespace syncopate::model
+}  // namespace syncopate

@@ -1,10 +1,10 @@
 #include <future>
 
 #include "base/clock.h"
-#include "base/ranks/group_secret.h"
-#include "base/ranks/meeting.h"
-#include "base/ranks/socket_ranks.h"
-#include "base/ranks/thread_ranks.h"
+#include "ranks/group_secret.h"
+#include "ranks/meeting.h"
+#include "ranks/socket_ranks.h"
+#include "ranks/thread_ranks.h"
 #include "tests/support/communicator_conformance.h"
 
 namespace syncopate::trainer {

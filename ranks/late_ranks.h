@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 
 namespace syncopate {
 

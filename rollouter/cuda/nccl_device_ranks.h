@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "cuda/stream.h"
-#include "model/cuda/nccl_ranks.h"
+#include "ranks/nccl/nccl_ranks.h"
 #include "rollouter/cuda/decode/device_ranks.h"
 #include "rollouter/cuda/decode/peer_sum.h"
 
@@ -17,11 +17,11 @@ namespace syncopate::rollouter {
 // kernel (peer_sum.h), which also makes the norm; else, and with more than two ranks in passes of many rows, whose parts
 // it would read too often, by NCCL; and ranks write their logits straight into rank 0's memory, which else makes all of them.
 // Ends after what is captured with it.
-class ReplicaRanks final : public DeviceRanks {
+class NcclDeviceRanks final : public DeviceRanks {
  public:
   // `group` is borrowed.
-  ReplicaRanks(model::NcclGroup* group, int device) : group_(group), device_(device) {}
-  ~ReplicaRanks() override;
+  NcclDeviceRanks(NcclGroup* group, int device) : group_(group), device_(device) {}
+  ~NcclDeviceRanks() override;
 
   int32_t rank() const override { return group_->rank(); }
   int32_t world() const override { return group_->world(); }
@@ -42,7 +42,7 @@ class ReplicaRanks final : public DeviceRanks {
   absl::StatusOr<bool> MapPeers(int64_t flags_at);
   bool MapPeer(const Card& mine, const Card& theirs, char** at);
 
-  model::NcclGroup* const group_;
+  NcclGroup* const group_;
   const int device_;
   cuda::DeviceBuffer memory_;  // two pieces, logits, flags, counts
   cuda::PinnedBuffer stop_;

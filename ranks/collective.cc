@@ -1,4 +1,4 @@
-#include "base/ranks/collective.h"
+#include "ranks/collective.h"
 
 #include "absl/strings/str_cat.h"
 #include "base/half.h"

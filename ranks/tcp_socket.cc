@@ -1,4 +1,4 @@
-#include "base/ranks/tcp_socket.h"
+#include "ranks/tcp_socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/ranks/collective.h"
 #include "base/reasons.h"
+#include "ranks/collective.h"
 
 namespace syncopate {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/ranks/communicator.h"
+#include "ranks/communicator.h"
 
 namespace syncopate {
 

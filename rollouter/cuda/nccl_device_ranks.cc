@@ -1,4 +1,4 @@
-#include "rollouter/cuda/replica_ranks.h"
+#include "rollouter/cuda/nccl_device_ranks.h"
 
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 }  // namespace
 
 // By which another rank finds this one's memory.
-struct ReplicaRanks::Card {
+struct NcclDeviceRanks::Card {
   std::array<char, 64> host = {};
   int64_t process = 0;
   int32_t device = 0;
@@ -33,12 +33,12 @@ struct ReplicaRanks::Card {
   cudaIpcMemHandle_t handle = {};
 };
 
-ReplicaRanks::~ReplicaRanks() {
+NcclDeviceRanks::~NcclDeviceRanks() {
   const cuda::DeviceScope scope(device_);
   for (void* address : opened_) cudaIpcCloseMemHandle(address);
 }
 
-absl::StatusOr<DeviceRanks::Memory> ReplicaRanks::MakeMemory(const Extent& extent) {
+absl::StatusOr<DeviceRanks::Memory> NcclDeviceRanks::MakeMemory(const Extent& extent) {
   const cuda::DeviceScope scope(device_);
   piece_bytes_ = int64_t{extent.rows} * extent.hidden * 2;
   const int64_t logits_at = Aligned(2 * piece_bytes_), flags_at = logits_at + Aligned(extent.logits_bytes);
@@ -72,7 +72,7 @@ absl::StatusOr<DeviceRanks::Memory> ReplicaRanks::MakeMemory(const Extent& exten
   return made;
 }
 
-absl::StatusOr<bool> ReplicaRanks::MapPeers(int64_t flags_at) {
+absl::StatusOr<bool> NcclDeviceRanks::MapPeers(int64_t flags_at) {
   Card mine;
   gethostname(mine.host.data(), mine.host.size() - 1);
   mine.process = ::getpid();
@@ -102,7 +102,7 @@ absl::StatusOr<bool> ReplicaRanks::MapPeers(int64_t flags_at) {
   return true;
 }
 
-bool ReplicaRanks::MapPeer(const Card& mine, const Card& theirs, char** at) {
+bool NcclDeviceRanks::MapPeer(const Card& mine, const Card& theirs, char** at) {
   if (theirs.host != mine.host) return false;
   cudaError_t mapped = cudaSuccess;
   if (theirs.process == mine.process) {
@@ -124,8 +124,8 @@ bool ReplicaRanks::MapPeer(const Card& mine, const Card& theirs, char** at) {
   return mapped == cudaSuccess;
 }
 
-absl::Status ReplicaRanks::SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual,
-                                      void* normed, cudaStream_t stream) {
+absl::Status NcclDeviceRanks::SumAndNorm(int which, const model::NormShape& shape, const void* weight, void* residual,
+                                         void* normed, cudaStream_t stream) {
   if (reads_peers_ && (world() == 2 || shape.rows <= kMostRowsOfMany)) {
     return CudaStatus(SumPeersAndNorm(shape, sums_[static_cast<size_t>(which)], weight, residual, normed, stream),
                       "a sum over ranks");
@@ -135,19 +135,19 @@ absl::Status ReplicaRanks::SumAndNorm(int which, const model::NormShape& shape, 
   return CudaStatus(model::AddAndNorm(shape, part, weight, residual, normed, stream), "a norm");
 }
 
-absl::Status ReplicaRanks::JoinLogits(cudaStream_t stream) {
+absl::Status NcclDeviceRanks::JoinLogits(cudaStream_t stream) {
   SYNCOPATE_CHECK(reads_peers_);
   return CudaStatus(MeetPeers(sums_[0], stream), "joining logits");
 }
 
-absl::Status ReplicaRanks::Check() {
+absl::Status NcclDeviceRanks::Check() {
   const absl::Status checked = group_->Check();
   // Rows that wait for a rank that is gone wait no longer.
   if (!checked.ok() && stop_.bytes() > 0) *stop_.as<volatile int32_t>() = 1;
   return checked;
 }
 
-absl::StatusOr<int64_t> ReplicaRanks::AgreeOnLeast(int64_t mine) {
+absl::StatusOr<int64_t> NcclDeviceRanks::AgreeOnLeast(int64_t mine) {
   const at::Tensor largest = at::full({1}, -static_cast<double>(mine),
                                       at::TensorOptions(at::kDouble).device(at::kCUDA, static_cast<int8_t>(device_)));
   SYNCOPATE_RETURN_IF_ERROR(group_->AllReduce(largest.data_ptr(), 1, Element::kFloat64, Reduction::kMax));

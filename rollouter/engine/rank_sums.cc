@@ -1,14 +1,14 @@
-#include "rollouter/engine/rank_group.h"
+#include "rollouter/engine/rank_sums.h"
 
 namespace syncopate::rollouter {
 
-at::Tensor RankGroup::Sum(const at::Tensor& partial) {
+at::Tensor RankSums::Sum(const at::Tensor& partial) {
   const at::Tensor sum = partial.to(at::kFloat).contiguous();
   status_.Update(ranks_->AllReduce(sum.data_ptr(), sum.numel(), Element::kFloat32, Reduction::kSum));
   return sum.to(partial.scalar_type());
 }
 
-absl::Status RankGroup::Share(std::vector<int32_t>& tokens) {
+absl::Status RankSums::Share(std::vector<int32_t>& tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
   const at::Tensor host = at::from_blob(tokens.data(), {count}, at::kInt);
   const at::Tensor shared = host.to(device_);  // on the CPU the same memory

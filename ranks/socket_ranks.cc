@@ -1,4 +1,4 @@
-#include "base/ranks/socket_ranks.h"
+#include "ranks/socket_ranks.h"
 
 #include <sys/random.h>
 

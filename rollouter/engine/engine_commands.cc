@@ -1,4 +1,4 @@
-#include "rollouter/engine/rank_commands.h"
+#include "rollouter/engine/engine_commands.h"
 
 #include "base/status.h"
 #include "model/torch_error.h"
@@ -9,7 +9,7 @@ namespace {
 
 class LeadingRunner final : public ModelRunner {
  public:
-  LeadingRunner(std::unique_ptr<ModelRunner> runner, RankFollowers* followers)
+  LeadingRunner(std::unique_ptr<ModelRunner> runner, EngineFollowers* followers)
       : runner_(std::move(runner)), followers_(followers) {}
 
   Capacity capacity() const override { return runner_->capacity(); }
@@ -19,15 +19,15 @@ class LeadingRunner final : public ModelRunner {
   void UnbindThread() override { runner_->UnbindThread(); }
   absl::Status ReleaseBlocks() override {
     SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-    return followers_->Send({.kind = RankCommand::Kind::kReleaseBlocks});
+    return followers_->Send({.kind = EngineCommand::Kind::kReleaseBlocks});
   }
   absl::Status RestoreBlocks() override {
     SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
-    return followers_->Send({.kind = RankCommand::Kind::kRestoreBlocks});
+    return followers_->Send({.kind = EngineCommand::Kind::kRestoreBlocks});
   }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
     // First, so that the others begin while this rank queues its own.
-    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = RankCommand::Kind::kPlan, .plan = plan}));
+    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = EngineCommand::Kind::kPlan, .plan = plan}));
     return runner_->Launch(plan);
   }
   absl::StatusOr<StepResult> Await(const Ticket& ticket) override { return runner_->Await(ticket); }
@@ -35,13 +35,13 @@ class LeadingRunner final : public ModelRunner {
 
  private:
   const std::unique_ptr<ModelRunner> runner_;
-  RankFollowers* const followers_;
+  EngineFollowers* const followers_;
 };
 
 // What has failed here changes nothing, here or elsewhere; so the others are told of what has been done.
 class LeadingArenas final : public WeightArenas {
  public:
-  LeadingArenas(WeightArenas* arenas, RankFollowers* followers) : arenas_(arenas), followers_(followers) {}
+  LeadingArenas(WeightArenas* arenas, EngineFollowers* followers) : arenas_(arenas), followers_(followers) {}
 
   char* shadow() override { return arenas_->shadow(); }
   const char* live() const override { return arenas_->live(); }
@@ -50,17 +50,17 @@ class LeadingArenas final : public WeightArenas {
   const model::TransformerWeights& weights() const override { return arenas_->weights(); }
   absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) override {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange(version, digest, deadline));
-    return followers_->Send({.kind = RankCommand::Kind::kExchange, .version = version, .digest = digest});
+    return followers_->Send({.kind = EngineCommand::Kind::kExchange, .version = version, .digest = digest});
   }
   void ExpectExchange() override { arenas_->ExpectExchange(); }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_->CopyLive(ranges); }
   absl::Status Release(bool keep_live) override {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Release(keep_live));
-    return followers_->Send({.kind = RankCommand::Kind::kReleaseWeights, .keep_live = keep_live});
+    return followers_->Send({.kind = EngineCommand::Kind::kReleaseWeights, .keep_live = keep_live});
   }
   absl::Status Restore() override {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Restore());
-    return followers_->Send({.kind = RankCommand::Kind::kRestoreWeights});
+    return followers_->Send({.kind = EngineCommand::Kind::kRestoreWeights});
   }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
@@ -69,12 +69,12 @@ class LeadingArenas final : public WeightArenas {
 
  private:
   WeightArenas* const arenas_;
-  RankFollowers* const followers_;
+  EngineFollowers* const followers_;
 };
 
 class LeadingBackend final : public EngineBackend {
  public:
-  LeadingBackend(std::shared_ptr<EngineBackend> backend, RankFollowers* followers)
+  LeadingBackend(std::shared_ptr<EngineBackend> backend, EngineFollowers* followers)
       : backend_(std::move(backend)), followers_(followers), arenas_(&backend_->arenas(), followers) {}
 
   at::Device device() const override { return backend_->device(); }
@@ -83,20 +83,20 @@ class LeadingBackend final : public EngineBackend {
   int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     // First: runners of several ranks may have to be made at the same time.
-    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = RankCommand::Kind::kMakeRunner, .runner = options}));
+    SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = EngineCommand::Kind::kMakeRunner, .runner = options}));
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
     return std::make_unique<LeadingRunner>(std::move(runner), followers_);
   }
 
  private:
   const std::shared_ptr<EngineBackend> backend_;
-  RankFollowers* const followers_;
+  EngineFollowers* const followers_;
   LeadingArenas arenas_;
 };
 
 }  // namespace
 
-std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, RankFollowers* followers) {
+std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, EngineFollowers* followers) {
   return std::make_shared<LeadingBackend>(std::move(backend), followers);
 }
 
@@ -106,7 +106,7 @@ FollowingEngine::~FollowingEngine() {
   if (runner_ != nullptr) runner_->UnbindThread();
 }
 
-absl::Status FollowingEngine::Obey(const RankCommand& command) {
+absl::Status FollowingEngine::Obey(const EngineCommand& command) {
   try {
     return Perform(command);
   } catch (const std::exception& error) {
@@ -114,8 +114,8 @@ absl::Status FollowingEngine::Obey(const RankCommand& command) {
   }
 }
 
-absl::Status FollowingEngine::Perform(const RankCommand& command) {
-  if (command.kind == RankCommand::Kind::kMakeRunner) {
+absl::Status FollowingEngine::Perform(const EngineCommand& command) {
+  if (command.kind == EngineCommand::Kind::kMakeRunner) {
     SYNCOPATE_ASSIGN_OR_RETURN(runner_, backend_->MakeRunner(command.runner));
     runner_->BindThread();
     return absl::OkStatus();
@@ -123,23 +123,23 @@ absl::Status FollowingEngine::Perform(const RankCommand& command) {
   if (runner_ == nullptr) {
     return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 has a plan before there is a runner");
   }
-  if (command.kind == RankCommand::Kind::kPlan) return Launch(command.plan);
+  if (command.kind == EngineCommand::Kind::kPlan) return Launch(command.plan);
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   switch (command.kind) {
-    case RankCommand::Kind::kExchange:
+    case EngineCommand::Kind::kExchange:
       SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Exchange(command.version, command.digest, absl::InfiniteDuration()));
       serving_ = command.version;
       return absl::OkStatus();
-    case RankCommand::Kind::kReleaseWeights:
+    case EngineCommand::Kind::kReleaseWeights:
       return backend_->arenas().Release(command.keep_live);
-    case RankCommand::Kind::kRestoreWeights:
+    case EngineCommand::Kind::kRestoreWeights:
       return backend_->arenas().Restore();
-    case RankCommand::Kind::kReleaseBlocks:
+    case EngineCommand::Kind::kReleaseBlocks:
       return runner_->ReleaseBlocks();
-    case RankCommand::Kind::kRestoreBlocks:
+    case EngineCommand::Kind::kRestoreBlocks:
       return runner_->RestoreBlocks();
-    case RankCommand::Kind::kMakeRunner:
-    case RankCommand::Kind::kPlan:
+    case EngineCommand::Kind::kMakeRunner:
+    case EngineCommand::Kind::kPlan:
       break;
   }
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 orders what this build does not know");

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/ranks/communicator.h"
 #include "base/status.h"
+#include "ranks/communicator.h"
 
 // How the ranks of a group, which are processes, come to have a communicator: rank 0 invites the others, by whatever way
 // it has to them, and all meet.
