@@ -21,11 +21,15 @@ absl::Status BadManifest(const std::string& message) {
 }
 
 std::string Describe(const TensorSpec& spec) {
-  return absl::StrFormat("%s %s[%s]", spec.name, DTypeName(spec.dtype), absl::StrJoin(spec.shape, ","));
+  return absl::StrFormat("%s %s[%s] unit %d split %d head %d%s%s", spec.name, DTypeName(spec.dtype),
+                         absl::StrJoin(spec.shape, ","), spec.unit, static_cast<int>(spec.split), spec.head,
+                         spec.joint.empty() ? "" : " joint ", spec.joint);
 }
 
 absl::Status CheckSpec(const TensorSpec& spec) {
   if (spec.name.empty()) return BadManifest("a tensor has no name");
+  if (spec.unit < 0) return BadManifest(Describe(spec) + " is of no unit");
+  if (spec.head < 0) return BadManifest(Describe(spec) + " has heads of less than nothing");
   int64_t elements = 1;
   for (int64_t extent : spec.shape) {
     if (extent < 0) return BadManifest(Describe(spec) + " has a negative extent");
@@ -57,14 +61,17 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
   std::set<std::string> names;
   std::string identity = absl::StrFormat("bucket %d;", bucket_bytes);
   int64_t offset = 0;
+  int32_t unit = 0;
   for (const TensorSpec& spec : tensors) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSpec(spec));
     if (!names.insert(spec.name).second) return BadManifest("two tensors are named " + spec.name);
+    if (spec.unit < unit) return BadManifest(Describe(spec) + " comes after a tensor of a later unit");
+    unit = spec.unit;
     manifest.ranges_.push_back({offset, offset + spec.NumBytes()});
     manifest.weight_bytes_ += spec.NumBytes();
     offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
     if (offset > kMaxBytes) return BadManifest("the weights are too large");
-    // Names, types, shapes, their order and the bucket size: equal fingerprints mean equal byte offsets everywhere.
+    // All of it, in this order: equal fingerprints mean equal byte offsets and equal cuts everywhere.
     identity += Describe(spec) + ";";
   }
   if (offset / bucket_bytes >= kMaxBuckets) {

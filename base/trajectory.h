@@ -108,6 +108,13 @@ struct VersionSpan {
   friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
 };
 
+// Tokens [begin, end) of an answer.
+struct TokenRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
 struct TokenLogProb {
   int32_t token = 0;
   float logprob = 0;
@@ -129,11 +136,15 @@ struct RewardPart {
 };
 
 // One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
-// temperature, before top-k and top-p. `spans` cover all tokens in order without gaps.
+// temperature, before top-k and top-p; 0 for a token that was given. `spans` and `given` together cover all tokens in order
+// without gaps, and do not overlap.
 struct Trajectory {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
+  // Tokens that the policy did not write: a tool's answer, a user's turn. Ascending, disjoint, not empty, and the last token is
+  // in none of them. They are read by the model and never trained.
+  std::vector<TokenRange> given = {};
   FinishReason finish = FinishReason::kStop;
   float reward = 0;
   std::vector<RewardPart> reward_parts;  // what it is made of; the same names in the same order in a whole group
@@ -141,6 +152,24 @@ struct Trajectory {
   // If asked for: of each token, the likeliest tokens at its place, likeliest first. Stays where it was made.
   std::vector<std::vector<TokenLogProb>> top_logprobs;
 };
+
+// How many tokens of an answer the policy wrote.
+inline int64_t WrittenTokens(const Trajectory& answer) {
+  auto written = static_cast<int64_t>(answer.tokens.size());
+  for (const TokenRange& range : answer.given) written -= range.end - range.begin;
+  return written;
+}
+
+// Calls `visit` with the place in `tokens` of each token that the policy wrote, in their order.
+template <typename Visit>
+void ForWrittenTokens(const Trajectory& answer, const Visit& visit) {
+  int32_t next = 0;
+  for (const TokenRange& range : answer.given) {
+    for (; next < range.begin; ++next) visit(next);
+    next = range.end;
+  }
+  for (; next < static_cast<int32_t>(answer.tokens.size()); ++next) visit(next);
+}
 
 // What a rollouter submits: all n samples of one lease, in sample order.
 struct TrajectoryGroup {

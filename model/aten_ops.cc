@@ -70,25 +70,24 @@ class OpsByAten final : public Ops {
     return {at::cat({dgate, wide * silu}, 1).to(gate_up.scalar_type()), wanted ? SwiGlu(gate_up) : at::Tensor()};
   }
 
-  Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                  const PackedSequences& sequences) const override {
-    const Rectangles r = Split(qkv, heads, kv_heads, sequences);
-    at::Tensor y = at::matmul(Probabilities(r), r.v);
+  Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
+    const Rectangles r = Split(qkv, shape.heads, shape.kv_heads, sequences);
+    at::Tensor y = at::matmul(Probabilities(r, shape.window), r.v);
     return {sequences.FromRectangle(y).to(qkv.scalar_type()), {}};
   }
 
   // With P the probabilities and D = row sums of dy * y: dS = P (dy v^T - D), dq = dS k, dk = dS^T q, dv = P^T dy; the
   // heads that share one key and value add up there.
-  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
-                            int64_t kv_heads, const PackedSequences& sequences) const override {
-    const Rectangles r = Split(qkv, heads, kv_heads, sequences);
-    at::Tensor p = Probabilities(r);
-    at::Tensor rows = Wide(sequences.ToRectangle(dy, heads)) * InsideMask(sequences, dy);
-    at::Tensor y = Wide(sequences.ToRectangle(forward.y, heads));
+  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
+                            const AttentionShape& shape, const PackedSequences& sequences) const override {
+    const Rectangles r = Split(qkv, shape.heads, shape.kv_heads, sequences);
+    at::Tensor p = Probabilities(r, shape.window);
+    at::Tensor rows = Wide(sequences.ToRectangle(dy, shape.heads)) * InsideMask(sequences, dy);
+    at::Tensor y = Wide(sequences.ToRectangle(forward.y, shape.heads));
     at::Tensor dscores = p * (at::matmul(rows, r.v.transpose(-1, -2)) - (rows * y).sum(-1, /*keepdim=*/true)) * r.scale;
     at::Tensor dq = at::matmul(dscores, r.k);
-    at::Tensor dk = SumGroups(at::matmul(dscores.transpose(-1, -2), r.q), kv_heads);
-    at::Tensor dv = SumGroups(at::matmul(p.transpose(-1, -2), rows), kv_heads);
+    at::Tensor dk = SumGroups(at::matmul(dscores.transpose(-1, -2), r.q), shape.kv_heads);
+    at::Tensor dv = SumGroups(at::matmul(p.transpose(-1, -2), rows), shape.kv_heads);
     return at::cat({sequences.FromRectangle(dq), sequences.FromRectangle(dk), sequences.FromRectangle(dv)}, 1)
         .to(qkv.scalar_type());
   }
@@ -163,10 +162,12 @@ class OpsByAten final : public Ops {
             1.0 / std::sqrt(static_cast<double>(head_dim))};
   }
 
-  static at::Tensor Probabilities(const Rectangles& r) {
+  static at::Tensor Probabilities(const Rectangles& r, int64_t window) {
     at::Tensor scores = at::matmul(r.q, r.k.transpose(-1, -2)) * r.scale;
     const int64_t longest = scores.size(-1);
     at::Tensor hidden = at::ones({longest, longest}, scores.options().dtype(at::kBool)).triu(1);
+    // Row t sees rows t - window + 1 to t.
+    if (window > 0) hidden = hidden.logical_or(at::ones_like(hidden).tril(-window));
     return at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
   }
 

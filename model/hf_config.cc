@@ -266,39 +266,46 @@ absl::Status ReadBiases(const Section& file, Family family, ModelConfig* config)
   return absl::OkStatus();
 }
 
-// Whether `layer_types` names a sliding layer; absent if the key is.
-absl::StatusOr<std::optional<bool>> HasSlidingLayers(const Section& file, int64_t layers) {
-  if (!file.Has("layer_types")) return std::optional<bool>();
+// Which layers `layer_types` calls sliding; absent if the key is.
+absl::StatusOr<std::optional<std::vector<bool>>> ReadSlidingLayers(const Section& file, int64_t layers) {
+  if (!file.Has("layer_types")) return std::optional<std::vector<bool>>();
   const Json& types = file.at("layer_types");
   if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
     return file.Bad("layer_types", absl::StrCat("must be a list of num_hidden_layers ", layers, " words"));
   }
-  bool slides = false;
+  std::vector<bool> slides;
   for (const Json& type : types) {
-    if (type == "sliding_attention") {
-      slides = true;
-    } else if (type != "full_attention") {
+    if (type != "sliding_attention" && type != "full_attention") {
       return file.NotBuilt("layer_types", "names a layer that is neither full_attention nor sliding_attention");
     }
+    slides.push_back(type == "sliding_attention");
   }
-  return std::optional<bool>(slides);
+  return std::optional<std::vector<bool>>(std::move(slides));
 }
 
-// Mistral slides unless the key is null; Qwen if it is told to, from layer max_window_layers on. The defaults of keys
-// that are absent are those of transformers.
-absl::StatusOr<int64_t> ReadSlidingWindow(const Section& file, Family family, int64_t layers) {
-  if (family == Family::kLlama) return 0;
+// Mistral slides in all layers unless the key is null; Qwen if it is told to, in the layers that are named, or else from layer
+// max_window_layers on. The defaults of keys that are absent are those of transformers. Empty: no layer has a window.
+absl::StatusOr<std::vector<int64_t>> ReadWindows(const Section& file, Family family, int64_t layers) {
+  std::vector<int64_t> windows;
+  if (family == Family::kLlama) return windows;
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t window,
                              file.CountOr("sliding_window", file.IsNull("sliding_window") ? 0 : kDefaultWindow));
-  if (family == Family::kMistral) return window;
+  if (family == Family::kMistral) {
+    if (window > 0) windows.assign(static_cast<size_t>(layers), window);
+    return windows;
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const bool used, file.BoolOr("use_sliding_window", false));
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<bool> named, HasSlidingLayers(file, layers));
-  if (!used) return 0;
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> named, ReadSlidingLayers(file, layers));
+  if (!used || window == 0) return windows;
   const bool whole_number = !file.Has("max_window_layers") || file.at("max_window_layers").is_number_unsigned();
   if (!whole_number) return file.Bad("max_window_layers", "must be a whole number");
   const int64_t from =
       file.Has("max_window_layers") ? file.at("max_window_layers").get<int64_t>() : kDefaultWindowLayers;
-  return named.value_or(from < layers) ? window : 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const bool slides = named.has_value() ? (*named)[static_cast<size_t>(layer)] : layer >= from;
+    windows.push_back(slides ? window : 0);
+  }
+  return windows;
 }
 
 // Ends that the model cannot draw would never come.
@@ -330,12 +337,6 @@ absl::StatusOr<Json> ParseFile(absl::string_view text, const std::string& source
 
 }  // namespace
 
-int64_t HfModel::longest_context() const {
-  const int64_t limit = config.max_position_embeddings;
-  // Within the window, sliding attention is full attention: shorter contexts can be computed.
-  return sliding_window == 0 ? limit : std::min(limit, sliding_window);
-}
-
 absl::StatusOr<ModelConfig> HfModel::WithContext(int64_t context) const {
   auto too_long = [&](const std::string& why) {
     return Error(absl::StatusCode::kInvalidArgument, "CONTEXT_TOO_LONG",
@@ -344,11 +345,11 @@ absl::StatusOr<ModelConfig> HfModel::WithContext(int64_t context) const {
   if (context > config.max_position_embeddings) {
     return too_long(absl::StrCat("max_position_embeddings ", config.max_position_embeddings));
   }
-  if (sliding_window > 0 && context > sliding_window) {
-    return too_long(absl::StrCat("sliding_window ", sliding_window, ", and a sliding window is not built"));
-  }
   ModelConfig limited = config;
   limited.max_position_embeddings = context;
+  // Within the window, sliding attention is full attention, which every device computes.
+  for (int64_t& window : limited.layer_windows) window = window >= context ? 0 : window;
+  if (!limited.has_windows()) limited.layer_windows.clear();
   return limited;
 }
 
@@ -362,7 +363,7 @@ absl::StatusOr<HfModel> ParseHfConfig(absl::string_view text, const std::string&
   SYNCOPATE_RETURN_IF_ERROR(ReadShape(file, &model.config));
   SYNCOPATE_RETURN_IF_ERROR(ReadBiases(file, family, &model.config));
   SYNCOPATE_RETURN_IF_ERROR(ReadRope(file, &model));
-  SYNCOPATE_ASSIGN_OR_RETURN(model.sliding_window, ReadSlidingWindow(file, family, model.config.num_hidden_layers));
+  SYNCOPATE_ASSIGN_OR_RETURN(model.config.layer_windows, ReadWindows(file, family, model.config.num_hidden_layers));
   SYNCOPATE_ASSIGN_OR_RETURN(model.eos_token_ids, ReadEos(file, model.config.vocab_size));
   absl::Status valid = model.config.Validate();
   if (!valid.ok()) {

@@ -14,16 +14,14 @@ namespace syncopate::model {
 // What a config.json says of a model.
 struct HfModel {
   ModelConfig config;                  // max_position_embeddings is the model's own limit
-  int64_t sliding_window = 0;          // tokens that some layer attends to; 0: all of them
   std::vector<int32_t> eos_token_ids;  // perhaps none
   std::string source;                  // the file, for messages
 
-  // The model for sequences of up to `context` tokens: config with max_position_embeddings = context. INVALID_ARGUMENT
-  // (reason CONTEXT_TOO_LONG) if the model does not reach that far, or slides its window over that many tokens, which
-  // is not built.
+  // The model for sequences of up to `context` tokens: config with max_position_embeddings = context. Windows that
+  // reach over all of it are none. INVALID_ARGUMENT (reason CONTEXT_TOO_LONG) if the model does not reach that far.
   absl::StatusOr<ModelConfig> WithContext(int64_t context) const;
   // The longest context of WithContext().
-  int64_t longest_context() const;
+  int64_t longest_context() const { return config.max_position_embeddings; }
 };
 
 // Llama 3.x, Qwen2 and 2.5, Qwen3 (dense) and Mistral. `source` names the text in messages. Trusts nothing. Unknown

@@ -179,13 +179,14 @@ class Loops final : public HostRows {
       const float* const values = keys + sequence.kv_heads * dim;
       for (int64_t row = 0; row < sequence.length; ++row) {
         const float* const query = qkv + row * stride + head * dim;
-        for (int64_t t = 0; t <= row; ++t) scratch[t] = scale * Dot(query, keys + t * stride, dim);
+        const int64_t first = sequence.FirstSeen(row);
+        for (int64_t t = first; t <= row; ++t) scratch[t] = scale * Dot(query, keys + t * stride, dim);
         // e^(score - largest) cannot overflow.
-        const float largest = Largest(scratch, row + 1);
-        const float total = ExpInPlace(scratch, largest, row + 1);
+        const float largest = Largest(scratch + first, row + 1 - first);
+        const float total = ExpInPlace(scratch + first, largest, row + 1 - first);
         const float inverse = 1.0f / total;
         float* const out = y + row * sequence.query_size() + head * dim;
-        for (int64_t t = 0; t <= row; ++t) AddScaled(scratch[t] * inverse, values + t * stride, out, dim);
+        for (int64_t t = first; t <= row; ++t) AddScaled(scratch[t] * inverse, values + t * stride, out, dim);
         log_sum_exp[row * sequence.heads + head] = largest + __builtin_logf(total);
       }
     }
@@ -207,17 +208,18 @@ class Loops final : public HostRows {
         const float* const dout = dy + row * sequence.query_size() + head * dim;
         const float shared = Dot(dout, y + row * sequence.query_size() + head * dim, dim);
         const float shift = log_sum_exp[row * sequence.heads + head];
-        for (int64_t t = 0; t <= row; ++t) {
+        const int64_t first = sequence.FirstSeen(row);
+        for (int64_t t = first; t <= row; ++t) {
           // With the forward pass's log sum exp the probabilities come back without a second sum.
           probabilities[t] = scale * Dot(query, qkv + t * stride + key_at, dim) - shift;
           gradients[t] = Dot(dout, qkv + t * stride + value_at, dim);
         }
-        for (int64_t t = 0; t <= row; ++t) {
+        for (int64_t t = first; t <= row; ++t) {
           probabilities[t] = Exp(probabilities[t]);
           gradients[t] = probabilities[t] * (gradients[t] - shared) * scale;
         }
         float* const dquery = dqkv + row * stride + head * dim;
-        for (int64_t t = 0; t <= row; ++t) {
+        for (int64_t t = first; t <= row; ++t) {
           AddScaled(gradients[t], qkv + t * stride + key_at, dquery, dim);
           AddScaled(gradients[t], query, dqkv + t * stride + key_at, dim);
           AddScaled(probabilities[t], dout, dqkv + t * stride + value_at, dim);
@@ -232,18 +234,24 @@ class Loops final : public HostRows {
     const int64_t group = sequence.heads / sequence.kv_heads;
     const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
     Clear(y, sequence.query_size());
+    const int64_t first = sequence.FirstSeen(length - 1), first_block = first / block_tokens * block_tokens;
     for (int64_t head = 0; head < sequence.heads; ++head, query += dim, y += dim) {
       const int64_t key_at = head / group * dim;
-      for (int64_t begin = 0; begin < length; begin += block_tokens) {
+      for (int64_t begin = first_block; begin < length; begin += block_tokens) {
         const float* const keys = blocks[begin / block_tokens] + key_at;
         const int64_t count = length - begin < block_tokens ? length - begin : block_tokens;
-        for (int64_t t = 0; t < count; ++t) scratch[begin + t] = scale * Dot(query, keys + t * stride, dim);
+        for (int64_t t = begin < first ? first - begin : 0; t < count; ++t) {
+          scratch[begin + t] = scale * Dot(query, keys + t * stride, dim);
+        }
       }
-      const float inverse = 1.0f / ExpInPlace(scratch, Largest(scratch, length), length);
-      for (int64_t begin = 0; begin < length; begin += block_tokens) {
+      const float inverse =
+          1.0f / ExpInPlace(scratch + first, Largest(scratch + first, length - first), length - first);
+      for (int64_t begin = first_block; begin < length; begin += block_tokens) {
         const float* const values = blocks[begin / block_tokens] + key_at + values_at;
         const int64_t count = length - begin < block_tokens ? length - begin : block_tokens;
-        for (int64_t t = 0; t < count; ++t) AddScaled(scratch[begin + t] * inverse, values + t * stride, y, dim);
+        for (int64_t t = begin < first ? first - begin : 0; t < count; ++t) {
+          AddScaled(scratch[begin + t] * inverse, values + t * stride, y, dim);
+        }
       }
     }
   }

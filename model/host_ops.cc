@@ -45,8 +45,11 @@ void ForRows(int64_t rows, int64_t columns, const Body& body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kNumbersAThread / columns), body);
 }
 
-HostSequence ShapeOf(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
-  return {.heads = heads, .kv_heads = kv_heads, .head_dim = qkv.size(1) / (heads + 2 * kv_heads)};
+HostSequence ShapeOf(const at::Tensor& qkv, const Ops::AttentionShape& shape) {
+  return {.heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = qkv.size(1) / (shape.heads + 2 * shape.kv_heads),
+          .window = shape.window};
 }
 
 // body(first row, sequence) of each sequence, and scratch of twice the longest.
@@ -134,33 +137,31 @@ class OpsOnHost final : public Ops {
     return result;
   }
 
-  Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                  const PackedSequences& sequences) const override {
+  Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
     if (!AreHostRows({qkv}) || sequences.longest() > kLongestByLoops) {
-      return AtenOps().Attend(qkv, heads, kv_heads, sequences);
+      return AtenOps().Attend(qkv, shape, sequences);
     }
-    const HostSequence shape = ShapeOf(qkv, heads, kv_heads);
-    Attended result{at::empty({qkv.size(0), shape.query_size()}, qkv.options()),
-                    {at::empty({qkv.size(0), heads}, qkv.options())}};
-    ForSequences(sequences, shape, [&](int64_t row, const HostSequence& sequence, float* scratch) {
+    const HostSequence rows = ShapeOf(qkv, shape);
+    Attended result{at::empty({qkv.size(0), rows.query_size()}, qkv.options()),
+                    {at::empty({qkv.size(0), shape.heads}, qkv.options())}};
+    ForSequences(sequences, rows, [&](int64_t row, const HostSequence& sequence, float* scratch) {
       rows_.Attend(sequence, In(qkv) + row * sequence.row_size(), Out(result.y) + row * sequence.query_size(),
-                   Out(result.stats[0]) + row * heads, scratch);
+                   Out(result.stats[0]) + row * shape.heads, scratch);
     });
     return result;
   }
 
-  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
-                            int64_t kv_heads, const PackedSequences& sequences) const override {
+  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
+                            const AttentionShape& shape, const PackedSequences& sequences) const override {
     // Who made the forward pass must make this one: its statistics tell.
-    if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
+    if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, shape, sequences);
     const at::Tensor dense = dy.contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
-    ForSequences(sequences, ShapeOf(qkv, heads, kv_heads),
-                 [&](int64_t row, const HostSequence& sequence, float* scratch) {
-                   const int64_t query = row * sequence.query_size(), all = row * sequence.row_size();
-                   rows_.AttendBackward(sequence, In(dense) + query, In(qkv) + all, In(forward.y) + query,
-                                        In(forward.stats[0]) + row * heads, Out(dqkv) + all, scratch);
-                 });
+    ForSequences(sequences, ShapeOf(qkv, shape), [&](int64_t row, const HostSequence& sequence, float* scratch) {
+      const int64_t query = row * sequence.query_size(), all = row * sequence.row_size();
+      rows_.AttendBackward(sequence, In(dense) + query, In(qkv) + all, In(forward.y) + query,
+                           In(forward.stats[0]) + row * shape.heads, Out(dqkv) + all, scratch);
+    });
     return dqkv;
   }
 

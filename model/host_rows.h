@@ -10,7 +10,10 @@ struct HostSequence {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t window = 0;  // rows that a row sees, itself and those before it; 0: all of them
 
+  // The first row that `row` sees.
+  int64_t FirstSeen(int64_t row) const { return window > 0 && row >= window ? row - window + 1 : 0; }
   int64_t row_size() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t query_size() const { return heads * head_dim; }
 };
@@ -52,7 +55,7 @@ class HostRows {
   virtual void AttendBackward(const HostSequence& sequence, const float* dy, const float* qkv, const float* y,
                               const float* log_sum_exp, float* dqkv, float* scratch) const = 0;
 
-  // Attention of one row of queries [query_size] to the keys and values that it may see, sequence.length of them, in blocks
+  // Attention of one row of queries [query_size], the last of sequence.length, to the keys and values that it may see, in blocks
   // of `block_tokens` rows of kv_heads * head_dim numbers: a block's values are `values_at` numbers behind its keys. -> y
   // [query_size]. `scratch` has room for `length` numbers.
   virtual void AttendBlocks(const HostSequence& sequence, const float* query, const float* const* blocks,

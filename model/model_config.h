@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/manifest.h"
@@ -48,6 +49,8 @@ struct ModelConfig {
   // imported models do not have it.
   bool learned_positions = false;
   bool tie_word_embeddings = false;
+  // Tokens that each layer attends to, a token itself and those before it; 0: all of them. Empty: all of them in every layer.
+  std::vector<int64_t> layer_windows = {};
   // Standard deviations of the random initialisation; matrices inside the layers get 1/sqrt(fan in), norms are 1,
   // biases 0.
   double embedding_init_std = 0.08;  // token and position tables
@@ -56,13 +59,20 @@ struct ModelConfig {
   // INVALID_ARGUMENT (reason BAD_MODEL) naming the field that cannot be.
   absl::Status Validate() const;
 
+  // Of one layer; 0: it attends to all tokens.
+  int64_t window(int64_t layer) const { return layer_windows.empty() ? 0 : layer_windows[static_cast<size_t>(layer)]; }
+  bool has_windows() const;
   int64_t query_size() const { return num_attention_heads * head_dim; }
   int64_t key_value_size() const { return num_key_value_heads * head_dim; }
 };
 
-// Every parameter in wire order, named as Hugging Face names it. q, k and v of a layer are neighbours, gate and up too,
-// so that one matrix product serves each set where no gap of alignment falls between them (as in all published models).
-// With tied embeddings there is no lm_head.weight.
+// OK if `device` ("cpu" or "cuda:N") computes the layers of `config`. FAILED_PRECONDITION (reason WINDOW_ON_GPU): a layer with a
+// window runs on the CPU alone.
+absl::Status CheckWindows(const ModelConfig& config, const std::string& device);
+
+// Every parameter in wire order, named as Hugging Face names it: those of the model's spec (model/decoder_spec.h). q, k and v of
+// a layer are neighbours, gate and up too, so that one matrix product serves each set where no gap of alignment falls between
+// them (as in all published models). With tied embeddings there is no lm_head.weight.
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);
 
 // The manifest of those parameters. Errors: those of Validate() and Manifest::Create().
@@ -73,7 +83,7 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype,
 // config (Philox, one stream per tensor), the same on every machine; gaps become zero.
 void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena);
 // Of the same weights elements [first, first + count) of one tensor, by its place in the manifest.
-void InitialiseElements(const ModelConfig& config, const Manifest& manifest, uint64_t seed, size_t tensor,
-                        int64_t first, int64_t count, float* values);
+void InitialiseElements(const ModelConfig& config, uint64_t seed, size_t tensor, int64_t first, int64_t count,
+                        float* values);
 
 }  // namespace syncopate::model

@@ -55,16 +55,21 @@ class Ops {
   virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const = 0;
 
   // Causal attention inside each sequence; scores are scaled by 1 / sqrt(d).
+  struct AttentionShape {
+    int64_t heads = 0;
+    int64_t kv_heads = 0;
+    int64_t window = 0;  // rows that a row sees, itself and those before it; 0: all of them
+  };
   struct Attended {
     at::Tensor y;                   // [T, H * d]
     std::vector<at::Tensor> stats;  // what backward needs besides
   };
   // qkv [T, (H + 2 K) * d], rotated.
-  virtual Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+  virtual Attended Attend(const at::Tensor& qkv, const AttentionShape& shape,
                           const PackedSequences& sequences) const = 0;
   // -> gradient of qkv, same shape.
-  virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
-                                    int64_t kv_heads, const PackedSequences& sequences) const = 0;
+  virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
+                                    const AttentionShape& shape, const PackedSequences& sequences) const = 0;
 
   // Of each row of logits [R, V], which may be further apart than V, all at `temperature` (z = logits / temperature):
   // float32.

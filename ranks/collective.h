@@ -6,10 +6,10 @@
 #include <string>
 
 #include "base/status.h"
+#include "ranks/element.h"
 
 namespace syncopate {
 
-enum class Element : uint8_t { kFloat32 = 1, kFloat64 = 2, kBFloat16 = 3 };
 int64_t ElementBytes(Element element);
 
 enum class Reduction : uint8_t { kSum = 1, kMax = 2 };

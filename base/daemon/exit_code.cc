@@ -21,7 +21,6 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"BAD_CONFIG", kExitBadConfig},
     {"BAD_KEY", kExitBadConfig},
     {"BAD_MODEL_CONFIG", kExitBadConfig},
-    {"BAD_OPTION", kExitBadConfig},
     {"BAD_OPTIONS", kExitBadConfig},
     {"BAD_SAFETENSORS", kExitBadConfig},
     {"BAD_SECURITY", kExitBadConfig},

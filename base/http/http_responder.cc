@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<HttpResponder>> HttpResponder::Start(const Option
                  {{"address", endpoint.ToString()}});
   }
   if (options.max_connections <= 0 || std::min(options.request_timeout, options.timeout) <= absl::ZeroDuration()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                  "HttpResponder: max_connections, request_timeout and timeout must be positive");
   }
   std::unique_ptr<HttpResponder> responder(new HttpResponder());

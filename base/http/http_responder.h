@@ -32,7 +32,7 @@ class HttpResponder {
   // responder's thread; must not block.
   using Answer = std::function<std::string(const HttpRequest&)>;
 
-  // Listens and serves. INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTION), ALREADY_EXISTS (reason
+  // Listens and serves. INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTIONS), ALREADY_EXISTS (reason
   // ADDRESS_IN_USE).
   static absl::StatusOr<std::unique_ptr<HttpResponder>> Start(const Options& options, Answer answer);
   ~HttpResponder();  // Stop

@@ -187,7 +187,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
 
 absl::StatusOr<std::unique_ptr<ExchangeLoad>> ExchangeLoad::Start(const Options& options) {
   if (options.streams < 1 || options.window < 1 || options.message_bytes < 1 || options.samples < 1) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "ExchangeLoad: all numbers must be positive");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "ExchangeLoad: all numbers must be positive");
   }
   std::unique_ptr<ExchangeLoad> load(new ExchangeLoad());
   for (int32_t i = 0; i < options.streams; ++i) {

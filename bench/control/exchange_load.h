@@ -31,7 +31,7 @@ class ExchangeLoad {
     int32_t samples = 4;               // of one answer
   };
 
-  // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTION.
+  // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTIONS.
   static absl::StatusOr<std::unique_ptr<ExchangeLoad>> Start(const Options& options);
   ~ExchangeLoad();  // when all streams have ended
   ExchangeLoad(const ExchangeLoad&) = delete;

@@ -80,7 +80,7 @@ class UnaryLoad::Caller {
 
 absl::StatusOr<std::unique_ptr<UnaryLoad>> UnaryLoad::Start(const Options& options) {
   if (options.connections < 1 || options.callers < 1 || options.call_limit <= absl::ZeroDuration()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "UnaryLoad: all numbers must be positive");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "UnaryLoad: all numbers must be positive");
   }
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int32_t i = 0; i < options.connections; ++i) {

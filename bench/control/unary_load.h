@@ -34,7 +34,7 @@ class UnaryLoad {
     absl::Duration call_limit = absl::Seconds(5);
   };
 
-  // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTION.
+  // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTIONS.
   static absl::StatusOr<std::unique_ptr<UnaryLoad>> Start(const Options& options);
   ~UnaryLoad();  // when all calls have ended
   UnaryLoad(const UnaryLoad&) = delete;

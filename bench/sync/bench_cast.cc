@@ -128,7 +128,7 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
   if (source) peer.start = start_;
   peer.replica = replica;
   peer.source_layout = SourceLayoutOf(sync_case);
-  peer.receiver_layout = ReceiverLayoutOf(sync_case, options_.head_dim);
+  peer.receiver_layout = ReceiverLayoutOf(sync_case);
   const int32_t place = source ? rank : sync_case.sources + replica * sync_case.tensor_parallel + rank;
   peer.device = sync_case.cpu ? -1 : places[place];
   peer.shared_device = !sync_case.cpu && std::ssize(places) > devices_;

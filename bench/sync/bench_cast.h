@@ -35,7 +35,6 @@ class BenchCast {
  public:
   struct Options {
     SyncCase sync_case;
-    int64_t head_dim = 0;    // of the model
     std::string binary_dir;  // of syncopate-synchronizer and syncopate-bench-peer
     std::string work_dir;    // for logs, state, sockets
     absl::Time deadline;     // of Clock::Real()

@@ -12,9 +12,4 @@ absl::StatusOr<Manifest> BenchManifest(const std::string& model) {
                              config.hidden_size < kSmallHidden ? kSmallBucket : Manifest::kDefaultBucketBytes);
 }
 
-absl::StatusOr<int64_t> BenchHeadDim(const std::string& model) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig config, model::FindPreset(model));
-  return config.head_dim;
-}
-
 }  // namespace syncopate::bench

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,7 +10,5 @@ namespace syncopate::bench {
 
 // The manifest of a preset's weights (model/presets.h) in bf16. NOT_FOUND reason UNKNOWN_MODEL listing the names.
 absl::StatusOr<Manifest> BenchManifest(const std::string& model);
-// Elements of one attention head.
-absl::StatusOr<int64_t> BenchHeadDim(const std::string& model);
 
 }  // namespace syncopate::bench

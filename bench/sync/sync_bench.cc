@@ -35,17 +35,15 @@ constexpr absl::Duration kWhileJoining = absl::Milliseconds(300);  // between pu
 struct PlannedCase {
   Manifest manifest;
   synchronizer::SyncPlan plan;
-  int64_t head_dim = 0;
 };
 
 absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   SYNCOPATE_RETURN_IF_ERROR(sync_case.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, BenchManifest(sync_case.model));
-  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t head_dim, BenchHeadDim(sync_case.model));
   SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(manifest, SourceLayoutOf(sync_case)));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case, head_dim)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(manifest, source, receiver));
-  return PlannedCase{std::move(manifest), std::move(plan), head_dim};
+  return PlannedCase{std::move(manifest), std::move(plan)};
 }
 
 // One case from the first process to the last.
@@ -238,8 +236,7 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
   result.weight_bytes = planned.manifest.weight_bytes();
   result.messages = static_cast<int64_t>(planned.plan.copies().size());
   const absl::Time deadline = Clock::Real()->Now() + sync_case.limit;
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto cast, BenchCast::Start({sync_case, planned.head_dim, options.binary_dir, work_dir.path(), deadline}));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto cast, BenchCast::Start({sync_case, options.binary_dir, work_dir.path(), deadline}));
   result.machine = cast->machine();
   std::map<std::string, Ceiling> ceilings;  // by transport
   if (sync_case.ceiling) {

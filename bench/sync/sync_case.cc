@@ -78,9 +78,9 @@ std::string SourceLayoutOf(const SyncCase& sync_case) {
   return absl::StrCat(words[0], ":", sync_case.sources, words.size() > 1 ? ":" : "", words.size() > 1 ? words[1] : "");
 }
 
-std::string ReceiverLayoutOf(const SyncCase& sync_case, int64_t head_dim) {
+std::string ReceiverLayoutOf(const SyncCase& sync_case) {
   if (sync_case.tensor_parallel == 1) return "whole:1";
-  return absl::StrCat("tp:", sync_case.tensor_parallel, ":head", head_dim);
+  return absl::StrCat("tp:", sync_case.tensor_parallel);
 }
 
 }  // namespace syncopate::bench

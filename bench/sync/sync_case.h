@@ -50,8 +50,8 @@ struct SyncCase {
 // in turn. With none, all are 0.
 std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices);
 
-// The layout descriptors (synchronizer/plan/layout_text.h) of the two sides; `head_dim` is the model's.
+// The layout descriptors (synchronizer/plan/layout_text.h) of the two sides.
 std::string SourceLayoutOf(const SyncCase& sync_case);
-std::string ReceiverLayoutOf(const SyncCase& sync_case, int64_t head_dim);
+std::string ReceiverLayoutOf(const SyncCase& sync_case);
 
 }  // namespace syncopate::bench

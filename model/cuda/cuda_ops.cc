@@ -93,9 +93,9 @@ class OpsByKernels final : public Ops {
 
   // cuDNN, or libtorch's FlashAttention-2 for sequences of varying length: both take strided views of one projection.
   // cuDNN's statistics are one tensor, FlashAttention's three; backward goes by that.
-  Attended Attend(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                  const PackedSequences& sequences) const override {
-    if (!FitsFlash(qkv, heads, kv_heads)) return AtenOps().Attend(qkv, heads, kv_heads, sequences);
+  Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
+    const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
+    if (!FitsFlash(qkv, shape)) return AtenOps().Attend(qkv, shape, sequences);
     // Its backward adds up gradients in no fixed order, FlashAttention's can do without.
     if (!at::globalContext().deterministicAlgorithms()) {
       std::optional<Attended> attended = AttendByCudnn(qkv, heads, kv_heads, sequences);
@@ -109,11 +109,10 @@ class OpsByKernels final : public Ops {
     return {y.reshape({qkv.size(0), h.q.size(1) * h.q.size(2)}), {log_sum_exp, seed, unused}};
   }
 
-  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
-                            int64_t kv_heads, const PackedSequences& sequences) const override {
-    if (!FitsFlash(qkv, heads, kv_heads)) {
-      return AtenOps().AttendBackward(dy, qkv, forward, heads, kv_heads, sequences);
-    }
+  at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
+                            const AttentionShape& shape, const PackedSequences& sequences) const override {
+    const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
+    if (!FitsFlash(qkv, shape)) return AtenOps().AttendBackward(dy, qkv, forward, shape, sequences);
     if (forward.stats.size() == 1) return AttendBackwardByCudnn(dy, qkv, forward, heads, kv_heads, sequences);
     const Heads h = Split(qkv, heads, kv_heads);
     auto [dq, dk, dv] = at::_flash_attention_backward(dy.view(h.q.sizes()), h.q, h.k, h.v, forward.y.view(h.q.sizes()),
@@ -286,8 +285,10 @@ class OpsByKernels final : public Ops {
       return scratch.mutable_data_ptr();
     };
   }
-  static bool FitsFlash(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
-    return qkv.scalar_type() == at::kBFloat16 && (qkv.size(1) / (heads + 2 * kv_heads)) % 8 == 0;
+  // Not those with a window, which only a model on the CPU has.
+  static bool FitsFlash(const at::Tensor& qkv, const AttentionShape& shape) {
+    const int64_t head_dim = qkv.size(1) / (shape.heads + 2 * shape.kv_heads);
+    return qkv.scalar_type() == at::kBFloat16 && head_dim % 8 == 0 && shape.window == 0;
   }
   static Heads Split(const at::Tensor& qkv, int64_t heads, int64_t kv_heads) {
     at::Tensor all = qkv.unflatten(1, {heads + 2 * kv_heads, qkv.size(1) / (heads + 2 * kv_heads)});

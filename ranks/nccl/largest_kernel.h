@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ranks/collective.h"
+#include "ranks/element.h"
 
 // A header of its own, as nvcc reads neither NCCL's nor absl's.
 namespace syncopate {

@@ -68,13 +68,13 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                                                                          const Options& options) {
   const RunnerOptions& runner = options.runner;
   if (runner.max_sequences > kMostSequences) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                  absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ", kMostSequences,
                               ", the most that one GPU decodes at once"));
   }
   if (runner.deterministic && options.ranks != nullptr && options.ranks->world() > 2) {
     return Error(
-        absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+        absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
         absl::StrCat("rollout.deterministic: over ", options.ranks->world(),
                      " ranks the bits of sums depend on the batch; rollout.tensor_parallel may be 1 or 2 with it"));
   }

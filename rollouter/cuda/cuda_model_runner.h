@@ -31,7 +31,7 @@ class CudaModelRunner final : public ModelRunner {
     DeviceRanks* ranks = nullptr;
     std::function<absl::StatusOr<int64_t>(int64_t)> agree_on_least = nullptr;
   };
-  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTION, also for determinism over more than two
+  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTIONS, also for determinism over more than two
   // ranks, whose sums NCCL makes in an order that depends on the batch; RESOURCE_EXHAUSTED reason
   // OUT_OF_GPU_MEMORY if not one sequence has room; else as GraphDecoder::Create.
   static absl::StatusOr<std::unique_ptr<CudaModelRunner>> Create(const model::ModelConfig& config,

@@ -49,7 +49,8 @@ void HostAttention::AttendRow(int64_t layer, const KvBatch::Row& row, const floa
   const model::HostSequence sequence = {.length = row.position + 1,
                                         .heads = config_.num_attention_heads,
                                         .kv_heads = config_.num_key_value_heads,
-                                        .head_dim = config_.head_dim};
+                                        .head_dim = config_.head_dim,
+                                        .window = config_.window(layer)};
   blocks_.clear();
   for (int64_t begin = 0; begin < sequence.length; begin += kBlockTokens) {
     blocks_.push_back(store_.Keys(layer, batch_.tables[row.table][begin / kBlockTokens]));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "model/decoder_spec.h"
 #include "synchronizer/plan/tensor_parallel.h"
 
 namespace syncopate::rollouter {
@@ -15,22 +16,40 @@ namespace {
 
 constexpr int32_t kSizes[] = {1, 2, 4, 8};
 
-bool Divides(const model::ModelConfig& config, int32_t ranks) {
-  const int64_t kv_heads = config.num_key_value_heads;
-  return config.num_attention_heads % ranks == 0 && config.intermediate_size % ranks == 0 &&
-         (kv_heads % ranks == 0 || ranks % kv_heads == 0);
+// As synchronizer/plan/tensor_parallel.h cuts: heads are whole, and those of outputs that are fewer than the ranks are repeated.
+bool Divides(const model::ModuleSpec& module, int32_t ranks) {
+  switch (module.role) {
+    case model::ModuleRole::kColumn: {
+      const int64_t heads = module.shape[0] / std::max<int64_t>(module.head, 1);
+      return heads % ranks == 0 || (module.head > 0 && ranks % heads == 0);
+    }
+    case model::ModuleRole::kRow:
+      return module.shape[1] % (std::max<int64_t>(module.head, 1) * ranks) == 0;
+    case model::ModuleRole::kReplicated:
+    case model::ModuleRole::kVocabulary:  // not cut
+      break;
+  }
+  return true;
 }
 
-synchronizer::TensorParallelOptions PlanOptions(const model::ModelConfig& config, int32_t ranks) {
-  return {.ranks = ranks, .fused = true, .whole_vocabulary = true, .head_dim = config.head_dim};
+bool Divides(const model::DecoderSpec& spec, int32_t ranks) {
+  return std::all_of(spec.layers.begin(), spec.layers.end(), [ranks](const model::LayerSpec& layer) {
+    return std::all_of(layer.modules.begin(), layer.modules.end(),
+                       [ranks](const model::ModuleSpec& module) { return Divides(module, ranks); });
+  });
+}
+
+synchronizer::TensorParallelOptions PlanOptions(int32_t ranks) {
+  return {.ranks = ranks, .fused = true, .whole_vocabulary = true};
 }
 
 }  // namespace
 
 absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks) {
+  const model::DecoderSpec spec = model::MakeDecoderSpec(config);
   std::vector<int32_t> sizes;
   for (int32_t size : kSizes) {
-    if (Divides(config, size)) sizes.push_back(size);
+    if (Divides(spec, size)) sizes.push_back(size);
   }
   if (std::find(sizes.begin(), sizes.end(), ranks) != sizes.end()) return absl::OkStatus();
   return Error(
@@ -40,14 +59,12 @@ absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks
                    config.intermediate_size, "; for this model it may be ", absl::StrJoin(sizes, ", ")));
 }
 
-std::string TensorParallelLayout(const model::ModelConfig& config, int32_t ranks) {
-  return ranks == 1 ? "" : absl::StrCat("tp:", ranks, ":head", config.head_dim, ":fused:vocab");
-}
+std::string TensorParallelLayout(int32_t ranks) { return ranks == 1 ? "" : absl::StrCat("tp:", ranks, ":fused:vocab"); }
 
 absl::StatusOr<RankSlice> MakeRankSlice(const model::ModelConfig& config, const Manifest& whole, int32_t ranks) {
   SYNCOPATE_RETURN_IF_ERROR(CheckTensorParallel(config, ranks));
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::TensorParallelLayout made,
-                             synchronizer::MakeTensorParallel(whole, PlanOptions(config, ranks)));
+                             synchronizer::MakeTensorParallel(whole, PlanOptions(ranks)));
   std::vector<TensorSpec> specs;
   for (const synchronizer::LocalTensor& tensor : made.tensors) specs.push_back(tensor.spec);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), whole.bucket_bytes()));

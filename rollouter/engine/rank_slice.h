@@ -21,7 +21,7 @@ namespace syncopate::rollouter {
 absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks);
 
 // What the plan of a weight sync calls these slices (synchronizer/plan/layout_text.h); "" for one rank.
-std::string TensorParallelLayout(const model::ModelConfig& config, int32_t ranks);
+std::string TensorParallelLayout(int32_t ranks);
 
 // What each rank has: the same shapes on all of them.
 struct RankSlice {

@@ -25,7 +25,7 @@ absl::Status Scheduler::Options::Validate() const {
       max_context > 0 && max_passed_over > 0) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("Scheduler: blocks ", blocks, ", max_sequences ", max_sequences, ", max_prefill_tokens ",
                             max_prefill_tokens, ", max_context ", max_context, " and max_passed_over ", max_passed_over,
                             " must be positive, host_blocks ", host_blocks, " and max_kept_blocks ", max_kept_blocks,

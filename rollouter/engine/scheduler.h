@@ -51,7 +51,7 @@ class Scheduler {
     int64_t max_passed_over = 64;
     Preemption preemption = Preemption::kRecompute;
     bool follow_usage = true;  // limit how many run by the share of blocks in use; false: start whatever has room
-    // INVALID_ARGUMENT reason BAD_OPTION.
+    // INVALID_ARGUMENT reason BAD_OPTIONS.
     absl::Status Validate() const;
   };
 

@@ -60,7 +60,7 @@ absl::StatusOr<RewardPlan> RewardPlan::Create(const std::string& formula, const 
 
 absl::Status ScoringRules::Validate() const {
   if (timeout > absl::ZeroDuration() && attempts > 0 && pause >= absl::ZeroDuration()) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                "ScoringRules: timeout and attempts must be positive, and pause not negative");
 }
 

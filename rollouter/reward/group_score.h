@@ -38,7 +38,7 @@ struct ScoringRules {
   absl::Duration pause = absl::Milliseconds(200);  // between them
   bool undecided_fails = false;                    // else it counts as the reward said
   std::string judge = {};                          // Python reward that decides; "": nobody
-  // INVALID_ARGUMENT (reason BAD_OPTION).
+  // INVALID_ARGUMENT (reason BAD_OPTIONS).
   absl::Status Validate() const;
 };
 

@@ -31,7 +31,7 @@ absl::Status HttpScorer::Options::Validate() const {
   const bool good =
       !url.empty() && batch > 0 && connections > 0 && probe_every > absl::ZeroDuration() && max_response_bytes > 0;
   return good ? absl::OkStatus()
-              : Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+              : Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                       "HttpScorer: url must be given, and batch, connections, probe_every and max_response_bytes be "
                       "positive");
 }

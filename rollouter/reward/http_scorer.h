@@ -31,7 +31,7 @@ class HttpScorer final : public RemoteScorer {
     int64_t connections = 8;  // requests under way
     absl::Duration probe_every = absl::Seconds(1);
     int64_t max_response_bytes = 16 << 20;
-    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION)
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
   };
 
   // UNAVAILABLE (reason NO_CURL) if libcurl cannot start.

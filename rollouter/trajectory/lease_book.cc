@@ -10,7 +10,7 @@ namespace syncopate::rollouter {
 
 absl::Status LeaseBook::Options::Validate() const {
   if (max_groups > 0 && samples_per_group > 0) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("LeaseBook: max_groups is ", max_groups, " and samples_per_group ", samples_per_group,
                             "; both must be positive"));
 }

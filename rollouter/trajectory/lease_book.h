@@ -24,7 +24,7 @@ class LeaseBook {
   struct Options {
     int64_t max_groups = 16;         // training groups to work on at once
     int32_t samples_per_group = 16;  // of a training group
-    absl::Status Validate() const;   // INVALID_ARGUMENT (reason BAD_OPTION) unless both are positive
+    absl::Status Validate() const;   // INVALID_ARGUMENT (reason BAD_OPTIONS) unless both are positive
   };
 
   explicit LeaseBook(const Options& options) : options_(options) {}

@@ -60,7 +60,7 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
 }
 
 std::string RolloutLayoutOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return rollouter::TensorParallelLayout(shape, static_cast<int32_t>(config.rollout().tensor_parallel()));
+  return rollouter::TensorParallelLayout(static_cast<int32_t>(config.rollout().tensor_parallel()));
 }
 
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {

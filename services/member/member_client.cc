@@ -11,7 +11,7 @@ namespace syncopate::member {
 absl::Status MemberClient::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckTarget(synchronizer_address));
   auto bad = [](const std::string& message) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "MemberClient: " + message);
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "MemberClient: " + message);
   };
   if (hello.manifest == nullptr && hello.member.role != "rollouter") return bad("hello.manifest is missing");
   if (hello.member.role.empty() || hello.member.incarnation.empty()) return bad("hello.member is incomplete");

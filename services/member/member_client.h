@@ -69,7 +69,7 @@ class MemberClient {
     // Not welcomed by anybody for this long: the client ends as if refused, reason SYNCHRONIZER_LOST.
     absl::Duration lost_after = absl::InfiniteDuration();
 
-    // INVALID_ARGUMENT reason BAD_OPTION, or BAD_ADDRESS.
+    // INVALID_ARGUMENT reason BAD_OPTIONS, or BAD_ADDRESS.
     absl::Status Validate() const;
   };
 

@@ -38,7 +38,7 @@ absl::Status WorkClient::Options::Validate() const {
       max_send_bytes > kEnvelopeBytes) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                "WorkClient: backoff and heartbeat must be positive, and max_send_bytes hold at least a small group");
 }
 

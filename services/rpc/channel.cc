@@ -17,7 +17,7 @@ namespace syncopate::rpc {
 absl::Status ChannelOptions::Validate() const {
   auto positive = [](bool good, const char* name) {
     return good ? absl::OkStatus()
-                : Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+                : Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                         absl::StrFormat("ChannelOptions.%s must be positive and fit in 31 bits", name));
   };
   constexpr int64_t kMaxInt = std::numeric_limits<int>::max();

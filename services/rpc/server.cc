@@ -24,7 +24,7 @@ namespace {
 
 absl::Status CheckPositive(bool good, const char* name) {
   if (good) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("Server::Options.", name, " must be positive and fit in 31 bits"));
 }
 

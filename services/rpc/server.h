@@ -62,7 +62,7 @@ class Server {
   };
 
   // Listens and serves; `services` are borrowed and must outlive the server.
-  // INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTION), ALREADY_EXISTS (reason ADDRESS_IN_USE) naming
+  // INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTIONS), ALREADY_EXISTS (reason ADDRESS_IN_USE) naming
   // the address, PERMISSION_DENIED for a port that this user may not bind.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
                                                        const std::vector<grpc::Service*>& services);

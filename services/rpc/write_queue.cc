@@ -9,7 +9,7 @@ absl::Status StreamOptions::Validate() const {
       silent_after > absl::ZeroDuration()) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", "StreamOptions: every bound must be positive");
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "StreamOptions: every bound must be positive");
 }
 
 }  // namespace syncopate::rpc

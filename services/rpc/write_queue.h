@@ -24,7 +24,7 @@ struct StreamOptions {
   // UNAVAILABLE (reason SILENT). Keepalive answers for a process, not for what works in it.
   absl::Duration silent_after = absl::InfiniteDuration();
 
-  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) on a value that is not positive
+  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) on a value that is not positive
 };
 
 // How to hand one message to gRPC. Gathered, it waits there for those that are queued behind it: gRPC sends when it has

@@ -20,6 +20,7 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
                          .max_staleness = config.staleness().max_staleness()};
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.ledger.context = shape.max_position_embeddings;
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = config::SamplingOf(config, prompts);

@@ -51,6 +51,11 @@ v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
     added->set_value(part.value);
   }
   message.set_generate_seconds(trajectory.generate_seconds);
+  for (const TokenRange& range : trajectory.given) {
+    v1::TokenRange* added = message.add_given();
+    added->set_begin(range.begin);
+    added->set_end(range.end);
+  }
   return message;
 }
 
@@ -72,6 +77,7 @@ absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
     trajectory.reward_parts.push_back({part.name(), part.value()});
   }
   trajectory.generate_seconds = message.generate_seconds();
+  for (const v1::TokenRange& range : message.given()) trajectory.given.push_back({range.begin(), range.end()});
   return trajectory;
 }
 
@@ -265,6 +271,10 @@ v1::Manifest ToProto(const Manifest& manifest) {
     tensor->set_name(spec.name);
     tensor->set_dtype(spec.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16);
     tensor->mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
+    tensor->set_unit(spec.unit);
+    tensor->set_split(static_cast<v1::TensorSpec::Split>(spec.split));
+    tensor->set_head(spec.head);
+    tensor->set_joint(spec.joint);
   }
   message.set_bucket_bytes(manifest.bucket_bytes());
   message.set_fingerprint(manifest.fingerprint());
@@ -278,9 +288,17 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
     if (tensor.dtype() != v1::DTYPE_FLOAT32 && tensor.dtype() != v1::DTYPE_BFLOAT16) {
       return BadMessage(absl::StrCat("tensor ", tensor.name(), " has no dtype that travels"));
     }
-    specs.push_back({tensor.name(),
-                     tensor.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16,
-                     {tensor.shape().begin(), tensor.shape().end()}});
+    if (!v1::TensorSpec::Split_IsValid(tensor.split())) {
+      return BadMessage(
+          absl::StrCat("tensor ", tensor.name(), " is shared out in a way that this build does not know"));
+    }
+    specs.push_back({.name = tensor.name(),
+                     .dtype = tensor.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16,
+                     .shape = {tensor.shape().begin(), tensor.shape().end()},
+                     .unit = tensor.unit(),
+                     .split = static_cast<Split>(tensor.split()),
+                     .head = tensor.head(),
+                     .joint = tensor.joint()});
   }
   // All checks of a manifest are made again, as its numbers become offsets into memory.
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));

@@ -74,6 +74,7 @@ v1::ModelShape ToProto(const model::ModelConfig& shape) {
   message.set_mlp_bias(shape.mlp_bias);
   message.set_learned_positions(shape.learned_positions);
   message.set_tie_word_embeddings(shape.tie_word_embeddings);
+  message.mutable_layer_windows()->Assign(shape.layer_windows.begin(), shape.layer_windows.end());
   return message;
 }
 
@@ -98,6 +99,7 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.mlp_bias = message.mlp_bias();
   shape.learned_positions = message.learned_positions();
   shape.tie_word_embeddings = message.tie_word_embeddings();
+  shape.layer_windows.assign(message.layer_windows().begin(), message.layer_windows().end());
   // Sizes are multiplied and allocated from here on.
   SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
   return shape;

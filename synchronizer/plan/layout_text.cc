@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -21,7 +20,7 @@ constexpr int32_t kMaxRanks = 4096;
 absl::Status Refuse(const std::string& text, const std::string& problem) {
   return BadLayout(absl::StrFormat(
       "layout \"%s\": %s; give whole, buckets:T, flat:T, layers:T, fsdp2:T or replicated:T (with :fp32 or :bf16), or "
-      "tp:P with :headN, :fused and :vocab",
+      "tp:P with :fused and :vocab",
       text, problem));
 }
 
@@ -49,16 +48,6 @@ class Words {
     return std::nullopt;
   }
 
-  absl::StatusOr<int64_t> OptionalHead() {
-    if (done() || !absl::StartsWith(words_[next_], "head")) return 0;
-    int64_t elements = 0;
-    if (!absl::SimpleAtoi(words_[next_].substr(4), &elements) || elements < 1) {
-      return Refuse(text_, absl::StrFormat("\"%s\" is no size of a head", words_[next_]));
-    }
-    ++next_;
-    return elements;
-  }
-
   bool Accept(const std::string& word) {
     if (done() || words_[next_] != word) return false;
     ++next_;
@@ -79,7 +68,6 @@ class Words {
 absl::StatusOr<Layout> BuildTensorParallel(const Manifest& manifest, Words words) {
   TensorParallelOptions options;
   SYNCOPATE_ASSIGN_OR_RETURN(options.ranks, words.Ranks());
-  SYNCOPATE_ASSIGN_OR_RETURN(options.head_dim, words.OptionalHead());
   options.fused = words.Accept("fused");
   options.whole_vocabulary = words.Accept("vocab");
   SYNCOPATE_RETURN_IF_ERROR(words.End());

@@ -12,11 +12,11 @@ namespace syncopate::synchronizer {
 //   whole[:R]              R ranks (1) that hold everything in the manifest's order
 //   buckets:T              the manifest's arena cut into T parts at bucket boundaries
 //   flat:T[:fp32|bf16]     the model as one flat parameter in T equal parts
-//   layers:T[:fp32|bf16]   a flat parameter a transformer layer, each in T equal parts
+//   layers:T[:fp32|bf16]   a flat parameter for each unit (base/manifest.h), each in T equal parts
 //   fsdp2:T[:fp32|bf16]    every tensor cut by rows into T parts
 //   replicated:T[:fp32|bf16]
-//   tp:P[:headN][:fused][:vocab]   tensor parallelism over P ranks (1, 2, 4, 8), heads of N elements, with :vocab the
-//                          whole vocabulary on each; see tensor_parallel.h
+//   tp:P[:fused][:vocab]   tensor parallelism over P ranks (1, 2, 4, 8), with :vocab the whole vocabulary on each; see
+//                          tensor_parallel.h
 // Without a dtype shards have the manifest's. INVALID_ARGUMENT reason BAD_LAYOUT for anything else, and where the model
 // cannot be laid out so.
 absl::StatusOr<Layout> BuildLayout(const Manifest& manifest, const std::string& descriptor);

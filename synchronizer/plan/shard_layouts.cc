@@ -1,8 +1,6 @@
 #include "synchronizer/plan/shard_layouts.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,15 +55,6 @@ absl::StatusOr<Layout> FlatGroups(const Manifest& manifest, int32_t ranks, std::
   return Layout::Create(manifest, ranks, std::move(pieces), dtype, base);
 }
 
-// "model.layers.7.mlp.up_proj.weight" -> "model.layers.7."; "" for a tensor of no layer.
-std::string LayerOf(const std::string& name) {
-  static constexpr char kLayers[] = "layers.";
-  size_t at = name.find(kLayers);
-  if (at == std::string::npos) return "";
-  size_t end = name.find('.', at + sizeof(kLayers) - 1);
-  return end == std::string::npos ? "" : name.substr(0, end + 1);
-}
-
 }  // namespace
 
 absl::StatusOr<Layout> FlatLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype) {
@@ -76,11 +65,11 @@ absl::StatusOr<Layout> FlatLayout(const Manifest& manifest, int32_t ranks, std::
 
 absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype) {
   std::vector<Group> groups;
-  std::map<std::string, size_t> by_layer;
+  int32_t unit = -1;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    auto [known, fresh] = by_layer.emplace(LayerOf(manifest.tensors()[i].name), groups.size());
-    if (fresh) groups.emplace_back();
-    groups[known->second].push_back(static_cast<int32_t>(i));
+    if (manifest.tensors()[i].unit != unit) groups.emplace_back();  // they ascend
+    unit = manifest.tensors()[i].unit;
+    groups.back().push_back(static_cast<int32_t>(i));
   }
   return FlatGroups(manifest, ranks, dtype, groups);
 }

@@ -12,9 +12,10 @@
 // The files that scripts/golden_models.py has written.
 namespace syncopate::testing {
 
-inline constexpr const char* kGoldenCases[] = {"llama3-tied", "llama-biases",       "llama-plain",   "llama-linear",
-                                               "qwen2-tied",  "qwen2-full",         "qwen3-tied",    "qwen3-yarn",
-                                               "mistral",     "qwen3-yarn-factors", "mistral-window"};
+inline constexpr const char* kGoldenCases[] = {
+    "llama3-tied",    "llama-biases",   "llama-plain",      "llama-linear", "qwen2-tied",
+    "qwen2-full",     "qwen3-tied",     "qwen3-yarn",       "mistral",      "qwen3-yarn-factors",
+    "mistral-window", "mistral-slides", "qwen3-layer-types"};
 
 inline std::string GoldenPath(const std::string& name) {
   return JoinPath(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/golden/models"), name);

@@ -43,9 +43,9 @@ std::vector<at::Tensor> RunAllOps(const model::Ops& ops, const OpCase& one, at::
   at::Tensor positions = draws.Below(16, rows);
   ops.Rotate(qkv, rotated, angle.cos(), angle.sin(), positions, false);
   keep({qkv});
-  model::Ops::Attended attended = ops.Attend(qkv, one.heads, one.kv_heads, sequences);
+  model::Ops::Attended attended = ops.Attend(qkv, {one.heads, one.kv_heads}, sequences);
   at::Tensor dattended = draws.Normal({rows, one.heads * one.head_dim});
-  at::Tensor dqkv = ops.AttendBackward(dattended, qkv, attended, one.heads, one.kv_heads, sequences);
+  at::Tensor dqkv = ops.AttendBackward(dattended, qkv, attended, {one.heads, one.kv_heads}, sequences);
   keep({attended.y, dqkv});
   ops.Rotate(dqkv, rotated, angle.cos(), angle.sin(), positions, true);
   keep({dqkv});

@@ -16,6 +16,7 @@
 #include "synchronizer/transport/weight_receiver.h"
 #include "synchronizer/transport/weight_source.h"
 #include "tests/support/notification.h"
+#include "tests/support/qwen_tensors.h"
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/transport_harness.h"
 
@@ -25,20 +26,21 @@ namespace syncopate::synchronizer {
 // queries, named as Hugging Face names it.
 inline Manifest TinyTransformer(DType dtype) {
   const std::string layer = "model.layers.0.";
-  auto manifest = Manifest::Create({{"model.embed_tokens.weight", dtype, {66, 32}},
-                                    {layer + "input_layernorm.weight", dtype, {32}},
-                                    {layer + "self_attn.q_proj.weight", dtype, {32, 32}},
-                                    {layer + "self_attn.k_proj.weight", dtype, {16, 32}},
-                                    {layer + "self_attn.v_proj.weight", dtype, {16, 32}},
-                                    {layer + "self_attn.o_proj.weight", dtype, {32, 32}},
-                                    {layer + "self_attn.q_norm.weight", dtype, {8}},
-                                    {layer + "self_attn.k_norm.weight", dtype, {8}},
-                                    {layer + "post_attention_layernorm.weight", dtype, {32}},
-                                    {layer + "mlp.gate_proj.weight", dtype, {48, 32}},
-                                    {layer + "mlp.up_proj.weight", dtype, {48, 32}},
-                                    {layer + "mlp.down_proj.weight", dtype, {32, 48}},
-                                    {"model.norm.weight", dtype, {32}},
-                                    {"lm_head.weight", dtype, {66, 32}}},
+  auto manifest = Manifest::Create(testing::AsQwen({{"model.embed_tokens.weight", dtype, {66, 32}},
+                                                    {layer + "input_layernorm.weight", dtype, {32}},
+                                                    {layer + "self_attn.q_proj.weight", dtype, {32, 32}},
+                                                    {layer + "self_attn.k_proj.weight", dtype, {16, 32}},
+                                                    {layer + "self_attn.v_proj.weight", dtype, {16, 32}},
+                                                    {layer + "self_attn.o_proj.weight", dtype, {32, 32}},
+                                                    {layer + "self_attn.q_norm.weight", dtype, {8}},
+                                                    {layer + "self_attn.k_norm.weight", dtype, {8}},
+                                                    {layer + "post_attention_layernorm.weight", dtype, {32}},
+                                                    {layer + "mlp.gate_proj.weight", dtype, {48, 32}},
+                                                    {layer + "mlp.up_proj.weight", dtype, {48, 32}},
+                                                    {layer + "mlp.down_proj.weight", dtype, {32, 48}},
+                                                    {"model.norm.weight", dtype, {32}},
+                                                    {"lm_head.weight", dtype, {66, 32}}},
+                                                   /*head=*/8),
                                    1024);
   SYNCOPATE_CHECK(manifest.ok());
   return *std::move(manifest);

@@ -34,9 +34,9 @@ TEST_P(TransportShapesTest, BringsEveryBitInEveryShapeThreeTimesInARow) {
            {"flat:2:fp32", 2, "whole:1", 1, 1},
            {"flat:2:fp32", 2, "whole:1", 1, 2, DType::kFloat32},
            {"layers:3:bf16", 3, "whole:1", 1, 2},
-           {"fsdp2:2:fp32", 2, "tp:2:head8", 2, 2},
-           {"replicated:2:bf16", 2, "tp:2:head8:fused", 2, 1},
-           {"fsdp2:1:fp32", 1, "tp:4:head8", 4, 2},
+           {"fsdp2:2:fp32", 2, "tp:2", 2, 2},
+           {"replicated:2:bf16", 2, "tp:2:fused", 2, 1},
+           {"fsdp2:1:fp32", 1, "tp:4", 4, 2},
        }) {
     SCOPED_TRACE(absl::StrCat(shape.source_layout, " to ", shape.replicas, " x ", shape.destination_layout));
     std::unique_ptr<TransportHarness> harness = GetParam()();
@@ -55,9 +55,9 @@ TEST_P(TransportShapesTest, BringsEveryBitInEveryShapeThreeTimesInARow) {
 }
 
 TEST_P(TransportShapesTest, ALateJoinerOfManyRanksAndAReplicaThatRefusesDisturbNobody) {
-  ShapeRig rig(harness_.get(), {"flat:2:fp32", 2, "tp:2:head8", 2, 1});
-  const int late = rig.AddReplica("tp:2:head8");
-  const int misfit = rig.AddReplica("tp:2:head8:fused");
+  ShapeRig rig(harness_.get(), {"flat:2:fp32", 2, "tp:2", 2, 1});
+  const int late = rig.AddReplica("tp:2");
+  const int misfit = rig.AddReplica("tp:2:fused");
   if (!rig.complete()) GTEST_SKIP() << "this harness has too few places";
   rig.Stage(1);
   std::map<int, absl::Status> statuses = rig.Sync({0, misfit});

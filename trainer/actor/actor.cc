@@ -207,8 +207,7 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
     for (const FlatShards::Piece& piece : shards_.PiecesOf(first, manifest_.tensors()[i].NumElements())) {
       for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
-        model::InitialiseElements(config, manifest_, seed, i, piece.whole_begin - first + begin, count,
-                                  buffer.data_ptr<float>());
+        model::InitialiseElements(config, seed, i, piece.whole_begin - first + begin, count, buffer.data_ptr<float>());
         parameters_.narrow(0, piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count));
       }
     }

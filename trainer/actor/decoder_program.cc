@@ -117,8 +117,12 @@ void DecoderProgram::NormHeadsBackward(const LayerWeights& layer, const LayerTap
   back(config_.query_size(), config_.num_key_value_heads, layer.k_norm, tape.k_raw, tape.k_rstd, gradients.k_norm);
 }
 
+Ops::AttentionShape DecoderProgram::AttentionOf(size_t index) const {
+  return {config_.num_attention_heads, config_.num_key_value_heads, config_.window(static_cast<int64_t>(index))};
+}
+
 // `delta`: what the layer's second half adds to tape.middle.
-DecoderProgram::LayerTape DecoderProgram::RunLayer(const LayerWeights& layer, const Stream& stream,
+DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeights& layer, const Stream& stream,
                                                    const PackedSequences& sequences, at::Tensor* delta) const {
   LayerTape tape;
   // The sum of the residual stream is made by the norm that reads it: one pass over memory instead of two.
@@ -132,7 +136,7 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(const LayerWeights& layer, co
   if (config_.qk_norm) NormHeads(layer, &tape);
   ops_.Rotate(tape.qkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/false);
-  tape.attended = ops_.Attend(tape.qkv, config_.num_attention_heads, config_.num_key_value_heads, sequences);
+  tape.attended = ops_.Attend(tape.qkv, AttentionOf(index), sequences);
   Ops::Normed middle =
       ops_.AddNorm(Product(One(layer.output), tape.attended.y), tape.input, layer.post_norm, config_.rms_norm_eps);
   tape.middle = middle.sum;
@@ -169,7 +173,7 @@ absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at
     SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(unit));
     SYNCOPATE_RETURN_IF_ERROR(weights.Expect(unit + 1));
     at::Tensor delta;
-    LayerTape ran = RunLayer(views.layers[i], stream, sequences, &delta);
+    LayerTape ran = RunLayer(i, views.layers[i], stream, sequences, &delta);
     SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
     stream = {ran.middle, delta};
     if (tape == nullptr) continue;
@@ -192,7 +196,7 @@ at::Tensor DecoderProgram::Forward(const TransformerWeights& weights, const at::
   return Forward(whole, ids, sequences, tape).value();  // no unit of them can fail
 }
 
-at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerTape& tape,
+at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer, const LayerTape& tape,
                                          const PackedSequences& sequences, const at::Tensor& d,
                                          const LayerWeights& gradients) const {
   // Selective: the backward kernels make the outputs of norms and SwiGLU again on their way, for the products that need
@@ -208,7 +212,7 @@ at::Tensor DecoderProgram::BackwardLayer(const LayerWeights& layer, const LayerT
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
   AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
   at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
-                                        config_.num_attention_heads, config_.num_key_value_heads, sequences);
+                                        AttentionOf(index), sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
@@ -240,9 +244,9 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
     if (recompute_ == Recompute::kFull) {
       at::Tensor delta;
       // Only the layer's input was kept. The same operations on the same numbers give the same bits.
-      layer = RunLayer(views.layers[i], {layer.input, {}}, sequences, &delta);
+      layer = RunLayer(i, views.layers[i], {layer.input, {}}, sequences, &delta);
     }
-    d = BackwardLayer(views.layers[i], layer, sequences, d, into.layers[i]);
+    d = BackwardLayer(i, views.layers[i], layer, sequences, d, into.layers[i]);
     SYNCOPATE_RETURN_IF_ERROR(gradients.Release(unit));
     SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
   }

@@ -73,14 +73,15 @@ class DecoderProgram {
 
   struct Stream;  // the residual stream as sum + what the next norm adds to it
 
-  LayerTape RunLayer(const model::LayerWeights& layer, const Stream& stream, const model::PackedSequences& sequences,
-                     at::Tensor* delta) const;
+  model::Ops::AttentionShape AttentionOf(size_t index) const;
+  LayerTape RunLayer(size_t index, const model::LayerWeights& layer, const Stream& stream,
+                     const model::PackedSequences& sequences, at::Tensor* delta) const;
   void NormHeads(const model::LayerWeights& layer, LayerTape* tape) const;
   void NormHeadsBackward(const model::LayerWeights& layer, const LayerTape& tape, const model::LayerWeights& gradients,
                          const at::Tensor& dqkv) const;
   void Trim(LayerTape* tape) const;
   // d: gradient of the stream that the layer writes. Returns that of the one that it reads.
-  at::Tensor BackwardLayer(const model::LayerWeights& layer, const LayerTape& tape,
+  at::Tensor BackwardLayer(size_t index, const model::LayerWeights& layer, const LayerTape& tape,
                            const model::PackedSequences& sequences, const at::Tensor& d,
                            const model::LayerWeights& gradients) const;
 

@@ -1,25 +1,13 @@
 #include "trainer/actor/flat_shards.h"
 
 #include <algorithm>
-#include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 
 namespace syncopate::trainer {
 namespace {
 
 constexpr int64_t kBlock = Manifest::kAlignment / static_cast<int64_t>(sizeof(float));
-constexpr char kLayers[] = "model.layers.";
-
-// The layer of a tensor's name, or -1.
-int64_t LayerOf(const std::string& name) {
-  int64_t layer = -1;
-  if (name.rfind(kLayers, 0) != 0) return layer;
-  const std::vector<std::string> parts = absl::StrSplit(name.substr(sizeof(kLayers) - 1), absl::MaxSplits('.', 1));
-  return absl::SimpleAtoi(parts[0], &layer) ? layer : -1;
-}
 
 }  // namespace
 
@@ -29,17 +17,13 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
   shards.rank_ = rank;
   shards.world_ = world;
   shards.units_.resize(static_cast<size_t>(config.num_hidden_layers) + 2);
-  // Tensors are in wire order: the embeddings, layer by layer, and what comes after them.
-  size_t unit = kEmbeddings;
+  // Units ascend in a manifest, and none of a decoder's is empty.
+  int32_t unit = -1;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const int64_t layer = LayerOf(manifest.tensors()[i].name);
-    // What has no layer's name comes either before all layers or after them.
-    const size_t of = layer >= 0  ? static_cast<size_t>(LayerUnit(layer))
-                      : unit == 0 ? static_cast<size_t>(kEmbeddings)
-                                  : shards.units_.size() - 1;
-    if (of == unit) continue;
-    unit = of;
-    shards.units_[unit].begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    if (manifest.tensors()[i].unit == unit) continue;
+    unit = manifest.tensors()[i].unit;
+    SYNCOPATE_CHECK(static_cast<size_t>(unit) < shards.units_.size());
+    shards.units_[static_cast<size_t>(unit)].begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
   }
   const int64_t all = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
   for (size_t u = 0; u < shards.units_.size(); ++u) {

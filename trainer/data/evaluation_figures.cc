@@ -28,7 +28,7 @@ void EvaluationTally::AddTo(const std::string& name, double value, size_t most, 
 }
 
 void EvaluationTally::Add(const Prompt& prompt, const Trajectory& answer) {
-  const int64_t length = static_cast<int64_t>(answer.tokens.size());
+  const int64_t length = WrittenTokens(answer);
   shortest_ = answers_ == 0 ? length : std::min(shortest_, length);
   longest_ = std::max(longest_, length);
   tokens_ += length;

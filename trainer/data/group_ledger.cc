@@ -40,8 +40,9 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       queue_(std::move(restored.queue)),
       failures_(options.max_failures),
       rewards_(options.max_reward_failures),
-      rules_(
-          {.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(), .epoch = version.epoch}),
+      rules_({.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(),
+              .epoch = version.epoch,
+              .context = options.context}),
       replays_(std::move(restored.replays)),
       unlogged_drops_(std::move(restored.drops)),
       supervised_(prompts, options.gate.batch_groups),
@@ -466,7 +467,7 @@ GroupLedger::Take GroupLedger::TakeSupervised() {
     gate_.BeginStep({});
   }
   for (const SharedGroup& group : take.groups) {
-    counters_.supervised_tokens += static_cast<int64_t>(group->samples.front().tokens.size());
+    counters_.supervised_tokens += WrittenTokens(group->samples.front());
   }
   return take;
 }

@@ -7,7 +7,7 @@
 namespace syncopate::trainer {
 
 absl::Status LedgerOptions::Validate() const {
-  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", text); };
   SYNCOPATE_RETURN_IF_ERROR(gate.Validate());
   if (max_groups < 0) return bad(absl::StrCat("max_groups is ", max_groups, ", but cannot be negative"));
   if (vocab_size < 0) return bad(absl::StrCat("vocab_size is ", vocab_size, ", but cannot be negative"));

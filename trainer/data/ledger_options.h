@@ -16,6 +16,7 @@ struct LedgerOptions {
   StalenessGate::Options gate;
   int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
   int32_t vocab_size = 0;  // of the model, which may be larger than that of the prompts; 0: theirs
+  int64_t context = 0;     // tokens that prompt and answer may have together; 0: not known
   int32_t samples = 16;    // of a group
   std::string reward = "dense";
   SamplingParams sampling;
@@ -27,7 +28,7 @@ struct LedgerOptions {
   int64_t max_reward_failures = 64;   // of groups, before any was judged, that end the run; 0: none do
   LeaseLimits lease_limits = {};
 
-  // INVALID_ARGUMENT (reason BAD_OPTION). Training leases take no top-k or top-p.
+  // INVALID_ARGUMENT (reason BAD_OPTIONS). Training leases take no top-k or top-p.
   absl::Status Validate() const;
 };
 

@@ -29,7 +29,7 @@ class PromptWriter {
     std::vector<int32_t> stop_token_ids = {};
     // Rewards that compare ids want the answer's, followed by the first stop token.
     bool with_answer_ids = false;
-    // Supervised steps want the response's, followed by the first stop token, and no more than so many of both.
+    // Supervised steps want the response's, followed by the first stop token, and no more than so many that are taught.
     bool with_response_ids = false;
     int64_t max_response_tokens = 0;  // 0: any
   };
@@ -40,7 +40,10 @@ class PromptWriter {
                                                                   Options options);
 
   // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
-  // NO_RESPONSE, RESPONSE_TOO_LONG, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
+  // NO_RESPONSE, RESPONSE_TOO_LONG, BAD_RESPONSE, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
+  //
+  // A response that is a list of {"role", "content"} goes on with the conversation of the prompt: what the template adds for each
+  // turn is encoded by itself. Of a turn of the assistant everything up to its end token is taught, of other turns nothing.
   absl::StatusOr<Prompt> Write(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
 
   const text::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -48,11 +51,22 @@ class PromptWriter {
 
  private:
   explicit PromptWriter(Options options) : options_(std::move(options)) {}
-  absl::StatusOr<std::vector<int32_t>> WriteChat(nlohmann::ordered_json messages,
+  struct Response {
+    std::vector<int32_t> ids;
+    std::vector<TokenRange> given;
+  };
+
+  nlohmann::ordered_json ConversationOf(const PromptRow& row) const;
+  // What the template makes of `messages`, which begin with the system prompt.
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages, bool add_generation_prompt) const;
+  absl::StatusOr<std::vector<int32_t>> WriteChat(const nlohmann::ordered_json& messages,
                                                  text::tokenizer::PieceCache* cache) const;
+  absl::StatusOr<Response> WriteTurns(nlohmann::ordered_json messages, const nlohmann::ordered_json& turns,
+                                      text::tokenizer::PieceCache* cache) const;
+  // The number of ids up to the last end token; 0: there is none.
+  size_t EndOfAnswer(const std::vector<int32_t>& ids) const;
   absl::Status CheckInModel(const char* what, const std::vector<int32_t>& ids) const;
-  absl::StatusOr<std::vector<int32_t>> WriteResponse(const nlohmann::ordered_json& response,
-                                                     text::tokenizer::PieceCache* cache) const;
+  absl::StatusOr<Response> WriteResponse(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
   absl::StatusOr<std::vector<int32_t>> WriteAnswer(const nlohmann::ordered_json& answer,
                                                    text::tokenizer::PieceCache* cache) const;
 

@@ -22,6 +22,7 @@ struct Prompt {
   Task task = {};                   // what else it is judged by; none for built-in tasks
   // What supervised steps teach, its end token included. Empty: answer_ids.
   std::vector<int32_t> response_ids = {};
+  std::vector<TokenRange> response_given = {};  // of response_ids what is read and not taught, as Trajectory::given
   Origin origin = {};
 };
 
@@ -75,6 +76,7 @@ inline TrajectoryGroup SupervisedGroup(const LeaseId& lease, Prompt prompt) {
   group.prompt_ids = std::move(prompt.prompt_ids);
   Trajectory& answer = group.samples.emplace_back();
   answer.tokens = std::move(prompt.response_ids.empty() ? prompt.answer_ids : prompt.response_ids);
+  answer.given = std::move(prompt.response_given);
   return group;
 }
 

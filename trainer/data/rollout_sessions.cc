@@ -15,7 +15,7 @@ constexpr size_t kMaxRemembered = 256;  // names come from peers
 
 absl::Status LeaseLimits::Validate() const {
   if (stall > absl::ZeroDuration() && stall <= timeout) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION",
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("a lease may stall for ", absl::FormatDuration(stall), " and last ",
                             absl::FormatDuration(timeout), "; the first must be positive and not the longer"));
 }

@@ -22,7 +22,7 @@ struct LeaseLimits {
   absl::Duration stall = absl::Seconds(30);    // without coming further
   absl::Duration timeout = absl::Minutes(10);  // at all
 
-  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION) unless 0 < stall <= timeout
+  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) unless 0 < stall <= timeout
 };
 
 // When a lease was issued, and when it last came further.

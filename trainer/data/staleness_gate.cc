@@ -9,7 +9,7 @@
 namespace syncopate::trainer {
 
 absl::Status StalenessGate::Options::Validate() const {
-  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", text); };
   if (batch_groups < 1)
     return bad(absl::StrCat("batch_groups is ", batch_groups, ", but a batch has at least 1 group"));
   if (max_staleness < 0) return bad(absl::StrCat("max_staleness is ", max_staleness, ", but cannot be negative"));

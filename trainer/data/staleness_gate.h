@@ -35,7 +35,7 @@ class StalenessGate {
     double target_staleness = 1;  // batches outstanding during a step; may be a fraction; at most max_staleness
     int64_t max_staleness = 4;    // the bound, in steps; 0 is strictly on-policy
 
-    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION)
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
   };
 
   // `options` have been validated. The gate starts between steps, at `step`.

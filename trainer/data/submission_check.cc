@@ -18,28 +18,58 @@ absl::Status Invalid(absl::string_view reason, const std::string& text) {
   return Error(absl::StatusCode::kInvalidArgument, reason, text);
 }
 
-absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, int32_t vocab_size) {
+// Before anything counts written tokens.
+absl::Status CheckGiven(const Trajectory& sample) {
+  int32_t end = 0;
+  for (const TokenRange& range : sample.given) {
+    if (range.begin < end || range.end <= range.begin) {
+      return Invalid("BAD_GIVEN", absl::StrCat("given tokens [", range.begin, ", ", range.end, ") after token ", end,
+                                               ": ranges ascend, do not overlap and are not empty"));
+    }
+    end = range.end;
+  }
+  // The last token is the policy's, so one at least is.
+  if (end < static_cast<int32_t>(sample.tokens.size())) return absl::OkStatus();
+  return Invalid("BAD_GIVEN", absl::StrCat("given tokens end at token ", end, " of ", sample.tokens.size(),
+                                           ", but the last one must be the policy's"));
+}
+
+absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, const SubmissionRules& rules) {
   // All of this is checked again here, though rollouters make it: one bad sample would make a batch's gradient NaN, or
   // an index of an embedding go astray, long after its origin is forgotten.
   if (sample.finish == FinishReason::kAborted) return Invalid("ABORTED_SAMPLE", "the sample was aborted");
   if (sample.tokens.empty()) return Invalid("EMPTY_ANSWER", "the sample has no tokens");
-  if (static_cast<int64_t>(sample.tokens.size()) > lease.sampling.max_new_tokens) {
-    return Invalid("TOO_LONG",
-                   absl::StrCat(sample.tokens.size(), " tokens, but the lease allows ", lease.sampling.max_new_tokens));
+  SYNCOPATE_RETURN_IF_ERROR(CheckGiven(sample));
+  if (WrittenTokens(sample) > lease.sampling.max_new_tokens) {
+    return Invalid("TOO_LONG", absl::StrCat(WrittenTokens(sample), " tokens, but the lease allows ",
+                                            lease.sampling.max_new_tokens));
+  }
+  const auto all = static_cast<int64_t>(lease.prompt_ids.size() + sample.tokens.size());
+  if (rules.context > 0 && all > rules.context) {
+    return Invalid("TOO_LONG", absl::StrCat("prompt and answer have ", all, " tokens, but the context of the run is ",
+                                            rules.context));
   }
   if (sample.logprobs.size() != sample.tokens.size()) {
     return Invalid("LENGTH_MISMATCH",
                    absl::StrCat(sample.tokens.size(), " tokens but ", sample.logprobs.size(), " log-probabilities"));
   }
   for (int32_t token : sample.tokens) {
-    if (token < 0 || token >= vocab_size) {
-      return Invalid("BAD_TOKEN", absl::StrCat("token ", token, " is outside the vocabulary of ", vocab_size));
+    if (token < 0 || token >= rules.vocab_size) {
+      return Invalid("BAD_TOKEN", absl::StrCat("token ", token, " is outside the vocabulary of ", rules.vocab_size));
     }
   }
   for (float logprob : sample.logprobs) {
     if (!IsPossibleLogProb(logprob)) {
       return Invalid("BAD_LOGPROB",
                      absl::StrCat("log-probability ", logprob, " is not from ", -kMaxMagnitude, " to 0"));
+    }
+  }
+  for (const TokenRange& range : sample.given) {
+    for (int32_t token = range.begin; token < range.end; ++token) {
+      const float logprob = sample.logprobs[static_cast<size_t>(token)];
+      if (logprob == 0) continue;
+      return Invalid("BAD_LOGPROB", absl::StrCat("given token ", token, " has the log-probability ", logprob,
+                                                 ", but nobody drew it: 0"));
     }
   }
   if (!IsPossibleReward(sample.reward)) {
@@ -85,10 +115,18 @@ absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first)
 absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, const SubmissionRules& rules) {
   int32_t end = 0;
   PolicyVersion last = oldest;
+  auto given = sample.given.begin();
+  // Given tokens that begin where a span has ended.
+  auto skip_given = [&] {
+    for (; given != sample.given.end() && given->begin == end; ++given) end = given->end;
+  };
   for (const VersionSpan& span : sample.spans) {
-    if (span.begin != end || span.end <= span.begin) {
-      return Invalid("BAD_SPANS", absl::StrCat("version span [", span.begin, ", ", span.end, ") does not follow token ",
-                                               end, "; spans cover all tokens in order"));
+    skip_given();
+    const bool runs_into_given = given != sample.given.end() && span.end > given->begin;
+    if (span.begin != end || span.end <= span.begin || runs_into_given) {
+      return Invalid("BAD_SPANS",
+                     absl::StrCat("version span [", span.begin, ", ", span.end, ") does not follow token ", end,
+                                  "; spans cover all tokens in order, but for those that were given"));
     }
     end = span.end;
     if (span.version.epoch != rules.epoch || !rules.known_steps.contains(span.version.step)) {
@@ -145,7 +183,7 @@ absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, c
   }
   if (group.prompt_ids != lease.prompt_ids) return Invalid("WRONG_PROMPT", "the prompt is not the one that was leased");
   for (size_t i = 0; i < group.samples.size(); ++i) {
-    absl::Status status = CheckTokens(group.samples[i], lease, rules.vocab_size);
+    absl::Status status = CheckTokens(group.samples[i], lease, rules);
     if (status.ok()) status = CheckRewardParts(group.samples[i], group.samples[0]);
     if (status.ok()) status = CheckSpans(group.samples[i], oldest, rules);
     if (!status.ok()) {

@@ -13,6 +13,7 @@ struct SubmissionRules {
   int32_t vocab_size = 0;              // tokens are in [0, vocab_size)
   int64_t epoch = 0;                   // the trainer's
   std::set<int64_t> known_steps = {};  // versions published in this epoch that tokens may still come from
+  int64_t context = 0;                 // tokens that prompt and answer may have together; 0: not known
 };
 
 // OK, or why `group` is no answer to `lease`; lease ids are not compared. `oldest` is the least version a token may
@@ -20,7 +21,7 @@ struct SubmissionRules {
 // admitted for. Pure; O(tokens).
 //   FAILED_PRECONDITION  FENCED: a token was made by a version of an older epoch.
 //   INVALID_ARGUMENT     WRONG_SAMPLE_COUNT, WRONG_PROMPT, EMPTY_ANSWER, ABORTED_SAMPLE, LENGTH_MISMATCH, TOO_LONG,
-//                        BAD_TOKEN, BAD_LOGPROB, BAD_REWARD, BAD_REWARD_PARTS, BAD_SPANS, UNKNOWN_VERSION, VERSION_BEFORE_LEASE.
+//                        BAD_TOKEN, BAD_GIVEN, BAD_LOGPROB, BAD_REWARD, BAD_REWARD_PARTS, BAD_SPANS, UNKNOWN_VERSION, VERSION_BEFORE_LEASE.
 // The message names the sample and the value.
 absl::Status CheckSubmission(const TrajectoryGroup& group, const Lease& lease, const PolicyVersion& oldest,
                              const SubmissionRules& rules);

@@ -131,9 +131,9 @@ absl::Status TaskOptions::Validate() const {
     return bad("UNKNOWN_TASK",
                absl::StrCat("no task is called '", name, "'; there are ", absl::StrJoin(TaskNames(), ", ")));
   }
-  if (length < 1 || length > 4096) return bad("BAD_OPTION", absl::StrCat("length is ", length, ", not in [1, 4096]"));
+  if (length < 1 || length > 4096) return bad("BAD_OPTIONS", absl::StrCat("length is ", length, ", not in [1, 4096]"));
   if (alphabet < 2 || alphabet > 1000000) {
-    return bad("BAD_OPTION", absl::StrCat("alphabet is ", alphabet, ", not in [2, 1000000]"));
+    return bad("BAD_OPTIONS", absl::StrCat("alphabet is ", alphabet, ", not in [2, 1000000]"));
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ struct TaskOptions {
   int64_t alphabet = 8;  // K; `add` ignores it
   uint64_t seed = 0;
 
-  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTION, UNKNOWN_TASK)
+  absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS, UNKNOWN_TASK)
 };
 
 // An endless source. INVALID_ARGUMENT as Validate().

@@ -22,7 +22,7 @@ constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 absl::Status TrainingData::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(ledger.Validate());
   SYNCOPATE_RETURN_IF_ERROR(log.Validate());
-  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTION", text); };
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", text); };
   if (evaluation_prompts < 1) return bad("an evaluation has at least 1 prompt");
   if (evaluation_samples_shown < 0) return bad("evaluation_samples_shown cannot be negative");
   if (evaluation_sampling.temperature != 0) return bad("evaluation is greedy: its temperature is 0");

@@ -17,13 +17,13 @@ constexpr double kLogRatioBound = 20.0;
 
 std::vector<double> ReferencePenalties(const Trajectory& sample, const std::vector<float>& reference,
                                        double coefficient) {
-  SYNCOPATE_CHECK(reference.size() == sample.logprobs.size());
+  SYNCOPATE_CHECK(static_cast<int64_t>(reference.size()) == WrittenTokens(sample));
   std::vector<double> penalties;
-  for (size_t t = 0; t < reference.size(); ++t) {
+  ForWrittenTokens(sample, [&](int32_t token) {
     // log(pi / ref) of a token that pi sampled: an unbiased estimate of the divergence at its place.
-    const double k1 = double{sample.logprobs[t]} - double{reference[t]};
+    const double k1 = double{sample.logprobs[static_cast<size_t>(token)]} - double{reference[penalties.size()]};
     penalties.push_back(coefficient * std::clamp(k1, -kLogRatioBound, kLogRatioBound));
-  }
+  });
   return penalties;
 }
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
     GroupOutcomes& made = outcomes.emplace_back();
     for (const Trajectory& sample : group->samples) {
       SampleOutcome& outcome = made.emplace_back();
-      const int64_t length = static_cast<int64_t>(sample.tokens.size());
+      const int64_t length = WrittenTokens(sample);
       outcome.reward = double{sample.reward} + OverlongPenalty(length, options);
       // Without tokens it weighs nothing where tokens are counted.
       outcome.tokens = IsMasked(sample, options) ? 0 : length;
@@ -110,8 +110,9 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
       const bool masked = IsMasked(sample, options);
-      const double length = static_cast<double>(sample.tokens.size());
-      figures.AddLength(static_cast<int64_t>(sample.tokens.size()));
+      const int64_t written = WrittenTokens(sample);
+      const double length = static_cast<double>(written);
+      figures.AddLength(written);
       ++figures.samples;
       figures.truncated += sample.finish == FinishReason::kLength ? 1 : 0;
       figures.masked += masked ? 1 : 0;
@@ -136,9 +137,9 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
 int64_t AgeOf(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
 
 std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step) {
-  std::vector<int64_t> ages(sample.tokens.size(), 0);
+  std::vector<int64_t> ages;
   for (const VersionSpan& span : sample.spans) {
-    for (int32_t t = span.begin; t < span.end; ++t) ages[t] = AgeOf(span.version, step);
+    ages.insert(ages.end(), static_cast<size_t>(span.end - span.begin), AgeOf(span.version, step));
   }
   return ages;
 }

@@ -14,8 +14,8 @@
 // From what rollouters submitted to what the estimators of advantages look at. Pure; no libtorch.
 namespace syncopate::loss {
 
-// What is added to the reward of an answer of `length` tokens; 0 or less. kDapo: 0 up to longest - cache, then falling
-// linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
+// What is added to the reward of an answer of which the policy wrote `length` tokens; 0 or less. kDapo: 0 up to longest - cache,
+// then falling linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
 double OverlongPenalty(int64_t length, const LossOptions& options);
 
 // The answer was cut off, and such answers are not trained on.
@@ -26,8 +26,8 @@ bool IsMasked(const Trajectory& sample, const LossOptions& options);
 absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
                                                       const AdvantageOptions& options);
 
-// One for each group. `reference`: the reference policy's log-probs of each sample's tokens, in the order of groups and
-// samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT (reason
+// One for each group. `reference`: the reference policy's log-probs of each sample's written tokens, in the order of groups
+// and samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT (reason
 // NO_REWARD_PARTS), naming group, sample and part, if a sample lacks a part that counts.
 absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const TrajectoryGroup*>& groups,
                                                       const LossOptions& options,
@@ -56,7 +56,7 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
 
 // Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
 int64_t AgeOf(const PolicyVersion& version, int64_t step);
-// Of each token of the answer.
+// Of each token that the policy wrote, in their order.
 std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step);
 
 }  // namespace syncopate::loss

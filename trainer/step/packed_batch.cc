@@ -33,22 +33,25 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device devi
     ids.insert(ids.end(), prompt.begin(), prompt.end());
     // The last token predicts nothing that is trained, so it is no input.
     ids.insert(ids.end(), answer.begin(), answer.end() - 1);
-    for (size_t i = 0; i < answer.size(); ++i) {
+    const bool is_supervised = sequence.is_supervised();
+    int64_t written = 0;
+    // What was given is read, and predicted by nobody.
+    ForWrittenTokens(trajectory, [&](int32_t place) {
       // The row before a token predicts it.
-      predicts.push_back(begin + static_cast<int64_t>(prompt.size() + i) - 1);
-      targets.push_back(answer[i]);
-      advantage.push_back(static_cast<float>(sequence.advantage.at(static_cast<int64_t>(i))));
-    }
-    if (sequence.is_supervised()) {  // nobody drew these tokens; the loss does not look at what stands here
-      behaviour.insert(behaviour.end(), answer.size(), 0.0f);
-      ages.insert(ages.end(), answer.size(), 0);
+      predicts.push_back(begin + static_cast<int64_t>(prompt.size()) + place - 1);
+      targets.push_back(answer[static_cast<size_t>(place)]);
+      advantage.push_back(static_cast<float>(sequence.advantage.at(written++)));
+      // Nobody drew the tokens of a supervised answer; the loss does not look at what stands here.
+      behaviour.push_back(is_supervised ? 0.0f : trajectory.logprobs[static_cast<size_t>(place)]);
+    });
+    if (is_supervised) {
+      ages.insert(ages.end(), static_cast<size_t>(written), 0);
     } else {
-      Append(trajectory.logprobs, &behaviour);
       Append(loss::AgesOf(trajectory, sequence.step), &ages);
     }
     if (sequence.reference != nullptr) Append(*sequence.reference, &reference);
-    answers.insert(answers.end(), answer.size(), static_cast<int64_t>(lengths.size()));
-    answer_tokens.push_back(static_cast<int64_t>(answer.size()));
+    answers.insert(answers.end(), static_cast<size_t>(written), static_cast<int64_t>(lengths.size()));
+    answer_tokens.push_back(written);
     group_tokens.push_back(static_cast<float>(sequence.group_tokens));
     lengths.push_back(sequence.input_length());
   }

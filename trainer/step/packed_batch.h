@@ -19,7 +19,7 @@ struct TrainingSequence {
   loss::SampleAdvantage advantage = {};
   double group_tokens = 0;  // trained on, of its group
   int64_t step = 0;         // the trainer's, which ages are counted to
-  // Of the answer's tokens under the reference policy; null: not known.
+  // Of the answer's written tokens under the reference policy; null: not known.
   const std::vector<float>* reference = nullptr;
 
   // An answer to learn as it is, not one that a policy has drawn: it has no log-probs.
@@ -28,8 +28,8 @@ struct TrainingSequence {
   int64_t input_length() const { return static_cast<int64_t>(prompt_ids->size() + trajectory->tokens.size()) - 1; }
 };
 
-// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on. All tensors on
-// one device.
+// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on: those that the policy
+// wrote. All tensors on one device.
 struct PackedBatch {
   model::PackedSequences sequences;  // T rows
   at::Tensor ids;                    // [T] int64

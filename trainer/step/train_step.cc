@@ -47,8 +47,8 @@ absl::Status TooManySkipped(int64_t skipped) {
                             " times in a row; lower train.learning_rate or look at the batch's rewards"));
 }
 
-// What must be the same on all ranks for their sums to mean anything: tokens, behaviour log-probs and rewards, in
-// order. Groups' names are left out, as they decide nothing.
+// What must be the same on all ranks for their sums to mean anything: tokens, which of them were
+// given, behaviour log-probs and rewards, in order. Groups' names are left out, as they decide nothing.
 uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   uint64_t digest = static_cast<uint64_t>(step);
   auto add = [&digest](const auto& values) {
@@ -59,6 +59,7 @@ uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t 
     for (const Trajectory& sample : group->samples) {
       add(sample.tokens);
       add(sample.logprobs);
+      if (!sample.given.empty()) add(sample.given);
       digest = HashCombine(digest, DigestBytes(&sample.reward, sizeof(sample.reward)));
     }
   }
@@ -145,9 +146,9 @@ absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<cons
   for (const std::vector<TrainingSequence>& group : sequences) {
     metrics.sequences += static_cast<int64_t>(group.size());
     for (const TrainingSequence& sequence : group) {
-      const size_t length = sequence.trajectory->tokens.size();
+      const int64_t length = WrittenTokens(*sequence.trajectory);
       metrics.data.tokens += static_cast<double>(length);
-      metrics.data.AddLength(static_cast<int64_t>(length));
+      metrics.data.AddLength(length);
       ++metrics.data.samples;
     }
   }
@@ -304,7 +305,7 @@ absl::StatusOr<std::vector<std::vector<float>>> TrainStep::ReferenceLogProbs(
     for (const Trajectory& sample : group->samples) {
       sequences.push_back({.prompt_ids = &group->prompt_ids, .trajectory = &sample});
       begins.push_back(total);
-      total += static_cast<int64_t>(sample.tokens.size());
+      total += WrittenTokens(sample);
     }
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const Deal deal, DealToRanks(sequences));
@@ -315,7 +316,7 @@ absl::StatusOr<std::vector<std::vector<float>>> TrainStep::ReferenceLogProbs(
     SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor logprobs, LogProbs(micro_batch, reference_->weight_units()));
     int64_t next = 0;
     for (size_t index : indices) {
-      const auto tokens = static_cast<int64_t>(sequences[index].trajectory->tokens.size());
+      const int64_t tokens = WrittenTokens(*sequences[index].trajectory);
       all.narrow(0, begins[index], tokens).copy_(logprobs.narrow(0, next, tokens));
       next += tokens;
     }
@@ -327,7 +328,7 @@ absl::StatusOr<std::vector<std::vector<float>>> TrainStep::ReferenceLogProbs(
   std::vector<std::vector<float>> ordered;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const float* const first = known.data_ptr<float>() + begins[i];
-    ordered.emplace_back(first, first + sequences[i].trajectory->tokens.size());
+    ordered.emplace_back(first, first + WrittenTokens(*sequences[i].trajectory));
   }
   return ordered;
 }

@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
                       .advantage = std::move(advantages[at]),
                       .step = step,
                       .reference = reference.empty() ? nullptr : &reference[at]});
-      tokens += static_cast<double>(sample.tokens.size());
+      tokens += static_cast<double>(WrittenTokens(sample));
     }
     for (TrainingSequence& sequence : made) sequence.group_tokens = tokens;
   }
@@ -46,7 +46,7 @@ std::vector<std::vector<TrainingSequence>> SupervisedSequences(const std::vector
     double tokens = 0;
     for (const Trajectory& sample : group->samples) {
       made.push_back({.prompt_ids = &group->prompt_ids, .trajectory = &sample, .advantage = {.value = 1.0}});
-      tokens += static_cast<double>(sample.tokens.size());
+      tokens += static_cast<double>(WrittenTokens(sample));
     }
     for (TrainingSequence& sequence : made) sequence.group_tokens = tokens;
   }
@@ -57,7 +57,7 @@ UpdateExtent MeasureExtent(const std::vector<std::vector<TrainingSequence>>& gro
   UpdateExtent extent;
   for (const std::vector<TrainingSequence>& group : groups) {
     for (const TrainingSequence& sequence : group) {
-      extent.batch.tokens += static_cast<double>(sequence.trajectory->tokens.size());
+      extent.batch.tokens += static_cast<double>(WrittenTokens(*sequence.trajectory));
       extent.batch.answers += 1;
       extent.with_signal += sequence.advantage.HasSignal() ? 1 : 0;
     }

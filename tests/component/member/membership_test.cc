@@ -328,13 +328,13 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
   MemberClient::Options options = TestMember::OptionsOf("localhost:1");
   options.hello.manifest = nullptr;  // which a rollouter may lack: it asks the trainer for its model
   options.hello.member.role = "trainer";
-  EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
+  EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
   options = TestMember::OptionsOf("localhost:1");
   options.max_backoff = absl::ZeroDuration();
-  EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
+  EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
   options = TestMember::OptionsOf("localhost:1");
   options.secret = testing::SecretOf("somebody else");
-  EXPECT_THAT(started(options), HasReason("BAD_OPTION"));
+  EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST_F(ResponderTest, SaysWhichAddressIsTakenOrForbidden) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(responder_->address()));
   EXPECT_EQ(ErrorReason(MetricsResponder::Start({.address = "0.0.0.0:0"}, {}).status()), "INSECURE_BIND");
   EXPECT_TRUE(MetricsResponder::Start({.address = "0.0.0.0:0", .insecure_bind = true}, {}).ok());
-  EXPECT_EQ(ErrorReason(MetricsResponder::Start({.max_connections = 0}, {}).status()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason(MetricsResponder::Start({.max_connections = 0}, {}).status()), "BAD_OPTIONS");
 }
 
 TEST_F(ResponderTest, StopsTwiceWithConnectionsOpen) {

@@ -156,8 +156,8 @@ TEST_F(HttpScorerTest, ACancelledGroupIsNotHeardOfAndMakesRoom) {
 }
 
 TEST(HttpScorerOptionsTest, MustBeGiven) {
-  EXPECT_EQ(ErrorReason(HttpScorer::Start({}).status()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason(HttpScorer::Start({.url = "http://x", .batch = 0}).status()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason(HttpScorer::Start({}).status()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason(HttpScorer::Start({.url = "http://x", .batch = 0}).status()), "BAD_OPTIONS");
 }
 
 }  // namespace

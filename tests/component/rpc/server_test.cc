@@ -69,9 +69,9 @@ TEST(ServerTest, RefusesAddressesThatAreNone) {
 
 TEST(ServerTest, RefusesOptionsThatAreNotPositive) {
   EchoService service;
-  EXPECT_EQ(ErrorReason(Server::Start({.max_receive_bytes = 0}, {&service}).status()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason(Server::Start({.max_concurrent_streams = 0}, {&service}).status()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason(MakeChannel("localhost:1", {.keepalive_time = absl::ZeroDuration()}).status()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason(Server::Start({.max_receive_bytes = 0}, {&service}).status()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason(Server::Start({.max_concurrent_streams = 0}, {&service}).status()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason(MakeChannel("localhost:1", {.keepalive_time = absl::ZeroDuration()}).status()), "BAD_OPTIONS");
 }
 
 TEST(ServerTest, RefusesAMessageOverItsLimitAndLivesOn) {

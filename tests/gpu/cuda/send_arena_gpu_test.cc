@@ -10,6 +10,7 @@
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/pack.h"
 #include "tests/gpu/gpu_support.h"
+#include "tests/support/qwen_tensors.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::synchronizer {
@@ -34,7 +35,7 @@ Manifest TwoLayers() {
     tensors.push_back({prefix + "input_layernorm.weight", DType::kBFloat16, {128}});
   }
   tensors.push_back({"model.norm.weight", DType::kBFloat16, {128}});
-  return *Manifest::Create(tensors, kBucketBytes);
+  return *Manifest::Create(testing::AsQwen(std::move(tensors), /*head=*/32), kBucketBytes);
 }
 
 // Random finite fp32 or bf16 numbers.
@@ -92,9 +93,8 @@ class CudaSendArenaTest : public ::testing::Test {
 TEST_F(CudaSendArenaTest, StagesEveryLayoutAsTheHostDoes) {
   SYNCOPATE_NEED_GPUS(1);
   const std::pair<std::string, std::string> layouts[] = {
-      {"whole:1", "whole"},           {"replicated:2:fp32", "whole"},   {"flat:3:fp32", "whole"},
-      {"flat:3:bf16", "tp:2:head32"}, {"layers:2:fp32", "tp:4:head32"}, {"fsdp2:2:fp32", "tp:2:head32:fused"},
-      {"fsdp2:4:bf16", "tp:2:head32"}};
+      {"whole:1", "whole"},      {"replicated:2:fp32", "whole"}, {"flat:3:fp32", "whole"}, {"flat:3:bf16", "tp:2"},
+      {"layers:2:fp32", "tp:4"}, {"fsdp2:2:fp32", "tp:2:fused"}, {"fsdp2:4:bf16", "tp:2"}};
   for (const auto& [source, destination] : layouts) {
     absl::StatusOr<Layout> from = BuildLayout(manifest_, source);
     absl::StatusOr<Layout> to = BuildLayout(manifest_, destination);

@@ -500,7 +500,7 @@ TEST(CudaRunnerTest, RefusesWhatDoesNotFitAndSaysWhatWould) {
     return Engine::Create(config, CudaBackend::Create(config, manifest, 0, CudaInstall::kInPlace).value(), options)
         .status();
   };
-  EXPECT_THAT(create({.max_sequences = 1025}), HasReason("BAD_OPTION"));
+  EXPECT_THAT(create({.max_sequences = 1025}), HasReason("BAD_OPTIONS"));
   EXPECT_THAT(create({.max_sequences = 8, .kv_blocks = int64_t{1} << 30}), HasReason("OUT_OF_GPU_MEMORY"));
 }
 

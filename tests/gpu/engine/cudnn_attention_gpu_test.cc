@@ -63,8 +63,8 @@ Results Attend(const Ops& ops, const Case& one, const Drawn& drawn, at::Device d
   const at::NoGradGuard no_grad;
   const PackedSequences sequences(one.lengths, device);
   const at::Tensor qkv = drawn.qkv.to(device, dtype);
-  const Ops::Attended forward = ops.Attend(qkv, one.heads, one.kv_heads, sequences);
-  return {forward.y, ops.AttendBackward(drawn.dy.to(device, dtype), qkv, forward, one.heads, one.kv_heads, sequences),
+  const Ops::Attended forward = ops.Attend(qkv, {one.heads, one.kv_heads}, sequences);
+  return {forward.y, ops.AttendBackward(drawn.dy.to(device, dtype), qkv, forward, {one.heads, one.kv_heads}, sequences),
           forward.stats.size() == 1};
 }
 
@@ -145,10 +145,10 @@ TEST(CudnnAttentionTest, WhatLiesBehindTheLastRowIsNotUsed) {
     const Results expected = Attend(OpsFor(kGpu), one, drawn, kGpu, at::kBFloat16);
     const at::Tensor qkv = BeforeNan(drawn.qkv);
     const PackedSequences sequences(one.lengths, kGpu);
-    const Ops::Attended forward = OpsFor(kGpu).Attend(qkv, one.heads, one.kv_heads, sequences);
+    const Ops::Attended forward = OpsFor(kGpu).Attend(qkv, {one.heads, one.kv_heads}, sequences);
     EXPECT_TRUE(forward.y.equal(expected.y)) << one.rows() << " rows";
     const at::Tensor dqkv =
-        OpsFor(kGpu).AttendBackward(BeforeNan(drawn.dy), qkv, forward, one.heads, one.kv_heads, sequences);
+        OpsFor(kGpu).AttendBackward(BeforeNan(drawn.dy), qkv, forward, {one.heads, one.kv_heads}, sequences);
     EXPECT_LT(RelativeDifference(dqkv, expected.dqkv), 1e-2) << one.rows() << " rows";
   }
 }
@@ -161,7 +161,7 @@ TEST(CudnnAttentionTest, WithoutStatisticsItGivesTheSame) {
   at::Tensor y = at::empty({one.rows(), one.heads * one.head_dim}, qkv.options());
   const absl::Status status = Forward(InputsOf(one, qkv, sequences), {.attended = y.mutable_data_ptr()});
   ASSERT_TRUE(status.ok()) << status.message();
-  const at::Tensor expected = OpsFor(kGpu).Attend(qkv, one.heads, one.kv_heads, sequences).y;
+  const at::Tensor expected = OpsFor(kGpu).Attend(qkv, {one.heads, one.kv_heads}, sequences).y;
   EXPECT_LT(RelativeDifference(y, expected), 1e-2);
 }
 
@@ -171,7 +171,7 @@ TEST(CudnnAttentionTest, QueriesThatGoOnFromEarlierKeysAttendToAllOfThem) {
   for (const auto& [heads, kv_heads, head_dim] : {std::tuple(14, 2, 64), {12, 2, 128}}) {
     const Case one{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .lengths = {300, 1, 129, 700}};
     const at::Tensor qkv = Draw(one).qkv;
-    const at::Tensor y = AtenOps().Attend(qkv, heads, kv_heads, PackedSequences(one.lengths)).y;
+    const at::Tensor y = AtenOps().Attend(qkv, {heads, kv_heads}, PackedSequences(one.lengths)).y;
     std::vector<at::Tensor> queries, expected;
     for (size_t i = 0; i < newest.size(); ++i) {
       const int64_t before = one.lengths[i] - newest[i];

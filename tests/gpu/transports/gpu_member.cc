@@ -1,4 +1,5 @@
 #include "tests/gpu/transports/gpu_member.h"
+#include "tests/support/qwen_tensors.h"
 
 #include <cuda_runtime_api.h>
 
@@ -84,7 +85,7 @@ Manifest GpuTestModel(int64_t width) {
     tensors.push_back({prefix + "input_layernorm.weight", DType::kBFloat16, {hidden}});
   }
   tensors.push_back({"model.norm.weight", DType::kBFloat16, {hidden}});
-  auto manifest = Manifest::Create(std::move(tensors), kBucketBytes);
+  auto manifest = Manifest::Create(testing::AsQwen(std::move(tensors), /*head=*/32), kBucketBytes);
   SYNCOPATE_CHECK(manifest.ok());
   return *std::move(manifest);
 }

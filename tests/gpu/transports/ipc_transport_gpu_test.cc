@@ -22,9 +22,9 @@ struct Shape {
 };
 
 std::vector<Shape> Shapes() {
-  return {{"whole", 1, "whole:1"},        {"flat:2:fp32", 2, "whole:1"}, {"flat:3", 1, "whole:1"},
-          {"whole", 3, "whole:1"},        {"flat:2", 3, "whole:1"},      {"fsdp2:2:fp32", 1, "tp:2:head32"},
-          {"layers:3", 2, "tp:2:head32"}, {"replicated:2", 2, "whole:1"}};
+  return {{"whole", 1, "whole:1"}, {"flat:2:fp32", 2, "whole:1"}, {"flat:3", 1, "whole:1"},
+          {"whole", 3, "whole:1"}, {"flat:2", 3, "whole:1"},      {"fsdp2:2:fp32", 1, "tp:2"},
+          {"layers:3", 2, "tp:2"}, {"replicated:2", 2, "whole:1"}};
 }
 
 // On one GPU, and spread over all that are here.

@@ -78,7 +78,7 @@ TEST_F(NcclGpuTest, BroadcastsToThreeReplicas) {
 
 TEST_F(NcclGpuTest, BringsEverySliceOfATensorParallelReplica) {
   SYNCOPATE_NEED_GPUS(4);
-  ExpectSyncs({4, "fsdp2:2", 1, "tp:2:head32"});
+  ExpectSyncs({4, "fsdp2:2", 1, "tp:2"});
 }
 
 TEST_F(NcclGpuTest, GathersThreeShards) {

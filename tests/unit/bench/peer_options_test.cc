@@ -19,7 +19,7 @@ TEST(PeerOptionsTest, SurviveTheCommandLine) {
   options.world = 2;
   options.replica = 3;
   options.source_layout = "flat:2:fp32";
-  options.receiver_layout = "tp:2:head128";
+  options.receiver_layout = "tp:2";
   options.device = 5;
   options.transport = "ipc";
   options.install = "in_place";

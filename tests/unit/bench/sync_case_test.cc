@@ -63,7 +63,7 @@ TEST(SyncCaseTest, DescribesLayoutsThatExist) {
     ASSERT_TRUE(source.ok()) << source.status();
     EXPECT_EQ(source->ranks(), 3);
   }
-  auto receiver = synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case, *BenchHeadDim("tiny")));
+  auto receiver = synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case));
   ASSERT_TRUE(receiver.ok()) << receiver.status();
   EXPECT_EQ(receiver->ranks(), 2);
 }

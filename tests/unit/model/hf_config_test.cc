@@ -117,31 +117,38 @@ TEST(HfConfigTest, YarnComputesWhatTheFileLeavesOut) {
               (0.05 * std::log(4.0) + 1) / (0.2 * std::log(4.0) + 1), 1e-12);
 }
 
-TEST(HfConfigTest, ASlidingWindowCountsWhereItSlidesAndTheContextIsLonger) {
-  auto window = [](const std::string& architecture, const Json& changes) {
+TEST(HfConfigTest, LayersSlideWhereTheFileSaysSo) {
+  auto windows = [](const std::string& architecture, const Json& changes) {
     auto model = Parse(ConfigText(architecture, changes));
     EXPECT_THAT(model, IsOk());
-    return model->sliding_window;
+    return model->config.layer_windows;
   };
-  EXPECT_EQ(window("LlamaForCausalLM", {{"sliding_window", 32}}), 0);
-  EXPECT_EQ(window("MistralForCausalLM", {{"sliding_window", nullptr}}), 0);
-  EXPECT_EQ(window("MistralForCausalLM", {{"sliding_window", 32}}), 32);
-  EXPECT_EQ(window("MistralForCausalLM", Json::object()), 4096);  // as in transformers
-  EXPECT_EQ(window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", false}}), 0);
-  EXPECT_EQ(window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", true}}), 0);  // from layer 28
-  EXPECT_EQ(
-      window("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", true}, {"max_window_layers", 1}}), 32);
-  EXPECT_EQ(window("Qwen3ForCausalLM", {{"sliding_window", 32},
-                                        {"use_sliding_window", true},
-                                        {"layer_types", {"full_attention", "sliding_attention"}}}),
-            32);
+  using Windows = std::vector<int64_t>;  // of two layers
+  EXPECT_EQ(windows("LlamaForCausalLM", {{"sliding_window", 32}}), Windows());
+  EXPECT_EQ(windows("MistralForCausalLM", {{"sliding_window", nullptr}}), Windows());
+  EXPECT_EQ(windows("MistralForCausalLM", {{"sliding_window", 32}}), Windows({32, 32}));
+  EXPECT_EQ(windows("MistralForCausalLM", Json::object()), Windows({4096, 4096}));  // as in transformers
+  EXPECT_EQ(windows("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", false}}), Windows());
+  const Json slides = {{"sliding_window", 32}, {"use_sliding_window", true}};
+  EXPECT_EQ(windows("Qwen2ForCausalLM", slides), Windows({0, 0}));  // from layer 28
+  Json from = slides, named = slides;
+  from["max_window_layers"] = 1;
+  named["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_EQ(windows("Qwen2ForCausalLM", from), Windows({0, 32}));
+  EXPECT_EQ(windows("Qwen3ForCausalLM", named), Windows({32, 0}));
+}
+
+TEST(HfConfigTest, AWindowThatReachesOverTheContextIsNone) {
   auto model = Parse(ConfigText("MistralForCausalLM", {{"sliding_window", 32}}));
-  EXPECT_EQ(model->longest_context(), 32);
-  ASSERT_THAT(model->WithContext(32), IsOk());
+  EXPECT_FALSE(model->WithContext(32)->has_windows());
+  EXPECT_TRUE(model->WithContext(32)->layer_windows.empty());
+  EXPECT_EQ(model->WithContext(33)->window(1), 32);
   EXPECT_EQ(model->WithContext(20)->max_position_embeddings, 20);
-  EXPECT_THAT(model->WithContext(33), HasReason("CONTEXT_TOO_LONG"));
-  EXPECT_THAT(model->WithContext(33), HasMessage(AllOf(HasSubstr("DIR/config.json"), HasSubstr("sliding_window 32"))));
+  EXPECT_THAT(model->WithContext(129), HasReason("CONTEXT_TOO_LONG"));
   EXPECT_THAT(model->WithContext(129), HasMessage(HasSubstr("max_position_embeddings 128")));
+  EXPECT_THAT(CheckWindows(*model->WithContext(33), "cuda:0"), HasReason("WINDOW_ON_GPU"));
+  EXPECT_THAT(CheckWindows(*model->WithContext(33), "cpu"), IsOk());
+  EXPECT_THAT(CheckWindows(*model->WithContext(32), "cuda:0"), IsOk());
 }
 
 TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {

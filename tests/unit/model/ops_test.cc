@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/transformer.h"
 #include "tests/support/op_cases.h"
 
@@ -92,7 +93,8 @@ TEST_P(OpsTest, SwiGluBackwardEqualsAutograd) {
 }
 
 // Each sequence by itself, by the definition.
-at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const std::vector<int64_t>& lengths) {
+at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const std::vector<int64_t>& lengths,
+                          int64_t window) {
   const int64_t d = qkv.size(1) / (heads + 2 * kv_heads);
   std::vector<at::Tensor> outputs;
   int64_t begin = 0;
@@ -101,9 +103,12 @@ at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads
     at::Tensor q = rows.narrow(0, 0, heads);
     at::Tensor k = rows.narrow(0, heads, kv_heads).repeat_interleave(heads / kv_heads, 0);
     at::Tensor v = rows.narrow(0, heads + kv_heads, kv_heads).repeat_interleave(heads / kv_heads, 0);
-    at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
+    at::Tensor hidden = at::ones({length, length}, at::kBool).triu(1);
+    for (int64_t row = 0; window > 0 && row < length; ++row) {
+      for (int64_t t = 0; t + window <= row; ++t) hidden[row][t] = true;
+    }
     at::Tensor scores = at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(d));
-    at::Tensor p = at::softmax(scores.masked_fill(later, -INFINITY), -1);
+    at::Tensor p = at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
     outputs.push_back(at::matmul(p, v).transpose(0, 1).reshape({length, heads * d}));
     begin += length;
   }
@@ -113,15 +118,18 @@ at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads
 TEST_P(OpsTest, AttentionStaysInsideItsSequenceAndItsBackwardEqualsAutograd) {
   const std::vector<int64_t> lengths = {3, 1, 8, 5};
   for (int64_t kv_heads : {1, 2, 4}) {
-    at::Tensor qkv = Leaf({17, (4 + 2 * kv_heads) * 8}), dy = at::randn({17, 32});
-    at::Tensor y = AttendOneByOne(qkv, 4, kv_heads, lengths);
-    (y * dy).sum().backward();
-    const PackedSequences sequences(lengths);
-    Ops::Attended attended = ops_.Attend(qkv.detach(), 4, kv_heads, sequences);
-    EXPECT_LT(RelativeDifference(attended.y, y), kClose) << kv_heads;
-    EXPECT_LT(RelativeDifference(ops_.AttendBackward(dy, qkv.detach(), attended, 4, kv_heads, sequences), qkv.grad()),
-              kClose)
-        << kv_heads;
+    for (int64_t window : {0, 1, 3, 8}) {
+      SCOPED_TRACE(absl::StrCat(kv_heads, " key/value heads, window ", window));
+      const Ops::AttentionShape shape{4, kv_heads, window};
+      at::Tensor qkv = Leaf({17, (4 + 2 * kv_heads) * 8}), dy = at::randn({17, 32});
+      at::Tensor y = AttendOneByOne(qkv, 4, kv_heads, lengths, window);
+      (y * dy).sum().backward();
+      const PackedSequences sequences(lengths);
+      Ops::Attended attended = ops_.Attend(qkv.detach(), shape, sequences);
+      EXPECT_LT(RelativeDifference(attended.y, y), kClose);
+      EXPECT_LT(RelativeDifference(ops_.AttendBackward(dy, qkv.detach(), attended, shape, sequences), qkv.grad()),
+                kClose);
+    }
   }
 }
 
@@ -229,9 +237,9 @@ TEST_P(OpsTest, WhatIsNotANumberStaysSo) {
   at::Tensor qkv = at::randn({5, 3 * 4}), gate_up = at::randn({5, 6}), logits = at::randn({5, 7});
   for (at::Tensor tensor : {qkv, gate_up, logits}) tensor[3][1].fill_(nan);
   const auto has_nan = [](const at::Tensor& tensor) { return tensor.isnan().any().item<bool>(); };
-  const Ops::Attended attended = ops_.Attend(qkv, 1, 1, sequences);
+  const Ops::Attended attended = ops_.Attend(qkv, {1, 1}, sequences);
   EXPECT_TRUE(has_nan(attended.y));
-  EXPECT_TRUE(has_nan(ops_.AttendBackward(at::randn({5, 4}), qkv, attended, 1, 1, sequences)));
+  EXPECT_TRUE(has_nan(ops_.AttendBackward(at::randn({5, 4}), qkv, attended, {1, 1}, sequences)));
   EXPECT_TRUE(has_nan(ops_.SwiGlu(gate_up)));
   EXPECT_TRUE(has_nan(ops_.SwiGluBackward(at::randn({5, 3}), gate_up, false).dgate_up));
   EXPECT_TRUE(has_nan(ops_.AddNorm(gate_up, {}, at::ones({6}), 1e-6).y));

@@ -289,7 +289,7 @@ TEST_F(SchedulerTest, RefusesWhatCouldNeverRun) {
     EXPECT_EQ(ErrorReason(scheduler_->Check(request)), "BAD_REQUEST") << request.prompt->size();
   }
   options.blocks = 0;
-  EXPECT_EQ(ErrorReason(options.Validate()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason(options.Validate()), "BAD_OPTIONS");
 }
 
 }  // namespace

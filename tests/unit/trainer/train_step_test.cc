@@ -72,6 +72,49 @@ TEST(TrainStepTest, TheGradientDoesNotDependOnMicroBatches) {
   EXPECT_GT(*std::max_element(whole.begin(), whole.end()), 1e-3);
 }
 
+TEST(TrainStepTest, TokensThatWereGivenFirstAreAsIfTheyHadBeenInThePrompt) {
+  const auto groups = RandomGroups(testing::SmallModel(), 8, 4, 7);
+  auto given = groups;
+  for (TrajectoryGroup& group : given) {
+    const int32_t last = group.prompt_ids.back();
+    group.prompt_ids.pop_back();
+    for (Trajectory& sample : group.samples) {
+      sample.tokens.insert(sample.tokens.begin(), last);
+      sample.logprobs.insert(sample.logprobs.begin(), 0);
+      sample.given = {{0, 1}};
+      sample.spans = {{{1, 0}, 1, static_cast<int32_t>(sample.tokens.size())}};
+    }
+  }
+  EXPECT_EQ(GradientOf(1 << 20, groups), GradientOf(1 << 20, given));
+  EXPECT_EQ(GradientOf(40, groups), GradientOf(40, given));
+}
+
+// A tool's answer changes what the policy reads after it, and nobody is trained to write it.
+TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
+  auto groups = RandomGroups(testing::SmallModel(), 4, 4, 8);
+  for (TrajectoryGroup& group : groups) {
+    for (Trajectory& sample : group.samples) {
+      const int32_t written = static_cast<int32_t>(sample.tokens.size());
+      sample.tokens.insert(sample.tokens.begin() + 1, {1, 2});
+      sample.logprobs.insert(sample.logprobs.begin() + 1, {0, 0});
+      // An answer of one token has them before it.
+      if (written == 1) std::rotate(sample.tokens.begin(), sample.tokens.begin() + 1, sample.tokens.end());
+      if (written == 1) std::rotate(sample.logprobs.begin(), sample.logprobs.begin() + 1, sample.logprobs.end());
+      sample.given = {written == 1 ? TokenRange{0, 2} : TokenRange{1, 3}};
+      sample.spans.clear();
+      if (written > 1) sample.spans.push_back({{1, 0}, 0, 1});
+      sample.spans.push_back({{1, 0}, sample.given[0].end, written + 2});
+    }
+  }
+  const std::vector<float> gradient = GradientOf(1 << 20, groups);
+  auto others = groups;
+  for (TrajectoryGroup& group : others) {
+    for (Trajectory& sample : group.samples) sample.tokens[static_cast<size_t>(sample.given[0].begin)] = 3;
+  }
+  EXPECT_NE(gradient, GradientOf(1 << 20, others)) << "they were not read";
+  EXPECT_LT(LargestDifference(gradient, GradientOf(30, groups)), 1e-6);
+}
+
 TEST(TrainStepTest, TheGradientDoesNotDependOnTheOrderOfGroups) {
   auto groups = RandomGroups(testing::SmallModel(), 8, 4, 6);
   const std::vector<float> forwards = GradientOf(1 << 20, groups);

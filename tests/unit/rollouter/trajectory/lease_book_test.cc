@@ -211,8 +211,8 @@ TEST_F(LeaseBookTest, ExpectsNoAcknowledgementForWhatItHandedBack) {
 
 TEST(LeaseBookOptionsTest, MustBePositive) {
   EXPECT_TRUE(LeaseBook::Options().Validate().ok());
-  EXPECT_EQ(ErrorReason((LeaseBook::Options{.max_groups = 0}).Validate()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason((LeaseBook::Options{.samples_per_group = -1}).Validate()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason((LeaseBook::Options{.max_groups = 0}).Validate()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason((LeaseBook::Options{.samples_per_group = -1}).Validate()), "BAD_OPTIONS");
 }
 
 }  // namespace

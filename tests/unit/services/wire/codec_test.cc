@@ -143,12 +143,38 @@ TEST(CodecTest, ATrainingLeaseThatDoesNotDrawFromThePolicyIsRefused) {
   }
 }
 
+TEST(CodecTest, TokensThatWereGivenTravelAndWithoutThemAMessageIsAsItWas) {
+  Trajectory sample;
+  sample.tokens = {4, 5, 6};
+  sample.logprobs = {-1, 0, -2};
+  sample.spans = {{{1, 3}, 0, 1}, {{1, 3}, 2, 3}};
+  TrajectoryGroup group;
+  group.samples = {sample};
+  const std::string before = ToProto(group).SerializeAsString();
+  group.samples[0].given = {{1, 2}};
+  auto back = FromProto(ToProto(group));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->samples[0].given, (std::vector<TokenRange>{{1, 2}}));
+  EXPECT_EQ(ToProto(group).SerializeAsString().size(), before.size() + 6);  // a message of two small numbers
+}
+
 TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
-  const Manifest manifest =
-      Manifest::Create({{"a", DType::kFloat32, {3, 4}}, {"b", DType::kBFloat16, {7}}}, 512).value();
+  const TensorSpec cut{.name = "a",
+                       .dtype = DType::kFloat32,
+                       .shape = {3, 4},
+                       .unit = 2,
+                       .split = Split::kColumns,
+                       .head = 2,
+                       .joint = "ab"};
+  const TensorSpec whole{.name = "b", .dtype = DType::kBFloat16, .shape = {7}, .unit = 2};
+  const Manifest manifest = Manifest::Create({cut, whole}, 512).value();
   absl::StatusOr<Manifest> back = FromProto(ToProto(manifest));
   ASSERT_TRUE(back.ok());
   EXPECT_TRUE(manifest.CheckSame(*back).ok());
+  EXPECT_EQ(manifest.tensors(), back->tensors());
+  v1::Manifest unknown = ToProto(manifest);
+  unknown.mutable_tensors(0)->set_split(static_cast<v1::TensorSpec::Split>(9));
+  EXPECT_EQ(ErrorReason(FromProto(unknown).status()), "BAD_MESSAGE");
   v1::Manifest forged = ToProto(manifest);
   forged.mutable_tensors(0)->set_shape(0, 4);
   EXPECT_EQ(ErrorReason(FromProto(forged).status()), "BAD_MESSAGE");

@@ -13,10 +13,11 @@ using ::testing::HasSubstr;
 
 // 10 elements in rows of 2, a layer of 6 and one of 3, then 5.
 Manifest TwoLayers() {
-  return ManifestOf({{"model.embed_tokens.weight", DType::kBFloat16, {5, 2}},
-                     {"model.layers.0.w", DType::kBFloat16, {3, 2}},
-                     {"model.layers.1.w", DType::kBFloat16, {3}},
-                     {"model.norm.weight", DType::kBFloat16, {5}}});
+  return ManifestOf(AsQwen({{"model.embed_tokens.weight", DType::kBFloat16, {5, 2}},
+                            {"model.layers.0.w", DType::kBFloat16, {3, 2}},
+                            {"model.layers.1.w", DType::kBFloat16, {3}},
+                            {"model.norm.weight", DType::kBFloat16, {5}}},
+                           /*head=*/1));
 }
 
 TEST(LayoutTest, RefusesPiecesThatCannotBe) {
@@ -53,17 +54,17 @@ TEST(LayoutTest, AFlatParameterIsCutIntoEqualPartsWhateverTensorsItHolds) {
   EXPECT_EQ(layout->arena_bytes(4), 256);
 }
 
-TEST(LayoutTest, AFlatParameterALayerIsCutByItself) {
+TEST(LayoutTest, AFlatParameterAUnitIsCutByItself) {
   auto layout = FlatLayersLayout(TwoLayers(), 2, std::nullopt);
   ASSERT_TRUE(layout.ok());
-  // Those of no layer are one parameter: 15 elements, 8 and 7.
-  EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 8, 0},
+  EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 5, 0},
                                                   {0, 1, 0, 3, 256},
                                                   {0, 2, 0, 2, 512},
-                                                  {1, 0, 8, 10, 0},
-                                                  {1, 3, 0, 5, 4},
+                                                  {0, 3, 0, 3, 768},
+                                                  {1, 0, 5, 10, 0},
                                                   {1, 1, 3, 6, 256},
-                                                  {1, 2, 2, 3, 512}}));
+                                                  {1, 2, 2, 3, 512},
+                                                  {1, 3, 3, 5, 768}}));
 }
 
 TEST(LayoutTest, RowShardsAreUnevenAndMayBeEmpty) {
@@ -109,8 +110,8 @@ TEST(LayoutTextTest, EveryWordGivesItsLayout) {
                         {"fsdp2:4:fp32", 4, DType::kFloat32},
                         {"replicated:2:bf16", 2, DType::kBFloat16},
                         {"tp:1", 1, std::nullopt},
-                        {"tp:1:head64:fused", 1, std::nullopt},
-                        {"tp:1:head64:fused:vocab", 1, std::nullopt}}) {
+                        {"tp:1:fused", 1, std::nullopt},
+                        {"tp:1:fused:vocab", 1, std::nullopt}}) {
     SCOPED_TRACE(c.text);
     auto layout = BuildLayout(manifest, c.text);
     ASSERT_TRUE(layout.ok()) << layout.status();
@@ -123,7 +124,7 @@ TEST(LayoutTextTest, RefusesOtherWordsSayingWhatThereIs) {
   Manifest manifest = TwoLayers();
   for (const char* text :
        {"", "hole", "flat", "flat:", "flat:0", "flat:-1", "flat:two", "flat:2:fp16", "flat:2:fp32:x", "whole:2:fp32",
-        "buckets", "flat:9999999", "tp", "tp:1:head", "tp:1:head0", "tp:1:fused:head8", "tp:1:vocab:fused", "tp:1:"}) {
+        "buckets", "flat:9999999", "tp", "tp:1:head", "tp:1:head64", "tp:1:fused:head8", "tp:1:vocab:fused", "tp:1:"}) {
     SCOPED_TRACE(text);
     absl::Status status = BuildLayout(manifest, text).status();
     EXPECT_THAT(status, HasReason("BAD_LAYOUT"));

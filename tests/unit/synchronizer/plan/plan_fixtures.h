@@ -16,6 +16,7 @@
 #include "synchronizer/plan/layout.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/sync_plan.h"
+#include "tests/support/qwen_tensors.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::synchronizer {
@@ -28,6 +29,8 @@ inline Manifest ManifestOf(std::vector<TensorSpec> tensors, int64_t bucket_bytes
   SYNCOPATE_CHECK(manifest.ok());
   return *std::move(manifest);
 }
+
+using ::syncopate::testing::AsQwen;
 
 inline Layout LayoutOf(const Manifest& manifest, const std::string& descriptor) {
   auto layout = BuildLayout(manifest, descriptor);
@@ -142,7 +145,7 @@ class RandomCases {
     }
     tensors.push_back({"model.norm.weight", dtype, {hidden}});
     if (Between(0, 1) == 0) tensors.push_back({"lm_head.weight", dtype, {vocabulary, hidden}});
-    return ManifestOf(std::move(tensors), BucketBytes());
+    return ManifestOf(AsQwen(std::move(tensors), head_dim), BucketBytes());
   }
 
   std::string AnyShards(const Manifest& manifest) {
@@ -153,8 +156,8 @@ class RandomCases {
     return kind == "whole" || kind == "buckets" ? text : text + (narrow && Between(0, 1) == 0 ? ":bf16" : ":fp32");
   }
 
-  std::string AnyServing(int64_t head_dim) {
-    std::string text = absl::StrCat("tp:", OneOf<int>({1, 2, 4, 8}), ":head", head_dim);
+  std::string AnyServing() {
+    std::string text = absl::StrCat("tp:", OneOf<int>({1, 2, 4, 8}));
     if (Between(0, 1) == 0) text += ":fused";
     return Between(0, 1) == 0 ? text : text + ":vocab";
   }

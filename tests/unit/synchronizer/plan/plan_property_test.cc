@@ -93,7 +93,7 @@ TEST(PlanPropertyTest, MovesEveryByteOfAQwenFromAnyShardsToAnyTensorParallelRepl
     const int64_t head_dim = random.Between(1, 3);
     Manifest manifest = random.QwenModel(head_dim);
     std::string from = random.AnyShards(manifest);
-    std::string to = random.AnyServing(head_dim);
+    std::string to = random.AnyServing();
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", from, " -> ", to));
     ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, LayoutOf(manifest, from), LayoutOf(manifest, to)));
   }
@@ -131,7 +131,7 @@ TEST(PlanPropertyTest, ASubsetMovesItsBytesAndLeavesItsNeighboursAlone) {
       if (random.Between(0, 2) == 0) named.push_back(static_cast<int32_t>(i));
     }
     Layout source = LayoutOf(manifest, random.AnyShards(manifest));
-    Layout subset = LayoutOf(manifest, random.AnyServing(head_dim)).Only(named);
+    Layout subset = LayoutOf(manifest, random.AnyServing()).Only(named);
     ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, source, subset));
     auto plan = SyncPlan::Create(manifest, source, subset);
     for (const Piece& piece : subset.pieces()) {
@@ -150,7 +150,7 @@ TEST(PlanPropertyTest, TheComparisonSeesSlipsInPackOperations) {
   RandomCases random(7);
   Manifest manifest = random.QwenModel(2);
   Layout source = LayoutOf(manifest, "flat:3:fp32");
-  Layout destination = LayoutOf(manifest, "tp:2:head2:fused");
+  Layout destination = LayoutOf(manifest, "tp:2:fused");
   auto plan = SyncPlan::Create(manifest, source, destination);
   ASSERT_TRUE(plan.ok());
   std::vector<Arena> shards = Filled(manifest, source, kGarbage);

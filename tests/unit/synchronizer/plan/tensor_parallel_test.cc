@@ -16,20 +16,21 @@ constexpr DType kBf16 = DType::kBFloat16;
 // One layer: 4 query heads and 2 key/value heads of 8 elements, hidden 6, intermediate 12, vocabulary 10.
 std::vector<TensorSpec> OneLayer() {
   const std::string attention = "model.layers.0.self_attn.";
-  return {{"model.embed_tokens.weight", kBf16, {10, 6}},
-          {attention + "q_proj.weight", kBf16, {32, 6}},
-          {attention + "q_proj.bias", kBf16, {32}},
-          {attention + "k_proj.weight", kBf16, {16, 6}},
-          {attention + "k_proj.bias", kBf16, {16}},
-          {attention + "v_proj.weight", kBf16, {16, 6}},
-          {attention + "v_proj.bias", kBf16, {16}},
-          {attention + "o_proj.weight", kBf16, {6, 32}},
-          {attention + "q_norm.weight", kBf16, {8}},
-          {attention + "k_norm.weight", kBf16, {8}},
-          {"model.layers.0.mlp.gate_proj.weight", kBf16, {12, 6}},
-          {"model.layers.0.mlp.up_proj.weight", kBf16, {12, 6}},
-          {"model.layers.0.mlp.down_proj.weight", kBf16, {6, 12}},
-          {"model.norm.weight", kBf16, {6}}};
+  return AsQwen({{"model.embed_tokens.weight", kBf16, {10, 6}},
+                 {attention + "q_proj.weight", kBf16, {32, 6}},
+                 {attention + "q_proj.bias", kBf16, {32}},
+                 {attention + "k_proj.weight", kBf16, {16, 6}},
+                 {attention + "k_proj.bias", kBf16, {16}},
+                 {attention + "v_proj.weight", kBf16, {16, 6}},
+                 {attention + "v_proj.bias", kBf16, {16}},
+                 {attention + "o_proj.weight", kBf16, {6, 32}},
+                 {attention + "q_norm.weight", kBf16, {8}},
+                 {attention + "k_norm.weight", kBf16, {8}},
+                 {"model.layers.0.mlp.gate_proj.weight", kBf16, {12, 6}},
+                 {"model.layers.0.mlp.up_proj.weight", kBf16, {12, 6}},
+                 {"model.layers.0.mlp.down_proj.weight", kBf16, {6, 12}},
+                 {"model.norm.weight", kBf16, {6}}},
+                /*head=*/8);
 }
 
 std::map<std::string, std::vector<int64_t>> ShapesOf(const TensorParallelLayout& made) {
@@ -60,7 +61,7 @@ std::string Refusal(std::vector<TensorSpec> tensors, const TensorParallelOptions
   return std::string(status.message());
 }
 
-TEST(TensorParallelTest, CutsEachTensorAsItsNameSays) {
+TEST(TensorParallelTest, CutsEachTensorAsItsSpecSays) {
   auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 2});
   ASSERT_TRUE(made.ok()) << made.status();
   auto shapes = ShapesOf(*made);
@@ -116,7 +117,7 @@ TEST(TensorParallelTest, TheWholeVocabularyIsOnEachRankWhereThatIsAskedFor) {
 }
 
 TEST(TensorParallelTest, ArenasAreOfOneSizeAlsoWhereTheLastRankHasOnlyPadding) {
-  auto made = MakeTensorParallel(ManifestOf({{"lm_head.weight", kBf16, {9, 256}}}), {.ranks = 8});
+  auto made = MakeTensorParallel(ManifestOf(AsQwen({{"lm_head.weight", kBf16, {9, 256}}}, 1)), {.ranks = 8});
   ASSERT_TRUE(made.ok()) << made.status();
   for (int32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(made->layout.arena_bytes(rank), 2 * 256 * 2);
   EXPECT_EQ(PiecesIn(*made, "lm_head.weight", 4).size(), 1u);
@@ -124,28 +125,31 @@ TEST(TensorParallelTest, ArenasAreOfOneSizeAlsoWhereTheLastRankHasOnlyPadding) {
 }
 
 TEST(TensorParallelTest, NeverCutsAHead) {
-  auto without_norms = [](int64_t key_rows) {
-    return std::vector<TensorSpec>{{"a.q_proj.weight", kBf16, {512, 4}}, {"a.k_proj.weight", kBf16, {key_rows, 4}}};
+  auto projections = [](int64_t key_rows, int64_t head) {
+    return AsQwen({{"a.q_proj.weight", kBf16, {512, 4}}, {"a.k_proj.weight", kBf16, {key_rows, 4}}}, head);
   };
-  EXPECT_THAT(Refusal(without_norms(128), {.ranks = 2}), AllOf(HasSubstr("a.k_proj.weight"), HasSubstr("tp:2:head64")));
-  EXPECT_TRUE(MakeTensorParallel(ManifestOf(without_norms(128)), {.ranks = 2, .head_dim = 64}).ok());
-  EXPECT_TRUE(MakeTensorParallel(ManifestOf(without_norms(256)), {.ranks = 2}).ok());
-  EXPECT_THAT(Refusal(without_norms(128), {.ranks = 8, .head_dim = 128}), HasSubstr("a.q_proj.weight"));
-  std::vector<TensorSpec> three_heads = {{"a.v_proj.weight", kBf16, {24, 4}}};
-  EXPECT_THAT(Refusal(three_heads, {.ranks = 4, .head_dim = 8}),
+  EXPECT_TRUE(MakeTensorParallel(ManifestOf(projections(128, 64)), {.ranks = 2}).ok());
+  EXPECT_TRUE(MakeTensorParallel(ManifestOf(projections(256, 128)), {.ranks = 2}).ok());
+  EXPECT_THAT(Refusal(AsQwen({{"a.o_proj.weight", kBf16, {4, 512}}}, 128), {.ranks = 8}), HasSubstr("a.o_proj.weight"));
+  EXPECT_THAT(Refusal(AsQwen({{"a.v_proj.weight", kBf16, {24, 4}}}, 8), {.ranks = 4}),
               AllOf(HasSubstr("a.v_proj.weight"), HasSubstr("fewer ranks")));
 }
 
+TEST(TensorParallelTest, WhatNoSpecSharesOutIsHeldByAll) {
+  auto made = MakeTensorParallel(ManifestOf({{"anything", kBf16, {7, 3}}}), {.ranks = 2});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(PiecesIn(*made, "anything", 1), (std::vector<Piece>{{1, 0, 0, 21, 0}}));
+}
+
 TEST(TensorParallelTest, RefusesWhatItCannotShareOut) {
+  auto refusal = [](std::vector<TensorSpec> tensors, const TensorParallelOptions& options) {
+    return Refusal(AsQwen(std::move(tensors), 8), options);
+  };
   EXPECT_THAT(Refusal(OneLayer(), {.ranks = 3}), HasSubstr("1, 2, 4 or 8"));
-  EXPECT_THAT(Refusal({{"model.experts.7.weight", kBf16, {8, 8}}}, {.ranks = 2}), HasSubstr("model.experts.7.weight"));
-  EXPECT_TRUE(MakeTensorParallel(ManifestOf({{"model.experts.7.weight", kBf16, {8, 8}}}), {.ranks = 1}).ok());
-  EXPECT_THAT(Refusal({{"a.mlp.up_proj.weight", kBf16, {9, 4}}}, {.ranks = 2}), HasSubstr("a.mlp.up_proj.weight"));
-  EXPECT_THAT(Refusal({{"a.mlp.down_proj.weight", kBf16, {4, 9}}}, {.ranks = 2}), HasSubstr("a.mlp.down_proj.weight"));
-  EXPECT_THAT(Refusal({{"a.mlp.down_proj.weight", kBf16, {4}}}, {.ranks = 2}), HasSubstr("no matrix"));
-  EXPECT_THAT(Refusal({{"a.up_proj.weight", kBf16, {8, 4}}}, {.ranks = 2, .fused = true}),
-              HasSubstr("leave out :fused"));
-  EXPECT_THAT(Refusal({{"a.gate_proj.weight", kBf16, {8, 4}}, {"a.up_proj.weight", kBf16, {8, 5}}},
+  EXPECT_THAT(refusal({{"a.mlp.up_proj.weight", kBf16, {9, 4}}}, {.ranks = 2}), HasSubstr("a.mlp.up_proj.weight"));
+  EXPECT_THAT(refusal({{"a.mlp.down_proj.weight", kBf16, {4, 9}}}, {.ranks = 2}), HasSubstr("a.mlp.down_proj.weight"));
+  EXPECT_THAT(refusal({{"a.mlp.down_proj.weight", kBf16, {4}}}, {.ranks = 2}), HasSubstr("no matrix"));
+  EXPECT_THAT(refusal({{"a.gate_proj.weight", kBf16, {8, 4}}, {"a.up_proj.weight", kBf16, {8, 5}}},
                       {.ranks = 2, .fused = true}),
               HasSubstr("a.up_proj.weight cannot be fused"));
 }
@@ -156,7 +160,7 @@ TEST(TensorParallelTest, PublishedModelsCanBeShared) {
     const Manifest manifest = *model::MakeManifest(shape, DType::kBFloat16);
     for (int32_t ranks : {1, 2, 4, 8}) {
       SCOPED_TRACE(absl::StrCat(name, " over ", ranks));
-      auto made = MakeTensorParallel(manifest, {.ranks = ranks, .fused = true, .head_dim = shape.head_dim});
+      auto made = MakeTensorParallel(manifest, {.ranks = ranks, .fused = true});
       EXPECT_EQ(made.ok(), shape.num_attention_heads % ranks == 0) << made.status();
       if (made.ok()) {
         EXPECT_LE(made->layout.arena_bytes(0), manifest.arena_bytes() / ranks * 107 / 100);

@@ -402,16 +402,16 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
     change(options);
     return ErrorReason(options.Validate());
   };
-  EXPECT_EQ(reason([](auto& o) { o.samples = 0; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.sampling.top_k = 5; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.sampling.top_p = 0.9f; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.sampling.min_p = 0.1f; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.sampling.presence_penalty = 0.1f; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 0; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.max_groups = -1; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.lease_limits.stall = absl::ZeroDuration(); }), "BAD_OPTION");
-  EXPECT_EQ(reason([](auto& o) { o.lease_limits.timeout = absl::Seconds(1); }), "BAD_OPTION");
+  EXPECT_EQ(reason([](auto& o) { o.samples = 0; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.top_k = 5; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.top_p = 0.9f; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.min_p = 0.1f; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.presence_penalty = 0.1f; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.sampling.temperature = 0; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.max_groups = -1; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.lease_limits.stall = absl::ZeroDuration(); }), "BAD_OPTIONS");
+  EXPECT_EQ(reason([](auto& o) { o.lease_limits.timeout = absl::Seconds(1); }), "BAD_OPTIONS");
 }
 
 }  // namespace

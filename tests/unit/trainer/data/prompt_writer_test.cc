@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/data/text_files.h"
 
@@ -87,6 +93,70 @@ TEST(PromptWriterTest, RefusesResponsesThatCannotBeLearned) {
               HasMessage(HasSubstr("rollout.max_new_tokens")));
   EXPECT_THAT(files.Writer({.with_response_ids = true})->Write(RowOf(R"({"prompt": "x", "answer": ""})"), nullptr),
               HasReason("NO_RESPONSE"));
+}
+
+constexpr char kTurns[] =
+    R"({"prompt": "2+2?", "answer": [{"role": "assistant", "content": "add 2 2"}, {"role": "tool", "content": "4"},)"
+    R"( {"role": "assistant", "content": "Four."}]})";
+
+// A writer of a model whose turns end with an end token, and that token.
+std::pair<std::shared_ptr<const PromptWriter>, int32_t> WriterOfTurns(const TextFiles& files,
+                                                                      int64_t max_response_tokens = 0) {
+  files.Write("chat_template.jinja",
+              "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>\n{% endfor %}"
+              "{% if add_generation_prompt %}<assistant>{% endif %}");
+  const int32_t end = files.Writer()->tokenizer().Encode("<|im_end|>", false).value().at(0);
+  return {
+      files.Writer({.stop_token_ids = {end}, .with_response_ids = true, .max_response_tokens = max_response_tokens}),
+      end};
+}
+
+TEST(PromptWriterTest, OfAResponseOfSeveralTurnsThoseOfTheAssistantAreTaught) {
+  const TextFiles files;
+  const auto [writer, end] = WriterOfTurns(files);
+  const auto prompt = writer->Write(RowOf(kTurns), nullptr);
+  ASSERT_THAT(prompt, IsOk());
+  const auto text = [&writer = *writer](const std::vector<int32_t>& ids) {
+    return writer.tokenizer().Decode(ids, false);
+  };
+  EXPECT_EQ(text(prompt->prompt_ids), "<user>2+2?<|im_end|>\n<assistant>");
+  const std::vector<int32_t>& ids = prompt->response_ids;
+  EXPECT_EQ(text(ids), "add 2 2<|im_end|>\n<tool>4<|im_end|>\n<assistant>Four.<|im_end|>");
+  EXPECT_EQ(ids.back(), end);
+  ASSERT_EQ(prompt->response_given.size(), 1u);
+  const TokenRange given = prompt->response_given[0];
+  EXPECT_EQ(text({ids.begin() + given.begin, ids.begin() + given.end}), "\n<tool>4<|im_end|>\n<assistant>");
+  const TrajectoryGroup group = SupervisedGroup({}, *prompt);
+  EXPECT_EQ(group.samples[0].given, prompt->response_given);
+}
+
+TEST(PromptWriterTest, OtherListsAreTheJsonTextThatTheyWere) {
+  const TextFiles files;
+  const auto [writer, end] = WriterOfTurns(files);
+  const auto prompt = writer->Write(RowOf(R"({"prompt": "x", "answer": [1, 2]})"), nullptr);
+  ASSERT_THAT(prompt, IsOk());
+  std::vector<int32_t> expected = writer->tokenizer().Encode("[1,2]", false).value();
+  expected.push_back(end);
+  EXPECT_EQ(prompt->response_ids, expected);
+  EXPECT_TRUE(prompt->response_given.empty());
+}
+
+TEST(PromptWriterTest, RefusesTurnsThatCannotBeTaught) {
+  const TextFiles files;
+  const auto [writer, end] = WriterOfTurns(files);
+  auto row = [](const std::string& turns) { return RowOf(absl::StrCat(R"({"prompt": "x", "answer": )", turns, "}")); };
+  const std::string answer = R"({"role": "assistant", "content": "a"})", tool = R"({"role": "tool", "content": "t"})";
+  for (const std::string& turns :
+       {absl::StrCat("[", tool, "]"), absl::StrCat("[", tool, ",", answer, "]"),
+        absl::StrCat("[", answer, ",", tool, "]"), absl::StrCat("[", answer, ",", answer, "]")}) {
+    EXPECT_THAT(writer->Write(row(turns), nullptr), HasReason("BAD_RESPONSE")) << turns;
+  }
+  const auto [brief, same_end] = WriterOfTurns(files, /*max_response_tokens=*/3);
+  EXPECT_THAT(brief->Write(RowOf(kTurns), nullptr), HasReason("RESPONSE_TOO_LONG"));
+  // It shows the last message alone.
+  files.Write("chat_template.jinja", "<{{ messages[-1].role }}>{{ messages[-1].content }}<|im_end|>");
+  EXPECT_THAT(files.Writer({.stop_token_ids = {end}, .with_response_ids = true})->Write(RowOf(kTurns), nullptr),
+              HasReason("BAD_RESPONSE"));
 }
 
 TEST(PromptWriterTest, RefusesPromptsThatNoModelTakes) {

@@ -15,8 +15,8 @@ GroupId Group(int64_t ordinal) { return {0, ordinal}; }
 
 TEST(StalenessGateTest, RefusesOptionsThatCannotWork) {
   EXPECT_TRUE((StalenessGate::Options{.batch_groups = 1, .target_staleness = 0, .max_staleness = 0}).Validate().ok());
-  EXPECT_EQ(ErrorReason((StalenessGate::Options{.batch_groups = 0}).Validate()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason((StalenessGate::Options{.max_staleness = -1}).Validate()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason((StalenessGate::Options{.batch_groups = 0}).Validate()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason((StalenessGate::Options{.max_staleness = -1}).Validate()), "BAD_OPTIONS");
   EXPECT_FALSE((StalenessGate::Options{.target_staleness = 2, .max_staleness = 1}).Validate().ok());
   EXPECT_FALSE((StalenessGate::Options{.target_staleness = -0.5, .max_staleness = 1}).Validate().ok());
 }

@@ -41,6 +41,47 @@ TEST(SubmissionCheckTest, TakesAnAnswerThatNewWeightsReachedHalfway) {
   EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, kRules).ok());
 }
 
+// Tokens 1 to 3 of sample 1 are a tool's answer.
+TrajectoryGroup WithGivenTokens() {
+  TrajectoryGroup group = AnswerTo(MakeLease());
+  Trajectory& sample = group.samples[1];
+  sample.tokens = {4, 5, 6, 7, 8};
+  sample.logprobs = {-0.5f, 0, 0, -0.5f, -0.5f};
+  sample.given = {{1, 3}};
+  sample.spans = {{{3, 10}, 0, 1}, {{3, 10}, 3, 4}, {{3, 11}, 4, 5}};
+  return group;
+}
+
+TEST(SubmissionCheckTest, TokensThatThePolicyDidNotWriteCountForTheContextAlone) {
+  const TrajectoryGroup group = WithGivenTokens();  // 3 written, as many as the lease allows
+  EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, kRules).ok());
+  SubmissionRules rules = kRules;
+  rules.context = 8;
+  EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, rules).ok());
+  rules.context = 7;
+  EXPECT_EQ(ErrorReason(CheckSubmission(group, MakeLease(), MakeLease().version, rules)), "TOO_LONG");
+}
+
+TEST(SubmissionCheckTest, RefusesRangesOfGivenTokensThatCannotBe) {
+  auto reason = [](const std::function<void(Trajectory*)>& spoil) {
+    TrajectoryGroup group = WithGivenTokens();
+    spoil(&group.samples[1]);
+    return ErrorReason(CheckSubmission(group, MakeLease(), MakeLease().version, kRules));
+  };
+  EXPECT_EQ(reason([](auto* s) { s->given = {{1, 1}, {1, 3}}; }), "BAD_GIVEN");
+  EXPECT_EQ(reason([](auto* s) { s->given = {{2, 3}, {1, 2}}; }), "BAD_GIVEN");
+  EXPECT_EQ(reason([](auto* s) { s->given = {{1, 3}, {2, 4}}; }), "BAD_GIVEN");
+  EXPECT_EQ(reason([](auto* s) { s->given = {{-1, 1}}; }), "BAD_GIVEN");
+  EXPECT_EQ(reason([](auto* s) { s->given = {{1, 5}}; }), "BAD_GIVEN") << "the last token";
+  EXPECT_EQ(reason([](auto* s) { s->given = {{1, 9}}; }), "BAD_GIVEN");
+  EXPECT_EQ(reason([](auto* s) { s->given.clear(); }), "TOO_LONG") << "then all five are written";
+  EXPECT_EQ(reason([](auto* s) { s->logprobs[2] = -0.1f; }), "BAD_LOGPROB");
+  EXPECT_EQ(reason([](auto* s) { s->spans[0].end = 2; }), "BAD_SPANS");
+  EXPECT_EQ(reason([](auto* s) { s->spans[1].begin = 2; }), "BAD_SPANS");
+  EXPECT_EQ(reason([](auto* s) { s->spans = {{{3, 10}, 0, 5}}; }), "BAD_SPANS");
+  EXPECT_EQ(reason([](auto* s) { s->spans.pop_back(); }), "BAD_SPANS");
+}
+
 TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

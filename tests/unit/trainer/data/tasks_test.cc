@@ -105,8 +105,8 @@ TEST(TaskTest, NamesTheTasksThereAreWhenOneIsUnknown) {
   auto task = MakeTask({.name = "revers"});
   EXPECT_EQ(ErrorReason(task.status()), "UNKNOWN_TASK");
   EXPECT_THAT(std::string(task.status().message()), ::testing::HasSubstr("reverse, copy, sort, add"));
-  EXPECT_EQ(ErrorReason(MakeTask({.length = 0}).status()), "BAD_OPTION");
-  EXPECT_EQ(ErrorReason(MakeTask({.alphabet = 1}).status()), "BAD_OPTION");
+  EXPECT_EQ(ErrorReason(MakeTask({.length = 0}).status()), "BAD_OPTIONS");
+  EXPECT_EQ(ErrorReason(MakeTask({.alphabet = 1}).status()), "BAD_OPTIONS");
 }
 
 }  // namespace

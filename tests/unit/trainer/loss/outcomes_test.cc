@@ -92,6 +92,32 @@ TEST(OutcomesTest, GdpoTakesPartsByNameAndSaysWhichIsMissing) {
   EXPECT_EQ(ErrorReason(PartWeights({&plain}, options.advantage).status()), "NO_REWARD_PARTS");
 }
 
+// Tokens 1 and 2 of five are a tool's answer.
+Trajectory WithGivenTokens() {
+  Trajectory sample = Sample(5, 1);
+  sample.given = {{1, 3}};
+  sample.logprobs = {-1, 0, 0, -2, -3};
+  sample.spans = {{{1, 3}, 0, 1}, {{1, 4}, 3, 5}};
+  return sample;
+}
+
+TEST(GivenTokensTest, LengthsAgesAndPenaltiesAreOfWrittenTokensInTheirOrder) {
+  const Trajectory sample = WithGivenTokens();
+  EXPECT_EQ(WrittenTokens(sample), 3);
+  EXPECT_THAT(AgesOf(sample, 5), ElementsAre(2, 1, 1));
+  TrajectoryGroup group = Group({sample});
+  LossOptions options;
+  options.kl_coefficient = 1;
+  const std::vector<std::vector<float>> reference = {{-1.5f, -2.5f, -3.5f}};
+  auto outcomes = OutcomesOf({&group}, options, {}, reference);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_EQ((*outcomes)[0][0].tokens, 3);
+  EXPECT_THAT((*outcomes)[0][0].penalties, ElementsAre(0.5, 0.5, 0.5));
+  const DataFigures figures = DescribeData({&group}, options, 5);
+  EXPECT_EQ(figures.tokens, 3);
+  EXPECT_EQ(figures.longest, 3);
+}
+
 TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   TrajectoryGroup group = Group({Sample(4, .5), Sample(2, 1)});
   group.samples[0].finish = FinishReason::kLength;

@@ -1,0 +1,167 @@
+#include "model/decoder_spec.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::model {
+namespace {
+
+ModuleSpec Norm(std::string name, int64_t elements) {
+  return {.name = std::move(name), .shape = {elements}, .initial = InitialWeights::kOnes};
+}
+
+void AddAttention(const ModelConfig& config, LayerSpec* layer) {
+  const int64_t hidden = config.hidden_size;
+  auto project = [&](const char* name, int64_t outputs) {
+    layer->modules.push_back({.name = name,
+                              .role = ModuleRole::kColumn,
+                              .shape = {outputs, hidden},
+                              .bias = config.qkv_bias,
+                              .head = config.head_dim,
+                              .joint = "self_attn.qkv_proj",
+                              .takes_adapter = true});
+  };
+  project("self_attn.q_proj", config.query_size());
+  project("self_attn.k_proj", config.key_value_size());
+  project("self_attn.v_proj", config.key_value_size());
+  if (config.qk_norm) {
+    layer->modules.push_back(Norm("self_attn.q_norm", config.head_dim));
+    layer->modules.push_back(Norm("self_attn.k_norm", config.head_dim));
+  }
+  layer->modules.push_back({.name = "self_attn.o_proj",
+                            .role = ModuleRole::kRow,
+                            .shape = {hidden, config.query_size()},
+                            .bias = config.output_bias,
+                            .head = config.head_dim,
+                            .takes_adapter = true});
+}
+
+void AddGatedFeedForward(const ModelConfig& config, LayerSpec* layer) {
+  for (const char* name : {"mlp.gate_proj", "mlp.up_proj"}) {
+    layer->modules.push_back({.name = name,
+                              .role = ModuleRole::kColumn,
+                              .shape = {config.intermediate_size, config.hidden_size},
+                              .bias = config.mlp_bias,
+                              .joint = "mlp.gate_up_proj",
+                              .takes_adapter = true});
+  }
+  layer->modules.push_back({.name = "mlp.down_proj",
+                            .role = ModuleRole::kRow,
+                            .shape = {config.hidden_size, config.intermediate_size},
+                            .bias = config.mlp_bias,
+                            .takes_adapter = true});
+}
+
+double InitialStd(const ModuleSpec& module, const ModelConfig& config) {
+  switch (module.initial) {
+    case InitialWeights::kOnes:
+      return kInitialOnes;
+    case InitialWeights::kEmbedding:
+      return config.embedding_init_std;
+    case InitialWeights::kHead:
+      return config.head_init_std;
+    case InitialWeights::kLinear:
+      break;
+  }
+  // One over the root of the inputs keeps the variance of what a linear gives.
+  return 1.0 / std::sqrt(static_cast<double>(module.shape[1]));
+}
+
+Split SplitOf(const ModuleSpec& module, bool of_bias) {
+  switch (module.role) {
+    case ModuleRole::kColumn:
+      return Split::kRows;
+    case ModuleRole::kRow:
+      return of_bias ? Split::kAll : Split::kColumns;
+    case ModuleRole::kVocabulary:
+      return Split::kVocabulary;
+    case ModuleRole::kReplicated:
+      break;
+  }
+  return Split::kAll;
+}
+
+// Lists the parameters of modules one after the other.
+class Lister {
+ public:
+  Lister(const ModelConfig& config, DType dtype) : config_(config), dtype_(dtype) {}
+
+  void Add(const std::vector<ModuleSpec>& modules, const std::string& prefix, int32_t unit) {
+    for (size_t first = 0; first < modules.size();) {
+      size_t last = first + 1;
+      while (last < modules.size() && !modules[first].joint.empty() && modules[last].joint == modules[first].joint) {
+        ++last;
+      }
+      for (size_t i = first; i < last; ++i) AddOne(modules[i], prefix, unit, /*is_bias=*/false);
+      for (size_t i = first; i < last; ++i) {
+        if (modules[i].bias) AddOne(modules[i], prefix, unit, /*is_bias=*/true);
+      }
+      first = last;
+    }
+  }
+
+  std::vector<ParameterSpec> Take() { return std::move(parameters_); }
+
+ private:
+  void AddOne(const ModuleSpec& module, const std::string& prefix, int32_t unit, bool is_bias) {
+    const char* const leaf = is_bias ? ".bias" : ".weight";
+    TensorSpec tensor{absl::StrCat(prefix, module.name, leaf), dtype_, module.shape};
+    if (is_bias) tensor.shape.resize(1);
+    tensor.unit = unit;
+    tensor.split = SplitOf(module, is_bias);
+    const bool in_heads = tensor.split == Split::kRows || tensor.split == Split::kColumns;
+    tensor.head = in_heads ? module.head : 0;
+    if (!module.joint.empty()) tensor.joint = absl::StrCat(prefix, module.joint, leaf);
+    parameters_.push_back({std::move(tensor), is_bias ? 0 : InitialStd(module, config_)});
+  }
+
+  const ModelConfig& config_;
+  const DType dtype_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+// q, k and v, and gate and up, are neighbours, so that each group can be one product.
+DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
+  DecoderSpec spec;
+  const std::vector<int64_t> table = {config.vocab_size, config.hidden_size};
+  spec.embeddings.push_back({.name = "model.embed_tokens",
+                             .role = ModuleRole::kVocabulary,
+                             .shape = table,
+                             .initial = InitialWeights::kEmbedding});
+  if (config.learned_positions) {
+    spec.embeddings.push_back({.name = "model.embed_positions",
+                               .shape = {config.max_position_embeddings, config.hidden_size},
+                               .initial = InitialWeights::kEmbedding});
+  }
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    LayerSpec& layer = spec.layers.emplace_back();
+    layer.window = config.window(i);
+    layer.attention = layer.window > 0 ? AttentionKind::kWindow : AttentionKind::kFull;
+    layer.modules.push_back(Norm("input_layernorm", config.hidden_size));
+    AddAttention(config, &layer);
+    layer.modules.push_back(Norm("post_attention_layernorm", config.hidden_size));
+    AddGatedFeedForward(config, &layer);
+  }
+  spec.output.push_back(Norm("model.norm", config.hidden_size));
+  if (!config.tie_word_embeddings) {
+    spec.output.push_back(
+        {.name = "lm_head", .role = ModuleRole::kVocabulary, .shape = table, .initial = InitialWeights::kHead});
+  }
+  return spec;
+}
+
+std::vector<ParameterSpec> ParametersOf(const DecoderSpec& spec, const ModelConfig& config, DType dtype) {
+  Lister lister(config, dtype);
+  lister.Add(spec.embeddings, "", /*unit=*/0);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    lister.Add(spec.layers[i].modules, absl::StrCat("model.layers.", i, "."), static_cast<int32_t>(i) + 1);
+  }
+  lister.Add(spec.output, "", spec.units() - 1);
+  return lister.Take();
+}
+
+}  // namespace syncopate::model
