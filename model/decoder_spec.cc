@@ -1,9 +1,12 @@
 #include "model/decoder_spec.h"
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/digest.h"
 
 namespace syncopate::model {
 namespace {
@@ -38,20 +41,37 @@ void AddAttention(const ModelConfig& config, LayerSpec* layer) {
                             .takes_adapter = true});
 }
 
-void AddGatedFeedForward(const ModelConfig& config, LayerSpec* layer) {
-  for (const char* name : {"mlp.gate_proj", "mlp.up_proj"}) {
-    layer->modules.push_back({.name = name,
+// `name`: "mlp", or that of an expert. An adapter goes to the one feed-forward of a layer, not to experts.
+void AddGated(const ModelConfig& config, const std::string& name, int64_t inner, bool takes_adapter, LayerSpec* layer) {
+  for (const char* projection : {".gate_proj", ".up_proj"}) {
+    layer->modules.push_back({.name = name + projection,
                               .role = ModuleRole::kColumn,
-                              .shape = {config.intermediate_size, config.hidden_size},
+                              .shape = {inner, config.hidden_size},
                               .bias = config.mlp_bias,
-                              .joint = "mlp.gate_up_proj",
-                              .takes_adapter = true});
+                              .joint = name + ".gate_up_proj",
+                              .takes_adapter = takes_adapter});
   }
-  layer->modules.push_back({.name = "mlp.down_proj",
+  layer->modules.push_back({.name = name + ".down_proj",
                             .role = ModuleRole::kRow,
-                            .shape = {config.hidden_size, config.intermediate_size},
+                            .shape = {config.hidden_size, inner},
                             .bias = config.mlp_bias,
-                            .takes_adapter = true});
+                            .takes_adapter = takes_adapter});
+}
+
+void AddFeedForward(const ModelConfig& config, bool routed, LayerSpec* layer) {
+  if (!routed) {
+    AddGated(config, "mlp", config.intermediate_size, /*takes_adapter=*/true, layer);
+    return;
+  }
+  layer->feed_forward = FeedForwardKind::kRouted;
+  layer->experts = config.num_experts;
+  layer->experts_per_token = config.num_experts_per_tok;
+  layer->weights_sum_to_one = config.norm_topk_prob;
+  layer->modules.push_back({.name = "mlp.gate", .shape = {config.num_experts, config.hidden_size}});
+  for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+    AddGated(config, absl::StrCat("mlp.experts.", expert), config.moe_intermediate_size, /*takes_adapter=*/false,
+             layer);
+  }
 }
 
 double InitialStd(const ModuleSpec& module, const ModelConfig& config) {
@@ -144,7 +164,7 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
     layer.modules.push_back(Norm("input_layernorm", config.hidden_size));
     AddAttention(config, &layer);
     layer.modules.push_back(Norm("post_attention_layernorm", config.hidden_size));
-    AddGatedFeedForward(config, &layer);
+    AddFeedForward(config, config.is_routed(i), &layer);
   }
   spec.output.push_back(Norm("model.norm", config.hidden_size));
   if (!config.tie_word_embeddings) {
@@ -152,6 +172,47 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
         {.name = "lm_head", .role = ModuleRole::kVocabulary, .shape = table, .initial = InitialWeights::kHead});
   }
   return spec;
+}
+
+namespace {
+
+const char* NameOf(AttentionKind kind) { return kind == AttentionKind::kWindow ? "window" : "full"; }
+const char* NameOf(FeedForwardKind kind) { return kind == FeedForwardKind::kRouted ? "routed" : "gated"; }
+
+// A text that tells any two lists of modules apart.
+void Describe(const std::vector<ModuleSpec>& modules, std::string* text) {
+  for (const ModuleSpec& module : modules) {
+    absl::StrAppend(text, module.name, "|", static_cast<int>(module.role), "|", absl::StrJoin(module.shape, ","), "|",
+                    module.bias, "|", module.head, "|", module.joint, "|", module.takes_adapter, "\n");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> LayerKinds(const DecoderSpec& spec) {
+  std::set<std::string> kinds;
+  for (const LayerSpec& layer : spec.layers) {
+    kinds.insert(NameOf(layer.attention));
+    kinds.insert(NameOf(layer.feed_forward));
+  }
+  return {kinds.begin(), kinds.end()};
+}
+
+bool IsLayerKind(const std::string& kind) {
+  return kind == NameOf(AttentionKind::kFull) || kind == NameOf(AttentionKind::kWindow) ||
+         kind == NameOf(FeedForwardKind::kGated) || kind == NameOf(FeedForwardKind::kRouted);
+}
+
+uint64_t SpecDigest(const DecoderSpec& spec) {
+  std::string text;
+  Describe(spec.embeddings, &text);
+  for (const LayerSpec& layer : spec.layers) {
+    absl::StrAppend(&text, NameOf(layer.attention), "|", layer.window, "|", NameOf(layer.feed_forward), "|",
+                    layer.experts, "|", layer.experts_per_token, "|", layer.weights_sum_to_one, "\n");
+    Describe(layer.modules, &text);
+  }
+  Describe(spec.output, &text);
+  return DigestBytes(text.data(), static_cast<int64_t>(text.size()));
 }
 
 std::vector<ParameterSpec> ParametersOf(const DecoderSpec& spec, const ModelConfig& config, DType dtype) {

@@ -45,12 +45,18 @@ enum class AttentionKind : uint8_t {
   kFull,    // to all tokens before
   kWindow,  // to LayerSpec::window tokens
 };
-enum class FeedForwardKind : uint8_t { kGated };
+enum class FeedForwardKind : uint8_t {
+  kGated,   // SwiGLU
+  kRouted,  // a router, and experts that are kGated each
+};
 
 struct LayerSpec {
   AttentionKind attention = AttentionKind::kFull;
   FeedForwardKind feed_forward = FeedForwardKind::kGated;
-  int64_t window = 0;               // of kWindow: tokens that a token attends to, itself and those before it
+  int64_t window = 0;   // of kWindow: tokens that a token attends to, itself and those before it
+  int64_t experts = 0;  // of kRouted, of which a token goes to experts_per_token
+  int64_t experts_per_token = 0;
+  bool weights_sum_to_one = false;  // of those that a token goes to
   std::vector<ModuleSpec> modules;  // in the order in which a step uses them
 };
 
@@ -65,6 +71,12 @@ struct DecoderSpec {
 
 // The spec of a model that Validate() accepts. Pure.
 DecoderSpec MakeDecoderSpec(const ModelConfig& config);
+
+// The kinds of attention and of feed-forward that the layers have, sorted: "full", "window"; "gated", "routed".
+std::vector<std::string> LayerKinds(const DecoderSpec& spec);
+bool IsLayerKind(const std::string& kind);
+// Of all layers, modules and their fields, in their order.
+uint64_t SpecDigest(const DecoderSpec& spec);
 
 // One parameter of a decoder: what travels, and what it holds at first.
 struct ParameterSpec {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,9 +25,12 @@ constexpr double kDefaultTheta = 10000.0;
 // What transformers assumes where a key is absent: the published files leave keys out that have its defaults.
 constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultWindowLayers = 28;
+constexpr int64_t kDefaultExperts = 128;
+constexpr int64_t kDefaultExpertsPerToken = 8;
+constexpr int64_t kDefaultExpertSize = 768;
 constexpr int64_t kLargest = int64_t{1} << 40;
 
-enum class Family { kLlama, kQwen2, kQwen3, kMistral };
+enum class Family { kLlama, kQwen2, kQwen3, kQwen3Moe, kMistral };
 
 struct FamilyName {
   const char* architecture;
@@ -36,6 +40,7 @@ struct FamilyName {
 constexpr FamilyName kFamilies[] = {{"LlamaForCausalLM", "llama", Family::kLlama},
                                     {"Qwen2ForCausalLM", "qwen2", Family::kQwen2},
                                     {"Qwen3ForCausalLM", "qwen3", Family::kQwen3},
+                                    {"Qwen3MoeForCausalLM", "qwen3_moe", Family::kQwen3Moe},
                                     {"MistralForCausalLM", "mistral", Family::kMistral}};
 
 // One object of the file, with a path for messages. A key that is null counts as absent, as in transformers.
@@ -254,15 +259,51 @@ absl::Status ReadShape(const Section& file, ModelConfig* config) {
 }
 
 absl::Status ReadBiases(const Section& file, Family family, ModelConfig* config) {
-  config->qk_norm = family == Family::kQwen3;
+  config->qk_norm = family == Family::kQwen3 || family == Family::kQwen3Moe;
   config->qkv_bias = family == Family::kQwen2;  // no key says so
-  if (family == Family::kLlama || family == Family::kQwen3) {
+  if (family == Family::kLlama || config->qk_norm) {
     SYNCOPATE_ASSIGN_OR_RETURN(config->qkv_bias, file.BoolOr("attention_bias", false));
     config->output_bias = config->qkv_bias;
   }
   if (family == Family::kLlama) {
     SYNCOPATE_ASSIGN_OR_RETURN(config->mlp_bias, file.BoolOr("mlp_bias", false));
   }
+  return absl::OkStatus();
+}
+
+// The layers that `mlp_only_layers` names have one feed-forward; of the others each decoder_sparse_step-th is routed.
+absl::Status ReadExperts(const Section& file, ModelConfig* config) {
+  // What other families have beside routed experts changes the computation.
+  for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts"}) {
+    if (file.Has(key) && file.at(key) != 0) {
+      return file.NotBuilt(key,
+                           absl::StrCat("is ", file.Shown(key), "; experts that every token passes are not built"));
+    }
+  }
+  // As a newer file may call it.
+  const char* const key =
+      file.Has("num_experts") || !file.Has("num_local_experts") ? "num_experts" : "num_local_experts";
+  SYNCOPATE_ASSIGN_OR_RETURN(config->num_experts, file.CountOr(key, kDefaultExperts));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->num_experts_per_tok, file.CountOr("num_experts_per_tok", kDefaultExpertsPerToken));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->moe_intermediate_size, file.CountOr("moe_intermediate_size", kDefaultExpertSize));
+  SYNCOPATE_ASSIGN_OR_RETURN(config->norm_topk_prob, file.BoolOr("norm_topk_prob", false));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t every, file.CountOr("decoder_sparse_step", 1));
+  std::set<int64_t> dense;
+  for (int64_t layer = 0; layer < config->num_hidden_layers; ++layer) {
+    if ((layer + 1) % every != 0) dense.insert(layer);
+  }
+  if (file.Has("mlp_only_layers")) {
+    const Json& named = file.at("mlp_only_layers");
+    if (!named.is_array()) return file.Bad("mlp_only_layers", "must be a list of layers");
+    for (const Json& layer : named) {
+      if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= static_cast<uint64_t>(config->num_hidden_layers)) {
+        return file.Bad("mlp_only_layers", absl::StrCat("names ", layer.dump(), "; there are layers 0 to ",
+                                                        config->num_hidden_layers - 1));
+      }
+      dense.insert(layer.get<int64_t>());
+    }
+  }
+  config->dense_layers.assign(dense.begin(), dense.end());
   return absl::OkStatus();
 }
 
@@ -297,6 +338,10 @@ absl::StatusOr<std::vector<int64_t>> ReadWindows(const Section& file, Family fam
   SYNCOPATE_ASSIGN_OR_RETURN(const bool used, file.BoolOr("use_sliding_window", false));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> named, ReadSlidingLayers(file, layers));
   if (!used || window == 0) return windows;
+  if (family == Family::kQwen3Moe) {
+    windows.assign(static_cast<size_t>(layers), window);
+    return windows;
+  }
   const bool whole_number = !file.Has("max_window_layers") || file.at("max_window_layers").is_number_unsigned();
   if (!whole_number) return file.Bad("max_window_layers", "must be a whole number");
   const int64_t from =
@@ -362,6 +407,7 @@ absl::StatusOr<HfModel> ParseHfConfig(absl::string_view text, const std::string&
   model.source = source;
   SYNCOPATE_RETURN_IF_ERROR(ReadShape(file, &model.config));
   SYNCOPATE_RETURN_IF_ERROR(ReadBiases(file, family, &model.config));
+  if (family == Family::kQwen3Moe) SYNCOPATE_RETURN_IF_ERROR(ReadExperts(file, &model.config));
   SYNCOPATE_RETURN_IF_ERROR(ReadRope(file, &model));
   SYNCOPATE_ASSIGN_OR_RETURN(model.config.layer_windows, ReadWindows(file, family, model.config.num_hidden_layers));
   SYNCOPATE_ASSIGN_OR_RETURN(model.eos_token_ids, ReadEos(file, model.config.vocab_size));

@@ -24,7 +24,7 @@ struct HfModel {
   int64_t longest_context() const { return config.max_position_embeddings; }
 };
 
-// Llama 3.x, Qwen2 and 2.5, Qwen3 (dense) and Mistral. `source` names the text in messages. Trusts nothing. Unknown
+// Llama 3.x, Qwen2 and 2.5, Qwen3 (dense, and with routed experts) and Mistral. `source` names the text in messages. Trusts nothing. Unknown
 // keys are skipped. INVALID_ARGUMENT, naming file and key:
 //   BAD_MODEL_CONFIG   no JSON, a key that is missing, of another type or impossible
 //   UNKNOWN_MODEL      an architecture, activation, rope type or quantisation that is not built

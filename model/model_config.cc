@@ -22,6 +22,40 @@ absl::Status BadModel(const std::string& message) {
 // No number that can be: above it, the words of a config.json describe an attack, not a model.
 constexpr int64_t kMaxExtent = 1 << 24;
 constexpr int64_t kMaxLayers = 1 << 16;
+constexpr int64_t kMaxExperts = 1 << 12;
+constexpr int64_t kMaxExpertsInAll = 1 << 18;
+
+absl::Status CheckExperts(const ModelConfig& config) {
+  if (config.num_experts == 0) {
+    if (config.num_experts_per_tok == 0 && config.dense_layers.empty()) return absl::OkStatus();
+    return BadModel("model.num_experts is 0, so that num_experts_per_tok and dense_layers mean nothing");
+  }
+  if (config.num_experts < 0 || config.num_experts > kMaxExperts) {
+    return BadModel(absl::StrCat("model.num_experts is ", config.num_experts, "; it must be from 0 to ", kMaxExperts));
+  }
+  if (config.num_experts_per_tok < 1 || config.num_experts_per_tok > config.num_experts) {
+    return BadModel(absl::StrCat("model.num_experts_per_tok is ", config.num_experts_per_tok,
+                                 "; it must be from 1 to num_experts ", config.num_experts));
+  }
+  if (config.moe_intermediate_size < 1 || config.moe_intermediate_size > kMaxExtent) {
+    return BadModel(absl::StrCat("model.moe_intermediate_size is ", config.moe_intermediate_size,
+                                 "; it must be from 1 to ", kMaxExtent));
+  }
+  if (config.num_hidden_layers * config.num_experts > kMaxExpertsInAll) {
+    return BadModel(absl::StrCat("model.num_experts ", config.num_experts, " in ", config.num_hidden_layers,
+                                 " layers are more than ", kMaxExpertsInAll, " experts"));
+  }
+  if (config.mlp_bias) return BadModel("model.mlp_bias: experts have no biases");
+  int64_t last = -1;
+  for (int64_t layer : config.dense_layers) {
+    if (layer <= last || layer >= config.num_hidden_layers) {
+      return BadModel(absl::StrCat("model.dense_layers names layer ", layer, " after ", last,
+                                   "; layers ascend, from 0 to ", config.num_hidden_layers - 1));
+    }
+    last = layer;
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -57,11 +91,22 @@ absl::Status ModelConfig::Validate() const {
     }
   }
   if (head_dim % 2 != 0) return BadModel(absl::StrCat("model.head_dim ", head_dim, " is odd; rotary needs pairs"));
-  return absl::OkStatus();
+  return CheckExperts(*this);
 }
 
-absl::Status CheckWindows(const ModelConfig& config, const std::string& device) {
-  if (device == "cpu" || !config.has_windows()) return absl::OkStatus();
+bool ModelConfig::is_routed(int64_t layer) const {
+  return num_experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
+}
+
+absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device) {
+  if (device == "cpu") return absl::OkStatus();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_routed(layer)) continue;
+    return Error(absl::StatusCode::kFailedPrecondition, "EXPERTS_ON_GPU",
+                 absl::StrCat("layer ", layer, " of the model has ", config.num_experts,
+                              " routed experts, which are not built for ", device, ": use the CPU"));
+  }
+  if (!config.has_windows()) return absl::OkStatus();
   int64_t layer = 0;
   while (config.window(layer) == 0) ++layer;
   return Error(absl::StatusCode::kFailedPrecondition, "WINDOW_ON_GPU",

@@ -27,8 +27,8 @@ struct RopeScaling {
 };
 
 // The shape of one decoder-only transformer of the Llama family, in the words of a Hugging Face config.json: RMSNorm,
-// rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU, tied or untied
-// embeddings.
+// rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU or routed experts that are
+// SwiGLU each, tied or untied embeddings.
 struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 64;
@@ -51,6 +51,14 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   // Tokens that each layer attends to, a token itself and those before it; 0: all of them. Empty: all of them in every layer.
   std::vector<int64_t> layer_windows = {};
+  // Routed experts (arXiv 1701.06538): each token of a routed layer goes to num_experts_per_tok of num_experts, which are
+  // weighted by the softmax of the router in float32, over all experts; norm_topk_prob makes the chosen weights sum to 1. All
+  // layers are routed but dense_layers, which have one feed-forward of intermediate_size. num_experts 0: no layer is routed.
+  int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;  // of one expert
+  bool norm_topk_prob = false;
+  std::vector<int64_t> dense_layers = {};  // ascending
   // Standard deviations of the random initialisation; matrices inside the layers get 1/sqrt(fan in), norms are 1,
   // biases 0.
   double embedding_init_std = 0.08;  // token and position tables
@@ -62,13 +70,18 @@ struct ModelConfig {
   // Of one layer; 0: it attends to all tokens.
   int64_t window(int64_t layer) const { return layer_windows.empty() ? 0 : layer_windows[static_cast<size_t>(layer)]; }
   bool has_windows() const;
+  bool is_routed(int64_t layer) const;
+  // Columns that a token passes in the feed-forward of that layer: those of all experts that it goes to.
+  int64_t feed_forward_size(int64_t layer) const {
+    return is_routed(layer) ? num_experts_per_tok * moe_intermediate_size : intermediate_size;
+  }
   int64_t query_size() const { return num_attention_heads * head_dim; }
   int64_t key_value_size() const { return num_key_value_heads * head_dim; }
 };
 
-// OK if `device` ("cpu" or "cuda:N") computes the layers of `config`. FAILED_PRECONDITION (reason WINDOW_ON_GPU): a layer with a
-// window runs on the CPU alone.
-absl::Status CheckWindows(const ModelConfig& config, const std::string& device);
+// OK if `device` ("cpu" or "cuda:N") computes the layers of `config`. FAILED_PRECONDITION naming the layer: a layer with a window
+// (reason WINDOW_ON_GPU) or with routed experts (EXPERTS_ON_GPU) runs on the CPU alone.
+absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device);
 
 // Every parameter in wire order, named as Hugging Face names it: those of the model's spec (model/decoder_spec.h). q, k and v of
 // a layer are neighbours, gate and up too, so that one matrix product serves each set where no gap of alignment falls between

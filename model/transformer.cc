@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/arena_parts.h"
+#include "model/decoder_spec.h"
 #include "model/host_rows.h"
 #include "model/rope.h"
+#include "model/routed_experts.h"
 
 namespace syncopate::model {
 namespace {
@@ -133,6 +135,14 @@ std::vector<at::Tensor> TransformerWeights::Distinct() const {
     add(layer.k_norm);
     add_linears({layer.output});
     add(layer.post_norm);
+    if (layer.router.defined()) {
+      add(layer.router);
+      for (const ExpertWeights& expert : layer.experts) {
+        add_linears(expert.gate_up);
+        add_linears({expert.down});
+      }
+      continue;
+    }
     add_linears(layer.gate_up);
     add_linears({layer.down});
   }
@@ -148,10 +158,11 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest,
                                const std::vector<ArenaPart>& parts) {
   ArenaIndex index(manifest, parts);
+  const DecoderSpec spec = MakeDecoderSpec(config);
   TransformerWeights weights;
   weights.tokens = index.View("model.embed_tokens.weight");
   if (config.learned_positions) weights.positions = index.View("model.embed_positions.weight");
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     LayerWeights& layer = weights.layers.emplace_back();
     layer.input_norm = index.View(prefix + "input_layernorm.weight");
@@ -162,6 +173,15 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
     }
     layer.output = index.ViewLinear(prefix + "self_attn.o_proj");
     layer.post_norm = index.View(prefix + "post_attention_layernorm.weight");
+    if (spec.layers[i].feed_forward == FeedForwardKind::kRouted) {
+      layer.router = index.View(prefix + "mlp.gate.weight");
+      for (int64_t expert = 0; expert < spec.layers[i].experts; ++expert) {
+        const std::string one = absl::StrCat(prefix, "mlp.experts.", expert, ".");
+        layer.experts.push_back(
+            {index.ViewJoint(one, {"gate_proj", "up_proj"}, "gate_up_proj"), index.ViewLinear(one + "down_proj")});
+      }
+      continue;
+    }
     layer.gate_up = index.ViewJoint(prefix + "mlp.", {"gate_proj", "up_proj"}, "gate_up_proj");
     layer.down = index.ViewLinear(prefix + "mlp.down_proj");
   }
@@ -208,6 +228,14 @@ at::Tensor Transformer::AttentionBlock(const LayerWeights& layer, int64_t index,
 }
 
 at::Tensor Transformer::FeedForward(const LayerWeights& layer, const at::Tensor& x, PartialSums* sums) const {
+  if (layer.router.defined()) {
+    const at::Tensor routed =
+        RoutedFeedForward(config_, layer, RmsNorm(x, layer.post_norm), [](const at::Tensor& gate_up) {
+          const std::vector<at::Tensor> halves = gate_up.chunk(2, 1);
+          return at::silu(halves[0]) * halves[1];
+        });
+    return sums == nullptr ? routed : sums->Sum(routed);
+  }
   const std::vector<at::Tensor> gate_up =
       ApplyJoint(layer.gate_up, RmsNorm(x, layer.post_norm), {config_.intermediate_size, config_.intermediate_size});
   return ApplyAndSum(layer.down, at::silu(gate_up[0]) * gate_up[1], sums);
@@ -259,11 +287,18 @@ at::Tensor Transformer::ForwardOnHost(const TransformerWeights& weights, const a
     const LayerWeights& layer = weights.layers[i];
     add_and_norm(delta, layer.input_norm);
     add_and_norm(AttendOnHost(layer, static_cast<int64_t>(i), normed, positions, attention, sums), layer.post_norm);
-    const at::Tensor gate_up = ApplyWhole(layer.gate_up, normed);
-    const at::Tensor activated = at::empty({x.size(0), config_.intermediate_size}, x.options());
-    rows.SwiGlu(gate_up.const_data_ptr<float>(), x.size(0), config_.intermediate_size,
-                activated.mutable_data_ptr<float>());
-    delta = ApplyAndSum(layer.down, activated, sums);
+    const auto activate = [&rows](const at::Tensor& gate_up) {
+      const at::Tensor activated = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+      rows.SwiGlu(gate_up.const_data_ptr<float>(), gate_up.size(0), activated.size(1),
+                  activated.mutable_data_ptr<float>());
+      return activated;
+    };
+    if (layer.router.defined()) {
+      delta = RoutedFeedForward(config_, layer, normed, activate);
+      if (sums != nullptr) delta = sums->Sum(delta);
+    } else {
+      delta = ApplyAndSum(layer.down, activate(ApplyWhole(layer.gate_up, normed)), sums);
+    }
   }
   add_and_norm(delta, weights.norm);
   return normed;

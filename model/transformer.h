@@ -22,7 +22,11 @@ struct Linear {
 using JointLinear = std::vector<Linear>;
 
 // Views of one weight arena, ready for matrix products. The views do not own the arena.
-// D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate, V vocabulary.
+// D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate (of an expert, its own), V vocabulary.
+struct ExpertWeights {
+  JointLinear gate_up;  // [2 F, D], or [F, D] twice
+  Linear down;          // [D, F]
+};
 struct LayerWeights {
   at::Tensor input_norm;      // [D]
   JointLinear qkv;            // [Q + 2 KV, D], or [Q, D], [KV, D], [KV, D]
@@ -31,6 +35,9 @@ struct LayerWeights {
   at::Tensor post_norm;       // [D]
   JointLinear gate_up;        // [2 F, D], or [F, D] twice
   Linear down;                // [D, F]
+  // A layer of routed experts has these in place of gate_up and down.
+  at::Tensor router;  // [experts, D]
+  std::vector<ExpertWeights> experts;
 };
 struct TransformerWeights {
   at::Tensor tokens;     // [V, D]

@@ -146,6 +146,26 @@ bool IsNeedless(const std::string& name, const ModelConfig& config) {
   return (config.tie_word_embeddings && name == "lm_head.weight") || absl::EndsWith(name, "rotary_emb.inv_freq");
 }
 
+// Newer files may hold the experts of a layer as two tensors, `experts.gate_up_proj` [N, 2 F, D] and `experts.down_proj`
+// [N, D, F]: those of the published names, one after the other. Any other tensor as it is.
+std::vector<StoredTensor> SplitExperts(const StoredTensor& stored) {
+  const bool gate_up = absl::EndsWith(stored.name, ".experts.gate_up_proj");
+  if (stored.shape.size() != 3 || !(gate_up || absl::EndsWith(stored.name, ".experts.down_proj"))) return {stored};
+  const int64_t experts = stored.shape[0], parts = gate_up ? 2 : 1;
+  if (experts <= 0 || stored.shape[1] % parts != 0) return {stored};
+  const std::string prefix = stored.name.substr(0, stored.name.rfind('.') + 1);
+  const size_t bytes = stored.data.size() / static_cast<size_t>(experts * parts);
+  std::vector<StoredTensor> split;
+  for (int64_t i = 0; i < experts * parts; ++i) {
+    const char* const name = !gate_up ? "down_proj" : i % 2 == 0 ? "gate_proj" : "up_proj";
+    split.push_back({absl::StrCat(prefix, i / parts, ".", name, ".weight"),
+                     stored.dtype,
+                     {stored.shape[1] / parts, stored.shape[2]},
+                     stored.data.substr(static_cast<size_t>(i) * bytes, bytes)});
+  }
+  return split;
+}
+
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 absl::Status CheckTensor(const std::string& path, const StoredTensor& stored, const TensorSpec& wanted) {
@@ -189,16 +209,20 @@ absl::StatusOr<std::shared_ptr<const WeightFiles>> WeightFiles::Open(const std::
   std::map<std::string, Entry> found;
   std::shared_ptr<WeightFiles> files(new WeightFiles());
   for (Shard& shard : shards) {
-    for (const StoredTensor& stored : shard.tensors) {
-      auto spec = wanted.find(stored.name);
-      // A tensor without a place means that the configuration describes another model.
-      if (spec == wanted.end()) {
-        if (IsNeedless(stored.name, config)) continue;
-        return BadWeights(shard.file->path(), stored.name,
-                          absl::StrCat("has no place in the model that ", kHfConfigFile, " describes"));
+    for (const StoredTensor& whole : shard.tensors) {
+      for (const StoredTensor& stored : SplitExperts(whole)) {
+        auto spec = wanted.find(stored.name);
+        // A tensor without a place means that the configuration describes another model.
+        if (spec == wanted.end()) {
+          if (IsNeedless(stored.name, config)) continue;
+          return BadWeights(shard.file->path(), stored.name,
+                            absl::StrCat("has no place in the model that ", kHfConfigFile, " describes"));
+        }
+        SYNCOPATE_RETURN_IF_ERROR(CheckTensor(shard.file->path(), stored, spec->second));
+        if (!found.emplace(stored.name, Entry{stored, shard.file.get()}).second) {
+          return BadWeights(shard.file->path(), stored.name, "is there twice, by itself and within one of all experts");
+        }
       }
-      SYNCOPATE_RETURN_IF_ERROR(CheckTensor(shard.file->path(), stored, spec->second));
-      found[stored.name] = {stored, shard.file.get()};
     }
     files->files_.push_back(std::move(shard.file));
   }

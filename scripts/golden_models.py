@@ -93,6 +93,12 @@ CASES = {
     "qwen3-layer-types": (transformers.Qwen3Config(**shape(
         head_dim=16, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"])), torch.float32, 1, None),
+    "qwen3-moe": (transformers.Qwen3MoeConfig(**shape(
+        head_dim=8, num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+        norm_topk_prob=True, mlp_only_layers=[1])), torch.float32, 1, None),
+    "qwen3-moe-steps": (transformers.Qwen3MoeConfig(**shape(
+        head_dim=16, num_hidden_layers=3, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=8,
+        norm_topk_prob=False, decoder_sparse_step=2, tie_word_embeddings=True)), torch.bfloat16, 3, None),
 }
 
 
@@ -128,7 +134,22 @@ def gradients_of(model, prompts):
         total = total - logprobs.gather(-1, ids[0, 1:, None]).sum()
         tokens += len(prompt) - 1
     (total / tokens).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {published: gradient for name, parameter in model.named_parameters()
+            for published, gradient in split_experts(name, parameter.grad)}
+
+
+def split_experts(name, tensor):
+    """transformers holds all experts of a layer as one tensor; published files have one of each."""
+    prefix, _, kind = name.rpartition(".experts.")
+    for expert in range(tensor.shape[0] if prefix else 0):
+        if kind == "down_proj":
+            yield f"{prefix}.experts.{expert}.down_proj.weight", tensor[expert]
+        else:
+            gate, up = tensor[expert].chunk(2)
+            yield f"{prefix}.experts.{expert}.gate_proj.weight", gate
+            yield f"{prefix}.experts.{expert}.up_proj.weight", up
+    if not prefix:
+        yield name, tensor
 
 
 def greedy_of(model, prompts):

@@ -208,7 +208,7 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
                  absl::StrCat("model.head_dim ", config.head_dim, " is above ", kMaxHeadDim, ", the most on a GPU"));
   }
-  SYNCOPATE_RETURN_IF_ERROR(model::CheckWindows(config, absl::StrCat("cuda:", device)));
+  SYNCOPATE_RETURN_IF_ERROR(model::CheckLayerKinds(config, absl::StrCat("cuda:", device)));
   const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
   SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
   std::unique_ptr<Arenas> arenas;

@@ -56,7 +56,8 @@ absl::Status CheckTensorParallel(const model::ModelConfig& config, int32_t ranks
       absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
       absl::StrCat("rollout.tensor_parallel is ", ranks, ", which cannot share out ", config.num_attention_heads,
                    " query heads, ", config.num_key_value_heads, " key/value heads and a feed-forward of ",
-                   config.intermediate_size, "; for this model it may be ", absl::StrJoin(sizes, ", ")));
+                   config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size,
+                   "; for this model it may be ", absl::StrJoin(sizes, ", ")));
 }
 
 std::string TensorParallelLayout(int32_t ranks) { return ranks == 1 ? "" : absl::StrCat("tp:", ranks, ":fused:vocab"); }
@@ -77,6 +78,7 @@ absl::StatusOr<RankSlice> MakeRankSlice(const model::ModelConfig& config, const 
   slice.config.num_attention_heads /= ranks;
   slice.config.num_key_value_heads = std::max<int64_t>(1, config.num_key_value_heads / ranks);
   slice.config.intermediate_size /= ranks;
+  slice.config.moe_intermediate_size /= ranks;
   return slice;
 }
 

@@ -147,7 +147,7 @@ void CheckModel(const v1::ModelSection& model, Rules* rules) {
                 {"model.num_key_value_heads", "model.num_attention_heads"},
                 absl::StrCat("a divisor of num_attention_heads ", model.num_attention_heads()));
   rules->Expect(model.head_dim() % 2 == 0, {"model.head_dim"}, "an even number, as rotary positions turn pairs");
-  rules->Expect(!model.path().empty() || model.context_length() == 0, {"model.context_length", "model.path"},
+  rules->Expect(model.context_length() == 0, {"model.context_length", "model.path"},
                 "0, as without model.path it is model.max_position_embeddings that says it");
 }
 
@@ -320,8 +320,6 @@ void CheckStaleness(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(target == -1 || (target >= 0 && target <= static_cast<double>(staleness.max_staleness())),
                 {"staleness.target_staleness", "staleness.max_staleness"},
                 absl::StrCat("-1, or a number from 0 to max_staleness ", staleness.max_staleness()));
-  rules->Expect(staleness.on_deadline() == "stall", {"staleness.on_deadline"},
-                absl::StrCat("stall; ", staleness.on_deadline(), " is not built"));
   rules->Expect(config.sync().every_steps() - 1 <= staleness.max_staleness(),
                 {"sync.every_steps", "staleness.max_staleness"},
                 absl::StrCat("at most max_staleness + 1 = ", staleness.max_staleness() + 1,

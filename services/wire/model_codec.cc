@@ -4,7 +4,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "model/decoder_spec.h"
 
 namespace syncopate::wire {
 namespace {
@@ -50,6 +52,16 @@ absl::StatusOr<RopeScaling> ScalingOf(const v1::ModelShape::RopeScaling& message
   return scaling;
 }
 
+absl::Status CheckKinds(const v1::ModelShape& message) {
+  for (const std::string& kind : message.layer_kinds()) {
+    if (model::IsLayerKind(kind)) continue;
+    return Error(absl::StatusCode::kFailedPrecondition, "UNKNOWN_LAYER_KIND",
+                 absl::StrCat("the model has layers of kind '", absl::CHexEscape(kind.substr(0, 64)),
+                              "', which this build does not know; use the same version of syncopate on both sides"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 v1::ModelShape ToProto(const model::ModelConfig& shape) {
@@ -75,10 +87,19 @@ v1::ModelShape ToProto(const model::ModelConfig& shape) {
   message.set_learned_positions(shape.learned_positions);
   message.set_tie_word_embeddings(shape.tie_word_embeddings);
   message.mutable_layer_windows()->Assign(shape.layer_windows.begin(), shape.layer_windows.end());
+  message.set_num_experts(shape.num_experts);
+  message.set_num_experts_per_tok(shape.num_experts_per_tok);
+  message.set_moe_intermediate_size(shape.moe_intermediate_size);
+  message.set_norm_topk_prob(shape.norm_topk_prob);
+  message.mutable_dense_layers()->Assign(shape.dense_layers.begin(), shape.dense_layers.end());
+  const model::DecoderSpec spec = model::MakeDecoderSpec(shape);
+  for (const std::string& kind : model::LayerKinds(spec)) message.add_layer_kinds(kind);
+  message.set_spec_digest(model::SpecDigest(spec));
   return message;
 }
 
 absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckKinds(message));
   model::ModelConfig shape;
   shape.vocab_size = message.vocab_size();
   shape.hidden_size = message.hidden_size();
@@ -100,8 +121,22 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.learned_positions = message.learned_positions();
   shape.tie_word_embeddings = message.tie_word_embeddings();
   shape.layer_windows.assign(message.layer_windows().begin(), message.layer_windows().end());
+  shape.num_experts = message.num_experts();
+  shape.num_experts_per_tok = message.num_experts_per_tok();
+  shape.moe_intermediate_size = message.moe_intermediate_size();
+  shape.norm_topk_prob = message.norm_topk_prob();
+  shape.dense_layers.assign(message.dense_layers().begin(), message.dense_layers().end());
   // Sizes are multiplied and allocated from here on.
   SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
+  const uint64_t digest = model::SpecDigest(model::MakeDecoderSpec(shape));
+  // Builds that tell none know full attention and one feed-forward a layer alone.
+  if (message.spec_digest() != 0 && digest != message.spec_digest()) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "OTHER_MODEL",
+        absl::StrFormat("the model's layers are not understood as they were meant: by the peer their digest is "
+                        "%016x, here it is %016x; use the same version of syncopate on both sides",
+                        message.spec_digest(), digest));
+  }
   return shape;
 }
 

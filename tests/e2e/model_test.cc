@@ -52,7 +52,7 @@ std::vector<std::string> NamesIn(const std::string& folder) {
 }
 
 TEST(GenerateTest, GivesTheGreedyTokensOfTransformers) {
-  for (const char* name : {"llama-biases", "qwen2-tied", "mistral"}) {
+  for (const char* name : {"llama-biases", "qwen2-tied", "mistral", "qwen3-moe"}) {
     const Golden golden = ReadGolden(name);
     const CommandResult result = Syncopate({"generate", GoldenModelPath(name), "--ids",
                                             absl::StrJoin(golden.prompts[0], ","), "--max-new-tokens", "8", "--json"});
@@ -91,12 +91,13 @@ TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
               HasSubstr("scripts/build.sh release syncopate-generate builds it"));
 }
 
-// Writes a checkpoint of a run of llama-linear to `exported`, which then generates what the golden model does.
-void ExportAndGenerate(const std::string& checkpoint, const std::string& exported) {
-  const CommandResult result = Syncopate({"export", checkpoint, exported});
+// Writes a checkpoint of a run of `name` to `exported`, which then generates what the golden model does.
+void ExportAndGenerate(const std::string& checkpoint, const std::string& exported,
+                       const std::string& name = "llama-linear") {
+  const CommandResult result = Syncopate({"export", checkpoint, exported, "--dtype", "float32"});
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
-  const Golden golden = ReadGolden("llama-linear");
+  const Golden golden = ReadGolden(name);
   const CommandResult generated = Syncopate(
       {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
@@ -126,6 +127,17 @@ TEST(ModelDirectoryTest, WhatTwoRanksHaveSavedGoesOutAsOneModel) {
                           "optimizer-0-of-2.safetensors", "optimizer-1-of-2.safetensors"));
   const std::string exported = run.temp_dir() + "/exported";
   ExportAndGenerate(run.Path("checkpoints/e1-s3"), exported);
+}
+
+// Through all daemons: two ranks train them, a rollouter of two ranks generates with them.
+TEST(ModelDirectoryTest, ExpertsAndWindowsTrainSyncGenerateAndGoOutAgain) {
+  RunHarness run(SmallRun(GoldenModelPath("qwen3-moe"), 3));
+  ExpectSuccess(run.Run({"train.learning_rate=1e-12", "trainer.world=2", "rollout.tensor_parallel=2"}));
+  EXPECT_EQ(run.LastStep(), 3);
+  ExportAndGenerate(run.Path("checkpoints/e1-s3"), run.temp_dir() + "/exported", "qwen3-moe");
+  RunHarness slides(SmallRun(GoldenModelPath("mistral-slides"), 3));
+  ExpectSuccess(slides.Run({"train.learning_rate=1e-12"}));
+  ExportAndGenerate(slides.Path("checkpoints/e1-s3"), slides.temp_dir() + "/exported", "mistral-slides");
 }
 
 TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {

@@ -13,9 +13,9 @@
 namespace syncopate::testing {
 
 inline constexpr const char* kGoldenCases[] = {
-    "llama3-tied",    "llama-biases",   "llama-plain",      "llama-linear", "qwen2-tied",
-    "qwen2-full",     "qwen3-tied",     "qwen3-yarn",       "mistral",      "qwen3-yarn-factors",
-    "mistral-window", "mistral-slides", "qwen3-layer-types"};
+    "llama3-tied",    "llama-biases",   "llama-plain",       "llama-linear", "qwen2-tied",
+    "qwen2-full",     "qwen3-tied",     "qwen3-yarn",        "mistral",      "qwen3-yarn-factors",
+    "mistral-window", "mistral-slides", "qwen3-layer-types", "qwen3-moe",    "qwen3-moe-steps"};
 
 inline std::string GoldenPath(const std::string& name) {
   return JoinPath(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/golden/models"), name);

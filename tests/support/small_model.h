@@ -38,6 +38,23 @@ inline model::ModelConfig BiasedModel() {
           .mlp_bias = true};
 }
 
+// Routed experts in layers 0 and 2, of which a token takes two; layer 1 is dense.
+inline model::ModelConfig RoutedModel() {
+  return {.vocab_size = 31,
+          .hidden_size = 32,
+          .intermediate_size = 48,
+          .num_hidden_layers = 3,
+          .num_key_value_heads = 2,
+          .head_dim = 8,
+          .max_position_embeddings = 48,
+          .rope_scaling = {},
+          .num_experts = 6,
+          .num_experts_per_tok = 2,
+          .moe_intermediate_size = 16,
+          .norm_topk_prob = true,
+          .dense_layers = {1}};
+}
+
 // Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it. Tied.
 inline model::ModelConfig WideModel() {
   return {.vocab_size = 1024,

@@ -75,9 +75,11 @@ int64_t DecoderProgram::Tape::bytes() const {
     if (tensor.defined()) total += static_cast<int64_t>(tensor.nbytes());
   };
   for (const LayerTape& layer : layers) {
-    for (const at::Tensor* tensor : {&layer.input, &layer.input_rstd, &layer.input_normed, &layer.q_raw, &layer.k_raw,
-                                     &layer.q_rstd, &layer.k_rstd, &layer.qkv, &layer.attended.y, &layer.middle,
-                                     &layer.middle_rstd, &layer.middle_normed, &layer.gate_up, &layer.activation}) {
+    for (const at::Tensor* tensor :
+         {&layer.input, &layer.input_rstd, &layer.input_normed, &layer.q_raw, &layer.k_raw, &layer.q_rstd,
+          &layer.k_rstd, &layer.qkv, &layer.attended.y, &layer.middle, &layer.middle_rstd, &layer.middle_normed,
+          &layer.gate_up, &layer.activation, &layer.routing.probabilities, &layer.routing.experts,
+          &layer.routing.weights, &layer.routing.rows, &layer.routing.places}) {
       add(*tensor);
     }
     for (const at::Tensor& tensor : layer.attended.stats) add(tensor);
@@ -121,6 +123,62 @@ Ops::AttentionShape DecoderProgram::AttentionOf(size_t index) const {
   return {config_.num_attention_heads, config_.num_key_value_heads, config_.window(static_cast<int64_t>(index))};
 }
 
+at::Tensor DecoderProgram::RunExperts(const LayerWeights& layer, const at::Tensor& x, LayerTape* tape) const {
+  tape->routing = model::Route(x, layer.router, config_.num_experts_per_tok, config_.norm_topk_prob);
+  const model::Routing& routing = tape->routing;
+  const at::Tensor weights = routing.weights.flatten().index_select(0, routing.places).unsqueeze(1).to(x.scalar_type());
+  tape->gate_up = at::empty({routing.rows.size(0), 2 * config_.moe_intermediate_size}, x.options());
+  at::Tensor sum = at::zeros_like(x);
+  for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
+    const int64_t begin = routing.begins[expert], visits = routing.visits(expert);
+    if (visits == 0) continue;
+    const at::Tensor rows = routing.rows.narrow(0, begin, visits);
+    const at::Tensor gate_up = tape->gate_up.narrow(0, begin, visits);
+    gate_up.copy_(model::ExpertProduct(layer.experts[expert].gate_up, x.index_select(0, rows)));
+    const at::Tensor output = model::ExpertProduct({layer.experts[expert].down}, ops_.SwiGlu(gate_up));
+    sum.index_add_(0, rows, output * weights.narrow(0, begin, visits));
+  }
+  return sum;
+}
+
+DecoderProgram::ExpertGradients DecoderProgram::ExpertsBackward(const LayerWeights& layer, const LayerTape& tape,
+                                                                const at::Tensor& d,
+                                                                const LayerWeights& gradients) const {
+  const model::Routing& routing = tape.routing;
+  const at::Tensor weights = routing.weights.flatten().index_select(0, routing.places).unsqueeze(1).to(d.scalar_type());
+  const at::Tensor dweights = at::zeros_like(routing.weights);
+  ExpertGradients made{at::zeros_like(d), at::empty_like(tape.gate_up), {}};
+  for (size_t expert = 0; expert < layer.experts.size(); ++expert) {
+    const int64_t begin = routing.begins[expert], visits = routing.visits(expert);
+    if (visits == 0) continue;
+    const at::Tensor rows = routing.rows.narrow(0, begin, visits), weight = weights.narrow(0, begin, visits);
+    const at::Tensor d_here = d.index_select(0, rows);
+    const at::Tensor dactivated = InputGradient(One(layer.experts[expert].down), d_here);
+    Ops::SwiGluGradient mlp =
+        ops_.SwiGluBackward(dactivated * weight, tape.gate_up.narrow(0, begin, visits), /*wanted=*/true);
+    // An output counts by its weight: the weight's gradient is the output times its gradient.
+    dweights.view(-1).index_copy_(0, routing.places.narrow(0, begin, visits),
+                                  (dactivated.to(at::kFloat) * mlp.y.to(at::kFloat)).sum(-1));
+    AddGradients(ops_, One(gradients.experts[expert].down), d_here * weight, mlp.y);
+    made.dx.index_add_(0, rows, InputGradient(layer.experts[expert].gate_up, mlp.dgate_up));
+    made.dgate_up.narrow(0, begin, visits).copy_(mlp.dgate_up);
+  }
+  made.drouter = model::RouteBackward(routing, dweights, config_.norm_topk_prob);
+  made.dx += at::mm(made.drouter, layer.router.to(at::kFloat)).to(d.scalar_type());
+  return made;
+}
+
+void DecoderProgram::AddExpertGradients(const LayerTape& tape, const ExpertGradients& made, const at::Tensor& x,
+                                        const LayerWeights& gradients) const {
+  for (size_t expert = 0; expert < gradients.experts.size(); ++expert) {
+    const int64_t begin = tape.routing.begins[expert], visits = tape.routing.visits(expert);
+    if (visits == 0) continue;
+    AddGradients(ops_, gradients.experts[expert].gate_up, made.dgate_up.narrow(0, begin, visits),
+                 x.index_select(0, tape.routing.rows.narrow(0, begin, visits)));
+  }
+  ops_.AddWeightGradient(gradients.router, made.drouter, x.to(at::kFloat));
+}
+
 // `delta`: what the layer's second half adds to tape.middle.
 DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeights& layer, const Stream& stream,
                                                    const PackedSequences& sequences, at::Tensor* delta) const {
@@ -142,6 +200,10 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeig
   tape.middle = middle.sum;
   tape.middle_rstd = middle.rstd;
   tape.middle_normed = middle.y;
+  if (layer.router.defined()) {
+    *delta = RunExperts(layer, middle.y, &tape);
+    return tape;
+  }
   tape.gate_up = Product(layer.gate_up, middle.y);
   tape.activation = ops_.SwiGlu(tape.gate_up);
   *delta = Product(One(layer.down), tape.activation);
@@ -201,13 +263,27 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
                                          const LayerWeights& gradients) const {
   // Selective: the backward kernels make the outputs of norms and SwiGLU again on their way, for the products that need
   // them.
-  const bool again = !tape.activation.defined();
-  Ops::SwiGluGradient mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
-  AddGradients(ops_, One(gradients.down), d, again ? mlp.y : tape.activation);
-  Ops::NormGradient middle = ops_.AddNormBackward(InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
-                                                  tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
-  AddGradients(ops_, gradients.gate_up, mlp.dgate_up, again ? middle.y : tape.middle_normed);
+  const bool again = !tape.middle_normed.defined();
+  const bool routed = layer.router.defined();
+  Ops::SwiGluGradient mlp;
+  ExpertGradients experts;
+  if (routed) {
+    experts = ExpertsBackward(layer, tape, d, gradients);
+  } else {
+    mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
+    AddGradients(ops_, One(gradients.down), d, again ? mlp.y : tape.activation);
+  }
+  Ops::NormGradient middle =
+      ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
+                           tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
+  const at::Tensor& middle_normed = again ? middle.y : tape.middle_normed;
+  if (routed) {
+    AddExpertGradients(tape, experts, middle_normed, gradients);
+  } else {
+    AddGradients(ops_, gradients.gate_up, mlp.dgate_up, middle_normed);
+  }
   mlp = {};
+  experts = {};
 
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
   AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);

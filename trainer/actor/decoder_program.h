@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/ops.h"
+#include "model/routed_experts.h"
 #include "model/transformer.h"
 #include "trainer/actor/actor_options.h"
 #include "trainer/actor/flat_shards.h"
@@ -38,6 +39,8 @@ class DecoderProgram {
     at::Tensor middle_normed;       // [T, D]; kNone alone
     at::Tensor gate_up;             // [T, 2 F]
     at::Tensor activation;          // [T, F]; kNone alone
+    // Of a layer of routed experts: gate_up is [visits, 2 F], by visit (model/routed_experts.h).
+    model::Routing routing;
   };
   struct Tape {
     std::vector<LayerTape> layers;
@@ -80,6 +83,18 @@ class DecoderProgram {
   void NormHeadsBackward(const model::LayerWeights& layer, const LayerTape& tape, const model::LayerWeights& gradients,
                          const at::Tensor& dqkv) const;
   void Trim(LayerTape* tape) const;
+  // What the layer's feed-forward adds to the stream, of the normed middle x; and its backward half, in the two steps of a
+  // dense one: gradients of x and, when x is there again, of the weights.
+  at::Tensor RunExperts(const model::LayerWeights& layer, const at::Tensor& x, LayerTape* tape) const;
+  struct ExpertGradients {
+    at::Tensor dx;        // [T, D]
+    at::Tensor dgate_up;  // [visits, 2 F]
+    at::Tensor drouter;   // [T, experts] float32, of the router's outputs
+  };
+  ExpertGradients ExpertsBackward(const model::LayerWeights& layer, const LayerTape& tape, const at::Tensor& d,
+                                  const model::LayerWeights& gradients) const;
+  void AddExpertGradients(const LayerTape& tape, const ExpertGradients& made, const at::Tensor& x,
+                          const model::LayerWeights& gradients) const;
   // d: gradient of the stream that the layer writes. Returns that of the one that it reads.
   at::Tensor BackwardLayer(size_t index, const model::LayerWeights& layer, const LayerTape& tape,
                            const model::PackedSequences& sequences, const at::Tensor& d,

@@ -137,10 +137,11 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
 int64_t AgeOf(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
 
 std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step) {
-  std::vector<int64_t> ages;
+  std::vector<int64_t> of_tokens(sample.tokens.size(), 0), ages;
   for (const VersionSpan& span : sample.spans) {
-    ages.insert(ages.end(), static_cast<size_t>(span.end - span.begin), AgeOf(span.version, step));
+    for (int32_t t = span.begin; t < span.end; ++t) of_tokens[static_cast<size_t>(t)] = AgeOf(span.version, step);
   }
+  ForWrittenTokens(sample, [&](int32_t place) { ages.push_back(of_tokens[static_cast<size_t>(place)]); });
   return ages;
 }
 

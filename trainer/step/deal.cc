@@ -62,13 +62,16 @@ Deal Spread(std::vector<MicroBatch> filled, size_t ranks) {
 }  // namespace
 
 SequenceCost CostOf(const model::ModelConfig& config) {
-  const double layer =
-      static_cast<double>(config.hidden_size) *
-      static_cast<double>(2 * config.query_size() + 2 * config.key_value_size() + 3 * config.intermediate_size);
   const double layers = static_cast<double>(config.num_hidden_layers);
+  double products = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    products += static_cast<double>(config.hidden_size) *
+                static_cast<double>(2 * config.query_size() + 2 * config.key_value_size() +
+                                    3 * config.feed_forward_size(layer));
+  }
   const double head = static_cast<double>(config.vocab_size * config.hidden_size);
   // Scores and their sums: two products, of which causal attention needs half.
-  return {2 * (layers * layer + head), 2 * layers * static_cast<double>(config.query_size())};
+  return {2 * (products + head), 2 * layers * static_cast<double>(config.query_size())};
 }
 
 absl::StatusOr<Deal> DealByCost(const std::vector<int64_t>& lengths, int ranks, int64_t max_tokens,

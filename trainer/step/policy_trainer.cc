@@ -166,7 +166,7 @@ PolicyTrainer::~PolicyTrainer() = default;
 absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.optimizer.Validate());
   SYNCOPATE_RETURN_IF_ERROR(options.step.Validate());
-  SYNCOPATE_RETURN_IF_ERROR(model::CheckWindows(options.model, options.device));
+  SYNCOPATE_RETURN_IF_ERROR(model::CheckLayerKinds(options.model, options.device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
   const int32_t rank = options.ranks == nullptr ? 0 : options.ranks->rank();

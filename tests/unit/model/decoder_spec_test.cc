@@ -1,5 +1,6 @@
 #include "model/decoder_spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,9 +9,12 @@
 #include <vector>
 
 #include "model/presets.h"
+#include "tests/support/small_model.h"
 
 namespace syncopate::model {
 namespace {
+
+using ::testing::ElementsAre;
 
 ModelConfig TwoLayers() {
   ModelConfig config;
@@ -59,6 +63,38 @@ TEST(DecoderSpecTest, SaysHowEachTensorIsSharedOut) {
   EXPECT_EQ(tensors[layer + "input_layernorm.weight"].split, Split::kAll);
   EXPECT_EQ(tensors["model.embed_tokens.weight"].split, Split::kVocabulary);
   EXPECT_EQ(tensors["lm_head.weight"].split, Split::kVocabulary);
+}
+
+TEST(DecoderSpecTest, ARoutedLayerHasARouterAndTheTensorsOfEachExpert) {
+  const ModelConfig config = syncopate::testing::RoutedModel();
+  std::map<std::string, TensorSpec> tensors = ByName(config);
+  EXPECT_EQ(tensors["model.layers.0.mlp.gate.weight"].shape, (std::vector<int64_t>{6, 32}));
+  EXPECT_EQ(tensors["model.layers.0.mlp.gate.weight"].split, Split::kAll);
+  const TensorSpec& up = tensors["model.layers.2.mlp.experts.5.up_proj.weight"];
+  EXPECT_EQ(up.shape, (std::vector<int64_t>{16, 32}));
+  EXPECT_EQ(up.split, Split::kRows);
+  EXPECT_EQ(up.joint, "model.layers.2.mlp.experts.5.gate_up_proj.weight");
+  EXPECT_EQ(up.unit, 3);
+  EXPECT_EQ(tensors["model.layers.2.mlp.experts.5.down_proj.weight"].split, Split::kColumns);
+  EXPECT_EQ(tensors.count("model.layers.0.mlp.up_proj.weight"), 0u);
+  EXPECT_EQ(tensors["model.layers.1.mlp.up_proj.weight"].shape[0], 48);
+}
+
+TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
+  ModelConfig config = syncopate::testing::RoutedModel();
+  EXPECT_THAT(LayerKinds(MakeDecoderSpec(config)), ElementsAre("full", "gated", "routed"));
+  EXPECT_THAT(LayerKinds(MakeDecoderSpec(TwoLayers())), ElementsAre("full", "gated"));
+  std::set<uint64_t> digests = {SpecDigest(MakeDecoderSpec(config))};
+  EXPECT_FALSE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config.layer_windows = {0, 7, 0};
+  EXPECT_THAT(LayerKinds(MakeDecoderSpec(config)), ElementsAre("full", "gated", "routed", "window"));
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config.num_experts_per_tok = 3;
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config.norm_topk_prob = false;
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config.dense_layers = {0};
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
 }
 
 // One product serves q, k and v only if nothing lies between them.

@@ -138,6 +138,46 @@ TEST(HfConfigTest, LayersSlideWhereTheFileSaysSo) {
   EXPECT_EQ(windows("Qwen3ForCausalLM", named), Windows({32, 0}));
 }
 
+TEST(HfConfigTest, LayersAreRoutedWhereTheFileSaysSo) {
+  auto routed = [](const Json& changes) {
+    Json with = {{"num_hidden_layers", 6}};
+    with.update(changes);
+    const ModelConfig config = ShapeOf("Qwen3MoeForCausalLM", with);
+    std::vector<int64_t> layers;
+    for (int64_t layer = 0; layer < 6; ++layer) {
+      if (config.is_routed(layer)) layers.push_back(layer);
+    }
+    return layers;
+  };
+  EXPECT_THAT(routed(Json::object()), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(routed({{"mlp_only_layers", {0, 4}}}), ElementsAre(1, 2, 3, 5));
+  EXPECT_THAT(routed({{"decoder_sparse_step", 3}}), ElementsAre(2, 5));
+  EXPECT_THAT(routed({{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}}), ElementsAre(1, 5));
+  const ModelConfig plain = ShapeOf("Qwen3MoeForCausalLM");
+  EXPECT_TRUE(plain.qk_norm);
+  EXPECT_FALSE(plain.norm_topk_prob);
+  EXPECT_EQ(plain.num_experts, 128);
+  EXPECT_EQ(plain.num_experts_per_tok, 8);
+  EXPECT_EQ(plain.moe_intermediate_size, 768);
+  EXPECT_EQ(ShapeOf("Qwen3MoeForCausalLM", {{"num_local_experts", 16}}).num_experts, 16);
+  EXPECT_TRUE(ShapeOf("Qwen3MoeForCausalLM", {{"norm_topk_prob", true}}).norm_topk_prob);
+  EXPECT_THAT(CheckLayerKinds(plain, "cuda:0"), HasReason("EXPERTS_ON_GPU"));
+  EXPECT_THAT(CheckLayerKinds(plain, "cpu"), IsOk());
+}
+
+TEST(HfConfigTest, ExpertsThatAreNotBuiltOrCannotBeAreRefusedByTheirKey) {
+  auto refused = [](const Json& changes) { return Parse(ConfigText("Qwen3MoeForCausalLM", changes)); };
+  EXPECT_THAT(refused({{"shared_expert_intermediate_size", 512}}),
+              AllOf(HasReason("UNKNOWN_MODEL"), HasMessage(HasSubstr("shared_expert_intermediate_size is 512"))));
+  EXPECT_THAT(refused({{"shared_expert_intermediate_size", 0}}), IsOk());
+  EXPECT_THAT(refused({{"mlp_only_layers", {2}}}), HasMessage(HasSubstr("mlp_only_layers names 2")));
+  EXPECT_THAT(refused({{"mlp_only_layers", 1}}), HasReason("BAD_MODEL_CONFIG"));
+  EXPECT_THAT(refused({{"num_experts", 4}, {"num_experts_per_tok", 5}}),
+              HasMessage(HasSubstr("num_experts_per_tok is 5")));
+  EXPECT_THAT(refused({{"num_experts", 0}}), HasReason("BAD_MODEL_CONFIG"));
+  EXPECT_THAT(refused({{"num_experts", 4096}, {"num_hidden_layers", 65536}}), HasReason("BAD_MODEL_CONFIG"));
+}
+
 TEST(HfConfigTest, AWindowThatReachesOverTheContextIsNone) {
   auto model = Parse(ConfigText("MistralForCausalLM", {{"sliding_window", 32}}));
   EXPECT_FALSE(model->WithContext(32)->has_windows());
@@ -146,9 +186,9 @@ TEST(HfConfigTest, AWindowThatReachesOverTheContextIsNone) {
   EXPECT_EQ(model->WithContext(20)->max_position_embeddings, 20);
   EXPECT_THAT(model->WithContext(129), HasReason("CONTEXT_TOO_LONG"));
   EXPECT_THAT(model->WithContext(129), HasMessage(HasSubstr("max_position_embeddings 128")));
-  EXPECT_THAT(CheckWindows(*model->WithContext(33), "cuda:0"), HasReason("WINDOW_ON_GPU"));
-  EXPECT_THAT(CheckWindows(*model->WithContext(33), "cpu"), IsOk());
-  EXPECT_THAT(CheckWindows(*model->WithContext(32), "cuda:0"), IsOk());
+  EXPECT_THAT(CheckLayerKinds(*model->WithContext(33), "cuda:0"), HasReason("WINDOW_ON_GPU"));
+  EXPECT_THAT(CheckLayerKinds(*model->WithContext(33), "cpu"), IsOk());
+  EXPECT_THAT(CheckLayerKinds(*model->WithContext(32), "cuda:0"), IsOk());
 }
 
 TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {

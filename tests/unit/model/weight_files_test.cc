@@ -337,5 +337,58 @@ TEST(WeightFilesTest, SurvivesAnyDamageToHeaderAndIndex) {
   EXPECT_GT(refused, 200);
 }
 
+// As transformers 5 holds them in memory, and as some write them.
+void FuseExperts(std::vector<StoredTensor>& tensors, std::vector<std::string>& memory) {
+  for (const std::string layer : {"model.layers.0.mlp.experts.", "model.layers.2.mlp.experts."}) {
+    memory.resize(memory.size() + 2);
+    std::string &gate_up = memory[memory.size() - 2], &down = memory.back();
+    for (int expert = 0; expert < 5; ++expert) {
+      const std::string one = absl::StrCat(layer, expert, ".");
+      gate_up += std::string(Named(tensors, one + "gate_proj.weight").data);
+      gate_up += std::string(Named(tensors, one + "up_proj.weight").data);
+      down += std::string(Named(tensors, one + "down_proj.weight").data);
+    }
+    std::erase_if(tensors, [&](const StoredTensor& tensor) { return tensor.name.starts_with(layer); });
+    tensors.push_back({layer + "gate_up_proj", StoredDType::kFloat32, {5, 24, 32}, gate_up});
+    tensors.push_back({layer + "down_proj", StoredDType::kFloat32, {5, 32, 12}, down});
+  }
+}
+
+TEST(WeightFilesTest, ExpertsThatAreOneTensorAreReadOneByOne) {
+  const SpoiltModel model("qwen3-moe");
+  const ModelConfig config = ReadHfConfig(model.folder())->config;
+  const Manifest manifest = *MakeManifest(config, DType::kFloat32);
+  std::string apart(static_cast<size_t>(manifest.arena_bytes()), '\0'), fused = apart;
+  (*model.Open())->ReadAll(manifest, apart.data());
+  std::vector<std::string> memory;
+  memory.reserve(4);
+  model.ChangeTensors("model.safetensors", [&](std::vector<StoredTensor>& tensors) { FuseExperts(tensors, memory); });
+  auto files = model.Open();
+  ASSERT_THAT(files, IsOk());
+  (*files)->ReadAll(manifest, fused.data());
+  EXPECT_EQ(fused, apart);
+}
+
+TEST(WeightFilesTest, ExpertsThatAreThereTwiceOrOfAnotherShapeAreRefused) {
+  const SpoiltModel twice("qwen3-moe"), other("qwen3-moe");
+  std::vector<std::string> memory;
+  memory.reserve(8);
+  std::string again;
+  twice.ChangeTensors("model.safetensors", [&](std::vector<StoredTensor>& tensors) {
+    StoredTensor one = Named(tensors, "model.layers.2.mlp.experts.3.down_proj.weight");
+    again = std::string(one.data);
+    FuseExperts(tensors, memory);
+    one.data = again;
+    tensors.push_back(one);
+  });
+  EXPECT_THAT(twice.Open(),
+              AllOf(HasReason("BAD_WEIGHTS"), HasMessage(HasSubstr("experts.3.down_proj.weight is there"))));
+  other.ChangeTensors("model.safetensors", [&](std::vector<StoredTensor>& tensors) {
+    FuseExperts(tensors, memory);
+    Named(tensors, "model.layers.0.mlp.experts.gate_up_proj").shape = {5, 32, 24};
+  });
+  EXPECT_THAT(other.Open(), AllOf(HasReason("BAD_WEIGHTS"), HasMessage(HasSubstr("[16, 24]"))));
+}
+
 }  // namespace
 }  // namespace syncopate::model

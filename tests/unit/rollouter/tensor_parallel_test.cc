@@ -147,7 +147,7 @@ class TensorParallelEngineTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Models, TensorParallelEngineTest,
                          ::testing::Values(Case{testing::SmallModel(), 2}, Case{testing::GroupedQueryModel(), 2},
                                            Case{WideModel(), 2}, Case{WideModel(), 4}, Case{WideModel(), 8},
-                                           Case{WideModel(), 2, true}));
+                                           Case{WideModel(), 2, true}, Case{testing::RoutedModel(), 2}));
 
 TEST_P(TensorParallelEngineTest, DrawsTheTokensOfOneRankWithTheSameLogProbs) {
   const auto& [config, ranks, deterministic] = GetParam();

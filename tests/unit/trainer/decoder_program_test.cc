@@ -95,7 +95,10 @@ std::vector<model::ModelConfig> Models() {
   model::ModelConfig grouped_with_norms = testing::GroupedQueryModel();
   grouped_with_norms.qk_norm = true;
   grouped_with_norms.tie_word_embeddings = false;
-  return {testing::SmallModel(), testing::GroupedQueryModel(), grouped_with_norms, testing::BiasedModel()};
+  model::ModelConfig unscaled_experts = testing::RoutedModel();
+  unscaled_experts.norm_topk_prob = false;
+  return {testing::SmallModel(),  testing::GroupedQueryModel(), grouped_with_norms,
+          testing::BiasedModel(), testing::RoutedModel(),       unscaled_experts};
 }
 
 TEST(DecoderProgramTest, GivesAutogradsLogProbsAndGradients) {

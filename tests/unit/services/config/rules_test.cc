@@ -206,10 +206,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{{"staleness.target_staleness=4.5"}, "from 0 to max_staleness 4"},
                     Case{{"staleness.target_staleness=-0.5"}, "staleness.target_staleness: -1, or"},
                     Case{{"staleness.target_staleness=4"}, nullptr}, Case{{"staleness.target_staleness=0.5"}, nullptr},
-                    Case{{"staleness.max_staleness=0"}, nullptr},
-                    Case{{"staleness.on_deadline=mask"}, "stall; mask is not built"},
-                    Case{{"staleness.on_deadline=drop"}, "stall; drop is not built"},
-                    Case{{"sync.every_steps=5"}, nullptr},
+                    Case{{"staleness.max_staleness=0"}, nullptr}, Case{{"sync.every_steps=5"}, nullptr},
                     Case{{"sync.every_steps=6"}, "at most max_staleness + 1 = 5"},
                     Case{{"sync.every_steps=2", "staleness.max_staleness=0"}, "sync.every_steps: at most"}));
 

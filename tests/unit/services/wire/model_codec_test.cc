@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::wire {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::HasMessage;
 using testing::HasReason;
+using ::testing::HasSubstr;
 using testing::IsOk;
 
 // Whoever builds a model of the message has the same manifest; fields that it does not show are compared one by one.
@@ -54,6 +59,30 @@ TEST(ModelCodecTest, SoDoesEveryKindOfRopeScaling) {
                           .attention_factor = 1.25};
     ExpectSame(shape);
   }
+}
+
+TEST(ModelCodecTest, SoDoWindowsAndExperts) {
+  model::ModelConfig shape = testing::RoutedModel();
+  ExpectSame(shape);
+  shape.layer_windows = {0, 8, 0};
+  ExpectSame(shape);
+  const v1::ModelShape message = ToProto(shape);
+  EXPECT_THAT(message.layer_kinds(), ElementsAre("full", "gated", "routed", "window"));
+}
+
+TEST(ModelCodecTest, AKindOfLayerThatIsNotKnownIsRefusedByItsName) {
+  v1::ModelShape message = ToProto(testing::RoutedModel());
+  message.add_layer_kinds("linear_attention");
+  EXPECT_THAT(FromProto(message),
+              AllOf(HasReason("UNKNOWN_LAYER_KIND"), HasMessage(HasSubstr("kind 'linear_attention'"))));
+}
+
+TEST(ModelCodecTest, LayersThatThePeerUnderstandsOtherwiseAreRefused) {
+  v1::ModelShape message = ToProto(testing::RoutedModel());
+  message.set_spec_digest(message.spec_digest() + 1);
+  EXPECT_THAT(FromProto(message), HasReason("OTHER_MODEL"));
+  message.set_spec_digest(0);  // of a build that knew dense layers alone
+  EXPECT_THAT(FromProto(message), IsOk());
 }
 
 TEST(ModelCodecTest, RefusesWhatIsNoModel) {
