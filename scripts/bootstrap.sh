@@ -24,6 +24,7 @@ test_packages=(
   runc        # runs the image as a pod would
   clang-14    # analyses who holds which lock
   clang-format-14  # checks the layout of the sources
+  clang-tidy-14  # scripts/tidy.sh
   shellcheck  # reads the scripts that complete command lines
   openssl     # makes the certificates of tests, by scripts/make-certs.sh
 )

@@ -80,6 +80,20 @@ TEST(DecoderSpecTest, ARoutedLayerHasARouterAndTheTensorsOfEachExpert) {
   EXPECT_EQ(tensors["model.layers.1.mlp.up_proj.weight"].shape[0], 48);
 }
 
+TEST(DecoderSpecTest, ProjectionsMayCarryAnAdapterButExpertsAndRouters) {
+  const DecoderSpec spec = MakeDecoderSpec(syncopate::testing::RoutedModel());
+  const auto sites = [&spec](size_t layer) {
+    std::vector<std::string> names;
+    for (const ModuleSpec& module : spec.layers[layer].modules) {
+      if (module.takes_adapter) names.push_back(module.name);
+    }
+    return names;
+  };
+  EXPECT_THAT(sites(0), ElementsAre("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"));
+  EXPECT_THAT(sites(1), ElementsAre("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                                    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"));
+}
+
 TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
   ModelConfig config = syncopate::testing::RoutedModel();
   EXPECT_THAT(LayerKinds(MakeDecoderSpec(config)), ElementsAre("full", "gated", "routed"));
