@@ -233,7 +233,7 @@ TEST(HfConfigTest, RefusesWhatItCannotReadAndNamesTheKey) {
       {"BAD_MODEL_CONFIG", "architectures is missing", "{}"},
       {"BAD_MODEL_CONFIG", "architectures", ConfigText(llama, {{"architectures", Json::array()}})},
       {"UNKNOWN_MODEL", "architectures is [\"GPT2LMHeadModel\"]", ConfigText("GPT2LMHeadModel")},
-      {"UNKNOWN_MODEL", "Qwen3MoeForCausalLM", ConfigText("Qwen3MoeForCausalLM")},
+      {"UNKNOWN_MODEL", "MixtralForCausalLM", ConfigText("MixtralForCausalLM")},
       {"BAD_MODEL_CONFIG", "model_type", ConfigText(llama, {{"model_type", "qwen2"}})},
       {"UNKNOWN_MODEL", "hidden_act is \"gelu\"", ConfigText(llama, {{"hidden_act", "gelu"}})},
       {"UNKNOWN_MODEL", "quantization_config", ConfigText(llama, {{"quantization_config", {{"bits", 4}}}})},
