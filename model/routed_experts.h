@@ -15,11 +15,11 @@ namespace syncopate::model {
 
 // Which experts the rows of a call go to, and how much each of them counts. A visit is a row at one of its experts.
 struct Routing {
-  at::Tensor probabilities;  // [R, N] float32: softmax of the router
-  at::Tensor experts;        // [R, k] int64, each row's chosen ones, by falling probability
-  at::Tensor weights;        // [R, k] float32, of their outputs
-  at::Tensor rows;           // [R k] int64: the row of each visit; visits ascend by expert, then by row
-  at::Tensor places;         // [R k] int64: of each visit in `experts` and `weights`, flat
+  at::Tensor probabilities;     // [R, N] float32: softmax of the router
+  at::Tensor experts;           // [R, k] int64, each row's chosen ones, by falling probability
+  at::Tensor weights;           // [R, k] float32, of their outputs
+  at::Tensor rows;              // [R k] int64: the row of each visit; visits ascend by expert, then by row
+  at::Tensor places;            // [R k] int64: of each visit in `experts` and `weights`, flat
   std::vector<int64_t> begins;  // [N + 1]: visits of expert e are [begins[e], begins[e + 1])
 
   int64_t visits(size_t expert) const { return begins[expert + 1] - begins[expert]; }

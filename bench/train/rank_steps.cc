@@ -76,11 +76,11 @@ class RankRun {
     return place;
   }
 
-  absl::StatusOr<trainer::TrainStepMetrics> Step(Place& place, Next next) {
+  absl::StatusOr<trainer::StepFigures> Step(Place& place, Next next) {
     place.ranks->SetSilent(next == Next::kSilentStep);
     if (next == Next::kDigest) {
       SYNCOPATE_RETURN_IF_ERROR(place.policy->Digest().status());
-      return trainer::TrainStepMetrics();
+      return trainer::StepFigures();
     }
     return place.policy->Step(asked_.batch);
   }
@@ -124,7 +124,7 @@ class RankRun {
     next_ = next;
     meet_.arrive_and_wait();
     const absl::Time begin = Clock::Real()->Now();
-    absl::StatusOr<trainer::TrainStepMetrics> metrics = Step(place, next);
+    absl::StatusOr<trainer::StepFigures> metrics = Step(place, next);
     const double ms = absl::ToDoubleMilliseconds(Clock::Real()->Now() - begin);
     meet_.arrive_and_wait();
     SYNCOPATE_RETURN_IF_ERROR(metrics.status());
@@ -138,7 +138,7 @@ class RankRun {
   Next next_ = Next::kStep;  // rank 0's, between steps
   std::vector<absl::Status> statuses_;
   // Of rank 0.
-  trainer::TrainStepMetrics last_;
+  trainer::StepFigures last_;
   Times times_;
 };
 

@@ -139,7 +139,7 @@ class Case {
   absl::StatusOr<json> Policy() {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, MakePolicy());
     const TrainBatch batch(lengths_, shape_, random_);
-    absl::StatusOr<trainer::TrainStepMetrics> metrics;
+    absl::StatusOr<trainer::StepFigures> metrics;
     std::vector<double> ms, device_ms, optimizer_ms;
     auto once = [&] {
       const absl::Time begin = Clock::Real()->Now();
@@ -167,7 +167,7 @@ class Case {
     line["optimizer_ms"] = Median(optimizer_ms);
     line["loss"] = metrics->loss;
     line["entropy"] = metrics->entropy;
-    line["skipped"] = metrics->skipped;
+    line["skipped"] = metrics->skipped_updates;
     return line;
   }
 
@@ -314,7 +314,7 @@ class Case {
     // The first one takes the host's memory too.
     for (int step = 0; step <= arguments_.steps; ++step) {
       const absl::Time begin = Clock::Real()->Now();
-      SYNCOPATE_ASSIGN_OR_RETURN(const trainer::TrainStepMetrics metrics, policy.Step(batch.groups()));
+      SYNCOPATE_ASSIGN_OR_RETURN(const trainer::StepFigures metrics, policy.Step(batch.groups()));
       const double took = MillisecondsSince(begin);
       moves = policy.TakeMoves();
       const trainer::StateMoves all[] = {moves.parameters, moves.optimizer, moves.reference};

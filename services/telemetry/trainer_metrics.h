@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/telemetry/metric_names.h"
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 namespace syncopate::telemetry {
 

@@ -12,19 +12,19 @@
 namespace syncopate::trainerd {
 namespace {
 
-std::vector<double> MismatchByAge(const trainer::TrainStepMetrics& metrics) {
+std::vector<double> MismatchByAge(const trainer::StepFigures& figures) {
   std::vector<double> by_age;
-  for (const loss::LossFigures::Age& age : metrics.figures.ages) by_age.push_back(age.k3);
+  for (const loss::LossFigures::Age& age : figures.ages) by_age.push_back(age.k3);
   return by_age;
 }
 
 using Scalars = std::vector<trainer::TensorBoardFile::Scalar>;
 
-Scalars StepScalars(const trainer::StepReport& report, const trainer::StepFigures& figures) {
+Scalars StepScalars(const trainer::StepReport& report) {
   Scalars scalars;
   for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
     if (report.supervised && trainer::IsOfRollouts(figure)) continue;
-    scalars.push_back({absl::StrCat(figure.group, "/", figure.name), trainer::FigureValue(figures, figure)});
+    scalars.push_back({absl::StrCat(figure.group, "/", figure.name), trainer::FigureValue(report.figures, figure)});
   }
   for (const auto& [part, mean] : trainer::ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});
   return scalars;
@@ -66,11 +66,12 @@ void RunRecorder::CountLostRecords() {
   if (tensorboard_ != nullptr) metrics_->SetLostRecords("tensorboard", tensorboard_->lost());
 }
 
-void RunRecorder::RecordStep(const trainer::StepReport& report) {
-  trainer::StepFigures figures = trainer::MakeStepFigures(report);
+void RunRecorder::RecordStep(const trainer::StepReport& made) {
+  trainer::StepReport report = made;
+  trainer::StepFigures& figures = report.figures;
   figures.rollouters_idle_ratio = RolloutersIdle();
   AddSendBytes(&figures);
-  metrics_->RecordStep(report.version, figures, MismatchByAge(report.metrics));
+  metrics_->RecordStep(report.version, figures, MismatchByAge(figures));
   metrics_->CountBoundViolations(report.staleness.violating_groups);
   for (const int64_t staleness : report.sample_staleness) metrics_->ObserveStaleness(staleness);
   metrics_->SetLearningAlarms(report.alarms);
@@ -78,11 +79,11 @@ void RunRecorder::RecordStep(const trainer::StepReport& report) {
                    report.version,
                    0,
                    {{"groups", absl::StrCat(report.groups)},
-                    {"tokens", absl::StrCat(report.metrics.tokens)},
-                    {"reward", absl::StrCat(report.metrics.reward_mean)},
+                    {"tokens", absl::StrCat(figures.trained_tokens)},
+                    {"reward", absl::StrCat(figures.reward_mean)},
                     {"replay", report.is_replay ? "true" : "false"}}});
-  reporter_->RecordStep(report, figures);
-  if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, StepScalars(report, figures));
+  reporter_->RecordStep(report);
+  if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, StepScalars(report));
   CountLostRecords();
 }
 
@@ -122,7 +123,7 @@ void RunRecorder::AddPhase(trainer::LoopPhase phase, double seconds) {
 
 void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
   trainer::StepFigures figures;
-  trainer::SetMemoryFigures(memory, &figures);
+  trainer::SetMemory(memory, &figures);
   AddSendBytes(&figures);
   metrics_->ShowMemory(figures);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 namespace syncopate::records {
 

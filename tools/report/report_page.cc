@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/sha256.h"
 #include "tools/report/page_parts.inc"
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 namespace syncopate::report {
 namespace {

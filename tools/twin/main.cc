@@ -27,7 +27,7 @@ absl::Status RunTwin(const v1::RunConfig& config) {
         "{\"step\": %lld, \"reward_mean\": %.6f, \"loss\": %.9g, \"entropy\": %.6g, \"zero_variance_ratio\": %.4f, "
         "\"updates\": %lld, \"weights_digest\": \"%016llx\"",
         static_cast<long long>(result.step), result.metrics.reward_mean, result.metrics.loss, result.metrics.entropy,
-        result.metrics.zero_variance_fraction, static_cast<long long>(result.metrics.updates),
+        result.metrics.zero_variance_ratio, static_cast<long long>(result.metrics.updates),
         static_cast<unsigned long long>(result.weights_digest));
     if (loop->serves() && ((every > 0 && result.step % every == 0) || result.step == config.run().steps())) {
       SYNCOPATE_ASSIGN_OR_RETURN(const std::optional<double> exact, loop->EvaluateExact());

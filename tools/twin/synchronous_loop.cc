@@ -147,7 +147,7 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   return result;
 }
 
-absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainSupervised(std::vector<Asked> batch) {
+absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainSupervised(std::vector<Asked> batch) {
   std::vector<TrajectoryGroup> groups;
   for (Asked& one : batch) groups.push_back(trainer::SupervisedGroup({one.group, 1}, std::move(one.prompt)));
   std::vector<const TrajectoryGroup*> pointers;
@@ -155,7 +155,7 @@ absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainSupervised(std::
   return parts_.trainer->SupervisedStep(pointers);
 }
 
-absl::StatusOr<trainer::TrainStepMetrics> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
+absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
                                       config::SamplingOf(config_, *parts_.prompts.training)));

@@ -24,7 +24,7 @@ class SynchronousLoop {
  public:
   struct StepResult {
     int64_t step = 0;  // made by it
-    trainer::TrainStepMetrics metrics;
+    trainer::StepFigures metrics;
     uint64_t weights_digest = 0;
   };
 
@@ -59,8 +59,8 @@ class SynchronousLoop {
   SynchronousLoop(const v1::RunConfig& config, Parts parts);
 
   absl::Status SyncWeights();
-  absl::StatusOr<trainer::TrainStepMetrics> TrainSupervised(std::vector<Asked> batch);
-  absl::StatusOr<trainer::TrainStepMetrics> TrainOnRollouts(const std::vector<Asked>& batch);
+  absl::StatusOr<trainer::StepFigures> TrainSupervised(std::vector<Asked> batch);
+  absl::StatusOr<trainer::StepFigures> TrainOnRollouts(const std::vector<Asked>& batch);
   // The next batch, in order: those groups whose rows are prompts.
   absl::StatusOr<std::vector<Asked>> NextBatch();
   absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const std::vector<Asked>& asked, int32_t samples,

@@ -10,7 +10,7 @@
 #include "trainer/data/evaluation_figures.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/memory/memory_figures.h"
-#include "trainer/step/options.h"
+#include "trainer/step/step_figures.h"
 
 namespace syncopate::trainer {
 
@@ -23,20 +23,13 @@ struct StepReport {
   PolicyVersion version;  // that the step made
   bool is_replay = false;
   bool supervised = false;  // there were no rewards and no staleness
-  TrainStepMetrics metrics;
+  StepFigures figures;
   StalenessTally staleness;               // of this batch
   int64_t groups = 0;                     // in it
-  int64_t samples_so_far = 0;             // of the run, this step's included
-  int64_t tokens_so_far = 0;              // of the answers among them
   std::vector<int64_t> sample_staleness;  // of each sample, by its oldest token
-  double step_seconds = 0;                // since the step before ended
-  double wait_seconds = 0;                // of those, without a batch
-  double stage_seconds = 0;               // writing the version into the send arena; 0.0 when it was not published
   uint64_t weights_digest = 0;            // of the policy's own weights after the step, whatever they travel as
   // Of the weights as they travel; none when the step was not published.
   std::optional<uint64_t> published_digest = std::nullopt;
-  PolicyMoves moves = {};           // since the step before ended
-  PolicyMemory memory = {};         // after the step, its publication and what they moved
   std::vector<std::string> alarms;  // that stand: trainer/data/learning_alarms.h
 };
 

@@ -135,16 +135,17 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   if (batch.is_replay) control_.SetState("replaying");
   const absl::Time begin = Now();
   StepReport report;
-  report.wait_seconds = std::exchange(waited_seconds_, 0);
+  const double waited = std::exchange(waited_seconds_, 0);
   // The weights are on the device once for the step and for what reads them right after it.
   SYNCOPATE_RETURN_IF_ERROR(InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); }));
+  report.figures.wait_seconds = waited;
   ReportStep(batch, std::move(report));
   if (!batch.is_replay) StartEvaluationIfDue();
   return SaveIfDue();
 }
 
 absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
-  SYNCOPATE_ASSIGN_OR_RETURN(report->metrics, MakeStep(batch));
+  SYNCOPATE_ASSIGN_OR_RETURN(report->figures, MakeStep(batch));
   phases_.Add(LoopPhase::kStep, Now() - begin);
   version_.step = batch.produces.step;
   // Before anything is published: the ledger must know the step, or it would refuse answers that the new version makes.
@@ -157,7 +158,7 @@ absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time 
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainStepMetrics> StepLoop::MakeStep(const TrainingData::Batch& batch) {
+absl::StatusOr<StepFigures> StepLoop::MakeStep(const TrainingData::Batch& batch) {
   std::vector<const TrajectoryGroup*> groups;
   for (const SharedGroup& group : batch.groups) groups.push_back(group.get());
   return batch.supervised ? parts_.policy->SupervisedStep(groups) : parts_.policy->Step(groups, version_.step);
@@ -176,18 +177,20 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
     }
   }
   const TrainingSums sums = parts_.data->GetSums();
-  report.samples_so_far = sums.trained_samples;
-  report.tokens_so_far = sums.trained_tokens();
-  report.stage_seconds = publisher_.StageSeconds(version_);
+  report.figures.staleness_mean = batch.staleness.Mean();
+  report.figures.staleness_max = batch.staleness.Max();
+  report.figures.samples_so_far = sums.trained_samples;
+  report.figures.tokens_so_far = sums.trained_tokens();
+  report.figures.stage_seconds = publisher_.StageSeconds(version_);
   report.published_digest = publisher_.PublishedDigest(version_);
-  report.moves = parts_.policy->TakeMoves();
-  report.memory = parts_.policy->memory();
+  SetMoves(parts_.policy->TakeMoves(), &report.figures);
+  SetMemory(parts_.policy->memory(), &report.figures);
   const absl::Time end = Now();
-  report.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
+  report.figures.step_seconds = absl::ToDoubleSeconds(end - last_step_end_);
   last_step_end_ = end;
   if (!batch.supervised) {
-    alarms_.alarms().AddStep({report.metrics.reward_mean, report.metrics.reward_max, report.metrics.entropy,
-                              report.metrics.zero_variance_fraction});
+    alarms_.alarms().AddStep({report.figures.reward_mean, report.figures.reward_max, report.figures.entropy,
+                              report.figures.zero_variance_ratio});
   }
   report.alarms = alarms_.LogStanding(version_);
   parts_.observer->RecordStep(report);

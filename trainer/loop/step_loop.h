@@ -116,7 +116,7 @@ class StepLoop {
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
   void EnterMode(bool rollout, ModeDone done);
-  absl::StatusOr<TrainStepMetrics> MakeStep(const TrainingData::Batch& batch);
+  absl::StatusOr<StepFigures> MakeStep(const TrainingData::Batch& batch);
   // The next step is a supervised one.
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
   bool CheckpointIsDue() const;

@@ -49,20 +49,21 @@ constexpr int PlaceOf(int age, LossAgeSum field) {
 // The largest of each, over the tokens.
 enum LossMaximum { kMaxRatio, kMaxMismatch, kMaxWeight, kMaxNegatedWeight, kLossMaxima };
 
+// The part of trainer::StepFigures that the loss knows.
 struct LossFigures {
   double loss = 0;
   double entropy = 0;  // nats
   // The surrogate's ratio: shares of tokens whose bound decided, mean of -log ratio, and the largest.
-  double clip_fraction = 0, clipped_low = 0, clipped_high = 0, dual_clipped = 0;
+  double clip_ratio = 0, clip_low_ratio = 0, clip_high_ratio = 0, dual_clip_ratio = 0;
   double ratio_kl = 0;
   double ratio_max = 0;
   // Weights of the correction: shares masked or held at a bound, all and by the side of 1; (mean w)^2 / mean(w^2).
-  double rejected_fraction = 0, rejected_low = 0, rejected_high = 0;
+  double rejected_ratio = 0, rejected_low_ratio = 0, rejected_high_ratio = 0;
   double weight_mean = 0, weight_std = 0, weight_min = 0, weight_max = 0;
-  double effective_sample_fraction = 0;
-  double effective_answer_fraction = 0;  // the same of prod rho over answers, without any bound
+  double effective_sample_ratio = 0;
+  double effective_answer_ratio = 0;  // the same of prod rho over answers, without any bound
   // Proximal against behaviour policy.
-  double mismatch_k1 = 0, mismatch_k3 = 0;
+  double mismatch_k1 = 0, kl = 0;          // means; kl is k3
   double mismatch_max = 0;                 // |o - b|
   double chi2_token = 0, chi2_answer = 0;  // mean(rho^2) - 1
   double perplexity_ratio = 0;             // proximal / behaviour, of the means over answers

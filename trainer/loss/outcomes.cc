@@ -104,20 +104,44 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
   return outcomes;
 }
 
+namespace {
+
+// Counts answers by their written tokens.
+class Lengths {
+ public:
+  explicit Lengths(DataFigures* figures) : figures_(*figures) {}
+
+  void Add(int64_t length, bool masked) {
+    const bool first = figures_.trained_samples++ == 0;
+    figures_.response_tokens_min = first ? length : std::min(figures_.response_tokens_min, length);
+    figures_.response_tokens_max = std::max(figures_.response_tokens_max, length);
+    figures_.trained_tokens += masked ? 0 : length;
+    tokens_ += length;
+  }
+  void Finish() {
+    if (tokens_ == 0) return;
+    const auto all = static_cast<double>(tokens_);
+    figures_.response_tokens_mean = all / static_cast<double>(figures_.trained_samples);
+    figures_.trained_token_ratio = static_cast<double>(figures_.trained_tokens) / all;
+  }
+
+ private:
+  DataFigures& figures_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace
+
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step) {
   DataFigures figures;
+  Lengths lengths(&figures);
   std::map<std::string, std::pair<double, int64_t>> parts;  // sum and count
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
       const bool masked = IsMasked(sample, options);
-      const int64_t written = WrittenTokens(sample);
-      const double length = static_cast<double>(written);
-      figures.AddLength(written);
-      ++figures.samples;
-      figures.truncated += sample.finish == FinishReason::kLength ? 1 : 0;
-      figures.masked += masked ? 1 : 0;
-      figures.tokens += length;
-      figures.trained_tokens += masked ? 0 : length;
+      lengths.Add(WrittenTokens(sample), masked);
+      figures.truncated_samples += sample.finish == FinishReason::kLength ? 1 : 0;
+      figures.masked_samples += masked ? 1 : 0;
       int64_t oldest = 0;
       for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, AgeOf(span.version, step));
       const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
@@ -130,7 +154,18 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
       }
     }
   }
+  lengths.Finish();
   for (const auto& [name, sum] : parts) figures.reward_parts[name] = sum.first / static_cast<double>(sum.second);
+  return figures;
+}
+
+DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& groups) {
+  DataFigures figures;
+  Lengths lengths(&figures);
+  for (const TrajectoryGroup* group : groups) {
+    for (const Trajectory& sample : group->samples) lengths.Add(WrittenTokens(sample), /*masked=*/false);
+  }
+  lengths.Finish();
   return figures;
 }
 

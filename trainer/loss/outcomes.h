@@ -34,25 +34,23 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
                                                       const std::vector<RewardWeight>& parts = {},
                                                       const std::vector<std::vector<float>>& reference = {});
 
-// What a batch was like, before any advantage.
+// The part of trainer::StepFigures that says what a batch was like, before any advantage.
 struct DataFigures {
   static constexpr int kAges = 9;  // ages 0 to 7, and all that are older
-  int64_t samples = 0;
-  int64_t truncated = 0;  // cut off at the longest answer
-  int64_t masked = 0;     // of those, not trained on
-  double tokens = 0, trained_tokens = 0;
-  int64_t shortest = 0, longest = 0;  // answers, in tokens
-  double reward_by_age[kAges] = {};   // sums; the age is that of the sample's oldest token
+  int64_t trained_samples = 0;
+  int64_t trained_tokens = 0;  // written ones of answers that are not masked
+  double response_tokens_mean = 0;
+  int64_t response_tokens_min = 0, response_tokens_max = 0;
+  int64_t truncated_samples = 0;  // cut off at the longest answer
+  int64_t masked_samples = 0;     // truncated ones that are not trained on
+  double trained_token_ratio = 0;
+  double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
   int64_t samples_by_age[kAges] = {};
-  std::map<std::string, double> reward_parts;  // mean of each part, by its name, over the samples that have it
-
-  // Before the sample is counted: the first one is the shortest and the longest.
-  void AddLength(int64_t length) {
-    shortest = samples == 0 ? length : std::min(shortest, length);
-    longest = std::max(longest, length);
-  }
+  std::map<std::string, double> reward_parts = {};  // mean of each part, by its name, over the samples that have it
 };
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step);
+// Given answers, which have lengths alone.
+DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& groups);
 
 // Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
 int64_t AgeOf(const PolicyVersion& version, int64_t step);

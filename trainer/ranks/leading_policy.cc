@@ -12,12 +12,12 @@ absl::Status LeadingPolicy::SendToOthers(const PolicyCommand& command,
   return followers_->Send(command, groups);
 }
 
-absl::StatusOr<TrainStepMetrics> LeadingPolicy::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
+absl::StatusOr<StepFigures> LeadingPolicy::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kStep, .step = step}, groups));
   return policy_->Step(groups, step);
 }
 
-absl::StatusOr<TrainStepMetrics> LeadingPolicy::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+absl::StatusOr<StepFigures> LeadingPolicy::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
   SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kSupervisedStep}, groups));
   return policy_->SupervisedStep(groups);
 }

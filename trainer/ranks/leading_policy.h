@@ -54,8 +54,8 @@ class LeadingPolicy final : public Policy {
 
   const Manifest& manifest() const override { return policy_->manifest(); }
   int64_t updates() const override { return policy_->updates(); }
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
-  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
+  absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::Status CopyParameters(DType dtype, void* whole) const override;

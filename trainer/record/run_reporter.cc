@@ -19,23 +19,23 @@ constexpr size_t kMaxShownBytes = 16 << 10;
 constexpr size_t kMaxRewardParts = 32;  // of users' Python may be many
 
 // Mismatch and rewards by staleness; ages without a token are left out. The last one stands for all above it.
-json AgesJson(const TrainStepMetrics& metrics) {
+json AgesJson(const StepFigures& figures) {
   json ages = json::array();
   for (int age = 0; age < loss::kLossAges; ++age) {
-    const loss::LossFigures::Age& tokens = metrics.figures.ages[age];
-    const int64_t samples = metrics.data.samples_by_age[age];
+    const loss::LossFigures::Age& tokens = figures.ages[age];
+    const int64_t samples = figures.samples_by_age[age];
     if (tokens.tokens == 0 && samples == 0) continue;
     json of_age = {{"age", age},      {"tokens", tokens.tokens},           {"k1", tokens.k1},
                    {"k3", tokens.k3}, {"rejected_ratio", tokens.rejected}, {"samples", samples}};
     // Of samples whose oldest token is of this age.
-    if (samples > 0) of_age["reward_mean"] = metrics.data.reward_by_age[age] / static_cast<double>(samples);
+    if (samples > 0) of_age["reward_mean"] = figures.reward_by_age[age] / static_cast<double>(samples);
     ages.push_back(std::move(of_age));
   }
   return ages;
 }
 
 // In the words of the table. A supervised step has neither rewards nor a behaviour policy: those figures are left out.
-json StepJson(const StepReport& report, const StepFigures& figures) {
+json StepJson(const StepReport& report) {
   json line = {{"kind", "step"},
                {"epoch", report.version.epoch},
                {"step", report.version.step},
@@ -46,11 +46,11 @@ json StepJson(const StepReport& report, const StepFigures& figures) {
   if (report.published_digest.has_value()) {
     line["published_digest"] = absl::StrFormat("%016x", *report.published_digest);
   }
-  if (!report.supervised) line["ages"] = AgesJson(report.metrics);
+  if (!report.supervised) line["ages"] = AgesJson(report.figures);
   for (const StepFigure& figure : StepFigureTable()) {
     if (report.supervised && IsOfRollouts(figure)) continue;
     const bool is_count = std::holds_alternative<int64_t StepFigures::*>(figure.member);
-    const double value = FigureValue(figures, figure);
+    const double value = FigureValue(report.figures, figure);
     line[figure.name] = is_count ? json(static_cast<int64_t>(value)) : json(value);
   }
   for (const auto& [part, mean] : ShownRewardParts(report)) line["reward_parts"][part] = mean;
@@ -106,91 +106,10 @@ json EvaluationJson(const EvaluationReport& report) {
 
 std::map<std::string, double> ShownRewardParts(const StepReport& report) {
   std::map<std::string, double> parts;
-  for (const auto& part : report.metrics.data.reward_parts) {
+  for (const auto& part : report.figures.reward_parts) {
     if (parts.size() < kMaxRewardParts) parts.insert(part);
   }
   return parts;
-}
-
-StepFigures MakeStepFigures(const StepReport& report) {
-  const TrainStepMetrics& step = report.metrics;
-  const loss::LossFigures& loss = step.figures;
-  const loss::DataFigures& data = step.data;
-  StepFigures figures = {.reward_mean = step.reward_mean,
-                         .reward_std = step.reward_std,
-                         .reward_max = step.reward_max,
-                         .reward_min = step.reward_min,
-                         .zero_variance_ratio = step.zero_variance_fraction,
-                         .loss = step.loss,
-                         .gradient_norm = step.gradient_norm,
-                         .entropy = step.entropy,
-                         .learning_rate = step.learning_rate,
-                         .updates = step.updates,
-                         .skipped_updates = step.skipped,
-                         .clip_ratio = step.clip_fraction,
-                         .clip_low_ratio = loss.clipped_low,
-                         .clip_high_ratio = loss.clipped_high,
-                         .dual_clip_ratio = loss.dual_clipped,
-                         .ratio_max = step.ratio_max,
-                         .ratio_kl = loss.ratio_kl,
-                         .reference_kl = loss.reference_kl,
-                         .rejected_ratio = step.rejected_fraction,
-                         .rejected_low_ratio = loss.rejected_low,
-                         .rejected_high_ratio = loss.rejected_high,
-                         .weight_mean = loss.weight_mean,
-                         .weight_std = loss.weight_std,
-                         .weight_min = loss.weight_min,
-                         .weight_max = loss.weight_max,
-                         .effective_sample_ratio = step.effective_sample_fraction,
-                         .effective_answer_ratio = loss.effective_answer_fraction,
-                         .kl = step.mismatch_k3,
-                         .mismatch_k1 = loss.mismatch_k1,
-                         .mismatch_max = loss.mismatch_max,
-                         .chi2_token = loss.chi2_token,
-                         .chi2_answer = loss.chi2_answer,
-                         .perplexity_ratio = loss.perplexity_ratio,
-                         .log_perplexity_gap = loss.log_perplexity_gap,
-                         .probability_correlation = loss.probability_correlation,
-                         .staleness_mean = report.staleness.Mean(),
-                         .staleness_max = report.staleness.Max(),
-                         .trained_tokens = step.tokens,
-                         .trained_samples = step.sequences,
-                         .samples_so_far = report.samples_so_far,
-                         .tokens_so_far = report.tokens_so_far,
-                         .response_tokens_mean = step.mean_response_tokens,
-                         .response_tokens_min = data.shortest,
-                         .response_tokens_max = data.longest,
-                         .truncated_samples = data.truncated,
-                         .masked_samples = data.masked,
-                         .trained_token_ratio = data.tokens > 0 ? data.trained_tokens / data.tokens : 0,
-                         .step_seconds = report.step_seconds,
-                         .wait_seconds = report.wait_seconds,
-                         .forward_backward_seconds = step.forward_backward_seconds,
-                         .optimizer_seconds = step.optimizer_seconds,
-                         .proximal_seconds = step.proximal_seconds,
-                         .reference_seconds = step.reference_seconds,
-                         .stage_seconds = report.stage_seconds,
-                         .parameters_load_seconds = report.moves.parameters.load_seconds,
-                         .parameters_offload_seconds = report.moves.parameters.offload_seconds,
-                         .optimizer_load_seconds = report.moves.optimizer.load_seconds,
-                         .optimizer_offload_seconds = report.moves.optimizer.offload_seconds,
-                         .reference_load_seconds = report.moves.reference.load_seconds,
-                         .reference_offload_seconds = report.moves.reference.offload_seconds,
-                         .parameters_moved_bytes = report.moves.parameters.bytes,
-                         .optimizer_moved_bytes = report.moves.optimizer.bytes,
-                         .reference_moved_bytes = report.moves.reference.bytes,
-                         .cache_flushes = report.moves.cache_flushes};
-  SetMemoryFigures(report.memory, &figures);
-  return figures;
-}
-
-void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures) {
-  figures->memory_allocated_bytes = memory.allocated_bytes;
-  figures->memory_reserved_bytes = memory.reserved_bytes;
-  figures->parameters_device_bytes = memory.parameter_bytes;
-  figures->optimizer_device_bytes = memory.optimizer_bytes;
-  figures->gradients_device_bytes = memory.gradient_bytes;
-  figures->reference_device_bytes = memory.reference_bytes;
 }
 
 absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files, const std::string& path,
@@ -199,17 +118,17 @@ absl::StatusOr<std::unique_ptr<RunReporter>> RunReporter::Open(FileSystem* files
   return std::unique_ptr<RunReporter>(new RunReporter(std::move(file), clock));
 }
 
-void RunReporter::RecordStep(const StepReport& report, const StepFigures& figures) {
-  if (report.metrics.skipped > 0) {
-    SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite", report.metrics.skipped,
-                  report.version.ToString());
+void RunReporter::RecordStep(const StepReport& report) {
+  if (report.figures.skipped_updates > 0) {
+    SYNCOPATE_LOG(kWarning, "%d updates of %s were skipped: loss or gradient were not finite",
+                  report.figures.skipped_updates, report.version.ToString());
   }
   {
     MutexLock lock(&mutex_);
-    figures_.step_seconds += report.step_seconds;
-    figures_.wait_seconds += report.wait_seconds;
+    figures_.step_seconds += report.figures.step_seconds;
+    figures_.wait_seconds += report.figures.wait_seconds;
   }
-  WriteLine(report.version.step, StepJson(report, figures));
+  WriteLine(report.version.step, StepJson(report));
 }
 
 void RunReporter::RecordEvaluation(const EvaluationReport& report) {

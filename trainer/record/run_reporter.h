@@ -16,14 +16,9 @@
 #include "base/status.h"
 #include "trainer/loop/flow_sums.h"
 #include "trainer/loop/run_observer.h"
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 namespace syncopate::trainer {
-
-// In the words of metrics.jsonl and of everything else that shows them.
-StepFigures MakeStepFigures(const StepReport& report);
-// Those of the group "memory" that are of a moment.
-void SetMemoryFigures(const PolicyMemory& memory, StepFigures* figures);
 
 // The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
 std::map<std::string, double> ShownRewardParts(const StepReport& report);
@@ -45,8 +40,7 @@ class RunReporter {
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path,
                                                            const Clock* clock = Clock::Real());
 
-  // `figures`: those of the report, and what the recorder has added.
-  void RecordStep(const StepReport& report, const StepFigures& figures);
+  void RecordStep(const StepReport& report);
   void RecordEvaluation(const EvaluationReport& report);
   void CountCheckpoint(bool saved);
   void CountLostEvaluation();  // in figures(); no line

@@ -16,6 +16,7 @@
 #include "trainer/actor/policy_snapshot.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/options.h"
+#include "trainer/step/step_figures.h"
 
 namespace syncopate::trainer {
 
@@ -28,10 +29,10 @@ class Policy {
   // One training step on whole groups, in this order; a pure function of state, groups and `step`, the number of the
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
-  virtual absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
+  virtual absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
   // The same towards given answers, which each group has one of or more, with tokens alone: an update by the mean
   // cross-entropy of their tokens. A pure function of state and groups.
-  virtual absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
+  virtual absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
   // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.

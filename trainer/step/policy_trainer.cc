@@ -193,10 +193,10 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
 
 template <typename Work>
-absl::StatusOr<TrainStepMetrics> PolicyTrainer::RunStep(const char* what, Work work) {
-  return core_->Use(what, [&]() -> absl::StatusOr<TrainStepMetrics> {
+absl::StatusOr<StepFigures> PolicyTrainer::RunStep(const char* what, Work work) {
+  return core_->Use(what, [&]() -> absl::StatusOr<StepFigures> {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.BeginStep());
-    absl::StatusOr<TrainStepMetrics> made = Guarded(what, work);
+    absl::StatusOr<StepFigures> made = Guarded(what, work);
     // Also after a step that failed, for the next one to find things in their places.
     const absl::Status ended = core_->residency.EndStep();
     if (made.ok() && !ended.ok()) return ended;
@@ -205,11 +205,11 @@ absl::StatusOr<TrainStepMetrics> PolicyTrainer::RunStep(const char* what, Work w
   });
 }
 
-absl::StatusOr<TrainStepMetrics> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
+absl::StatusOr<StepFigures> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   return RunStep("the training step has failed", [&] { return core_->step.Run(groups, step); });
 }
 
-absl::StatusOr<TrainStepMetrics> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
+absl::StatusOr<StepFigures> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
   return RunStep("the supervised step has failed", [&] { return core_->supervised.RunSupervised(groups); });
 }
 

@@ -64,10 +64,10 @@ class PolicyTrainer final : public Policy {
   const Manifest& manifest() const override;
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   // Of tokens whose staleness does not matter.
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
-  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
+  absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   // Of this rank: whoever leads the others tells them.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
@@ -95,7 +95,7 @@ class PolicyTrainer final : public Policy {
   explicit PolicyTrainer(std::unique_ptr<Core> core);
   // A step of either kind.
   template <typename Work>
-  absl::StatusOr<TrainStepMetrics> RunStep(const char* what, Work work);
+  absl::StatusOr<StepFigures> RunStep(const char* what, Work work);
 
   std::unique_ptr<Core> core_;
 };

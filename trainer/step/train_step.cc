@@ -19,8 +19,8 @@
 namespace syncopate::trainer {
 namespace {
 
-void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainStepMetrics& metrics) {
-  double sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity(), least = -most;
+void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, StepFigures& made) {
+  double count = 0, sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity(), least = -most;
   for (const TrajectoryGroup* group : groups) {
     const std::vector<double> rewards = loss::RewardsOf(*group);
     for (double reward : rewards) {
@@ -29,16 +29,15 @@ void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, TrainSte
       most = std::max(most, reward);
       least = std::min(least, reward);
     }
-    metrics.sequences += static_cast<int64_t>(rewards.size());
+    count += static_cast<double>(rewards.size());
     if (loss::HasZeroVariance(rewards)) flat += 1;
   }
-  const double count = static_cast<double>(metrics.sequences);
-  metrics.reward_mean = sum / count;
+  made.reward_mean = sum / count;
   // The difference of two large numbers may come out below 0 by rounding.
-  metrics.reward_std = std::sqrt(std::max(0.0, squares / count - metrics.reward_mean * metrics.reward_mean));
-  metrics.reward_max = most;
-  metrics.reward_min = least;
-  metrics.zero_variance_fraction = flat / static_cast<double>(groups.size());
+  made.reward_std = std::sqrt(std::max(0.0, squares / count - made.reward_mean * made.reward_mean));
+  made.reward_max = most;
+  made.reward_min = least;
+  made.zero_variance_ratio = flat / static_cast<double>(groups.size());
 }
 
 absl::Status TooManySkipped(int64_t skipped) {
@@ -64,18 +63,6 @@ uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t 
     }
   }
   return digest;
-}
-
-// What people watch of all figures, under their own names.
-void ShowFigures(const loss::LossFigures& figures, TrainStepMetrics& metrics) {
-  metrics.figures = figures;
-  metrics.loss = figures.loss;
-  metrics.entropy = figures.entropy;
-  metrics.clip_fraction = figures.clip_fraction;
-  metrics.rejected_fraction = figures.rejected_fraction;
-  metrics.mismatch_k3 = figures.mismatch_k3;
-  metrics.ratio_max = figures.ratio_max;
-  metrics.effective_sample_fraction = figures.effective_sample_fraction;
 }
 
 }  // namespace
@@ -104,13 +91,13 @@ TrainStep::TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& 
   SYNCOPATE_CHECK(reference != nullptr || !options.loss.needs_reference());
 }
 
-absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
+absl::StatusOr<StepFigures> TrainStep::Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   SYNCOPATE_CHECK(!groups.empty());
   at::NoGradGuard no_grad;
-  TrainStepMetrics metrics;
+  StepFigures metrics;
   SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   DescribeRewards(groups, metrics);
-  metrics.data = DescribeData(groups, options_.loss, step);
+  static_cast<loss::DataFigures&>(metrics) = loss::DescribeData(groups, options_.loss, step);
   // Before any other collective of the step: ranks with other batches would wait for each other in calls that do not
   // fit together.
   SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, step));
@@ -132,37 +119,26 @@ absl::StatusOr<TrainStepMetrics> TrainStep::Run(const std::vector<const Trajecto
   SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
   // Only now has the device surely passed the second mark: it was waited for before that.
   if (has_reference_pass) metrics.reference_seconds = reference_clock.Seconds(0);
-  metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
   metrics.learning_rate = actor_.learning_rate();
   return metrics;
 }
 
-absl::StatusOr<TrainStepMetrics> TrainStep::RunSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+absl::StatusOr<StepFigures> TrainStep::RunSupervised(const std::vector<const TrajectoryGroup*>& groups) {
   SYNCOPATE_CHECK(!groups.empty());
   at::NoGradGuard no_grad;
-  TrainStepMetrics metrics;
+  StepFigures metrics;
   SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   std::vector<std::vector<TrainingSequence>> sequences = SupervisedSequences(groups);
-  for (const std::vector<TrainingSequence>& group : sequences) {
-    metrics.sequences += static_cast<int64_t>(group.size());
-    for (const TrainingSequence& sequence : group) {
-      const int64_t length = WrittenTokens(*sequence.trajectory);
-      metrics.data.tokens += static_cast<double>(length);
-      metrics.data.AddLength(length);
-      ++metrics.data.samples;
-    }
-  }
+  static_cast<loss::DataFigures&>(metrics) = loss::DescribeSupervisedData(groups);
   SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/-1));
-  metrics.data.trained_tokens = metrics.data.tokens;
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
   SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
-  metrics.mean_response_tokens = metrics.data.tokens / static_cast<double>(metrics.sequences);
   metrics.learning_rate = actor_.learning_rate();
-  // Of a policy that drew the tokens, and of how far from it this one is, there is nothing to say.
+  // No policy drew the tokens: every other figure of the loss compares one with the current policy.
   loss::LossFigures figures;
-  figures.loss = metrics.figures.loss;
-  figures.entropy = metrics.figures.entropy;
-  ShowFigures(figures, metrics);
+  figures.loss = metrics.loss;
+  figures.entropy = metrics.entropy;
+  static_cast<loss::LossFigures&>(metrics) = figures;
   return metrics;
 }
 
@@ -182,7 +158,7 @@ absl::Status TrainStep::RunProximalPass(std::vector<Update>& updates) {
   return absl::OkStatus();
 }
 
-absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics) {
+absl::Status TrainStep::RunUpdates(std::vector<Update> updates, StepFigures& metrics) {
   Totals totals;
   // With several updates the first one moves the weights, so the proximal policy must be taken before it.
   const bool has_proximal_pass = updates.size() > 1 && options_.loss.needs_proximal();
@@ -200,7 +176,8 @@ absl::Status TrainStep::RunUpdates(std::vector<Update> updates, TrainStepMetrics
   // In this order on every rank: one order of updates is one order of collectives.
   for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
   if (has_proximal_pass) metrics.proximal_seconds = clock.Seconds(0);
-  ShowFigures(loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size())), metrics);
+  static_cast<loss::LossFigures&>(metrics) =
+      loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size()));
   return absl::OkStatus();
 }
 
@@ -428,7 +405,7 @@ absl::Status TrainStep::AddOverRanks(const loss::LossMeasurement& measured, bool
   return is_made ? actor_.FlushGradients() : absl::OkStatus();
 }
 
-absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metrics, Totals& totals) {
+absl::Status TrainStep::RunUpdate(const Update& update, StepFigures& metrics, Totals& totals) {
   PhaseClock clock(actor_.device());
   clock.Mark();
   const loss::BatchExtent& extent = update.extent.batch;
@@ -454,14 +431,13 @@ absl::Status TrainStep::RunUpdate(const Update& update, TrainStepMetrics& metric
   clock.Mark();
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   SYNCOPATE_RETURN_IF_ERROR(FinishUpdate(measured, norm, metrics, totals));
-  metrics.tokens += static_cast<int64_t>(std::llround(extent.tokens));
   metrics.forward_backward_seconds += clock.Seconds(0);
   if (is_made) metrics.optimizer_seconds += clock.Seconds(1);
   return absl::OkStatus();
 }
 
 absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm,
-                                     TrainStepMetrics& metrics, Totals& totals) {
+                                     StepFigures& metrics, Totals& totals) {
   const at::Tensor norm_or_zero =
       norm.defined() ? norm.to(at::kDouble).reshape({1}) : at::zeros({1}, measured.sums.options());
   // One copy to the host for all figures: it waits for the device, and is the only place in the update that does.
@@ -478,7 +454,7 @@ absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, cons
       skipped_in_row_ = 0;
       ++metrics.updates;
     } else {
-      ++metrics.skipped;
+      ++metrics.skipped_updates;
       if (++skipped_in_row_ >= kMostSkippedInRow) return TooManySkipped(skipped_in_row_);
     }
   }

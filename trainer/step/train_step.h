@@ -15,6 +15,7 @@
 #include "trainer/step/options.h"
 #include "trainer/step/packed_batch.h"
 #include "trainer/step/state_residency.h"
+#include "trainer/step/step_figures.h"
 #include "trainer/step/training_sequences.h"
 
 namespace syncopate::trainer {
@@ -48,11 +49,11 @@ class TrainStep {
   // (NO_REWARD_PARTS) as SequencesByGroup. INTERNAL (reason RANK_MISMATCH) before anything is computed if ranks were
   // given different batches, and what Communicator returns.
   // Errors leave the actor as it was before the failing update, but for those of ranks.
-  absl::StatusOr<TrainStepMetrics> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
+  absl::StatusOr<StepFigures> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
 
   // The same with `groups` whose samples are answers to learn, with tokens alone: one update by the mean cross-entropy of
   // all their tokens, which is the loss that the metrics say. For options that are TrainStepOptions::Supervised().
-  absl::StatusOr<TrainStepMetrics> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
+  absl::StatusOr<StepFigures> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
   absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weight_units()); }
@@ -82,7 +83,7 @@ class TrainStep {
   // Log-probs under the policy as it is before the updates.
   absl::Status RunProximalPass(std::vector<Update>& updates);
   // All updates of the step, their figures added to the metrics.
-  absl::Status RunUpdates(std::vector<Update> updates, TrainStepMetrics& metrics);
+  absl::Status RunUpdates(std::vector<Update> updates, StepFigures& metrics);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
   absl::StatusOr<loss::LossMeasurement> RunMicroBatch(const MicroBatch& micro_batch, const at::Tensor& proximal,
                                                       const loss::BatchExtent& extent, bool is_made);
@@ -93,9 +94,9 @@ class TrainStep {
   // Forward and backward of the head: the gradient of `hidden` [A, D]. Sets current and entropy of `tokens`.
   absl::StatusOr<at::Tensor> HeadGradient(const PackedBatch& batch, const at::Tensor& hidden,
                                           const loss::BatchExtent& extent, loss::TokenBatch* tokens);
-  absl::Status RunUpdate(const Update& update, TrainStepMetrics& metrics, Totals& totals);
+  absl::Status RunUpdate(const Update& update, StepFigures& metrics, Totals& totals);
   // Reads what is on the device: the one wait of an update. `norm` is undefined if the update was not queued.
-  absl::Status FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm, TrainStepMetrics& metrics,
+  absl::Status FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm, StepFigures& metrics,
                             Totals& totals);
 
   Actor& actor_;

@@ -83,23 +83,26 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.ObserveStaleness(1);
   metrics.ObserveStaleness(2);
   metrics.AddPhase("idle", 1.5);
-  const trainer::StepFigures step = {.reward_mean = 0.5,
-                                     .reward_std = 0.125,
-                                     .zero_variance_ratio = 0.0625,
-                                     .loss = -0.25,
-                                     .gradient_norm = 2,
-                                     .entropy = 1,
-                                     .skipped_updates = 2,
-                                     .clip_ratio = 0.75,
-                                     .kl = 0.01,
-                                     .trained_tokens = 80};
+  trainer::StepFigures step;
+  step.reward_mean = 0.5;
+  step.reward_std = 0.125;
+  step.zero_variance_ratio = 0.0625;
+  step.loss = -0.25;
+  step.gradient_norm = 2;
+  step.entropy = 1;
+  step.skipped_updates = 2;
+  step.clip_ratio = 0.75;
+  step.kl = 0.01;
+  step.trained_tokens = 80;
   metrics.RecordStep({2, 7}, step, {0.25, 0.5});
   metrics.RecordEvaluation(0.9375, 0.875, 0.96875);
   metrics.SetLearningAlarms({"no_signal"});
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);
   metrics.SetQueue(3, 4);
-  metrics.ShowMemory({.memory_allocated_bytes = 100, .memory_reserved_bytes = 200});
+  trainer::StepFigures memory;
+  trainer::SetMemory({.allocated_bytes = 100, .reserved_bytes = 200}, &memory);
+  metrics.ShowMemory(memory);
   std::string text = Text(registry);
   for (const char* line : {"syncopate_groups_total{outcome=\"trained\"} 16\n",
                            "syncopate_groups_total{outcome=\"duplicate\"} 0\n",

@@ -45,7 +45,7 @@ std::vector<TrajectoryGroup> RandomGroups(int groups, int samples, uint64_t seed
   return made;
 }
 
-absl::StatusOr<TrainStepMetrics> StepOn(PolicyTrainer& trainer, uint64_t seed) {
+absl::StatusOr<StepFigures> StepOn(PolicyTrainer& trainer, uint64_t seed) {
   const std::vector<TrajectoryGroup> groups = RandomGroups(8, 4, seed);
   std::vector<const TrajectoryGroup*> pointers;
   for (const TrajectoryGroup& group : groups) pointers.push_back(&group);

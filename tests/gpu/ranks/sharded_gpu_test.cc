@@ -45,7 +45,7 @@ TrainStepOptions StepOptions(Recompute recompute) {
 
 struct Outcome {
   std::vector<float> gradient;
-  TrainStepMetrics metrics;
+  StepFigures metrics;
 };
 
 Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Recompute recompute,
@@ -57,7 +57,7 @@ Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Rec
   auto metrics = step.Run(Pointers(groups));
   EXPECT_TRUE(metrics.ok()) << metrics.status();
   Outcome outcome;
-  outcome.metrics = metrics.value_or(TrainStepMetrics());
+  outcome.metrics = metrics.value_or(StepFigures());
   const at::Tensor mine = at::from_blob(actor.gradients().data(), {actor.shards().local_elements()},
                                         at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
   for (int unit = 0; unit < actor.shards().units(); ++unit) {
@@ -95,7 +95,7 @@ TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
           EXPECT_NEAR(rank.metrics.loss, one.metrics.loss, compute == at::kFloat ? 1e-6 : 2e-3);
           EXPECT_NEAR(rank.metrics.gradient_norm, one.metrics.gradient_norm,
                       (compute == at::kFloat ? 1e-5 : 5e-3) * one.metrics.gradient_norm);
-          EXPECT_EQ(rank.metrics.tokens, one.metrics.tokens);
+          EXPECT_EQ(rank.metrics.trained_tokens, one.metrics.trained_tokens);
           EXPECT_EQ(rank.metrics.updates, 1);
         }
       }

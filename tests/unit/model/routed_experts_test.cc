@@ -63,7 +63,8 @@ TEST(RoutedExpertsTest, BitsOfARowDoNotDependOnTheBatch) {
   };
   const at::Tensor all = RoutedFeedForward(config, weights.layers[0], x, activate);
   for (int64_t begin = 0; begin + Transformer::kMinRows <= 200; begin += 23) {
-    const at::Tensor few = RoutedFeedForward(config, weights.layers[0], x.narrow(0, begin, Transformer::kMinRows), activate);
+    const at::Tensor few =
+        RoutedFeedForward(config, weights.layers[0], x.narrow(0, begin, Transformer::kMinRows), activate);
     EXPECT_TRUE(at::equal(few, all.narrow(0, begin, Transformer::kMinRows))) << begin;
   }
 }

@@ -114,7 +114,7 @@ TrainStepOptions OptionsOf(const Algorithm& algorithm, int64_t micro_batch_token
 
 struct StepResult {
   std::vector<float> gradient;
-  TrainStepMetrics metrics;
+  StepFigures metrics;
 };
 
 StepResult StepOnRank(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups,
@@ -124,7 +124,7 @@ StepResult StepOnRank(const TrainStepOptions& options, const std::vector<Traject
   const ReferencePolicy reference(actor, config, at::kFloat, &ranks);
   auto metrics = TrainStep(actor, ranks, options, &reference).Run(Pointers(groups), /*step=*/4);
   EXPECT_TRUE(metrics.ok()) << metrics.status();
-  return {testing::GatherGradient(actor, ranks), metrics.value_or(TrainStepMetrics())};
+  return {testing::GatherGradient(actor, ranks), metrics.value_or(StepFigures())};
 }
 
 StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
@@ -149,9 +149,9 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnRanks) {
       const std::vector<StepResult> ranks = testing::OnRanks<StepResult>(
           world, [&](Communicator& communicator) { return StepOnRank(options, groups, communicator); });
       EXPECT_NEAR(ranks[0].metrics.loss, whole.metrics.loss, 1e-6);
-      EXPECT_NEAR(ranks[0].metrics.figures.chi2_answer, whole.metrics.figures.chi2_answer, 1e-6);
+      EXPECT_NEAR(ranks[0].metrics.chi2_answer, whole.metrics.chi2_answer, 1e-6);
       EXPECT_NEAR(ranks[0].metrics.ratio_max, whole.metrics.ratio_max, 1e-5);
-      EXPECT_EQ(ranks[0].metrics.tokens, whole.metrics.tokens);
+      EXPECT_EQ(ranks[0].metrics.trained_tokens, whole.metrics.trained_tokens);
       // The second update's gradient is at weights that AdamW has moved, by the whole of tiny gradients too.
       if (updates == 1) {
         EXPECT_LT(testing::LargestDifference(ranks[0].gradient, whole.gradient), 1e-6) << world;
@@ -174,7 +174,7 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnMicroBatches) {
       ASSERT_NEAR(cut.gradient[i], whole.gradient[i], 2e-6 * std::max(1.0f, largest)) << tokens;
     }
     EXPECT_NEAR(cut.metrics.loss, whole.metrics.loss, 1e-6);
-    EXPECT_NEAR(cut.metrics.figures.chi2_answer, whole.metrics.figures.chi2_answer, 1e-6);
+    EXPECT_NEAR(cut.metrics.chi2_answer, whole.metrics.chi2_answer, 1e-6);
   }
 }
 
@@ -189,15 +189,15 @@ TEST_P(AlgorithmsStepTest, SeveralUpdatesAreMadeOfOneBatch) {
 
 TEST(AlgorithmsMetricsTest, TokensAreOfTheAgesThatTheirVersionsSay) {
   const auto groups = RandomGroups(6, 4, 9);
-  const TrainStepMetrics metrics = StepOf(OptionsOf(Algorithms()[0], 40), groups).metrics;
+  const StepFigures metrics = StepOf(OptionsOf(Algorithms()[0], 40), groups).metrics;
   double counts[loss::kLossAges] = {};
   for (const TrajectoryGroup& group : groups) {
     for (const Trajectory& sample : group.samples) {
       counts[4 - sample.spans[0].version.step] += static_cast<double>(sample.tokens.size());
     }
   }
-  for (int age = 0; age < loss::kLossAges; ++age) EXPECT_EQ(metrics.figures.ages[age].tokens, counts[age]) << age;
-  EXPECT_EQ(metrics.data.samples, 24);
+  for (int age = 0; age < loss::kLossAges; ++age) EXPECT_EQ(metrics.ages[age].tokens, counts[age]) << age;
+  EXPECT_EQ(metrics.trained_samples, 24);
 }
 
 TEST(AlgorithmsMetricsTest, TheReferencePolicyIsWhereTheRunBegan) {
@@ -234,8 +234,8 @@ TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
   const StepResult made =
       StepOf(OptionsOf({"", [](loss::LossOptions& o) { o.overlong = loss::Overlong::kMask; }}, 100), groups);
   EXPECT_EQ(made.metrics.updates, 0);
-  EXPECT_EQ(made.metrics.tokens, 0);
-  EXPECT_EQ(made.metrics.data.masked, 12);
+  EXPECT_EQ(made.metrics.trained_tokens, 0);
+  EXPECT_EQ(made.metrics.masked_samples, 12);
   EXPECT_EQ(made.metrics.loss, 0);
 }
 

@@ -18,8 +18,8 @@ v1::RunConfig ReverseConfig(int seed) {
   return parsed.config;
 }
 
-trainer::LearningAlarms::Step Figures(const trainer::TrainStepMetrics& metrics) {
-  return {metrics.reward_mean, metrics.reward_max, metrics.entropy, metrics.zero_variance_fraction};
+trainer::LearningAlarms::Step Figures(const trainer::StepFigures& metrics) {
+  return {metrics.reward_mean, metrics.reward_max, metrics.entropy, metrics.zero_variance_ratio};
 }
 
 class LearningTest : public ::testing::TestWithParam<int> {};

@@ -88,7 +88,7 @@ TEST(FlatShardsTest, MoreRanksThanALayerDividesIntoAreRefused) {
 
 struct Outcome {
   std::vector<float> gradient, parameters;  // whole, of rank 0
-  TrainStepMetrics metrics;
+  StepFigures metrics;
 };
 
 Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& options,
@@ -101,7 +101,7 @@ Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& opt
   for (int i = 0; i < steps; ++i) {
     auto metrics = step.Run(Pointers(groups), /*step=*/i);
     EXPECT_TRUE(metrics.ok()) << metrics.status();
-    outcome.metrics = metrics.value_or(TrainStepMetrics());
+    outcome.metrics = metrics.value_or(StepFigures());
   }
   outcome.gradient = GatherGradient(actor, ranks);
   outcome.parameters = GatherArena(actor, actor.parameters(), ranks);
@@ -132,8 +132,8 @@ TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
             EXPECT_NEAR(rank.metrics.loss, whole.metrics.loss, 1e-7);  // of terms of about 1
             EXPECT_NEAR(rank.metrics.gradient_norm, whole.metrics.gradient_norm, 1e-5 * whole.metrics.gradient_norm);
             EXPECT_NEAR(rank.metrics.entropy, whole.metrics.entropy, 1e-6);
-            EXPECT_EQ(rank.metrics.tokens, whole.metrics.tokens);
-            EXPECT_EQ(rank.metrics.sequences, whole.metrics.sequences);
+            EXPECT_EQ(rank.metrics.trained_tokens, whole.metrics.trained_tokens);
+            EXPECT_EQ(rank.metrics.trained_samples, whole.metrics.trained_samples);
             EXPECT_EQ(rank.metrics.updates, 1);
           }
         }
@@ -203,7 +203,7 @@ TEST(ShardedActorTest, ASupervisedStepDoesNotDependOnHowManyRanksThereAre) {
     options.micro_batch_tokens = 20;
     auto metrics = TrainStep(actor, ranks, options).RunSupervised(Pointers(groups));
     EXPECT_TRUE(metrics.ok()) << metrics.status();
-    return Outcome{GatherGradient(actor, ranks), {}, metrics.value_or(TrainStepMetrics())};
+    return Outcome{GatherGradient(actor, ranks), {}, metrics.value_or(StepFigures())};
   };
   SingleRank single;
   const Outcome whole = run(single);
@@ -401,7 +401,7 @@ TEST(ShardedActorTest, AnUpdateThatIsNotFiniteIsSkippedOnAllRanks) {
   auto poisoned = RandomGroups(config, 2, 4, 10);
   poisoned[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
   for (const Outcome& rank : StepOnRanks(3, config, {}, poisoned)) {
-    EXPECT_EQ(rank.metrics.skipped, 1);
+    EXPECT_EQ(rank.metrics.skipped_updates, 1);
     EXPECT_EQ(rank.metrics.updates, 0);
   }
 }

@@ -159,7 +159,7 @@ TEST(SupervisedStepTest, MetricsSayNothingOfAPolicyThatDrewTheTokens) {
   int64_t tokens = 0;
   for (const TrajectoryGroup& group : groups) tokens += static_cast<int64_t>(group.samples[0].tokens.size());
   EXPECT_EQ(metrics->tokens, tokens);
-  EXPECT_EQ(metrics->mismatch_k3, 0);
+  EXPECT_EQ(metrics->kl, 0);
   EXPECT_EQ(metrics->reward_mean, 0);
   EXPECT_GT(metrics->entropy, 0);
   EXPECT_EQ(metrics->figures.loss, metrics->loss);

@@ -180,7 +180,7 @@ TEST(TrainStepTest, AnUpdateWithoutSignalIsMeasuredAndNotMade) {
   EXPECT_EQ(not_made->updates, 0);
   EXPECT_EQ(not_made->gradient_norm, 0);
   EXPECT_EQ(not_made->loss, 0);
-  EXPECT_EQ(not_made->zero_variance_fraction, 1);
+  EXPECT_EQ(not_made->zero_variance_ratio, 1);
   EXPECT_EQ(not_made->tokens, made->tokens);
   EXPECT_NEAR(not_made->entropy, made->entropy, 0.1);
 }

@@ -39,8 +39,8 @@ class RunRecorderTest : public ::testing::Test {
 TEST_F(RunRecorderTest, AStepIsALineAMetricAndAnObservationForEachSample) {
   trainer::StepReport report;
   report.version = {1, 3};
-  report.metrics.loss = 0.25;
-  report.metrics.tokens = 10;
+  report.figures.loss = 0.25;
+  report.figures.trained_tokens = 10;
   report.sample_staleness = {0, 1, 1};
   recorder_.RecordStep(report);
   EXPECT_THAT(Lines(), HasSubstr("\"loss\":0.25"));
@@ -52,7 +52,7 @@ TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
   recorder_.SetTensorBoard(trainer::TensorBoardFile::Open(&disk_, "/tensorboard", {.epoch = 1, .step = 2}).value());
   trainer::StepReport report;
   report.version = {1, 3};
-  report.metrics.data.reward_parts = {{"format", 0.5}};
+  report.figures.reward_parts = {{"format", 0.5}};
   recorder_.RecordStep(report);
   trainer::EvaluationReport evaluation;
   evaluation.version = {1, 3};
@@ -76,9 +76,9 @@ TEST_F(RunRecorderTest, MovesOfAStepStandApartAndWhatDidNotMoveIsExactlyZero) {
   recorder_.SetSendBytes(7);
   trainer::StepReport report;
   report.version = {1, 3};
-  report.moves.parameters = {.load_seconds = 0.25, .offload_seconds = 0.5, .bytes = 64};
-  report.moves.cache_flushes = 2;
-  report.memory = {.allocated_bytes = 100, .reserved_bytes = 200, .optimizer_bytes = 40};
+  trainer::SetMoves({.parameters = {.load_seconds = 0.25, .offload_seconds = 0.5, .bytes = 64}, .cache_flushes = 2},
+                    &report.figures);
+  trainer::SetMemory({.allocated_bytes = 100, .reserved_bytes = 200, .optimizer_bytes = 40}, &report.figures);
   recorder_.RecordStep(report);
   for (const char* field :
        {"\"parameters_load_seconds\":0.25", "\"parameters_offload_seconds\":0.5", "\"parameters_moved_bytes\":64",

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 namespace syncopate::report {
 namespace {

@@ -60,7 +60,7 @@ class FakePolicy final : public Policy {
   const Manifest& manifest() const override { return manifest_; }
   // The same tensors in another dtype.
   static Manifest Wire() { return Manifest::Create({{kTensor, DType::kBFloat16, {kNumbers}}}).value(); }
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     int64_t step = 0;
     {
       MutexLock lock(&mutex_);
@@ -69,18 +69,18 @@ class FakePolicy final : public Policy {
       if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
-    return InUse(*this, [&]() -> absl::StatusOr<TrainStepMetrics> {
+    return InUse(*this, [&]() -> absl::StatusOr<StepFigures> {
       if (step < still_from_) {
         for (int64_t i = 0; i < kNumbers; ++i) weights_[i] += 1;
       }
       if (step >= spoil_from_) weights_[kNumbers - 1] = std::nanf("");
-      TrainStepMetrics metrics;
-      metrics.tokens = 10;
+      StepFigures metrics;
+      metrics.trained_tokens = 10;
       return metrics;
     });
   }
   // The same; what it was given is kept.
-  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
+  absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
     std::vector<GroupId> ids;
     for (const TrajectoryGroup* group : groups) ids.push_back(group->lease.group);
     supervised.Put(ids);

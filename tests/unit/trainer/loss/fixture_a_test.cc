@@ -83,7 +83,7 @@ TEST(FixtureATest, DecoupledPpoWithTokenTis) {  // w = min(rho, 2)
               0.070543497, 0.0, 0.0, -0.089065912, 0.0, -0.060113203, -0.023248242});
   FixtureA fixture;
   fixture.Loss(Corrected(Correction::kTis));
-  EXPECT_NEAR(fixture.figures.rejected_high, 1.0 / 13, 1e-12);  // e^1.2 is over the cap
+  EXPECT_NEAR(fixture.figures.rejected_high_ratio, 1.0 / 13, 1e-12);  // e^1.2 is over the cap
 }
 
 TEST(FixtureATest, DecoupledPpoWithTheIcePopBand) {  // w = rho in [.5, 2], else 0
@@ -92,8 +92,8 @@ TEST(FixtureATest, DecoupledPpoWithTheIcePopBand) {  // w = rho in [.5, 2], else
               0.070543497, 0.0, 0.0, 0.0, 0.0, -0.060113203, 0.0});
   FixtureA fixture;
   fixture.Loss(Corrected(Correction::kMis));
-  EXPECT_NEAR(fixture.figures.rejected_high, 1.0 / 13, 1e-12);  // e^1.2
-  EXPECT_NEAR(fixture.figures.rejected_low, 1.0 / 13, 1e-12);   // e^-.9
+  EXPECT_NEAR(fixture.figures.rejected_high_ratio, 1.0 / 13, 1e-12);  // e^1.2
+  EXPECT_NEAR(fixture.figures.rejected_low_ratio, 1.0 / 13, 1e-12);   // e^-.9
 }
 
 TEST(FixtureATest, SequenceTis) {  // w = min(exp(sum(o - b)), 2): 1.491824698, 0.70468809, 1.030454534, 1.221402758
@@ -200,7 +200,7 @@ TEST(FixtureATest, OpsmMasksFarAnswersWithANegativeAdvantage) {  // mean(o - n):
   EXPECT_NE(fixture.gradient[4], 0);  // A < 0, but near
   EXPECT_EQ(fixture.gradient[8], 0);
   EXPECT_EQ(fixture.gradient[9], 0);
-  EXPECT_NEAR(fixture.figures.rejected_fraction, 2.0 / 13, 1e-12);
+  EXPECT_NEAR(fixture.figures.rejected_ratio, 2.0 / 13, 1e-12);
 }
 
 TEST(FixtureATest, EveryAggregation) {
@@ -233,12 +233,12 @@ TEST(FixtureATest, MismatchMetrics) {
   FixtureA fixture;
   fixture.Loss(Corrected(Correction::kTis));
   const LossFigures& figures = fixture.figures;
-  EXPECT_NEAR(figures.mismatch_k1, -0.021538462, kTight);               // mean(b - o)
-  EXPECT_NEAR(figures.mismatch_k3, 0.138792178, kTight);                // mean(rho - 1 - log rho)
-  EXPECT_NEAR(figures.chi2_token, 0.823567169, kTight);                 // mean(rho^2) - 1
-  EXPECT_NEAR(figures.chi2_answer, 0.318946869, kTight);                // mean(exp(2 sum log rho)) - 1
-  EXPECT_NEAR(figures.effective_sample_fraction, 0.873530653, kTight);  // of min(rho, 2)
-  EXPECT_NEAR(figures.effective_answer_fraction, 0.937679752, kTight);  // of exp(sum log rho)
+  EXPECT_NEAR(figures.mismatch_k1, -0.021538462, kTight);            // mean(b - o)
+  EXPECT_NEAR(figures.kl, 0.138792178, kTight);                      // mean(rho - 1 - log rho)
+  EXPECT_NEAR(figures.chi2_token, 0.823567169, kTight);              // mean(rho^2) - 1
+  EXPECT_NEAR(figures.chi2_answer, 0.318946869, kTight);             // mean(exp(2 sum log rho)) - 1
+  EXPECT_NEAR(figures.effective_sample_ratio, 0.873530653, kTight);  // of min(rho, 2)
+  EXPECT_NEAR(figures.effective_answer_ratio, 0.937679752, kTight);  // of exp(sum log rho)
   EXPECT_NEAR(figures.perplexity_ratio, 2.73171464 / 2.773033892, kTight);
   EXPECT_NEAR(figures.mismatch_max, 1.2, 1e-12);
   EXPECT_NEAR(figures.log_perplexity_gap, (.1 + .35 / 3 + .015 + .05) / 4, 1e-12);  // |mean(o - b)| of each answer
@@ -248,17 +248,17 @@ TEST(FixtureATest, MismatchMetrics) {
   LossOptions uncapped = Corrected(Correction::kTis);
   uncapped.tis_cap = 1e9;
   fixture.Loss(uncapped);
-  EXPECT_NEAR(fixture.figures.effective_sample_fraction, 0.738315109, kTight);  // of rho itself
+  EXPECT_NEAR(fixture.figures.effective_sample_ratio, 0.738315109, kTight);  // of rho itself
 }
 
 TEST(FixtureATest, TheShareOfTokensWhoseClipDecided) {
   FixtureA fixture;
   fixture.Loss(Surrogated(Surrogate::kPpo));
-  EXPECT_NEAR(fixture.figures.clip_fraction, 2.0 / 13, kTight);  // e^.3 and e^.35 with A > 0
+  EXPECT_NEAR(fixture.figures.clip_ratio, 2.0 / 13, kTight);  // e^.3 and e^.35 with A > 0
   LossOptions anchored = Surrogated(Surrogate::kPpo);
   anchored.proximal = Proximal::kBypass;
   fixture.Loss(anchored);
-  EXPECT_NEAR(fixture.figures.clip_fraction, 0.307692308, kTight);
+  EXPECT_NEAR(fixture.figures.clip_ratio, 0.307692308, kTight);
   EXPECT_NEAR(fixture.figures.loss, -0.134713353, kTight);
 }
 

@@ -24,12 +24,12 @@ TEST(LossFiguresTest, AreMeansOverTokensAndAnswers) {
   sums[PlaceOf(1, kAgeK3)] = 1;
   const LossFigures figures = FinishFigures(sums, maxima, /*updates=*/2);
   EXPECT_DOUBLE_EQ(figures.loss, 1.5);
-  EXPECT_DOUBLE_EQ(figures.clip_fraction, .3);
-  EXPECT_DOUBLE_EQ(figures.rejected_fraction, .4);
+  EXPECT_DOUBLE_EQ(figures.clip_ratio, .3);
+  EXPECT_DOUBLE_EQ(figures.rejected_ratio, .4);
   EXPECT_DOUBLE_EQ(figures.weight_mean, .8);
   EXPECT_DOUBLE_EQ(figures.weight_std, .6);
-  EXPECT_DOUBLE_EQ(figures.effective_sample_fraction, .64);
-  EXPECT_DOUBLE_EQ(figures.effective_answer_fraction, .5);
+  EXPECT_DOUBLE_EQ(figures.effective_sample_ratio, .64);
+  EXPECT_DOUBLE_EQ(figures.effective_answer_ratio, .5);
   EXPECT_DOUBLE_EQ(figures.chi2_token, .5);
   EXPECT_DOUBLE_EQ(figures.chi2_answer, 1);
   EXPECT_DOUBLE_EQ(figures.ratio_max, 1.5);

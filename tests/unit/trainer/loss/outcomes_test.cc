@@ -114,8 +114,8 @@ TEST(GivenTokensTest, LengthsAgesAndPenaltiesAreOfWrittenTokensInTheirOrder) {
   EXPECT_EQ((*outcomes)[0][0].tokens, 3);
   EXPECT_THAT((*outcomes)[0][0].penalties, ElementsAre(0.5, 0.5, 0.5));
   const DataFigures figures = DescribeData({&group}, options, 5);
-  EXPECT_EQ(figures.tokens, 3);
-  EXPECT_EQ(figures.longest, 3);
+  EXPECT_EQ(figures.trained_tokens, 3);
+  EXPECT_EQ(figures.response_tokens_max, 3);
 }
 
 TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
@@ -128,12 +128,13 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   group.samples[1].reward_parts = {{"math", 0}};
   const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
   EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.5), Pair("math", 0.5)));
-  EXPECT_EQ(figures.samples, 2);
-  EXPECT_EQ(figures.truncated, 1);
-  EXPECT_EQ(figures.masked, 1);
-  EXPECT_EQ(figures.tokens, 6);
-  EXPECT_EQ(figures.shortest, 2);
-  EXPECT_EQ(figures.longest, 4);
+  EXPECT_EQ(figures.trained_samples, 2);
+  EXPECT_EQ(figures.truncated_samples, 1);
+  EXPECT_EQ(figures.masked_samples, 1);
+  EXPECT_EQ(figures.response_tokens_mean, 3);
+  EXPECT_NEAR(figures.trained_token_ratio, 1. / 3, 1e-12);
+  EXPECT_EQ(figures.response_tokens_min, 2);
+  EXPECT_EQ(figures.response_tokens_max, 4);
   EXPECT_EQ(figures.trained_tokens, 2);
   EXPECT_EQ(figures.reward_by_age[3], .5);  // its oldest token
   EXPECT_EQ(figures.reward_by_age[1], 1);

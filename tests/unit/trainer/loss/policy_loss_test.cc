@@ -146,7 +146,7 @@ TEST(PolicyLossTest, MaskedTokensStayInTheDenominator) {
   EXPECT_EQ(fixture.gradient[0], alone);
   EXPECT_EQ(fixture.gradient[4], other);
   for (size_t i : {12, 13, 14, 15}) EXPECT_EQ(fixture.gradient[i], 0);
-  EXPECT_NEAR(fixture.figures.rejected_fraction, 4.0 / 13, 1e-12);
+  EXPECT_NEAR(fixture.figures.rejected_ratio, 4.0 / 13, 1e-12);
 }
 
 TEST(PolicyLossTest, K3PlusHasTheValueOfK3AndTheGradientOfK2) {
@@ -226,7 +226,7 @@ TEST(PolicyLossTest, MismatchIsSplitByAge) {
   EXPECT_NEAR(ages[8].rejected, 1.0 / 3, 1e-12);  // e^1.2
   double k3 = 0;
   for (const auto& age : ages) k3 += age.k3 * age.tokens;
-  EXPECT_NEAR(k3 / 13, fixture.figures.mismatch_k3, 1e-12);
+  EXPECT_NEAR(k3 / 13, fixture.figures.kl, 1e-12);
 }
 
 TEST(PolicyLossTest, ProbabilitiesThatAgreeAreCorrelated) {
@@ -234,7 +234,7 @@ TEST(PolicyLossTest, ProbabilitiesThatAgreeAreCorrelated) {
   fixture.batch.proximal = fixture.batch.behaviour;
   fixture.Loss({});
   EXPECT_NEAR(fixture.figures.probability_correlation, 1, 1e-12);
-  EXPECT_NEAR(fixture.figures.mismatch_k3, 0, 1e-15);
+  EXPECT_NEAR(fixture.figures.kl, 0, 1e-15);
   FixtureA other;
   other.Loss({});
   EXPECT_LT(other.figures.probability_correlation, 0.9);

@@ -23,13 +23,13 @@ class NotingPolicy final : public Policy {
 
   const Manifest& manifest() const override { return manifest_; }
   int64_t updates() const override { return 3; }
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override {
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override {
     Note("step " + std::to_string(step) + " of " + std::to_string(groups.size()));
-    return TrainStepMetrics();
+    return StepFigures();
   }
-  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
+  absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
     Note("supervised step of " + std::to_string(groups.size()));
-    return TrainStepMetrics();
+    return StepFigures();
   }
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink&) const override {
     Note("write " + std::to_string(static_cast<int>(part)) + "/" + std::to_string(index));

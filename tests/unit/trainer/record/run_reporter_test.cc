@@ -35,9 +35,9 @@ class RunReporterTest : public ::testing::Test {
   void Step(int64_t step) {
     StepReport report;
     report.version = {1, step};
-    report.step_seconds = 2;
-    report.wait_seconds = 0.5;
-    reporter_->RecordStep(report, MakeStepFigures(report));
+    report.figures.step_seconds = 2;
+    report.figures.wait_seconds = 0.5;
+    reporter_->RecordStep(report);
   }
 
   // What one watcher was told, in order: a step's number, or "end".
@@ -113,13 +113,12 @@ TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
 
 TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
   StepReport report;
-  report.metrics.figures.chi2_token = 0.25;
-  report.metrics.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
-  report.metrics.data.samples_by_age[3] = 4;
-  report.metrics.data.reward_by_age[3] = 3;
-  report.metrics.data.tokens = 10;
-  report.metrics.data.trained_tokens = 5;
-  reporter_->RecordStep(report, MakeStepFigures(report));
+  report.figures.chi2_token = 0.25;
+  report.figures.ages[2] = {.tokens = 10, .k1 = -0.5, .k3 = 0.125, .rejected = 0.5};
+  report.figures.samples_by_age[3] = 4;
+  report.figures.reward_by_age[3] = 3;
+  report.figures.trained_token_ratio = 0.5;
+  reporter_->RecordStep(report);
   std::ifstream file(path_);
   std::string text;
   std::getline(file, text);
@@ -176,14 +175,14 @@ TEST_F(RunReporterTest, AnEvaluationHasItsPartsLengthsAndAFigureBySubset) {
 TEST_F(RunReporterTest, EveryLineHasItsTimeAndAStepItsLearningRateAndHowFarTheRunIs) {
   StepReport report;
   report.version = {1, 3};
-  report.metrics.learning_rate = 1e-6;
-  report.metrics.reward_min = -1;
-  report.metrics.data.shortest = 2;
-  report.metrics.data.longest = 9;
-  report.samples_so_far = 192;
-  report.tokens_so_far = 3000;
+  report.figures.learning_rate = 1e-6;
+  report.figures.reward_min = -1;
+  report.figures.response_tokens_min = 2;
+  report.figures.response_tokens_max = 9;
+  report.figures.samples_so_far = 192;
+  report.figures.tokens_so_far = 3000;
   const double before = Clock::Real()->UnixSeconds();
-  reporter_->RecordStep(report, MakeStepFigures(report));
+  reporter_->RecordStep(report);
   reporter_->RecordEvaluation(EvaluationReport());
   std::ifstream file(path_);
   std::string step, evaluation;

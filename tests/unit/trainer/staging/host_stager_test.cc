@@ -29,11 +29,11 @@ class StillPolicy final : public Policy {
   float& At(size_t tensor, int64_t i) { return weights_[manifest_.ranges()[tensor].begin / sizeof(float) + i]; }
 
   const Manifest& manifest() const override { return manifest_; }
-  absl::StatusOr<TrainStepMetrics> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
-    return TrainStepMetrics();
+  absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
+    return StepFigures();
   }
-  absl::StatusOr<TrainStepMetrics> SupervisedStep(const std::vector<const TrajectoryGroup*>&) override {
-    return TrainStepMetrics();
+  absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>&) override {
+    return StepFigures();
   }
   // In two pieces, as from a device.
   absl::Status WriteTensor(PolicyPart, size_t index, const model::ByteSink& sink) const override {

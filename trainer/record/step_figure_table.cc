@@ -1,4 +1,4 @@
-#include "trainer/record/step_figures.h"
+#include "trainer/record/step_figure_table.h"
 
 #include <cmath>
 
