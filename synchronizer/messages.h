@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -174,6 +175,15 @@ struct Evicted {  // the stream's status says more
 
 using Command = std::variant<Welcome, Directory, Prepare, Transfer, Install, Finish, Evicted>;
 
+// How long the stages of one weight sync took. The parts add up to the total; a part that did not run is 0.0.
+struct StageSeconds {
+  double stage = 0, prepare = 0, transfer = 0, verify = 0, install = 0, total = 0;
+};
+// The stages by their names, in their order.
+inline constexpr std::pair<const char*, double StageSeconds::*> kStages[] = {
+    {"stage", &StageSeconds::stage},   {"prepare", &StageSeconds::prepare}, {"transfer", &StageSeconds::transfer},
+    {"verify", &StageSeconds::verify}, {"install", &StageSeconds::install}, {"total", &StageSeconds::total}};
+
 // One receiver's part in one attempt, when it has ended.
 struct SyncRecord {
   int64_t attempt = 0;
@@ -181,23 +191,30 @@ struct SyncRecord {
   std::string replica_id;
   std::string transport;
   std::string transport_reason;
-  // "ok", "relabelled", or the error's reason; of a rehearsal "connected" or "not_connected", with the reason in
-  // `detail`, and `version` is none.
-  std::string result;
+  SyncOutcome outcome = SyncOutcome::kFailed;
+  // The reason of the error; of a rehearsal kConnected or kNotConnected, with the error's reason in `detail`, and `version` is
+  // none; "" if the receiver serves the version.
+  std::string reason;
   std::string detail;
   int64_t bytes = 0;
   PayloadBytes bytes_by_kind = {};  // adds up to `bytes`
-  // stage, prepare, transfer, verify, install, total. The parts add up to the total; a part that did not run is 0.0.
-  std::map<std::string, double> seconds;
+  StageSeconds seconds;
   double connect_seconds = 0;  // of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;
 
-  SyncOutcome outcome() const { return ClassifySyncResult(result); }
-  bool ok() const { return outcome() == SyncOutcome::kDone || outcome() == SyncOutcome::kRelabelled; }
-  bool superseded() const { return outcome() == SyncOutcome::kSuperseded; }
-  bool rehearsal() const { return outcome() == SyncOutcome::kRehearsed; }
-  bool held() const { return outcome() == SyncOutcome::kHeld; }
-  bool failed() const { return outcome() == SyncOutcome::kFailed; }
+  // "ok", "relabelled", or the reason: the word for people and for other processes.
+  std::string result() const {
+    return outcome == SyncOutcome::kDone ? "ok" : outcome == SyncOutcome::kRelabelled ? "relabelled" : reason;
+  }
+  void SetResult(const std::string& result) {
+    outcome = ClassifySyncResult(result);
+    reason = ok() ? "" : result;
+  }
+  bool ok() const { return outcome == SyncOutcome::kDone || outcome == SyncOutcome::kRelabelled; }
+  bool superseded() const { return outcome == SyncOutcome::kSuperseded; }
+  bool rehearsal() const { return outcome == SyncOutcome::kRehearsed; }
+  bool held() const { return outcome == SyncOutcome::kHeld; }
+  bool failed() const { return outcome == SyncOutcome::kFailed; }
 };
 
 }  // namespace syncopate::synchronizer

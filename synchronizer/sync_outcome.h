@@ -6,7 +6,7 @@
 
 namespace syncopate::synchronizer {
 
-// How a rehearsal ends, see SyncRecord::result.
+// SyncRecord::reason of a rehearsal.
 inline constexpr char kConnected[] = "connected";
 inline constexpr char kNotConnected[] = "not_connected";
 
@@ -20,7 +20,7 @@ enum class SyncOutcome : uint8_t {
   kFailed,
 };
 
-// What SyncRecord::result says: "ok", "relabelled", or the reason of the error that ended it. Pure.
+// Of SyncRecord::result(): "ok", "relabelled", or the reason of the error that ended it. Pure.
 SyncOutcome ClassifySyncResult(absl::string_view result);
 
 }  // namespace syncopate::synchronizer

@@ -80,10 +80,12 @@ RunEvent EventOf(const synchronizer::SyncRecord& record) {
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
                   {"reason", record.transport_reason},
-                  {"result", record.result},
+                  {"result", record.result()},
                   {"bytes", absl::StrCat(record.bytes)}};
   if (!record.detail.empty()) event.fields["detail"] = record.detail;
-  for (const auto& [phase, seconds] : record.seconds) event.fields[phase + "_seconds"] = absl::StrCat(seconds);
+  for (const auto& [stage, seconds] : synchronizer::kStages) {
+    event.fields[absl::StrCat(stage, "_seconds")] = absl::StrCat(record.seconds.*seconds);
+  }
   return event;
 }
 
@@ -296,14 +298,14 @@ void SynchronizerServiceImpl::RecordSync(const synchronizer::SyncRecord& record)
     SYNCOPATE_LOG(kInfo, "sync of %s to %s gave way to a newer version", record.version.ToString(), record.replica_id);
   } else if (record.failed()) {
     SYNCOPATE_LOG(kWarning, "sync of %s to %s ended with %s: %s", record.version.ToString(), record.replica_id,
-                  record.result, record.detail);
+                  record.result(), record.detail);
   }
   if (record.rehearsal()) {
-    SYNCOPATE_LOG(kInfo, "rehearsal of a sync to %s by %s: %s %s", record.replica_id, record.transport, record.result,
+    SYNCOPATE_LOG(kInfo, "rehearsal of a sync to %s by %s: %s %s", record.replica_id, record.transport, record.result(),
                   record.detail);
-    if (options_.metrics != nullptr) options_.metrics->RecordRehearsal(record.result == synchronizer::kConnected);
+    if (options_.metrics != nullptr) options_.metrics->RecordRehearsal(record.reason == synchronizer::kConnected);
   } else if (options_.metrics != nullptr) {
-    options_.metrics->Record({record.transport, record.result, record.seconds, record.bytes_by_kind, now});
+    options_.metrics->Record({record.transport, record.result(), record.seconds, record.bytes_by_kind, now});
   }
   if (options_.events != nullptr) options_.events->Record(EventOf(record));
   history_.Add(wire::ToProto(record, now));

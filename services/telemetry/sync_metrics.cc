@@ -8,8 +8,6 @@
 namespace syncopate::telemetry {
 namespace {
 
-const std::vector<std::string> kPhases = {"stage", "prepare", "transfer", "verify", "install", "total"};
-
 // Labels of syncopate_weight_syncs_total; any other reason counts under the last.
 const std::vector<std::string> kResults = {"ok",
                                            "relabelled",
@@ -66,7 +64,7 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
       trainers_(Members(registry, "trainer")),
       rollouters_(Members(registry, "rollouter")),
       newest_(registry, "synchronizer") {
-  for (const std::string& phase : kPhases) {
+  for (const auto& [phase, member] : synchronizer::kStages) {
     for (const synchronizer::TransportTraits& traits : synchronizer::kTransports) {
       const std::string transport(traits.name);
       durations_.Add({{"phase", phase}, {"transport", transport}}, kBuckets);
@@ -83,10 +81,10 @@ void SyncMetrics::Record(const Sync& sync) {
   bytes_.Increment("delta", static_cast<double>(sync.bytes.delta));
   if (result == "ok" || result == "relabelled") last_success_.Set(sync.ended_unix_seconds);
   if (synchronizer::FindTransport(sync.transport) == nullptr) return;
-  for (const std::string& phase : kPhases) {
-    auto found = sync.seconds.find(phase);
-    if (found == sync.seconds.end() || found->second <= 0) continue;
-    durations_.Add({{"phase", phase}, {"transport", sync.transport}}, kBuckets).Observe(found->second);
+  for (const auto& [phase, member] : synchronizer::kStages) {
+    const double seconds = sync.seconds.*member;
+    if (seconds <= 0) continue;
+    durations_.Add({{"phase", phase}, {"transport", sync.transport}}, kBuckets).Observe(seconds);
   }
 }
 

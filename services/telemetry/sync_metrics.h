@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "services/telemetry/metric_names.h"
+#include "synchronizer/messages.h"
 #include "synchronizer/plan/payload.h"
 
 namespace syncopate::telemetry {
@@ -15,9 +15,9 @@ class SyncMetrics {
   explicit SyncMetrics(prometheus::Registry& registry);
 
   struct Sync {
-    std::string transport;                       // "inproc", "ipc", "nccl", "grpc"
-    std::string result;                          // "ok", "relabelled", or the reason of the error
-    std::map<std::string, double> seconds = {};  // stage, prepare, transfer, verify, install, total; 0.0: did not run
+    std::string transport;  // "inproc", "ipc", "nccl", "grpc"
+    std::string result;     // "ok", "relabelled", or the reason of the error
+    synchronizer::StageSeconds seconds = {};
     synchronizer::PayloadBytes bytes = {};
     double ended_unix_seconds = 0;
   };

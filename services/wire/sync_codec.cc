@@ -454,14 +454,14 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   message.set_replica_id(record.replica_id);
   message.set_transport(record.transport);
   message.set_transport_reason(record.transport_reason);
-  message.set_result(record.result);
+  message.set_result(record.result());
   message.set_detail(record.detail);
   message.set_bytes(record.bytes);
   for (const auto& [name, bytes] : kByteKinds) (*message.mutable_bytes_by_kind())[name] = record.bytes_by_kind.*bytes;
-  message.mutable_seconds()->insert(record.seconds.begin(), record.seconds.end());
-  auto transfer = record.seconds.find("transfer");
-  const bool moved = transfer != record.seconds.end() && transfer->second > 0;
-  message.set_gigabytes_per_second(moved ? 1e-9 * static_cast<double>(record.bytes) / transfer->second : 0.0);
+  for (const auto& [stage, seconds] : synchronizer::kStages)
+    (*message.mutable_seconds())[stage] = record.seconds.*seconds;
+  const double transfer = record.seconds.transfer;
+  message.set_gigabytes_per_second(transfer > 0 ? 1e-9 * static_cast<double>(record.bytes) / transfer : 0.0);
   message.set_pause_seconds(record.pause_seconds);
   message.set_ended_unix_seconds(ended_unix_seconds);
   return message;

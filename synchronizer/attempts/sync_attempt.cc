@@ -369,7 +369,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   --open_parts_;
   AttemptOutput output;
   SyncRecord record = MakeRecord(part, now);
-  record.result = result;
+  record.SetResult(result);
   record.detail = detail;
   for (const Rank& rank : part.ranks) {
     // Also after a failure: a receiver keeps what it opened until it hears this.
@@ -401,13 +401,13 @@ SyncRecord SyncAttempt::MakeRecord(const Part& part, absl::Time now) const {
   double connect = spec_.rehearsal ? receive : std::min(part.connect_seconds, receive);
   double verify = std::min(part.verify_seconds, receive - connect);
   record.connect_seconds = connect;
-  std::map<std::string, double>& seconds = record.seconds;
-  seconds["stage"] = spec_.stage_seconds;
-  seconds["prepare"] = absl::ToDoubleSeconds(prepare_ended - spec_.begun) + connect;
-  seconds["transfer"] = receive - connect - verify;
-  seconds["verify"] = verify;
-  seconds["install"] = absl::ToDoubleSeconds(now - install_begun);
-  seconds["total"] = spec_.stage_seconds + absl::ToDoubleSeconds(now - spec_.begun);
+  StageSeconds& seconds = record.seconds;
+  seconds.stage = spec_.stage_seconds;
+  seconds.prepare = absl::ToDoubleSeconds(prepare_ended - spec_.begun) + connect;
+  seconds.transfer = receive - connect - verify;
+  seconds.verify = verify;
+  seconds.install = absl::ToDoubleSeconds(now - install_begun);
+  seconds.total = spec_.stage_seconds + absl::ToDoubleSeconds(now - spec_.begun);
   return record;
 }
 

@@ -380,10 +380,10 @@ void SyncCoordinator::ForgetEnded(const AttemptOutput& output, absl::Time now) {
 void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
   // How long forming a group takes is learned from whoever had to form one; kept communicators connect in no time.
   const absl::Duration connect = absl::Seconds(record.connect_seconds);
-  if (connect >= kShortestForming && (record.ok() || record.result == kConnected)) forming_ = connect;
+  if (connect >= kShortestForming && (record.ok() || record.reason == kConnected)) forming_ = connect;
   if (record.rehearsal()) return;
   if (record.ok()) {
-    recent_seconds_.push_back(record.seconds.at("total"));
+    recent_seconds_.push_back(record.seconds.total);
     if (recent_seconds_.size() > kMedianOver) recent_seconds_.pop_front();
   }
   auto found = receivers_.find(record.replica_id);
@@ -393,7 +393,7 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
   state.attempt = 0;
   state.wants_newer = false;
   // Lost through another member: no fault of this one, so neither a failure nor a back-off is counted below.
-  state.regroups = record.result == reason::kGroupLost;
+  state.regroups = record.reason == reason::kGroupLost;
   state.not_before = absl::InfinitePast();
   if (!record.superseded()) state.superseded = 0;
   if (record.ok()) {
@@ -413,12 +413,12 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     }
   } else if (record.held()) {
     state.not_before = now + options_.max_backoff;  // unless it says before that it takes versions again
-  } else if (IsPermanent(record.result)) {
-    state.refusal = record.result;  // left alone until something that it depends on changes
-  } else if (record.result != reason::kGroupLost) {
+  } else if (IsPermanent(record.reason)) {
+    state.refusal = record.reason;  // left alone until something that it depends on changes
+  } else if (record.reason != reason::kGroupLost) {
     ++state.failures;
     // It made the others wait at the barrier once. It does not again: its next attempts have it alone.
-    if (record.result == reason::kNotPrepared || record.result == reason::kDeadline) state.laggard = true;
+    if (record.reason == reason::kNotPrepared || record.reason == reason::kDeadline) state.laggard = true;
     double doubled = std::exp2(std::min(state.failures, 16) - 1);
     state.not_before = now + std::min(options_.max_backoff, options_.backoff * doubled);
   }
@@ -428,9 +428,8 @@ SyncRecord SyncCoordinator::Refusal(const std::string& replica_id, const absl::S
   SyncRecord record;
   record.version = newest_->version;
   record.replica_id = replica_id;
-  record.result = ErrorReason(status);
+  record.SetResult(ErrorReason(status));
   record.detail = std::string(status.message());
-  for (const char* phase : {"stage", "prepare", "transfer", "verify", "install", "total"}) record.seconds[phase] = 0.0;
   return record;
 }
 

@@ -20,14 +20,13 @@ absl::Duration SyncTally::Times::Quantile(double quantile) const {
 }
 
 void SyncTally::Add(const SyncRecord& sync) {
-  const SyncOutcome outcome = sync.outcome();
+  const SyncOutcome outcome = sync.outcome;
   if (outcome == SyncOutcome::kRehearsed || outcome == SyncOutcome::kHeld) return;
   ++sums_.outcomes[outcome];
   sums_.bytes += sync.bytes_by_kind;
   // What failed took the time of a deadline, not that of a sync.
   if (!sync.ok()) return;
-  const auto total = sync.seconds.find("total");
-  if (total != sync.seconds.end()) sums_.total.Add(total->second);
+  sums_.total.Add(sync.seconds.total);
   sums_.pause.Add(sync.pause_seconds);
 }
 

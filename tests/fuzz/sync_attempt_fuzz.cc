@@ -141,7 +141,7 @@ class World {
       stage = next;
     }
     for (const SyncRecord& record : output.ended) {
-      if (open_.erase(record.replica_id) != 1 || record.attempt != kAttempt || record.result.empty()) std::abort();
+      if (open_.erase(record.replica_id) != 1 || record.attempt != kAttempt || record.result().empty()) std::abort();
       if (record.rehearsal() != spec_.rehearsal) std::abort();
     }
     if (attempt_.done() != open_.empty()) std::abort();

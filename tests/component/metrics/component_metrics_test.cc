@@ -43,7 +43,7 @@ TEST(SyncMetricsTest, RecordsPhasesThatRanAndNoOthers) {
   SyncMetrics metrics(registry);
   metrics.Record({.transport = "grpc",
                   .result = "ok",
-                  .seconds = {{"transfer", 0.004}, {"verify", 0.0}, {"total", 0.02}},
+                  .seconds = {.transfer = 0.004, .total = 0.02},
                   .bytes = {.full = 1000, .lora = 24},
                   .ended_unix_seconds = 1234});
   std::string text = Text(registry);

@@ -91,7 +91,7 @@ TEST_F(StateLogTest, ALogThatGrowsIsRewrittenWhileItIsInUse) {
 
 synchronizer::SyncTally Ended(int count) {
   synchronizer::SyncRecord sync;
-  sync.result = "ok";
+  sync.SetResult("ok");
   synchronizer::SyncTally tally;
   for (int i = 0; i < count; ++i) tally.Add(sync);
   return tally;

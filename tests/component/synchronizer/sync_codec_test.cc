@@ -164,8 +164,8 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
 
 synchronizer::SyncRecord EndedSync(const std::string& result, double total_seconds, double pause_seconds) {
   synchronizer::SyncRecord record;
-  record.result = result;
-  record.seconds["total"] = total_seconds;
+  record.SetResult(result);
+  record.seconds.total = total_seconds;
   record.bytes_by_kind.full = 10;
   record.pause_seconds = pause_seconds;
   return record;

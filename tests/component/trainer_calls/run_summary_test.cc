@@ -22,8 +22,8 @@ using nlohmann::json;
 
 synchronizer::SyncRecord Sync(const std::string& result, double seconds) {
   synchronizer::SyncRecord record;
-  record.result = result;
-  record.seconds["total"] = seconds;
+  record.SetResult(result);
+  record.seconds.total = seconds;
   record.bytes_by_kind.full = 10;
   return record;
 }

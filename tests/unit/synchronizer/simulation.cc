@@ -196,18 +196,18 @@ void Simulation::Perform(const Action& action) {
 }
 
 void Simulation::Note(const SyncRecord& record) {
-  trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result + record.version.ToString()));
+  trace_hash_ = HashCombine(trace_hash_, HashText(record.replica_id + record.result() + record.version.ToString()));
   if (record.failed()) ++failures_;
-  if (record.result == kConnected) ++connected_;
-  if (record.result == kNotConnected) ++not_connected_;
+  if (record.result() == kConnected) ++connected_;
+  if (record.result() == kNotConnected) ++not_connected_;
   if (record.rehearsal() && (record.bytes != 0 || !record.version.IsNone())) Violate("a rehearsal moved something");
   if (record.superseded()) ++superseded_;
-  if (record.result == "relabelled") ++relabels_;
-  if (record.result == "GROUP_LOST") ++groups_lost_;
-  if (record.result == "NOT_PREPARED") ++not_prepared_;
-  bool lost = record.result == "DECLARED_DEAD" || record.result == "DISCONNECTED" || record.result == "REPLACED";
-  bool transferred = record.seconds.at("transfer") > 0;
-  if (lost) ++lost_[record.seconds.at("install") > 0 ? 2 : transferred ? 1 : 0];
+  if (record.result() == "relabelled") ++relabels_;
+  if (record.result() == "GROUP_LOST") ++groups_lost_;
+  if (record.result() == "NOT_PREPARED") ++not_prepared_;
+  bool lost = record.result() == "DECLARED_DEAD" || record.result() == "DISCONNECTED" || record.result() == "REPLACED";
+  bool transferred = record.seconds.transfer > 0;
+  if (lost) ++lost_[record.seconds.install > 0 ? 2 : transferred ? 1 : 0];
   double sum = 0;
   for (const auto& [phase, seconds] : record.seconds) sum += phase == "total" ? -seconds : seconds;
   if (std::abs(sum) > 1e-6) Violate("the phases of a sync do not add up to its total");

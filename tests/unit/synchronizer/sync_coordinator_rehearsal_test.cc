@@ -61,12 +61,12 @@ TEST_F(RehearsalTest, TheGroupOfAllIsFormedBeforeAVersionIsThereAndMovesNone) {
   EXPECT_TRUE(Receivers<Install>().empty());
   ASSERT_EQ(records_.size(), 2u);
   for (SyncRecord& record : records_) {
-    EXPECT_EQ(record.result, "connected");
+    EXPECT_EQ(record.result(), "connected");
     EXPECT_FALSE(record.ok() || record.failed() || record.superseded());
     EXPECT_EQ(record.bytes, 0);
-    EXPECT_NEAR(record.seconds["prepare"], 0.5, 1e-9);
-    EXPECT_NEAR(record.seconds["total"], 0.5, 1e-9);
-    EXPECT_EQ(record.seconds["transfer"], 0.0);
+    EXPECT_NEAR(record.seconds.prepare, 0.5, 1e-9);
+    EXPECT_NEAR(record.seconds.total, 0.5, 1e-9);
+    EXPECT_EQ(record.seconds.transfer, 0.0);
   }
   EXPECT_EQ(coordinator_.NextDeadline(), absl::InfiniteFuture()) << "once";
 }
@@ -105,7 +105,7 @@ TEST_F(RehearsalTest, ASyncThatComesBeforeAnybodyConnectsEndsTheRehearsalAtOnce)
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
   EXPECT_FALSE(Asked()->rehearsal);
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].result, "not_connected");
+  EXPECT_EQ(records_[0].result(), "not_connected");
   EXPECT_THAT(records_[0].detail, ::testing::HasSubstr("SUPERSEDED"));
 }
 
@@ -124,11 +124,11 @@ TEST_F(RehearsalTest, ASyncDoesNotWaitForARehearsalThatConnectsAndItsGroupIsTheS
   EXPECT_EQ(std::get<Transfer>(output_.sends[0].second).group, group);
   const int64_t sync = std::exchange(attempt_, rehearsal);
   AllConnect({0});
-  EXPECT_EQ(records_.at(0).result, "connected");
+  EXPECT_EQ(records_.at(0).result(), "connected");
   attempt_ = sync;
   FromReceiver(0, Report(SyncStage::kTransfer));
   FromReceiver(0, Report(SyncStage::kInstall));
-  EXPECT_EQ(records_.at(1).result, "ok");
+  EXPECT_EQ(records_.at(1).result(), "ok");
 }
 
 TEST_F(RehearsalTest, ARehearsalThatHangsIsEndedWhenASyncCouldHaveFormedTheGroupItself) {
@@ -146,7 +146,7 @@ TEST_F(RehearsalTest, ARehearsalThatHangsIsEndedWhenASyncCouldHaveFormedTheGroup
   Publish(1);
   EXPECT_EQ(coordinator_.NextDeadline(), now_ + absl::Seconds(0.3));
   Wait();
-  EXPECT_EQ(records_.back().result, "not_connected");
+  EXPECT_EQ(records_.back().result(), "not_connected");
   EXPECT_THAT(records_.back().detail, ::testing::HasSubstr("DEADLINE"));
   EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "rollouter-1", "trainer"}));
   EXPECT_EQ(coordinator_.attempts_under_way(), 1) << "the sync goes on";
@@ -210,7 +210,7 @@ TEST_F(RehearsalTest, EndsForAllHoweverItFails) {
     fail();
     ASSERT_EQ(records_.size(), 2u);
     for (const SyncRecord& record : records_) {
-      EXPECT_EQ(record.result, "not_connected");
+      EXPECT_EQ(record.result(), "not_connected");
       EXPECT_THAT(record.detail, ::testing::HasSubstr(why));
     }
     EXPECT_EQ(Receivers<Finish>().size(), 3u) << "everybody lets go of it";

@@ -29,15 +29,15 @@ TEST_F(SyncCoordinatorTest, OneAttemptGoesFromPrepareToFinishAndItsPartsAddUp) {
   EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "trainer"}));
   ASSERT_EQ(records_.size(), 1u);
   SyncRecord record = records_[0];
-  EXPECT_EQ(record.result, "ok");
+  EXPECT_EQ(record.result(), "ok");
   EXPECT_EQ(record.bytes, 100);
   EXPECT_EQ(record.pause_seconds, 0.001);
-  EXPECT_NEAR(record.seconds["stage"], 0.25, 1e-9);
-  EXPECT_NEAR(record.seconds["prepare"], 0.010, 1e-9);
-  EXPECT_NEAR(record.seconds["transfer"], 0.025, 1e-9);
-  EXPECT_NEAR(record.seconds["verify"], 0.015, 1e-9);
-  EXPECT_NEAR(record.seconds["install"], 0.005, 1e-9);
-  EXPECT_NEAR(record.seconds["total"], 0.305, 1e-9);
+  EXPECT_NEAR(record.seconds.stage, 0.25, 1e-9);
+  EXPECT_NEAR(record.seconds.prepare, 0.010, 1e-9);
+  EXPECT_NEAR(record.seconds.transfer, 0.025, 1e-9);
+  EXPECT_NEAR(record.seconds.verify, 0.015, 1e-9);
+  EXPECT_NEAR(record.seconds.install, 0.005, 1e-9);
+  EXPECT_NEAR(record.seconds.total, 0.305, 1e-9);
   EXPECT_EQ(coordinator_.attempts_under_way(), 0);
   EXPECT_EQ(coordinator_.behind(), 0);
 }
@@ -53,10 +53,10 @@ TEST_F(SyncCoordinatorTest, AReceiverThatHoldsTheBitsIsRelabelledWithoutBytes) {
   EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"}));
   FromReceiver(0, Report(SyncStage::kInstall));
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].result, "relabelled");
+  EXPECT_EQ(records_[0].result(), "relabelled");
   EXPECT_EQ(records_[0].bytes, 0);
-  EXPECT_EQ(records_[0].seconds["transfer"], 0.0);
-  EXPECT_EQ(records_[0].seconds["verify"], 0.0);
+  EXPECT_EQ(records_[0].seconds.transfer, 0.0);
+  EXPECT_EQ(records_[0].seconds.verify, 0.0);
 }
 
 TEST_F(SyncCoordinatorTest, ASilentReceiverHoldsTheOthersUpOnceForThePrepareDeadlineAndNoMore) {
@@ -74,7 +74,7 @@ TEST_F(SyncCoordinatorTest, ASilentReceiverHoldsTheOthersUpOnceForThePrepareDead
   EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-1"}));
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].replica_id, "rollouter-1");
-  EXPECT_EQ(records_[0].result, "NOT_PREPARED");
+  EXPECT_EQ(records_[0].result(), "NOT_PREPARED");
   FromReceiver(0, Report(SyncStage::kTransfer));
   FromReceiver(0, Report(SyncStage::kInstall));
   // From now on the silent one is asked in attempts of its own.
@@ -128,7 +128,7 @@ TEST_F(SyncCoordinatorTest, AReceiverThatStopsInItsTransferEndsByTheDeadlineAndD
   now_ = At(10);
   Take(coordinator_.Tick(now_));
   EXPECT_EQ(coordinator_.AttemptOf("rollouter-1"), 0);
-  EXPECT_EQ(records_[1].result, "DEADLINE");
+  EXPECT_EQ(records_[1].result(), "DEADLINE");
 }
 
 TEST_F(SyncCoordinatorTest, ABusyReceiverJoinsTheNextAttemptWhenItsOwnEnds) {
@@ -156,7 +156,7 @@ TEST_F(SyncCoordinatorTest, ARefusalEndsOnlyThatReceiverAndIsRepeatedAfterADoubl
   double backoff = 0.1;
   for (int failure = 1; failure <= 7; ++failure) {
     FromReceiver(1, Report(SyncStage::kPrepare, Failure("BUSY")));
-    EXPECT_EQ(records_.back().result, "BUSY");
+    EXPECT_EQ(records_.back().result(), "BUSY");
     EXPECT_EQ(records_.back().replica_id, "rollouter-1");
     if (failure == 1) {
       FromReceiver(0, Report(SyncStage::kPrepare));
@@ -177,7 +177,7 @@ TEST_F(SyncCoordinatorTest, ASourceThatRefusesFailsTheAttemptForAll) {
   Publish(1);
   FromSource(Report(SyncStage::kPrepare, Failure("NO_MEMORY")));
   ASSERT_EQ(records_.size(), 2u);
-  EXPECT_EQ(records_[0].result, "NO_MEMORY");
+  EXPECT_EQ(records_[0].result(), "NO_MEMORY");
   EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "rollouter-1", "trainer"}));
   EXPECT_EQ(coordinator_.attempts_under_way(), 0);
 }
@@ -194,10 +194,10 @@ TEST_F(SyncCoordinatorTest, ALostSourceEndsThoseThatNeedBytesAndSparesThoseThatH
   Take(coordinator_.SetSources(SourceGroup{}, now_));
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].replica_id, "rollouter-1");
-  EXPECT_EQ(records_[0].result, "SOURCE_LOST");
+  EXPECT_EQ(records_[0].result(), "SOURCE_LOST");
   FromReceiver(0, Report(SyncStage::kInstall));
   ASSERT_EQ(records_.size(), 2u);
-  EXPECT_EQ(records_[1].result, "ok");
+  EXPECT_EQ(records_[1].result(), "ok");
 }
 
 TEST_F(SyncCoordinatorTest, ASupersededReceiverJoinsTheAttemptOfTheNextPublicationAtOnce) {
@@ -227,7 +227,7 @@ TEST_F(SyncCoordinatorTest, ALateJoinerGetsAnAttemptOfItsOwnAtOnceWithoutAStageC
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"}));
   EXPECT_EQ(coordinator_.attempts_under_way(), 2);
   Take(coordinator_.RemoveReceiver("rollouter-1", "DISCONNECTED", "", now_));
-  EXPECT_EQ(records_.back().seconds["stage"], 0.0);
+  EXPECT_EQ(records_.back().seconds.stage, 0.0);
 }
 
 TEST_F(SyncCoordinatorTest, NothingIsSentOfAnEpochWhoseTrainerIsGone) {

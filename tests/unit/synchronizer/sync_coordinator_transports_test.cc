@@ -13,9 +13,9 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   FromReceiver(0, Report(SyncStage::kTransfer));
   Take(coordinator_.RemoveReceiver("rollouter-2", "DECLARED_DEAD", "", now_));
   ASSERT_EQ(records_.size(), 2u);
-  EXPECT_EQ(records_[0].result, "DECLARED_DEAD");
+  EXPECT_EQ(records_[0].result(), "DECLARED_DEAD");
   EXPECT_EQ(records_[1].replica_id, "rollouter-1");
-  EXPECT_EQ(records_[1].result, "GROUP_LOST");
+  EXPECT_EQ(records_[1].result(), "GROUP_LOST");
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, without the dead one";
   EXPECT_EQ(coordinator_.AttemptOf("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
   FromSource(Report(SyncStage::kPrepare));
@@ -24,7 +24,7 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   EXPECT_EQ(records_.size(), 2u) << "it may need a while to abort what is left of the group";
   now_ += absl::Seconds(0.5);
   Take(coordinator_.Tick(now_));
-  EXPECT_EQ(records_.back().result, "NOT_PREPARED");
+  EXPECT_EQ(records_.back().result(), "NOT_PREPARED");
 }
 
 TEST_F(SyncCoordinatorTest, ReceiversAreToldOfEachOtherOnlyWhereTheyMeet) {
@@ -85,7 +85,7 @@ TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   EXPECT_TRUE(records_.empty()) << "the source may yet say that the version was superseded";
   FromSource(Report(SyncStage::kTransfer));
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].result, "DIGEST_MISMATCH");
+  EXPECT_EQ(records_[0].result(), "DIGEST_MISMATCH");
   FromReceiver(1, Report(SyncStage::kTransfer));
   EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-1"}));
 }
@@ -106,12 +106,12 @@ TEST_F(SyncCoordinatorTest, AGroupWhoseVersionIsSupersededSendsToTheEndAndStaysW
   FromSource(Report(SyncStage::kTransfer), 1, 2);
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].replica_id, "rollouter-1");
-  EXPECT_TRUE(records_[0].superseded()) << records_[0].result;
+  EXPECT_TRUE(records_[0].superseded()) << records_[0].result();
   FromReceiver(2, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
   ASSERT_EQ(records_.size(), 2u);
-  EXPECT_TRUE(records_[1].superseded()) << records_[1].result;
+  EXPECT_TRUE(records_[1].superseded()) << records_[1].result();
   FromReceiver(0, Report(SyncStage::kInstall));
-  EXPECT_EQ(records_.back().result, "ok");
+  EXPECT_EQ(records_.back().result(), "ok");
 }
 
 TEST_F(SyncCoordinatorTest, RanksOfOneReplicaAreJudgedTogether) {
@@ -216,7 +216,7 @@ TEST_F(SyncCoordinatorTest, ASourceThatFailsWhileItSendsEndsThoseThatNeedBytes) 
   EXPECT_EQ(records_[0].replica_id, "rollouter-1");
   EXPECT_TRUE(records_[0].superseded());
   FromReceiver(0, Report(SyncStage::kInstall));
-  EXPECT_EQ(records_[1].result, "ok");
+  EXPECT_EQ(records_[1].result(), "ok");
 }
 
 TEST_F(SyncCoordinatorTest, ASourceThatHasSentEverythingEndsNothing) {
@@ -230,7 +230,7 @@ TEST_F(SyncCoordinatorTest, ASourceThatHasSentEverythingEndsNothing) {
   EXPECT_TRUE(records_.empty());
   FromReceiver(0, Report(SyncStage::kTransfer));
   FromReceiver(0, Report(SyncStage::kInstall));
-  EXPECT_EQ(records_.at(0).result, "ok");
+  EXPECT_EQ(records_.at(0).result(), "ok");
 }
 
 TEST_F(SyncCoordinatorTest, TheTimeToConnectCountsAsPreparing) {
@@ -246,11 +246,11 @@ TEST_F(SyncCoordinatorTest, TheTimeToConnectCountsAsPreparing) {
   transferred.verify_seconds = 0.015;
   FromReceiver(0, transferred);
   FromReceiver(0, Report(SyncStage::kInstall));
-  std::map<std::string, double> seconds = records_.at(0).seconds;
-  EXPECT_NEAR(seconds["prepare"], 0.070, 1e-9);
-  EXPECT_NEAR(seconds["transfer"], 0.025, 1e-9);
-  EXPECT_NEAR(seconds["verify"], 0.015, 1e-9);
-  EXPECT_NEAR(seconds["total"], 0.360, 1e-9);
+  const StageSeconds& seconds = records_.at(0).seconds;
+  EXPECT_NEAR(seconds.prepare, 0.070, 1e-9);
+  EXPECT_NEAR(seconds.transfer, 0.025, 1e-9);
+  EXPECT_NEAR(seconds.verify, 0.015, 1e-9);
+  EXPECT_NEAR(seconds.total, 0.360, 1e-9);
 }
 
 TEST_F(SyncCoordinatorTest, ARefusalForEverIsNotRepeatedUntilSomethingChanges) {
@@ -288,7 +288,7 @@ TEST_F(SyncCoordinatorTest, AReplicaOfAnotherLayoutIsRefusedByNameBeforeAnybodyI
   Publish(1);
   EXPECT_TRUE(output_.sends.empty());
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].result, "LAYOUT_MISMATCH");
+  EXPECT_EQ(records_[0].result(), "LAYOUT_MISMATCH");
   EXPECT_THAT(records_[0].detail, ::testing::HasSubstr("tp:2"));
 }
 
@@ -299,7 +299,7 @@ TEST_F(SyncCoordinatorTest, MembersWithoutACommonTransportAreRefusedByName) {
   AddReceiver(0);
   Publish(1);
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].result, "NO_COMMON_TRANSPORT");
+  EXPECT_EQ(records_[0].result(), "NO_COMMON_TRANSPORT");
   EXPECT_TRUE(output_.sends.empty());
   EXPECT_EQ(coordinator_.NextDeadline(), absl::InfiniteFuture());
 }

@@ -9,8 +9,8 @@ namespace {
 
 SyncRecord Sync(const std::string& result, double total_seconds = 0, double pause_seconds = 0) {
   SyncRecord record;
-  record.result = result;
-  record.seconds["total"] = total_seconds;
+  record.SetResult(result);
+  record.seconds.total = total_seconds;
   record.bytes_by_kind.full = 10;
   record.pause_seconds = pause_seconds;
   return record;
