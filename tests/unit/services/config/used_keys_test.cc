@@ -71,7 +71,7 @@ TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
   const std::vector<ConfigProblem> problems = ProblemsOf("staleness.on_deadline=mask");
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_THAT(problems[0].key, HasSubstr("staleness.on_deadline"));
-  EXPECT_THAT(problems[0].expected, HasSubstr("one of stall"));
+  EXPECT_THAT(problems[0].expected, HasSubstr("stall, which is all that is built"));
   EXPECT_TRUE(ProblemsOf("staleness.on_deadline=stall").empty());
 }
 
