@@ -116,7 +116,7 @@ void BM_TrainStep(benchmark::State& state) {
   std::vector<const TrajectoryGroup*> batch;
   for (const TrajectoryGroup& group : groups) batch.push_back(&group);
   int64_t tokens = 0;
-  for (auto _ : state) tokens += trainer->Step(batch).value().sequences * (kPromptTokens + kAnswerTokens - 1);
+  for (auto _ : state) tokens += trainer->Step(batch).value().trained_samples * (kPromptTokens + kAnswerTokens - 1);
   state.counters["input tokens/s"] = benchmark::Counter(static_cast<double>(tokens), benchmark::Counter::kIsRate);
   // What each step's line in metrics.jsonl costs beside the step.
   constexpr int kDigests = 200;
