@@ -71,7 +71,7 @@ class RankRun {
     SYNCOPATE_ASSIGN_OR_RETURN(auto ranks, make_ranks_(rank));
     place.ranks = std::make_unique<SilenceableRanks>(std::move(ranks));
     trainer::PolicyTrainer::Options options = asked_.options(rank);
-    options.ranks = place.ranks.get();
+    options.mesh = *place.ranks;
     SYNCOPATE_ASSIGN_OR_RETURN(place.policy, trainer::PolicyTrainer::Create(options));
     return place;
   }

@@ -49,7 +49,7 @@ class FollowingTrainerRank {
     // All ranks make their shards of the same initial weights from the seed, or read them from the same files: nothing
     // is sent.
     SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
-    options.ranks = ranks_.get();
+    options.mesh = *ranks_;
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),

@@ -45,7 +45,7 @@ absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->rank0));
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world > 1) device->ranks = std::make_unique<LateRanks>(0, world);
-  options.ranks = device->ranks.get();
+  if (world > 1) options.mesh = *device->ranks;
   SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
   if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
   return absl::OkStatus();

@@ -124,7 +124,7 @@ class PolicyTrainer::Core {
 
   Core(const Options& options, const Manifest& manifest, Arenas arenas)
       : compute(ComputeDType(options)),
-        ranks(options.ranks == nullptr ? single : *options.ranks),
+        ranks(options.mesh.along(Mesh::Axis::kShard)),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
               options.weights.get(), model::ScalarTypeOf(compute), &ranks, std::move(arenas.actor),
               model::ScalarTypeOf(options.reduce_dtype)),
@@ -133,8 +133,8 @@ class PolicyTrainer::Core {
                                                           std::move(arenas.reference))
                       : nullptr),
         residency(actor, reference.get(), options.memory, options.device),
-        step(actor, ranks, options.step, reference.get(), &residency),
-        supervised(actor, ranks, options.step.Supervised(), nullptr, &residency) {}
+        step(actor, options.mesh, options.step, reference.get(), &residency),
+        supervised(actor, options.mesh, options.step.Supervised(), nullptr, &residency) {}
 
   // With the policy's GPU as the thread's current one.
   template <typename Work>
@@ -151,8 +151,7 @@ class PolicyTrainer::Core {
   }
 
   const DType compute;
-  SingleRank single;
-  Communicator& ranks;
+  Communicator& ranks;  // that hold the state among them
   Actor actor;
   const std::unique_ptr<ReferencePolicy> reference;
   StateResidency residency;
@@ -169,9 +168,9 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_RETURN_IF_ERROR(model::CheckLayerKinds(options.model, options.device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
                              model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
-  const int32_t rank = options.ranks == nullptr ? 0 : options.ranks->rank();
-  const int32_t world = options.ranks == nullptr ? 1 : options.ranks->world();
-  SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards, FlatShards::Create(options.model, manifest, rank, world));
+  const Communicator& ranks = options.mesh.along(Mesh::Axis::kShard);
+  SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards,
+                             FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()));
   const StateSize size = StateSizeOf(shards, options);
   // By arithmetic, before anything is allocated: the message can say what takes how much.
   SYNCOPATE_RETURN_IF_ERROR(CheckStateFits(size, options));

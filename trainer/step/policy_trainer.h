@@ -48,8 +48,8 @@ class PolicyTrainer final : public Policy {
     StateArenaFactory arenas = nullptr;
     // What `device` has for the state; 0: nobody knows.
     int64_t device_bytes = 0;
-    // The ranks that share the policy, each with the same other options; outlive it. Null: this process alone.
-    Communicator* ranks = nullptr;
+    // The ranks that share the policy, each with the same other options; their communicators outlive it.
+    Mesh mesh;
   };
 
   // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); RESOURCE_EXHAUSTED

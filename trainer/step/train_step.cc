@@ -78,10 +78,10 @@ struct TrainStep::Totals {
   std::vector<double> maxima = std::vector<double>(loss::kLossMaxima, -std::numeric_limits<double>::infinity());
 };
 
-TrainStep::TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
-                     const ReferencePolicy* reference, StateResidency* residency)
+TrainStep::TrainStep(Actor& actor, const Mesh& mesh, const TrainStepOptions& options, const ReferencePolicy* reference,
+                     StateResidency* residency)
     : actor_(actor),
-      ranks_(ranks),
+      ranks_(mesh.along(Mesh::Axis::kShard)),
       options_(options),
       reference_(reference),
       residency_(residency),

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "base/trajectory.h"
-#include "ranks/communicator.h"
+#include "ranks/mesh.h"
 #include "trainer/actor/actor.h"
 #include "trainer/actor/decoder_program.h"
 #include "trainer/actor/fused_head.h"
@@ -38,8 +38,8 @@ class TrainStep {
   // options.loss.needs_reference().
   // `ranks` are those of the actor. `residency`, of actor and reference, is told what the step is about to need; null:
   // all of it is on the device.
-  TrainStep(Actor& actor, Communicator& ranks, const TrainStepOptions& options,
-            const ReferencePolicy* reference = nullptr, StateResidency* residency = nullptr);
+  TrainStep(Actor& actor, const Mesh& mesh, const TrainStepOptions& options, const ReferencePolicy* reference = nullptr,
+            StateResidency* residency = nullptr);
 
   // `groups` in training order, not empty; `step` is the trainer's, which their tokens' staleness is counted to. An
   // update whose advantages are all 0 and whose loss has no other terms, is not made: its metrics are
@@ -100,7 +100,7 @@ class TrainStep {
                             Totals& totals);
 
   Actor& actor_;
-  Communicator& ranks_;
+  Communicator& ranks_;  // of the axis along which a batch is shared out
   const TrainStepOptions options_;
   const ReferencePolicy* const reference_;  // null without
   StateResidency* const residency_;         // null: everything stays

@@ -124,7 +124,7 @@ PolicyTrainer::Options OptionsOn(Communicator& ranks, DType compute) {
   PolicyTrainer::Options options;
   options.model = testing::WideModel();
   options.seed = 3;
-  options.ranks = &ranks;
+  options.mesh = ranks;
   options.device = "cuda:" + std::to_string(ranks.rank());
   options.compute_dtype = compute;
   return options;

@@ -44,7 +44,7 @@ PolicyTrainer::Options OptionsFor(const MemoryOptions& memory, Passes passes, Co
   options.step.micro_batch_tokens = 40;  // several micro-batches in each update
   options.step.loss.correction = loss::Correction::kTis;
   options.memory = memory;
-  options.ranks = ranks;
+  if (ranks != nullptr) options.mesh = *ranks;
   if (passes == Passes::kProximal || passes == Passes::kAll) options.step.updates_per_batch = 2;
   if (passes == Passes::kReferenceOfRewards || passes == Passes::kAll) {
     options.step.loss.kl_in_reward = true;

@@ -96,7 +96,7 @@ TEST(PolicyFilesTest, RefusesParametersThatAreNotFiniteNamingTheTensor) {
 PolicyTrainer::Options OptionsOn(Communicator& ranks, uint64_t seed) {
   PolicyTrainer::Options options = SmallOptions(seed);
   options.model = testing::GroupedQueryModel();
-  options.ranks = &ranks;
+  options.mesh = ranks;
   return options;
 }
 

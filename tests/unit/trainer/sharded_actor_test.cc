@@ -307,7 +307,7 @@ PolicyTrainer::Options OptionsOn(Communicator& ranks) {
   PolicyTrainer::Options options;
   options.model = testing::GroupedQueryModel();
   options.seed = 3;
-  options.ranks = &ranks;
+  options.mesh = ranks;
   return options;
 }
 
