@@ -208,8 +208,8 @@ void Simulation::Note(const SyncRecord& record) {
   bool lost = record.result() == "DECLARED_DEAD" || record.result() == "DISCONNECTED" || record.result() == "REPLACED";
   bool transferred = record.seconds.transfer > 0;
   if (lost) ++lost_[record.seconds.install > 0 ? 2 : transferred ? 1 : 0];
-  double sum = 0;
-  for (const auto& [phase, seconds] : record.seconds) sum += phase == "total" ? -seconds : seconds;
+  double sum = -2 * record.seconds.total;
+  for (const auto& [stage, seconds] : kStages) sum += record.seconds.*seconds;
   if (std::abs(sum) > 1e-6) Violate("the phases of a sync do not add up to its total");
 }
 
