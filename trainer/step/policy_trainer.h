@@ -11,7 +11,7 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
-#include "ranks/communicator.h"
+#include "ranks/mesh.h"
 #include "trainer/memory/state_arena.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"

@@ -14,7 +14,10 @@ using ::testing::EndsWith;
 records::StepRecord Step(int64_t step, double reward, std::vector<std::string> alarms = {}) {
   records::StepRecord record;
   record.step = step;
-  record.figures = {.reward_mean = reward, .trained_tokens = 100, .step_seconds = 0.5, .wait_seconds = 0.1};
+  record.figures.reward_mean = reward;
+  record.figures.trained_tokens = 100;
+  record.figures.step_seconds = 0.5;
+  record.figures.wait_seconds = 0.1;
   record.alarms = std::move(alarms);
   return record;
 }
