@@ -207,12 +207,12 @@ TEST(AlgorithmsMetricsTest, TheReferencePolicyIsWhereTheRunBegan) {
   options.step.loss.kl_coefficient = 0.1;
   auto trainer = PolicyTrainer::Create(options).value();
   const auto groups = RandomGroups(6, 4, 7);
-  EXPECT_NEAR(trainer->Step(Pointers(groups), 4)->figures.reference_kl, 0, 1e-12);
-  const double moved = trainer->Step(Pointers(groups), 4)->figures.reference_kl;
+  EXPECT_NEAR(trainer->Step(Pointers(groups), 4)->reference_kl, 0, 1e-12);
+  const double moved = trainer->Step(Pointers(groups), 4)->reference_kl;
   EXPECT_GT(moved, 1e-6);
   auto resumed = PolicyTrainer::Create(options).value();
   ASSERT_TRUE(resumed->Restore(testing::PolicyCopy(*trainer)).ok());
-  EXPECT_GT(resumed->Step(Pointers(groups), 4)->figures.reference_kl, moved);
+  EXPECT_GT(resumed->Step(Pointers(groups), 4)->reference_kl, moved);
 }
 
 TEST(AlgorithmsMetricsTest, AnUpdateWithoutSignalIsMadeForItsOtherTerms) {

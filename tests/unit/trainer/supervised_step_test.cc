@@ -155,14 +155,14 @@ TEST(SupervisedStepTest, MetricsSayNothingOfAPolicyThatDrewTheTokens) {
   auto trainer = PolicyTrainer::Create(options).value();
   const auto metrics = trainer->SupervisedStep(Pointers(groups));
   ASSERT_THAT(metrics, IsOk());
-  EXPECT_EQ(metrics->sequences, 4);
+  EXPECT_EQ(metrics->trained_samples, 4);
   int64_t tokens = 0;
   for (const TrajectoryGroup& group : groups) tokens += static_cast<int64_t>(group.samples[0].tokens.size());
-  EXPECT_EQ(metrics->tokens, tokens);
+  EXPECT_EQ(metrics->trained_tokens, tokens);
   EXPECT_EQ(metrics->kl, 0);
   EXPECT_EQ(metrics->reward_mean, 0);
   EXPECT_GT(metrics->entropy, 0);
-  EXPECT_EQ(metrics->figures.loss, metrics->loss);
+  EXPECT_EQ(metrics->loss, metrics->loss);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST(TrainStepTest, OneUpdatePerBatchNeedsNoProximalPassAndSeveralDo) {
   ASSERT_TRUE(several.ok());
   EXPECT_GT(several->proximal_seconds, 0.0);
   EXPECT_GT(several->ratio_max, 1.0);
-  EXPECT_EQ(several->tokens, single->tokens);
+  EXPECT_EQ(several->trained_tokens, single->trained_tokens);
 }
 
 TEST(TrainStepTest, GroupsWithoutSignalCountInTheDenominatorOnly) {
@@ -181,7 +181,7 @@ TEST(TrainStepTest, AnUpdateWithoutSignalIsMeasuredAndNotMade) {
   EXPECT_EQ(not_made->gradient_norm, 0);
   EXPECT_EQ(not_made->loss, 0);
   EXPECT_EQ(not_made->zero_variance_ratio, 1);
-  EXPECT_EQ(not_made->tokens, made->tokens);
+  EXPECT_EQ(not_made->trained_tokens, made->trained_tokens);
   EXPECT_NEAR(not_made->entropy, made->entropy, 0.1);
 }
 
@@ -216,8 +216,8 @@ TEST(TrainStepTest, ReportsWhatTheBatchWas) {
   EXPECT_NEAR(metrics->reward_mean, reward, 1e-6);
   EXPECT_EQ(metrics->reward_min, least);
   EXPECT_EQ(metrics->learning_rate, SmallOptions().optimizer.learning_rate);
-  EXPECT_EQ(metrics->tokens, tokens);
-  EXPECT_EQ(metrics->sequences, 20);
+  EXPECT_EQ(metrics->trained_tokens, tokens);
+  EXPECT_EQ(metrics->trained_samples, 20);
   EXPECT_GT(metrics->entropy, 1.0);
   EXPECT_GT(metrics->gradient_norm, 0);
 }
@@ -237,13 +237,13 @@ TEST(TrainStepTest, SkipsAnUpdateThatIsNotFiniteAndGoesOnAsIfItHadNotBeen) {
   const testing::PolicyCopy before(*trainer);
   auto skipped = trainer->Step(Pointers(poisoned));
   ASSERT_TRUE(skipped.ok()) << skipped.status();
-  EXPECT_EQ(skipped->skipped, 1);
+  EXPECT_EQ(skipped->skipped_updates, 1);
   EXPECT_EQ(skipped->updates, 0);
   EXPECT_EQ(testing::PolicyCopy(*trainer), before);
   for (PolicyTrainer* one : {trainer.get(), calm.get()}) {
     auto made = one->Step(Pointers(groups));
     ASSERT_TRUE(made.ok()) << made.status();
-    EXPECT_EQ(made->skipped, 0);
+    EXPECT_EQ(made->skipped_updates, 0);
   }
   EXPECT_EQ(testing::PolicyCopy(*trainer), testing::PolicyCopy(*calm));
 }

@@ -13,7 +13,10 @@ using ::testing::ElementsAre;
 records::StepRecord Step(int64_t step, double reward) {
   records::StepRecord record;
   record.step = step;
-  record.figures = {.reward_mean = reward, .trained_tokens = 1000, .step_seconds = 0.1, .wait_seconds = 0.025};
+  record.figures.reward_mean = reward;
+  record.figures.trained_tokens = 1000;
+  record.figures.step_seconds = 0.1;
+  record.figures.wait_seconds = 0.025;
   return record;
 }
 

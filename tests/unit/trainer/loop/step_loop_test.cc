@@ -54,8 +54,8 @@ TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestOfItsWeightsAndThatO
     EXPECT_NE(steps[i].weights_digest, steps[i].published_digest);  // weights travel in bfloat16 here
     EXPECT_EQ(steps[i].groups, static_cast<int64_t>(kBatchGroups));
     EXPECT_EQ(steps[i].sample_staleness.size(), 2 * kBatchGroups);
-    EXPECT_EQ(steps[i].samples_so_far, static_cast<int64_t>(2 * kBatchGroups * (i + 1)));
-    EXPECT_GE(steps[i].tokens_so_far, steps[i].samples_so_far);
+    EXPECT_EQ(steps[i].figures.samples_so_far, static_cast<int64_t>(2 * kBatchGroups * (i + 1)));
+    EXPECT_GE(steps[i].figures.tokens_so_far, steps[i].figures.samples_so_far);
     EXPECT_FALSE(steps[i].is_replay);
   }
   ASSERT_EQ(world_.observer.checkpoints.All().size(), 1u);
@@ -81,7 +81,7 @@ TEST_F(StepLoopTest, AStepThatIsNotPublishedIsReportedWithTheDigestOfItsWeights)
   ASSERT_THAT(world_.Wait(), IsOk());
   const std::vector<StepReport> steps = world_.observer.steps.All();
   ASSERT_EQ(steps.size(), 2u);
-  EXPECT_EQ(steps[0].stage_seconds, 0.0);
+  EXPECT_EQ(steps[0].figures.stage_seconds, 0.0);
   EXPECT_NE(steps[0].weights_digest, steps[1].weights_digest);
   EXPECT_FALSE(steps[0].published_digest.has_value());
   EXPECT_TRUE(steps[1].published_digest.has_value());
