@@ -126,7 +126,7 @@ const std::vector<Arrows>& TrainerArrows() {
       {"trainer/data/", {"trainer/loss/"}},
       {"trainer/loop/",
        {"trainer/memory/", "trainer/step/", "trainer/staging/", "trainer/checkpoint/", "trainer/data/"}},
-      {"trainer/record/", {"trainer/data/", "trainer/loop/"}},
+      {"trainer/record/", {"trainer/step/", "trainer/data/", "trainer/loop/"}},
   };
   return *arrows;
 }
