@@ -119,7 +119,7 @@ Moved AfterThreeSteps(double eps) {
     EXPECT_NEAR(expected->loss, found->loss, 1e-3);
     EXPECT_NEAR(expected->gradient_norm, found->gradient_norm, 1e-3 * (1 + expected->gradient_norm));
     EXPECT_NEAR(expected->entropy, found->entropy, 1e-3);
-    EXPECT_EQ(expected->tokens, found->tokens);
+    EXPECT_EQ(expected->trained_tokens, found->trained_tokens);
   }
   const testing::PolicyCopy cpus(*cpu), gpus(*gpu);
   Moved moved;
@@ -205,7 +205,7 @@ TEST(CudaPolicyTrainerTest, AnUpdateThatIsNotFiniteIsSkippedOnTheDevice) {
     groups[0].samples[0].reward = std::nanf("");
     const auto skipped = trainer->Step({&groups[0], &groups[1]});
     ASSERT_TRUE(skipped.ok()) << skipped.status();
-    EXPECT_EQ(skipped->skipped, 1);
+    EXPECT_EQ(skipped->skipped_updates, 1);
     EXPECT_EQ(LargestDifference(*trainer, *untouched), 0);
     EXPECT_EQ(trainer->updates(), 0);
     const auto made = StepOn(*trainer, 1);
