@@ -45,7 +45,7 @@ class TrainingData {
     SamplingParams evaluation_sampling;              // greedy
     absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
 
-    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS or BAD_OPTIONS)
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
   };
   // All borrowed; they must outlive this.
   struct Parts {
