@@ -457,77 +457,15 @@ void TrainingData::CloseIntake() {
 
 // -- Status
 
-TrainingData::RolloutView TrainingData::ViewOf(const RolloutSession& session, absl::Time now) const {
-  const absl::Duration quarantine = session.conduct.quarantined_until - now;
-  return {.replica_id = session.member.replica_id,
-          .incarnation = session.member.incarnation,
-          .serving = session.serving,
-          .leased_groups = session.pace.open(),
-          .credits = session.room / options_.ledger.samples,
-          .accepted_groups = session.accepted,
-          .invalid_groups = session.invalid,
-          .returned_groups = session.returned,
-          .stalled_groups = static_cast<int64_t>(session.stalled.size()),
-          .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
-          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message()),
-          .no_rewards = session.no_rewards};
-}
-
-Explanation TrainingData::ExplainLocked(absl::Time now) const {
-  const Ledger& ledger = desk_->ledger();
-  Explanation explanation = ledger.Explain(now);
-  const std::optional<Evaluation>& evaluation = desk_->evaluation();
-  if (evaluation.has_value() && !evaluation->done() && !ledger.in_step()) {
-    explanation.waiting_for = "evaluation";
-    explanation.since_seconds = absl::ToDoubleSeconds(now - evaluation_since_);
-    explanation.detail = absl::StrCat(evaluation->answered(), " of ", options_.evaluation_prompts,
-                                      " evaluation prompts are answered by ", evaluation->options().version.ToString());
-    explanation.unblocked_by = "answers of rollouters that serve that version";
-  }
-  if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewardsLocked(&explanation);
-  if (disk_.stands()) disk_.Explain(now, &explanation);
-  return explanation;
-}
-
-// A wait for answers that nobody can judge ends with those who judge.
-void TrainingData::ExplainRewardsLocked(Explanation* explanation) const {
-  const Ledger& ledger = desk_->ledger();
-  const RewardFailures::Figures& rewards = ledger.rewards().figures();
-  const auto& sessions = ledger.sessions().all();
-  const auto without = std::find_if(sessions.begin(), sessions.end(),
-                                    [](const auto& entry) { return !entry.second.no_rewards.empty(); });
-  if (without != sessions.end() && ledger.leased_groups() == 0) {
-    explanation->waiting_for = "rewards";
-    explanation->rollouter = without->second.member.replica_id;
-    explanation->detail = absl::StrCat(explanation->rollouter, " asks for no work: ", without->second.no_rewards);
-    explanation->unblocked_by = "the worker or the service that gives rewards";
-  } else if (rewards.alarm) {
-    explanation->waiting_for = "rewards";
-    explanation->rollouter.clear();
-    explanation->detail = absl::StrCat(rewards.recent_failed, " of the last ", rewards.recent,
-                                       " groups got no reward, the last: ", rewards.last);
-    explanation->unblocked_by = "a reward that can judge these rows";
-  }
-}
-
 TrainingData::Status TrainingData::GetStatus() const {
   MutexLock lock(&mutex_);
-  const absl::Time now = parts_.clock->Now();
-  const Ledger& ledger = desk_->ledger();
-  Status status{.version = ledger.version(),
-                .explanation = ExplainLocked(now),
-                .groups = ledger.counters(),
-                .sums = SumsLocked(),
-                .leases = desk_->counts(),
-                .rewards = ledger.rewards().figures(),
-                .reward_verdict = ledger.rewards().verdict(),
-                .queued_groups = ledger.queued_groups(),
-                .leased_groups = ledger.leased_groups(),
-                .staleness_bound = options_.ledger.gate.max_staleness,
-                .staleness = ledger.staleness(),
-                .rollouters = {}};
-  for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(ViewOf(session, now));
-  return status;
+  return MakeDataStatus(*desk_, {.now = parts_.clock->Now(),
+                                 .sums = SumsLocked(),
+                                 .max_staleness = options_.ledger.gate.max_staleness,
+                                 .samples = options_.ledger.samples,
+                                 .evaluation_prompts = options_.evaluation_prompts,
+                                 .evaluation_since = evaluation_since_,
+                                 .disk = &disk_});
 }
 
 TrainingSums TrainingData::GetSums() const {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
+#include "trainer/data/data_status.h"
 #include "trainer/data/disk_trouble.h"
 #include "trainer/data/evaluation.h"
 #include "trainer/data/group_ledger.h"
@@ -76,34 +77,8 @@ class TrainingData {
     std::string bytes;                  // a DataState, as the codec writes it
     uint64_t oldest_needed_record = 0;  // log records below it are part of this checkpoint
   };
-  struct RolloutView {
-    std::string replica_id;
-    std::string incarnation;
-    PolicyVersion serving;
-    int64_t leased_groups = 0;
-    int64_t credits = 0;
-    int64_t accepted_groups = 0;
-    int64_t invalid_groups = 0;
-    int64_t returned_groups = 0;    // leases that it handed back
-    int64_t stalled_groups = 0;     // taken from it because they came no further; it gets none while this is above 0
-    double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
-    std::string last_fault;         // why its last answers were of no use; "" if the last one was
-    std::string no_rewards;         // why it can have no rewards, and so asks for no work; "": it can
-  };
-  struct Status {
-    PolicyVersion version;
-    Explanation explanation;       // waiting_for may be "evaluation", "rewards" or "disk" too
-    GroupLedger::Counters groups;  // of this life, as `leases` and `staleness` are
-    TrainingSums sums;             // of the whole run
-    LeaseDesk::Counts leases;
-    RewardFailures::Figures rewards;
-    absl::Status reward_verdict;  // not OK: the run must end
-    int64_t queued_groups = 0;
-    int64_t leased_groups = 0;
-    int64_t staleness_bound = 0;
-    StalenessTally staleness;  // of all batches of this life
-    std::vector<RolloutView> rollouters;
-  };
+  using RolloutView = trainer::RolloutView;
+  using Status = DataStatus;
 
   // Opens the log, rebuilds the data position from it and the snapshot, and begins.
   // INVALID_ARGUMENT for options; DATA_LOSS (reason BAD_SNAPSHOT, BAD_RECORD or LOG_INCONSISTENT) if log and checkpoint
@@ -190,9 +165,6 @@ class TrainingData {
   absl::Status LogRestoredDrops();
   TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RolloutSink> FindSinkLocked(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RolloutView ViewOf(const RolloutSession& session, absl::Time now) const;
-  Explanation ExplainLocked(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExplainRewardsLocked(Explanation* explanation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Leases that may go out or are taken back now, and records that nobody waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

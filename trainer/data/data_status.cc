@@ -1,0 +1,83 @@
+#include "trainer/data/data_status.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+namespace syncopate::trainer {
+namespace {
+
+RolloutView MakeView(const RolloutSession& session, const DataStatusInputs& inputs) {
+  const absl::Duration quarantine = session.conduct.quarantined_until - inputs.now;
+  return {.replica_id = session.member.replica_id,
+          .incarnation = session.member.incarnation,
+          .serving = session.serving,
+          .leased_groups = session.pace.open(),
+          .credits = session.room / inputs.samples,
+          .accepted_groups = session.accepted,
+          .invalid_groups = session.invalid,
+          .returned_groups = session.returned,
+          .stalled_groups = static_cast<int64_t>(session.stalled.size()),
+          .quarantine_seconds = absl::ToDoubleSeconds(std::max(quarantine, absl::ZeroDuration())),
+          .last_fault = session.conduct.invalid_in_row == 0 ? "" : std::string(session.conduct.last_fault.message()),
+          .no_rewards = session.no_rewards};
+}
+
+// A wait for answers that nobody can judge ends with those who judge.
+void ExplainRewards(const GroupLedger& ledger, Explanation* explanation) {
+  const RewardFailures::Figures& rewards = ledger.rewards().figures();
+  const auto& sessions = ledger.sessions().all();
+  const auto without = std::find_if(sessions.begin(), sessions.end(),
+                                    [](const auto& entry) { return !entry.second.no_rewards.empty(); });
+  if (without != sessions.end() && ledger.leased_groups() == 0) {
+    explanation->waiting_for = "rewards";
+    explanation->rollouter = without->second.member.replica_id;
+    explanation->detail = absl::StrCat(explanation->rollouter, " asks for no work: ", without->second.no_rewards);
+    explanation->unblocked_by = "the worker or the service that gives rewards";
+  } else if (rewards.alarm) {
+    explanation->waiting_for = "rewards";
+    explanation->rollouter.clear();
+    explanation->detail = absl::StrCat(rewards.recent_failed, " of the last ", rewards.recent,
+                                       " groups got no reward, the last: ", rewards.last);
+    explanation->unblocked_by = "a reward that can judge these rows";
+  }
+}
+
+Explanation Explain(const LeaseDesk& desk, const DataStatusInputs& inputs) {
+  const GroupLedger& ledger = desk.ledger();
+  Explanation explanation = ledger.Explain(inputs.now);
+  const std::optional<Evaluation>& evaluation = desk.evaluation();
+  if (evaluation.has_value() && !evaluation->done() && !ledger.in_step()) {
+    explanation.waiting_for = "evaluation";
+    explanation.since_seconds = absl::ToDoubleSeconds(inputs.now - inputs.evaluation_since);
+    explanation.detail = absl::StrCat(evaluation->answered(), " of ", inputs.evaluation_prompts,
+                                      " evaluation prompts are answered by ", evaluation->options().version.ToString());
+    explanation.unblocked_by = "answers of rollouters that serve that version";
+  }
+  if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewards(ledger, &explanation);
+  if (inputs.disk->stands()) inputs.disk->Explain(inputs.now, &explanation);
+  return explanation;
+}
+
+}  // namespace
+
+DataStatus MakeDataStatus(const LeaseDesk& desk, const DataStatusInputs& inputs) {
+  const GroupLedger& ledger = desk.ledger();
+  DataStatus status{.version = ledger.version(),
+                    .explanation = Explain(desk, inputs),
+                    .groups = ledger.counters(),
+                    .sums = inputs.sums,
+                    .leases = desk.counts(),
+                    .rewards = ledger.rewards().figures(),
+                    .reward_verdict = ledger.rewards().verdict(),
+                    .queued_groups = ledger.queued_groups(),
+                    .leased_groups = ledger.leased_groups(),
+                    .staleness_bound = inputs.max_staleness,
+                    .staleness = ledger.staleness(),
+                    .rollouters = {}};
+  for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(MakeView(session, inputs));
+  return status;
+}
+
+}  // namespace syncopate::trainer
