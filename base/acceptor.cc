@@ -17,8 +17,8 @@
 #include "base/log.h"
 #include "base/status.h"
 
-// gRPC 1.51's own listener never accepts again once descriptors have run out. This one keeps a descriptor in reserve
-// for that moment, and its owner hands connections to gRPC.
+// gRPC 1.51's own listener never accepts again once descriptors have run out. This listener keeps a spare descriptor
+// for that case, and its owner hands connections to gRPC.
 namespace syncopate {
 namespace {
 
@@ -33,7 +33,7 @@ struct SocketAddress {
 
 bool ToSocketAddress(const HostPort& from, SocketAddress* address) {
   auto* v4 = reinterpret_cast<sockaddr_in*>(&address->storage);
-  // By number alone: a name could mean several addresses, and which of them is listened on must be known.
+  // Only numeric addresses: a name could mean several addresses, and it must be clear on which one we listen.
   if (inet_pton(AF_INET, from.host == "localhost" ? "127.0.0.1" : from.host.c_str(), &v4->sin_addr) == 1) {
     v4->sin_family = AF_INET;
     v4->sin_port = htons(from.port);
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const HostPort& endpo
   int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // for a restart; two listeners still clash
   if (bind(fd, address.get(), address.size) != 0 || listen(fd, kBacklog) != 0) return ListenError(endpoint, errno);
-  // Port 0 has become a real one.
+  // Port 0 has been replaced by a real one.
   if (getsockname(fd, address.get(), &address.size) != 0) return ListenError(endpoint, errno);
   uint16_t port = address.storage.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port
                                                        : reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port;
@@ -149,7 +149,7 @@ int Acceptor::Accept() {
   if (fd >= 0) {
     exhausted_ = false;
     int on = 1;
-    // Small messages go back and forth: waiting to fill a packet would cost 40 ms each.
+    // Messages are small and need an answer: waiting to fill a packet would cost 40 ms each.
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   } else if (errno == EMFILE || errno == ENFILE) {
     RefuseOne();
@@ -159,20 +159,20 @@ int Acceptor::Accept() {
   return fd;
 }
 
-// Left alone, the waiting connection would keep poll() ready for ever and its client in doubt.
+// Otherwise the waiting connection would keep poll() ready for ever, and its client would wait for nothing.
 void Acceptor::RefuseOne() {
   if (!std::exchange(exhausted_, true)) {
     SYNCOPATE_LOG(kWarning, "listener %s: out of file descriptors, connections are refused; raise ulimit -n",
                   endpoint_.ToString());
   }
-  // Makes room for one: the connection is taken and closed, so that its client learns at once.
+  // Frees one descriptor to accept and close the connection, so that its client sees the refusal at once.
   if (spare_ >= 0) close(std::exchange(spare_, -1));
   int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd >= 0) close(fd);
   spare_ = SpareDescriptor();
   if (spare_ >= 0) return;
   pollfd stop = {wake_, POLLIN, 0};
-  poll(&stop, 1, kRetryMs);  // another thread took the descriptor; not a busy loop until one is free
+  poll(&stop, 1, kRetryMs);  // another thread took the descriptor; waits instead of spinning until one is free
 }
 
 }  // namespace syncopate

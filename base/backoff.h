@@ -9,14 +9,14 @@
 
 namespace syncopate {
 
-// The same question would get the same answer for ever: asking again is of no use. Credentials that are refused are not
-// among these, for they are renewed.
+// True if a retry is useless, because the peer would give the same answer again. Refused credentials do not count: they
+// are renewed.
 inline bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
 
-// How long to wait before the next try: doubles from `min` to `max`, times a random factor in [0.5, 1), so that many
-// clients of one server that came back do not come at once. Not thread-safe.
+// How long to wait before the next try: doubles from `min` to `max`, times a random factor in [0.5, 1), so that the
+// clients of a restarted server do not all return at once. Not thread-safe.
 class Backoff {
  public:
   Backoff(absl::Duration min, absl::Duration max, uint64_t seed) : min_(min), max_(max), seed_(seed) {}

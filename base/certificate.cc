@@ -17,7 +17,7 @@
 namespace syncopate {
 namespace {
 
-constexpr int kMaxCertificates = 64;  // of one PEM text
+constexpr int kMaxCertificates = 64;  // in one PEM text
 constexpr int kMaxDepth = 4;          // intermediates between a certificate and an authority
 constexpr int kSecurityLevel = 2;     // OpenSSL's: 112 bits, so RSA of 2048 bits or more and no SHA-1
 
@@ -38,16 +38,16 @@ using Names = std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>>;
 using VerifyContext = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
 
 absl::Status BadPem(absl::string_view reason, const std::string& message) {
-  ERR_clear_error();  // OpenSSL's queue is the thread's, and gRPC reads it too
+  ERR_clear_error();  // OpenSSL has one error queue per thread, and gRPC reads it too
   return Error(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
 Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-// OpenSSL would ask on the terminal, and the daemon would hang.
+// Without this callback OpenSSL would ask for a password on the terminal, and the daemon would hang.
 int RefusePassword(char*, int, int, void*) { return -1; }
 
-// All certificates of a text, at least one.
+// All certificates in a text; an error if there is none.
 absl::StatusOr<std::vector<Certificate>> ParseAll(const std::string& pem) {
   Bio bio = Reader(pem);
   std::vector<Certificate> all;
@@ -96,7 +96,7 @@ absl::Status Explain(int error, X509* leaf, X509* culprit) {
     return Error(absl::StatusCode::kUnauthenticated, reason,
                  absl::StrCat("the certificate of ", SubjectOf(leaf), " ", why));
   };
-  // Whoever renews the leaf looks at the wrong file when it is the authority that has expired.
+  // Names the certificate that has expired: if it is an authority, renewing the leaf would not help.
   X509* dated = culprit == nullptr ? leaf : culprit;
   const std::string whose = dated == leaf ? "" : absl::StrCat("comes from ", SubjectOf(dated), ", which ");
   switch (error) {
@@ -153,9 +153,9 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
                                   absl::Time now) const {
   absl::StatusOr<std::vector<Certificate>> leaf = ParseAll(leaf_pem);
   if (!leaf.ok()) return Error(absl::StatusCode::kUnauthenticated, "BAD_CERTIFICATE", leaf.status().message());
-  absl::StatusOr<std::vector<Certificate>> chain = ParseAll(chain_pem);  // none is as good as an empty one
+  absl::StatusOr<std::vector<Certificate>> chain = ParseAll(chain_pem);  // may be empty: an error then counts as none
   const Stack untrusted(sk_X509_new_null());
-  // Files hold the intermediates behind the leaf, peers send them apart: either may have them.
+  // Files have the intermediates after the leaf, peers send them separately: both places are read.
   for (size_t i = 1; i < leaf->size(); ++i) sk_X509_push(untrusted.get(), (*leaf)[i].release());
   for (size_t i = 0; chain.ok() && i < chain->size(); ++i) sk_X509_push(untrusted.get(), (*chain)[i].release());
 
@@ -169,7 +169,7 @@ absl::Status TrustAnchors::Verify(const std::string& leaf_pem, const std::string
   X509_VERIFY_PARAM_set_purpose(rules, use == Use::kClient ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER);
   X509_VERIFY_PARAM_set_depth(rules, kMaxDepth);
   X509_VERIFY_PARAM_set_auth_level(rules, kSecurityLevel);
-  // The caller's clock, for tests of what expires.
+  // The caller's time, so that tests can let certificates expire.
   X509_VERIFY_PARAM_set_time(rules, absl::ToTimeT(now));
   const bool good = X509_verify_cert(context.get()) == 1;
   ERR_clear_error();

@@ -6,17 +6,17 @@
 
 namespace syncopate {
 
-// Where time comes from. Thread-safe. What decides is given a clock, or the time itself, so that tests and the
-// simulator own it; the shells of daemons and tools take Real().
+// The source of time. Thread-safe. Code that makes decisions is given a clock, or the time itself, so that tests and
+// the simulator control it; daemons and tools use Real().
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Steady time: never jumps with the wall clock; its zero means nothing, only differences do.
+  // Steady time: never jumps with the wall clock; only differences between two values have a meaning.
   virtual absl::Time Now() const = 0;
-  // Wall time in seconds since 1970, for what people read (logs, metrics, file names). Never for order or time-outs.
+  // Wall time in seconds since 1970, for text that people read (logs, metrics, file names). Not for order or time-outs.
   virtual double UnixSeconds() const = 0;
 
-  // The process's real clock; lives for ever.
+  // The process's real clock; never destroyed.
   static const Clock* Real();
 };
 

@@ -1,4 +1,4 @@
-// The precompiled header of everything without libtorch and gRPC. Units include what they use all the same.
+// The precompiled header of all units without libtorch and gRPC. Units still include every header that they use.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@ namespace syncopate {
 // before these: Crc32c(b, Crc32c(a)) == Crc32c(a + b). Uses the processor's instruction where there is one.
 uint32_t Crc32c(absl::string_view bytes, uint32_t before = 0);
 
-// The same by table alone; what Crc32c does on other processors.
+// Crc32c by table lookup, which Crc32c uses on processors without that instruction.
 uint32_t Crc32cPortable(absl::string_view bytes, uint32_t before = 0);
 
 }  // namespace syncopate

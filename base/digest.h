@@ -16,13 +16,13 @@ constexpr uint64_t HashCombine(uint64_t seed, uint64_t value) {
 // Position-sensitive digest of a byte string:
 //   Mix64(size + sum over i of Mix64(word_i + (i+1) * kDigestStride))  mod 2^64,
 // word_i the i-th little-endian 64-bit word, the last padded with zeros. The sum is associative, so a GPU computes the
-// same value in any order. Catches flips, swaps and shifts; it is no defence against somebody who forges weights.
+// same value in any order. The digest detects flips, swaps and shifts; it is no defence against forged weights.
 uint64_t DigestBytes(const void* data, int64_t size);
 
 // DigestBytes of each bucket of an arena of manifest.arena_bytes() bytes.
 std::vector<uint64_t> DigestBuckets(const Manifest& manifest, const void* arena);
 
-// The one digest of a version: its buckets' digests combined in order.
+// The digest of a version: its buckets' digests combined in order.
 uint64_t CombineDigests(const std::vector<uint64_t>& bucket_digests);
 
 }  // namespace syncopate

@@ -9,7 +9,7 @@
 namespace syncopate {
 namespace {
 
-// Bounds the wait, as every wait is; nothing happens at it.
+// An upper bound of each wait; nothing depends on its value.
 constexpr absl::Duration kWakeEvery = absl::Seconds(1);
 
 }  // namespace
@@ -26,12 +26,12 @@ absl::StatusOr<std::unique_ptr<EventLog>> EventLog::Open(FileSystem* files, cons
 EventLog::EventLog(std::unique_ptr<RecordWriter> writer, std::string path, Options options)
     : path_(std::move(path)), options_(options), writer_(std::move(writer)), thread_([this] { Run(); }) {}
 
-EventLog::~EventLog() { Stop().IgnoreError(); }  // whoever wants the error calls Stop
+EventLog::~EventLog() { Stop().IgnoreError(); }  // an owner that wants the error calls Stop itself
 
 void EventLog::Append(std::string payload) {
   int64_t bytes = static_cast<int64_t>(payload.size()) + kRecordFrameBytes;
   MutexLock lock(&mutex_);
-  // A daemon must not wait for a disk to say what it does.
+  // Drops the record: a daemon must not wait for the disk to record an event.
   if (stopping_ || buffer_bytes_ + bytes > options_.max_buffer_bytes) {
     ++dropped_;
     return;
@@ -75,7 +75,7 @@ void EventLog::Run() {
     MutexLock lock(&mutex_);
     dropped_ += refused;
   }
-  // Once, at the end: events are for people who look at a run, and a lost tail of them harms nothing.
+  // One sync at the end is enough: events are for people who inspect a run, and a lost tail does no harm.
   RecordError(writer_->Sync());
 }
 
@@ -93,7 +93,7 @@ void EventLog::RecordError(const absl::Status& status) {
   if (status.ok()) return;
   {
     MutexLock lock(&mutex_);
-    // Said once: a full disk would fill the log as well.
+    // Logged only once: on a full disk, repeated messages would fill the log as well.
     if (!first_error_.ok()) return;
     first_error_ = status;
   }

@@ -15,9 +15,9 @@
 
 namespace syncopate {
 
-// Writes opaque event records to a record log (base/record_log.h) from a thread of its own. A record of what happened,
-// not a log that anything is recovered from: it is not synced, and under pressure it drops and counts rather than
-// wait. Thread-safe.
+// Writes opaque event records to a record log (base/record_log.h) from its own thread. Nothing is recovered from this
+// log: it is synced only by Stop, and when its buffer is full, it drops and counts records instead of waiting.
+// Thread-safe.
 class EventLog {
  public:
   struct Options {
@@ -30,23 +30,23 @@ class EventLog {
   static absl::StatusOr<std::unique_ptr<EventLog>> Open(FileSystem* files, const std::string& path) {
     return Open(files, path, Options());
   }
-  // Stops.
+  // Calls Stop().
   ~EventLog();
 
-  // Hands over one record. Never waits for the disk. Drops it, and counts that, if the buffer is full, after Stop,
-  // or if the disk refuses it.
+  // Adds one record. Never waits for the disk. The record is dropped and counted if the buffer is full, after Stop, or
+  // if the disk refuses it.
   void Append(std::string payload);
 
   int64_t dropped() const;
 
-  // Writes and syncs what is buffered and ends the thread. Idempotent. The status is the first error that the disk
-  // gave since Open.
+  // Writes and syncs the buffered records and ends the thread. Idempotent. Returns the first error of the disk since
+  // Open.
   absl::Status Stop();
 
  private:
   EventLog(std::unique_ptr<RecordWriter> writer, std::string path, Options options);
   void Run();
-  // On the writer thread: returns how many of them the disk refused.
+  // Runs on the writer thread; returns how many of `records` the disk refused.
   int64_t Write(const std::vector<std::string>& records);
   void RecordError(const absl::Status& status);
 

@@ -13,22 +13,23 @@
 
 namespace syncopate {
 
-// Something that happened in a daemon, for those who reconstruct a run afterwards.
+// Something that happened in a daemon, recorded so that the run can be reconstructed afterwards.
 struct RunEvent {
-  std::string kind;            // see below
-  PolicyVersion version = {};  // that it is about
+  std::string kind;            // see EventRecorder
+  PolicyVersion version = {};  // the version that the event is about
   int64_t attempt = 0;         // sync attempt, 0 if none
   std::map<std::string, std::string> fields = {};
 };
 
-// One event as bytes, from the name of the process, wall and steady time: handed in, for base knows no wire format.
+// Encodes one event as bytes; `name` is the process's. The caller passes the encoder in, because base knows no wire
+// format.
 using EventEncoder = std::string (*)(const std::string& name, double unix_seconds, double steady_seconds,
                                      const RunEvent& event);
 
-// Writes a daemon's events to <run.dir>/events/<name>.binlog, stamped with wall and steady time. Never blocks;
-// under pressure it drops and counts (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
+// Writes a daemon's events to <run.dir>/events/<name>.binlog, with wall and steady time. Never blocks; when its buffer is
+// full, it drops and counts events (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
 //   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {reward, exact},
-//                 checkpoint {}, reward_change {key, before, after}: a resume has another reward than the run had
+//                 checkpoint {}, reward_change {key, before, after}: the resumed run uses another reward than before
 //   rollouter     install {digest, pause_seconds}, relabel {}, invalidate {}
 //   both          phase {phase, seconds, ...} of a weight sync: synchronizer/member/phase_events.h
 //   synchronizer  sync {replica, transport, reason, result, bytes, stage_seconds, prepare_seconds, transfer_seconds,
@@ -41,7 +42,7 @@ class EventRecorder {
                                                              const Clock* clock = Clock::Real());
   void Record(const RunEvent& event);
 
-  // Writes what is buffered. Idempotent.
+  // Writes and syncs the buffered events, and stops recording. Idempotent.
   absl::Status Stop() { return log_->Stop(); }
 
  private:

@@ -10,15 +10,16 @@
 
 namespace syncopate {
 
-// Of an open descriptor's file or socket, which tells whether a number still means the same; none if it is closed.
+// The inode of an open descriptor's file or socket, which tells whether `fd` still means the same file; nullopt if `fd`
+// is closed.
 inline std::optional<ino_t> InodeOf(int fd) {
   struct stat status {};
   return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
 }
 
 // Lets this process open as many files and connections as the system allows it: shells and container runtimes often
-// start programs with a soft limit of 1024, which a daemon with a thousand rollouters does not fit into. Returns the
-// limit that holds from now on. Call it before threads that open files.
+// start programs with a soft limit of 1024, which is too low for a daemon with a thousand rollouters. Returns the new
+// limit. Call it before any thread opens files.
 inline int64_t RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
@@ -43,7 +44,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Who calls it closes it.
+  // Gives the descriptor up: the caller closes it.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadFile(FileSystem* files, const std::string& path,
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files->OpenForRead(path));
   std::string contents;
   while (true) {
-    // One byte beyond the limit is asked for, to tell a full file from one that is too large.
+    // Asks for one byte beyond the limit, to tell a file of exactly max_bytes from a larger one.
     int64_t room = max_bytes + 1 - static_cast<int64_t>(contents.size());
     SYNCOPATE_ASSIGN_OR_RETURN(std::string chunk, file->Read(std::min(room, kReadChunkBytes)));
     if (chunk.empty()) return contents;
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> ReadFile(FileSystem* files, const std::string& path,
 }
 
 absl::Status WriteFileAtomically(FileSystem* files, const std::string& path, absl::string_view contents) {
-  // Another process may write the same file now: each has a name of its own.
+  // Another process may write the same file now, so each uses its own temporary name.
   std::string temporary = absl::StrCat(path, ".tmp-", RandomUuid().substr(0, 8));
   absl::Status status = WriteAndSync(files, temporary, contents);
   if (status.ok()) status = files->Rename(temporary, path);
@@ -59,7 +59,7 @@ absl::Status WriteFileAtomically(FileSystem* files, const std::string& path, abs
 
 absl::Status CheckFileName(absl::string_view name) {
   bool good = !name.empty() && name.size() <= kMaxNameBytes && name != "." && name != "..";
-  // Few characters: names also come from peers, and go into paths, logs and shell commands.
+  // Only few characters are allowed: names also come from peers, and go into paths, logs and shell commands.
   for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   if (good) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "BAD_NAME",

@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 
-// The one seam to the disk. Everything durable goes through FileSystem, so that tests can fail, tear and lose any
-// operation (tests/support/faulty_file_system.h).
+// The only interface to the disk. Everything durable goes through FileSystem, so that tests can let any operation fail,
+// write a part, or get lost (tests/support/faulty_file_system.h).
 //
 // Errors name the operation, the path and the remedy, with these reasons:
 //   NO_SPACE (RESOURCE_EXHAUSTED), TOO_MANY_FILES (RESOURCE_EXHAUSTED), PERMISSION (PERMISSION_DENIED),
@@ -24,7 +24,7 @@ class ReadableFile {
   virtual absl::StatusOr<std::string> Read(int64_t max_bytes) = 0;
 };
 
-// A file open for appending. Not thread-safe. The destructor closes it; what was not synced may be lost then.
+// A file open for appending. Not thread-safe. The destructor closes it; unsynced data may then be lost.
 class AppendFile {
  public:
   virtual ~AppendFile() = default;
@@ -59,27 +59,28 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path, OpenMode mode) = 0;
   // Atomic. Replaces a file; refuses a folder that is not empty. Durable after SyncDir of both folders.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // Removes a file or a folder with all it holds. OK if it is not there. Durable after SyncDir of its folder.
+  // Removes a file, or a folder with its contents. OK if it is not there. Durable after SyncDir of its parent folder.
   virtual absl::Status RemoveTree(const std::string& path) = 0;
   // Makes the names in a folder durable.
   virtual absl::Status SyncDir(const std::string& path) = 0;
 
-  // The process's real disk; lives for ever.
+  // The process's real disk; never destroyed.
   static FileSystem* Real();
 };
 
-// All of a file. INVALID_ARGUMENT (reason FILE_TOO_LARGE) if it holds more than `max_bytes`; no more is ever read.
+// Reads a whole file. INVALID_ARGUMENT (reason FILE_TOO_LARGE) if it is longer than `max_bytes`; reads no further then.
 absl::StatusOr<std::string> ReadFile(FileSystem* files, const std::string& path, int64_t max_bytes);
 
 // Writes a temporary file beside `path`, syncs it, renames it to `path` and syncs the folder: after a crash at any
-// moment `path` holds all of the old contents or all of the new.
+// moment `path` has either all of the old contents or all of the new.
 absl::Status WriteFileAtomically(FileSystem* files, const std::string& path, absl::string_view contents);
 
-// Names inside run directories are [A-Za-z0-9._-]{1,128} and neither "." nor "..": INVALID_ARGUMENT (reason BAD_NAME).
+// OK if `name` may be used inside run directories: [A-Za-z0-9._-]{1,128}, neither "." nor "..". Else INVALID_ARGUMENT
+// (reason BAD_NAME).
 absl::Status CheckFileName(absl::string_view name);
 
 std::string JoinPath(absl::string_view folder, absl::string_view name);
-// The folder that holds `path`: "a/b" gives "a", "b" gives ".", "/b" gives "/".
+// The folder that contains `path`: "a/b" gives "a", "b" gives ".", "/b" gives "/".
 std::string ParentPath(absl::string_view path);
 
 // The error of a failed system call; used by implementations of FileSystem.

@@ -6,7 +6,7 @@
 // The two 16-bit floating-point formats, as bits.
 namespace syncopate {
 
-// The nearest bf16, ties to even; NaN stays NaN, and what is beyond the largest finite bf16 becomes an infinity.
+// The nearest bf16, ties to even; NaN stays NaN, and a value beyond the largest finite bf16 becomes an infinity.
 inline uint16_t RoundToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
@@ -15,7 +15,7 @@ inline uint16_t RoundToBFloat16(float value) {
 
 inline float WidenBFloat16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// IEEE 754 binary16; infinities and NaN stay what they are.
+// Widens IEEE 754 binary16; infinities and NaN are kept.
 inline float WidenFloat16(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
   const uint32_t magnitude = bits & 0x7fffu;

@@ -19,7 +19,7 @@ std::string ReadText(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The number behind `name` in lines such as "MemTotal:  24543 kB" and "inactive_file 4096"; 0 without such a line.
+// The number after `name` in lines such as "MemTotal:  24543 kB" and "inactive_file 4096"; 0 without such a line.
 int64_t NumberBehind(absl::string_view text, absl::string_view name) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
@@ -29,7 +29,7 @@ int64_t NumberBehind(absl::string_view text, absl::string_view name) {
   return 0;
 }
 
-// 0 for "max", nothing and nonsense.
+// 0 for "max", an empty text and text that is no number.
 int64_t NumberIn(absl::string_view text) {
   int64_t number = 0;
   return absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &number) ? number : 0;

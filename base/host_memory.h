@@ -8,7 +8,7 @@ namespace syncopate {
 // A file of this process's control group (version 2), such as "memory.max" or "cpu.max"; empty if there is none.
 std::string ReadControlGroup(const std::string& name);
 
-// What the kernel says of memory. Of a control group: its files of that name, or empty where it sets no limit.
+// The kernel's texts about memory. group_*: files memory.* of the control group; empty if the process has none.
 struct MemoryTexts {
   std::string meminfo;  // /proc/meminfo
   std::string group_max;
@@ -16,8 +16,8 @@ struct MemoryTexts {
   std::string group_stat;
 };
 
-// Bytes that this process may have at most, and that it can have now: of the machine, and under its control group's
-// limit. What the group holds of files that nobody uses counts as available, as the kernel gives it up when asked.
+// Bytes of memory that this process may use in all, and bytes that it can get now: those of the machine, limited by its
+// control group. The group's inactive file cache counts as available, because the kernel frees it on demand.
 struct HostMemory {
   int64_t bytes = 0;
   int64_t available = 0;

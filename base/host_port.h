@@ -17,7 +17,7 @@ struct HostPort {
   std::string ToString() const;  // brackets round IPv6
 };
 
-// "127.0.0.1:7070", "[::1]:0", "trainer.rl:7071". INVALID_ARGUMENT (reason BAD_ADDRESS) otherwise.
+// Parses "127.0.0.1:7070", "[::1]:0", "trainer.rl:7071". INVALID_ARGUMENT (reason BAD_ADDRESS) for any other form.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 
 }  // namespace syncopate

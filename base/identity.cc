@@ -15,7 +15,7 @@ namespace syncopate {
 namespace {
 
 constexpr size_t kMaxMemberNameBytes = 128;
-constexpr size_t kShownBytes = 40;  // of a name that cannot be
+constexpr size_t kShownBytes = 40;  // of an invalid name, in the error
 constexpr int32_t kMaxWorld = 4096;
 
 bool IsName(const std::string& name) {
@@ -28,7 +28,7 @@ absl::Status BadMember(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", message);
 }
 
-// "trainer-0", "synchronizer-12": what files, logs and tables call the daemons of other roles.
+// "trainer-0", "synchronizer-12": names of daemons of other roles in files, logs and tables.
 bool IsNameOfAnotherRole(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, "trainer-") && !absl::ConsumePrefix(&name, "synchronizer-")) return false;
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(c); });

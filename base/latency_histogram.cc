@@ -6,7 +6,7 @@
 
 namespace syncopate {
 
-// Up to 2^kStepBits each number has a slot of its own; from there on each doubling has as many slots of equal width.
+// Each number below 2^kStepBits has its own slot; from there on each doubling has 2^kStepBits slots of equal width.
 int LatencyHistogram::SlotOf(int64_t micros) {
   const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(micros)));
   if (bits <= kStepBits) return static_cast<int>(micros);

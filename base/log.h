@@ -26,7 +26,7 @@ bool LogEnabled(Severity severity);
 }  // namespace syncopate
 
 // SYNCOPATE_LOG(kInfo, "member %s joined as %s", id, role): printf-style, types checked by absl::StrFormat.
-// Prompts, completions, tokens of authentication and environment values never go to a log.
+// Never log prompts, completions, authentication tokens or environment values.
 #define SYNCOPATE_LOG(severity, ...)                                                                           \
   do {                                                                                                         \
     if (::syncopate::LogEnabled(::syncopate::Severity::severity)) {                                            \

@@ -13,7 +13,8 @@ namespace syncopate {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
-// A peer may say any size of a bucket, and a list of buckets is made of it: 64 MiB at most, for 16 TiB in buckets of 4 MiB.
+// A peer may name any bucket size, which decides the length of a list: this bounds the list to 64 MiB, enough for 16 TiB
+// in buckets of 4 MiB.
 constexpr int64_t kMaxBuckets = 1 << 22;
 
 absl::Status BadManifest(const std::string& message) {
@@ -33,7 +34,7 @@ absl::Status CheckSpec(const TensorSpec& spec) {
   int64_t elements = 1;
   for (int64_t extent : spec.shape) {
     if (extent < 0) return BadManifest(Describe(spec) + " has a negative extent");
-    // By division, before the product can overflow.
+    // Divides, because the product could overflow.
     if (extent > 0 && elements > kMaxBytes / extent) return BadManifest(Describe(spec) + " is too large");
     elements *= extent;
   }
@@ -71,7 +72,7 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
     manifest.weight_bytes_ += spec.NumBytes();
     offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
     if (offset > kMaxBytes) return BadManifest("the weights are too large");
-    // All of it, in this order: equal fingerprints mean equal byte offsets and equal cuts everywhere.
+    // All fields, in this order: equal fingerprints mean equal byte offsets and equal buckets on both sides.
     identity += Describe(spec) + ";";
   }
   if (offset / bucket_bytes >= kMaxBuckets) {

@@ -13,24 +13,24 @@ enum class DType : uint8_t { kFloat32 = 1, kBFloat16 = 2 };
 int64_t DTypeBytes(DType dtype);
 std::string DTypeName(DType dtype);  // "float32", "bfloat16"
 
-// How the ranks of a replica share out a tensor.
+// How a tensor is divided among the ranks of a replica.
 enum class Split : uint8_t {
-  kAll = 0,         // each rank holds all of it
-  kRows = 1,        // each rank holds as many rows
-  kColumns = 2,     // each rank holds as many columns of a matrix
-  kVocabulary = 3,  // by rows, one for each token; where they do not divide, the last ranks' rows are padding
+  kAll = 0,         // each rank has the whole tensor
+  kRows = 1,        // each rank has the same number of rows
+  kColumns = 2,     // each rank has the same number of columns of a matrix
+  kVocabulary = 3,  // by rows, one per token; if the ranks do not divide them, the last ranks' rows are padding
 };
 
-// One named parameter as it travels: name as Hugging Face names it, dtype on the wire, row-major dense shape; and what those
-// who cut it and send it must know of it, so that they need know no model.
+// One named parameter on the wire: its Hugging Face name, dtype and row-major dense shape; and what sharding and sending
+// must know about it, so that they need no knowledge of the model.
 struct TensorSpec {
   std::string name = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   int32_t unit = 0;  // tensors of one unit are sharded, gathered and sent together; ascending in a manifest
   Split split = Split::kAll;
-  int64_t head = 0;  // rows (kRows) or columns (kColumns) of an attention head, which stay together; 0: any may part
-  std::string joint = {};  // the tensor that a rank makes of its parts of this and of others that name it; "" if none
+  int64_t head = 0;  // rows (kRows) or columns (kColumns) of an attention head, which stay on one rank; 0: no heads
+  std::string joint = {};  // the tensor into which a rank joins its parts of all tensors with this `joint`; "" if none
 
   int64_t NumElements() const;
   int64_t NumBytes() const { return NumElements() * DTypeBytes(dtype); }
@@ -51,7 +51,7 @@ struct ByteRange {
 class Manifest {
  public:
   static constexpr int64_t kAlignment = 256;               // bytes; every tensor starts on such a boundary
-  static constexpr int64_t kDefaultBucketBytes = 4 << 20;  // one digest, one unit of transfer
+  static constexpr int64_t kDefaultBucketBytes = 4 << 20;  // a bucket has one digest and is one unit of transfer
 
   // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, units that
   // descend, a head of less than 0, a bucket size that is not a positive multiple of kAlignment, or one that makes more
@@ -66,7 +66,7 @@ class Manifest {
   int64_t arena_bytes() const { return arena_bytes_; }    // with gaps
   int64_t weight_bytes() const { return weight_bytes_; }  // without
   int64_t bucket_bytes() const { return bucket_bytes_; }
-  // Equal iff all of every tensor, their order and the bucket size are equal.
+  // Equal iff all fields of all tensors, their order and the bucket size are equal.
   uint64_t fingerprint() const { return fingerprint_; }
 
   // OK if `other` describes the same weights; else FAILED_PRECONDITION (reason MODEL_MISMATCH) naming the first

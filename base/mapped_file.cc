@@ -14,7 +14,7 @@
 namespace syncopate {
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: a pipe of that name must not hold the open up.
+  // O_NONBLOCK: open() must not block if the path is a pipe.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FileError("open", path, errno);
   struct stat facts = {};

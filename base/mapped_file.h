@@ -8,11 +8,12 @@
 
 namespace syncopate {
 
-// A regular file in memory, read-only: pages come from the disk when they are looked at, and no copy is held. Nobody
-// may cut the file short meanwhile: looking at what is gone ends the process. Thread-safe.
+// A regular file mapped read-only: a page is read from the disk when it is first accessed, and no copy is made. The file
+// must not be truncated meanwhile: an access beyond its end kills the process. Thread-safe.
 class MappedFile {
  public:
-  // Follows symbolic links, of which model directories are often made. Errors as base/file_system.h says.
+  // Follows symbolic links, which model directories often consist of. Errors as in base/file_system.h, and
+  // INVALID_ARGUMENT (reason NO_FILE) if `path` is no regular file.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// The arithmetic of digests, which host code and GPU kernels share. Needs no other header.
+// The arithmetic of digests, shared by host code and GPU kernels. Needs no other header.
 namespace syncopate {
 
 // A 64-bit mix (the finaliser of MurmurHash3): bijective, all bits depend on all bits.

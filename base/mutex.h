@@ -12,8 +12,8 @@
 #include <mutex>
 #endif
 
-// Mutex, MutexLock and Condition: absl's. Debian's absl is not instrumented for ThreadSanitizer and correct programs
-// are reported, so the tsan preset gets the same small interface over std::mutex. Use nothing beyond it:
+// Mutex, MutexLock and Condition are absl's. Debian's absl is not instrumented for ThreadSanitizer, which would report
+// correct programs, so the tsan preset has the same small interface over std::mutex. Use nothing beyond it:
 //   MutexLock lock(&mutex_);
 //   mutex_.Await(Condition(&functor));                  functor: a bool() lambda that outlives the call
 //   bool true_now = mutex_.AwaitWithTimeout(Condition(&functor), absl::Seconds(5));

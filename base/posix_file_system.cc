@@ -24,7 +24,7 @@ auto Uninterrupted(const Call& call) {
   return result;
 }
 
-// No links: run directories may be shared, and a link in one could point a daemon that runs as root anywhere.
+// Follows no links: run directories may be shared, and a link in one could lead a daemon that runs as root anywhere.
 absl::StatusOr<FileDescriptor> OpenDescriptor(absl::string_view operation, const std::string& path, int flags) {
   constexpr mode_t kFileMode = 0600;
   int fd = Uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, kFileMode); });
@@ -55,7 +55,7 @@ class PosixAppendFile final : public AppendFile {
       : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
 
   absl::Status Append(absl::string_view data) override {
-    // A write may take a part, on a disk that is nearly full for one.
+    // write() may write only a part, for example on a disk that is nearly full.
     while (!data.empty()) {
       ssize_t count = Uninterrupted([&] { return ::write(fd_.get(), data.data(), data.size()); });
       if (count < 0) return FileError("append to", path_, errno);
@@ -66,7 +66,7 @@ class PosixAppendFile final : public AppendFile {
   }
 
   absl::Status Sync() override {
-    // Of the times in an inode none is needed after a crash; the size goes with the data.
+    // fdatasync, because none of an inode's times is needed after a crash; the size is synced with the data.
     if (Uninterrupted([&] { return ::fdatasync(fd_.get()); }) < 0) return FileError("sync", path_, errno);
     return absl::OkStatus();
   }
@@ -88,7 +88,7 @@ class PosixAppendFile final : public AppendFile {
 class PosixFileSystem final : public FileSystem {
  public:
   absl::Status CreateDirs(const std::string& path) override {
-    // A folder whose parent is not synced is gone after a power cut, with all that was synced inside.
+    // Syncs the parent: otherwise the folder is lost after a power cut, with all that was synced inside it.
     constexpr mode_t kFolderMode = 0700;
     if (::mkdir(path.c_str(), kFolderMode) == 0) return SyncDir(ParentPath(path));
     if (errno == ENOENT && ParentPath(path) != path) {
@@ -113,7 +113,7 @@ class PosixFileSystem final : public FileSystem {
       errno = 0;
     }
     if (errno != 0) return FileError("list", path, errno);
-    // What follows from a listing must not depend on the file system's order.
+    // Sorted, so that nothing depends on the file system's order.
     std::sort(names.begin(), names.end());
     return names;
   }

@@ -1,22 +1,22 @@
 #pragma once
 
-// Reasons (see Error in base/status.h) that programs compare. The others are for people and for whoever reads the wire,
-// and stand where they are given.
+// Reasons (see Error in base/status.h) that our programs compare. All others are for people and for clients of the wire,
+// and are literals where the error is made.
 namespace syncopate::reason {
 
-// Why a member went (Membership) and its stream ended.
+// Why a member left (Membership) and its stream ended.
 inline constexpr char kLeft[] = "LEFT";
 inline constexpr char kDeclaredDead[] = "DECLARED_DEAD";
 inline constexpr char kNewStream[] = "NEW_STREAM";
 
-// Why a part of a weight sync failed, of which the next attempt depends.
+// Why a part of a weight sync failed; the next attempt depends on it.
 inline constexpr char kGroupLost[] = "GROUP_LOST";
 inline constexpr char kNotPrepared[] = "NOT_PREPARED";
 inline constexpr char kDeadline[] = "DEADLINE";
 inline constexpr char kDigestMismatch[] = "DIGEST_MISMATCH";
 inline constexpr char kNonFinite[] = "NON_FINITE";
 
-// What no repetition mends, as members are what they are.
+// Why a weight sync between these members can never succeed; a retry is useless.
 inline constexpr char kModelMismatch[] = "MODEL_MISMATCH";
 inline constexpr char kLayoutMismatch[] = "LAYOUT_MISMATCH";
 inline constexpr char kDtypeMismatch[] = "DTYPE_MISMATCH";
@@ -29,39 +29,39 @@ inline constexpr char kNoCommonTransport[] = "NO_COMMON_TRANSPORT";
 inline constexpr char kNotASource[] = "NOT_A_SOURCE";
 inline constexpr char kNotAReceiver[] = "NOT_A_RECEIVER";
 
-// A lease handed back because its reward failed: the fault of its prompt, and of no rollouter.
+// A lease was returned because its reward failed: this counts against the prompt, not against a rollouter.
 inline constexpr char kRewardFailed[] = "REWARD_FAILED";
 
-// A device, a disk or a driver that does not come back: the process ends, exit code 4.
+// A device, a disk or a driver does not answer any more: the process ends with exit code 4.
 inline constexpr char kDiskStuck[] = "DISK_STUCK";
 inline constexpr char kCopyStuck[] = "COPY_STUCK";
 inline constexpr char kAbortStuck[] = "ABORT_STUCK";
 
-// What a step, a batch or an evaluation ended with, if not with itself.
+// Why a step, a batch or an evaluation ended without its result.
 inline constexpr char kDataEnded[] = "DATA_ENDED";
 inline constexpr char kNoBatch[] = "NO_BATCH";
 inline constexpr char kOvertaken[] = "OVERTAKEN";
 
-// Of a trainer: another one has taken its place, or it was put out; there is nothing to go on from; it is not yet a member.
+// Trainer only: another trainer has taken its place; it was evicted; there is no checkpoint; it is not yet a member.
 inline constexpr char kFenced[] = "FENCED";
 inline constexpr char kEvicted[] = "EVICTED";
 inline constexpr char kNoCheckpoint[] = "NO_CHECKPOINT";
 inline constexpr char kNotJoined[] = "NOT_JOINED";
 
-// A message whose sender does not show the secret that it must have.
+// A message lacks the secret that its sender must have.
 inline constexpr char kWrongSecret[] = "WRONG_SECRET";
 
-// Of an answer or a lease.
+// Why an answer or a lease is refused.
 inline constexpr char kWrongVersion[] = "WRONG_VERSION";
 inline constexpr char kLeaseHeld[] = "LEASE_HELD";
 
-// What passes by itself, or by new files.
+// Errors that may end without a restart: by time, by new certificate files, by free space.
 inline constexpr char kCertificateExpired[] = "CERTIFICATE_EXPIRED";
 inline constexpr char kCertificateNotYetValid[] = "CERTIFICATE_NOT_YET_VALID";
 inline constexpr char kIoError[] = "IO_ERROR";
 inline constexpr char kNoSpace[] = "NO_SPACE";
 
-// A model directory without a chat template.
+// The model directory has no chat template.
 inline constexpr char kNoChatTemplate[] = "NO_CHAT_TEMPLATE";
 
 }  // namespace syncopate::reason

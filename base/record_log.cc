@@ -55,8 +55,8 @@ absl::Status RecordReader::ReadHeader(const std::string& path, int64_t file_byte
   absl::string_view header = absl::string_view(buffer_).substr(0, kRecordLogHeaderBytes);
   bool good = whole && header.substr(0, kMagicBytes) == kMagic &&
               GetU32(header.substr(kMagicBytes + 4)) == Crc32c(header.substr(0, kMagicBytes + 4));
-  // A crash between making the file and its first sync: nothing was in it yet. A longer file with a bad header is
-  // damaged, and is left for people.
+  // A short file with a bad header comes from a crash between its creation and its first sync: it had no records yet. A
+  // longer file with a bad header is damaged, and a person must decide.
   if (!good && file_bytes <= kRecordLogHeaderBytes) {
     EndWith(file_bytes == 0 ? "" : "the header is cut short");
     return absl::OkStatus();
@@ -85,7 +85,7 @@ absl::StatusOr<bool> RecordReader::Fill(int64_t bytes) {
   if (buffer_.size() - consumed_ >= wanted) return true;
   buffer_.erase(0, consumed_);
   consumed_ = 0;
-  // By chunks, so that a wrong length costs no more memory than the file is long.
+  // Reads in chunks, so that a wrong length needs no more memory than the file is long.
   while (buffer_.size() < wanted) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string chunk, file_->Read(kReadChunkBytes));
     if (chunk.empty()) return false;
@@ -109,7 +109,7 @@ absl::StatusOr<std::optional<std::string>> RecordReader::Next() {
   absl::string_view head = absl::string_view(buffer_).substr(consumed_, kRecordFrameBytes);
   int64_t length = GetU32(head);
   uint32_t expected = GetU32(head.substr(4));
-  // The checksum covers the length, too: a frame of zeros is no record.
+  // The checksum covers the length too, so that a frame of zeros is no record.
   uint32_t length_crc = Crc32c(head.substr(0, 4));
   // A damaged length must not become an allocation.
   if (length > max_record_bytes_) {
@@ -143,14 +143,14 @@ absl::StatusOr<std::unique_ptr<RecordWriter>> RecordWriter::Open(FileSystem* fil
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> record, reader.Next());
     if (!record.has_value()) break;
   }
-  // What is behind the last whole record was never acknowledged: it is cut off, or new records would stand behind
-  // something that nobody can read past.
+  // Bytes after the last whole record were never acknowledged. They are cut off, because no reader gets past them to
+  // new records.
   writer->damage_ = reader.damage();
   SYNCOPATE_RETURN_IF_ERROR(writer->CutTo(reader.valid_bytes()));
   if (writer->size_ == 0) {
     SYNCOPATE_RETURN_IF_ERROR(writer->WriteHeader(files, path));
   } else {
-    // What was read may have been in memory only, left there by a process that died before its sync.
+    // The records just read may be in the page cache only, left there by a process that died before its sync.
     SYNCOPATE_RETURN_IF_ERROR(writer->file_->Sync());
     writer->synced_size_ = writer->size_;
   }
@@ -207,9 +207,9 @@ absl::Status RecordWriter::Sync() {
   SYNCOPATE_RETURN_IF_ERROR(Repair());
   absl::Status status = file_->Sync();
   if (!status.ok()) {
-    // After a failed fsync the kernel may have thrown the pages away and call them clean: a second fsync that succeeds
-    // would mean nothing. So everything since the last good one is taken back, and written again by whoever still has
-    // it.
+    // After a failed fsync the kernel may have discarded the pages and marked them clean: a later fsync that succeeds
+    // proves nothing. So all records since the last good fsync are removed; a caller that still has them appends them
+    // again.
     size_ = synced_size_;
     torn_ = true;
     Repair().IgnoreError();  // the next call repeats it and says so if it fails again

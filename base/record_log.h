@@ -34,7 +34,7 @@ class RecordReader {
   static absl::StatusOr<RecordReader> Open(FileSystem* files, const std::string& path,
                                            int64_t max_record_bytes = kDefaultMaxRecordBytes);
 
-  // The next record; nullopt, for ever, at the end or at the first bad frame. Errors are the disk's.
+  // The next record; nullopt at the end or at the first bad frame, and from then on. Errors: those of the disk.
   absl::StatusOr<std::optional<std::string>> Next();
 
   // Bytes of the header and the good frames read so far.
@@ -63,23 +63,23 @@ class RecordReader {
 // nothing else. Not thread-safe. The destructor does not sync.
 class RecordWriter {
  public:
-  // Opens a log, or makes one, durably. A bad tail is cut off; when this returns, all that RecordReader finds is on
-  // the disk. Errors as RecordReader::Open. `files` must outlive the call only.
+  // Opens a log, or makes one, durably. A bad tail is cut off; when this returns, all records that RecordReader finds are
+  // on the disk. Errors as RecordReader::Open. `files` must outlive the call only.
   static absl::StatusOr<std::unique_ptr<RecordWriter>> Open(FileSystem* files, const std::string& path,
                                                             int64_t max_record_bytes = kDefaultMaxRecordBytes);
-  // The same for a file that must not exist yet (else ALREADY_EXISTS).
+  // Makes a log durably; the file must not exist yet (else ALREADY_EXISTS).
   static absl::StatusOr<std::unique_ptr<RecordWriter>> Create(FileSystem* files, const std::string& path,
                                                               int64_t max_record_bytes = kDefaultMaxRecordBytes);
 
   // Adds one record; durable after the next good Sync. INVALID_ARGUMENT (reason RECORD_TOO_LARGE) over the limit.
   absl::Status Append(absl::string_view payload);
-  // Makes all records durable. If it fails, all records since the last good Sync are taken back.
+  // Makes all records durable. If it fails, all records since the last good Sync are removed from the log.
   absl::Status Sync();
 
   int64_t size() const { return size_; }                 // bytes of the header and all good frames
-  int64_t synced_size() const { return synced_size_; }   // those that are durable
-  int64_t cut_bytes() const { return cut_bytes_; }       // what Open cut off
-  const std::string& damage() const { return damage_; }  // why; as RecordReader::damage()
+  int64_t synced_size() const { return synced_size_; }   // durable bytes of size()
+  int64_t cut_bytes() const { return cut_bytes_; }       // bytes that Open cut off
+  const std::string& damage() const { return damage_; }  // why Open cut them off; as RecordReader::damage()
 
  private:
   RecordWriter(std::unique_ptr<AppendFile> file, int64_t max_record_bytes)

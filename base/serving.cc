@@ -11,7 +11,7 @@ namespace syncopate {
 namespace {
 
 constexpr int kMebibyte = 1 << 20;
-constexpr int kMostArenas = 16;  // each keeps up to M_TRIM_THRESHOLD: hosts have hundreds of cores
+constexpr int kMostArenas = 16;  // each keeps up to M_TRIM_THRESHOLD, and hosts have hundreds of cores
 
 }  // namespace
 
@@ -21,7 +21,7 @@ void PrepareToServe() {
 #endif
   ::mallopt(M_TRIM_THRESHOLD, 64 * kMebibyte);
   ::mallopt(M_MMAP_THRESHOLD, 32 * kMebibyte);
-  // glibc makes eight for each core, of which most only keep what once was used in them.
+  // glibc's default is eight arenas per core, most of which only keep memory that was used once.
   ::mallopt(M_ARENA_MAX, std::clamp(UsableCores(), 1, kMostArenas));
 }
 

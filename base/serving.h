@@ -4,37 +4,37 @@
 
 namespace syncopate {
 
-// Sets this process up for serving: for programs that serve; tests do without. Call it in main, before any thread.
-// - Ends the search for deadlocks that Debian's absl does at every lock, under one spin lock for the whole process: it
+// Prepares this process for serving; daemons need it, tests do not. Call it in main, before any thread starts.
+// - Turns off absl's deadlock detection, which Debian's build does at every lock under one process-wide spin lock; it
 //   takes a tenth of a busy daemon's time.
-// - Freed memory is kept for the next message, instead of being given back to the kernel: taking it again, page by page,
-//   took a sixth of the time of who gets many answers. It is kept in as many places (arenas of glibc) as there are cores,
-//   at most 16; what a daemon never needs again goes back by FreedMemoryWatch.
+// - Keeps freed memory for the next message instead of returning it to the kernel: getting it back page by page took a
+//   sixth of the time of a process that receives many answers. glibc keeps it in one arena per core, at most 16;
+//   FreedMemoryWatch returns memory that the daemon does not need again.
 void PrepareToServe();
 
 // Cores that this process may run on.
 int UsableCores();
 
-// Bytes that were freed and that the C library keeps, of all arenas. 0 where another malloc stands in for it.
+// Freed bytes that the C library keeps, in all arenas. 0 if another malloc replaces the C library's.
 int64_t FreedBytes();
-// Gives all of them back to the kernel that make up whole pages. Blocks for milliseconds a GiB.
+// Returns all freed memory that forms whole pages to the kernel. Blocks for milliseconds per GiB.
 void GiveFreedMemoryBack();
 
-// Decides when freed memory goes back: what a flood of messages or one large step has left, and nothing has needed since.
-// Memory that is freed and taken again all the time stays. Pure; not thread-safe.
+// Decides when freed memory is returned to the kernel: after a flood of messages or one large step has left memory that
+// nothing has needed since. Memory that is freed and reused all the time stays. Pure; not thread-safe.
 class FreedMemoryWatch {
  public:
-  // `keep_bytes`: that much freed memory is no reason to act.
+  // `keep_bytes`: up to this much freed memory, nothing is returned.
   explicit FreedMemoryWatch(int64_t keep_bytes, int looks = 10) : keep_bytes_(keep_bytes), looks_(looks) {}
 
-  // Call at even intervals with FreedBytes(). True: more than `keep_bytes` were unused at each of the last `looks` calls;
-  // give it back now.
+  // Call at even intervals with FreedBytes(). True if more than `keep_bytes` were unused at each of the last `looks` calls:
+  // call GiveFreedMemoryBack() now.
   bool ShouldGiveBack(int64_t freed_bytes);
 
  private:
   const int64_t keep_bytes_;
   const int looks_;
-  int over_ = 0;  // looks in a row that found more
+  int over_ = 0;  // consecutive calls that found more than keep_bytes_
 };
 
 }  // namespace syncopate

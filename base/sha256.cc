@@ -10,7 +10,7 @@
 
 namespace syncopate {
 
-// OpenSSL's calls fail here only for want of memory.
+// These calls of OpenSSL fail only if memory runs out.
 struct Sha256::Context {
   Context() : evp(EVP_MD_CTX_new()) {
     SYNCOPATE_CHECK(evp != nullptr);

@@ -7,7 +7,7 @@
 
 namespace syncopate {
 
-// SHA-256 of bytes that come in pieces. Not thread-safe.
+// SHA-256 of bytes that are passed in pieces. Not thread-safe.
 class Sha256 {
  public:
   Sha256();

@@ -10,11 +10,11 @@
 
 namespace syncopate {
 
-// Facts about an error that a program can act on, beside the sentence a person reads.
+// Facts about an error for programs, in addition to the message for people.
 using ErrorMetadata = std::map<std::string, std::string>;
 
 // An error with a machine-readable reason, e.g. ("FENCED", "a newer trainer holds epoch 4", {{"epoch", "4"}}).
-// The reason is UPPER_SNAKE_CASE and becomes google.rpc.ErrorInfo.reason on the wire; the message names the thing
+// The reason is UPPER_SNAKE_CASE and becomes google.rpc.ErrorInfo.reason on the wire; the message names what is wrong
 // and the remedy. `code` must not be kOk.
 absl::Status Error(absl::StatusCode code, absl::string_view reason, absl::string_view message,
                    const ErrorMetadata& metadata = {});
@@ -28,7 +28,7 @@ ErrorMetadata ErrorDetails(const absl::Status& status);
 // The same error with `context: ` put before its message; reason and metadata are kept. OK stays OK.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
-// Ends the process with the place and the text on standard error. Called by SYNCOPATE_CHECK only.
+// Prints file, line, condition and detail to standard error, and aborts the process. Called by SYNCOPATE_CHECK only.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition, const std::string& detail);
 
 }  // namespace syncopate

@@ -17,7 +17,7 @@ absl::Status BadJson(absl::string_view what) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_JSON", absl::StrCat("bad JSON: ", what));
 }
 
-// Walks over a text without building anything and stops at the first thing that is not allowed.
+// Checks a text without building a value, and stops at the first violation.
 class Inspector final : public nlohmann::json_sax<Json> {
  public:
   explicit Inspector(int max_depth) : max_depth_(max_depth) {}
@@ -88,7 +88,7 @@ absl::StatusOr<nlohmann::ordered_json> ParseStrictOrderedJson(absl::string_view 
 absl::StatusOr<std::string> DumpJson(const Json& value, int indent) {
   try {
     return value.dump(indent);
-  } catch (const Json::exception&) {  // the library has no other way to say so
+  } catch (const Json::exception&) {  // the library reports this error by an exception only
     return BadJson("a string is not UTF-8");
   }
 }

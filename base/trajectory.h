@@ -12,13 +12,13 @@
 // Plain records that cross the border between trainer and rollouter. No behaviour, no wire format.
 namespace syncopate {
 
-// A process: who it is for the length of one life.
+// Identifies one incarnation of a process.
 struct MemberId {
   std::string role;        // "trainer", "rollouter"
   std::string replica_id;  // the same for all ranks of one replica
   int32_t rank = 0;        // within the replica (trainer: within the rank group)
   int32_t world = 1;
-  std::string incarnation;  // of a secret drawn at start: base/identity.h
+  std::string incarnation;  // SHA-256 of a secret drawn at process start: base/identity.h
   friend auto operator<=>(const MemberId&, const MemberId&) = default;
 };
 
@@ -28,26 +28,26 @@ struct TokenBias {
   friend bool operator==(const TokenBias&, const TokenBias&) = default;
 };
 
-// How tokens are drawn. What changes the logits is applied in the order of the fields: allowed tokens, bias,
-// repetition, presence and frequency penalty, temperature, min-p, top-k, top-p.
+// How tokens are drawn. Changes to the logits are applied in the order of the fields: allowed tokens, bias, repetition,
+// presence and frequency penalty, temperature, min-p, top-k, top-p.
 struct SamplingParams {
-  std::vector<int32_t> allowed_token_ids = {};  // nothing else is drawn; empty: everything is allowed
+  std::vector<int32_t> allowed_token_ids = {};  // only these are drawn; empty: all are allowed
   std::vector<TokenBias> logit_bias = {};       // added to the logits of these tokens
-  // Logits of tokens that stand in the prompt or the answer are divided by it if positive, else multiplied; 1 is off.
+  // A logit of a token that occurs in the prompt or the answer is divided by this if positive, else multiplied; 1 is off.
   float repetition_penalty = 1.0f;
-  float presence_penalty = 0;   // taken off the logits of tokens that stand in the answer
-  float frequency_penalty = 0;  // the same, times how often they stand there
+  float presence_penalty = 0;   // subtracted from the logits of tokens that occur in the answer
+  float frequency_penalty = 0;  // subtracted once for each time that the token occurs in the answer
   float temperature = 1.0f;     // 0 means greedy
-  float min_p = 0;              // tokens less likely than this share of the likeliest are not drawn; 0 is off
+  float min_p = 0;              // tokens with less than this share of the highest probability are not drawn; 0 is off
   int32_t top_k = 0;            // 0 is off
   float top_p = 1.0f;           // (0, 1]; 1 is off
   int32_t max_new_tokens = 16;
   std::vector<int32_t> stop_token_ids = {};               // the stop token is part of the answer
-  std::vector<std::vector<int32_t>> stop_sequences = {};  // the same for several tokens in a row
+  std::vector<std::vector<int32_t>> stop_sequences = {};  // sequences that stop the answer and are part of it
   int32_t top_logprobs = 0;  // how many of the likeliest tokens are reported with each token
 
-  // The logits that tokens are drawn from are the model's own, divided by the temperature, and nothing is cut off: the
-  // reported log-probability is that of the draw. What a training lease must be.
+  // True if tokens are drawn from the model's own logits divided by the temperature, with no token cut off. The reported
+  // log-probability is then that of the draw. Training leases require it.
   bool DrawsFromThePolicy() const {
     return allowed_token_ids.empty() && logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
            frequency_penalty == 0 && min_p == 0 && top_k == 0 && top_p == 1;
@@ -72,9 +72,9 @@ struct LeaseId {
 
 enum class LeaseKind : uint8_t { kTraining = 1, kEvaluation = 2 };
 
-// What a prompt's reward judges by, and who judges it, if not a built-in task.
+// The environment that judges the answers to a prompt, and its data, if the task is not a built-in one.
 struct Task {
-  std::string environment;  // a name that the rollouter's rewards know; empty: `Lease.reward` alone decides
+  std::string environment;  // a name among the rollouter's rewards; empty: `Lease.reward` alone decides
   std::string row_json;     // the row of the data file as a JSON object; empty: there is none
   friend bool operator==(const Task&, const Task&) = default;
 };
@@ -85,7 +85,7 @@ struct Lease {
   PolicyVersion version;  // training: the version the gate admitted it for; evaluation: the version asked for
   int32_t samples = 1;    // n
   std::vector<int32_t> prompt_ids;
-  std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty
+  std::vector<int32_t> answer_ids;  // the answer that the reward compares with; may be empty
   Task task;
   std::string reward;  // a name in the rollouter's reward registry
   SamplingParams sampling;
@@ -121,14 +121,15 @@ struct TokenLogProb {
   friend bool operator==(const TokenLogProb&, const TokenLogProb&) = default;
 };
 
-// No reward and no model gives numbers beyond this; what does is broken or lies. Both are false for NaN.
+// Limit of valid rewards and log-probabilities: a peer that sends a larger magnitude is broken or hostile. Both functions
+// are false for NaN.
 inline constexpr float kMaxMagnitude = 1e30f;
 constexpr bool IsPossibleReward(float value) { return value >= -kMaxMagnitude && value <= kMaxMagnitude; }
 constexpr bool IsPossibleLogProb(float value) { return value >= -kMaxMagnitude && value <= 0; }  // p is at most 1
 
 enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
 
-// One component of a reward, as it is before weights.
+// One component of a reward, before its weight is applied.
 struct RewardPart {
   std::string name;
   float value = 0;
@@ -136,31 +137,31 @@ struct RewardPart {
 };
 
 // One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
-// temperature, before top-k and top-p; 0 for a token that was given. `spans` and `given` together cover all tokens in order
-// without gaps, and do not overlap.
+// temperature, before top-k and top-p; 0 for a token in `given`. `spans` and `given` together cover all tokens without
+// gaps, each in ascending order, and do not overlap.
 struct Trajectory {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
-  // Tokens that the policy did not write: a tool's answer, a user's turn. Ascending, disjoint, not empty, and the last token is
-  // in none of them. They are read by the model and never trained.
+  // Tokens that the policy did not write: a tool's answer, a user's turn. The ranges are ascending, disjoint and not empty,
+  // and do not contain the last token. The model reads these tokens; they are never trained.
   std::vector<TokenRange> given = {};
   FinishReason finish = FinishReason::kStop;
   float reward = 0;
-  std::vector<RewardPart> reward_parts;  // what it is made of; the same names in the same order in a whole group
+  std::vector<RewardPart> reward_parts;  // components of `reward`; same names in the same order in a whole group
   double generate_seconds = 0;
-  // If asked for: of each token, the likeliest tokens at its place, likeliest first. Stays where it was made.
+  // If requested: for each token, the likeliest tokens at its position, likeliest first. Never sent to the trainer.
   std::vector<std::vector<TokenLogProb>> top_logprobs;
 };
 
-// How many tokens of an answer the policy wrote.
+// The number of tokens of an answer that the policy wrote.
 inline int64_t WrittenTokens(const Trajectory& answer) {
   auto written = static_cast<int64_t>(answer.tokens.size());
   for (const TokenRange& range : answer.given) written -= range.end - range.begin;
   return written;
 }
 
-// Calls `visit` with the place in `tokens` of each token that the policy wrote, in their order.
+// Calls `visit` with the index in `tokens` of each token that the policy wrote, ascending.
 template <typename Visit>
 void ForWrittenTokens(const Trajectory& answer, const Visit& visit) {
   int32_t next = 0;

@@ -8,10 +8,10 @@ namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What stands at some place of a text.
+// The bytes at one position of a text.
 struct Sequence {
-  size_t bytes = 1;    // of the character, or of the longest part that could have begun one
-  bool whole = false;  // a character
+  size_t bytes = 1;    // length of the character, or of the longest part that could begin one
+  bool whole = false;  // it is a whole character
   bool open = false;   // the text ends before the character does
 };
 
@@ -23,7 +23,7 @@ Sequence SequenceAt(absl::string_view text, size_t at) {
   size_t bytes = 1;
   for (; bytes < wanted && at + bytes < text.size(); ++bytes) {
     const uint8_t byte = static_cast<uint8_t>(text[at + bytes]);
-    // The second byte tells forms that are too long, surrogates and what is beyond U+10FFFF.
+    // The second byte shows overlong forms, surrogates and values beyond U+10FFFF.
     const uint8_t low = bytes > 1 ? 0x80 : lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     const uint8_t high = bytes > 1 ? 0xBF : lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
     if (byte < low || byte > high) return {bytes, false, false};

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-// UTF-8 as RFC 3629 has it: no surrogates, nothing beyond U+10FFFF, no form longer than it must be.
+// UTF-8 as RFC 3629 defines it: no surrogates, nothing beyond U+10FFFF, no overlong forms.
 namespace syncopate {
 
 struct CodePoint {
@@ -14,7 +14,7 @@ struct CodePoint {
   size_t bytes = 0;
 };
 
-// The code point that begins at byte `at` of well-formed text; `at` must be one's first byte.
+// The code point that begins at byte `at` of well-formed text; `at` must be the first byte of a character.
 inline CodePoint DecodeCodePoint(absl::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<uint8_t>(text[at + i])); };
   const char32_t lead = byte(0);
@@ -24,21 +24,22 @@ inline CodePoint DecodeCodePoint(absl::string_view text, size_t at) {
   return {(lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
 }
 
-// Whether a byte goes on with a character instead of beginning one.
+// Whether a byte continues a character instead of beginning one.
 inline bool IsContinuationByte(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
 // `code_point` must be at most U+10FFFF and no surrogate.
 void AppendUtf8(char32_t code_point, std::string* text);
 
-// How many bytes from the beginning on are whole characters; text.size() if all are.
+// Bytes of the longest prefix that consists of whole characters; text.size() if all of the text does.
 size_t WellFormedPrefix(absl::string_view text);
 inline bool IsUtf8(absl::string_view text) { return WellFormedPrefix(text) == text.size(); }
 
-// The text with U+FFFD for each longest part that could have begun a character and did not go on as one.
+// The text with each malformed part replaced by one U+FFFD: a part is the longest beginning of a character that does not
+// continue as one, or a byte that begins no character.
 std::string ReplaceMalformed(absl::string_view text);
 
-// Moves what can be shown out of *text: all of it, malformed parts replaced, but for a last character that has begun
-// well and is not whole yet.
+// Moves all of *text out that can be shown: malformed parts are replaced, and a well-formed but incomplete last
+// character stays in *text.
 std::string TakeWholeCharacters(std::string* text);
 
 }  // namespace syncopate

@@ -15,7 +15,7 @@ std::string RandomBytes(size_t count) {
   std::string bytes(count, '\0');
   ssize_t filled = 0;
   do {
-    filled = ::getrandom(bytes.data(), count, 0);  // up to 256 bytes come whole or not at all
+    filled = ::getrandom(bytes.data(), count, 0);  // up to 256 bytes are filled all or not at all
   } while (filled < 0 && errno == EINTR);
   SYNCOPATE_CHECK(filled == static_cast<ssize_t>(count));
   return bytes;

@@ -5,10 +5,10 @@
 
 namespace syncopate {
 
-// Up to 256 bytes from the kernel's generator. Thread-safe; different in a forked child.
+// `count` bytes, at most 256, from the kernel's random generator. Thread-safe; a forked child gets different bytes.
 std::string RandomBytes(size_t count);
 
-// A random UUID (version 4, RFC 4122) in lower case, of RandomBytes.
+// A random UUID (version 4, RFC 4122) in lower case, made from RandomBytes.
 std::string RandomUuid();
 
 }  // namespace syncopate

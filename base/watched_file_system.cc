@@ -15,7 +15,7 @@ auto WatchedFileSystem::Watch(const char* what, const std::string& path, const W
     number = next_++;
     calls_.emplace(number, Call{what, path, clock_->Now()});
   }
-  // Without the lock: whoever looks must not wait for the disk too.
+  // Runs without the lock, so that CheckCalls does not wait for the disk.
   auto result = work();
   MutexLock lock(&mutex_);
   calls_.erase(number);
@@ -60,7 +60,7 @@ class WatchedFileSystem::Appending final : public AppendFile {
 absl::Status WatchedFileSystem::CheckCalls(absl::Duration most) const {
   const absl::Time now = clock_->Now();
   MutexLock lock(&mutex_);
-  // Numbers rise with time, so the first that is left has been under way for longest.
+  // Numbers rise with time, so the first call in the map has been in progress the longest.
   if (calls_.empty() || now - calls_.begin()->second.since < most) return absl::OkStatus();
   const Call& oldest = calls_.begin()->second;
   return Error(absl::StatusCode::kDeadlineExceeded, reason::kDiskStuck,

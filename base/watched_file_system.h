@@ -13,15 +13,16 @@
 
 namespace syncopate {
 
-// Passes every call on to another file system and knows which are under way, so that whoever waits for a thread that writes
-// can tell a disk that takes long from one that does not answer: no call can be given a deadline, but all of them can be
-// looked at. Thread-safe. Files that it has opened must not outlive it.
+// Passes every call on to another file system and records which calls are in progress. A system call cannot be given a
+// deadline, so a thread that waits for a writing thread asks here, to tell a slow disk from one that does not answer.
+// Thread-safe. Files that it has opened must not outlive it.
 class WatchedFileSystem final : public FileSystem {
  public:
-  // Both outlive this.
+  // Both arguments must outlive this object.
   explicit WatchedFileSystem(FileSystem* files, const Clock* clock = Clock::Real()) : files_(files), clock_(clock) {}
 
-  // DEADLINE_EXCEEDED (reason DISK_STUCK), naming call and path, if one has been under way for `most`. Does not block.
+  // DEADLINE_EXCEEDED (reason DISK_STUCK), naming call and path, if a call has been in progress for `most` or longer. Does
+  // not block.
   absl::Status CheckCalls(absl::Duration most) const;
 
   absl::Status CreateDirs(const std::string& path) override;
@@ -41,7 +42,7 @@ class WatchedFileSystem final : public FileSystem {
     std::string path;
     absl::Time since;
   };
-  // The result of `call`, which is under way until it has returned.
+  // Returns the result of `work`; the call counts as in progress until `work` has returned.
   template <typename Work>
   auto Watch(const char* what, const std::string& path, const Work& work);
 

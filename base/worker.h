@@ -9,7 +9,7 @@
 
 namespace syncopate {
 
-// One thread for what its caller must not wait for, such as a gRPC callback for work that blocks. Tasks run one after
+// One thread for work that its caller must not wait for, such as blocking work of a gRPC callback. Tasks run one after
 // the other. Thread-safe.
 class Worker {
  public:
@@ -20,7 +20,7 @@ class Worker {
 
   // False if `capacity` tasks wait already or the worker has stopped; then `task` will not run.
   [[nodiscard]] bool Post(std::function<void()> task);
-  // Runs what was posted, then joins the thread. Idempotent; not from inside a task.
+  // Runs the tasks that were posted, then joins the thread. Idempotent; must not be called from a task.
   void Stop();
 
  private:

@@ -9,8 +9,8 @@
 
 namespace syncopate::cuda {
 
-// GPU memory at a fixed address: a send arena, or another process's arena mapped here. Immutable but for its bytes, so
-// thread-safe.
+// GPU memory at a fixed address: a send arena, or another process's arena mapped here. Immutable except for its bytes,
+// so thread-safe.
 class CudaArena {
  public:
   struct Options {
@@ -19,15 +19,15 @@ class CudaArena {
     std::string what = "the arena";  // for errors
   };
 
-  // `bytes` of zeros on options.device. Blocks until they are there. Errors as GpuMemoryBlock::Create.
+  // Allocates `bytes` of zeros on options.device. Blocks until they are written. Errors as GpuMemoryBlock::Create.
   static absl::StatusOr<std::unique_ptr<CudaArena>> Create(int64_t bytes, const Options& options);
-  // Memory that some process exported, readable and writable by `device`. NO_PEER_ACCESS if that GPU does not reach it,
+  // Maps memory that some process exported, readable and writable by `device`. NO_PEER_ACCESS if that GPU cannot reach it,
   // BAD_MEMORY_EXPORT.
   static absl::StatusOr<std::unique_ptr<CudaArena>> Import(const ExportedMemory& exported, int device);
 
   char* data() const { return range_.data(); }
-  int64_t bytes() const { return bytes_; }  // as asked for; of an imported arena as mapped, which may be more
-  int device() const { return device_; }    // whose kernels and copies may use data()
+  int64_t bytes() const { return bytes_; }  // as requested; if imported, as mapped, which may be more
+  int device() const { return device_; }    // the GPU whose kernels and copies may use data()
   uint64_t id() const { return block_.id(); }
   absl::StatusOr<ExportedMemory> Export() const { return block_.Export(); }
 
@@ -41,7 +41,7 @@ class CudaArena {
   const int64_t bytes_;
 };
 
-// Sets `bytes` at `data` to zero and waits until that is done.
+// Sets `bytes` at `data` to zero. Blocks until that is done.
 absl::Status ZeroGpuMemory(int device, char* data, int64_t bytes);
 
 }  // namespace syncopate::cuda

@@ -27,7 +27,7 @@ absl::Status OutOfMemory(const std::string& what) {
 }  // namespace
 
 absl::Status CudaStatus(cudaError_t error, const std::string& what) {
-  // CUDA also keeps it as the thread's last error, for whoever asks next; it has been told now.
+  // CUDA keeps the error as the thread's last error too; clears it, so that a later check does not report it again.
   if (error != cudaSuccess) cudaGetLastError();
   switch (error) {
     case cudaSuccess:

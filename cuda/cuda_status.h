@@ -10,8 +10,8 @@
 
 namespace syncopate::cuda {
 
-// What the CUDA runtime or driver answered, as a status; OK for success. `what` is what was tried ("copying a bucket").
-// An error is no longer the runtime's last error of this thread afterwards.
+// A result of the CUDA runtime or driver as a status; OK for success. `what` names the operation ("copying a bucket").
+// CudaStatus clears the runtime's last error of this thread.
 //   FAILED_PRECONDITION reason NO_GPU          no device, no driver, or one that is too old
 //   FAILED_PRECONDITION reason NO_PEER_ACCESS  the two GPUs cannot reach each other's memory
 //   RESOURCE_EXHAUSTED  reason OUT_OF_GPU_MEMORY
@@ -19,8 +19,8 @@ namespace syncopate::cuda {
 absl::Status CudaStatus(cudaError_t error, const std::string& what);
 absl::Status DriverStatus(CUresult error, const std::string& what);
 
-// OUT_OF_GPU_MEMORY with the numbers: `bytes` were needed for `what` ("the shadow arena"), so and so many of the device
-// are free. Metadata: needed, free, total (bytes), device.
+// An error OUT_OF_GPU_MEMORY that says how much `what` ("the shadow arena") needs, `bytes`, and how much of the device is
+// free. Metadata: needed, free, total (bytes), device.
 absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what);
 
 }  // namespace syncopate::cuda

@@ -15,7 +15,7 @@
 namespace syncopate::cuda {
 namespace {
 
-constexpr int kComputeCapability = 9;  // major; what the kernels are built for
+constexpr int kComputeCapability = 9;  // major number that the kernels are built for
 
 std::string UuidText(const cudaUUID_t& uuid) {
   std::string text = "GPU";
@@ -49,7 +49,7 @@ std::string BootId() {
 int GpuCount() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // it was asked about, not an error of what comes next
+  cudaGetLastError();  // clears the error, so that no later check reports it
   return 0;
 }
 
@@ -87,7 +87,7 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
     if (peer == device || !CheckPeerAccess(device, peer).ok()) continue;
     SYNCOPATE_ASSIGN_OR_RETURN(std::string uuid, UuidOf(peer));
     facts.peer_gpus.push_back(std::move(uuid));
-    // Atomics over a link between GPUs are what NVLink has and PCIe has not.
+    // NVLink supports atomics between GPUs, PCIe does not.
     int atomics = 0;
     SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
         cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, peer), "reading GPU links"));
@@ -120,7 +120,7 @@ DeviceScope::DeviceScope(int device) {
     cudaSetDevice(device);
     return;
   }
-  // Setting a device makes a context there, which costs memory: go back only to one that has one.
+  // Selecting a device creates a context on it, which costs memory: go back only to a device that has a context.
   absl::StatusOr<const Driver*> driver = Driver::Load();
   unsigned flags = 0;
   int active = 0;

@@ -8,21 +8,21 @@
 
 namespace syncopate::cuda {
 
-// GPUs that this process can use. 0 without a driver; never an error.
+// The number of GPUs that this process can use. 0 without a driver; never an error.
 int GpuCount();
 
-// OK if `device` is there and can map memory at fixed addresses, else FAILED_PRECONDITION reason NO_GPU saying what is
-// missing.
+// OK if `device` exists, can run our kernels and can map memory at fixed addresses, else FAILED_PRECONDITION reason
+// NO_GPU saying what is missing.
 absl::Status CheckGpu(int device);
 
-// What a member tells the others about its GPU, so that a transport can be chosen by fact.
+// The facts about a member's GPU that it sends to the others, for the choice of a transport.
 struct GpuFacts {
-  std::string host;                    // of this boot of this machine: boot id and host name
+  std::string host;                    // identifies this boot of this machine: boot id and host name
   std::string gpu_uuid;                // "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-  std::vector<std::string> peer_gpus;  // uuids whose memory this GPU reaches, itself left out
-  bool nvlink = false;                 // all of peer_gpus over NVLink, and there is at least one
+  std::vector<std::string> peer_gpus;  // uuids of the other GPUs whose memory this GPU reaches
+  bool nvlink = false;                 // there are peer_gpus, and this GPU reaches all of them over NVLink
 };
-// FAILED_PRECONDITION reason NO_GPU as CheckGpu.
+// Reads the facts about `device`. FAILED_PRECONDITION reason NO_GPU as CheckGpu.
 absl::StatusOr<GpuFacts> ReadGpuFacts(int device);
 
 // OK if the two GPUs of this process reach each other's memory, else FAILED_PRECONDITION reason NO_PEER_ACCESS naming
@@ -36,8 +36,8 @@ struct GpuMemory {
 };
 absl::StatusOr<GpuMemory> ReadGpuMemory(int device);
 
-// Makes `device` the calling thread's current one for a scope, and the former one again at its end if that has a
-// context; a device that the process does not use is left alone.
+// Makes `device` the calling thread's current device for a scope. At its end the former device is restored if this
+// process has a context on it: selecting a device without one would create it.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);

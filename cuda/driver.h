@@ -6,8 +6,8 @@
 
 namespace syncopate::cuda {
 
-// The driver calls that the CUDA runtime has no equivalent of, mostly those of virtual memory. They are looked up at
-// run time, so that a program starts, and can say what is missing, on a machine without a driver. Immutable.
+// The driver calls that have no equivalent in the CUDA runtime, mostly for virtual memory. They are looked up at run
+// time, so that a program starts, and can say what is missing, on a machine without a driver. Immutable.
 struct Driver {
   decltype(&::cuGetErrorString) get_error_string = nullptr;
   decltype(&::cuDeviceGetAttribute) device_attribute = nullptr;
@@ -24,8 +24,8 @@ struct Driver {
   decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
   decltype(&::cuTensorMapEncodeTiled) encode_tensor_map = nullptr;
 
-  // The process's driver; lives for ever. Thread-safe. FAILED_PRECONDITION reason NO_GPU without one, or if it is too
-  // old; looked for again at the next call.
+  // The process's driver; never destroyed. Thread-safe. FAILED_PRECONDITION reason NO_GPU without a driver, or if it is too
+  // old; the next call looks again.
   static absl::StatusOr<const Driver*> Load();
 };
 

@@ -12,7 +12,7 @@
 namespace syncopate::cuda {
 namespace {
 
-// What the driver rounds to on every GPU that is supported; reserved addresses of any process are multiples of it.
+// The driver's granularity on every supported GPU; reserved addresses of any process are multiples of it.
 constexpr int64_t kAddressGranularity = 2 << 20;
 
 constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
@@ -26,10 +26,11 @@ CUmemAllocationProp PropertiesOf(int device) {
   return properties;
 }
 
-// Of the memory, in all processes that map it: addresses and handles are each process's own, and are used again.
+// An id that names memory in all processes that map it. Addresses and handles cannot: each process has its own, and they
+// are reused.
 uint64_t RandomId() {
   uint64_t id = 0;
-  SYNCOPATE_CHECK(getrandom(&id, sizeof(id), 0) == sizeof(id));  // so few bytes always come whole
+  SYNCOPATE_CHECK(getrandom(&id, sizeof(id), 0) == sizeof(id));  // up to 256 bytes are filled all or not at all
   return id;
 }
 
@@ -51,7 +52,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Create(int device, int64_t bytes,
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(driver->granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), what));
   const int64_t whole = RoundUp(bytes, static_cast<int64_t>(granularity));
-  // Chunks let the memory be given back or found piece by piece, where one large block would not be free.
+  // With chunks the memory can be freed and found piece by piece, even if no single large block is free.
   const int64_t part = chunk_bytes == 0 ? whole : RoundUp(chunk_bytes, static_cast<int64_t>(granularity));
 
   GpuMemoryBlock block(driver, RandomId());
@@ -60,7 +61,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Create(int device, int64_t bytes,
     CUmemGenericAllocationHandle handle = 0;
     CUresult result = driver->create(&handle, static_cast<size_t>(size), &properties, 0);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-      block = GpuMemoryBlock(driver, 0);  // what was taken so far must count as free in the message
+      block = GpuMemoryBlock(driver, 0);  // frees the chunks taken so far, so that the message counts them as free
       return OutOfGpuMemory(device, whole, what);
     }
     SYNCOPATE_RETURN_IF_ERROR(DriverStatus(result, what));
@@ -81,7 +82,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Import(const ExportedMemory& expo
   SYNCOPATE_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
   GpuMemoryBlock block(driver, exported.id);
   for (size_t i = 0; i < exported.chunks.size(); ++i) {
-    // Sizes come from another process; the driver checks handles, but not what is said of them.
+    // Checks the sizes, because they come from another process: the driver checks handles only.
     if (exported.chunks[i] <= 0 || exported.chunks[i] % kAddressGranularity != 0) {
       return bad(absl::StrCat("a chunk of ", exported.chunks[i], " bytes"));
     }
@@ -143,7 +144,7 @@ absl::StatusOr<AddressRange> AddressRange::Reserve(int64_t bytes, const Driver* 
 
 AddressRange::~AddressRange() {
   if (address_ == 0) return;
-  Unmap().IgnoreError();  // the process's memory goes with it
+  Unmap().IgnoreError();  // the mapping ends with the process anyway
   driver_->free_reservation(address_, static_cast<size_t>(reserved_bytes_));
 }
 
@@ -165,7 +166,7 @@ AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
 absl::Status AddressRange::Map(const GpuMemoryBlock& block, int device) {
   SYNCOPATE_CHECK(!mapped() && block.bytes() <= reserved_bytes_);
   absl::Status status = MapChunks(block, device);
-  // What was mapped before the failure: Map() does all or nothing.
+  // Unmaps the chunks that were mapped before the failure: Map() maps all or nothing.
   if (!status.ok()) Unmap().IgnoreError();
   return status;
 }
@@ -194,7 +195,7 @@ absl::Status AddressRange::MapChunks(const GpuMemoryBlock& block, int device) {
 absl::Status AddressRange::Unmap() {
   CUdeviceptr end = address_;
   for (int64_t bytes : mapped_) end += static_cast<CUdeviceptr>(bytes);
-  // A mapping ends as it was made: chunk by chunk.
+  // Mappings must be ended as they were made: chunk by chunk.
   while (!mapped_.empty()) {
     end -= static_cast<CUdeviceptr>(mapped_.back());
     SYNCOPATE_RETURN_IF_ERROR(

@@ -11,41 +11,41 @@
 #include "base/file_descriptor.h"
 #include "cuda/driver.h"
 
-// CUDA virtual memory in its two halves: memory without an address, and addresses without memory. Nothing here is
+// CUDA virtual memory: physical memory without an address, and address ranges without memory. Nothing here is
 // thread-safe; owners lock.
 namespace syncopate::cuda {
 
-// Memory that another process may map, as it travels over a Unix socket: the numbers as bytes, the descriptors beside
-// them. The receiving process trusts the numbers only as far as the driver confirms them.
+// Memory that another process may map, as sent over a Unix socket: numbers as bytes, descriptors as ancillary data. The
+// receiving process trusts the numbers only as far as the driver confirms them.
 struct ExportedMemory {
-  uint64_t id = 0;                  // names the memory: see GpuMemoryBlock::id
+  uint64_t id = 0;                  // identifies the memory: see GpuMemoryBlock::id
   std::vector<int64_t> chunks;      // bytes of each part, in the order of their addresses
-  std::vector<FileDescriptor> fds;  // one a chunk
+  std::vector<FileDescriptor> fds;  // one for each chunk
 };
 
-// Physical memory of one GPU in one or several parts. It lives as long as this object, any mapping of it in any
+// Physical memory of one GPU in one or several parts. The memory exists as long as this object, any mapping of it in any
 // process, or an exported descriptor.
 class GpuMemoryBlock {
  public:
-  // At least `bytes`, rounded up to what the GPU can map; in one part if `chunk_bytes` is 0, else in parts of that
-  // size, rounded up too. `what` ("the shadow arena") is named in errors: RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY
+  // Allocates at least `bytes`, rounded up to the GPU's granularity; in one part if `chunk_bytes` is 0, else in parts of
+  // that size, rounded up too. `what` ("the shadow arena") is named in errors: RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY
   // with the numbers, FAILED_PRECONDITION reason NO_GPU.
-  // `driver`: whose calls to use, borrowed for ever; nullptr for the process's own.
+  // `driver`: the calls to use, which must live as long as the process; nullptr for the process's own.
   static absl::StatusOr<GpuMemoryBlock> Create(int device, int64_t bytes, int64_t chunk_bytes, const std::string& what,
                                                const Driver* driver = nullptr);
-  // Memory that some process exported; the descriptors are used, not kept. INVALID_ARGUMENT reason BAD_MEMORY_EXPORT
-  // unless they are as many as the chunks and a driver's.
+  // Imports memory that some process exported; `exported` keeps its descriptors. INVALID_ARGUMENT reason BAD_MEMORY_EXPORT
+  // unless there is one descriptor for each chunk and all are GPU memory.
   static absl::StatusOr<GpuMemoryBlock> Import(const ExportedMemory& exported);
 
   ~GpuMemoryBlock();
   GpuMemoryBlock(GpuMemoryBlock&& other) noexcept;
   GpuMemoryBlock& operator=(GpuMemoryBlock&& other) noexcept;
 
-  // Random, drawn when the memory was made; the same in every process that imports it, never used again. So a mapping
-  // can be cached by it, and two arenas that exchanged their memory are told apart.
+  // A random id, drawn when the memory was allocated; the same in every process that imports it, never reused. So a mapping
+  // can be cached by its id, and two arenas that swapped their memory can be told apart.
   uint64_t id() const { return id_; }
   int64_t bytes() const { return bytes_; }  // as mapped: rounded up
-  // Fresh descriptors at each call.
+  // Exports the memory; each call makes new descriptors.
   absl::StatusOr<ExportedMemory> Export() const;
 
  private:
@@ -66,7 +66,7 @@ class GpuMemoryBlock {
 // A fixed range of addresses, at which one block of memory is mapped at a time, or none.
 class AddressRange {
  public:
-  // Reserves addresses for blocks of up to `bytes`. Costs no memory. `driver` as above.
+  // Reserves addresses for blocks of up to `bytes`. Costs no memory. `driver` as in GpuMemoryBlock::Create.
   static absl::StatusOr<AddressRange> Reserve(int64_t bytes, const Driver* driver = nullptr);
   ~AddressRange();  // unmaps
   AddressRange(AddressRange&& other) noexcept;
@@ -74,11 +74,11 @@ class AddressRange {
 
   char* data() const { return reinterpret_cast<char*>(address_); }
 
-  // Maps `block` here, readable and writable by `device`, be it the one that has the memory or one with peer access to
-  // it (else NO_PEER_ACCESS or CUDA_ERROR). Nothing may be mapped. After an error nothing is mapped. The block may be
-  // destroyed before the mapping is.
+  // Maps `block` here, readable and writable by `device`: the GPU of the memory, or one with peer access to it (else
+  // NO_PEER_ACCESS or CUDA_ERROR). No block may be mapped before, and none is after an error. The block may be destroyed
+  // while it is mapped.
   absl::Status Map(const GpuMemoryBlock& block, int device);
-  // All work on these addresses must have ended. Nothing if nothing is mapped.
+  // Ends the mapping, if there is one. All work on these addresses must have ended.
   absl::Status Unmap();
   bool mapped() const { return !mapped_.empty(); }
 

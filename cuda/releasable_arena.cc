@@ -31,7 +31,7 @@ absl::Status ReleasableArena::Restore() {
                              GpuMemoryBlock::Create(options_.device, bytes_, options_.chunk_bytes, options_.what));
   SYNCOPATE_RETURN_IF_ERROR(range_.Map(block, options_.device));
   block_ = std::move(block);
-  // As at first: attention multiplies what lies beyond a sequence's end by zero, which must not be a NaN.
+  // Zeros, as after Create(): attention multiplies numbers beyond a sequence's end by zero, and they must not be NaN.
   return ZeroGpuMemory(options_.device, range_.data(), bytes_);
 }
 

@@ -10,21 +10,22 @@
 
 namespace syncopate::cuda {
 
-// GPU memory at an address that never changes, which can be given back for a time: what holds the address, a CUDA graph
-// for instance, stays valid. Not thread-safe: one owner, who lets no work on it be under way during Release(), and none
-// begin before Restore().
+// GPU memory at an address that never changes; the memory can be given back for a time. Users of the address, such as a
+// CUDA graph, stay valid. Not thread-safe: the one owner must end all work on the memory before Release(), and start none
+// before Restore().
 class ReleasableArena {
  public:
-  // `bytes` of zeros. Blocks until they are there. Errors as GpuMemoryBlock::Create.
+  // Allocates `bytes` of zeros. Blocks until they are written. Errors as GpuMemoryBlock::Create.
   static absl::StatusOr<std::unique_ptr<ReleasableArena>> Create(int64_t bytes, const CudaArena::Options& options);
 
   char* data() const { return range_.data(); }
-  int64_t bytes() const { return bytes_; }                                // as asked for
-  int64_t held_bytes() const { return block_.has_value() ? bytes_ : 0; }  // of them there is memory now
+  int64_t bytes() const { return bytes_; }                                // as requested
+  int64_t held_bytes() const { return block_.has_value() ? bytes_ : 0; }  // 0 while the memory is given back
 
-  // Gives the memory back to the GPU; what it held is lost. Nothing if that was done. INTERNAL reason CUDA_ERROR.
+  // Gives the memory back to the GPU; its contents are lost. Does nothing if it is given back. INTERNAL reason CUDA_ERROR.
   absl::Status Release();
-  // Takes memory again, of zeros, at the same address. Nothing if it is there. Errors as Create(); then there is none.
+  // Allocates memory at the same address again, and sets it to zero; blocks. Does nothing if there is memory. Errors as
+  // Create(); if the memory could not be taken or mapped, there is none.
   absl::Status Restore();
 
  private:
@@ -34,7 +35,7 @@ class ReleasableArena {
   const CudaArena::Options options_;
   const int64_t bytes_;
   AddressRange range_;
-  std::optional<GpuMemoryBlock> block_;  // none: given back
+  std::optional<GpuMemoryBlock> block_;  // nullopt: given back
 };
 
 }  // namespace syncopate::cuda

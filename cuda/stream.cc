@@ -65,13 +65,13 @@ absl::Status Event::Record(cudaStream_t stream) const {
 }
 
 absl::Status Event::Wait(absl::Duration deadline, const std::string& what, absl::Duration eagerly) const {
-  // CUDA's own wait has no deadline, and what is waited for may hang on another process.
+  // Polls, because CUDA's own wait has no deadline, and the work may depend on another process.
   constexpr std::chrono::microseconds kPause{50};
   const absl::Time begun = Clock::Real()->Now();
   while (true) {
     cudaError_t state = cudaEventQuery(event_);
     if (state != cudaErrorNotReady) return CudaStatus(state, what);
-    cudaGetLastError();  // "not ready" is kept as an error too
+    cudaGetLastError();  // clears "not ready", which CUDA keeps as an error
     absl::Duration waited = Clock::Real()->Now() - begun;
     if (waited >= deadline) {
       return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
@@ -132,8 +132,8 @@ constexpr char kPinning[] = "page-locking host memory";
 constexpr int64_t kLargePinned = int64_t{64} << 20;
 constexpr int64_t kPinnedSlice = int64_t{2} << 20;  // a huge page
 
-// Has the kernel make the pages of [data, data + bytes), all zero, on several cores: one alone clears 2 GB a second.
-// A page that it does not make here is made when it is locked.
+// Has the operating system allocate the pages of [data, data + bytes), all zero, on several cores: one core clears only
+// 2 GB a second. A page that is not allocated here is allocated when it is locked.
 void MakePages(char* data, int64_t bytes) {
   const int64_t most = std::min<int64_t>(8, std::max(1u, std::thread::hardware_concurrency()));
   const int64_t share = (bytes / most + kPinnedSlice - 1) / kPinnedSlice * kPinnedSlice;
@@ -159,7 +159,7 @@ absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(int64_t bytes) {
     std::fill_n(buffer.data_, bytes, 0);
     return buffer;
   }
-  // cudaHostAlloc makes, clears and locks small pages on one core: 14.5 GB of weights took it 8 s.
+  // Not cudaHostAlloc, which allocates, clears and locks small pages on one core: 14.5 GB of weights took 8 s.
   if (const int64_t available = ReadHostMemory().available; bytes > available) {
     return absl::ResourceExhaustedError(absl::StrFormat("%s: %d MiB are wanted, and this host has %d MiB available",
                                                         kPinning, bytes >> 20, available >> 20));

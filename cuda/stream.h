@@ -9,15 +9,15 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-// Owners of the runtime's objects. All move-only; destructors never fail. Freeing a buffer waits for the work of its
-// device, as CUDA wants it; nothing else here waits, except where it says so.
+// Owners of the CUDA runtime's objects. All are move-only; destructors never fail. Freeing a buffer blocks until its
+// device has finished all work, as CUDA requires; nothing else here blocks, except where it says so.
 namespace syncopate::cuda {
 
 // A stream of one device that does not synchronise with the legacy default stream.
 class Stream {
  public:
-  // kLow: blocks of kNormal streams' kernels start first. CUDA has nothing below the priority of streams that are made
-  // without one (the default stream, libtorch's), and kLow is that one.
+  // kLow: blocks of kNormal streams' kernels start first. kLow is CUDA's lowest priority, which streams without a priority
+  // (the default stream, libtorch's) have too.
   enum class Priority { kNormal, kLow };
 
   static absl::StatusOr<Stream> Create(int device, Priority priority = Priority::kNormal);
@@ -48,9 +48,9 @@ class Event {
 
   cudaEvent_t get() const { return event_; }
   absl::Status Record(cudaStream_t stream) const;
-  // Blocks until the event has happened, at most for `deadline`: DEADLINE_EXCEEDED reason DEADLINE, `what` in its
-  // message. An event that was never recorded has happened. Asks all the time at first, as most of these waits end
-  // within a millisecond, and every 50 us after `eagerly`.
+  // Blocks until the event has happened, for at most `deadline`: DEADLINE_EXCEEDED reason DEADLINE with `what` in its
+  // message. An event that was never recorded counts as happened. Polls without a pause for `eagerly`, as most of these
+  // waits end within a millisecond, and then every 50 us.
   absl::Status Wait(absl::Duration deadline, const std::string& what,
                     absl::Duration eagerly = absl::Milliseconds(2)) const;
   // Seconds between two events with timing that have both happened.
@@ -61,13 +61,14 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Work that comes on `stream` from now on waits for what is on `earlier` now. Does not block.
+// Work that is queued on `stream` from now on waits for the work that is on `earlier` now. `event` is recorded for it. Does
+// not block.
 absl::Status OrderAfter(cudaStream_t stream, cudaStream_t earlier, const Event& event);
 
-// Small tables on a device (not for weights: see CudaArena), uninitialised.
+// Uninitialised device memory for small tables (not for weights: see CudaArena).
 class DeviceBuffer {
  public:
-  // OUT_OF_GPU_MEMORY with the numbers; `what` names the buffer.
+  // Allocates `bytes`. OUT_OF_GPU_MEMORY with the numbers; `what` names the buffer.
   static absl::StatusOr<DeviceBuffer> Create(int device, int64_t bytes, const std::string& what);
   DeviceBuffer() = default;
   ~DeviceBuffer();
@@ -88,7 +89,7 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
-// Page-locked host memory, which copies to and from devices need to run beside the host; zero at first.
+// Page-locked host memory, which asynchronous copies to and from devices need; initially zero.
 class PinnedBuffer {
  public:
   static absl::StatusOr<PinnedBuffer> Create(int64_t bytes);

@@ -10,13 +10,13 @@
 
 namespace syncopate::model {
 
-// A part of an arena that has memory of its own.
+// A part of an arena that has its own memory.
 struct ArenaPart {
-  ByteRange range;    // of the manifest's arena; no tensor lies across its ends, nor do joint linears
-  at::Tensor memory;  // flat, what lies at range.begin first; several parts may take turns in one
+  ByteRange range;    // bytes of the manifest's arena; no tensor and no joint linears cross its ends
+  at::Tensor memory;  // flat, beginning with the byte at range.begin; several parts may use the same memory in turn
 };
 
-// Views as those of ViewWeights() of one arena, into `parts`, which cover it in order.
+// As ViewWeights() of one arena, but with views into `parts`, which cover the arena in order.
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest,
                                const std::vector<ArenaPart>& parts);
 

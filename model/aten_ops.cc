@@ -9,9 +9,9 @@ namespace {
 at::Tensor Wide(const at::Tensor& x) { return x.to(at::kFloat); }
 
 // Mix64 of each number, in place. ATen has no unsigned 64-bit arithmetic: sums and products of int64 wrap to the same
-// bits, and the arithmetic shift is made a logical one by a mask.
+// bits, and a mask turns the arithmetic shift into a logical one.
 void MixInPlace(at::Tensor& x) {
-  constexpr int64_t kLow31 = 0x7fffffff;  // what is left of 64 bits after a shift by 33
+  constexpr int64_t kLow31 = 0x7fffffff;  // the bits that remain of 64 after a shift by 33
   auto fold = [&x] { x.bitwise_xor_(at::bitwise_right_shift(x, 33).bitwise_and_(kLow31)); };
   fold();
   x.mul_(static_cast<int64_t>(0xff51afd7ed558ccdULL));
@@ -76,8 +76,8 @@ class OpsByAten final : public Ops {
     return {sequences.FromRectangle(y).to(qkv.scalar_type()), {}};
   }
 
-  // With P the probabilities and D = row sums of dy * y: dS = P (dy v^T - D), dq = dS k, dk = dS^T q, dv = P^T dy; the
-  // heads that share one key and value add up there.
+  // With P the probabilities and D = row sums of dy * y: dS = P (dy v^T - D), dq = dS k, dk = dS^T q, dv = P^T dy; dk and
+  // dv are summed over the query heads that share a key and value.
   at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
                             const AttentionShape& shape, const PackedSequences& sequences) const override {
     const Rectangles r = Split(qkv, shape.heads, shape.kv_heads, sequences);
@@ -126,7 +126,7 @@ class OpsByAten final : public Ops {
   void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
     const double scale = factor.item<double>();
     if (!std::isfinite(scale)) return;
-    // In place: the tensors' handles are const, not what they hold.
+    // Updates in place: the tensors' handles are const, their data are not.
     at::Tensor p = tensors.parameters, m = tensors.first_moment, v = tensors.second_moment, g = tensors.gradients;
     if (scale != 1) g.mul_(scale);
     if (update.weight_decay != 0) p.mul_(1.0 - update.learning_rate * update.weight_decay);
@@ -171,7 +171,7 @@ class OpsByAten final : public Ops {
     return at::softmax(scores.masked_fill(hidden, -INFINITY), -1);
   }
 
-  // 1 for the cells that are rows, 0 for padding, whose gradient must not reach anything.
+  // 1 for cells that are rows, 0 for padding, whose gradient must be dropped.
   static at::Tensor InsideMask(const PackedSequences& sequences, const at::Tensor& like) {
     at::Tensor lengths = at::tensor(sequences.lengths(), at::kLong).to(like.device());
     at::Tensor cells = at::arange(sequences.longest(), lengths.options());

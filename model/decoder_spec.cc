@@ -41,7 +41,7 @@ void AddAttention(const ModelConfig& config, LayerSpec* layer) {
                             .takes_adapter = true});
 }
 
-// `name`: "mlp", or that of an expert. An adapter goes to the one feed-forward of a layer, not to experts.
+// `name`: "mlp", or the name of an expert. The feed-forward of a dense layer takes an adapter, experts do not.
 void AddGated(const ModelConfig& config, const std::string& name, int64_t inner, bool takes_adapter, LayerSpec* layer) {
   for (const char* projection : {".gate_proj", ".up_proj"}) {
     layer->modules.push_back({.name = name + projection,
@@ -85,7 +85,7 @@ double InitialStd(const ModuleSpec& module, const ModelConfig& config) {
     case InitialWeights::kLinear:
       break;
   }
-  // One over the root of the inputs keeps the variance of what a linear gives.
+  // 1 / sqrt(inputs) keeps the variance of a linear's output equal to that of its input.
   return 1.0 / std::sqrt(static_cast<double>(module.shape[1]));
 }
 
@@ -103,7 +103,7 @@ Split SplitOf(const ModuleSpec& module, bool of_bias) {
   return Split::kAll;
 }
 
-// Lists the parameters of modules one after the other.
+// Collects the parameters of modules in order.
 class Lister {
  public:
   Lister(const ModelConfig& config, DType dtype) : config_(config), dtype_(dtype) {}
@@ -144,7 +144,7 @@ class Lister {
 
 }  // namespace
 
-// q, k and v, and gate and up, are neighbours, so that each group can be one product.
+// q, k and v are neighbours, and so are gate and up, so that each group can be one product.
 DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
   DecoderSpec spec;
   const std::vector<int64_t> table = {config.vocab_size, config.hidden_size};
@@ -179,7 +179,7 @@ namespace {
 const char* NameOf(AttentionKind kind) { return kind == AttentionKind::kWindow ? "window" : "full"; }
 const char* NameOf(FeedForwardKind kind) { return kind == FeedForwardKind::kRouted ? "routed" : "gated"; }
 
-// A text that tells any two lists of modules apart.
+// Appends a text that is different for any two different lists of modules.
 void Describe(const std::vector<ModuleSpec>& modules, std::string* text) {
   for (const ModuleSpec& module : modules) {
     absl::StrAppend(text, module.name, "|", static_cast<int>(module.role), "|", absl::StrJoin(module.shape, ","), "|",

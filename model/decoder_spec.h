@@ -7,19 +7,19 @@
 #include "base/manifest.h"
 #include "model/model_config.h"
 
-// A decoder as data: which modules it has, in which order, and what each of them is to whoever shards it, sends it, runs it or
-// trains a part of it. The names of parameters come from it, and what TensorSpec says of them.
+// A decoder as data: its modules in order, with what sharding, sending, running and training must know about each. The
+// names of parameters and the fields of TensorSpec are derived from it.
 namespace syncopate::model {
 
-// How the ranks of a replica share out a module.
+// How a module is divided among the ranks of a replica.
 enum class ModuleRole : uint8_t {
-  kReplicated,  // each rank holds all of it
+  kReplicated,  // each rank has the whole module
   kColumn,      // by outputs: rows of the weight and elements of the bias
-  kRow,         // by inputs: columns of the weight; the bias is replicated, as ranks' results are summed
+  kRow,         // by inputs: columns of the weight; the bias is replicated, because ranks' results are summed
   kVocabulary,  // by rows, one for each token
 };
 
-// What a module's weight holds at first.
+// The initial values of a module's weight.
 enum class InitialWeights : uint8_t {
   kLinear,     // normal, of standard deviation 1 / sqrt(inputs)
   kEmbedding,  // normal, of ModelConfig::embedding_init_std
@@ -28,35 +28,35 @@ enum class InitialWeights : uint8_t {
 };
 
 struct ModuleSpec {
-  std::string name = {};  // within its layer, or of all: "self_attn.q_proj", "model.embed_tokens"
+  std::string name = {};  // within its layer, or whole if in no layer: "self_attn.q_proj", "model.embed_tokens"
   ModuleRole role = ModuleRole::kReplicated;
-  std::vector<int64_t> shape = {};  // of the weight: [outputs, inputs], or [elements] of a norm
-  bool bias = false;                // of `outputs` elements, 0 at first
+  std::vector<int64_t> shape = {};  // shape of the weight: [outputs, inputs], or [elements] of a norm
+  bool bias = false;                // has a bias of `outputs` elements, initially 0
   int64_t head =
-      0;  // outputs of kColumn, or inputs of kRow, of an attention head, which stay together; 0: any may part
-  // The module whose one product serves this one and the neighbours that name it, too: "self_attn.qkv_proj"; "" if none.
-  // Of such neighbours all weights come first, then all biases.
+      0;  // outputs (kColumn) or inputs (kRow) of an attention head, which all stay on the same rank; 0: no heads
+  // The name of the product that computes this module and its neighbours with the same `joint`: "self_attn.qkv_proj"; ""
+  // if none. Of such neighbours all weights come first, then all biases.
   std::string joint = {};
   bool takes_adapter = false;
   InitialWeights initial = InitialWeights::kLinear;
 };
 
 enum class AttentionKind : uint8_t {
-  kFull,    // to all tokens before
-  kWindow,  // to LayerSpec::window tokens
+  kFull,    // attends to the token itself and all tokens before
+  kWindow,  // attends to LayerSpec::window tokens
 };
 enum class FeedForwardKind : uint8_t {
   kGated,   // SwiGLU
-  kRouted,  // a router, and experts that are kGated each
+  kRouted,  // a router and experts; each expert is kGated
 };
 
 struct LayerSpec {
   AttentionKind attention = AttentionKind::kFull;
   FeedForwardKind feed_forward = FeedForwardKind::kGated;
-  int64_t window = 0;   // of kWindow: tokens that a token attends to, itself and those before it
-  int64_t experts = 0;  // of kRouted, of which a token goes to experts_per_token
+  int64_t window = 0;   // kWindow: tokens that a token attends to, itself and those before it
+  int64_t experts = 0;  // kRouted: number of experts, of which each token uses experts_per_token
   int64_t experts_per_token = 0;
-  bool weights_sum_to_one = false;  // of those that a token goes to
+  bool weights_sum_to_one = false;  // the weights of a token's experts are scaled to the sum 1
   std::vector<ModuleSpec> modules;  // in the order in which a step uses them
 };
 
@@ -75,17 +75,17 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config);
 // The kinds of attention and of feed-forward that the layers have, sorted: "full", "window"; "gated", "routed".
 std::vector<std::string> LayerKinds(const DecoderSpec& spec);
 bool IsLayerKind(const std::string& kind);
-// Of all layers, modules and their fields, in their order.
+// A digest of all layers, modules and their fields, in order.
 uint64_t SpecDigest(const DecoderSpec& spec);
 
-// One parameter of a decoder: what travels, and what it holds at first.
+// One parameter of a decoder: its TensorSpec and its initial values.
 struct ParameterSpec {
   TensorSpec tensor;
-  double initial_std = 0;  // of normal numbers; 0: zeros; kInitialOnes: ones
+  double initial_std = 0;  // standard deviation of normal numbers; 0: zeros; kInitialOnes: ones
 };
 inline constexpr double kInitialOnes = -1;
 
-// Every parameter, in the order of modules: that of the wire and of memory.
+// Every parameter in the order of modules, which is also the order on the wire and in memory.
 std::vector<ParameterSpec> ParametersOf(const DecoderSpec& spec, const ModelConfig& config, DType dtype);
 
 }  // namespace syncopate::model

@@ -12,9 +12,9 @@
 namespace syncopate::model {
 namespace {
 
-constexpr size_t kAlignment = 64;  // libtorch's own
+constexpr size_t kAlignment = 64;  // the alignment that libtorch uses
 
-// The block's address stands right before the tensor's numbers.
+// The block's address is stored right before the tensor's numbers.
 void*& BlockOf(void* numbers) { return static_cast<void**>(numbers)[-1]; }
 
 void FreeTensor(void* numbers) {
@@ -34,7 +34,7 @@ class PlainBlockAllocator final : public c10::Allocator {
   static void* Allocate(size_t bytes) {
     void* const block = bytes > SIZE_MAX - kAlignment ? nullptr : std::malloc(bytes + kAlignment);
     TORCH_CHECK(block != nullptr, "no memory for a tensor of ", bytes, " bytes");
-    // A block begins at a multiple of 16: there is room for its address before the next multiple of 64.
+    // A block begins at a multiple of 16, so its address fits before the next multiple of 64.
     void* const numbers =
         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + kAlignment) & ~uintptr_t{kAlignment - 1});
     BlockOf(numbers) = block;
@@ -59,7 +59,7 @@ Hardware ProbeHardware() {
 MemoryUse ReadMemoryUse(const std::string& device) {
   if (!IsCuda(device)) {
     const struct mallinfo2 heap = mallinfo2();
-    // Large blocks are mapped one by one, beside the arenas.
+    // Large blocks are mapped separately, outside the arenas.
     return {static_cast<int64_t>(heap.uordblks + heap.hblkhd), static_cast<int64_t>(heap.arena + heap.hblkhd), 0};
   }
   const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(at::Device(device).index());

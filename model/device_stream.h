@@ -7,9 +7,9 @@
 
 namespace syncopate::model {
 
-// Gives the thread that makes it a stream of its own on a GPU, on which all of its tensor work runs until the object
-// ends; on the CPU it does nothing. Work that others have queued on the device before is done when it begins. Must end
-// on the thread that made it. May throw c10::Error.
+// Gives the calling thread its own stream on a GPU, on which all of its tensor work runs while this object lives; does
+// nothing on the CPU. The constructor blocks until all earlier work of the device is done. Destroy the object on the thread
+// that made it. May throw c10::Error.
 class DeviceStream {
  public:
   explicit DeviceStream(at::Device device) {

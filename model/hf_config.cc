@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr JsonLimits kLimits = {.max_bytes = 4 << 20, .max_depth = 32};  // label maps of some models are long
 constexpr double kDefaultTheta = 10000.0;
-// What transformers assumes where a key is absent: the published files leave keys out that have its defaults.
+// Defaults of transformers for absent keys: published files leave out keys that have these values.
 constexpr int64_t kDefaultWindow = 4096;
 constexpr int64_t kDefaultWindowLayers = 28;
 constexpr int64_t kDefaultExperts = 128;
@@ -43,7 +43,7 @@ constexpr FamilyName kFamilies[] = {{"LlamaForCausalLM", "llama", Family::kLlama
                                     {"Qwen3MoeForCausalLM", "qwen3_moe", Family::kQwen3Moe},
                                     {"MistralForCausalLM", "mistral", Family::kMistral}};
 
-// One object of the file, with a path for messages. A key that is null counts as absent, as in transformers.
+// One object of the file, with a path for messages. A key with the value null counts as absent, as in transformers.
 class Section {
  public:
   Section(const Json& json, std::string source, std::string path = "")
@@ -106,7 +106,7 @@ class Section {
     return Section(at(key), source_, absl::StrCat(path_, key, "."));
   }
 
-  // The value as a message shows it.
+  // The value as text for messages.
   std::string Shown(const std::string& key) const {
     constexpr size_t kShown = 64;
     std::string text = at(key).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
@@ -125,7 +125,7 @@ std::string KnownArchitectures() {
   return absl::StrCat("; what can be read is ", absl::StrJoin(names, ", "));
 }
 
-// By architectures[0], else by model_type; both must agree.
+// The family, by architectures[0], else by model_type; both must agree.
 absl::StatusOr<Family> ReadFamily(const Section& file) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string type, file.TextOr("model_type", ""));
   std::string architecture;
@@ -149,7 +149,7 @@ absl::StatusOr<Family> ReadFamily(const Section& file) {
   return file.NotBuilt(key, absl::StrCat("is ", file.Shown(key), KnownArchitectures()));
 }
 
-// What changes the computation and is not built must not be passed over.
+// Refuses settings that change the computation and are not supported.
 absl::Status RefuseWhatIsNotBuilt(const Section& file) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string activation, file.TextOr("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") {
@@ -171,7 +171,7 @@ absl::Status RefusePartialRotation(const Section& section) {
 
 absl::Status ReadYarn(const Section& rope, double context, RopeScaling* scaling) {
   scaling->type = RopeScaling::Type::kYarn;
-  // Where it is not given, it follows from the two contexts.
+  // A factor that is not given follows from the two contexts.
   if (!rope.Has("factor")) scaling->factor = context / scaling->original_context;
   SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_fast, rope.PositiveOr("beta_fast", scaling->beta_fast));
   SYNCOPATE_ASSIGN_OR_RETURN(scaling->beta_slow, rope.PositiveOr("beta_slow", scaling->beta_slow));
@@ -195,7 +195,7 @@ absl::Status ReadLlama3(const Section& rope, RopeScaling* scaling) {
                                                    rope.Shown("low_freq_factor")));
 }
 
-// rope_scaling before transformers 5 (with `type`, later `rope_type`), rope_parameters since.
+// Reads rope_scaling (before transformers 5, with `type`, later `rope_type`) or rope_parameters (since then).
 absl::Status ReadScaling(const Section& file, const Section& rope, HfModel* model) {
   const std::string key = rope.Has("rope_type") ? "rope_type" : "type";
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string type, rope.TextOr(key, "default"));
@@ -205,7 +205,7 @@ absl::Status ReadScaling(const Section& file, const Section& rope, HfModel* mode
     return rope.NotBuilt(key, absl::StrCat("is ", rope.Shown(key), "; default, linear, llama3 and yarn are built"));
   }
   const double context = static_cast<double>(model->config.max_position_embeddings);
-  // The key may stand beside the object, too, and counts for more there.
+  // The key may be outside the rope object too, and takes precedence there.
   const Section& original = file.Has("original_max_position_embeddings") ? file : rope;
   SYNCOPATE_ASSIGN_OR_RETURN(scaling.original_context,
                              original.PositiveOr("original_max_position_embeddings", context));
@@ -222,7 +222,7 @@ absl::Status ReadScaling(const Section& file, const Section& rope, HfModel* mode
 absl::Status ReadRope(const Section& file, HfModel* model) {
   SYNCOPATE_RETURN_IF_ERROR(RefusePartialRotation(file));
   SYNCOPATE_ASSIGN_OR_RETURN(double theta, file.PositiveOr("rope_theta", kDefaultTheta));
-  // An empty object is none; where both are, transformers takes rope_scaling.
+  // An empty object counts as absent; if both are present, transformers uses rope_scaling.
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!file.Has(key)) continue;
     SYNCOPATE_ASSIGN_OR_RETURN(const Section rope, file.Below(key));
@@ -245,7 +245,7 @@ absl::Status ReadShape(const Section& file, ModelConfig* config) {
   SYNCOPATE_ASSIGN_OR_RETURN(config->num_attention_heads, file.Count("num_attention_heads"));
   SYNCOPATE_ASSIGN_OR_RETURN(config->num_key_value_heads,
                              file.CountOr("num_key_value_heads", config->num_attention_heads));
-  // Older files have no head_dim: it is the share of a head then.
+  // Older files have no head_dim: it is then hidden_size / num_attention_heads.
   const int64_t share = config->hidden_size / config->num_attention_heads;
   if (!file.Has("head_dim") && share * config->num_attention_heads != config->hidden_size) {
     return file.Bad("head_dim", absl::StrCat("is missing, and hidden_size ", config->hidden_size,
@@ -260,7 +260,7 @@ absl::Status ReadShape(const Section& file, ModelConfig* config) {
 
 absl::Status ReadBiases(const Section& file, Family family, ModelConfig* config) {
   config->qk_norm = family == Family::kQwen3 || family == Family::kQwen3Moe;
-  config->qkv_bias = family == Family::kQwen2;  // no key says so
+  config->qkv_bias = family == Family::kQwen2;  // implied by the family: there is no key for it
   if (family == Family::kLlama || config->qk_norm) {
     SYNCOPATE_ASSIGN_OR_RETURN(config->qkv_bias, file.BoolOr("attention_bias", false));
     config->output_bias = config->qkv_bias;
@@ -273,14 +273,14 @@ absl::Status ReadBiases(const Section& file, Family family, ModelConfig* config)
 
 // The layers that `mlp_only_layers` names have one feed-forward; of the others each decoder_sparse_step-th is routed.
 absl::Status ReadExperts(const Section& file, ModelConfig* config) {
-  // What other families have beside routed experts changes the computation.
+  // Shared experts, which other families have, would change the computation.
   for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts"}) {
     if (file.Has(key) && file.at(key) != 0) {
       return file.NotBuilt(key,
                            absl::StrCat("is ", file.Shown(key), "; experts that every token passes are not built"));
     }
   }
-  // As a newer file may call it.
+  // Newer files may call the key num_local_experts.
   const char* const key =
       file.Has("num_experts") || !file.Has("num_local_experts") ? "num_experts" : "num_local_experts";
   SYNCOPATE_ASSIGN_OR_RETURN(config->num_experts, file.CountOr(key, kDefaultExperts));
@@ -307,7 +307,7 @@ absl::Status ReadExperts(const Section& file, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// Which layers `layer_types` calls sliding; absent if the key is.
+// For each layer, whether `layer_types` calls it sliding; nullopt if the key is absent.
 absl::StatusOr<std::optional<std::vector<bool>>> ReadSlidingLayers(const Section& file, int64_t layers) {
   if (!file.Has("layer_types")) return std::optional<std::vector<bool>>();
   const Json& types = file.at("layer_types");
@@ -324,8 +324,9 @@ absl::StatusOr<std::optional<std::vector<bool>>> ReadSlidingLayers(const Section
   return std::optional<std::vector<bool>>(std::move(slides));
 }
 
-// Mistral slides in all layers unless the key is null; Qwen if it is told to, in the layers that are named, or else from layer
-// max_window_layers on. The defaults of keys that are absent are those of transformers. Empty: no layer has a window.
+// The window of each layer; empty if no layer has a window. Mistral has windows in all layers unless the key is null. Qwen
+// has windows if a key says so, in the layers of `layer_types`, or else from layer max_window_layers on. Absent keys have
+// the defaults of transformers.
 absl::StatusOr<std::vector<int64_t>> ReadWindows(const Section& file, Family family, int64_t layers) {
   std::vector<int64_t> windows;
   if (family == Family::kLlama) return windows;
@@ -353,13 +354,13 @@ absl::StatusOr<std::vector<int64_t>> ReadWindows(const Section& file, Family fam
   return windows;
 }
 
-// Ends that the model cannot draw would never come.
+// The end-of-sequence ids; ids outside the vocabulary are refused, because the model could never draw them.
 absl::StatusOr<std::vector<int32_t>> ReadEos(const Section& file, int64_t vocab_size) {
   std::vector<int32_t> ids;
   if (!file.Has("eos_token_id")) return ids;
   const Json& value = file.at("eos_token_id");
   for (const Json& id : value.is_array() ? value : Json::array({value})) {
-    // Some files say -1 for "none".
+    // Some files use -1 for "none".
     if (id.is_number_integer() && id.get<int64_t>() < 0) continue;
     if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()}) {
       return file.Bad("eos_token_id", absl::StrCat("is ", file.Shown("eos_token_id"), "; token ids are whole numbers"));
@@ -392,7 +393,7 @@ absl::StatusOr<ModelConfig> HfModel::WithContext(int64_t context) const {
   }
   ModelConfig limited = config;
   limited.max_position_embeddings = context;
-  // Within the window, sliding attention is full attention, which every device computes.
+  // If the window covers the context, sliding attention equals full attention, which every device supports.
   for (int64_t& window : limited.layer_windows) window = window >= context ? 0 : window;
   if (!limited.has_windows()) limited.layer_windows.clear();
   return limited;
@@ -432,7 +433,7 @@ absl::StatusOr<HfModel> ReadHfConfig(const std::string& folder) {
   SYNCOPATE_RETURN_IF_ERROR(generation_text.status());
   SYNCOPATE_ASSIGN_OR_RETURN(const Json json, ParseFile(*generation_text, generation));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadEos(Section(json, generation), model.config.vocab_size));
-  // generation_config.json knows more ends than config.json: chat models end their turns with another token.
+  // generation_config.json lists more end tokens than config.json: chat models end their turns with another token.
   if (!ids.empty()) model.eos_token_ids = std::move(ids);
   return model;
 }

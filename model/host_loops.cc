@@ -1,20 +1,20 @@
-// HostRows as loops that a compiler turns into vectors. This file is compiled once for each kind of processor, with
-// flags of its own (CMakeLists.txt), which also say which of the functions of host_rows.h it defines:
-// SYNCOPATE_HOST_ROWS. So it includes nothing with inline functions: the linker would keep one of them for the whole
-// program, perhaps with instructions that the processor lacks.
+// HostRows as loops that a compiler vectorises. This file is compiled once for each kind of processor, with its own flags
+// (CMakeLists.txt). SYNCOPATE_HOST_ROWS names the function of host_rows.h that it defines. So it must not include headers
+// with inline functions: the linker would keep one copy for the whole program, perhaps with instructions that the processor
+// lacks.
 #include "model/host_rows.h"
 
 namespace syncopate::model {
 namespace {
 
-// Partial sums, in a fixed order.
+// Number of partial sums, which are added in a fixed order.
 constexpr int64_t kLanes = 16;
 
-// e^x as 2^k e^r with |r| <= log(2) / 2 and a polynomial for e^r (that of Cephes' expf), within 2 units of the last place;
-// at least e^-87 and at most e^88. libm's would not become vectors.
+// e^x as 2^k e^r with |r| <= log(2) / 2 and the polynomial of Cephes' expf for e^r, within 2 units of the last place;
+// bounded to [e^-87, e^88]. libm's function would not be vectorised.
 inline float Exp(float x) {
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds a number to an integer
   const float above = x < -87.0f ? -87.0f : x;
   const float bounded = above > 88.0f ? 88.0f : above;
   const float shifted = bounded * kLog2E + kShift;
@@ -33,8 +33,8 @@ inline float Exp(float x) {
 
 inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// Sixteen sums side by side are what a compiler can make vectors of: a single sum has an order that it must keep. As a
-// tree, so that the result is the same however wide the processor's vectors are.
+// Adds sixteen partial sums, which a compiler can vectorise: it must keep the order of a single sum. The sum is a tree, so
+// that the result does not depend on the width of the processor's vectors.
 inline float AddLanes(float* lanes) {
   for (int64_t i = 0; i < 8; ++i) lanes[i] += lanes[i + 8];
   for (int64_t i = 0; i < 4; ++i) lanes[i] += lanes[i + 4];
@@ -51,7 +51,7 @@ inline float Dot(const float* a, const float* b, int64_t n) {
   return AddLanes(lanes);
 }
 
-// Of a * b * c.
+// The sum of a * b * c.
 inline float Dot(const float* a, const float* b, const float* c, int64_t n) {
   float lanes[kLanes] = {};
   int64_t i = 0;
@@ -193,7 +193,7 @@ class Loops final : public HostRows {
   }
 
   // With P the probabilities and D = dy * y summed over a head: dS = P (dy v^T - D) scale, dq = dS k, dk = dS^T q,
-  // dv = P^T dy; the heads that share a key and a value add up there.
+  // dv = P^T dy; dk and dv are summed over the query heads that share a key and a value.
   void AttendBackward(const HostSequence& sequence, const float* dy, const float* qkv, const float* y,
                       const float* log_sum_exp, float* dqkv, float* scratch) const override {
     const int64_t dim = sequence.head_dim, stride = sequence.row_size(), group = sequence.heads / sequence.kv_heads;
@@ -210,7 +210,7 @@ class Loops final : public HostRows {
         const float shift = log_sum_exp[row * sequence.heads + head];
         const int64_t first = sequence.FirstSeen(row);
         for (int64_t t = first; t <= row; ++t) {
-          // With the forward pass's log sum exp the probabilities come back without a second sum.
+          // The forward pass's log sum exp gives the probabilities without a second sum.
           probabilities[t] = scale * Dot(query, qkv + t * stride + key_at, dim) - shift;
           gradients[t] = Dot(dout, qkv + t * stride + value_at, dim);
         }
@@ -265,7 +265,7 @@ class Loops final : public HostRows {
       // and entropy = log(sum e) - sum((z - largest) e) / sum e.
       double total = 0, weighted = 0;
       for (int64_t begin = 0; begin < vocabulary; begin += kLanes) {
-        // Sixteen at a time in float32, and those sums in double: a vocabulary of 150,000 would lose digits in float32.
+        // Sums sixteen numbers in float32, and these sums in double: float32 would lose digits over a vocabulary of 150,000.
         const int64_t count = vocabulary - begin < kLanes ? vocabulary - begin : kLanes;
         float masses[kLanes], products[kLanes], few = 0, few_weighted = 0;
         for (int64_t i = 0; i < count; ++i) {

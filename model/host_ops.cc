@@ -10,9 +10,9 @@
 namespace syncopate::model {
 namespace {
 
-// Longer sequences attend by products of the BLAS, whose rate makes up for what lies around them.
+// Longer sequences use products of the BLAS for attention: they are faster there in spite of the copies around them.
 constexpr int64_t kLongestByLoops = 512;
-// Of a row operation that several threads share.
+// Least numbers per thread, for a row operation on several threads.
 constexpr int64_t kNumbersAThread = 1 << 15;
 
 bool AreHostRows(std::initializer_list<at::Tensor> tensors) {
@@ -31,7 +31,7 @@ T* At(T* data, int64_t offset) {
   return data != nullptr ? data + offset : nullptr;
 }
 
-// Loops look nothing up by themselves: as ATen's operators would, this throws.
+// The loops check no index; this throws for a bad one, as ATen's operators would.
 void CheckIndices(const char* what, const at::Tensor& indices, int64_t size) {
   TORCH_CHECK_INDEX(indices.is_contiguous() && indices.scalar_type() == at::kLong, what, " are not dense int64");
   const int64_t* const values = indices.const_data_ptr<int64_t>();
@@ -52,7 +52,7 @@ HostSequence ShapeOf(const at::Tensor& qkv, const Ops::AttentionShape& shape) {
           .window = shape.window};
 }
 
-// body(first row, sequence) of each sequence, and scratch of twice the longest.
+// Calls body(first row, sequence, scratch) for each sequence; scratch has twice as many numbers as the longest has rows.
 template <typename Body>
 void ForSequences(const PackedSequences& sequences, HostSequence shape, const Body& body) {
   std::vector<int64_t> starts = {0};
@@ -69,7 +69,7 @@ void ForSequences(const PackedSequences& sequences, HostSequence shape, const Bo
   });
 }
 
-// float32 on the CPU; everything else goes to AtenOps(), and so do plain products.
+// Ops for float32 on the CPU; everything else goes to AtenOps(), and so do plain products.
 class OpsOnHost final : public Ops {
  public:
   explicit OpsOnHost(const HostRows& rows) : rows_(rows) {}
@@ -94,8 +94,8 @@ class OpsOnHost final : public Ops {
       return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
     }
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
-    // A weight's gradient is a sum over all rows, so this one is not shared among threads; in double, as thousands of
-    // rows are added.
+    // Runs on one thread, because a weight's gradient is a sum over all rows. It is a sum in double, because it has
+    // thousands of terms.
     std::vector<double> sums(static_cast<size_t>(sum.size(1)));
     rows_.NormBackward(In(dy), In(sum), In(rstd), In(weight), In(passed), sum.size(0), sum.size(1), Out(result.dsum),
                        sums.data(), Out(result.y));
@@ -153,7 +153,7 @@ class OpsOnHost final : public Ops {
 
   at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
                             const AttentionShape& shape, const PackedSequences& sequences) const override {
-    // Who made the forward pass must make this one: its statistics tell.
+    // The backward pass must use the implementation of the forward pass: AtenOps() leaves no statistics.
     if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, shape, sequences);
     const at::Tensor dense = dy.contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
@@ -188,7 +188,7 @@ class OpsOnHost final : public Ops {
     const int64_t vocabulary = logits.size(1);
     CheckIndices("targets", targets, vocabulary);
     ForRows(logits.size(0), vocabulary, [&](int64_t begin, int64_t end) {
-      // In the memory of the logits, which are the largest tensor and not needed again.
+      // Writes to the memory of the logits, which are the largest tensor and not needed again.
       rows_.HeadBackward(Out(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
                          In(rows.entropy) + begin, In(rows.log_sum_exp) + begin, In(dlogprob) + begin,
                          At(In(dentropy), begin), static_cast<float>(temperature), end - begin, vocabulary);

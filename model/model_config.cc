@@ -19,7 +19,7 @@ absl::Status BadModel(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL", message);
 }
 
-// No number that can be: above it, the words of a config.json describe an attack, not a model.
+// Upper bounds of plausible sizes: a config.json with larger numbers is an attack, not a model.
 constexpr int64_t kMaxExtent = 1 << 24;
 constexpr int64_t kMaxLayers = 1 << 16;
 constexpr int64_t kMaxExperts = 1 << 12;
@@ -134,8 +134,8 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype, in
 
 namespace {
 
-// Each number depends on its place alone, so a large tensor is made by all cores: half a billion of them take one a
-// minute.
+// Runs `fill` for parts of [0, count) on all cores: one core takes a minute for half a billion numbers. Each number depends
+// only on its index.
 void ForRanges(int64_t count, const std::function<void(int64_t begin, int64_t end)>& fill) {
   constexpr int64_t kWorthAThread = 1 << 20;
   const int64_t parts =
@@ -149,7 +149,7 @@ void ForRanges(int64_t count, const std::function<void(int64_t begin, int64_t en
 }
 
 void FillElements(double initial_std, uint64_t seed, size_t tensor, int64_t first, int64_t count, float* values) {
-  // A number depends on seed, tensor and place alone: ranks make only their shards and have the same model.
+  // A number depends only on seed, tensor and index: ranks make only their shards and have the same model.
   const uint64_t key = HashCombine(seed, tensor);
   ForRanges(count, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<TensorToWrite>> Arrange(const std::vector<TensorToWri
   return arranged;
 }
 
-// Hands on pieces of one float32 tensor in the dtype of the file, if all of them are finite in it.
+// Passes pieces of one float32 tensor on in the dtype of the file; an error if a number is not finite in it.
 class PieceWriter {
  public:
   PieceWriter(std::string tensor, DType dtype, const ByteSink& sink)
@@ -78,7 +78,7 @@ class PieceWriter {
       rounded_[i] = RoundToBFloat16(value);
     }
     const absl::string_view bytes(reinterpret_cast<const char*>(rounded_.data()), 2 * rounded_.size());
-    // Rounding may have made an infinity of a very large number.
+    // Rounding may have turned a very large number into an infinity.
     SYNCOPATE_RETURN_IF_ERROR(
         Check(FindNonFinite(bytes.data(), static_cast<int64_t>(rounded_.size()), kBFloat16Exponent), " in bfloat16"));
     return sink_(bytes);
@@ -114,14 +114,14 @@ int64_t BytesInFile(const TensorToWrite& tensor, DType dtype) {
   return TensorSpec{tensor.name, dtype, tensor.shape}.NumElements() * DTypeBytes(dtype);
 }
 
-// Tensors in order, as many to a file as fit.
+// Divides the tensors in order into files, as many in each as fit.
 std::vector<std::vector<TensorToWrite>> CutIntoShards(const std::vector<TensorToWrite>& tensors,
                                                       const ExportOptions& options) {
   std::vector<std::vector<TensorToWrite>> shards;
   int64_t room = -1;
   for (const TensorToWrite& tensor : tensors) {
     const int64_t bytes = BytesInFile(tensor, options.dtype);
-    // A tensor is never cut, so one that is larger than a file may be has a file of its own.
+    // A tensor is never cut: one that is larger than the limit gets its own file.
     if (shards.empty() || bytes > room) {
       shards.emplace_back();
       room = options.max_shard_bytes;
@@ -166,8 +166,8 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   return written;
 }
 
-// A config.json says in which dtype its weights are: that of the model that the run began with need not be that of the
-// files. As the key that is there; transformers reads both.
+// Sets the dtype in config.json to that of the files, which may differ from the dtype of the model that the run began with.
+// Uses the key that is there, as transformers reads both.
 absl::Status WriteDType(const std::string& folder, DType dtype) {
   const std::string path = JoinPath(folder, kHfConfigFile);
   constexpr JsonLimits kLimits = {.max_bytes = 8 << 20, .max_depth = 64};
@@ -192,8 +192,8 @@ absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tens
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
-  // Other programs look for model folders: this one appears under its name by a rename, when all of it is on disk. A
-  // former attempt's rest goes.
+  // Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
+  // earlier attempt is removed.
   const std::string partial = absl::StrCat(to, ".partial");
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
@@ -205,7 +205,7 @@ absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tens
   if (status.ok()) status = files->Rename(partial, to);
   if (status.ok()) status = files->SyncDir(ParentPath(to));
   if (status.ok()) return written;
-  (void)files->RemoveTree(partial);  // what went wrong first is what is said
+  (void)files->RemoveTree(partial);  // the first error is the one that is returned
   return status;
 }
 

@@ -19,9 +19,9 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = 256 << 20;
 constexpr size_t kPieceBytes = 64 << 10;
-constexpr size_t kLengthBytes = 8;  // of a header's length, before it
+constexpr size_t kLengthBytes = 8;  // bytes of the header's length, which is before the header
 
-// Without its header a file is told by its pieces alone: its opener says what is wrong with it.
+// Bytes of the length and the header. A damaged length gives no error here: opening the file reports it.
 size_t HeaderBytes(absl::string_view bytes) {
   uint64_t length = 0;
   if (bytes.size() < kLengthBytes) return bytes.size();

@@ -16,15 +16,15 @@ namespace {
 
 constexpr int64_t kMaxDescriptionBytes = 256 << 20;  // of one file; a tokenizer.json of a large vocabulary has 20 MB
 
-// What transformers writes beside the weights.
+// The files that transformers writes next to the weights.
 constexpr const char* kDescription[] = {kHfConfigFile,           kGenerationConfigFile, "tokenizer.json",
                                         "tokenizer_config.json", "tokenizer.model",     "special_tokens_map.json",
                                         "added_tokens.json",     "vocab.json",          "merges.txt",
                                         "chat_template.json",    "chat_template.jinja"};
 
-// Beside the adapters that peft saves.
+// A file of a directory of adapters that PEFT saves.
 constexpr char kAdapterFile[] = "adapter_config.json";
-// In a checkpoint of a run.
+// A file of a run's checkpoint.
 constexpr char kCheckpointFile[] = "manifest.json";
 
 // The model that adapters were made for, if their file says so.
@@ -38,7 +38,7 @@ std::string BaseOfAdapter(const std::string& path) {
   return base.is_string() ? absl::StrCat(" of ", base.get<std::string>()) : "";
 }
 
-// "Qwen/Qwen3-0.6B" rather than a path.
+// Whether `folder` looks like "Qwen/Qwen3-0.6B" and not like a path.
 bool LooksLikeAHubName(const std::string& folder) {
   return std::count(folder.begin(), folder.end(), '/') == 1 && folder.front() != '/' && folder.front() != '.' &&
          folder.back() != '/';

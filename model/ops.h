@@ -11,7 +11,7 @@
 
 namespace syncopate::model {
 
-// What a decoder computes beside its plain matrix products, each with its backward half, and the update of its weights,
+// The operations of a decoder other than plain matrix products, each with its backward pass, and the update of its weights,
 // as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary.
 // Activations have the dtype of the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and
 // gradients of weights are float32. Stateless, thread-safe; work is queued on the current stream of the tensors'
@@ -31,17 +31,17 @@ class Ops {
                          double eps) const = 0;
   struct NormGradient {
     at::Tensor dsum;  // [R, D] gradient of sum: through the norm, plus `passed`
-    at::Tensor y;     // [R, D] again, bit for bit, for the weight gradient of the product that it went into
+    at::Tensor y;     // [R, D] bit-identical to the forward's y, for the weight gradient of the product that used it
   };
-  // dy [R, D]; sum, rstd, weight as above; `passed`: gradient that reaches sum by other ways, or undefined. Adds to
-  // dweight [D] float32. y is undefined if it is not `wanted`.
+  // dy [R, D]; sum, rstd, weight as above; `passed`: gradient that reaches `sum` on another path, or undefined. Adds to
+  // dweight [D] float32. `wanted`: compute y; else it is undefined.
   virtual NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
                                        const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
                                        bool wanted) const = 0;
 
   // Rotary embedding (arXiv 2104.09864) in the halves convention, in place on the first `heads` heads of each row of x
-  // [R, at least heads * d]. cos, sin [positions, d / 2] float32; positions [R] int64. `inverse` turns back, which is
-  // the backward half.
+  // [R, at least heads * d]. cos, sin [positions, d / 2] float32; positions [R] int64. `inverse` rotates back, which is
+  // the backward pass.
   virtual void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
                       const at::Tensor& positions, bool inverse) const = 0;
 
@@ -49,30 +49,29 @@ class Ops {
   virtual at::Tensor SwiGlu(const at::Tensor& gate_up) const = 0;
   struct SwiGluGradient {
     at::Tensor dgate_up;  // [R, 2 F]
-    at::Tensor y;         // [R, F] again, for the weight gradient of the next product
+    at::Tensor y;         // [R, F] the forward's y, for the weight gradient of the next product
   };
-  // dy [R, F]. y is undefined if it is not `wanted`.
+  // dy [R, F]. `wanted`: compute y; else it is undefined.
   virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const = 0;
 
   // Causal attention inside each sequence; scores are scaled by 1 / sqrt(d).
   struct AttentionShape {
     int64_t heads = 0;
     int64_t kv_heads = 0;
-    int64_t window = 0;  // rows that a row sees, itself and those before it; 0: all of them
+    int64_t window = 0;  // rows that a row attends to, itself and those before it; 0: itself and all before it
   };
   struct Attended {
     at::Tensor y;                   // [T, H * d]
-    std::vector<at::Tensor> stats;  // what backward needs besides
+    std::vector<at::Tensor> stats;  // other tensors that the backward pass needs
   };
   // qkv [T, (H + 2 K) * d], rotated.
   virtual Attended Attend(const at::Tensor& qkv, const AttentionShape& shape,
                           const PackedSequences& sequences) const = 0;
-  // -> gradient of qkv, same shape.
+  // Returns the gradient of qkv, which has its shape.
   virtual at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
                                     const AttentionShape& shape, const PackedSequences& sequences) const = 0;
 
-  // Of each row of logits [R, V], which may be further apart than V, all at `temperature` (z = logits / temperature):
-  // float32.
+  // float32 results for each row of logits [R, V], where z = logits / temperature. Rows may be further apart than V.
   struct HeadRows {
     at::Tensor logprob;      // [R] log softmax(z)[target]
     at::Tensor entropy;      // [R] nats
@@ -80,9 +79,9 @@ class Ops {
   };
   // targets [R] int64.
   virtual HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const = 0;
-  // The loss's gradient of the logits, in dtype `to`, from those of logprob and entropy ([R] float32 each; dentropy may
-  // be undefined: the loss has no entropy term), its rows as far apart as those of logits. Overwrites logits if they
-  // have that dtype.
+  // The loss's gradient with respect to the logits, in dtype `to`, from those with respect to logprob and entropy ([R]
+  // float32 each; dentropy may be undefined if the loss has no entropy term). Its rows are as far apart as those of logits.
+  // Overwrites logits if they have that dtype.
   virtual at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
                                   const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
                                   at::ScalarType to) const = 0;
@@ -108,30 +107,30 @@ class Ops {
   struct AdamWTensors {
     at::Tensor parameters, first_moment, second_moment, gradients, copy;
   };
-  // `factor` [] float32, on the device: what gradients are multiplied by. If it is not finite, nothing changes.
+  // `factor` [] float32, on the device, multiplies the gradients. If it is not finite, nothing changes.
   virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
 
   // Neighbouring words of 8 bytes that belong to one digest (base/digest.h).
   struct DigestRun {
-    int64_t begin = 0;  // in `words`
+    int64_t begin = 0;  // index of the first word in `words`
     int64_t count = 0;
-    int64_t position = 0;  // of the first one in what is digested, from 0
-    int64_t sum = 0;       // which of `sums` the run belongs to
+    int64_t position = 0;  // index of the first word in the digested bytes, from 0
+    int64_t sum = 0;       // index in `sums`
   };
-  // words [W] int64; sums [S] int64: to its sum each run adds Mix64(word + (position + 1) * kDigestStride) of all its words,
+  // words [W] int64; sums [S] int64: each run adds Mix64(word + (position + 1) * kDigestStride) of all its words to its sum,
   // modulo 2^64.
   virtual void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
                              const at::Tensor& sums) const = 0;
 };
 
-// By ATen operators, on any device that it knows: the reference.
+// The reference implementation, by ATen operators, on any device that ATen supports.
 const Ops& AtenOps();
-// For float32 on the CPU, by loops over rows (host_rows.h); what else it is asked for it leaves to AtenOps().
+// The implementation for float32 on the CPU, by loops over rows (host_rows.h); it forwards all other calls to AtenOps().
 const Ops& HostOps();
-std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // which outlive it
+std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // `rows` must outlive it
 
-// The fastest there is for `device` among what this binary links: on a GPU the kernels of model/cuda/, which a build
-// without CUDA does not have; else HostOps().
+// The fastest implementation for `device` that this binary links: on a GPU the kernels of model/cuda/, which a build without
+// CUDA does not have; else HostOps().
 const Ops& OpsFor(at::Device device);
 
 }  // namespace syncopate::model

@@ -9,7 +9,7 @@
 namespace syncopate::model {
 namespace {
 
-// What tells the families apart beside the numbers.
+// The family, which decides everything except the numbers.
 enum class Kind { kLlama3, kQwen2, kQwen3, kMistral, kOwn };
 
 struct Preset {

@@ -9,9 +9,9 @@ namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// Llama 3.1: long waves are stretched, short ones stay, and those between go over smoothly.
+// Llama 3.1: long waves are stretched, short waves are kept, and waves between are interpolated smoothly.
 double Llama3(const RopeScaling& scaling, double frequency) {
-  const double turns = scaling.original_context * frequency / kTurn;  // within the original context
+  const double turns = scaling.original_context * frequency / kTurn;  // turns within the original context
   if (turns < scaling.low_freq_factor) return frequency / scaling.factor;
   if (turns > scaling.high_freq_factor) return frequency;
   const double smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
@@ -38,7 +38,7 @@ void Yarn(const RopeScaling& scaling, double theta, absl::Span<float> frequencie
   }
   low = std::max(low, 0.0);
   high = std::min(high, dimensions - 1);
-  if (low == high) high += 0.001;  // as everybody does: a step instead of a division by zero
+  if (low == high) high += 0.001;  // as transformers does: a step instead of a division by zero
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     frequencies[i] = static_cast<float>(frequencies[i] * (stretched / scaling.factor + (1 - stretched)));

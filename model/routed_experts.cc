@@ -7,7 +7,7 @@ Routing Route(const at::Tensor& x, const at::Tensor& router, int64_t experts_per
   routing.probabilities = at::softmax(at::linear(x.to(at::kFloat), router.to(at::kFloat)), -1);
   std::tie(routing.weights, routing.experts) = at::topk(routing.probabilities, experts_per_token);
   if (weights_sum_to_one) routing.weights = routing.weights / routing.weights.sum(-1, /*keepdim=*/true);
-  // Stable: the visits of an expert stay in the order of rows.
+  // The sort is stable, so the visits of an expert stay in the order of rows.
   routing.places = at::argsort(routing.experts.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
   routing.rows = routing.places.div(experts_per_token, "floor");
   const at::Tensor counts = at::bincount(routing.experts.flatten(), {}, router.size(0)).cpu();

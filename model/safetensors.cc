@@ -13,8 +13,8 @@
 #include "base/strict_json.h"
 
 // A file: 8 bytes, the length of the header; the header, a JSON object of name -> {dtype, shape, data_offsets} and
-// __metadata__, padded with blanks; the data, without holes. Files come from strangers, so every number is checked
-// before it is used, and nothing is allocated by what one says.
+// __metadata__, padded with blanks; the data, without holes. Files are untrusted, so every number is checked before it is
+// used, and no number of a file decides the size of an allocation.
 namespace syncopate::model {
 namespace {
 
@@ -52,7 +52,7 @@ std::optional<int64_t> AsCount(const Json& value) {
   return static_cast<int64_t>(count);
 }
 
-// The bytes of a tensor, or nullopt where that overflows.
+// The bytes of a tensor, or nullopt if that overflows.
 template <typename Tensor>
 std::optional<int64_t> DenseBytes(const Tensor& tensor) {
   int64_t bytes = StoredDTypeBytes(tensor.dtype);
@@ -75,7 +75,7 @@ absl::Status CheckNameAndRank(const Tensor& tensor, const SafetensorsLimits& lim
   return absl::OkStatus();
 }
 
-// A tensor of the header with the range of the data that it claims.
+// A tensor of the header with its range of the data, as the header gives it.
 struct Entry {
   StoredTensor tensor;
   ByteRange range;
@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<int64_t>> ParseShape(const std::string& name, const J
 }
 
 absl::StatusOr<Entry> ParseEntry(const std::string& name, const Json& json, const SafetensorsLimits& limits) {
-  // Nothing beside these three: a key that we do not know might change what the bytes mean.
+  // No other key is allowed: an unknown key might change the meaning of the bytes.
   bool shaped = json.is_object() && json.size() == 3 && json.contains("dtype") && json["dtype"].is_string() &&
                 json.contains("shape") && json["shape"].is_array() && json.contains("data_offsets") &&
                 json["data_offsets"].is_array() && json["data_offsets"].size() == 2;
@@ -126,9 +126,9 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& jso
   return metadata;
 }
 
-// Puts the entries in the order of the data and checks that they fill all of it, each byte once.
+// Sorts the entries by the order of the data and checks that they cover each byte of it exactly once.
 absl::Status SortAndCheckCoverage(std::vector<Entry>& entries, int64_t data_bytes) {
-  // Stable, and by both ends: tensors without elements share a place with their neighbour.
+  // Sorts stably and by both ends, because an empty tensor has the same offset as its neighbour.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.range.begin, a.range.end) < std::pair(b.range.begin, b.range.end);
   });
@@ -154,7 +154,7 @@ absl::StatusOr<absl::string_view> FindHeader(absl::string_view buffer, const Saf
   if (buffer.size() < kLengthBytes) return Bad("it is shorter than 8 bytes");
   uint64_t length;
   std::memcpy(&length, buffer.data(), kLengthBytes);
-  // Before it is compared with the file's size, which may be as large as it likes.
+  // Checked before the comparison with the file's size, because a file may be of any size.
   if (length > static_cast<uint64_t>(limits.max_header_bytes)) {
     return Bad(absl::StrFormat("a header of %d bytes is over the limit of %d", length, limits.max_header_bytes));
   }
@@ -183,7 +183,7 @@ absl::StatusOr<std::string> FormatHeader(const std::vector<TensorToWrite>& tenso
   }
   absl::StatusOr<std::string> header = DumpJson(json);
   if (!header.ok()) return Bad("a name or the metadata is not UTF-8");
-  // So that the data begin on 8 bytes, and whoever maps the file may read numbers in place.
+  // Pads the header so that the data begin on 8 bytes, and a program that maps the file can read numbers in place.
   header->resize((header->size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment, ' ');
   if (static_cast<int64_t>(header->size()) > limits.max_header_bytes) return Bad("its header would be too large");
   return header;
@@ -279,7 +279,7 @@ std::vector<StoredTensor> TensorsOfArena(const Manifest& manifest, const void* a
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink) {
   for (const StoredTensor& tensor : tensors) {
-    // All of them before the first byte goes out: a half-written file would look like one.
+    // All tensors are checked before the first byte is written, so that no partial file is left behind.
     if (DenseBytes(tensor) != static_cast<int64_t>(tensor.data.size())) {
       return BadTensor(tensor.name, "has data of another size than its shape");
     }

@@ -18,10 +18,10 @@
 //   header  {"<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
 //            "__metadata__": {"<key>": "<value>", ...}}
 //
-// offsets count from the beginning of the data; tensors are dense, row-major and lie one after the other.
+// Offsets count from the beginning of the data; tensors are dense, row-major and one after the other.
 namespace syncopate::model {
 
-// What a file can hold here: the dtypes of weights, and those of optimizer and random state.
+// The supported dtypes of a file: those of weights, and those of optimizer and random state.
 enum class StoredDType : uint8_t { kFloat32, kBFloat16, kFloat16, kInt64, kUInt8 };
 
 int64_t StoredDTypeBytes(StoredDType dtype);
@@ -32,10 +32,9 @@ struct StoredTensor {
   std::string name;
   StoredDType dtype = StoredDType::kFloat32;
   std::vector<int64_t> shape;
-  absl::string_view data;  // owned by somebody else; not aligned to anything
+  absl::string_view data;  // not owned; no alignment
 
-  // As the base layer describes parameters. INVALID_ARGUMENT (reason BAD_SAFETENSORS) if the dtype is not one of
-  // weights.
+  // The tensor's TensorSpec. INVALID_ARGUMENT (reason BAD_SAFETENSORS) if its dtype is not a dtype of weights.
   absl::StatusOr<TensorSpec> Spec() const;
 };
 
@@ -50,17 +49,17 @@ struct SafetensorsLimits {
 class SafetensorsFile {
  public:
   // Trusts nothing in `buffer`, which must outlive the result and its tensors. INVALID_ARGUMENT (reason
-  // BAD_SAFETENSORS), naming the tensor, on: a header over its limits, that ends beyond the buffer, does not start
-  // with '{', is not strict JSON (base/strict_json.h) or nests deeper than 4; a dtype, rank, extent or name that cannot
-  // be; a shape whose size overflows or differs from its offsets'; data with holes, overlaps or bytes left over.
-  // All of it is checked before anything of the data's size is allocated.
+  // BAD_SAFETENSORS), naming the tensor, on: a header that is over its limits, ends beyond the buffer, does not start
+  // with '{', is not strict JSON (base/strict_json.h) or nests deeper than 4; an impossible dtype, rank, extent or name; a
+  // shape whose size overflows or differs from its offsets'; data with holes, overlaps or bytes left over. All this is
+  // checked before memory of the data's size is allocated.
   static absl::StatusOr<SafetensorsFile> Parse(absl::string_view buffer, const SafetensorsLimits& limits = {});
 
-  // In the order of the data.
+  // The tensors in the order of the data.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // NOT_FOUND (reason NO_SUCH_TENSOR) naming it.
+  // The tensor called `name`. NOT_FOUND (reason NO_SUCH_TENSOR) naming it.
   absl::StatusOr<StoredTensor> Find(const std::string& name) const;
 
  private:
@@ -72,31 +71,31 @@ class SafetensorsFile {
 // The tensors of an arena, as views into it.
 std::vector<StoredTensor> TensorsOfArena(const Manifest& manifest, const void* arena);
 
-// Receives a file piece by piece; an error ends the writing and is passed on.
+// Receives a file piece by piece; an error ends the writing and is returned to the caller.
 using ByteSink = std::function<absl::Status(absl::string_view bytes)>;
 
-// A tensor whose bytes do not exist before they are written.
+// A tensor whose bytes are made while they are written.
 struct TensorToWrite {
   std::string name;
   StoredDType dtype = StoredDType::kFloat32;
   std::vector<int64_t> shape;
-  std::function<absl::Status(const ByteSink& sink)> write;  // exactly the bytes of dtype and shape
+  std::function<absl::Status(const ByteSink& sink)> write;  // writes exactly the bytes of dtype and shape
 };
 
 // Writes a file that Parse accepts under the default limits: the header, padded so that the data starts on a multiple
-// of 8 bytes, then the tensors in the given order (put wider dtypes first where alignment matters). INVALID_ARGUMENT
-// (reason BAD_SAFETENSORS) before anything is written if Parse would refuse it.
+// of 8 bytes, then the tensors in the given order (put wider dtypes first if alignment matters). INVALID_ARGUMENT
+// (reason BAD_SAFETENSORS) before any write if Parse would refuse the file.
 absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
                               const std::map<std::string, std::string>& metadata, const ByteSink& sink);
 
-// The same tensors, as ones that are made while they are written.
+// `tensors` as TensorToWrite, whose `write` writes their data.
 std::vector<TensorToWrite> ToWrite(const std::vector<StoredTensor>& tensors);
 
-// The same for tensors that are made while they are written.
+// As WriteSafetensors, for tensors whose bytes are made while they are written.
 absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,
                                const std::map<std::string, std::string>& metadata, const ByteSink& sink);
 
-// The same into one string.
+// As WriteSafetensors, into one string.
 absl::StatusOr<std::string> SerializeSafetensors(const std::vector<StoredTensor>& tensors,
                                                  const std::map<std::string, std::string>& metadata = {});
 

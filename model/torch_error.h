@@ -11,8 +11,8 @@
 
 namespace syncopate::model {
 
-// What libtorch, or an allocator under it, threw, as a status for the edge of a component: RESOURCE_EXHAUSTED (reason
-// OUT_OF_MEMORY) or INTERNAL (reason TORCH). `what` says what could not be done.
+// An exception of libtorch, or of an allocator under it, as a status for the edge of a component: RESOURCE_EXHAUSTED (reason
+// OUT_OF_MEMORY) or INTERNAL (reason TORCH). `what` names the operation that failed.
 inline absl::Status TorchError(const std::exception& error, const std::string& what) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||

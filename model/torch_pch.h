@@ -1,4 +1,4 @@
-// The one precompiled header of every unit that uses libtorch.
+// The precompiled header of every unit that uses libtorch.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -16,8 +16,8 @@
 namespace syncopate::model {
 namespace {
 
-// Rotary embedding in the halves convention: x [R, heads, d], cos and sin [R, 1, d] float32. In float32, rounded to
-// the dtype of x.
+// Rotary embedding in the halves convention: x [R, heads, d], cos and sin [R, 1, d] float32. Computed in float32 and
+// rounded to the dtype of x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   at::Tensor wide = x.to(at::kFloat);
@@ -36,7 +36,7 @@ class ArenaIndex {
     return {View(name + ".weight"), index_.count(name + ".bias") > 0 ? View(name + ".bias") : at::Tensor()};
   }
 
-  // Linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
+  // Views linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
   // tensor, `fused`.
   JointLinear ViewJoint(const std::string& prefix, const std::vector<std::string>& names,
                         const std::string& fused) const {
@@ -51,7 +51,7 @@ class ArenaIndex {
     return {{View(first + ".weight", rows), biased ? View(first + ".bias", rows) : at::Tensor()}};
   }
 
-  // A view of the named tensor with `rows` rows in all: more rows than it has reach into its neighbours.
+  // A view of the named tensor with `rows` rows: if it has fewer, the view extends into its neighbours.
   at::Tensor View(const std::string& name, int64_t rows = 0) const {
     const size_t i = index_.at(name);
     std::vector<int64_t> shape = manifest_.tensors()[i].shape;
@@ -85,14 +85,14 @@ at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
   return at::linear(x, linear.weight, linear.bias);
 }
 
-// Of a linear that takes this rank's part of the columns, summed over ranks.
+// Applies a linear of which this rank has a part of the columns, and sums over ranks.
 at::Tensor ApplyAndSum(const Linear& linear, const at::Tensor& x, PartialSums* sums) {
   if (sums == nullptr) return Apply(linear, x);
-  // A bias is added once, and not by each rank.
+  // Only one rank adds the bias.
   return sums->Sum(sums->adds_biases() ? Apply(linear, x) : at::linear(x, linear.weight));
 }
 
-// The product with `x` of joint linears.
+// The product of joint linears with `x`, as one tensor.
 at::Tensor ApplyWhole(const JointLinear& joint, const at::Tensor& x) {
   if (joint.size() == 1) return Apply(joint[0], x);
   std::vector<at::Tensor> products;
@@ -100,7 +100,7 @@ at::Tensor ApplyWhole(const JointLinear& joint, const at::Tensor& x) {
   return at::cat(products, 1);
 }
 
-// The products with `x` of joint linears that have `rows` rows each.
+// The products of joint linears with `x`, one for each linear; rows[i] is the number of rows of linear i.
 std::vector<at::Tensor> ApplyJoint(const JointLinear& joint, const at::Tensor& x, const std::vector<int64_t>& rows) {
   std::vector<at::Tensor> products;
   if (joint.size() == 1) {
@@ -191,11 +191,11 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 }
 
 Transformer::Transformer(const ModelConfig& config, at::Device device) : config_(config) {
-  // Made on the CPU, so that they are the same on every device.
+  // The tables are computed on the CPU, so that they are the same on every device.
   at::Tensor frequency = at::pow(config.rope_theta, at::arange(0, config.head_dim, 2, at::kFloat) / -config.head_dim);
   ScaleFrequencies(config.rope_scaling, config.rope_theta,
                    absl::MakeSpan(frequency.data_ptr<float>(), static_cast<size_t>(frequency.numel())));
-  // In float32 whatever the model's dtype is: positions in the thousands have no fine enough angles in bfloat16.
+  // Computed in float32 for every model dtype: bfloat16 is too coarse for the angles of positions in the thousands.
   at::Tensor angle = at::outer(at::arange(config.max_position_embeddings, at::kFloat), frequency);
   const double factor = config.rope_scaling.attention_factor;
   at::Tensor cos = angle.cos() * factor, sin = angle.sin() * factor;
@@ -206,7 +206,7 @@ Transformer::Transformer(const ModelConfig& config, at::Device device) : config_
 at::Tensor Transformer::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
   at::Tensor wide = x.to(at::kFloat);
   at::Tensor scale = at::rsqrt(at::mean(wide * wide, {-1}, /*keepdim=*/true) + config_.rms_norm_eps);
-  // Rounded before the weight, as the published models' own code does.
+  // Rounds before multiplying by the weight, as the published models' own code does.
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
@@ -306,7 +306,7 @@ at::Tensor Transformer::ForwardOnHost(const TransformerWeights& weights, const a
 
 at::Tensor Transformer::Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                                 Attention& attention, PartialSums* sums) const {
-  // Loops write over their inputs, which only inference allows.
+  // The loops overwrite their inputs, which is allowed only in inference.
   if (weights.tokens.is_cpu() && weights.tokens.scalar_type() == at::kFloat && c10::InferenceMode::is_enabled()) {
     return ForwardOnHost(weights, ids, positions, attention, sums);
   }

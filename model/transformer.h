@@ -17,14 +17,14 @@ struct Linear {
   at::Tensor bias;    // [out], undefined without one
 };
 
-// Projections of the same input: one of all their rows where they lie in the arena without a gap (whose product is one
-// call), else each by itself.
+// Projections of the same input. If they are in the arena without a gap, one Linear with the rows of all, so that one call
+// computes their product; else one Linear for each.
 using JointLinear = std::vector<Linear>;
 
 // Views of one weight arena, ready for matrix products. The views do not own the arena.
 // D hidden, Q heads * head_dim, KV kv_heads * head_dim, F intermediate (of an expert, its own), V vocabulary.
 struct ExpertWeights {
-  JointLinear gate_up;  // [2 F, D], or [F, D] twice
+  JointLinear gate_up;  // [2 F, D], or twice [F, D]
   Linear down;          // [D, F]
 };
 struct LayerWeights {
@@ -33,9 +33,9 @@ struct LayerWeights {
   at::Tensor q_norm, k_norm;  // [head_dim], undefined without qk_norm
   Linear output;              // [D, Q]
   at::Tensor post_norm;       // [D]
-  JointLinear gate_up;        // [2 F, D], or [F, D] twice
+  JointLinear gate_up;        // [2 F, D], or twice [F, D]
   Linear down;                // [D, F]
-  // A layer of routed experts has these in place of gate_up and down.
+  // A layer of routed experts has `router` and `experts` instead of gate_up and down.
   at::Tensor router;  // [experts, D]
   std::vector<ExpertWeights> experts;
 };
@@ -46,16 +46,17 @@ struct TransformerWeights {
   at::Tensor norm;  // [D]
   at::Tensor head;  // [V, D]; `tokens` itself when tied
 
-  // Every distinct tensor, in wire order. What an optimizer iterates over.
+  // Every distinct tensor, in wire order; an optimizer iterates over these.
   std::vector<at::Tensor> Distinct() const;
 };
 
 // Views into `arena`, a flat tensor of manifest.arena_bytes() bytes laid out by `manifest`, which must be the manifest
-// of `config` in the arena's dtype. The views share its storage and are leaves of their own (for autograd).
+// of `config` in the arena's dtype. The views share the arena's storage and are separate leaves for autograd.
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena);
 
-// What attention does with the rows of one call is the caller's business: a trainer attends inside packed sequences, an
-// engine appends to a KV cache. R rows (tokens of any sequences), H query heads, K key/value heads, d head_dim.
+// Attention over the rows of one call, which the caller of Transformer implements: a trainer attends inside packed
+// sequences, an engine appends to a KV cache. R rows (tokens of any sequences), H query heads, K key/value heads, d
+// head_dim.
 class Attention {
  public:
   virtual ~Attention() = default;
@@ -63,20 +64,20 @@ class Attention {
   virtual at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
 };
 
-// Adds up what the ranks of a replica have computed, each from its heads and its part of the feed-forward.
+// Sums the partial results of the ranks of a replica, each computed from its heads and its part of the feed-forward.
 class PartialSums {
  public:
   virtual ~PartialSums() = default;
-  // Biases that every rank holds are added by this one.
+  // True on the one rank that adds the biases, which are replicated on all ranks.
   virtual bool adds_biases() const = 0;
-  // partial [R, D] -> the sum over ranks, in its dtype, of the same bits on every rank. Errors are kept by whoever gave
-  // this; the result is of no use then.
+  // partial [R, D] -> the sum over ranks, in its dtype, bit-identical on every rank. The implementation keeps errors; the
+  // result is invalid after one.
   virtual at::Tensor Sum(const at::Tensor& partial) = 0;
 };
 
 // The decoder: the same code for trainer (under autograd) and engine (under InferenceMode), on any device that ATen
-// knows, in the dtype of the weights; norms and rotations are computed in float32. Stateless but for the rotary tables;
-// const calls are thread-safe.
+// supports, in the dtype of the weights; norms and rotations are computed in float32. Stateless except for the rotary
+// tables; const calls are thread-safe.
 class Transformer {
  public:
   // `config` must be valid. Tables are made in float32 on `device`.
@@ -88,24 +89,24 @@ class Transformer {
   at::Tensor sin() const { return sin_.narrow(1, 0, config_.head_dim / 2).contiguous(); }
 
   // ids [R] int64, positions [R] int64 (each < max_position_embeddings) -> final-normed hidden states [R, D].
-  // On the CPU each row of the result depends on its own token and on what `attention` returns for it, on nothing else,
-  // as long as R >= kMinRows: smaller products take another path of the BLAS and round differently. On a GPU the BLAS
-  // chooses by R, so that other neighbours may change the last bits.
-  // With `sums`, `weights` are this rank's slice, and config() says how many heads and columns of the feed-forward it has.
+  // On the CPU each row of the result depends only on its own token and on the rows that `attention` returns for it, if
+  // R >= kMinRows: for smaller products the BLAS uses another algorithm, which rounds differently. On a GPU the BLAS chooses
+  // its algorithm by R, so that the last bits of a row may depend on the number of rows.
+  // With `sums`, `weights` are this rank's slice, and config() gives this rank's numbers of heads and feed-forward columns.
   at::Tensor Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                      Attention& attention, PartialSums* sums = nullptr) const;
 
   // hidden [N, D] -> logits [N, V] in float32.
   at::Tensor Logits(const TransformerWeights& weights, const at::Tensor& hidden) const;
 
-  static constexpr int64_t kMinRows = 16;  // 4 do where the BLAS uses AVX2, not where it uses AVX-512
+  static constexpr int64_t kMinRows = 16;  // 4 would be enough if the BLAS uses AVX2, but not if it uses AVX-512
 
  private:
   at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor AttentionBlock(const LayerWeights& layer, int64_t index, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin, Attention& attention, PartialSums* sums) const;
   at::Tensor FeedForward(const LayerWeights& layer, const at::Tensor& x, PartialSums* sums) const;
-  // Forward() in float32 on the CPU, without autograd: by HostRows, in place where it can be.
+  // Forward() in float32 on the CPU, without autograd: by HostRows, in place where possible.
   at::Tensor ForwardOnHost(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                            Attention& attention, PartialSums* sums) const;
   at::Tensor AttendOnHost(const LayerWeights& layer, int64_t index, const at::Tensor& normed,

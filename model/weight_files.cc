@@ -38,7 +38,7 @@ absl::Status MissingWeights(const std::string& message) {
   return Error(absl::StatusCode::kNotFound, "MISSING_WEIGHTS", message);
 }
 
-// Which file holds which tensor, as an index says, or by looking into the only file.
+// The file of each tensor, from an index, or from the header of the only file.
 using WeightMap = std::map<std::string, std::string>;
 
 absl::StatusOr<WeightMap> ParseIndex(const std::string& path, const std::string& text) {
@@ -50,7 +50,7 @@ absl::StatusOr<WeightMap> ParseIndex(const std::string& path, const std::string&
   if (!json->contains("weight_map") || !(*json)["weight_map"].is_object()) return bad("weight_map is no object");
   WeightMap map;
   for (const auto& [name, file] : (*json)["weight_map"].items()) {
-    // Names become paths: none may lead out of the folder.
+    // File names become paths: none may lead out of the folder.
     if (!file.is_string() || !CheckFileName(file.get_ref<const std::string&>()).ok()) {
       return BadWeights(path, name, "is in no file of this folder");
     }
@@ -59,14 +59,14 @@ absl::StatusOr<WeightMap> ParseIndex(const std::string& path, const std::string&
   return map;
 }
 
-// One file that holds weights.
+// One file with weights.
 struct Shard {
   std::string name;
   std::unique_ptr<MappedFile> file;
   std::vector<StoredTensor> tensors;
 };
 
-// `tensor` is one that should be in it, for messages.
+// `tensor`: a tensor that should be in the file, for messages.
 absl::StatusOr<Shard> OpenShard(const std::string& folder, const std::string& name, const std::string& tensor) {
   Shard shard;
   shard.name = name;
@@ -95,8 +95,8 @@ absl::StatusOr<std::vector<Shard>> OpenSharded(const std::string& folder, const 
     std::set<std::string> there;
     for (const StoredTensor& stored : shard.tensors) {
       auto mapped = map.find(stored.name);
-      // A download that was interrupted, or files of two models in one folder: better found here than by what the model
-      // says.
+      // An interrupted download, or files of two models in one folder: an error here is better than a model that answers
+      // nonsense.
       if (mapped == map.end() || mapped->second != name) {
         return BadWeights(index_path, stored.name,
                           absl::StrCat("is in ", name, ", but the index says ",
@@ -127,7 +127,7 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& folder) {
   return ParseIndex(index_path, *index);
 }
 
-// The one file is looked for first, as transformers does.
+// Looks for the single file first, as transformers does.
 absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
   absl::StatusOr<Shard> single = OpenShard(folder, kWeightsFile, "");
   if (single.ok()) {
@@ -140,14 +140,14 @@ absl::StatusOr<std::vector<Shard>> OpenShards(const std::string& folder) {
   return OpenSharded(folder, JoinPath(folder, kWeightsIndexFile), map);
 }
 
-// What files hold beside the parameters of a model and what can be computed without.
+// Whether a tensor of a file is redundant: it is no parameter of the model and can be derived.
 bool IsNeedless(const std::string& name, const ModelConfig& config) {
   // Tied embeddings are sometimes stored twice, and old checkpoints keep the frequencies of rotary embeddings.
   return (config.tie_word_embeddings && name == "lm_head.weight") || absl::EndsWith(name, "rotary_emb.inv_freq");
 }
 
-// Newer files may hold the experts of a layer as two tensors, `experts.gate_up_proj` [N, 2 F, D] and `experts.down_proj`
-// [N, D, F]: those of the published names, one after the other. Any other tensor as it is.
+// Splits the experts of a layer, which newer files store as two tensors, `experts.gate_up_proj` [N, 2 F, D] and
+// `experts.down_proj` [N, D, F], into the tensors of the published names. Any other tensor is returned unchanged.
 std::vector<StoredTensor> SplitExperts(const StoredTensor& stored) {
   const bool gate_up = absl::EndsWith(stored.name, ".experts.gate_up_proj");
   if (stored.shape.size() != 3 || !(gate_up || absl::EndsWith(stored.name, ".experts.down_proj"))) return {stored};
@@ -212,7 +212,7 @@ absl::StatusOr<std::shared_ptr<const WeightFiles>> WeightFiles::Open(const std::
     for (const StoredTensor& whole : shard.tensors) {
       for (const StoredTensor& stored : SplitExperts(whole)) {
         auto spec = wanted.find(stored.name);
-        // A tensor without a place means that the configuration describes another model.
+        // An unknown tensor means that the configuration describes another model.
         if (spec == wanted.end()) {
           if (IsNeedless(stored.name, config)) continue;
           return BadWeights(shard.file->path(), stored.name,

@@ -14,29 +14,29 @@
 
 namespace syncopate::model {
 
-// The weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json names; in
-// bf16, fp16 or fp32, each tensor by itself. The files are mapped, not read: what is not asked for costs no memory.
+// The weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json names. Each
+// tensor may be bf16, fp16 or fp32. The files are mapped, not read: tensors that are not accessed cost no memory.
 // Immutable, thread-safe.
 class WeightFiles {
  public:
-  // Reads the headers alone, and trusts nothing in them: afterwards every parameter of `config` (which must be valid)
-  // is known to be there once, with the right shape and a dtype of weights, and there is nothing else but what can be
-  // done without (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file
-  // that is missing; INVALID_ARGUMENT naming file and tensor:
-  //   BAD_SAFETENSORS   no safetensors file, or one that was cut short
-  //   LFS_POINTER       a text that stands for the file
-  //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, an index that lies
+  // Reads only the headers, and trusts nothing in them. Checks that every parameter of `config` (which must be valid) is
+  // there once, with the right shape and a dtype of weights, and that there are no other tensors except redundant ones (an
+  // lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file that is missing;
+  // INVALID_ARGUMENT naming file and tensor:
+  //   BAD_SAFETENSORS   no safetensors file, or a truncated one
+  //   LFS_POINTER       a Git LFS pointer instead of the file
+  //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, or a wrong index
   static absl::StatusOr<std::shared_ptr<const WeightFiles>> Open(const std::string& folder, const ModelConfig& config);
 
-  // Looks at every number. DATA_LOSS (reason NON_FINITE) naming file and tensor if one is a NaN or an infinity.
+  // Checks every number. DATA_LOSS (reason NON_FINITE) naming file and tensor if one is a NaN or an infinity.
   absl::Status CheckFinite() const;
 
-  // Parameters in the order of ParameterSpecs().
+  // The number of parameters; indices are in the order of ParameterSpecs().
   size_t size() const { return tensors_.size(); }
-  // One parameter as float32; values.size() is its number of elements.
+  // Reads one parameter as float32; values.size() is its number of elements.
   void Read(size_t index, absl::Span<float> values) const;
-  // All of them into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); the gaps are
-  // left as they are.
+  // Reads all parameters into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); the gaps
+  // are not written.
   void ReadAll(const Manifest& manifest, void* arena) const;
 
  private:
@@ -50,7 +50,7 @@ class WeightFiles {
   std::vector<Entry> tensors_;
 };
 
-// The names of the files in `folder` that WeightFiles opens, sorted; only an index is looked into. Errors of
+// The names of the files in `folder` that WeightFiles opens, sorted; reads only the index, if there is one. Errors of
 // WeightFiles::Open.
 absl::StatusOr<std::vector<std::string>> FindWeightFiles(const std::string& folder);
 

@@ -6,7 +6,7 @@
 namespace syncopate {
 namespace {
 
-// Not std::max, for which a NaN is never the larger one: what is not finite must be seen on every rank.
+// A NaN counts as the larger number, unlike in std::max: every rank must see it.
 template <typename Number>
 Number Larger(Number a, Number b) {
   return a >= b || a != a ? a : b;
@@ -23,7 +23,7 @@ void CombineNumbers(Reduction reduction, void* accumulated, const void* values, 
   }
 }
 
-// In float32 and rounded after each rank, in the order of ranks: the sum's bits do not depend on who is faster.
+// Adds in float32 and rounds after each rank, in the order of ranks: the bits of a sum do not depend on timing.
 void CombineBFloat16(Reduction reduction, void* accumulated, const void* values, int64_t count) {
   auto* const into = static_cast<uint16_t*>(accumulated);
   const auto* const from = static_cast<const uint16_t*>(values);
@@ -117,7 +117,7 @@ absl::Status RankLost(const std::string& message) {
   return Error(absl::StatusCode::kUnavailable, "RANK_LOST", message);
 }
 
-// Found by comparing each call with rank 0's: without it the bytes of one call would be taken for those of another.
+// Every call is compared with rank 0's: otherwise the bytes of one call could be taken for those of another.
 absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence) {
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH",
                absl::StrCat("as call ", sequence, " rank ", rank, " makes ", theirs.ToString(), " where rank 0 makes ",

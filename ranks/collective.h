@@ -14,16 +14,16 @@ int64_t ElementBytes(Element element);
 
 enum class Reduction : uint8_t { kSum = 1, kMax = 2 };
 
-// One call that all ranks of a group make together. Ranks whose calls differ do not fit together.
+// One call that all ranks of a group make together. It is an error if two ranks make calls that are not equal.
 struct Collective {
   enum class Kind : uint8_t { kAllGather = 1, kReduceScatter, kAllReduce, kBroadcast, kBarrier };
   Kind kind = Kind::kBarrier;
-  int64_t bytes = 0;  // of one rank's part
+  int64_t bytes = 0;  // size of one rank's part
   Element element = Element::kFloat32;
   Reduction reduction = Reduction::kSum;
   int32_t root = 0;
 
-  // What a rank hands in and gets back, in bytes.
+  // Bytes of a rank's input and of its output.
   int64_t bytes_in(int32_t rank, int32_t world) const;
   int64_t bytes_out(int32_t world) const;
 
@@ -32,17 +32,17 @@ struct Collective {
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 
-// accumulated := accumulated + values (or their larger), element by element; `bytes` of both. NaN stays NaN. Each sum of
-// bfloat16 is rounded to it.
+// accumulated := accumulated + values (or the larger of the two), element by element; `bytes`: size of each array. NaN
+// stays NaN. Each sum of bfloat16 is rounded to bfloat16.
 void Combine(const Collective& call, void* accumulated, const void* values, int64_t bytes);
 
-// UNAVAILABLE reason RANK_LOST.
+// Makes an error UNAVAILABLE reason RANK_LOST.
 absl::Status RankLost(const std::string& message);
-// INTERNAL reason RANK_MISMATCH: `theirs`, of `rank`, is not `ours`, of rank 0.
+// Makes an error INTERNAL reason RANK_MISMATCH: the call `theirs` of `rank` differs from the call `ours` of rank 0.
 absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence);
 
-// Copies `bytes` between places that do not overlap, or are one. A call of no bytes may come with null, which memcpy may
-// not be given.
+// Copies `bytes` from `from` to `to`, which do not overlap or are equal. Both may be null if `bytes` is 0, which memcpy
+// does not allow.
 inline void CopyBytes(void* to, const void* from, size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }

@@ -8,15 +8,16 @@
 
 namespace syncopate {
 
-// A communicator that is needed before the ranks have met: rank and world are known, calls are those of the one that
-// Connect() brings. Before that every call is FAILED_PRECONDITION (reason RANKS_APART).
+// A communicator that is needed before the ranks have met: rank and world are known at once, and calls are forwarded to
+// the communicator that Connect() sets. Before Connect() every call returns FAILED_PRECONDITION (reason RANKS_APART).
 class LateRanks final : public Communicator {
  public:
   LateRanks(int32_t rank, int32_t world) : rank_(rank), world_(world) {}
 
   int32_t rank() const override { return rank_; }
   int32_t world() const override { return world_; }
-  // By the thread that makes the calls, once; of the same rank and world. Thread-safe beside Abort().
+  // `ranks` must have the same rank and world. Call it once, on the thread that makes the calls; Abort() may run at the
+  // same time.
   void Connect(std::unique_ptr<Communicator> ranks);
 
   absl::Status Finish() override;
@@ -28,8 +29,8 @@ class LateRanks final : public Communicator {
 
   const int32_t rank_, world_;
   Mutex mutex_;
-  std::unique_ptr<Communicator> ranks_ ABSL_GUARDED_BY(mutex_);  // set once, stays
-  std::string aborted_ ABSL_GUARDED_BY(mutex_);                  // why, before they had met
+  std::unique_ptr<Communicator> ranks_ ABSL_GUARDED_BY(mutex_);  // set once, then constant
+  std::string aborted_ ABSL_GUARDED_BY(mutex_);                  // reason of an Abort() before Connect()
 };
 
 }  // namespace syncopate

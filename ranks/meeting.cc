@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MeetRanks(
     return place.join(id, /*rank=*/0, go_on);
   }
   const RankSecret secret = DrawRankSecret();
-  // Listens before anybody is told where.
+  // Listens before it sends the address to the others.
   SYNCOPATE_ASSIGN_OR_RETURN(RankMeeting meeting, RankMeeting::Open(host, secret));
   SYNCOPATE_RETURN_IF_ERROR(invite({.port = meeting.port(), .secret = std::string(secret.data(), secret.size())}));
   return meeting.Meet(group.world, kRanksMeetWithin, group.call_deadline, go_on);

@@ -13,14 +13,14 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 
-// A star and not a ring: hosts' ranks are few, their sums must be made in the order of ranks (so that a run repeats its
-// bits), and rank 0 can compare all calls before it takes anything.
+// A star and not a ring: there are few ranks on host memory, sums must be made in the order of ranks (so that a run
+// repeats its bits), and rank 0 can compare all calls before it accepts data.
 namespace syncopate {
 namespace {
 
-// Header of a frame, as it travels (little-endian, as every host that ranks run on):
+// Header of a frame on the wire (little-endian, as all supported hosts):
 //   magic  kind element reduction is_error  root  rank  sequence(8)  bytes(8)  payload(8)
-// `payload` bytes follow; of a frame with is_error they are words.
+// `payload` bytes follow; in a frame with is_error they are the message, and `root` is the status code.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x6b6e7253;
   uint32_t magic = kMagic;
@@ -34,8 +34,8 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 40);
 
 constexpr int64_t kLongestWords = 4096;
-constexpr int64_t kSumBytes = 1 << 18;  // what is received before it is added up: fits a core's cache
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);  // whether to wait on
+constexpr int64_t kSumBytes = 1 << 18;  // received and then summed at a time: fits a core's cache
+constexpr absl::Duration kLookEvery = absl::Milliseconds(100);  // between calls of go_on
 constexpr absl::Duration kGreetingWithin = absl::Seconds(5);
 
 FrameHeader HeaderOf(const Collective& call, int32_t rank, uint64_t sequence, int64_t payload) {
@@ -63,7 +63,7 @@ absl::Status BadFrame(const std::string& peer) {
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", absl::StrCat(peer, " sent what is no frame of a call"));
 }
 
-// What both kinds of end have in common: the number of the next call, and why the group is broken.
+// Common part of MiddleRank and OuterRank: the number of the next call, and why the group is broken.
 class SocketRank : public Communicator {
  public:
   SocketRank(std::vector<TcpSocket> peers, int32_t rank, int32_t world, absl::Duration deadline)
@@ -73,7 +73,7 @@ class SocketRank : public Communicator {
   int32_t world() const override { return world_; }
 
   void Abort(const std::string& why) override {
-    // First the reason, then the cut: whoever is woken by the closed connection finds it.
+    // Stores the reason before it closes connections, so that a thread woken by the close finds the reason.
     Break(RankLost(why));
     for (const TcpSocket& peer : peers_) peer.ShutDown();
   }
@@ -81,10 +81,10 @@ class SocketRank : public Communicator {
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     SYNCOPATE_RETURN_IF_ERROR(broken());
     const absl::Status moved = Move(call, static_cast<char*>(in), static_cast<char*>(out));
-    // Also after an error, so that a frame of this call is never taken for one of the next.
+    // Counts after an error too, so that a frame of this call is never taken for one of the next.
     ++sequence_;
     if (!moved.ok()) Break(moved);
-    // If somebody aborts, their words are the reason, not the connection that they cut.
+    // After an abort the reason is its message, not the connection that it closed.
     return moved.ok() ? moved : broken();
   }
 
@@ -141,12 +141,12 @@ class MiddleRank final : public SocketRank {
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(&header, sizeof(header), until).status());
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(from, bytes, until).status());
     }
-    // After all others have theirs: their parts lie behind rank 0's in the same memory.
+    // Copies rank 0's part only after the others have been sent theirs, which follow it in `in`.
     if (call.kind == Collective::Kind::kReduceScatter) CopyBytes(out, in, static_cast<size_t>(call.bytes));
     return absl::OkStatus();
   }
 
-  // Rank 0's own part.
+  // Copies rank 0's own part of an all-gather.
   static void Begin(const Collective& call, char* in, char* out) {
     if (call.kind == Collective::Kind::kAllGather) CopyBytes(out, in, static_cast<size_t>(call.bytes));
   }
@@ -156,7 +156,7 @@ class MiddleRank final : public SocketRank {
     FrameHeader header;
     SYNCOPATE_RETURN_IF_ERROR(peer.Receive(&header, sizeof(header), until));
     if (header.magic != FrameHeader::kMagic || header.rank != rank) return BadFrame(peer.peer());
-    // Ranks that make different calls would exchange bytes of different things. Here it is one error that names both.
+    // Without this check, ranks that make different calls would exchange bytes of different tensors.
     if (!(CallOf(header) == call) || header.sequence != sequence()) {
       return RankMismatch(rank, CallOf(header), call, header.sequence);
     }
@@ -173,11 +173,11 @@ class MiddleRank final : public SocketRank {
       case Collective::Kind::kBarrier:
         return absl::OkStatus();
     }
-    // A sum of `in` in place: rank after rank, so that its order is theirs.
+    // Sums in place in `in`, rank after rank: the order of the sum is that of the ranks.
     part_.resize(static_cast<size_t>(kSumBytes));
     for (int64_t begin = 0; begin < bytes; begin += kSumBytes) {
       const int64_t size = std::min(kSumBytes, bytes - begin);
-      // Small pieces, added up while they are in the cache; a whole gradient would be written to memory and read again.
+      // Receives small pieces and sums them while they are in the cache; a whole gradient would go through memory.
       SYNCOPATE_RETURN_IF_ERROR(peer.Receive(part_.data(), size, until));
       Combine(call, in + begin, part_.data(), size);
     }
@@ -194,7 +194,7 @@ class MiddleRank final : public SocketRank {
     return {call.bytes_out(world()), out};
   }
 
-  // Tells the others why there is no answer, as far as they listen.
+  // Sends the error to the other ranks, as far as they can be reached.
   void Complain(const absl::Status& why) {
     const std::string words = std::string(why.message()).substr(0, kLongestWords);
     FrameHeader header;
@@ -202,7 +202,7 @@ class MiddleRank final : public SocketRank {
     header.sequence = sequence();
     header.root = static_cast<int32_t>(why.code());
     header.payload = static_cast<int64_t>(words.size());
-    // A deadline of its own, as that of the call may be what has passed.
+    // Uses its own deadline, because the call's may have passed.
     const absl::Time until = Clock::Real()->Now() + absl::Seconds(1);
     for (TcpSocket& peer : peers()) {
       auto told = peer.Send(&header, sizeof(header), until);
@@ -225,7 +225,7 @@ class OuterRank final : public SocketRank {
     const absl::Time until = Until();
     const int64_t bytes = call.bytes_in(rank(), world());
     const FrameHeader header = HeaderOf(call, rank(), sequence(), bytes);
-    // Rank 0 answers before it has all only if something is wrong.
+    // Rank 0 answers early only with an error, so a readable socket stops the sending.
     SYNCOPATE_ASSIGN_OR_RETURN(bool sent, middle.Send(&header, sizeof(header), until, /*stop_if_readable=*/true));
     if (sent) {
       SYNCOPATE_RETURN_IF_ERROR(middle.Send(in, bytes, until, /*stop_if_readable=*/true).status());
@@ -258,8 +258,8 @@ class OuterRank final : public SocketRank {
   }
 };
 
-// ---- How ranks greet each other. Rank r sends a Greeting; rank 0 answers with a Challenge that proves the secret over
-// the Greeting's nonce; rank r sends the proof over that of the Challenge. Nothing that is sent gives the secret away.
+// ---- Authentication of ranks. Rank r sends a Greeting; rank 0 answers with a Challenge, which has its proof for the
+// Greeting's nonce; rank r sends its proof for the Challenge's nonce. The messages do not reveal the secret.
 
 using Nonce = std::array<char, 32>;
 using Proof = std::array<char, 64>;  // hexadecimal
@@ -280,7 +280,7 @@ void DrawBytes(Bytes* bytes) {
   SYNCOPATE_CHECK(getrandom(bytes->data(), bytes->size(), 0) == static_cast<ssize_t>(bytes->size()));
 }
 
-// HMAC-SHA256 (RFC 2104) of who proves and the nonce that it was given.
+// The proof of `rank` for `nonce`: HMAC-SHA256 (RFC 2104) of both.
 Proof Prove(const RankSecret& secret, const Nonce& nonce, int32_t rank) {
   // The block of SHA-256 is 64 bytes; a secret of 32 is used as it is.
   std::string inner_pad(64, 0x36), outer_pad(64, 0x5c);
@@ -289,28 +289,28 @@ Proof Prove(const RankSecret& secret, const Nonce& nonce, int32_t rank) {
     outer_pad[i] = static_cast<char>(outer_pad[i] ^ secret[i]);
   }
   const std::string text = absl::StrCat("rank ", rank, " ", absl::string_view(nonce.data(), nonce.size()));
-  // Over the hexadecimal form of the inner digest: as strong, and Sha256 gives no other.
+  // Uses the hexadecimal form of the inner digest: as strong as the bytes, and the only form that Sha256 gives.
   const std::string hex = Sha256Hex(outer_pad + Sha256Hex(inner_pad + text));
   Proof proof;
   std::copy(hex.begin(), hex.end(), proof.begin());
   return proof;
 }
 
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on where the proofs differ.
 bool AreSame(const Proof& a, const Proof& b) {
   int differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= a[i] ^ b[i];
   return differ == 0;
 }
 
-// Which rank the connection is.
+// Authenticates a connection; returns its rank.
 absl::StatusOr<int32_t> Welcome(TcpSocket& socket, const RankSecret& secret, int32_t world, absl::Time until) {
   Greeting greeting;
   SYNCOPATE_RETURN_IF_ERROR(socket.Receive(&greeting, sizeof(greeting), until));
   if (greeting.magic != Greeting().magic || greeting.world != world || greeting.rank < 1 || greeting.rank >= world) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_GREETING", "not a rank of this group");
   }
-  // Rank 0 proves itself first: a stranger that listens at its address learns no proof of the others.
+  // Rank 0 proves itself first, so that another process that listens at its address gets no proof from the others.
   Challenge challenge{Prove(secret, greeting.nonce, 0), {}};
   DrawBytes(&challenge.nonce);
   SYNCOPATE_RETURN_IF_ERROR(socket.Send(&challenge, sizeof(challenge), until).status());
@@ -350,7 +350,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, a
   auto missing = [&peers] { return std::count_if(peers.begin(), peers.end(), [](auto& p) { return !p.valid(); }); };
   while (missing() > 0) {
     auto connection = listener_.Accept(std::min(until, Clock::Real()->Now() + kLookEvery));
-    // Between two connections, so that a stop is heard although ranks keep coming.
+    // Called after each connection too, so that a stop takes effect even while ranks keep coming.
     if (go_on) SYNCOPATE_RETURN_IF_ERROR(go_on());
     if (absl::IsDeadlineExceeded(connection.status()) && Clock::Real()->Now() < until) continue;
     if (absl::IsDeadlineExceeded(connection.status())) {
@@ -358,14 +358,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, a
           absl::StrCat(missing(), " of ", world - 1, " ranks have not come within ", absl::FormatDuration(meet)));
     }
     SYNCOPATE_RETURN_IF_ERROR(connection.status());
-    // One that says nothing holds the others up for as long as this, and no longer.
+    // A silent connection delays the others for at most kGreetingWithin.
     auto rank = Welcome(*connection, secret_, world, std::min(until, Clock::Real()->Now() + kGreetingWithin));
     if (!rank.ok()) {
       SYNCOPATE_LOG(kWarning, "a connection of no rank: %s", std::string(rank.status().message()));
       continue;
     }
     TcpSocket& place = peers[static_cast<size_t>(*rank - 1)];
-    // The first one stays: it has proved itself, and a second one would be another process of the same rank.
+    // Keeps the first connection: it has proved itself, and a second one would be another process of the same rank.
     if (place.valid()) {
       SYNCOPATE_LOG(kWarning, "a second connection of rank %d", *rank);
       continue;

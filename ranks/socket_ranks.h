@@ -12,28 +12,27 @@
 #include "ranks/communicator.h"
 #include "ranks/tcp_socket.h"
 
-// Ranks that are processes, over TCP and host memory: a star, whose middle is rank 0. Every call is one frame
-// from each rank to rank 0, which adds up in rank order, and one back; a frame's header names the call, its number and
-// its bytes, and rank 0 compares them before it takes anything. What moves is not encrypted: ranks belong on a network
-// of their own, as with NCCL.
+// Ranks that are processes, over TCP and host memory: a star with rank 0 in the middle. Every call is one frame from each
+// rank to rank 0, which sums in rank order, and one frame back. A frame's header names the call, its number and its bytes;
+// rank 0 compares them before it accepts data. Nothing is encrypted: ranks need a private network, as with NCCL.
 namespace syncopate {
 
-// Who knows it may be a rank. Never to be logged.
+// A process that knows the secret can join as a rank. Never log it.
 using RankSecret = std::array<char, 32>;
 RankSecret DrawRankSecret();
-// As rank 0 sent it. RANK_LOST if that is of another size.
+// Parses the bytes that rank 0 sent. RANK_LOST if they have another size.
 absl::StatusOr<RankSecret> ParseRankSecret(const std::string& bytes);
 
-// What rank 0 does first; then the others are told address and secret, and then it waits for them.
+// Rank 0's side of forming a group: Open() it, send port and secret to the other ranks, then Meet() waits for them.
 class RankMeeting {
  public:
-  // Errors as TcpListener::Open.
+  // Listens at `host`. Errors as TcpListener::Open.
   static absl::StatusOr<RankMeeting> Open(const std::string& host, const RankSecret& secret);
 
   uint16_t port() const { return listener_.port(); }
-  // Rank 0 of `world`, as soon as all others have come. Both sides prove that they know the secret without showing it;
-  // a connection that does not is hung up on. UNAVAILABLE (reason RANK_LOST) naming the ranks that did not come within
-  // `meet`. `deadline` is that of each later call. `go_on` is asked again and again; its error ends the wait.
+  // Blocks until all other ranks have come; returns rank 0 of `world`. Both sides prove that they know the secret without
+  // sending it; a connection without the proof is closed. UNAVAILABLE (reason RANK_LOST) with the number of ranks that did
+  // not come within `meet`. `deadline`: of each later call. `go_on` is called repeatedly; its error ends the wait.
   absl::StatusOr<std::unique_ptr<Communicator>> Meet(int32_t world, absl::Duration meet, absl::Duration deadline,
                                                      const std::function<absl::Status()>& go_on = nullptr);
 
@@ -44,8 +43,8 @@ class RankMeeting {
   RankSecret secret_;
 };
 
-// Rank `rank` > 0. RANK_LOST if rank 0 is not at `address` or does not answer within `meet`; PERMISSION_DENIED (reason
-// WRONG_SECRET) if it has another secret.
+// Joins as rank `rank` > 0. RANK_LOST if rank 0 is not at `address` or does not answer within `meet`; PERMISSION_DENIED
+// (reason WRONG_SECRET) if the process there has another secret.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address, const RankSecret& secret, int32_t rank,
                                                         int32_t world, absl::Duration meet, absl::Duration deadline);
 

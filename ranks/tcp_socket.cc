@@ -21,7 +21,7 @@
 namespace syncopate {
 namespace {
 
-// poll() counts in whole milliseconds: rounded up, or the last one would be spent spinning.
+// Rounded up, because poll() takes whole milliseconds and would spin during the last one.
 int MillisecondsTo(absl::Time until) {
   const absl::Duration left = until - Clock::Real()->Now();
   return static_cast<int>(
@@ -49,10 +49,10 @@ FileDescriptor OpenSocket(const addrinfo& address) {
   return FileDescriptor(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// What a peer does not take at once must not wait for more: each call's frames are whole messages.
+// Turns Nagle's algorithm off: each call's frames are whole messages, which must not wait for more data.
 void SendAtOnce(int fd) {
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // slower without, not wrong
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // a failure only costs speed
 }
 
 }  // namespace
@@ -66,10 +66,10 @@ absl::StatusOr<bool> TcpSocket::Wait(short events, absl::Time until, bool stop_i
     pollfd waited{fd_.get(), static_cast<short>(stop_if_readable ? events | POLLIN : events), 0};
     const int ready = poll(&waited, 1, MillisecondsTo(until));
     if (ready < 0 && errno != EINTR) return SystemError("waiting for a rank");
-    // What a peer says while it should only listen is why the call has failed: that must be read, instead of sending on
-    // into a full buffer.
+    // A peer that sends while it should receive reports an error. The caller must read it instead of sending on into a full
+    // buffer.
     if (ready > 0 && stop_if_readable && (waited.revents & POLLIN) != 0) return false;
-    if (ready > 0) return true;  // an error or a hang-up is what the next call on it gives
+    if (ready > 0) return true;  // the next send() or recv() reports an error or a hang-up
     if (Clock::Real()->Now() >= until) return RankLost(absl::StrCat(peer_, " does not answer in time"));
   }
 }

@@ -11,7 +11,7 @@
 namespace syncopate {
 namespace {
 
-// Where the ranks meet.
+// State that the ranks of one group share.
 class Board {
  public:
   Board(int32_t world, absl::Duration deadline)
@@ -25,14 +25,14 @@ class Board {
     const uint64_t sequence = sequence_;
     calls_[static_cast<size_t>(rank)] = Call{call, static_cast<char*>(in), static_cast<char*>(out)};
     if (++waiting_ == world_) {
-      // The last one to come does the work of all, in their memory, while the others wait: sums have one order.
+      // The last rank to call does the work of all, in their memory, while the others wait: so a sum has one order.
       PerformAll();
       return broken_;
     }
     auto is_over = [this, sequence]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return sequence_ != sequence || !broken_.ok(); };
     if (!mutex_.AwaitWithTimeout(Condition(&is_over), deadline_)) broken_ = RankLost(Missing(call));
-    // What was done before the group broke has been done.
+    // A call that was finished before the group broke has succeeded.
     return sequence_ != sequence ? absl::OkStatus() : broken_;
   }
 
@@ -91,7 +91,7 @@ class Board {
         }
         break;
       case Collective::Kind::kAllReduce:
-        // Into rank 0's and then to all, so that all have the same bits.
+        // Sums into rank 0's memory and then copies to all, so that all results are bit-identical.
         for (size_t r = 1; r < calls_.size(); ++r) Combine(call, calls_[0]->in, calls_[r]->in, call.bytes);
         for (size_t r = 1; r < calls_.size(); ++r) CopyBytes(calls_[r]->in, calls_[0]->in, bytes);
         break;

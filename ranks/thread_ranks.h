@@ -9,8 +9,8 @@
 
 namespace syncopate {
 
-// `world` ranks that are threads of this process, in rank order: each is for one thread. Whoever makes a call last does
-// the work of all. A rank that is destroyed is lost to the others.
+// Makes `world` ranks, in rank order, one for each of `world` threads of this process. The thread that makes a call last
+// does the work of all. When a rank is destroyed, the others get RANK_LOST.
 std::vector<std::unique_ptr<Communicator>> MakeThreadRanks(int32_t world, absl::Duration deadline);
 
 }  // namespace syncopate

@@ -15,7 +15,7 @@ class TextTable {
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // One cell a column.
+  // `cells`: one for each column.
   void AddRow(std::vector<std::string> cells);
   // Lines end with '\n' and have no trailing blanks.
   std::string ToString() const;

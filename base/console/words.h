@@ -11,7 +11,7 @@ std::string Percent(double share);         // 0.123 -> "12%"
 std::string Milliseconds(double seconds);  // 0.0061 -> "6.1 ms"
 std::string Clocked(double seconds);       // 75 -> "1:15"
 
-// part / whole, 0 where nothing is to be shared.
+// part / whole; 0 if `whole` is not positive.
 double Share(double part, double whole);
 
 }  // namespace syncopate

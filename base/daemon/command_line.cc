@@ -17,7 +17,7 @@ absl::Status Wrong(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_COMMAND_LINE", message);
 }
 
-// 2 and 3 say "do not restart", which an interruption does not mean.
+// Exit codes 2 and 3 mean "do not restart"; an interrupted daemon may be restarted.
 absl::StatusOr<int> ParseCode(const std::string& text) {
   int code = 0;
   if (absl::SimpleAtoi(text, &code) && code >= 0 && code <= 255 && code != 2 && code != 3) return code;

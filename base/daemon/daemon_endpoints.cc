@@ -29,8 +29,8 @@ std::string PathOf(const std::string& run_dir, const std::string& name) {
 bool HasText(const json& object, const char* key) { return object.contains(key) && object[key].is_string(); }
 bool HasInteger(const json& object, const char* key) { return object.contains(key) && object[key].is_number_integer(); }
 
-// "" if it is the one that a daemon of that role and index has anyway.
-// Most daemons have the usual name, and compare equal to what is made from role and index.
+// "" if the name is <role>-<index>, which most daemons have: they then compare equal to endpoints made from role and
+// index.
 std::string OwnName(const json& object) {
   if (!HasText(object, "name")) return "";
   std::string name = object["name"].get<std::string>();
@@ -118,7 +118,7 @@ absl::StatusOr<std::string> ReadRanksSecret(const std::string& run_dir) {
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
   std::string path = PathOf(run_dir, endpoint.Name());
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));
-  // Whoever waits for a daemon polls this file, and must never read half of it.
+  // Atomically, because other processes poll this file and must never read a part of it.
   return WriteFileAtomically(FileSystem::Real(), path, ToJson(endpoint).dump() + "\n");
 }
 
@@ -136,8 +136,8 @@ absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<Dae
 
 absl::StatusOr<std::vector<DaemonEndpoint>> ReadRunEndpoints(const std::string& run_dir) {
   std::string path = (fs::path(run_dir) / "endpoints.json").string();
-  // The supervisor writes the union; without one, daemons that were started by hand have only written their own.
-  std::error_code ignored;  // what cannot be looked at is not there
+  // The supervisor writes the union; daemons that were started by hand have only written their own files.
+  std::error_code ignored;  // a file that cannot be looked up counts as missing
   auto endpoints = fs::exists(path, ignored) ? ReadUnion(path) : ReadFolder(run_dir);
   if (!endpoints.ok()) return endpoints.status();
   auto order = [](const DaemonEndpoint& a, const DaemonEndpoint& b) {
@@ -152,8 +152,8 @@ absl::StatusOr<std::string> FindNewestRun(const std::string& runs_dir) {
   fs::file_time_type written;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(runs_dir, error)) {
-    // The time of what daemons write at their start: a run directory itself also changes when a person copies a file
-    // into it.
+    // Compares the times of files that daemons write at their start. The time of the run directory itself also changes
+    // when a person copies a file into it.
     for (const char* name : {"endpoints.json", "endpoints"}) {
       std::error_code missing;
       auto time = fs::last_write_time(entry.path() / name, missing);

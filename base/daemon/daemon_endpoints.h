@@ -8,43 +8,44 @@
 
 namespace syncopate::daemon {
 
-// Where one running daemon can be reached. A daemon writes its own as <run.dir>/endpoints/<name>.json once its
-// servers listen; that file is how `syncopate run` knows that it is ready, and where `syncopate ctl` finds it.
+// Where one running daemon can be reached. A daemon writes its endpoint to <run.dir>/endpoints/<name>.json once its
+// servers listen. `syncopate run` takes that file as the sign that the daemon is ready, and `syncopate ctl` finds it by it.
 struct DaemonEndpoint {
   std::string role;     // "synchronizer", "trainer" or "rollouter"
   int64_t index = 0;    // among daemons of that role
   std::string grpc;     // host:port
   std::string metrics;  // host:port of GET /metrics
   int64_t pid = 0;
-  std::string name = {};  // of its own; "": <role>-<index>
+  std::string name = {};  // configured name; "": the daemon is called <role>-<index>
 
-  std::string Name() const;  // "rollouter-1", or its own
+  std::string Name() const;  // `name`, or e.g. "rollouter-1" if that is empty
   friend bool operator==(const DaemonEndpoint&, const DaemonEndpoint&) = default;
 };
 
-// Below the run directory: where rank 0 of a trainer says that it listens for the other ranks, which it needs before it
-// is ready. A file like those of daemons, in the place of one of a run directory.
+// Folder below the run directory in which rank 0 of a trainer announces where it listens for the other ranks; it needs
+// them before it is ready. The folder is laid out as a run directory, and the file in it as a daemon's endpoint file.
 inline constexpr char kRanksFolder[] = "state/trainer";
-inline constexpr char kReplicasFolder[] = "state/rollouter";  // the same for those of rollouters
+inline constexpr char kReplicasFolder[] = "state/rollouter";  // likewise for the ranks of rollouters
 
-// Where a run directory keeps those of daemons without a name of their own.
+// Path of the endpoint file of a daemon without a configured name.
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index);
 
-// Where rank 0 of a trainer keeps the secret of its group (ranks/group_secret.h) for the other ranks: beside its
-// announcement, mode 0600.
+// Path of the file in which rank 0 of a trainer stores the secret of its group (ranks/group_secret.h) for the other
+// ranks: beside its announcement, mode 0600.
 std::string RanksSecretPath(const std::string& run_dir);
-// Replaces the file atomically; makes the folder. Call it before anybody can reach rank 0. Errors of FileSystem.
+// Replaces the secret's file atomically; makes the folder. Call it before a peer can reach rank 0. Errors of FileSystem.
 absl::Status WriteRanksSecret(const std::string& run_dir, const std::string& secret);
-// What the file holds now; "" if it is not there. Errors of FileSystem.
+// The current contents of the secret's file; "" if there is none. Errors of FileSystem.
 absl::StatusOr<std::string> ReadRanksSecret(const std::string& run_dir);
 
-// Replaces the daemon's file atomically; makes the folder. Errors of FileSystem.
+// Replaces the daemon's endpoint file atomically; makes the folder. Errors of FileSystem.
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint);
 
-// NOT_FOUND (reason NO_ENDPOINT) if there is no such file, DATA_LOSS (reason BAD_ENDPOINT) if it does not hold one.
+// Reads one endpoint file. NOT_FOUND (reason NO_ENDPOINT) if it does not exist, DATA_LOSS (reason BAD_ENDPOINT) if it
+// contains no endpoint.
 absl::StatusOr<DaemonEndpoint> ReadDaemonEndpoint(const std::string& path);
 
-// The union of all daemons, <run.dir>/endpoints.json, that `syncopate run` maintains.
+// Writes the endpoints of all daemons to <run.dir>/endpoints.json, which `syncopate run` maintains.
 absl::Status WriteRunEndpoints(const std::string& run_dir, const std::vector<DaemonEndpoint>& endpoints);
 
 // Reads endpoints.json or, where daemons were started by hand, the daemons' own files; ordered by role, index and name.

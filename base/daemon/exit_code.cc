@@ -12,9 +12,9 @@ namespace syncopate::daemon {
 namespace {
 
 constexpr std::pair<const char*, int> kCodes[] = {
-    // Asked to stop before it had begun.
+    // The process was asked to stop before it had started.
     {"STOPPED", kExitDone},
-    // The same start would be refused again.
+    // A restart would fail for the same reason.
     {"BAD_ADDRESS", kExitBadConfig},
     {"BAD_CERTIFICATE", kExitBadConfig},
     {"BAD_COMMAND_LINE", kExitBadConfig},
@@ -40,11 +40,11 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"RUN_DIR_TAKEN", kExitBadConfig},
     {"TOO_MANY_RANKS", kExitBadConfig},
     {"UNKNOWN_MODEL", kExitBadConfig},
-    // Starting again would take the place back from its new owner.
+    // A restart would take the place back from its new owner.
     {reason::kFenced, kExitFenced},
     {"REPLACED", kExitFenced},
-    // What this process cannot get out of by itself. Versions of a fresh trainer are of a new epoch, so nothing that
-    // was published before stands in their way.
+    // This process cannot recover, but a new one can. A new trainer publishes versions of a new epoch, which no version
+    // that was published before can block.
     {reason::kAbortStuck, kExitLostPeer},
     {reason::kCopyStuck, kExitLostPeer},
     {"DIGEST_CHANGED", kExitLostPeer},

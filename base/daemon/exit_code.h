@@ -4,15 +4,15 @@
 
 namespace syncopate::daemon {
 
-// Exit codes of every daemon, for whoever starts them again or does not.
+// Exit codes of every daemon, for the supervisor that decides about a restart.
 inline constexpr int kExitDone = 0;       // the run is complete, or the process was asked to stop
-inline constexpr int kExitFailed = 1;     // anything else: its message says what
+inline constexpr int kExitFailed = 1;     // any other error: see its message
 inline constexpr int kExitBadConfig = 2;  // configuration, command line or credentials are wrong: do not restart
 inline constexpr int kExitFenced = 3;     // another process has taken this one's place: do not restart
-inline constexpr int kExitLostPeer = 4;   // a peer or a device is lost to this process: a fresh one may do better
-inline constexpr int kExitNoSpace = 5;    // it could not start, as the disk is full: start it again each second
+inline constexpr int kExitLostPeer = 4;   // this process has lost a peer or a device: a new process may succeed
+inline constexpr int kExitNoSpace = 5;    // the disk is full and the process could not start: restart it each second
 
-// By the error's reason (base/status.h); reasons that are not listed give kExitFailed.
+// The exit code for an error, by its reason (base/status.h); kExitFailed for reasons that are not listed.
 int ExitCodeOf(const absl::Status& status);
 
 }  // namespace syncopate::daemon

@@ -9,11 +9,11 @@
 
 namespace syncopate::daemon {
 
-// How one daemon is, for whoever probes it (GET /livez and /readyz, gRPC health). The daemon's event loop says that it
-// moves, its main thread whether it can do its work. Thread-safe; nothing blocks.
+// The health of one daemon, for probes (GET /livez and /readyz, gRPC health). The daemon's event loop reports that it
+// moves, its main thread whether the daemon can do its work. Thread-safe; nothing blocks.
 //
-// Live: the event loop has moved within `stalled_after`, whatever the work that it waits for. A daemon that starts or
-// stops is live: both end by themselves. Ready: it can do its work now. Not being ready is no fault.
+// Live: the event loop has moved within `stalled_after`, however long the work takes that it waits for. A daemon that
+// starts or stops is live: both end by themselves. Ready: the daemon can do its work now. Not being ready is no fault.
 class Health {
  public:
   static constexpr absl::Duration kStalledAfter = absl::Seconds(10);
@@ -21,12 +21,12 @@ class Health {
   explicit Health(const Clock* clock = Clock::Real(), absl::Duration stalled_after = kStalledAfter)
       : clock_(clock), stalled_after_(stalled_after) {}
 
-  // The event loop has come round; call it well within every `stalled_after`.
+  // The event loop has finished a turn; call it several times per `stalled_after`.
   void Moved();
 
-  // Whether the daemon can do its work; `why` is for people. Ignored once it stops.
+  // OK if the daemon can do its work, else why not, for people. Without effect after BeginStop.
   void SetReady(const absl::Status& why);
-  // From here on it is not ready, and live to its end. Idempotent: the first `why` counts.
+  // From now on the daemon is not ready, and live until it ends. Idempotent: the first `why` counts.
   void BeginStop(const std::string& why);
 
   absl::Status Live() const;   // UNAVAILABLE reason STALLED
@@ -38,7 +38,7 @@ class Health {
 
   mutable Mutex mutex_;
   absl::Time moved_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the loop has not begun
-  absl::Status ready_ ABSL_GUARDED_BY(mutex_);                         // looked at once `judged_`
+  absl::Status ready_ ABSL_GUARDED_BY(mutex_);                         // valid once `judged_`
   bool judged_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_stopping_ ABSL_GUARDED_BY(mutex_);

@@ -7,13 +7,14 @@
 
 namespace syncopate::daemon {
 
-// SIGINT, SIGTERM, SIGHUP and SIGCHLD as events that one thread waits for, instead of handlers. Make it before any
-// other thread starts, so that they inherit the mask; SIGPIPE is ignored from then on. Restores the mask at its end.
+// SIGINT, SIGTERM, SIGHUP and SIGCHLD as events that one thread waits for, instead of handlers. Open it before any other
+// thread starts, so that all threads inherit the signal mask; SIGPIPE is ignored from then on. The destructor restores the
+// mask.
 class SignalInbox {
  public:
   struct Received {
-    bool interrupt = false;  // somebody wants the process to end
-    bool child = false;      // some child changed its state
+    bool interrupt = false;  // SIGINT, SIGTERM or SIGHUP: the process is asked to end
+    bool child = false;      // SIGCHLD: a child has changed its state
   };
 
   static absl::StatusOr<SignalInbox> Open();
@@ -21,7 +22,7 @@ class SignalInbox {
   SignalInbox(SignalInbox&& other) noexcept;
   SignalInbox& operator=(SignalInbox&&) = delete;
 
-  // What came within `timeout`, at once when there is something.
+  // Blocks until a signal has arrived, for at most `timeout` and at most 1 s; returns what has arrived.
   Received Wait(absl::Duration timeout);
 
  private:

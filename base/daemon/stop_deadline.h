@@ -9,12 +9,12 @@
 
 namespace syncopate::daemon {
 
-// Sees to it that an orderly stop ends: calls `expired` once, on a thread of its own, unless this object is gone
-// within `grace`. The daemon's `expired` ends the process.
+// Bounds the time of an orderly stop: calls `expired` once, on its own thread, unless this object is destroyed within
+// `grace`. The daemon's `expired` ends the process.
 class StopDeadline {
  public:
   StopDeadline(absl::Duration grace, std::function<void()> expired);
-  ~StopDeadline();  // joins; `expired` is not called any more
+  ~StopDeadline();  // joins the thread; `expired` is not called any more
   StopDeadline(const StopDeadline&) = delete;
   StopDeadline& operator=(const StopDeadline&) = delete;
 

@@ -17,8 +17,8 @@ bool IsMethod(absl::string_view word) {
          std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isupper(c) != 0 || c == '-'; });
 }
 
-// As much of HTTP as a scraper and a browser need, and strict in it: what is not understood is refused at its first
-// line, before more of it is waited for.
+// Understands as much HTTP as a scraper and a browser need, and is strict: a request that it does not understand is
+// refused at its first line, without waiting for the rest.
 HttpRequest ReadRequestLine(absl::string_view line) {
   size_t first = line.find(' ');
   size_t last = line.rfind(' ');
@@ -35,7 +35,7 @@ HttpRequest ReadRequestLine(absl::string_view line) {
   return request;
 }
 
-// Whether a complete request says that more follows its headers.
+// Whether the headers of a complete request announce a body.
 bool AnnouncesBody(absl::string_view received) {
   for (absl::string_view line : absl::StrSplit(received, '\n')) {
     const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(line, absl::MaxSplits(':', 1));
@@ -55,7 +55,7 @@ std::string HostOf(absl::string_view received) {
     host = std::string(absl::StripAsciiWhitespace(field.second));
     ++hosts;
   }
-  // Two would let a request pass one check by the first and another by the second.
+  // With two Host headers, a request could pass one check by the first and another check by the second.
   return hosts == 1 ? host : "";
 }
 
@@ -91,7 +91,7 @@ HttpRequest ReadHttpRequest(absl::string_view received, size_t max_bytes) {
     if (request.code == 400) return request;  // not HTTP: nothing to wait for
     const size_t end = std::min(received.find("\r\n\r\n"), received.find("\n\n"));
     if (end != absl::string_view::npos) {
-      // What follows the headers changes nothing: it may have come or not when they are read.
+      // Only the headers are read: whether bytes after them have arrived yet must change nothing.
       const absl::string_view headers = received.substr(0, end);
       if (headers.size() > max_bytes) return {431, ""};
       if (request.code == 200 && AnnouncesBody(headers)) return {413, ""};
@@ -99,7 +99,7 @@ HttpRequest ReadHttpRequest(absl::string_view received, size_t max_bytes) {
       return request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {
-    // A TLS handshake, for one: nobody waits for its line end.
+    // Not HTTP, for example a TLS handshake: refused without waiting for a line end.
     return {400, ""};
   }
   return {received.size() > max_bytes ? 431 : 0, ""};

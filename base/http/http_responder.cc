@@ -17,7 +17,7 @@ namespace syncopate {
 
 absl::StatusOr<std::unique_ptr<HttpResponder>> HttpResponder::Start(const Options& options, Answer answer) {
   SYNCOPATE_ASSIGN_OR_RETURN(HostPort endpoint, ParseListenAddress(options.address));
-  // It speaks no TLS and asks nobody who they are.
+  // The responder has no TLS and no authentication.
   if (!endpoint.IsLoopback() && !options.insecure_bind) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to serve ", options.what, " on ", endpoint.ToString(),
@@ -64,11 +64,11 @@ void HttpResponder::Loop() {
       watched.push_back({connection.fd, static_cast<short>(sending ? POLLOUT : POLLIN), 0});
       wait = std::min(wait, connection.deadline - Clock::Real()->Now());
     }
-    // Until the first deadline; one more, or the last millisecond would be spent spinning.
+    // Waits until the first deadline, plus 1 ms: otherwise poll() would spin during the last millisecond.
     int wait_ms = connections_.empty() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
     if (poll(watched.data(), watched.size(), std::max(wait_ms, connections_.empty() ? -1 : 0)) < 0) continue;  // EINTR
     if (watched[0].revents != 0) return;
-    // Events stand in the order of connections, which nobody changes before this loop.
+    // Events are in the order of connections_, which does not change before this loop.
     auto event = std::next(watched.begin(), 2);
     for (auto it = connections_.begin(); it != connections_.end(); ++event) {
       bool timed_out = Clock::Real()->Now() >= it->deadline;
@@ -84,7 +84,7 @@ void HttpResponder::Admit() {
   int fd = acceptor_->Accept();
   if (fd < 0) return;
   if (static_cast<int>(connections_.size()) >= options_.max_connections) {
-    // The oldest one goes: whoever opens many and says nothing must not lock out a scrape.
+    // Closes the oldest: a client that opens many connections and sends nothing must not lock out a scrape.
     close(connections_.front().fd);
     connections_.pop_front();
   }
@@ -96,7 +96,7 @@ void HttpResponder::Admit() {
 
 void HttpResponder::Advance(Connection& connection, bool timed_out) const {
   if (timed_out) {
-    // A sender that is too slow is told so if the socket takes it at once.
+    // A client that is too slow gets status 408, if the socket takes it without blocking.
     if (connection.answer.empty()) {
       connection.answer = answer_({.code = 408});
       Send(connection);
@@ -134,8 +134,8 @@ void HttpResponder::Send(Connection& connection) const {
   }
   connection.sent += static_cast<size_t>(size);
   if (connection.sent < answer.size()) return;
-  // Then what the peer still sends is read and thrown away until it closes: closing first would reset the connection,
-  // and the answer could be lost.
+  // From now on bytes of the peer are read and discarded until it closes. Closing first would reset the connection, and
+  // the answer could be lost.
   shutdown(connection.fd, SHUT_WR);
   connection.lingering = true;
 }

@@ -14,22 +14,22 @@
 
 namespace syncopate {
 
-// Answers GET over HTTP/1.x with what a function gives. One thread serves all connections without blocking on any: each
-// has `request_timeout` to ask and then `timeout` to take the answer, and when all places are taken, the oldest gives
-// way to the newest. An answer takes milliseconds, so those who only hold a place keep nobody out.
+// Answers GET requests over HTTP/1.x with the result of a function. One thread serves all connections and blocks on none:
+// each has `request_timeout` to send its request and then `timeout` to take the answer. When `max_connections` are open, a
+// new connection replaces the oldest. An answer takes milliseconds, so idle connections keep no client out.
 class HttpResponder {
  public:
   struct Options {
-    std::string what = "metrics";         // is served, in words, for errors
+    std::string what = "metrics";         // names what is served, in error messages
     std::string address = "127.0.0.1:0";  // host:port, host a literal address; port 0 picks one
     bool insecure_bind = false;           // allow an address that is not loopback
-    int max_connections = 32;             // a further one takes the place of the oldest
+    int max_connections = 32;             // one more connection replaces the oldest
     size_t max_request_bytes = kMaxHttpRequestBytes;
     absl::Duration request_timeout = absl::Seconds(1);
     absl::Duration timeout = absl::Seconds(2);
   };
-  // A whole answer (HttpPage) to a request that is one: code is 200, or what to refuse it with. Called on the
-  // responder's thread; must not block.
+  // Makes the whole response (HttpPage) to a complete request; its code is 200, or the status to refuse it with. Called on
+  // the responder's thread; must not block.
   using Answer = std::function<std::string(const HttpRequest&)>;
 
   // Listens and serves. INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTIONS), ALREADY_EXISTS (reason
@@ -49,9 +49,9 @@ class HttpResponder {
     int fd = -1;
     absl::Time deadline;
     std::string received;
-    std::string answer;  // not empty: reading is over
+    std::string answer;  // not empty: the request has been read
     size_t sent = 0;
-    bool lingering = false;  // all sent; waits for the client to close, so that no reset eats the answer
+    bool lingering = false;  // all sent; waits for the client to close, so that no TCP reset discards the answer
     bool finished = false;
   };
 
@@ -66,7 +66,7 @@ class HttpResponder {
   Answer answer_;
   std::unique_ptr<Acceptor> acceptor_;
   int wake_ = -1;                      // eventfd that ends the loop
-  std::list<Connection> connections_;  // of the thread alone
+  std::list<Connection> connections_;  // used by the thread only
   std::thread thread_;
 };
 

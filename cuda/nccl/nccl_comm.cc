@@ -20,15 +20,15 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
 
-// An abort takes 0.3 to 0.6 s. What takes longer than this will not end.
+// An abort takes 0.3 to 0.6 s. One that takes longer than this bound will not end.
 constexpr absl::Duration kAbortWithin = absl::Seconds(5);
 constexpr absl::Duration kFinalizePoll = absl::Milliseconds(1);
 
-// OK for what has succeeded or is under way.
+// OK for a call that has succeeded or is in progress.
 absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string& what) {
   if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
   std::string words = absl::StrCat(what, ": ", ncclGetErrorString(result), "; ", ncclGetLastError(comm));
-  // Another member failed or ended: this one is healthy, and can join others.
+  // Another member failed or ended: this process is healthy, and can join another communicator.
   if (result == ncclRemoteError) return Error(absl::StatusCode::kUnavailable, "PEER_LOST", words);
   return Error(absl::StatusCode::kInternal, "NCCL_ERROR", words);
 }
@@ -45,7 +45,7 @@ ncclDataType_t TypeOf(NcclComm::Number number) {
   return ncclBfloat16;
 }
 
-// A flag that one thread raises and another waits for. Shared, so that either may go first.
+// A flag that one thread raises and another waits for. Shared by both threads, so that either may end first.
 class Flag {
  public:
   void Raise() {
@@ -63,8 +63,8 @@ class Flag {
   bool raised_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Calls what NCCL may never return from, on a thread of its own while this one waits. If it does not return in time the
-// thread is left to itself, with what it uses: there is no way to end it.
+// Makes a call that may never return, on its own thread, and waits for it. If the call does not return in time, its
+// thread and all that it uses are leaked: a thread cannot be ended from outside.
 absl::Status CallWithin(absl::Duration deadline, std::function<void()> call, const std::string& what) {
   auto returned = std::make_shared<Flag>();
   auto thread = std::make_unique<std::thread>([call = std::move(call), returned] {
@@ -99,14 +99,14 @@ absl::StatusOr<int> NcclVersion() {
 absl::StatusOr<NcclComm> NcclComm::Join(const Options& options, const NcclId& id, int32_t rank, int32_t size) {
   DeviceScope scope(options.device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // or a peer that does not come would hold this thread for ever
+  config.blocking = 0;  // otherwise a peer that does not come would block this thread for ever
   config.commName = "syncopate";
   if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
   ncclUniqueId meeting{};
   std::memcpy(&meeting, id.data(), id.size());
   ncclComm_t comm = nullptr;
   const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, meeting, rank, &config);
-  // Before the look at the result: a communicator that failed while it was made must be aborted, too.
+  // Takes ownership before the check: a communicator that failed while it was made must be aborted too.
   NcclComm joined(options.device, comm);
   SYNCOPATE_RETURN_IF_ERROR(NcclStatus(begun, comm, "joining a communicator"));
   return joined;
@@ -180,7 +180,7 @@ absl::Status NcclComm::Finalize(absl::Duration deadline) {
   const absl::Time until = Clock::Real()->Now() + deadline;
   DeviceScope scope(device_);
   SYNCOPATE_RETURN_IF_ERROR(NcclStatus(ncclCommFinalize(comm_), comm_, "finalising a communicator"));
-  Flag never;  // sleeps without a deadline of its own kind
+  Flag never;  // never raised: AwaitFor() sleeps for the given time
   for (;;) {
     SYNCOPATE_ASSIGN_OR_RETURN(const bool ended, Poll());
     if (ended) break;
@@ -190,7 +190,7 @@ absl::Status NcclComm::Finalize(absl::Duration deadline) {
     }
     never.AwaitFor(kFinalizePoll);
   }
-  // ncclCommDestroy would wait for the other members on this host, who may keep theirs.
+  // Not ncclCommDestroy, which would wait for the other members on this host: they may keep theirs.
   return Abort();
 }
 

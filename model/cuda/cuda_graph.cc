@@ -17,7 +17,7 @@ absl::StatusOr<CudaGraph> CudaGraph::Capture(cudaStream_t stream, const std::fun
   cudaGraph_t captured = nullptr;
   const absl::Status ended = CudaStatus(cudaStreamEndCapture(stream, &captured), "capturing a graph");
   cudaGraphExec_t graph = nullptr;
-  absl::Status made = queued.ok() ? ended : queued;  // an error in between is what broke the capture
+  absl::Status made = queued.ok() ? ended : queued;  // an error of `queue` is the reason if the capture broke
   if (made.ok()) made = CudaStatus(cudaGraphInstantiate(&graph, captured, 0), "instantiating a graph");
   if (captured != nullptr) cudaGraphDestroy(captured);
   if (!made.ok()) return made;

@@ -9,11 +9,11 @@
 
 namespace syncopate::model {
 
-// Work that was queued once and can be launched again and again, with the addresses that it had. Move-only.
+// A CUDA graph: work that is captured once and can be launched repeatedly, always with the same addresses. Move-only.
 class CudaGraph {
  public:
-  // What `queue` queues on `stream` is not run but kept; it must not wait for the device nor allocate. Returns queue's
-  // error, or INTERNAL reason CUDA_ERROR.
+  // Captures the work that `queue` queues on `stream`, without running it. `queue` must not wait for the device or allocate.
+  // Returns queue's error, or INTERNAL reason CUDA_ERROR.
   static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, const std::function<absl::Status()>& queue);
   CudaGraph() = default;
   ~CudaGraph();
@@ -22,7 +22,7 @@ class CudaGraph {
 
   // Queues the work and returns.
   absl::Status Launch(cudaStream_t stream) const;
-  // Launches it `launches` times and waits: the seconds that one took on the device.
+  // Launches the work `launches` times and blocks until it is done; returns the device's seconds for one launch.
   absl::StatusOr<double> TimeLaunch(cudaStream_t stream, int launches = 1) const;
 
  private:

@@ -30,7 +30,7 @@ at::Tensor Rows32(const at::Tensor& like, at::IntArrayRef shape) {
 const void* DataOrNull(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* PlaceOrNull(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// Kernels for what is wide enough for 16-byte loads, which every model of the field is; ATen for the rest.
+// Ops by our kernels for rows that allow 16-byte loads, as those of all published models do; by ATen for the rest.
 class OpsByKernels final : public Ops {
  public:
   Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) const override {
@@ -91,12 +91,12 @@ class OpsByKernels final : public Ops {
     return result;
   }
 
-  // cuDNN, or libtorch's FlashAttention-2 for sequences of varying length: both take strided views of one projection.
-  // cuDNN's statistics are one tensor, FlashAttention's three; backward goes by that.
+  // Attention by cuDNN, or by libtorch's FlashAttention-2 for sequences of varying length: both take strided views of one
+  // projection. cuDNN returns one tensor of statistics, FlashAttention three: the backward pass chooses by that number.
   Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
     const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
     if (!FitsFlash(qkv, shape)) return AtenOps().Attend(qkv, shape, sequences);
-    // Its backward adds up gradients in no fixed order, FlashAttention's can do without.
+    // cuDNN's backward pass adds gradients in no fixed order; FlashAttention's can be deterministic.
     if (!at::globalContext().deterministicAlgorithms()) {
       std::optional<Attended> attended = AttendByCudnn(qkv, heads, kv_heads, sequences);
       if (attended) return *std::move(attended);
@@ -154,7 +154,7 @@ class OpsByKernels final : public Ops {
     return gradient;
   }
 
-  // The tensor cores sum in float32; their operands stay as they are.
+  // The tensor cores sum in float32 and take the operands in their own dtype.
   void AddWeightGradient(const at::Tensor& dweight, const at::Tensor& dy, const at::Tensor& x) const override {
     at::Tensor out = dweight;
     if (dy.scalar_type() == at::kFloat) {
@@ -214,7 +214,7 @@ class OpsByKernels final : public Ops {
     double scale = 1;
   };
 
-  // Rows of any length, each on 16 bytes.
+  // Whether each row begins on 16 bytes; rows may have any length.
   static bool RowsAreAligned(const at::Tensor& logits) {
     return logits.stride(1) == 1 && logits.stride(0) % VectorOf(logits) == 0;
   }
@@ -222,7 +222,7 @@ class OpsByKernels final : public Ops {
   static bool FitsNorm(const at::Tensor& x) {
     return x.size(1) % VectorOf(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
   }
-  // Nothing if cuDNN refuses.
+  // nullopt if cuDNN refuses.
   static std::optional<Attended> AttendByCudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
                                                const PackedSequences& sequences) {
     const c10::cuda::CUDAGuard guard(qkv.device());
@@ -277,15 +277,15 @@ class OpsByKernels final : public Ops {
             .query_stride = qkv.stride(0),
             .key_stride = qkv.stride(0)};
   }
-  // Memory of libtorch's allocator, which gives it to others on the same stream only, in `scratch` for as long as that
-  // is.
+  // Lends memory of libtorch's allocator, owned by `scratch`. After `scratch` is destroyed, the allocator reuses the memory
+  // on the same stream only.
   static CudnnAttention::Lend LendFrom(at::Tensor& scratch, const at::Tensor& like) {
     return [&scratch, options = like.options().dtype(at::kByte)](int64_t bytes) {
       scratch = at::empty({bytes}, options);
       return scratch.mutable_data_ptr();
     };
   }
-  // Not those with a window, which only a model on the CPU has.
+  // False for layers with a window, which are supported on the CPU only.
   static bool FitsFlash(const at::Tensor& qkv, const AttentionShape& shape) {
     const int64_t head_dim = qkv.size(1) / (shape.heads + 2 * shape.kv_heads);
     return qkv.scalar_type() == at::kBFloat16 && head_dim % 8 == 0 && shape.window == 0;

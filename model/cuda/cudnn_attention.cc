@@ -33,18 +33,18 @@ using fe::graph::SDPA_attributes;
 using fe::graph::SDPA_backward_attributes;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// Before 9.6 the workspace of backward grows with sequences * longest instead of with rows.
+// Before 9.6 the workspace of the backward pass grows with sequences * longest instead of with rows.
 constexpr size_t kLeastVersion = 90600;
-// Plans are made for sizes from these on. The longest sequence's length costs nothing, an empty sequence 0.2 us a
-// layer: measured on an H200.
+// The smallest sizes that plans are made for. On an H200, a larger longest sequence costs no time, and an empty sequence
+// costs 0.2 us for each layer.
 constexpr int64_t kLeastLength = 16384;
-constexpr int64_t kLeastRows = 1024;  // the workspace of backward grows with them
+constexpr int64_t kLeastRows = 1024;  // the workspace of the backward pass grows with the rows
 constexpr int64_t kLeastPrompts = 8;
 constexpr int64_t kAlignment = 256;  // of the workspace
 
-// Tensors of a graph, by the numbers that an execution names them with; offsets follow. The frontend gives its own
-// tensors the lowest numbers that a graph does not use, and an execution names tensors that its graph has not: so these
-// are high.
+// The numbers by which an execution names the tensors of a graph; offsets follow. The frontend gives its own tensors the
+// lowest numbers that the graph does not use, and an execution may name tensors that its graph does not have: so our
+// numbers are high.
 enum Number : int64_t {
   kQueries = 1 << 20,
   kKeys,
@@ -63,17 +63,17 @@ constexpr int64_t kFirstOffsets = kKeyLengths + 1;
 enum Rows { kOfQueries, kOfKeys, kOfAttended, kOfStats, kOfKeyGradients };
 static_assert(kOfKeyGradients + 1 == RaggedOffsets::kTensors);
 
-// What a plan is made for.
+// The shape that a plan is made for.
 struct Shape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t query_stride = 0, key_stride = 0;
-  int64_t batch = 0;    // sequences
-  int64_t longest = 0;  // of them
-  // Of their keys, where those may be more than the queries; else 0: they are the same rows.
+  int64_t batch = 0;    // number of sequences
+  int64_t longest = 0;  // most queries of one sequence
+  // Most keys of one sequence, if there may be more keys than queries; 0: keys and queries are the same rows.
   int64_t longest_key = 0;
-  int64_t rows = 0;  // at most; 0: there is no backward half
+  int64_t rows = 0;  // most rows in all; 0: there is no backward pass
 
-  // All of it is part of the key: cuDNN bakes sizes and strides into a plan.
+  // All fields are part of the key, because sizes and strides are fixed in a plan.
   auto Parts() const {
     return std::tie(heads, kv_heads, head_dim, query_stride, key_stride, batch, longest, longest_key, rows);
   }
@@ -82,7 +82,7 @@ struct Shape {
 
 struct Layout {
   int64_t heads = 0;
-  int64_t columns = 0;  // of a head
+  int64_t columns = 0;  // numbers of a head
   int64_t stride = 0;   // elements from row to row
   bool of_keys = false;
 };
@@ -105,7 +105,7 @@ Layout LayoutOf(Rows rows, const Shape& shape) {
 
 struct Plans {
   std::unique_ptr<Graph> forward;
-  std::unique_ptr<Graph> backward;  // null: without stats
+  std::unique_ptr<Graph> backward;  // null if Shape::rows is 0
 };
 
 absl::Status Refusal(const std::string& why) {
@@ -119,7 +119,7 @@ absl::Status FrontendStatus(fe::error_t error, absl::StatusCode code) {
              : Error(code, "CUDNN_ERROR", absl::StrCat("cuDNN: ", error.get_message()));
 }
 
-// The next of `steps` sizes between two powers of two, at least `least`.
+// Rounds up to one of the allowed sizes: `steps` for each doubling, from `least` on.
 int64_t RoundUp(int64_t value, int64_t steps, int64_t least) {
   int64_t power = least;
   if (value <= power) return power;
@@ -128,11 +128,11 @@ int64_t RoundUp(int64_t value, int64_t steps, int64_t least) {
   return (value + step - 1) / step * step;
 }
 
-// One plan's graph while it is described.
+// Builds the description of one plan's graph.
 class Sketch {
  public:
   explicit Sketch(const Shape& shape) : shape_(shape), graph_(std::make_unique<Graph>()) {
-    // Products take bf16; sums, the softmax and its statistics are float32 throughout.
+    // Products take bf16; sums, the softmax and its statistics are float32.
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -148,7 +148,7 @@ class Sketch {
   void Output(const Tensor& tensor, Number number, Rows rows) { Describe(tensor->set_output(true), number, rows); }
   template <typename Attributes>
   Attributes& SetMask(Attributes& attributes) const {
-    // With fewer queries than keys the diagonal ends with the last key: the queries are the newest tokens.
+    // With fewer queries than keys, the diagonal ends at the last key, because the queries are the newest tokens.
     return attributes.set_attn_scale(1 / std::sqrt(static_cast<float>(shape_.head_dim)))
         .set_padding_mask(true)
         .set_seq_len_q(query_lengths_)
@@ -174,13 +174,13 @@ class Sketch {
                               .set_stride({1, 1, 1, 1})
                               .set_data_type(fe::DataType_t::INT32));
   }
-  // A graph has no tensor that none of its operations uses.
+  // Makes the tensor at its first use, because a graph may not have a tensor that no operation uses.
   const Tensor& OffsetsOf(Rows rows) {
     Tensor& tensor = offsets_[rows];
     if (!tensor) tensor = Integers(absl::StrCat("offsets ", rows), kFirstOffsets + rows, shape_.batch + 1);
     return tensor;
   }
-  // cuDNN looks at a packed tensor as [batch, heads, longest, columns] whose sequences begin at their offsets.
+  // For cuDNN a packed tensor is [batch, heads, longest, columns], and its sequences begin at their offsets.
   void Describe(fe::graph::Tensor_attributes& tensor, Number number, Rows rows) {
     const Layout layout = LayoutOf(rows, shape_);
     const int64_t longest = layout.of_keys && shape_.longest_key > 0 ? shape_.longest_key : shape_.longest;
@@ -238,7 +238,7 @@ absl::StatusOr<std::shared_ptr<const Plans>> BuildPlans(const Shape& shape, cudn
     if (trains) {
       SYNCOPATE_ASSIGN_OR_RETURN(plans->backward, BuildBackward(shape, handle));
     }
-  } catch (const std::exception& error) {  // of the frontend's containers and of cuDNN's old descriptors
+  } catch (const std::exception& error) {  // thrown by the frontend's containers and by cuDNN's old descriptors
     return Refusal(error.what());
   }
   return std::shared_ptr<const Plans>(std::move(plans));
@@ -250,7 +250,7 @@ absl::StatusOr<cudnnHandle_t> MakeHandle() {
     return Refusal(absl::StrCat("version ", version, " is older than ", kLeastVersion));
   }
   cudnnHandle_t handle = nullptr;
-  // Also when one of the libraries that libcudnn.so loads is missing: it then names it on standard error.
+  // Fails also if a library that libcudnn.so loads is missing: cuDNN then names that library on standard error.
   if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
     std::string words(256, '\0');
     cudnnGetLastErrorString(words.data(), words.size());
@@ -264,16 +264,16 @@ absl::StatusOr<cudnnHandle_t> MakeHandle() {
 struct CudnnAttention::State {
   struct Kept {
     absl::StatusOr<std::shared_ptr<const Plans>> plans;
-    int64_t used = 0;  // when, in calls
+    int64_t used = 0;  // number of the last call that used it
     bool stays = false;
   };
 
   explicit State(int device) : device(device) {}
 
-  // `stay`: they are never dropped.
+  // The plans for a shape, from the cache or newly made. `stay`: they are never dropped.
   absl::StatusOr<std::shared_ptr<const Plans>> PlansFor(const Shape& shape, bool stay) ABSL_LOCKS_EXCLUDED(mutex);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // `forward` or backward of the plans for `inputs`, with what `tensors` names beside inputs and offsets.
+  // Executes the forward or backward pass of the plans for `inputs`; `tensors`: the tensors other than inputs and offsets.
   absl::Status Execute(bool forward, bool trains, const AttentionInputs& inputs,
                        std::unordered_map<int64_t, void*> tensors, const Lend& lend, cudaStream_t stream)
       ABSL_LOCKS_EXCLUDED(mutex);
@@ -290,7 +290,7 @@ struct CudnnAttention::State {
 
 namespace {
 
-// Refuses what no plan is asked for.
+// The shape of the plan for `inputs`, or a refusal without asking cuDNN.
 absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
   if (inputs.head_dim != 64 && inputs.head_dim != 128) {
     return Refusal(absl::StrCat("used for head sizes 64 and 128, not ", inputs.head_dim));
@@ -302,7 +302,7 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
     return Refusal(absl::StrCat(rows, " rows of ", widest, " numbers have offsets above 2^31"));
   }
   SYNCOPATE_CHECK(!trains || inputs.key_starts == nullptr);
-  // Finer for training, whose shapes come again and again. Plans of an engine are made before it serves: few.
+  // Rounds more finely for training, whose shapes repeat. An engine's plans are made before it serves, so there must be few.
   return Shape{.heads = inputs.heads,
                .kv_heads = inputs.kv_heads,
                .head_dim = inputs.head_dim,
@@ -327,7 +327,7 @@ RaggedOffsets OffsetsFor(const Shape& shape) {
 
 int64_t OffsetBytes(const RaggedOffsets& ragged) { return (ragged.bytes() + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Of one piece: the offsets, and behind them the graph's workspace.
+// Bytes that a call borrows in one piece: the offsets, followed by the graph's workspace.
 absl::StatusOr<int64_t> BorrowedBytes(const RaggedOffsets& ragged, const Graph& graph) {
   int64_t workspace = 0;
   SYNCOPATE_RETURN_IF_ERROR(FrontendStatus(graph.get_workspace_size(workspace), absl::StatusCode::kInternal));
@@ -341,9 +341,9 @@ absl::Status CudnnAttention::State::MakeRoom() {
   const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto& a, const auto& b) {
     return std::tie(a.second.stays, a.second.used) < std::tie(b.second.stays, b.second.used);
   });
-  // Only plans that stay are left: one more is better than none.
+  // All plans must stay: exceeds the limit by one plan.
   if (oldest->second.stays) return absl::OkStatus();
-  // Its kernels may be running, and go with it.
+  // Waits, because the plan's kernels may be running and are unloaded with it.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaDeviceSynchronize(), "waiting before a plan is dropped"));
   kept.erase(oldest);
   return absl::OkStatus();
@@ -354,7 +354,7 @@ absl::StatusOr<std::shared_ptr<const Plans>> CudnnAttention::State::PlansFor(con
   if (!std::exchange(started, true)) handle = MakeHandle();
   SYNCOPATE_RETURN_IF_ERROR(handle.status());
   ++calls;
-  // Also a refusal is kept: asking again would cost the search each time.
+  // Refusals are cached too: asking cuDNN again would cost the search each time.
   if (const auto found = kept.find(shape); found != kept.end()) {
     found->second.used = calls;
     found->second.stays |= stay;
@@ -377,8 +377,8 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   const Graph& graph = forward ? *plans->forward : *plans->backward;
   const RaggedOffsets ragged = OffsetsFor(shape);
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, BorrowedBytes(ragged, graph));
-  // Borrowed from the caller's allocator for this call's place in the stream: attention keeps no memory of its own,
-  // however long sequences get.
+  // Borrows memory from the caller's allocator until the stream has passed this call: attention owns no memory, however long
+  // sequences get.
   char* const memory = static_cast<char*>(lend(bytes));
   int32_t* const offsets = reinterpret_cast<int32_t*>(memory);
   const int32_t* const key_starts = inputs.key_starts != nullptr ? inputs.key_starts : inputs.starts;
@@ -393,7 +393,7 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   tensors[kKeyLengths] = ragged.KeyLengths(offsets);
   for (int i = 0; i < RaggedOffsets::kTensors; ++i) tensors[kFirstOffsets + i] = ragged.Offsets(offsets, i);
   MutexLock lock(&mutex);
-  // The handle is shared by all callers of a device, and its stream is part of it: set and used under one lock.
+  // All callers of a device share the handle, which has one stream: so the stream is set and used under one lock.
   if (const cudnnStatus_t status = cudnnSetStream(*handle, stream); status != CUDNN_STATUS_SUCCESS) {
     return Error(absl::StatusCode::kInternal, "CUDNN_ERROR", cudnnGetErrorString(status));
   }
@@ -402,7 +402,7 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
 
 CudnnAttention& CudnnAttention::On(int device) {
   static Mutex mutex;
-  static auto* const all = new std::map<int, CudnnAttention*>;  // outlives whoever uses them while the process ends
+  static auto* const all = new std::map<int, CudnnAttention*>;  // never destroyed: may be used while the process ends
   MutexLock lock(&mutex);
   CudnnAttention*& one = (*all)[device];
   if (one == nullptr) one = new CudnnAttention(device);
@@ -420,7 +420,7 @@ absl::Status CudnnAttention::Forward(const AttentionInputs& inputs, const Attent
   const absl::Status status = state_->Execute(/*forward=*/true, trains, inputs, std::move(tensors), lend, stream);
   if (IsRefusal(status)) {
     MutexLock lock(&state_->mutex);
-    // Said once: the caller goes on without us at every layer of every step.
+    // Logged once only: every layer of every step gets the same refusal.
     if (!std::exchange(state_->complained, true)) {
       SYNCOPATE_LOG(kWarning, "attention by libtorch's FlashAttention-2 where cuDNN cannot be used: %s",
                     status.message());
@@ -444,7 +444,7 @@ absl::Status CudnnAttention::Backward(const AttentionInputs& inputs, const Atten
 int64_t CudnnAttention::Prepare(const AttentionInputs& most) {
   AttentionInputs whole = most;
   whole.key_starts = nullptr;
-  // Rounded up to the least sizes, which is what a plan is made for whatever comes.
+  // Rounding raises these to the smallest sizes.
   whole.rows = whole.longest = 1;
   const cuda::DeviceScope scope(state_->device);
   int64_t borrowed = 0;
@@ -455,8 +455,8 @@ int64_t CudnnAttention::Prepare(const AttentionInputs& most) {
     borrowed = std::max(borrowed, bytes.value_or(0));
     return bytes.ok();
   };
-  // All that rounding can give between one sequence and the most: a plan that is made while requests wait costs them a
-  // second.
+  // Makes the plans for all rounded sizes from one sequence to most.sequences: a plan made during serving would delay
+  // requests by a second.
   for (whole.sequences = 1;; whole.sequences *= 2) {
     absl::StatusOr<Shape> shape = ShapeFor(whole, /*trains=*/false);
     if (!shape.ok() || !prepare(*shape)) return 0;

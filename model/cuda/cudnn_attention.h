@@ -10,12 +10,11 @@
 
 namespace syncopate::model {
 
-// Sequences that lie end to end. Causal attention stays inside each, with scores scaled by 1 / sqrt(head_dim). The queries
-// of sequence i are rows [starts[i], starts[i + 1]), its newest tokens; its keys and values are all of its tokens, in the
-// rows [key_starts[i], key_starts[i + 1]), or in the same rows as its queries if key_starts is null. bf16 device memory on
-// 16 bytes: a row of queries has heads * head_dim numbers and the next one begins `query_stride` numbers further; one of
-// keys, and one of values, has kv_heads * head_dim and begins `key_stride` further. All three may be views of one
-// projection.
+// Packed sequences. Causal attention stays inside each, with scores scaled by 1 / sqrt(head_dim). The queries of sequence i
+// are rows [starts[i], starts[i + 1]): its newest tokens. Its keys and values are all of its tokens, in rows
+// [key_starts[i], key_starts[i + 1]), or in the same rows as its queries if key_starts is null. bf16 device memory, aligned
+// to 16 bytes: a row of queries has heads * head_dim numbers, and rows are `query_stride` numbers apart; a row of keys or of
+// values has kv_heads * head_dim numbers, and rows are `key_stride` apart. All three may be views of one projection.
 struct AttentionInputs {
   int32_t heads = 0;
   int32_t kv_heads = 0;
@@ -23,8 +22,8 @@ struct AttentionInputs {
   int32_t sequences = 0;
   const int32_t* starts = nullptr;  // [sequences + 1] device memory, from 0 to `rows`
   int64_t rows = 0;
-  int64_t longest = 0;                  // of the sequences' rows
-  const int32_t* key_starts = nullptr;  // likewise, with these two
+  int64_t longest = 0;                  // most rows of queries in one sequence
+  const int32_t* key_starts = nullptr;  // [sequences + 1] device memory, from 0 to `key_rows`; or null
   int64_t key_rows = 0;
   int64_t longest_key = 0;
   const void* queries = nullptr;
@@ -34,37 +33,38 @@ struct AttentionInputs {
   int64_t key_stride = 0;
 };
 
-// What a forward pass leaves, all dense.
+// Results of a forward pass, all dense.
 struct AttentionOutputs {
   void* attended = nullptr;  // [rows, heads * head_dim] bf16
-  // [rows, heads]: log of the sum of exponentials of a row's scores. Null: nobody wants them; needs key_starts to be null.
+  // [rows, heads]: log of the sum of exponentials of a row's scores. Null: not computed. If not null, key_starts must be null.
   float* stats = nullptr;
 };
 
-// Of a loss. Rows of queries are query_stride apart, as those of the inputs; keys and values are dense: cuDNN makes room
-// in its workspace for a gradient of each *query* head in the same strides, which for views of a projection would be
-// several times the projection.
+// Gradients of a loss. Rows of queries are query_stride apart, as in the inputs; keys and values are dense: cuDNN reserves
+// workspace for a gradient of each *query* head with the strides of keys and values, which for views of a projection would
+// be several times the projection.
 struct AttentionGradients {
-  const void* attended = nullptr;  // [rows, heads * head_dim]
-  void* queries = nullptr;         // the other three are results
+  const void* attended = nullptr;  // [rows, heads * head_dim], input
+  void* queries = nullptr;         // queries, keys and values are results
   void* keys = nullptr;            // [rows, kv_heads * head_dim]
   void* values = nullptr;
 };
 
 // Causal attention of packed sequences by cuDNN, which is up to twice as fast as FlashAttention-2 on an H100 or H200:
-// bf16 with float32 sums, head sizes 64 and 128, any number of query heads a key/value head.
+// bf16 with float32 sums, head sizes 64 and 128, any number of query heads for each key/value head.
 //
-// cuDNN has a plan for each shape: heads, strides, number and length of sequences, which takes it 40 ms to make, with a
-// backward half 80. So the number of sequences, filled up by empty ones, and the longest one's length are rounded up to
-// few sizes, and the plans used last are kept.
+// cuDNN needs a plan for each shape (heads, strides, number and length of sequences), which takes 40 ms to make, or 80 ms
+// with a backward pass. So the number of sequences, filled up with empty ones, and the longest one's length are rounded up
+// to few sizes, and the most recently used plans are cached.
 //
-// One for each GPU, for ever. Thread-safe: calls of several threads take turns. All work is queued on the stream that a
-// call names; nothing waits for the device, unless a plan is dropped for a new one.
+// There is one object for each GPU, never destroyed. Thread-safe: calls of several threads take turns. All work is queued on
+// the stream that a call names; no call waits for the device, except when it drops a plan to make a new one.
 class CudnnAttention {
  public:
   static constexpr int kMostPlans = 96;
 
-  // Device memory that belongs to the call until what it queued on its stream is done. May throw; then so does the call.
+  // Returns device memory that the call may use until the work that it queued on its stream is done. May throw; then the call
+  // throws too.
   using Lend = std::function<void*(int64_t bytes)>;
 
   static CudnnAttention& On(int device);
@@ -72,25 +72,25 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  // With outputs.stats it is the first half of a training step, which Backward() can follow: a shape of which cuDNN
-  // refuses either half is refused here.
-  //   UNIMPLEMENTED reason CUDNN_REFUSES  cuDNN cannot be used here at all, or not for this shape: nothing was queued, use
-  //                                       something else. The first refusal of a process is logged.
+  // The forward pass. With outputs.stats, Backward() can follow: a shape is refused here if cuDNN refuses its forward or its
+  // backward pass.
+  //   UNIMPLEMENTED reason CUDNN_REFUSES  cuDNN cannot be used here at all, or not for this shape. Nothing was queued: use
+  //                                       another implementation. The first refusal on this GPU is logged.
   //   INTERNAL      reason CUDNN_ERROR or CUDA_ERROR
   absl::Status Forward(const AttentionInputs& inputs, const AttentionOutputs& outputs, const Lend& lend,
                        cudaStream_t stream);
-  // Makes the plans that Forward() without stats wants for up to most.sequences sequences, whole ones and, with up to
-  // most.longest_key keys, others: an engine has them before it serves. Of `most`, heads and strides count besides. What
-  // cuDNN refuses here, Forward() refuses. These plans are never dropped, so that what Forward() queues with them may be
-  // captured. Returns the most memory that such a call borrows; 0 if cuDNN refuses one of them.
+  // Makes the plans that Forward() without stats needs for up to most.sequences sequences: without key_starts, and with up
+  // to most.longest_key keys. An engine calls it before it serves. `most` also gives heads and strides. Forward() refuses
+  // what cuDNN refuses here. These plans are never dropped, so that work that Forward() queues with them may be captured.
+  // Returns the most memory that such a call borrows; 0 if cuDNN refuses one of the plans.
   int64_t Prepare(const AttentionInputs& most);
-  // `outputs` are what Forward() made of the same inputs, with stats. Sums of several query heads' gradients are added in
-  // no fixed order.
+  // The backward pass. `outputs` are Forward()'s results for the same inputs, with stats. The gradients of several query
+  // heads are added in no fixed order.
   absl::Status Backward(const AttentionInputs& inputs, const AttentionOutputs& outputs,
                         const AttentionGradients& gradients, const Lend& lend, cudaStream_t stream);
 
   static bool IsRefusal(const absl::Status& status) { return status.code() == absl::StatusCode::kUnimplemented; }
-  // Of plans made so far, for measurements: how many, and what they took.
+  // The number of plans made so far and the time that took, for measurements.
   struct Effort {
     int plans = 0;
     double seconds = 0;

@@ -6,18 +6,18 @@
 namespace syncopate::model::kernels {
 namespace {
 
-// A block a row.
+// Each block handles one row.
 
 constexpr int kHeadThreads = 512;
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLowest = -1e30f;  // finite, so that differences are
+constexpr float kLowest = -1e30f;  // finite, so that differences are finite
 
-// The sum of exp(z - max), that of exp(z - max) * z, and max, of some of a row's z.
+// max, the sum of exp(z - max) and the sum of exp(z - max) * z, over some of a row's z.
 struct Softmax {
   float max = kLowest;
   float sum = 0;
   float weighted = 0;
-  // Softmax in one pass: when a larger maximum comes, what was summed is scaled down to it.
+  // Softmax in one pass: when a larger maximum comes, the sums so far are scaled down to it.
   __device__ void Add(float z) {
     if (z > max) {
       const float scale = exp2f((max - z) * kLog2E);
@@ -108,7 +108,7 @@ template <typename T>
 __global__ void EmbeddingGradientKernel(const T* x, const int64_t* ids, int64_t columns, float* table) {
   const int64_t row = blockIdx.x;
   for (int64_t at = threadIdx.x; at < columns; at += blockDim.x) {
-    // Rows of equal ids meet in one row of the table; the order of their sums is not fixed.
+    // Rows with equal ids are added to one row of the table, in no fixed order.
     atomicAdd(table + ids[row] * columns + at, ToFloat(x[row * columns + at]));
   }
 }

@@ -16,10 +16,10 @@
 namespace syncopate::model {
 namespace {
 
-// Candidates of the library's heuristic, best first; measuring more finds hardly anything faster.
+// Algorithms requested from the library's heuristic, best first; timing more finds hardly anything faster.
 constexpr int kMostWays = 16;
-constexpr int kTriedWays = 3;    // of CreateAlike
-constexpr int kTimedRounds = 3;  // the fastest counts
+constexpr int kTriedWays = 3;    // algorithms that CreateAlike tries
+constexpr int kTimedRounds = 3;  // the fastest round counts
 
 absl::Status BlasStatus(cublasStatus_t status, const std::string& what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -30,7 +30,7 @@ std::string NameOf(const MatmulShape& shape) {
   return absl::StrFormat("a product of [%d, %d] and [%d, %d]", shape.rows, shape.k, shape.k, shape.n);
 }
 
-// Owner of one of the library's descriptions.
+// Owns one of the library's descriptors.
 template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
 class Description {
  public:
@@ -72,7 +72,7 @@ absl::StatusOr<MatmulLibrary> MatmulLibrary::Create(void* workspace) {
   return MatmulLibrary(std::move(state));
 }
 
-// The library counts columns first: it computes y^T [n, rows] = w x^T, where w is given as [k, n] and transposed.
+// The library is column-major: it computes y^T [n, rows] = w x^T, where w is given as [k, n] and transposed.
 struct Matmul::State {
   MatmulShape shape;
   cublasLtHandle_t handle = nullptr;
@@ -168,7 +168,7 @@ absl::Status Matmul::State::FindWays() {
   const std::string what = absl::StrCat("finding a way for ", NameOf(shape));
   Preference preference;
   SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatmulPreferenceCreate(preference.place()), what));
-  // What is cut along k needs a reduction, or memory to keep parts in.
+  // Excludes algorithms that split the sum over k: they need a reduction, or workspace for partial sums.
   const size_t workspace_bytes = shape.rows_alike ? 0 : MatmulLibrary::kWorkspaceBytes;
   if (shape.rows_alike) {
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -222,10 +222,10 @@ absl::Status Matmul::Queue(const MatmulOperands& operands, cudaStream_t stream) 
   return state_->Queue(operands, state_->ways[state_->chosen].algo, stream);
 }
 
-// Seconds for all operands, as a graph: queued one by one, small products would wait for the host.
+// Seconds for all operands in one CUDA graph: if queued one by one, small products would wait for the host.
 absl::StatusOr<double> Matmul::State::Time(const std::vector<MatmulOperands>& operands, const cublasLtMatmulAlgo_t& way,
                                            cudaStream_t stream) {
-  SYNCOPATE_RETURN_IF_ERROR(Queue(operands[0], way, stream));  // loads the kernels, which a capture should not
+  SYNCOPATE_RETURN_IF_ERROR(Queue(operands[0], way, stream));  // loads the kernels, which a capture should not do
   SYNCOPATE_ASSIGN_OR_RETURN(const CudaGraph graph, CudaGraph::Capture(stream, [&]() -> absl::Status {
                                for (const MatmulOperands& set : operands) {
                                  SYNCOPATE_RETURN_IF_ERROR(Queue(set, way, stream));
@@ -242,7 +242,7 @@ absl::StatusOr<double> Matmul::State::Time(const std::vector<MatmulOperands>& op
 }
 
 absl::Status Matmul::ChooseFastest(const std::vector<MatmulOperands>& operands, cudaStream_t stream) {
-  // A way that the library does not take after all is passed over.
+  // Skips an algorithm that the library refuses after all.
   absl::Status failed;
   double fastest = std::numeric_limits<double>::infinity();
   for (size_t way = 0; way < state_->ways.size(); ++way) {

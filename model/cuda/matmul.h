@@ -20,8 +20,8 @@ struct MatmulShape {
   bool accumulate = false;
   bool float32_result = false;  // else bf16
   int32_t result_stride = 0;    // elements from row to row of y; 0: n
-  // A row of y has the same bits wherever the row of x stands and whatever the others are: none of the ways that give
-  // parts of a sum to several blocks.
+  // The bits of a row of y depend neither on the index of its row of x nor on the other rows. This excludes algorithms that
+  // split a sum over several blocks.
   bool rows_alike = false;
 
   friend bool operator==(const MatmulShape&, const MatmulShape&) = default;
@@ -34,7 +34,7 @@ struct MatmulOperands {
   void* y = nullptr;
 };
 
-// The library's handle on one device, and the memory its products work in. Products that share one must be on one
+// The cuBLASLt handle of one device, and the workspace of its products. Products that share a MatmulLibrary must be on one
 // stream. Move-only; not thread-safe.
 class MatmulLibrary {
  public:
@@ -55,28 +55,30 @@ class MatmulLibrary {
 
 class MatmulTrial;
 
-// One product's plan. Move-only; keeps a reference to its library.
+// One product's plan: a list of algorithms of the library, and the chosen one. Move-only; its library must outlive it.
 class Matmul {
  public:
-  // The ways that the library thinks of, best first by its own guess, of which the first is chosen. INTERNAL reason
-  // CUBLAS_ERROR, naming the shape, if there is none.
+  // Lists the algorithms of the library's heuristic, best first, and chooses the first. INTERNAL reason CUBLAS_ERROR, naming
+  // the shape, if there is none.
   static absl::StatusOr<Matmul> Create(const MatmulLibrary& library, const MatmulShape& shape);
-  // By the way that `like` has chosen, whose shape differs in `rows` alone. With rows_alike a row then has the same bits
-  // from both. INTERNAL reason CUBLAS_ERROR if the library does not take it for so many rows.
+  // Uses the algorithm that `like` has chosen; the two shapes may differ only in `rows`. With rows_alike, the result for a
+  // row is bit-identical to like's. INTERNAL reason CUBLAS_ERROR if the library refuses the algorithm for shape.rows rows.
   static absl::StatusOr<Matmul> CreateLike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like);
-  // The same, but by the first way that the library thinks of for so many rows, if on made-up operands it gives the bits
-  // that the other one's way gives. Blocks.
+  // As CreateLike, but uses the first algorithm of the heuristic for shape.rows rows whose result on the operands of `trial`
+  // is bit-identical to that of like's algorithm; tries three, else uses like's. `shape` must have rows_alike and an even k.
+  // Blocks.
   static absl::StatusOr<Matmul> CreateAlike(const MatmulLibrary& library, const MatmulShape& shape, const Matmul& like,
                                             const MatmulTrial& trial);
   ~Matmul();
   Matmul(Matmul&&) noexcept;
   Matmul& operator=(Matmul&&) noexcept;
 
-  // Queues the product by the chosen way, and returns; may be captured.
+  // Queues the product with the chosen algorithm and returns; may be captured.
   absl::Status Queue(const MatmulOperands& operands, cudaStream_t stream);
 
-  // Times each way on `operands` in turn (several sets, so that weights come from memory and not from the cache) and
-  // chooses the fastest. Blocks for some milliseconds a way. y is overwritten, or added to. `operands` is not empty.
+  // Times each algorithm on all of `operands` (several sets, so that weights are read from memory and not from the cache)
+  // and chooses the fastest. Blocks for some milliseconds for each algorithm. y is overwritten, or added to. `operands` must
+  // not be empty.
   absl::Status ChooseFastest(const std::vector<MatmulOperands>& operands, cudaStream_t stream);
 
   const MatmulShape& shape() const;

@@ -17,7 +17,7 @@ constexpr int64_t kHalfBytes = 2;
 
 int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Whole words of rows * stride elements.
+// Bytes of rows * stride elements, rounded up to 4.
 int64_t ResultBytes(const MatmulShape& shape) {
   const int64_t stride = shape.result_stride > 0 ? shape.result_stride : shape.n;
   return (shape.rows * stride * (shape.float32_result ? 4 : kHalfBytes) + 3) / 4 * 4;

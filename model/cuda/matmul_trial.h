@@ -10,23 +10,23 @@
 
 namespace syncopate::model {
 
-// Made-up operands on which two ways of a product show whether they add up in the same order. The second half of each row
-// of w is the first one negated, and of x it is the first one again: each sum is zero but for what was rounded away on the
-// way to it, and every element of the result is that alone, in whatever precision it is given. No libtorch.
+// Made-up operands that show whether two algorithms of a product sum in the same order. In each row of w the second half is
+// the negated first half, and in each row of x it is the first half again: each exact sum is zero, so every element of the
+// result is only the rounding errors of its summation, in any precision of the result. No libtorch.
 class MatmulTrial {
  public:
-  // The most that is tried.
+  // The largest sizes of all shapes to be tried.
   struct Extent {
     int64_t w_elements = 0, x_elements = 0, result_bytes = 0, bias_elements = 0;
 
     void Include(const MatmulShape& shape);
   };
-  // Takes the memory. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, INTERNAL reason CUDA_ERROR.
+  // Allocates the memory. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, INTERNAL reason CUDA_ERROR.
   static absl::StatusOr<MatmulTrial> Create(int device, const Extent& extent, cudaStream_t stream);
   MatmulTrial(MatmulTrial&&) noexcept = default;
 
   cudaStream_t stream() const { return stream_; }
-  // Operands for `shape`, whose k is even; the result's memory is all zero. Queues and returns.
+  // Operands for `shape`, whose k must be even; the result's memory is all zero. Queues and returns.
   absl::StatusOr<MatmulOperands> MakeUp(const MatmulShape& shape) const;
   // Sets the result's memory to zero again. Queues and returns.
   absl::Status ClearResult(const MatmulShape& shape) const;

@@ -7,8 +7,8 @@
 namespace syncopate::model::kernels {
 namespace {
 
-// -- Norms. A block a row at a time; thread i has the vectors i, i + blockDim.x, ... What is normed is rounded before
-// it is multiplied by the weight, as the rollouters' norms do: else their log-probs would differ for nothing.
+// -- Norms. A block handles one row at a time; thread i has the vectors i, i + blockDim.x, ... The normed number is rounded
+// before it is multiplied by the weight, as in the rollouters' norms: otherwise log-probs would differ needlessly.
 
 template <typename T, int kVectors>
 __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, int columns, float eps, T* sum, T* y,
@@ -35,7 +35,7 @@ __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, in
 #pragma unroll
     for (float value : kept[v].value) squares += value * value;
   }
-  // The row stays in registers between the sum of its squares and its scaling: it is read from memory once.
+  // The row stays in registers between the sum of squares and the scaling, so it is read from memory only once.
   const float scale = rsqrtf(BlockSum(squares, shared) / columns + eps);
   if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
 #pragma unroll
@@ -65,7 +65,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
     const int at = threadIdx.x + v * blockDim.x;
     if (at < vectors) w[v].Load(weight + at * Vector<T>::kSize);
   }
-  // A block takes many rows, and keeps its part of the weight's gradient in registers until the end.
+  // A block handles many rows, and keeps its part of the weight's gradient in registers until the end.
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const float scale = rstd[r];
     Vector<T> normed[kVectors], gradient[kVectors];
@@ -103,7 +103,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
         for (int i = 0; i < Vector<T>::kSize; ++i) gradient[v].value[i] += other.value[i];
       }
       gradient[v].Store(dsum + offset);
-      // The forward's output, made again for whoever did not keep it; rounded as there, so its bits are the same.
+      // Recomputes the forward pass's output with the same rounding: bit-identical, so the caller need not keep it.
       if (y == nullptr) continue;
       normed[v].Round();
 #pragma unroll
@@ -122,7 +122,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
   }
 }
 
-// -- Column sums: blocks of rows first, then the blocks.
+// -- Column sums: first over blocks of rows, then over the blocks.
 
 constexpr int64_t kColumnRows = 128;  // rows that one block adds up
 
@@ -136,7 +136,7 @@ __global__ void ColumnPartialKernel(const T* x, int64_t rows, int64_t columns, f
   partial[blockIdx.y * columns + column] = total;
 }
 
-// Always the same rows to the same sum, in the same order: no atomics, so a sum made again has the same bits.
+// Adds the same rows in the same order each time, without atomics, so that a repeated sum is bit-identical.
 constexpr int kAddRowsLanes = 16;  // rows that a block adds at a time, to each of kWarp columns
 
 __global__ void AddRowsKernel(const float* partial, int64_t rows, int64_t columns, float* total) {
@@ -159,10 +159,10 @@ void AddRows(const float* partial, int64_t rows, int64_t columns, float* total, 
 }
 
 constexpr int kMaxNormThreads = 512;
-// Four on each multiprocessor of an H100; more blocks would leave more partial sums to add.
+// Four blocks on each multiprocessor of an H100; more blocks would leave more partial sums to add.
 constexpr int64_t kNormBackwardBlocks = 132 * 4;
 
-// Calls f with the number of vectors that a thread has, as a constant, and the number of threads.
+// Calls f with the number of vectors of each thread, as a constant, and the number of threads.
 template <typename T, typename F>
 void ForNormShape(int64_t columns, F f) {
   const int64_t vectors = columns / Vector<T>::kSize;

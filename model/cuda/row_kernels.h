@@ -4,14 +4,13 @@
 
 #include <cstdint>
 
-// What a transformer does to each row (token) by itself, between its matrix products, in bf16. Rounded where
-// model/transformer.h rounds, so that a trainer's forward gives the same numbers. All pointers are device memory of the
+// The operations of a transformer on single rows (tokens) between its matrix products, in bf16. They round where
+// model/transformer.h rounds, so that a trainer's forward pass gives the same numbers. All pointers are device memory of the
 // current device, 16-byte aligned, matrices dense and row-major; all launches queue and return, and are chained
-// (device_code.cuh): each may start while the kernel before it on the stream ends. Nothing of libtorch, so that nvcc
-// compiles it alone.
+// (device_code.cuh): each may start while the kernel before it on the stream ends. No libtorch, so that nvcc can compile it.
 namespace syncopate::model {
 
-// Where a row's input token comes from: given[row], or, if that is negative, drawn[slots[row]], which a step before has
+// The source of a row's input token: given[row], or, if that is negative, drawn[slots[row]], which an earlier step has
 // written on the device.
 struct TokenSource {
   const int32_t* given = nullptr;
@@ -26,13 +25,13 @@ struct NormShape {
 };
 constexpr int32_t kMaxHidden = 8192;
 
-// What a row's place in its sequence adds to its token: table[lengths[row] - 1], for a row of length 0 as for length 1.
+// The position embedding that is added to a row's token: table[lengths[row] - 1]; a length of 0 counts as 1.
 struct PositionSource {
   const int32_t* lengths = nullptr;
-  const void* table = nullptr;  // nullptr: nothing is added
+  const void* table = nullptr;  // nullptr: no position embedding
 };
 
-// residual[row] = table[token of the row], and what its position adds; normed = RmsNorm(residual) * weight.
+// residual[row] = table[token of the row] + its position embedding; normed = RmsNorm(residual) * weight.
 cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const PositionSource& positions,
                          const void* table, const void* weight, void* residual, void* normed, cudaStream_t stream);
 

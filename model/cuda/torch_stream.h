@@ -4,10 +4,10 @@
 
 #include <functional>
 
-// A header of its own: who needs it cannot see libtorch's.
+// In its own header, because its users cannot include libtorch's headers.
 namespace syncopate::model {
 
-// Gives the stream of libtorch that is current on the calling thread, of GPU `device`, each time it is asked.
+// A function that returns libtorch's current stream of GPU `device` on the calling thread.
 std::function<cudaStream_t()> TorchStream(int device);
 
 }  // namespace syncopate::model

@@ -8,7 +8,7 @@
 namespace syncopate::model::kernels {
 namespace {
 
-// -- Rotation. A block a row; a thread a vector of one half of a head, with its partner in the other half.
+// -- Rotation. One block for each row; one thread for a vector of one half of a head and its partner in the other half.
 
 template <typename T>
 __global__ void RotateKernel(T* x, int64_t stride, int heads, int half, const float* cos, const float* sin, float sign,
@@ -51,7 +51,7 @@ __global__ void SwiGluKernel(const T* gate_up, int64_t vectors, int64_t a_row, T
   up.Load(gate_up + row * 2 * width + width + column);
 #pragma unroll
   for (int i = 0; i < kSize; ++i) gate.value[i] *= Sigmoid(gate.value[i]);
-  gate.Round();  // as the rollouters do
+  gate.Round();  // as in the rollouters
 #pragma unroll
   for (int i = 0; i < kSize; ++i) up.value[i] *= gate.value[i];
   up.Store(y + row * width + column);
@@ -83,9 +83,7 @@ __global__ void SwiGluBackwardKernel(const T* dy, const T* gate_up, int64_t vect
   result.Store(y + row * width + column);
 }
 
-// -- AdamW. A thread four elements.
-
-// -- Digests. Blocks of the same x share a run; each thread's words are far apart, so that a warp's lie together.
+// -- Digests. Blocks with the same x share a run. A thread's words are far apart, so that a warp's words are neighbours.
 
 constexpr unsigned kBlocksARun = 16;
 
@@ -100,6 +98,8 @@ __global__ void DigestKernel(const uint64_t* words, const DigestRun* runs, unsig
   for (int other = 16; other > 0; other /= 2) sum += __shfl_down_sync(0xffffffffu, sum, other);
   if (threadIdx.x % 32 == 0) atomicAdd(sums + run.sum, static_cast<unsigned long long>(sum));
 }
+
+// -- AdamW. One thread for four elements.
 
 __global__ void AdamWKernel(AdamWArguments update, int64_t vectors, float4* parameters, float4* first, float4* second,
                             const float4* gradients, uint2* copy) {

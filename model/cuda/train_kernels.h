@@ -4,16 +4,16 @@
 
 #include <cstdint>
 
-// Kernels of a training step beside its matrix products and attention: plain pointers to device memory, work queued on
+// Kernels of a training step, all but matrix products and attention: plain pointers to device memory, work queued on
 // `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
-// kernels::VectorElements(dtype). What each computes is said in model/ops.h. Results do not depend on the launch: sums
-// over rows are taken in a fixed order, but for EmbeddingGradient, which adds atomically. Norms and column sums are in
-// norm_kernels.cu, the head and the embedding in head_kernels.cu, the others in train_kernels.cu.
+// kernels::VectorElements(dtype). model/ops.h says what each computes. Results are repeatable: sums over rows are made in a
+// fixed order, except in EmbeddingGradient, which adds atomically. Norms and column sums are in norm_kernels.cu, the head
+// and the embedding in head_kernels.cu, the others in train_kernels.cu.
 namespace syncopate::model::kernels {
 
 enum class Number : uint8_t { kFloat32, kBFloat16 };
 inline constexpr int64_t VectorElements(Number number) { return number == Number::kFloat32 ? 4 : 8; }
-inline constexpr int64_t kMaxNormElements = 16384;  // of a row that is normed
+inline constexpr int64_t kMaxNormElements = 16384;  // most elements of a row for AddNorm
 
 struct NormArguments {
   Number number = Number::kBFloat16;
@@ -21,7 +21,7 @@ struct NormArguments {
   int64_t columns = 0;
   const void* weight = nullptr;  // [columns]
 };
-// residual may be null; then sum is not written and may be null. rstd [rows] float32.
+// `residual` may be null; then `sum` is not written and may be null. rstd [rows] float32.
 cudaError_t AddNorm(const NormArguments& norm, const void* x, const void* residual, float eps, void* sum, void* y,
                     float* rstd, cudaStream_t stream);
 // `passed` and y may be null. `partial`: float32 scratch of NormPartialRows() rows.
@@ -40,7 +40,7 @@ struct RotateArguments {
   int64_t rows = 0;
   int64_t stride = 0;  // elements from row to row
   int64_t heads = 0;
-  int64_t half = 0;  // of the head's dimension
+  int64_t half = 0;  // half of the head's dimension
   bool inverse = false;
 };
 cudaError_t Rotate(const RotateArguments& rotate, void* x, const float* cos, const float* sin, const int64_t* positions,
@@ -67,7 +67,7 @@ struct HeadGradients {
   const float* dlogprob = nullptr;
   const float* dentropy = nullptr;  // may be null
 };
-// gradient: as the logits, in `to`; may be the logits themselves if they are in `to` too.
+// gradient: shape and stride of the logits, dtype `to`; may be the logits themselves if they have that dtype.
 cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets, const LogitRows& shape,
                          float temperature_inverse, const HeadGradients& gradients, Number to, void* gradient,
                          cudaStream_t stream);
@@ -76,23 +76,23 @@ cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets
 cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, int64_t rows, int64_t columns,
                               float* table, cudaStream_t stream);
 
-// One AdamW update of `count` elements (Loshchilov & Hutter, arXiv 1711.05101) and the copy of the result that
-// computes.
+// One AdamW update of `count` elements (Loshchilov & Hutter, arXiv 1711.05101), and a bf16 copy of the result for the
+// forward pass.
 struct AdamWArguments {
   float learning_rate = 0;
   float beta1 = 0;
   float beta2 = 0;
   float eps = 0;
-  float decay = 1;                // what a parameter is multiplied by first: 1 - learning_rate * weight_decay
+  float decay = 1;                // multiplies a parameter first: 1 - learning_rate * weight_decay
   float correction1 = 1;          // 1 - beta1^t
   float correction2 = 1;          // 1 - beta2^t
-  const float* factor = nullptr;  // of gradients, on the device; if it is not finite, the update changes nothing
+  const float* factor = nullptr;  // device memory; multiplies gradients; if not finite, the update changes nothing
 };
 // parameters, first, second, gradients float32; `copy` bf16, may be null.
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
                   const float* gradients, void* copy, cudaStream_t stream);
 
-// As Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory.
+// See Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory.
 struct DigestRun {
   int64_t begin, count, position, sum;
 };

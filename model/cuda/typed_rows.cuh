@@ -7,13 +7,13 @@
 
 #include "model/cuda/train_kernels.h"
 
-// What the kernels of training share: rows of either type as 16-byte vectors of float32 numbers, sums over a block, the
-// choice of the type at a launch. The engine's, which know bfloat16 alone, have device_code.cuh. For .cu files alone.
+// Code that the training kernels share: rows of either type as 16-byte vectors of float32 numbers, sums over a block, the
+// choice of the type at a launch. The engine's kernels, which support only bfloat16, use device_code.cuh. For .cu files only.
 namespace syncopate::model::kernels {
 
 constexpr int kWarp = 32;
 
-// 16 bytes of a row, as float32 numbers while they are worked on.
+// 16 bytes of a row, in registers as float32 numbers.
 template <typename T>
 struct Vector;
 
@@ -49,7 +49,7 @@ struct Vector<__nv_bfloat16> {
     for (int i = 0; i < kSize / 2; ++i) pairs[i] = __floats2bfloat162_rn(value[2 * i], value[2 * i + 1]);
     *reinterpret_cast<uint4*>(to) = raw;
   }
-  // To what a store keeps.
+  // Rounds to the numbers that Store() writes.
   __device__ void Round() {
 #pragma unroll
     for (float& v : value) v = __bfloat162float(__float2bfloat16_rn(v));
@@ -75,12 +75,12 @@ __device__ __forceinline__ float WarpSum(float x) {
   return x;
 }
 
-// The sum over the block in every thread; the same order each time. Threads: a multiple of the warp.
+// The sum over the block, in every thread, in a fixed order. The number of threads must be a multiple of kWarp.
 __device__ __forceinline__ float BlockSum(float x, float* shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   x = WarpSum(x);
   if (warps == 1) return x;
-  __syncthreads();  // the former sum has been read
+  __syncthreads();  // all threads have read the previous sum
   if (lane == 0) shared[warp] = x;
   __syncthreads();
   return WarpSum(lane < warps ? shared[lane] : 0.f);

@@ -14,7 +14,7 @@ __global__ void Largest(const T* all, int32_t world, int64_t count, T* largest) 
   T most = all[i];
   for (int32_t rank = 1; rank < world; ++rank) {
     const T value = all[rank * count + i];
-    // A value that is no number is not larger than itself, and stays once it was seen.
+    // A NaN replaces any number, and nothing replaces a NaN.
     if (value != value || value > most) most = most != most ? most : value;
   }
   largest[i] = most;

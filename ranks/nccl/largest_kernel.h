@@ -6,11 +6,11 @@
 
 #include "ranks/element.h"
 
-// A header of its own, as nvcc reads neither NCCL's nor absl's.
+// In its own header, because nvcc cannot compile the headers of NCCL and absl.
 namespace syncopate {
 
-// largest [count] := the largest of all [world, count] over their rows, NaN where any of them is. Device memory; queued on
-// `stream`, does not block. What CUDA says of the launch.
+// largest [count] := the maximum of all [world, count] over its rows, NaN where any row has a NaN. Device memory; queued
+// on `stream`, does not block. Returns CUDA's result of the launch.
 cudaError_t QueueLargest(Element element, const void* all, int32_t world, int64_t count, void* largest,
                          cudaStream_t stream);
 

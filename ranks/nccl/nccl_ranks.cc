@@ -21,9 +21,9 @@ namespace {
 
 constexpr absl::Duration kPollEvery = absl::Microseconds(50);
 constexpr absl::Duration kGoOnEvery = absl::Milliseconds(100);
-// NCCL's own abort is given 5 s; what takes longer will not end, and the process does.
+// NcclComm::Abort() takes 5 s at most; an abort that takes longer will not end, and the process must.
 constexpr absl::Duration kAbortWithin = absl::Seconds(6);
-// Of device memory that calls need beside the caller's: all ranks' parts of a largest, which are a few numbers.
+// Device memory that calls need beside the caller's: all ranks' parts of a maximum, which are a few numbers.
 constexpr int64_t kScratchBytes = 256 << 10;
 
 cuda::NcclComm::Number NumberOf(Element element) {
@@ -38,8 +38,8 @@ cuda::NcclComm::Number NumberOf(Element element) {
   return cuda::NcclComm::Number::kBFloat16;
 }
 
-// The communicator, and who may touch it: the owner of the group between Enter() and Leave(), and after an abort, once
-// the owner has left, a thread that ends it.
+// The communicator and the right to use it. The group's owner may use it between Enter() and Leave(); after an abort,
+// once the owner has left, a thread of this object ends it.
 class AbortableComm {
  public:
   explicit AbortableComm(cuda::NcclComm comm) : comm_(std::move(comm)), thread_([this] { Watch(); }) {}
@@ -51,7 +51,7 @@ class AbortableComm {
     thread_.join();
   }
 
-  // OK, or why the group is at its end. Leave() after OK.
+  // The communicator, or why the group has ended. Call Leave() after OK.
   absl::StatusOr<cuda::NcclComm*> Enter() {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(broken_);
@@ -71,13 +71,13 @@ class AbortableComm {
     MutexLock lock(&mutex_);
     return broken_;
   }
-  // A moment, or less if the group breaks.
+  // Blocks for kPollEvery, or less if the group breaks.
   void Pause() {
     MutexLock lock(&mutex_);
     auto is_broken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !broken_.ok(); };
     mutex_.AwaitWithTimeout(Condition(&is_broken), kPollEvery);
   }
-  // After Break(): nothing of the group is under way on the GPU any more.
+  // Call after Break(): blocks, for at most kAbortWithin, until no call of the group runs on the GPU any more.
   void AwaitAborted() {
     MutexLock lock(&mutex_);
     auto is_aborted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return aborted_; };
@@ -91,7 +91,7 @@ class AbortableComm {
       auto is_due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ends_ || (!broken_.ok() && !is_used_); };
       mutex_.Await(Condition(&is_due));
     }
-    // Nobody enters any more.
+    // From here on Enter() fails, or is not called any more.
     const absl::Status aborted = comm_.Abort();
     if (!aborted.ok()) SYNCOPATE_LOG(kError, "ranks: %s", aborted.ToString());
     MutexLock lock(&mutex_);
@@ -118,7 +118,7 @@ class NcclRanks final : public NcclGroup {
     comm_.Break(RankLost(absl::StrCat("rank ", options_.rank, ": ", why)));
   }
 
-  // Until the communicator is formed.
+  // Blocks until the communicator is formed, for at most `meet`.
   absl::Status AwaitMeeting(absl::Duration meet, const std::function<absl::Status()>& go_on) {
     const absl::Time until = Clock::Real()->Now() + meet;
     absl::Time next_look = absl::InfinitePast();
@@ -140,12 +140,12 @@ class NcclRanks final : public NcclGroup {
 
   absl::Status Finish() override {
     cuda::DeviceScope scope(options_.device);
-    // What was queued last, be it a call or what was computed with the last one's result.
+    // Records the end of all queued work: the last call, or work that uses its result.
     SYNCOPATE_RETURN_IF_ERROR(Record(CurrentStream()));
     absl::Time until = Clock::Real()->Now() + options_.deadline;
     while (true) {
       SYNCOPATE_ASSIGN_OR_RETURN(const bool any, DropPassed());
-      if (pending_.empty()) return comm_.broken();  // an abort too ends what is queued
+      if (pending_.empty()) return comm_.broken();  // an abort also ends the queued work
       const absl::Time now = Clock::Real()->Now();
       if (any) until = now + options_.deadline;
       if (now >= until) {
@@ -161,7 +161,7 @@ class NcclRanks final : public NcclGroup {
   absl::Status Perform(const Collective& call, void* in, void* out) override {
     cuda::DeviceScope scope(options_.device);
     if (call.kind == Collective::Kind::kBarrier) {
-      // Of whatever the scratch holds: what counts is that all ranks make it.
+      // The values in the scratch memory do not matter: only that all ranks make the call.
       SYNCOPATE_RETURN_IF_ERROR(AllReduce(scratch_.data(), 1, Element::kFloat32, Reduction::kSum));
       return Finish();
     }
@@ -182,7 +182,7 @@ class NcclRanks final : public NcclGroup {
   absl::Status Check() override { return Poll().status(); }
 
  private:
-  // A point in the order of a stream that the GPU has not passed, and what comes before it.
+  // A point in a stream that the GPU has not passed yet, and the name of the call before it.
   struct Pending {
     cuda::Event event;
     std::string what;
@@ -190,7 +190,7 @@ class NcclRanks final : public NcclGroup {
 
   cudaStream_t CurrentStream() const { return options_.stream != nullptr ? options_.stream() : nullptr; }
 
-  // `why`, once nothing of the group is under way.
+  // Aborts the group and waits for that; returns the first error of the group, which may be older than `why`.
   absl::Status Broken(const absl::Status& why) {
     comm_.Break(why);
     comm_.AwaitAborted();
@@ -219,13 +219,13 @@ class NcclRanks final : public NcclGroup {
     return absl::OkStatus();
   }
 
-  // Forgets what the GPU has passed; whether there was any.
+  // Drops the pending points that the GPU has passed; returns whether there was any.
   absl::StatusOr<bool> DropPassed() {
     bool any = false;
     while (!pending_.empty()) {
       const cudaError_t state = cudaEventQuery(pending_.front().event.get());
       if (state == cudaErrorNotReady) {
-        cudaGetLastError();  // an answer, not an error of what comes next
+        cudaGetLastError();  // clears "not ready", which is no error
         break;
       }
       SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "waiting for ranks"));
@@ -236,8 +236,8 @@ class NcclRanks final : public NcclGroup {
     return any;
   }
 
-  // NCCL's own largest drops what is no number, which must be seen on every rank: so all ranks' values are gathered, and each
-  // rank finds the largest by itself.
+  // NCCL's own maximum drops NaN, which every rank must see. So all ranks' values are gathered, and each rank computes the
+  // maximum itself.
   absl::Status FindLargest(const Collective& call, void* values) {
     const int64_t most = kScratchBytes / options_.world / ElementBytes(call.element) * ElementBytes(call.element);
     for (int64_t done = 0; done < call.bytes; done += most) {
@@ -247,7 +247,7 @@ class NcclRanks final : public NcclGroup {
       SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(QueueLargest(call.element, scratch_.data(), options_.world,
                                                               bytes / ElementBytes(call.element), part, last_stream_),
                                                  "the largest over ranks"));
-      // Calls on other streams wait for this one, too: they may need the scratch.
+      // Calls on other streams wait for this kernel too, because they may need the scratch memory.
       SYNCOPATE_RETURN_IF_ERROR(Record(last_stream_, call.ToString()));
     }
     return absl::OkStatus();
@@ -297,7 +297,7 @@ class NcclRanks final : public NcclGroup {
     return absl::InternalError("a barrier is an all-reduce");
   }
 
-  // Until NCCL has put the call on its stream, which it does at once but for the first one of its kind.
+  // Blocks until NCCL has queued the call on its stream. NCCL does that at once, except for the first call of a kind.
   absl::Status AwaitQueued(const std::string& what) {
     const absl::Time until = Clock::Real()->Now() + options_.deadline;
     while (true) {
@@ -316,7 +316,7 @@ class NcclRanks final : public NcclGroup {
   const cuda::DeviceBuffer scratch_;
   cudaStream_t last_stream_ = nullptr;
   std::deque<Pending> pending_;    // in the order of calls
-  std::vector<cuda::Event> free_;  // to be used again
+  std::vector<cuda::Event> free_;  // events for reuse
 };
 
 }  // namespace
@@ -331,7 +331,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> JoinNcclRanks(const NcclRanksOptions&
                              cuda::DeviceBuffer::Create(options.device, kScratchBytes, "what calls of ranks need"));
   auto ranks = std::make_unique<NcclRanks>(options, std::move(comm), std::move(scratch));
   SYNCOPATE_RETURN_IF_ERROR(ranks->AwaitMeeting(meet, go_on));
-  // The first call sets up connections.
+  // The first call sets up NCCL's connections.
   SYNCOPATE_RETURN_IF_ERROR(ranks->Barrier());
   return ranks;
 }

@@ -8,16 +8,16 @@
 
 namespace syncopate::text::chat {
 
-// What a stranger's template may use, of one rendering.
+// Resources that one rendering of an untrusted template may use.
 struct TemplateLimits {
-  int64_t steps = 2'000'000;        // of evaluation, and of work on lists and mappings by their length
-  int64_t output_bytes = 16 << 20;  // of the rendered text
-  int64_t made_bytes = 256 << 20;   // of all strings that are made on the way
-  int depth = 500;                  // of evaluation: nested expressions, blocks and macro calls together
+  int64_t steps = 2'000'000;        // steps of evaluation, and steps for lists and mappings by their length
+  int64_t output_bytes = 16 << 20;  // bytes of the rendered text
+  int64_t made_bytes = 256 << 20;   // bytes of all intermediate strings
+  int depth = 500;                  // nesting of expressions, blocks and macro calls together
 };
 
-// What a rendering has used up, and its first error, which sticks: whatever goes on after it is thrown away, so that
-// evaluation needs no error path of its own and ends at the next step.
+// The resources that a rendering has used, and its first error. The first error is kept, and all later results are
+// discarded, so that evaluation needs no error path of its own and ends at the next step.
 class RenderBudget {
  public:
   explicit RenderBudget(const TemplateLimits& limits) : limits_(limits) {}
@@ -26,11 +26,12 @@ class RenderBudget {
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
 
-  // INVALID_ARGUMENT, reason TEMPLATE_FAILED: what the template asks for cannot be done.
+  // Sets the error INVALID_ARGUMENT, reason TEMPLATE_FAILED: the template asks for something impossible.
   void Fail(absl::string_view what);
-  // False once anything has failed; RESOURCE_EXHAUSTED, reason TEMPLATE_TOO_COSTLY beyond a limit.
+  // Count steps or bytes; beyond a limit they call Exhaust(). Return false if there is an error.
   bool TakeSteps(int64_t steps = 1);
   bool TakeBytes(int64_t bytes);
+  // Sets the error RESOURCE_EXHAUSTED, reason TEMPLATE_TOO_COSTLY.
   void Exhaust(absl::string_view what);
 
  private:

@@ -19,7 +19,7 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr int64_t kMostFileBytes = 8 << 20;
 constexpr char kDefault[] = "default", kToolUse[] = "tool_use";
 
-// "" where there is no such file. Hubs' caches are made of links, so they are followed.
+// "" if there is no such file. Follows links, because the caches of model hubs consist of links.
 absl::StatusOr<std::string> ReadIfThere(FileSystem* files, const std::string& path) {
   std::error_code failed;
   const std::filesystem::path target = std::filesystem::canonical(path, failed);
@@ -69,8 +69,8 @@ absl::StatusOr<ChatFormat> ChatFormat::Parse(absl::string_view tokenizer_config,
         "without one takes plain prompts only");
   }
   format.ReadSpecialTokens(config);
-  // Whether a conversation that goes on begins with what was rendered before: if not, turns cannot be trained as one
-  // sequence. Templates do not say so, so it is tried: with thoughts, which many templates drop from earlier turns.
+  // Tests whether the text of a longer conversation begins with the text rendered before: if not, turns cannot be trained
+  // as one sequence. The messages contain thoughts, which many templates drop from earlier turns.
   OrderedJson call = Message("assistant", "<think>\nWhich?\n</think>\n\nI look.");
   call["tool_calls"] = {
       {{"id", "abcdef123"}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", {{"at", "it"}}}}}}};
@@ -83,7 +83,7 @@ absl::StatusOr<ChatFormat> ChatFormat::Parse(absl::string_view tokenizer_config,
   return format;
 }
 
-// A template, or a list of named ones.
+// `value` is a template, or a list of named templates.
 absl::Status ChatFormat::ReadTemplates(const Json& value) {
   const auto add = [this](const std::string& name, const std::string& source) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(ChatTemplate rendering, ChatTemplate::Parse(source));
@@ -108,12 +108,12 @@ absl::Status ChatFormat::ReadTemplates(const Json& value) {
 
 void ChatFormat::ReadSpecialTokens(const Json& config) {
   special_tokens_ = OrderedJson::object();
-  // Templates print them by name.
+  // Templates print special tokens by name.
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
     const auto found = config.find(key);
     if (found == config.end()) continue;
     if (found->is_string()) special_tokens_[key] = found->get<std::string>();
-    // A text, or a description of an added token.
+    // A special token is a text, or an object that describes an added token.
     const bool described = found->is_object() && found->contains("content") && (*found)["content"].is_string();
     if (described) special_tokens_[key] = (*found)["content"].get<std::string>();
   }
@@ -134,7 +134,7 @@ absl::StatusOr<RenderedChat> ChatFormat::Render(const ChatRequest& request, int6
 }
 
 std::optional<bool> ChatFormat::Keeps(const OrderedJson& answer, const OrderedJson& next) const {
-  // A hundredth of what a conversation may take: these are short.
+  // A hundredth of the usual limit, because these conversations are short.
   TemplateLimits limits;
   limits.steps /= 100;
   ChatRequest request;

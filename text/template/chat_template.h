@@ -10,20 +10,20 @@
 
 namespace syncopate::text::chat {
 
-// The part of Jinja2 that chat templates use, rendered as transformers sets it up (trim_blocks, lstrip_blocks, its
-// tojson, raise_exception, strftime_now, loop controls, {% generation %}). Own code: nothing that C++ can link does it.
+// The part of Jinja2 that chat templates use, with the settings of transformers (trim_blocks, lstrip_blocks, its
+// tojson, raise_exception, strftime_now, loop controls, {% generation %}). Own code: no library for C++ does this.
 //
-// Templates come from strangers. Nothing outside of the given values can be reached from one, no method changes
-// anything, and steps, memory, output and depth have limits. Immutable and thread-safe.
+// Templates are untrusted. A template can reach only the given values, no method changes a value, and steps, memory,
+// output and depth have limits. Immutable and thread-safe.
 class ChatTemplate {
  public:
-  // INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line: what is not well formed, and what is not done here, by name
-  // (include, import, extends, recursive loops, raw, with, filters, tests and methods that no model uses).
+  // INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line: if the template is not well formed, or uses an unsupported
+  // feature (include, import, extends, recursive loops, raw, with, filters, tests and methods that no model uses).
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source);
 
   // `context` is an object: messages, tools, add_generation_prompt, bos_token, ... ; its strings must be UTF-8. `now`
-  // is Unix seconds. INVALID_ARGUMENT (reason TEMPLATE_FAILED) where Jinja would raise, and where the template says so
-  // itself by raise_exception; RESOURCE_EXHAUSTED (reason TEMPLATE_TOO_COSTLY) beyond a limit. Both with the line.
+  // is Unix seconds. INVALID_ARGUMENT (reason TEMPLATE_FAILED) where Jinja would raise, and if the template calls
+  // raise_exception; RESOURCE_EXHAUSTED (reason TEMPLATE_TOO_COSTLY) beyond a limit. Both errors name the line.
   absl::StatusOr<RenderedChat> Render(const nlohmann::ordered_json& context, int64_t now,
                                       const TemplateLimits& limits = {}) const;
 

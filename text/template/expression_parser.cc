@@ -12,7 +12,7 @@
 namespace syncopate::text::chat {
 namespace {
 
-// A rule of the grammar a function, from what binds least to what binds most.
+// One function for each rule of the grammar, from the weakest binding to the strongest.
 class ExpressionRules {
  public:
   explicit ExpressionRules(TokenCursor* cursor) : cursor_(cursor) {}
@@ -31,8 +31,8 @@ class ExpressionRules {
     return tuple;
   }
 
-  // Recursion goes through here, Not and Signed: each counts how deep it is, so that a template of brackets cannot use
-  // up the stack. Chains count their length instead, as trees lean to the left and are walked recursively.
+  // Recursion goes through Expression, Not and Signed: each counts the depth, so that a template of brackets cannot
+  // overflow the stack. Chains count their length, because their trees are deep on the left and are walked recursively.
   Node Expression() {
     const TokenCursor::Deeper deeper(cursor_);
     Node value = Or();
@@ -40,7 +40,7 @@ class ExpressionRules {
       Node choice = cursor_->Make(Node::Kind::kChoice);
       choice.children.push_back(Or());
       choice.children.push_back(std::move(value));
-      // Without else it is undefined, which prints nothing.
+      // Without else the value is undefined, which prints nothing.
       if (cursor_->TakeWord("else")) choice.children.push_back(Expression());
       value = std::move(choice);
     }
@@ -113,11 +113,11 @@ class ExpressionRules {
   Node Sum() { return Chain({"+", "-"}, &ExpressionRules::Concatenation); }
   Node Concatenation() { return Chain({"~"}, &ExpressionRules::Product); }
   Node Product() { return Chain({"*", "//", "/", "%"}, &ExpressionRules::Power); }
-  // To the left, other than in Python: Jinja parses it so.
+  // Left-associative as in Jinja, unlike in Python.
   Node Power() { return Chain({"**"}, &ExpressionRules::Operand); }
   Node Operand() { return Filters(Signed(), /*bar_taken=*/false); }
 
-  // A sign binds tighter than filters, and takes in what follows without them.
+  // A sign binds tighter than a filter: its operand does not include the filters after it.
   Node Signed() {
     const TokenCursor::Deeper deeper(cursor_);
     if (!cursor_->NextIsOperator("-") && !cursor_->NextIsOperator("+")) return Postfix(Primary());
@@ -132,14 +132,14 @@ class ExpressionRules {
     switch (token.kind) {
       case Token::Kind::kName:
         cursor_->Advance();
-        // Jinja knows both spellings.
+        // Jinja accepts both spellings.
         if (token.text == "true" || token.text == "True") return cursor_->Literal(Value::Bool(true));
         if (token.text == "false" || token.text == "False") return cursor_->Literal(Value::Bool(false));
         if (token.text == "none" || token.text == "None") return cursor_->Literal(Value::None());
         return cursor_->Make(Node::Kind::kName, token.text);
       case Token::Kind::kString: {
         std::string text;
-        // Strings that stand side by side are one.
+        // Adjacent strings are concatenated.
         while (cursor_->Peek().kind == Token::Kind::kString) text += cursor_->TakeText();
         return cursor_->Literal(Value::String(std::move(text)));
       }
@@ -203,7 +203,7 @@ class ExpressionRules {
         cursor_->Want("=");
         node->named.push_back({std::move(name), Expression()});
       } else if (cursor_->TakeOperator("**")) {
-        // Kept under names that no argument can have.
+        // Stored under "**" and "*", which no argument can be called.
         node->named.push_back({"**", Expression()});
       } else if (cursor_->TakeOperator("*")) {
         node->named.push_back({"*", Expression()});
@@ -245,7 +245,7 @@ class ExpressionRules {
 
   Node Call(Node function) {
     Node call = cursor_->Make(Node::Kind::kCall);
-    // When the template is loaded, not when it is first rendered: a run should end before it starts.
+    // Refused when the template is loaded, not when it is first rendered, so that a run fails before it starts.
     if (function.kind == Node::Kind::kAttribute && !IsMethod(function.name)) {
       cursor_->Refuse(absl::StrCat("the method '", function.name, "' is not supported"));
     }
@@ -260,7 +260,7 @@ class ExpressionRules {
     const auto bound = [&](int bit) {
       const bool given = !cursor_->NextIsOperator(":") && !cursor_->NextIsOperator("]");
       if (given) node.shape |= bit;
-      // Always three bounds; `shape` says which of them stand there.
+      // The node always has three bounds; `shape` says which of them are given.
       node.children.push_back(given ? Expression() : cursor_->Make(Node::Kind::kLiteral));
     };
     bound(1);
@@ -312,13 +312,13 @@ class ExpressionRules {
       node.children.push_back(Postfix(Primary()));
     }
     if (!negated) return node;
-    // `is not` has no node of its own.
+    // There is no node for `is not`: it is a negated test.
     Node inverse = cursor_->Make(Node::Kind::kNot);
     inverse.children.push_back(std::move(node));
     return inverse;
   }
 
-  // Whether a test's argument stands without brackets behind its name.
+  // Whether an argument without brackets follows the test's name.
   bool ValueFollows() const {
     static constexpr absl::string_view kWords[] = {"else", "or", "and", "is", "if", "in", "not"};
     switch (cursor_->Peek().kind) {

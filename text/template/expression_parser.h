@@ -2,13 +2,13 @@
 
 #include "text/template/token_cursor.h"
 
-// Expressions of Jinja by recursive descent. Errors stick in the cursor.
+// Parses expressions of Jinja by recursive descent. The cursor keeps the first error.
 namespace syncopate::text::chat {
 
-// Expressions with commas between them are a tuple. `choice`: they may be such with an inline if.
+// One expression, or a tuple of expressions separated by commas. `choice`: the expressions may contain an inline if.
 Node ParseTuple(TokenCursor* cursor, bool choice);
 Node ParseExpression(TokenCursor* cursor);
-// What filters and tests make of `node`. `bar_taken`: a filter's name comes at once.
+// Parses the filters and tests that are applied to `node`. `bar_taken`: the next token is a filter's name.
 Node ParseFilters(TokenCursor* cursor, Node node, bool bar_taken);
 
 }  // namespace syncopate::text::chat

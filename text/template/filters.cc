@@ -17,7 +17,7 @@ namespace {
 
 using ValueKind = Value::Kind;
 
-// A place that no positional argument has: of arguments that have a name only.
+// An index that no positional argument has: for arguments that are passed by name only.
 constexpr size_t kByName = 1000;
 
 Value ToJson(const Value& value, const Arguments& arguments, RenderBudget* budget) {
@@ -26,7 +26,7 @@ Value ToJson(const Value& value, const Arguments& arguments, RenderBudget* budge
   style.ascii = arguments.Flag(0, "ensure_ascii", false);
   style.indent = std::min<int64_t>(arguments.Int(1, "indent", -1), 64);
   style.sort_keys = arguments.Flag(3, "sort_keys", false);
-  // As json.dumps: lines end without a blank.
+  // As in json.dumps, no blank follows a comma at the end of a line.
   if (style.indent >= 0) style.comma = ",";
   const Value* separators = arguments.Get(2, "separators");
   if (separators != nullptr && separators->list().size() == 2) {
@@ -59,7 +59,7 @@ Value Last(const Value& value, const Arguments&, RenderBudget* budget) {
 }
 
 Value Default(const Value& value, const Arguments& arguments, RenderBudget*) {
-  // none is a value: only with boolean=true it counts as missing.
+  // none is a value: it counts as missing only with boolean=true.
   const bool wanted = value.Is(ValueKind::kUndefined) || (arguments.Flag(1, "boolean", false) && !value.Truth());
   if (!wanted) return value;
   const Value* other = arguments.Get(0, "default_value");
@@ -71,7 +71,7 @@ Value Cased(const Value& value, const Arguments&, RenderBudget* budget) {
   return Value::String(WithCase(TextOf(value, budget), letter_case, budget));
 }
 
-// Not as str.title: words begin behind blanks and opening brackets only.
+// Unlike in str.title, a word begins only after a blank, '-' or an opening bracket.
 Value Title(const Value& value, const Arguments&, RenderBudget* budget) {
   std::string text = WithCase(TextOf(value, budget), LetterCase::kLower, budget);
   bool begins = true;
@@ -88,7 +88,7 @@ Value ReplaceIn(const Value& value, const Arguments& arguments, RenderBudget* bu
                                arguments.Int(2, "count", -1), budget));
 }
 
-// The value's attribute "a" or "a.b", or its element of a number.
+// The value's attribute "a" or "a.b", or its element with an index.
 Value AttributeOf(const Value& value, const Value& path, RenderBudget* budget) {
   if (!path.Is(ValueKind::kString)) return ItemOf(value, path, budget);
   const Value dot = Value::String(".");
@@ -118,7 +118,7 @@ Value ToInt(const Value& value, const Arguments& arguments, RenderBudget* budget
   double real = 0;
   const std::string text = TextOf(value, budget);
   if (absl::SimpleAtoi(text, &whole)) return Value::Int(whole);
-  // As Jinja: int(float(text)) where int(text) raises.
+  // As in Jinja: int(float(text)) if int(text) raises.
   if (absl::SimpleAtod(text, &real) && std::fabs(real) < 9.2e18) return Value::Int(static_cast<int64_t>(real));
   return otherwise;
 }
@@ -146,7 +146,7 @@ Value Reversed(const Value& value, const Arguments&, RenderBudget* budget) {
   return Value::String(std::move(text));
 }
 
-// What Jinja compares by: strings without regard to case unless asked.
+// The key by which Jinja compares: strings without regard to case, unless case_sensitive is given.
 Value SortKey(const Value& item, const Arguments& arguments, RenderBudget* budget) {
   const bool folds = item.Is(ValueKind::kString) && !arguments.Flag(kByName, "case_sensitive", false);
   return folds ? Value::String(WithCase(item.text(), LetterCase::kLower, budget)) : item;
@@ -163,9 +163,9 @@ Value Unique(const Value& value, const Arguments& arguments, RenderBudget* budge
   return Value::OfList(std::move(kept), budget);
 }
 
-// Stable, by keys; an order that fails leaves what it had.
+// Sorts stably by keys. If a comparison fails, the items stay in their order.
 List SortedBy(std::vector<std::pair<Value, Value>> keyed, bool reverse, RenderBudget* budget) {
-  // First, whether everything can be compared at all: std::stable_sort() with an order that fails midway is undefined.
+  // Checks first that all keys can be compared: std::stable_sort() with a comparison that fails midway is undefined.
   for (size_t i = 1; i < keyed.size(); ++i) Compare(keyed[0].first, keyed[i].first, budget);
   if (budget->ok()) {
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
@@ -198,7 +198,7 @@ Value Smallest(const Value& value, const Arguments& arguments, RenderBudget* bud
   return items.empty() ? Value::Undefined("min") : items.front();
 }
 
-// The first of equals, as Python's max.
+// Returns the first of equal items, as Python's max.
 Value Largest(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   const List items = Sorted(value, arguments, true, budget);
   return items.empty() ? Value::Undefined("max") : items.front();
@@ -225,7 +225,7 @@ Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budge
   std::string out = arguments.Flag(1, "first", false) ? pad : "";
   for (size_t i = 0; i < text.size() && budget->ok(); ++i) {
     out += text[i];
-    // Blank lines stay as they are, unless asked for.
+    // Blank lines are not indented, unless `blank` is given.
     const bool line_follows = i + 1 < text.size() && text[i + 1] != '\n';
     if (text[i] == '\n' && (blank_too || line_follows)) {
       out += pad;
@@ -236,7 +236,7 @@ Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budge
   return Value::String(std::move(out));
 }
 
-// select, reject, selectattr, rejectattr: what a test says of each element, or of an attribute of it.
+// select, reject, selectattr, rejectattr: keep the elements by a test of the element, or of an attribute of it.
 template <bool by_attribute, bool keep>
 Value Select(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   constexpr size_t kTestPlace = by_attribute ? 1 : 0;
@@ -265,7 +265,7 @@ Value Map(const Value& value, const Arguments& arguments, RenderBudget* budget) 
   Arguments rest;
   if (attribute == nullptr) {
     const std::string name = arguments.positional.empty() ? "" : TextOf(arguments.positional[0], budget);
-    // A map within a map is as deep as the arguments say: filters that call filters end here.
+    // A map within a map could be nested without a bound by its arguments, so it is refused.
     filter = name == "map" ? nullptr : FindFilter(name);
     if (filter == nullptr) budget->Fail(absl::StrCat("map with the filter '", name, "' is not supported"));
     if (!arguments.positional.empty())
@@ -343,7 +343,7 @@ bool IsEqual(const Value& value, const Arguments& arguments, RenderBudget* budge
   return Equal(value, Other(arguments, budget), budget);
 }
 
-// -1, 0 or 1 for each order that would make it true.
+// True if the sign of the comparison, -1, 0 or 1, is in [from, to].
 template <int from, int to>
 bool IsOrdered(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   const int order = Compare(value, Other(arguments, budget), budget);
@@ -353,7 +353,7 @@ bool IsOrdered(const Value& value, const Arguments& arguments, RenderBudget* bud
 
 int64_t Remainder(const Value& value, int64_t by, RenderBudget* budget) {
   if (!value.is_whole() || by == 0) budget->Fail("odd, even and divisibleby want whole numbers, and not 0");
-  // The least integer % -1 overflows, and the remainder by -1 is 0.
+  // INT64_MIN % -1 overflows in C++; the remainder by -1 is always 0.
   return budget->ok() && by != -1 ? value.whole() % by : 0;
 }
 

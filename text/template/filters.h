@@ -8,7 +8,7 @@ namespace syncopate::text::chat {
 using Filter = Value (*)(const Value& value, const Arguments& arguments, RenderBudget* budget);
 using Test = bool (*)(const Value& value, const Arguments& arguments, RenderBudget* budget);
 
-// Of Jinja's filters and tests by name; null for those that are not done here.
+// Find a filter or a test of Jinja by name; null if it is not supported.
 Filter FindFilter(absl::string_view name);
 Test FindTest(absl::string_view name);
 

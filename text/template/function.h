@@ -11,11 +11,11 @@ struct Scope;
 
 struct Function {
   enum class Kind { kMacro, kGlobal, kMethod } kind = Kind::kGlobal;
-  std::string name;             // of kGlobal and kMethod
-  Value self;                   // of kMethod
-  const Node* macro = nullptr;  // its parameters
-  const Node* body = nullptr;   // of kMacro
-  Scope* scope = nullptr;       // the names that the macro sees; outlives every place that the function can be kept in
+  std::string name;             // kGlobal and kMethod
+  Value self;                   // kMethod: the value whose method it is
+  const Node* macro = nullptr;  // kMacro: the node with the parameters
+  const Node* body = nullptr;   // kMacro
+  Scope* scope = nullptr;       // kMacro: names that the macro sees; outlives all places that can store the function
 };
 
 }  // namespace syncopate::text::chat

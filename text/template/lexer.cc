@@ -18,12 +18,12 @@ bool IsNameStart(char c) { return absl::ascii_isalpha(static_cast<uint8_t>(c)) |
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 bool IsSpace(char c) { return absl::ascii_isspace(static_cast<uint8_t>(c)); }
 
-// With trim_blocks and lstrip_blocks, as transformers sets them: the line end behind a block goes, and the indent
-// before it. Every blank that is wrong here is another token for the model.
+// Works with trim_blocks and lstrip_blocks, as transformers does: removes the line end after a block and the indent
+// before it. Every wrong blank would be another token for the model.
 class Lexer {
  public:
   explicit Lexer(absl::string_view source) {
-    // As Jinja has it: every line end is \n, and the last one of the file is dropped.
+    // As in Jinja, every line end becomes \n, and the last one of the file is dropped.
     for (size_t i = 0; i < source.size(); ++i) {
       if (source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n') continue;
       source_ += source[i] == '\r' ? '\n' : source[i];
@@ -54,7 +54,7 @@ class Lexer {
 
   char CharAt(size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
 
-  // Adds the text before the next tag and goes behind its two characters; gives the second, or '\0' at the end.
+  // Adds the text before the next tag and moves behind the tag's two characters; returns the second, or '\0' at the end.
   absl::StatusOr<char> TextUpToTag() {
     size_t open = source_.find('{', at_);
     while (open != std::string::npos && (CharAt(open + 1) == '\0' || std::strchr("{%#", CharAt(open + 1)) == nullptr)) {
@@ -75,7 +75,7 @@ class Lexer {
     return tag;
   }
 
-  // What the tag before takes of the text behind it. True if it took a line end.
+  // Removes the blanks or the line end that the tag before `text` trims. True if it removed a line end.
   bool Trim(std::string* text) {
     if (trim_blanks_) {
       text->erase(0, std::min(text->find_first_not_of(" \t\n\r\v\f"), text->size()));
@@ -86,7 +86,7 @@ class Lexer {
     return cut;
   }
 
-  // Blanks between the begin of a line and a tag go.
+  // Removes blanks between the start of a line and a tag.
   void StripIndent(bool after_line_end, std::string* text) const {
     size_t blank = text->size();
     while (blank > 0 && ((*text)[blank - 1] == ' ' || (*text)[blank - 1] == '\t')) --blank;
@@ -146,7 +146,7 @@ class Lexer {
     for (; i < rest.size(); ++i) {
       const char c = rest[i];
       const bool is_sign = i + 1 < rest.size() && (rest[i + 1] == '+' || rest[i + 1] == '-');
-      // Only before a digit: `a.0.b` has attributes, and no numbers.
+      // A point belongs to a number only before a digit: `a.0.b` has attributes and no float.
       if (c == '.' && !point && !exponent && digit_at(i + 1)) {
         point = true;
       } else if ((c == 'e' || c == 'E') && !exponent && (digit_at(i + 1) || (is_sign && digit_at(i + 2)))) {
@@ -164,7 +164,7 @@ class Lexer {
   }
 
   absl::Status Operator(absl::string_view rest, int* brackets) {
-    // The longer ones first.
+    // Longer operators come first.
     static constexpr absl::string_view kOperators[] = {"**", "//", "==", "!=", "<=", ">=", "+", "-", "*",
                                                        "/",  "%",  "~",  "<",  ">",  "=",  "(", ")", "[",
                                                        "]",  "{",  "}",  ",",  ":",  ".",  "|"};
@@ -199,7 +199,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // *at is that of the backslash, and then of the escape's last character.
+  // *at is the index of the backslash; on return it is that of the escape's last character.
   absl::Status Escape(size_t* at, std::string* text) {
     static constexpr char kLetters[] = "ntrbfva\\'\"", kMeant[] = "\n\t\r\b\f\v\a\\'\"";
     const char letter = CharAt(++*at);
@@ -234,7 +234,7 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int line_ = 1;
-  bool trim_blanks_ = false, trim_newline_ = false;  // what the last tag takes of the text behind it
+  bool trim_blanks_ = false, trim_newline_ = false;  // what the last tag removes from the text after it
 };
 
 }  // namespace

@@ -27,11 +27,11 @@ struct Token {
   int line = 0;
 };
 
-// INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line.
+// Makes an error INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line.
 absl::Status BadTemplate(int line, absl::string_view what);
 
-// A template's tokens, ended by one of kind kEnd. Blanks round tags go as transformers sets Jinja up (trim_blocks,
-// lstrip_blocks, and the signs - and +); comments are left out. `source` must be UTF-8.
+// A template's tokens, with one of kind kEnd at the end. Blanks around tags are removed as by Jinja with transformers'
+// settings (trim_blocks, lstrip_blocks, and the signs - and +); comments are left out. `source` must be UTF-8.
 absl::StatusOr<std::vector<Token>> TokensOf(absl::string_view source);
 
 }  // namespace syncopate::text::chat

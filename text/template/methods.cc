@@ -69,8 +69,8 @@ Value FindIn(const Value& self, const Arguments& arguments, RenderBudget* budget
   return Value::Int(at == std::string::npos ? -1 : CharactersIn(absl::string_view(self.text()).substr(0, at)));
 }
 
-// Those that chat templates of published models call, and their near relatives. Arguments that would need more than
-// this are refused, as a method that does almost what Python does would give other tokens.
+// The methods that chat templates of published models call, and similar ones. Unsupported arguments are refused: a method
+// that does almost what Python does would give other tokens.
 constexpr NamedMethod kOfStrings[] = {
     {"strip", [](const Value& s, const Arguments& a, RenderBudget* b) { return Stripped(s, a, true, true, b); }},
     {"lstrip", [](const Value& s, const Arguments& a, RenderBudget* b) { return Stripped(s, a, true, false, b); }},
@@ -157,7 +157,7 @@ Method MethodOf(const Value& self, absl::string_view name) {
 
 }  // namespace
 
-// For the parser, which does not know the value yet.
+// Used by the parser, which does not know the value yet.
 bool IsMethod(absl::string_view name) {
   return FindMethod(kOfStrings, name) != nullptr || FindMethod(kOfDicts, name) != nullptr;
 }

@@ -7,12 +7,12 @@
 
 namespace syncopate::text::chat {
 
-// Whether any value has a method of that name that is done here: those of Python's strings and mappings which change
-// nothing.
+// Whether some value has a supported method of that name: methods of Python's strings and mappings that do not change
+// them.
 bool IsMethod(absl::string_view name);
-// Whether this value has it.
+// Whether `self` has that method.
 bool HasMethod(const Value& self, absl::string_view name);
-// Calls one that it has.
+// Calls a method of `self`, for which HasMethod must be true.
 Value CallMethod(const Value& self, absl::string_view name, const Arguments& arguments, RenderBudget* budget);
 
 // The elements as text with `separator` between them.

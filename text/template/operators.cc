@@ -1,4 +1,4 @@
-// Arithmetic of Python on values: whole numbers of 64 bits, an overflow is an error; division as Python rounds.
+// Arithmetic of Python on values. Whole numbers have 64 bits, and an overflow is an error; division rounds as in Python.
 #include <cmath>
 #include <string>
 
@@ -19,7 +19,7 @@ Value Power(int64_t base, int64_t exponent, RenderBudget* budget) {
   int64_t result = 1;
   for (int64_t i = 0; i < exponent && budget->TakeSteps(); ++i) {
     if (__builtin_mul_overflow(result, base, &result)) return Overflow(budget);
-    // Nothing changes any more, however large the exponent is.
+    // The result does not change any more, however large the exponent is.
     if (result == 0 || (result == 1 && base == 1)) break;
   }
   return Value::Int(result);
@@ -32,8 +32,8 @@ Value OfWhole(absl::string_view op, int64_t a, int64_t b, RenderBudget* budget) 
   if (op == "*") return __builtin_mul_overflow(a, b, &result) ? Overflow(budget) : Value::Int(result);
   if (op == "/") return Value::Float(static_cast<double>(a) / static_cast<double>(b));
   if (op == "**") return Power(a, b, budget);
-  if (b == -1) return op == "%" ? Value::Int(0) : OfWhole("-", 0, a, budget);  // the one division that overflows
-  // Python rounds down, C++ towards 0; they differ where the signs do.
+  if (b == -1) return op == "%" ? Value::Int(0) : OfWhole("-", 0, a, budget);  // INT64_MIN / -1 overflows in C++
+  // Python rounds down, C++ towards 0: the results differ if the signs of a and b do.
   const bool rounds_up = a % b != 0 && (a < 0) != (b < 0);
   if (op == "//") return Value::Int(a / b - (rounds_up ? 1 : 0));
   return Value::Int(a % b + (rounds_up ? b : 0));

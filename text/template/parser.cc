@@ -12,12 +12,12 @@
 namespace syncopate::text::chat {
 namespace {
 
-// Text and tags, by recursive descent.
+// Parses text and tags by recursive descent.
 class StatementRules {
  public:
   explicit StatementRules(TokenCursor* cursor) : cursor_(cursor) {}
 
-  // Up to a tag that begins with one of `ends`, whose name is taken; *which is that name.
+  // Parses up to a tag whose name is one of `ends`; takes that name and stores it in *which.
   Node Body(const std::vector<absl::string_view>& ends, std::string* which = nullptr) {
     const TokenCursor::Deeper deeper(cursor_);
     Node body = cursor_->Make(Node::Kind::kBody);
@@ -56,7 +56,7 @@ class StatementRules {
     }
     return body;
   }
-  // The body up to `end`, that tag included.
+  // Parses the rest of a tag, and the body up to the tag `end`, which is taken too.
   Node Block(absl::string_view end) {
     cursor_->WantEndOfTag();
     Node body = Body({end});
@@ -72,7 +72,7 @@ class StatementRules {
     if (word == "macro") return Macro();
     if (word == "call") return CallBlock();
     if (word == "break" || word == "continue") {
-      // When the template is loaded, as all that can be known then.
+      // Refused when the template is loaded, like every error that can be known then.
       if (loops_ == 0) cursor_->Refuse(absl::StrCat("'", word, "' outside of a loop"));
       Node node = cursor_->Make(word == "break" ? Node::Kind::kBreak : Node::Kind::kContinue);
       cursor_->WantEndOfTag();
@@ -162,7 +162,7 @@ class StatementRules {
 
   Node Macro() {
     Node node = cursor_->Make(Node::Kind::kMacro, cursor_->Name());
-    // It would see the names there, which may be gone when it is called.
+    // Such a macro would see names of the loop or macro, which may not exist any more when it is called.
     if (scopes_ > 0) cursor_->Refuse("a macro within a loop or another macro is not supported");
     cursor_->Want("(");
     Parameters(&node);
@@ -179,7 +179,7 @@ class StatementRules {
     return node;
   }
 
-  // What is rendered by itself: a break within it cannot reach the loop around it.
+  // Parses a block that is rendered separately: a break within it cannot end the loop around it.
   template <typename Parse>
   Node OutsideLoops(const Parse& parse) {
     const int loops = std::exchange(loops_, 0);
@@ -201,8 +201,8 @@ class StatementRules {
 
  private:
   TokenCursor* const cursor_;
-  int loops_ = 0;   // around here, which a break can end
-  int scopes_ = 0;  // around here, with names of their own
+  int loops_ = 0;   // number of enclosing loops that a break can end
+  int scopes_ = 0;  // number of enclosing blocks with their own names
 };
 
 }  // namespace

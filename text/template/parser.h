@@ -6,8 +6,8 @@
 
 namespace syncopate::text::chat {
 
-// The tree of a template. INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line: what is not well formed, what Jinja has
-// and is not done here (tags, filters, tests, methods), and what is nested too deeply.
+// The tree of a template. INVALID_ARGUMENT, reason BAD_TEMPLATE, with the line: if it is not well formed, uses an
+// unsupported part of Jinja (tags, filters, tests, methods), or is nested too deeply.
 absl::StatusOr<Node> ParseTemplate(absl::string_view source);
 
 }  // namespace syncopate::text::chat

@@ -26,7 +26,7 @@ bool IsAscii(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-// repr() of a string: single quotes, unless the text has some and no double ones.
+// repr() of a string: in single quotes, or in double quotes if the text has single and no double quotes.
 void AppendQuoted(absl::string_view text, std::string* out) {
   const bool single = text.find('\'') != absl::string_view::npos, twice = text.find('"') != absl::string_view::npos;
   const char quote = single && !twice ? '"' : '\'';
@@ -51,8 +51,8 @@ void AppendQuoted(absl::string_view text, std::string* out) {
   out->push_back(quote);
 }
 
-// `ascii`: as json.dumps(ensure_ascii=True), where what is beyond 16 bits becomes a surrogate pair. Models were trained
-// on exactly these bytes, so every escape has to be Python's.
+// `ascii`: as json.dumps(ensure_ascii=True), where a character beyond 16 bits becomes a surrogate pair. Models were
+// trained on exactly these bytes, so every escape must be Python's.
 void AppendJsonString(absl::string_view text, bool ascii, std::string* out) {
   out->push_back('"');
   for (size_t at = 0; at < text.size();) {
@@ -81,7 +81,7 @@ class JsonWriter {
   JsonWriter(const JsonStyle& style, RenderBudget* budget) : style_(style), budget_(budget) {}
 
   void Write(const Value& value, int64_t level, std::string* out) {
-    // Looked at on the way: indents make a small value long.
+    // Checked while writing, because indents make a small value long.
     if (!budget_->TakeSteps() || static_cast<int64_t>(out->size()) > budget_->limits().made_bytes) {
       return budget_->Exhaust("it makes too much text");
     }
@@ -112,7 +112,7 @@ class JsonWriter {
 
  private:
   static std::string NumberText(double number) {
-    // No JSON, but what json.dumps writes.
+    // Not valid JSON, but json.dumps writes these words.
     if (std::isnan(number)) return "NaN";
     if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";
     return FloatText(number);
@@ -165,7 +165,7 @@ void AppendRepr(const Value& value, RenderBudget* budget, std::string* out) {
       if (i > 0) *out += ", ";
       AppendRepr(value.list()[i], budget, out);
     }
-    // (1,) is a tuple, (1) a number.
+    // A tuple of one element has a comma: (1,). (1) is a number.
     if (close == ')' && value.list().size() == 1) out->push_back(',');
     out->push_back(close);
   };
@@ -239,7 +239,7 @@ std::string FloatText(double value) {
   // Without a precision, to_chars() gives the shortest text that reads back as the same number, as repr() does.
   const std::string scientific = written(std::chars_format::scientific);
   const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
-  // Python writes an exponent below 1e-4 and from 1e16 on.
+  // Python writes an exponent for numbers below 1e-4 and from 1e16 on.
   if (exponent < -4 || exponent >= 16) return scientific;
   const std::string fixed = written(std::chars_format::fixed);
   return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
@@ -261,7 +261,7 @@ std::string Strip(absl::string_view text, const Value* characters, bool left, bo
   while (left && !text.empty() && goes(CharacterAt(text, 0))) text.remove_prefix(CharacterAt(text, 0).size());
   while (right && !text.empty()) {
     size_t at = text.size() - 1;
-    // Back to the first byte of the last character.
+    // Moves back to the first byte of the last character.
     while (IsContinuationByte(text[at])) --at;
     if (!goes(text.substr(at))) break;
     text.remove_suffix(text.size() - at);
@@ -278,7 +278,7 @@ List Split(absl::string_view text, const Value* separator, int64_t most, bool fr
   budget->TakeBytes(static_cast<int64_t>(text.size()));
   if (separator == nullptr || !separator->Is(Value::Kind::kString)) {
     if (most >= 0) budget->Fail("split at blanks with maxsplit is not supported");
-    // Runs of blanks are one separator and make no empty parts, other than below.
+    // A run of blanks is one separator and makes no empty parts, unlike a given separator.
     size_t begin = 0, at = 0;
     while (at < text.size() && budget->ok()) {
       const CodePoint c = DecodeCodePoint(text, at);
@@ -303,7 +303,7 @@ List Split(absl::string_view text, const Value* separator, int64_t most, bool fr
       text = text.substr(0, hit);
     }
     add(text);
-    // They were found from the right.
+    // The parts were found from the right.
     std::reverse(parts.begin(), parts.end());
     return parts;
   }
@@ -334,7 +334,7 @@ List SplitLines(absl::string_view text, RenderBudget* budget) {
     lines.push_back(Value::String(std::string(text.substr(begin, end - begin))));
     begin = at;
   }
-  // A line end at the end begins no further line.
+  // A line end at the end of the text does not begin another line.
   if (begin < text.size()) lines.push_back(Value::String(std::string(text.substr(begin))));
   return lines;
 }
@@ -353,7 +353,7 @@ std::string Replace(absl::string_view text, absl::string_view from, absl::string
 }
 
 std::string WithCase(absl::string_view text, LetterCase letter_case, RenderBudget* budget) {
-  // Unicode's rules depend on its version, and a template must not give other tokens in training than in serving.
+  // Unicode's case rules depend on its version, and a template must give the same tokens in training and in serving.
   if (!IsAscii(text)) budget->Fail("upper and lower case of letters outside ASCII are not supported");
   budget->TakeBytes(static_cast<int64_t>(text.size()));
   std::string out;
@@ -362,7 +362,7 @@ std::string WithCase(absl::string_view text, LetterCase letter_case, RenderBudge
     const bool upper = letter_case == LetterCase::kUpper || (letter_case != LetterCase::kLower && at_start);
     const int byte = static_cast<uint8_t>(c);
     out.push_back(static_cast<char>(upper ? std::toupper(byte) : std::tolower(byte)));
-    // A title begins again behind everything that is no letter; capitalize() has one capital.
+    // In a title, the next letter after any other character is a capital; capitalize() has only one capital.
     at_start = letter_case == LetterCase::kTitle && std::isalpha(byte) == 0;
   }
   return out;

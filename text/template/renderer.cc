@@ -15,7 +15,7 @@
 
 namespace syncopate::text::chat {
 
-// Names within a block; what it does not have, the one around it may.
+// The names of a block; a name that is not in it is looked up in the enclosing block.
 struct Scope {
   Scope* around = nullptr;
   std::map<std::string, Value, std::less<>> names;
@@ -33,21 +33,21 @@ namespace {
 
 using NodeKind = Node::Kind;
 
-// Walks the tree that the parser has made. Errors are kept by the budget and not returned: after the first one every
-// step is a no-op and the walk ends by itself, which keeps the rules of the language readable. The first failing line
-// is what people are told.
+// Walks the tree that the parser has made. The budget keeps errors, they are not returned: after the first error every
+// step is a no-op and the walk ends by itself, which keeps the rules of the language readable. The error names the first
+// failing line.
 class Renderer {
  public:
   Renderer(int64_t now, const TemplateLimits& limits) : now_(now), budget_(limits) {}
 
   absl::StatusOr<RenderedChat> Run(const Node& root, const nlohmann::ordered_json& context) {
-    // What transformers puts into its templates' globals, and Jinja2's own that templates use.
+    // The globals that transformers adds to templates, and the globals of Jinja2 that templates use.
     for (const char* name : {"raise_exception", "strftime_now", "namespace", "dict", "range"}) {
       auto function = std::make_shared<Function>();
       function->name = name;
       globals_.names[name] = Value::OfFunction(std::move(function));
     }
-    // After the functions: a caller's name hides a global one, as in Jinja2.
+    // Set after the functions: a caller's name hides a global one, as in Jinja2.
     for (const auto& [name, value] : context.items()) globals_.names[name] = Value::FromJson(value, &budget_);
     RenderedChat rendered;
     rendered_ = &rendered;
@@ -61,7 +61,7 @@ class Renderer {
  private:
   enum class Flow { kNext, kBreak, kContinue };
 
-  // One step of evaluation, and how deep it is within others.
+  // One step of evaluation; counts the nesting of steps.
   class Step {
    public:
     Step(Renderer* renderer, const Node& node) : renderer_(renderer), line_(node.line) {
@@ -71,7 +71,7 @@ class Renderer {
     }
     ~Step() {
       --renderer_->depth_;
-      // Innermost first, as steps end from the inside.
+      // The innermost step ends first, so this is the line of the innermost failing step.
       if (!renderer_->budget_.ok() && renderer_->failed_line_ == 0) renderer_->failed_line_ = line_;
     }
     bool ok() const { return renderer_->budget_.ok(); }
@@ -125,7 +125,7 @@ class Renderer {
     }
   }
 
-  // Statements that give names, or take the text of a block.
+  // Statements that set names, or use the text of a block.
   void ExecuteNaming(const Node& node, Scope* scope, std::string* out) {
     switch (node.kind) {
       case NodeKind::kSet:
@@ -135,15 +135,15 @@ class Renderer {
         Scope inner{scope, {}};
         std::string text;
         Execute(node.children[1], &inner, &text);
-        // The parser has written the filters as applied to a name that no template can spell.
+        // The parser has applied the filters to the name kHole, which no template can write.
         inner.names[kHole] = Value::String(std::move(text));
         Value value = Evaluate(node.children[0], &inner);
         if (node.kind == NodeKind::kSetBlock) return Assign(node, std::move(value), scope);
         return Write(TextOf(value, &budget_), out);
       }
       case NodeKind::kMacro:
-        // A macro sees globals and its arguments, never the block that it is called from; the block of a call sees
-        // where it stands.
+        // A macro sees globals and its arguments, but not the block that calls it. The body of a call block sees the block
+        // that it is in.
         scope->names[node.name] = MacroValue(node, node.children[0], &globals_);
         return;
       case NodeKind::kCallBlock: {
@@ -156,7 +156,7 @@ class Renderer {
   }
 
   Flow Generation(const Node& node, Scope* scope, std::string* out) {
-    // Places in a text that is taken up by a name or a macro would not be places in the rendered one.
+    // Offsets in a text that is assigned to a name or returned by a macro would not be offsets in the rendered text.
     if (out != &rendered_->text) budget_.Fail("{% generation %} within a macro or a block of text is not supported");
     const size_t begin = out->size();
     const Flow flow = Execute(node.children[0], scope, out);
@@ -182,7 +182,7 @@ class Renderer {
     for (size_t i = 0; i < parts.size(); ++i) AssignOne(node.names[i], parts[i], scope);
   }
 
-  // `set` within a loop does not reach out of it, as in Jinja2; a namespace is how templates carry something out.
+  // As in Jinja2, `set` within a loop has no effect outside it; templates use a namespace for that.
   void AssignOne(const std::string& target, Value value, Scope* scope) {
     const size_t dot = target.find('.');
     if (dot == std::string::npos) {
@@ -193,7 +193,7 @@ class Renderer {
     const Value* holder = scope->Find(name);
     if (holder == nullptr || !holder->Is(Value::Kind::kNamespace))
       return budget_.Fail(absl::StrCat("'", name, "' is no namespace"));
-    // Copies of a namespace share what is in it.
+    // Copies of a namespace share its entries.
     Value shared = *holder;
     shared.Assign(target.substr(dot + 1), std::move(value), &budget_);
   }
@@ -211,7 +211,7 @@ class Renderer {
       }
       for (size_t i = 0; i < parts.size(); ++i) inner->names[node.names[i]] = parts[i];
     };
-    // `for x in y if z`: filtered before the loop begins, so that loop.index and loop.last count what is left.
+    // `for x in y if z` is filtered before the loop begins, so that loop.index and loop.last count the remaining items.
     if ((node.shape & 1) != 0) {
       List kept;
       for (const Value& item : items) {
@@ -223,7 +223,7 @@ class Renderer {
       items = std::move(kept);
     }
     if (items.empty()) return node.children.size() > 3 ? Execute(node.children[3], scope, out) : Flow::kNext;
-    // A scope for each turn: what one sets, the next does not see.
+    // Each turn has its own scope: names that one turn sets are not visible in the next.
     for (size_t i = 0; i < items.size() && budget_.TakeSteps(); ++i) {
       Scope inner{scope, {}};
       inner.names["loop"] = LoopValue(items, i);
@@ -247,13 +247,13 @@ class Renderer {
                          &budget_);
   }
 
-  // Of a call, a filter or a test: the first child is what it is applied to.
+  // The arguments of a call, a filter or a test; the node's first child is the function or value that it is applied to.
   Arguments EvaluateArguments(const Node& node, Scope* scope) {
     Arguments arguments;
     for (size_t i = 1; i < node.children.size(); ++i) arguments.positional.push_back(Evaluate(node.children[i], scope));
     for (const auto& [name, expression] : node.named) {
       Value value = Evaluate(expression, scope);
-      // `*list` and `**mapping`, which no name of an argument can be.
+      // "*" and "**" mark `*list` and `**mapping`; no argument can have these names.
       if (name == "*") {
         for (Value& item : ItemsOf(value, &budget_)) arguments.positional.push_back(std::move(item));
       } else if (name == "**") {
@@ -273,7 +273,7 @@ class Renderer {
     if (callee.Is(Value::Kind::kUndefined)) return FailUndefined(callee);
     if (!callee.Is(Value::Kind::kFunction)) budget_.Fail("a value that is no function is called");
     if (!budget_.ok()) return Value();
-    // Held: the name may be given to something else within the call.
+    // Keeps the function alive: the call may assign another value to its name.
     const std::shared_ptr<const Function> function = callee.shared_function();
     switch (function->kind) {
       case Function::Kind::kMacro:
@@ -323,7 +323,7 @@ class Renderer {
     }
     if (name == "strftime_now") return Now(arguments.Text(0, "format", ""));
     if (name == "range") return Range(arguments);
-    Dict entries;  // of dict and namespace
+    Dict entries;  // for dict() and namespace()
     for (const Value& given : arguments.positional) {
       if (!given.Is(Value::Kind::kDict)) budget_.Fail(absl::StrCat(name, " of a value that is no mapping"));
       entries.insert(entries.end(), given.dict().begin(), given.dict().end());
@@ -333,7 +333,7 @@ class Renderer {
   }
 
   Value Now(const std::string& format) {
-    // UTC, and the caller's time: a rendered prompt must not depend on where or when a test runs.
+    // Uses UTC and the caller's time: a rendered prompt must not depend on where or when a test runs.
     const std::time_t now = now_;
     std::tm parts;
     char text[256];
@@ -384,7 +384,7 @@ class Renderer {
         return Applied(node, scope);
       case NodeKind::kNot:
         return Value::Bool(!Evaluate(node.children[0], scope).Truth());
-      // The value and not its truth, as in Python: `a or b` is how templates write defaults.
+      // As in Python, the result is the operand and not its truth: templates write defaults as `a or b`.
       case NodeKind::kAnd:
       case NodeKind::kOr: {
         Value left = Evaluate(node.children[0], scope);
@@ -447,12 +447,12 @@ class Renderer {
     const Value value = Evaluate(node.children[0], scope);
     const Arguments arguments = EvaluateArguments(node, scope);
     if (!budget_.ok()) return Value();
-    // The parser has looked: both are there.
+    // Neither is null: the parser has checked the name.
     if (node.kind == NodeKind::kFilter) return FindFilter(node.name)(value, arguments, &budget_);
     return Value::Bool(FindTest(node.name)(value, arguments, &budget_));
   }
 
-  // A method goes before a key of the same name, as in Python.
+  // A method takes precedence over a key of the same name, as in Python.
   Value Attribute(const Value& object, const std::string& name) {
     if (object.Is(Value::Kind::kUndefined)) return FailUndefined(object);
     if (HasMethod(object, name)) {

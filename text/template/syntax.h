@@ -14,7 +14,7 @@ struct Node {
   enum class Kind {
     // Statements.
     kBody,         // children one after the other
-    kText,         // `name` as it stands
+    kText,         // `name` is the text
     kPrint,        // [expression]
     kIf,           // [condition, body, else]
     kFor,          // [sequence, condition, body, else]; names: the targets; bit 0 of shape: has the condition
@@ -35,7 +35,7 @@ struct Node {
     kAttribute,  // [object]; name
     kItem,       // [object, key]
     kSlice,      // [object, begin, end, step]; bits 0 to 2 of shape: which bounds are given
-    kCall,       // [function, positional ...]; named: the others, "*" and "**" for what is spread
+    kCall,       // [function, positional ...]; named: named arguments, and "*" and "**" for a spread list or mapping
     kFilter,     // [value, positional ...]; name, named
     kTest,       // as kFilter
     kSign,       // [operand]; name: + or -
@@ -60,7 +60,7 @@ struct NamedNode {
   Node node;
 };
 
-// The name by which a filter block's or set block's text is passed to its filters; no template can write it.
+// The name under which the text of a filter block or set block is passed to its filters; no template can write it.
 inline constexpr char kHole[] = "$text";
 
 }  // namespace syncopate::text::chat

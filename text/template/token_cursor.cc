@@ -7,8 +7,8 @@
 namespace syncopate::text::chat {
 namespace {
 
-constexpr int kDeepestRule = 150;   // a bracket takes three
-constexpr int kLongestChain = 150;  // of operators, filters, attributes one after the other
+constexpr int kDeepestRule = 150;   // a pair of brackets counts as three
+constexpr int kLongestChain = 150;  // operators, filters or attributes one after the other
 
 }  // namespace
 
@@ -18,7 +18,7 @@ TokenCursor::Deeper::Deeper(TokenCursor* cursor) : cursor_(cursor) {
 
 void TokenCursor::Refuse(absl::string_view what) {
   status_.Update(BadTemplate(Peek().line, what));
-  // The cursor stands at the end from now on: rules see no further token and return by themselves, and only the first
+  // The cursor stays at the end from now on: rules see no further token and return by themselves, and only the first
   // error counts.
   at_ = tokens_.size() - 1;
 }
@@ -59,7 +59,7 @@ std::string TokenCursor::Name() {
 bool TokenCursor::MoreElements(absl::string_view close) {
   if (!ok() || TakeOperator(close)) return false;
   Want(",");
-  // A comma may stand before the closing bracket.
+  // The closing bracket may follow a comma.
   return ok() && !TakeOperator(close);
 }
 

@@ -11,12 +11,12 @@
 
 namespace syncopate::text::chat {
 
-// Where parsing stands. The first error sticks, and from then on every token is the end, so that all loops end.
+// The parser's position in the tokens. It keeps the first error; after that every token is kEnd, so that all loops end.
 class TokenCursor {
  public:
   explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  // Counts how deep rules are within each other, and refuses what is too deep for the stack.
+  // Counts the nesting of rules while it exists, and refuses a nesting that is too deep for the stack.
   class Deeper {
    public:
     explicit Deeper(TokenCursor* cursor);
@@ -28,31 +28,32 @@ class TokenCursor {
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
+  // Sets the error BadTemplate at the current line.
   void Refuse(absl::string_view what);
-  // "<expected> expected", and what is there instead.
+  // Sets the error "<expected> expected" with the token that is there instead.
   void RefuseToken(absl::string_view expected);
 
   const Token& Peek(size_t ahead = 0) const;
   bool NextIs(Token::Kind kind, absl::string_view text) const { return Peek().kind == kind && Peek().text == text; }
   bool NextIsOperator(absl::string_view text) const { return NextIs(Token::Kind::kOperator, text); }
 
-  // Only where Peek has shown that there are as many tokens before the end.
+  // Call it only if Peek has shown that there are `tokens` tokens before kEnd.
   void Advance(size_t tokens = 1) { at_ += ok() ? tokens : 0; }
   std::string TakeText();
-  // True if that is the next token; it is taken then.
+  // If the next token is of this kind and text, moves past it and returns true.
   bool Take(Token::Kind kind, absl::string_view text);
   bool TakeOperator(absl::string_view text) { return Take(Token::Kind::kOperator, text); }
   bool TakeWord(absl::string_view text) { return Take(Token::Kind::kName, text); }
-  // Refuse what is not there.
+  // Move past the operator, the end of the tag, or a name; an error if the next token is another.
   void Want(absl::string_view op);
   void WantEndOfTag();
   std::string Name();
-  // After an element of a list in brackets: false when the list is over.
+  // Call after an element of a list in brackets. Moves past a comma or `close`; false when the list is over.
   bool MoreElements(absl::string_view close);
-  // True while a chain may grow; refuses one that is too long, as its tree would be too deep.
+  // Counts one more link of a chain of operators. An error if the chain is too long, as its tree would be too deep.
   bool Link(int* length);
 
-  // Nodes of the line where the cursor stands.
+  // Make nodes with the line of the current token.
   Node Make(Node::Kind kind, std::string name = "") const;
   Node Make(Node::Kind kind, Node left, Node right, std::string name = "") const;
   Node Literal(Value value) const;

@@ -10,9 +10,9 @@
 namespace syncopate::text::chat {
 namespace {
 
-// Comparing, printing and destroying a value are recursive: this bounds their stack.
+// Bounds the stack of comparing, printing and destroying a value, which are recursive.
 constexpr int kDeepestValue = 100;
-// A comparison of keys is far cheaper than a step of evaluation.
+// Comparisons of keys that count as one step: a comparison is far cheaper than a step of evaluation.
 constexpr int64_t kKeysPerStep = 8;
 
 // As in Python, the order of entries does not count.
@@ -84,8 +84,8 @@ Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
     budget->TakeSteps(1 + static_cast<int64_t>(data->entries.size()) / kKeysPerStep);
     data->depth = DepthWith(item, data->depth, budget);
     if (!budget->ok()) return Value();
-    // A dict keeps the order of its keys, which templates print; it is small, so a search beats a map. Of two equal
-    // keys the place is the first's and the value the last's, as in Python.
+    // A dict keeps the order of its keys, which templates print; it is small, so a linear search is faster than a map. As
+    // in Python, a key that occurs twice keeps its first position and gets its last value.
     const auto same = std::find_if(data->entries.begin(), data->entries.end(),
                                    [&key = key](const auto& entry) { return entry.first == key; });
     if (same != data->entries.end()) {
@@ -103,7 +103,7 @@ Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
 Value Value::OfFunction(std::shared_ptr<const Function> function) {
   Value value;
   value.kind_ = Kind::kFunction;
-  // Every kind of data is held by one pointer, and functions are only read through function().
+  // One pointer type serves all kinds of data; function() gives only const access to a function.
   value.data_ = std::const_pointer_cast<Function>(std::move(function));
   return value;
 }
@@ -115,7 +115,7 @@ Value Value::FromJson(const nlohmann::ordered_json& json, RenderBudget* budget) 
       return None();
     case nlohmann::ordered_json::value_t::boolean:
       return Bool(json.get<bool>());
-    // Python's integers have no bound; a wrong number must not be printed in place of a large one.
+    // Python's integers have no bound; a wrong number must not be printed instead of a large one.
     case nlohmann::ordered_json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
         budget->Fail("a whole number beyond 64 bits is not supported");
@@ -202,7 +202,7 @@ const Value* Value::Find(absl::string_view key, RenderBudget* budget) const {
 }
 
 void Value::Assign(absl::string_view key, Value value, RenderBudget* budget) {
-  // Only namespaces are written to, and none can be put into another value: so no value can come to hold itself.
+  // Only namespaces are modified, and no other value can contain a namespace: so no value can contain itself.
   DepthWith(value, 1, budget);
   if (!budget->ok()) return;
   auto& entries = static_cast<DictData*>(data_.get())->entries;
@@ -260,7 +260,7 @@ bool Equal(const Value& a, const Value& b, RenderBudget* budget) {
   if (a.is_number() && b.is_number()) {
     return a.is_whole() && b.is_whole() ? a.whole() == b.whole() : a.number() == b.number();
   }
-  // So a list never equals a tuple, as in Python.
+  // Values of different kinds are not equal, as in Python: a list never equals a tuple.
   if (a.kind() != b.kind()) return false;
   if (a.is_list()) {
     return a.list().size() == b.list().size() &&
@@ -269,7 +269,7 @@ bool Equal(const Value& a, const Value& b, RenderBudget* budget) {
   }
   switch (a.kind()) {
     case Value::Kind::kString:
-      // A step of evaluation is worth about a kilobyte of comparing.
+      // Comparing a kilobyte counts as one step.
       budget->TakeSteps(static_cast<int64_t>(std::min(a.text().size(), b.text().size())) / 1024);
       return a.text() == b.text();
     case Value::Kind::kDict:
@@ -377,9 +377,9 @@ Value ItemOf(const Value& value, const Value& key, RenderBudget* budget) {
   }
   if (key.is_whole() && (value.is_list() || value.Is(Value::Kind::kString))) {
     const int64_t length = LengthOf(value, budget);
-    // -1 is the last one.
+    // A negative index counts from the end: -1 is the last item.
     const int64_t place = key.whole() < 0 ? key.whole() + length : key.whole();
-    // No error, as in Jinja: templates ask `is defined` about what may not be there.
+    // Undefined and no error, as in Jinja: templates test such items by `is defined`.
     if (place < 0 || place >= length) return Value::Undefined(absl::StrCat("item ", key.whole()));
     if (value.is_list()) return value.list()[static_cast<size_t>(place)];
     size_t at = 0;
@@ -407,9 +407,9 @@ Value SliceOf(const Value& value, const Value* begin, const Value* end, const Va
   const int64_t size = static_cast<int64_t>(all.size());
   const auto place = [&](const Value* bound, int64_t otherwise) {
     if (!given(bound)) return otherwise;
-    // Backwards, the end before the first item is place -1.
+    // With a negative stride, the end position before the first item is -1.
     const int64_t low = stride > 0 ? 0 : -1, high = stride > 0 ? size : size - 1;
-    if (bound->whole() < -size) return low;  // before anything overflows
+    if (bound->whole() < -size) return low;  // prevents an overflow below
     const int64_t index = bound->whole() < 0 ? bound->whole() + size : bound->whole();
     return std::max(low, std::min(index, high));
   };

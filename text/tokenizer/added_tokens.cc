@@ -10,7 +10,7 @@ bool IsBlankAt(absl::string_view text, size_t at) {
   return (CodePointClasses::Get()[DecodeCodePoint(text, at).value] & CodePointClasses::kSpace) != 0;
 }
 
-// Where the blanks that end at `end` begin, but not before `least`.
+// The begin of the run of blanks that ends at `end`, but not before `least`.
 size_t BeginOfBlanks(absl::string_view text, size_t end, size_t least) {
   while (end > least) {
     size_t at = end - 1;

@@ -12,7 +12,7 @@ constexpr int kBytes = 256;
 // The alphabet's last character, for the last of the 68 bytes that are not written as themselves.
 constexpr char32_t kLastCharacter = 0x143;
 
-// By code point: the byte that it stands for, or -1.
+// For each code point the byte that it stands for, or -1.
 std::array<int16_t, kLastCharacter + 1> MakeBytes() {
   std::array<int16_t, kLastCharacter + 1> bytes;
   bytes.fill(-1);

@@ -15,12 +15,12 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-// Bounds for a stranger's file, and for memory: long pieces hardly ever come twice, so they are not kept.
+// Bounds for an untrusted file, and for memory: long pieces hardly ever repeat, so they are not cached.
 constexpr size_t kLongestToken = 64 << 10;
 constexpr size_t kLongestCached = 64;
 constexpr size_t kMostCached = 64 << 10;
 
-// The byte of "<0x0A>", or -1.
+// The byte of a token such as "<0x0A>", else -1.
 int ByteTokenValue(absl::string_view token) {
   int value = 0;
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
@@ -58,7 +58,7 @@ absl::StatusOr<BytePairModel> BytePairModel::Parse(const JsonNode& node, const O
     SYNCOPATE_ASSIGN_OR_RETURN(std::string affix, node.StringOr(key, ""));
     if (!affix.empty()) return node.Refuse(key);
   }
-  // Drawn at random while a model was trained: text would not have one sequence of tokens.
+  // Dropout chooses merges at random: a text would not have one sequence of tokens.
   if (node.Has("dropout") && node.value()["dropout"] != 0.0) return node.Refuse("dropout");
   BytePairModel model;
   model.byte_level_ = options.byte_level;
@@ -92,7 +92,7 @@ absl::Status BytePairModel::ReadVocabulary(const JsonNode& node, const Options& 
     seen[*number] = true;
     by_name_.emplace(token, id);
     std::optional<std::string> bytes = byte_level_ ? FromByteAlphabet(token) : token;
-    if (!bytes.has_value()) continue;  // no text leads to it; it may be one that is added
+    if (!bytes.has_value()) continue;  // no merge can give this token; it may be an added token
     if (byte_level_ && bytes->size() == 1) of_byte_[static_cast<uint8_t>((*bytes)[0])] = id;
     if (const int byte = byte_fallback_ ? ByteTokenValue(token) : -1; byte >= 0) {
       of_byte_[static_cast<size_t>(byte)] = id;
@@ -129,9 +129,9 @@ absl::Status BytePairModel::ReadMerges(const JsonNode& node) {
   return absl::OkStatus();
 }
 
-// Tokenizers without a pre-tokenizer give the whole text as one piece, whose words no cache knows. Where every token
-// has its "▁" in front, or is made of nothing else, no merge crosses the place before a "▁" that follows another
-// character; the text can be cut there and gets the same ids.
+// Without a pre-tokenizer the whole text is one piece, and the cache is of no use. If every token has "▁" only at its
+// front, or consists of "▁" only, no merge crosses the position before a "▁" that follows another character. The text can
+// then be cut there and gets the same ids.
 void BytePairModel::FindWordBegin() {
   constexpr absl::string_view kWordBegin = "\xE2\x96\x81";
   if (byte_level_ || Find(kWordBegin) < 0) return;
@@ -187,7 +187,7 @@ void BytePairModel::EncodeWhole(absl::string_view piece, PieceCache* cache, std:
   if (cached && cache->ids_.size() < kMostCached) cache->ids_.emplace(piece, std::move(symbols));
 }
 
-// The piece as bytes or characters; what has no token becomes its bytes, or the unknown token.
+// Splits the piece into bytes or characters; one without a token becomes its bytes' tokens, or the unknown token.
 void BytePairModel::AppendSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const {
   symbols->reserve(piece.size());
   if (byte_level_) {

@@ -15,8 +15,8 @@
 
 namespace syncopate::text::tokenizer {
 
-// Pieces that were encoded before, with their ids: words come again and again. Not thread-safe: one for each thread.
-// Belongs to one tokenizer. Bounded: 64 Ki pieces of at most 64 bytes.
+// A cache of pieces with their ids, because words repeat often. Not thread-safe: each thread needs its own. Use it with
+// one tokenizer only. Bounded: 64 Ki pieces of at most 64 bytes.
 class PieceCache {
  public:
   void Clear() { ids_.clear(); }
@@ -26,7 +26,7 @@ class PieceCache {
   absl::flat_hash_map<std::string, std::vector<int32_t>> ids_;
 };
 
-// The vocabulary and the merges. Immutable and thread-safe.
+// The vocabulary and the merges of a byte-pair encoding. Immutable and thread-safe.
 class BytePairModel {
  public:
   struct Options {
@@ -35,19 +35,19 @@ class BytePairModel {
   };
 
   // `node` is "model" of the file. Reason UNSUPPORTED_TOKENIZER names another type of model or a setting of another
-  // family; BAD_TOKENIZER what contradicts itself.
+  // family; BAD_TOKENIZER names a contradiction.
   static absl::StatusOr<BytePairModel> Parse(const JsonNode& node, const Options& options);
 
-  // Of a token as the file writes it; -1 if there is none.
+  // The id of a token as the file writes it; -1 if there is none.
   int32_t Find(absl::string_view token) const;
-  // Tokens of the vocabulary, and one more than the highest id: ids may have holes.
+  // The number of tokens, and the highest id plus one. They differ if ids have holes.
   int32_t tokens() const { return static_cast<int32_t>(by_name_.size()); }
   int32_t id_limit() const { return id_limit_; }
   const absl::flat_hash_map<std::string, int32_t>& vocabulary() const { return by_name_; }
-  // The byte that a token like <0x0A> stands for, where such tokens have a meaning; else -1.
+  // The byte of a token such as <0x0A>, if byte_fallback is on; else -1.
   int ByteOf(int32_t id) const;
 
-  // Adds the ids of one piece. `cache` may be null.
+  // Appends the ids of one piece to *ids. `cache` may be null.
   void Encode(absl::string_view piece, PieceCache* cache, std::vector<int32_t>* ids) const;
 
  private:
@@ -59,11 +59,11 @@ class BytePairModel {
   void EncodeWhole(absl::string_view piece, PieceCache* cache, std::vector<int32_t>* ids) const;
   void AppendSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
 
-  absl::flat_hash_map<std::string, int32_t> by_name_;  // as the file writes them
-  // What the text is looked up in: raw bytes in a byte-level vocabulary, else a view of by_name_.
+  absl::flat_hash_map<std::string, int32_t> by_name_;  // ids by the token's text in the file
+  // Ids by the token's text in the input: its raw bytes in a byte-level vocabulary, else as in by_name_.
   absl::flat_hash_map<std::string, int32_t> by_bytes_;
   std::array<int32_t, 256> of_byte_{};       // the token of a byte; -1 if there is none
-  absl::flat_hash_map<int32_t, int> bytes_;  // the other way, of <0xXX>
+  absl::flat_hash_map<int32_t, int> bytes_;  // the byte of each token <0xXX>
   MergeTable merges_;
   int32_t id_limit_ = 0, unknown_ = -1;
   bool byte_level_ = false, byte_fallback_ = false, ignore_merges_ = false, fuse_unknown_ = false;

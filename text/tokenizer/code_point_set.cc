@@ -8,8 +8,8 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-// Two steps to a bit: a block of 256 code points, and the place in it. Most blocks of a set are empty and share one, so
-// a set of all letters takes some kilobytes, and a look-up has no branch.
+// A look-up has two steps: the block of 256 code points, and the bit in the block. Most blocks of a set are empty and
+// share one block, so a set of all letters takes some kilobytes, and a look-up has no branch.
 constexpr size_t kBlocks = 0x1100;  // of 256 code points
 constexpr size_t kBlockSize = 256;
 
@@ -49,7 +49,7 @@ void CodePointSet::Add(const CodePointSet& other) {
 
 void CodePointSet::Negate() {
   for (size_t i = 0; i < kBlocks; ++i) {
-    // The shared empty block becomes a full one for each: a negated set is larger, and still small.
+    // Each entry that used the shared empty block gets its own full block: a negated set is larger, but still small.
     for (uint64_t& word : BlockOf(static_cast<char32_t>(i << 8)).words) word = ~word;
   }
 }
@@ -76,7 +76,7 @@ CodePointClasses::CodePointClasses() : index_(kBlocks) {
   for (size_t i = 0; i < kBlocks; ++i) {
     const auto block = flat.begin() + static_cast<int64_t>(i * kBlockSize);
     size_t same = 0;
-    // Equal blocks are kept once: large scripts are all letters.
+    // Equal blocks are stored once: large scripts consist of letters only.
     while (same * kBlockSize < blocks_.size() &&
            !std::equal(block, block + kBlockSize, blocks_.begin() + static_cast<int64_t>(same * kBlockSize))) {
       ++same;

@@ -13,9 +13,9 @@ class CodePointSet {
  public:
   CodePointSet();
 
-  // The characters of a general category ("Lu") or of a group of them ("L"); none if Unicode has no such.
+  // The characters of a general category ("Lu") or of a group of them ("L"); nullopt if Unicode has no such category.
   static std::optional<CodePointSet> OfCategory(absl::string_view name);
-  // What \s matches.
+  // The characters that \s matches.
   static CodePointSet Spaces();
 
   void Add(char32_t first, char32_t last);
@@ -37,12 +37,12 @@ class CodePointSet {
   std::vector<Block> blocks_;
 };
 
-// What the hand-written scanners ask about a character.
+// The classes of characters that the hand-written scanners need.
 class CodePointClasses {
  public:
   enum : uint8_t { kLetter = 1, kNumber = 2, kSpace = 4, kMark = 8 };
 
-  // Made at the first call; lives for ever.
+  // Made at the first call; never destroyed.
   static const CodePointClasses& Get();
 
   // A union of the constants above.
@@ -54,7 +54,7 @@ class CodePointClasses {
   CodePointClasses();
 
   std::vector<uint16_t> index_;
-  std::vector<uint8_t> blocks_;  // of 256 each; equal ones are kept once
+  std::vector<uint8_t> blocks_;  // blocks of 256 entries; equal blocks are stored once
 };
 
 }  // namespace syncopate::text::tokenizer

@@ -7,7 +7,7 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-// Of a pattern, a replacement, a token's text; vocabularies and merges are read elsewhere.
+// Bytes of a pattern, a replacement, or a token's text; vocabularies and merges are read elsewhere.
 constexpr size_t kLongestSetting = 4096;
 constexpr size_t kMostObjects = 1 << 20;
 

@@ -10,9 +10,9 @@
 
 namespace syncopate::text::tokenizer {
 
-// INVALID_ARGUMENT, reason BAD_TOKENIZER: the file contradicts itself or is none.
+// Makes an error INVALID_ARGUMENT, reason BAD_TOKENIZER: the file contradicts itself or is no tokenizer.
 absl::Status Malformed(absl::string_view what);
-// INVALID_ARGUMENT, reason UNSUPPORTED_TOKENIZER: a tokenizer of another kind than those that are done here.
+// Makes an error INVALID_ARGUMENT, reason UNSUPPORTED_TOKENIZER: this kind of tokenizer is not supported.
 absl::Status Unsupported(absl::string_view what);
 
 // A value of tokenizer.json with its path, for errors that name it. A view: the parsed file must outlive it.
@@ -23,22 +23,22 @@ class JsonNode {
   const std::string& path() const { return path_; }
   const nlohmann::json& value() const { return *value_; }
 
-  // Whether the object holds the key with anything but null.
+  // Whether the object has the key with a value other than null.
   bool Has(absl::string_view key) const;
 
-  // Reason BAD_TOKENIZER where the key is missing or its value is of another type, or too long for a setting.
+  // The value of a key. Reason BAD_TOKENIZER if the key is missing or its value has another type, or is too long.
   absl::StatusOr<std::string> String(absl::string_view key) const;
   absl::StatusOr<bool> Bool(absl::string_view key) const;
-  // In [0, 2^31).
+  // A number in [0, 2^31).
   absl::StatusOr<int32_t> Index(absl::string_view key) const;
   absl::StatusOr<JsonNode> Object(absl::string_view key) const;
   absl::StatusOr<std::vector<JsonNode>> Objects(absl::string_view key) const;
 
-  // The same with a value for where the key is missing or null.
+  // As String and Bool, but `otherwise` if the key is missing or null.
   absl::StatusOr<std::string> StringOr(absl::string_view key, absl::string_view otherwise) const;
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool otherwise) const;
 
-  // `<path>: <what>`, unsupported.
+  // The error Unsupported("<path>: <what>").
   absl::Status Refuse(absl::string_view what) const;
 
  private:

@@ -7,7 +7,7 @@ namespace syncopate::text::tokenizer {
 namespace {
 
 constexpr uint32_t kNoRank = ~uint32_t{0};
-// Up to here looking at all pairs again and again is faster than a queue.
+// Up to this number of symbols, scanning all pairs again after each merge is faster than a queue.
 constexpr size_t kFew = 40;
 
 }  // namespace
@@ -45,7 +45,7 @@ void MergeTable::Merge(std::vector<int32_t>* symbols) const {
 
 void MergeTable::MergeFew(std::vector<int32_t>* symbols) const {
   std::vector<int32_t>& s = *symbols;
-  uint32_t rank[kFew];  // of the pair that begins at i
+  uint32_t rank[kFew];  // rank of the pair that begins at i
   int32_t merged[kFew];
   size_t n = s.size();
   const auto look_up = [&](size_t i) {
@@ -74,7 +74,7 @@ void MergeTable::MergeMany(std::vector<int32_t>* symbols) const {
   struct Candidate {
     uint32_t rank;
     int32_t at, merged, left, right;
-    // The queue's top is the greatest: the lowest rank, then the leftmost.
+    // The queue's top is the greatest candidate: the one of the lowest rank, and of these the leftmost.
     bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
   };
   constexpr int32_t kGone = -1;
@@ -100,7 +100,7 @@ void MergeTable::MergeMany(std::vector<int32_t>* symbols) const {
     queue.pop();
     const size_t at = static_cast<size_t>(c.at);
     const int32_t right = after[at];
-    // A candidate whose parts were merged since is stale.
+    // A candidate is stale if one of its parts has been merged since.
     if (s[at] != c.left || right < 0 || s[static_cast<size_t>(right)] != c.right) continue;
     s[at] = c.merged;
     s[static_cast<size_t>(right)] = kGone;

@@ -6,17 +6,17 @@
 
 namespace syncopate::text::tokenizer {
 
-// The merges of a byte-pair encoding: which two tokens make which third, and in which order. Immutable once filled;
-// thread-safe then.
+// The merges of a byte-pair encoding: which two tokens make which third, and in which order. Once filled, immutable and
+// thread-safe.
 class MergeTable {
  public:
-  // Forgets what was added, and has room for `merges`.
+  // Removes all merges, and makes room for `merges`.
   void Reserve(size_t merges);
-  // Of a pair that comes twice the later rank counts, as in the reference.
+  // If a pair is added twice, the later rank counts, as in the reference.
   void Add(int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
-  // Puts pairs of neighbours together until none has a merge: always the pair of the lowest rank, the leftmost of
-  // equals. n log n in the number of symbols.
+  // Merges pairs of neighbours until no pair has a merge: always the pair of the lowest rank, the leftmost of equals.
+  // O(n log n) in the number of symbols.
   void Merge(std::vector<int32_t>* symbols) const;
 
  private:
@@ -35,7 +35,7 @@ class MergeTable {
   void MergeFew(std::vector<int32_t>* symbols) const;
   void MergeMany(std::vector<int32_t>* symbols) const;
 
-  // Open addressing in a power of two, at most half full: the hot look-up of encoding is one cache line.
+  // Open addressing with a power of two of entries, at most half full: a look-up touches one cache line in most cases.
   std::vector<Entry> entries_;
   int shift_ = 64;
 };

@@ -1,7 +1,8 @@
-// Own code, as the libraries at hand have other Unicode versions than the reference: the same text would get other ids.
+// Own code, because available libraries have other Unicode versions than the reference: the same text would get other
+// ids.
 //
-// Both forms take every character apart, put marks in the order of their combining classes, and NFC puts together
-// again what stands in the table of compositions (Unicode Standard Annex 15). Hangul syllables go by arithmetic.
+// Both forms decompose every character and sort marks by their combining classes; NFC then composes the pairs in the
+// table of compositions (Unicode Standard Annex 15). Hangul syllables are handled by arithmetic.
 #include "text/tokenizer/normal_form.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ struct Character {
   uint8_t combining_class;
 };
 
-// What normalizing must look at: everything that has a class, comes apart, or is a part of something.
+// The characters that normalizing can affect: those that have a combining class, decompose, or are part of a composition.
 class NormalFormTables {
  public:
   static const NormalFormTables& Get() {
@@ -30,7 +31,7 @@ class NormalFormTables {
     return *tables;
   }
 
-  // Text of such characters alone is in both forms.
+  // A text of inert characters only is in both normal forms.
   bool IsInert(char32_t c) const { return !active_[c]; }
 
   uint8_t CombiningClass(char32_t c) const { return active_[c] ? classes_[c] : 0; }
@@ -41,13 +42,13 @@ class NormalFormTables {
     return found != std::end(kDecompositions) && found->code_point == c ? found : nullptr;
   }
 
-  // The character that two make; 0 if none.
+  // The composition of two characters; 0 if there is none.
   static char32_t Compose(char32_t first, char32_t second) {
     if (first >= kLead && first < kLead + kLeads && second >= kVowel && second < kVowel + kVowels) {
       return kSyllable + ((first - kLead) * kVowels + (second - kVowel)) * kTails;
     }
     const bool takes_tail = first >= kSyllable && first < kSyllable + kSyllables && (first - kSyllable) % kTails == 0;
-    // U+11A7 is the base from which tails are counted and none itself.
+    // U+11A7 is the base from which tails are counted, and is no tail itself.
     if (takes_tail && second > kTail && second < kTail + kTails) return first + (second - kTail);
     const auto before = [](const Composition& c, const std::pair<char32_t, char32_t>& pair) {
       return std::pair(c.first, c.second) < pair;
@@ -67,7 +68,7 @@ class NormalFormTables {
       }
     }
     for (const Decomposition& decomposition : kDecompositions) active_[decomposition.code_point] = true;
-    // A first part alone changes nothing, but the mark after it does, and that is a second part.
+    // Only second parts are active: a first part without one after it does not change.
     for (const Composition& composition : kCompositions) active_[composition.second] = true;
     for (char32_t c = kSyllable; c < kSyllable + kSyllables; ++c) active_[c] = true;
     for (char32_t c = kVowel; c < kTail + kTails; ++c) active_[c] = true;
@@ -94,7 +95,7 @@ void AppendDecomposed(char32_t c, const NormalFormTables& tables, std::vector<Ch
   }
 }
 
-// Marks between two characters of class 0, stably by class.
+// Sorts the marks between two characters of class 0 stably by class.
 void PutInOrder(std::vector<Character>* characters) {
   for (auto begin = characters->begin(); begin != characters->end();) {
     if (begin->combining_class == 0) {
@@ -110,7 +111,7 @@ void PutInOrder(std::vector<Character>* characters) {
 
 void PutTogether(std::vector<Character>* characters) {
   size_t kept = 0, starter = characters->size();
-  int last_class = -1;  // of what was kept since the starter; -1 is nothing
+  int last_class = -1;  // class of the last character kept since the starter; -1: none
   for (const Character c : *characters) {
     const bool blocked = last_class >= static_cast<int>(c.combining_class);
     if (starter < kept && !blocked) {

@@ -11,8 +11,8 @@ enum class NormalForm {
   kDecomposed,  // NFD
 };
 
-// The text in a normal form of Unicode 9, which is the reference's, so that newer characters stay as they are. `text`
-// must be UTF-8. Thread-safe.
+// The text in a normal form of Unicode 9, which the reference uses: newer characters are not changed. `text` must be
+// UTF-8. Thread-safe.
 std::string Normalized(absl::string_view text, NormalForm form);
 
 }  // namespace syncopate::text::tokenizer

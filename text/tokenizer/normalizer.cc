@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostSteps = 16;
 
-// How long ReplaceAll would make the text.
+// The length in bytes of the result of ReplaceAll.
 int64_t BytesAfter(absl::string_view text, absl::string_view from, absl::string_view to) {
   int64_t bytes = static_cast<int64_t>(text.size());
   for (size_t at = 0; (at = text.find(from, at)) != absl::string_view::npos; at += from.size()) {
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> Normalizer::Normalize(absl::string_view text, int64_
         if (!out.empty()) out.insert(0, step.to);
         break;
       case Step::Kind::kReplace:
-        // Looked at before it is done: a stranger's file says how long `to` is.
+        // Checked before it is done: an untrusted file decides how long `to` is.
         SYNCOPATE_RETURN_IF_ERROR(check(BytesAfter(out, step.from, step.to)));
         out = ReplaceAll(out, step.from, step.to);
         break;

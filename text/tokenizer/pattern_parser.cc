@@ -13,8 +13,8 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-// A tokenizer.json is somebody else's file. These bounds are far above what published models have, and keep parsing,
-// whose depth is the stack's, cheap.
+// Bounds for an untrusted tokenizer.json. They are far above the patterns of published models, and keep parsing cheap and
+// its recursion shallow.
 constexpr size_t kLongestPattern = 4096;
 constexpr int kMostParts = 400;
 constexpr int kDeepest = 20;
@@ -26,14 +26,14 @@ absl::StatusOr<CodePointSet> Category(const std::string& name) {
   return *std::move(set);
 }
 
-// One character of a class, or a set that an escape stands for.
+// One character of a class, or the set of an escape.
 struct Atom {
   CodePointSet set;
   std::optional<char32_t> single;
 };
 
-// The part of Oniguruma's language that tokenizers use. What is not understood is refused, never guessed: a pattern
-// that is read wrongly gives other tokens than the model was trained on, and nobody notices.
+// The part of Oniguruma's syntax that tokenizers use. Unsupported syntax is refused, never guessed: a pattern that is
+// misread gives other tokens than the model was trained on, and no error shows it.
 class PatternParser {
  public:
   explicit PatternParser(absl::string_view pattern) {
@@ -107,10 +107,10 @@ class PatternParser {
     } else {
       return once;
     }
-    // The scanner walks forward and takes all it can.
+    // Lazy repetitions are not supported.
     if (NextIs('?')) return Refuse("a repetition that takes as little as it can");
     tree.possessive = Take("+");
-    // A repeated set needs a counter alone; a group that repeats would need to come back to any of its repetitions.
+    // A repeated set only needs a counter; a repeated group would need backtracking into each of its repetitions.
     const bool optional = tree.least == 0 && tree.most == 1 && !tree.possessive;
     if (once.kind != PatternTree::Kind::kSet && !optional) return Refuse("a repetition of a group");
     if (NextIs('*') || NextIs('+') || NextIs('?') || NextIs('{')) return Refuse("a repetition of a repetition");
@@ -179,12 +179,12 @@ class PatternParser {
   absl::StatusOr<CodePointSet> Class(bool fold) {
     CodePointSet set;
     const bool negated = Take("^");
-    // A ']' that comes first is a character.
+    // A ']' in the first position is an ordinary character.
     for (bool first = true; More() && (first || !NextIs(']')); first = false) {
       if (Take("&&")) return Refuse("'&&' in a class");
       if (NextIs('[')) return Refuse("a class in a class");
       SYNCOPATE_ASSIGN_OR_RETURN(Atom from, One(fold));
-      // A '-' before the end is a character.
+      // A '-' in the last position is an ordinary character.
       const bool range = from.single.has_value() && NextIs('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
       if (!range) {
         set.Add(from.set);
@@ -193,7 +193,7 @@ class PatternParser {
       ++at_;
       SYNCOPATE_ASSIGN_OR_RETURN(Atom to, One(fold));
       if (!to.single.has_value() || *to.single < *from.single) return Refuse("a range out of order");
-      // What a range of letters means where case is ignored, no pattern of a model asks.
+      // A range with case ignored is not supported, as no model's pattern uses one.
       if (fold) return Refuse("a range where case is ignored");
       set.Add(*from.single, *to.single);
     }
@@ -202,7 +202,7 @@ class PatternParser {
     return set;
   }
 
-  // A character, or an escape that stands for one or for a class.
+  // Parses a character, or an escape that means a character or a class.
   absl::StatusOr<Atom> One(bool fold) {
     char32_t c = text_[at_++];
     if (c == '\\') {
@@ -219,7 +219,7 @@ class PatternParser {
       const char32_t lower = c | 0x20;
       atom.set.Add(lower, lower);
       atom.set.Add(lower ^ 0x20, lower ^ 0x20);
-      // Two characters outside ASCII whose lower case is within: the long s and the sign of the Kelvin.
+      // The two characters outside ASCII whose case folding is an ASCII letter: the long s and the Kelvin sign.
       if (lower == 's') atom.set.Add(0x17F, 0x17F);
       if (lower == 'k') atom.set.Add(0x212A, 0x212A);
     }
@@ -241,7 +241,7 @@ class PatternParser {
       }
       SYNCOPATE_ASSIGN_OR_RETURN(atom.set, Category(name));
     }
-    // \P, \S and \D.
+    // The capital escapes \P, \S and \D are negated classes.
     if (letter != lower) atom.set.Negate();
     return atom;
   }

@@ -15,20 +15,20 @@ struct PatternTree {
     kSequence,  // the children one after the other
     kChoice,    // the first child that leads to a match
     kRepeat,    // the child, `least` to `most` times
-    kAhead,     // the child matches here, or does not; takes nothing
+    kAhead,     // look-ahead: the child matches here or, if `negated`, does not; consumes nothing
   };
   Kind kind = Kind::kSequence;
   CodePointSet set;
   std::vector<PatternTree> children;
   int least = 1, most = 1;  // most < 0: any number
-  bool possessive = false;  // what was taken is not given back
-  bool negated = false;     // of kAhead
+  bool possessive = false;  // kRepeat: no backtracking into the repetition
+  bool negated = false;     // kAhead
 };
 
 // Literals, classes, \p{..}, \s, \d, escapes, groups (?:..) and (?i:..), |, greedy and possessive ? * + {m,n}, (?=..),
-// (?!..), in the syntax of the reference's engine. Of groups only `?` repetition is taken, so that no pattern takes
-// exponential time. INVALID_ARGUMENT (reason UNSUPPORTED_TOKENIZER) names what is not supported, or a pattern of more
-// than 4,096 bytes, 400 parts, or groups nested deeper than 20.
+// (?!..), in the syntax of the reference's engine. A group may only be repeated by `?`, so that no pattern takes
+// exponential time. INVALID_ARGUMENT (reason UNSUPPORTED_TOKENIZER) names an unsupported part, or a pattern of more than
+// 4,096 bytes, 400 parts, or groups nested deeper than 20.
 absl::StatusOr<PatternTree> ParsePattern(absl::string_view pattern);
 
 }  // namespace syncopate::text::tokenizer

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostSplits = 16;
 
-// What ByteLevel splits by where it says use_regex.
+// The pattern of ByteLevel with use_regex.
 constexpr absl::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -82,7 +82,7 @@ absl::Status PreTokenizer::AddMetaspace(const JsonNode& node) {
   if (scheme != "always" && scheme != "first" && scheme != "never") {
     return node.Refuse(absl::StrCat("the prepend_scheme ", scheme));
   }
-  // After another step each piece would get a prefix of its own.
+  // After another step, each piece would get its own prefix.
   if (!steps_.empty()) return node.Refuse("Metaspace after another pre-tokenizer");
   metaspace.prepend = scheme != "never";
   metaspace.first_only = scheme == "first";
@@ -117,7 +117,7 @@ absl::Status PreTokenizer::Split(bool at_start, std::string* text, std::vector<P
   return absl::OkStatus();
 }
 
-// Numbers apart from the rest; each digit alone, or runs of them.
+// Splits numbers from other text: each digit alone, or runs of digits.
 void PreTokenizer::SplitDigits(const Digits& digits, absl::string_view text, Piece piece, std::vector<Piece>* out) {
   const CodePointClasses& classes = CodePointClasses::Get();
   uint32_t begin = piece.begin;
@@ -135,7 +135,7 @@ void PreTokenizer::SplitDigits(const Digits& digits, absl::string_view text, Pie
   out->push_back({begin, piece.end});
 }
 
-// Blanks become the replacement, and each of them begins a piece.
+// Replaces each blank by the replacement; with `split`, each replacement begins a new piece.
 void PreTokenizer::SplitMetaspace(const Metaspace& metaspace, bool at_start, std::string* text,
                                   std::vector<Piece>* out) {
   const std::string& mark = metaspace.replacement;

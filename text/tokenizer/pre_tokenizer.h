@@ -12,22 +12,22 @@
 
 namespace syncopate::text::tokenizer {
 
-// How a text is split into the pieces within which tokens are merged. Immutable and thread-safe.
+// Splits a text into pieces; tokens are merged within a piece only. Immutable and thread-safe.
 class PreTokenizer {
  public:
   struct Options {
-    bool use_scanner = true;  // false: SplitPattern even where SplitScanner would do, to compare the two
+    bool use_scanner = true;  // false: always use SplitPattern, to compare it with SplitScanner
   };
 
   // `node` is "pre_tokenizer" of the file: Split by an isolated regular expression, ByteLevel, Digits, Metaspace, or a
-  // sequence of them. Reason UNSUPPORTED_TOKENIZER names any other kind.
+  // sequence of these. Reason UNSUPPORTED_TOKENIZER names a step of another kind.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node, const Options& options);
 
-  // Whether the vocabulary is one of bytes.
+  // Whether the vocabulary is byte-level.
   bool byte_level() const { return byte_level_; }
 
-  // Splits *text, which may be written anew on the way, into *pieces (none of them empty). `at_start`: the text is
-  // where the whole one begins. Errors: see SplitPattern::Split.
+  // Splits *text, which may be rewritten for that, into *pieces (none of them empty). `at_start`: *text is the beginning of
+  // the whole text. Errors: see SplitPattern::Split.
   absl::Status Split(bool at_start, std::string* text, std::vector<Piece>* pieces) const;
 
  private:

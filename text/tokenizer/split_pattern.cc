@@ -11,7 +11,7 @@ constexpr int64_t kNoMatch = -1;
 
 }  // namespace
 
-// Recursion is as deep as choices, repetitions and look-aheads follow each other in the pattern, however long the text.
+// The depth of recursion is bounded by the choices, repetitions and look-aheads in the pattern, however long the text.
 class SplitPattern::Matcher {
  public:
   Matcher(const std::vector<Node>& nodes, absl::string_view text, int64_t* steps_left)
@@ -56,7 +56,7 @@ class SplitPattern::Matcher {
   }
 
  private:
-  // Bytes of the character at `at` if it is of the set, else 0.
+  // Bytes of the character at `at` if the set contains it, else 0.
   size_t Taken(const CodePointSet& set, size_t at) const {
     if (at >= text_.size()) return 0;
     const CodePoint c = DecodeCodePoint(text_, at);
@@ -150,7 +150,7 @@ absl::Status SplitPattern::Split(absl::string_view text, Piece piece, int64_t* s
       return Error(absl::StatusCode::kInvalidArgument, "TEXT_TOO_COSTLY",
                    "the tokenizer's split pattern takes too many steps on this text");
     }
-    if (match <= static_cast<int64_t>(at)) {  // nothing, or a match of nothing
+    if (match <= static_cast<int64_t>(at)) {  // no match, or an empty match
       at += DecodeCodePoint(part, at).bytes;
       continue;
     }

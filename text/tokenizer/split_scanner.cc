@@ -4,7 +4,7 @@
 
 namespace syncopate::text::tokenizer {
 
-// One walk over a piece. Alternatives are tried in the patterns' order: contraction, word, digits, the rest, blanks.
+// One scan of a piece. Alternatives are tried in the order of the patterns: contraction, word, digits, the rest, blanks.
 class SplitScanner::Scan {
  public:
   Scan(const Rules& rules, absl::string_view text)
@@ -39,7 +39,7 @@ class SplitScanner::Scan {
  private:
   struct Character {
     char32_t value = 0;
-    size_t bytes = 0;  // 0: beyond the end
+    size_t bytes = 0;  // length; 0 beyond the end of the piece
     uint8_t classes = 0;
   };
 
@@ -54,7 +54,7 @@ class SplitScanner::Scan {
     return (c.classes & (word_ | CodePointClasses::kNumber | CodePointClasses::kSpace)) == 0;
   }
 
-  // `most` characters at most; 0 is any number.
+  // The end of a run of accepted characters, at most `most` of them; 0: any number.
   template <typename Accept>
   size_t EndOfRun(size_t at, const Accept& accept, int most = 0) const {
     int taken = 0;
@@ -65,7 +65,7 @@ class SplitScanner::Scan {
     return at;
   }
 
-  // Of 's 't 're 've 'm 'll 'd; 0 if none stands here.
+  // The end of a contraction: 's 't 're 've 'm 'll 'd; 0 if there is none at `at`.
   size_t EndOfContraction(size_t at) const {
     const Character first = At(at + 1);
     const char32_t a = Folded(first);
@@ -81,7 +81,8 @@ class SplitScanner::Scan {
     return c.value >= 'A' && c.value <= 'Z' ? c.value + 0x20 : c.value;
   }
 
-  // Up to the last line end; without one all but the last blank, which goes to the next piece if there is one.
+  // The end of a piece of blanks: after the last line end if rules_.newlines_apart; else all but the last of several
+  // blanks if text follows, else all.
   size_t EndOfBlanks(size_t at) const {
     size_t end = at, last = at, after_line_end = 0;
     for (Character c = At(end); c.bytes != 0 && (c.classes & CodePointClasses::kSpace) != 0; c = At(end)) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kReplacementCharacter[] = "\xEF\xBF\xBD";
 
-// A run of byte tokens as the reference shows it.
+// The text of a run of byte tokens, as in the reference.
 std::string RunAsText(const std::string& run) {
   if (IsUtf8(run)) return run;
   std::string text;
@@ -59,7 +59,7 @@ absl::Status TokenDecoder::AddStep(const std::string& type, const JsonNode& node
     if (!pattern.Has("String")) return node.Refuse("Replace by a regular expression");
     SYNCOPATE_ASSIGN_OR_RETURN(std::string from, pattern.String("String"));
     SYNCOPATE_ASSIGN_OR_RETURN(std::string to, node.String("content"));
-    // Several in a row could make a short token very long.
+    // Several such replacements in a row could make a short token very long.
     if (from.empty() || to.size() > from.size()) return node.Refuse("Replace by something longer");
     replacements_.emplace_back(std::move(from), std::move(to));
   } else if (type == "ByteFallback" && !byte_fallback_) {
@@ -76,7 +76,7 @@ absl::Status TokenDecoder::AddStrip(const JsonNode& node) {
   SYNCOPATE_ASSIGN_OR_RETURN(strip_, node.String("content"));
   SYNCOPATE_ASSIGN_OR_RETURN(strip_count_, node.Index("start"));
   SYNCOPATE_ASSIGN_OR_RETURN(int32_t stop, node.Index("stop"));
-  // What ends a text is not known before it has ended, so it could not be streamed.
+  // The end of a text is not known while it is streamed, so nothing can be stripped there.
   if (stop != 0) return node.Refuse("Strip at the end");
   if (strip_.size() != 1 || strip_count_ != 1) return node.Refuse("Strip of anything but one byte");
   return absl::OkStatus();
@@ -90,7 +90,7 @@ void TokenDecoder::Set(int32_t id, absl::string_view token, int byte, bool speci
   entry.byte = static_cast<int16_t>(byte_fallback_ ? byte : -1);
   entry.text = std::string(token);
   if (byte_level_) {
-    // Tokens that were added by hand are not written in the byte alphabet.
+    // Added tokens are not written in the byte alphabet.
     entry.text = FromByteAlphabet(token).value_or(entry.text);
     return;
   }
@@ -106,7 +106,7 @@ std::string TokenDecoder::Decode(const std::vector<int32_t>& ids, bool skip_spec
       run.push_back(static_cast<char>(token->byte));
       continue;
     }
-    // Bytes that follow each other may be one character, so they wait for the first token that is none.
+    // Successive bytes may form one character, so they are collected until the next token that is no byte.
     if (!run.empty()) text += RunAsText(std::exchange(run, {}));
     text += token->text;
   }
@@ -135,7 +135,7 @@ std::string TextStream::Add(int32_t id) {
   }
   if (token->byte < 0) return AddText(*token);
   held_.push_back(static_cast<char>(token->byte));
-  // The character is not whole yet, or never will be: the next other token decides.
+  // The bytes are not whole characters yet, and may never be: the next token that is no byte decides.
   if (!IsUtf8(held_)) return "";
   std::string text = std::exchange(held_, {});
   if (!std::exchange(began_, true)) decoder_->StripStart(&text);

@@ -10,23 +10,23 @@
 
 namespace syncopate::text::tokenizer {
 
-// Ids back to text. Immutable once its pieces are set; thread-safe then.
+// Decodes ids to text. Once its tokens are set, immutable and thread-safe.
 //
-// Byte-level vocabularies give bytes, which are text when they are put together. The others give text, and single bytes
-// as tokens like <0x0A>: of these a run is text if all of it is UTF-8, else U+FFFD for each.
+// Tokens of byte-level vocabularies are bytes, which are text when they are joined. Tokens of other vocabularies are text,
+// or single bytes written as <0x0A>: a run of such bytes is text if it is UTF-8, else it gives one U+FFFD for each byte.
 class TokenDecoder {
  public:
   // `node` is "decoder" of the file: ByteLevel, Metaspace, or Replace, ByteFallback, Fuse and Strip in this order.
-  // Reason UNSUPPORTED_TOKENIZER names any other kind.
+  // Reason UNSUPPORTED_TOKENIZER names a step of another kind.
   static absl::StatusOr<TokenDecoder> Parse(const JsonNode& node);
 
   bool byte_level() const { return byte_level_; }
 
-  // What a token stands for. `byte` is that of <0x0A> and -1 for all other tokens.
+  // Sets the token of an id. `byte` is the byte of a token such as <0x0A>, and -1 for all other tokens.
   void Set(int32_t id, absl::string_view token, int byte, bool special);
   int32_t id_limit() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // Ids without a token give nothing.
+  // The text of `ids`, always UTF-8 in a byte-level vocabulary. Ids without a token are skipped.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
 
  private:
@@ -41,9 +41,9 @@ class TokenDecoder {
   absl::Status Add(const JsonNode& node);
   absl::Status AddStep(const std::string& type, const JsonNode& node);
   absl::Status AddStrip(const JsonNode& node);
-  // Null if there is nothing to show of it.
+  // Null if the id has no token, or if its token is special and skipped.
   const Token* Find(int32_t id, bool skip_special) const;
-  // Takes from the beginning of a text what the file says: the blank that encoding puts there.
+  // Removes the prefix that the file names from the beginning of a text: the blank that encoding puts there.
   void StripStart(std::string* text) const;
 
   std::vector<Token> tokens_;
@@ -53,16 +53,16 @@ class TokenDecoder {
   bool byte_level_ = false, byte_fallback_ = false, fused_ = false, any_ = false;
 };
 
-// Text as it becomes known, id by id: whole characters only, and never one that a later id would change. The pieces add
-// up to Decode of all the ids; only a run of byte tokens that is no UTF-8 may differ, as its good part was shown before
-// the bad one came. Not thread-safe; the decoder must outlive it.
+// Decodes text id by id: returns whole characters only, and never one that a later id would change. The parts joined are
+// Decode of all ids. Only a run of byte tokens that is no UTF-8 may differ, because its valid beginning was returned
+// before the invalid part came. Not thread-safe; the decoder must outlive it.
 class TextStream {
  public:
   TextStream(const TokenDecoder* decoder, bool skip_special) : decoder_(decoder), skip_special_(skip_special) {}
 
-  // What the id lets be shown; often nothing. Holds back three bytes at most, or a run of bytes that is no text.
+  // The text that is complete with this id; often empty. Keeps back at most three bytes, or a run of bytes that is no text.
   std::string Add(int32_t id);
-  // What is left when no more ids come.
+  // The rest of the text after the last id.
   std::string End();
 
  private:
@@ -70,7 +70,7 @@ class TextStream {
 
   const TokenDecoder* decoder_;
   bool skip_special_;
-  bool began_ = false;  // something was shown
+  bool began_ = false;  // text was returned
   std::string held_;
 };
 

@@ -13,7 +13,7 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-constexpr size_t kMostAround = 64;  // special tokens that a file puts around a text
+constexpr size_t kMostAround = 64;  // most special tokens that a file may put around a text
 
 absl::StatusOr<AddedToken> ReadAddedToken(const JsonNode& node) {
   AddedToken token;
@@ -24,7 +24,7 @@ absl::StatusOr<AddedToken> ReadAddedToken(const JsonNode& node) {
   SYNCOPATE_ASSIGN_OR_RETURN(token.takes_blanks_before, node.BoolOr("lstrip", false));
   SYNCOPATE_ASSIGN_OR_RETURN(token.takes_blanks_after, node.BoolOr("rstrip", false));
   SYNCOPATE_ASSIGN_OR_RETURN(bool single_word, node.BoolOr("single_word", false));
-  // The reference's words are those of a third Unicode version, and no chat model has such tokens.
+  // The reference takes its word boundaries from yet another Unicode version, and no chat model has such tokens.
   if (single_word) return node.Refuse("an added token with single_word");
   return token;
 }
@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_v
   if (!root.Has("decoder")) return Unsupported("a tokenizer without decoder");
   SYNCOPATE_ASSIGN_OR_RETURN(JsonNode decoder, part("decoder"));
   SYNCOPATE_ASSIGN_OR_RETURN(tokenizer->decoder_, TokenDecoder::Parse(decoder));
-  // What is written in the byte alphabet must be read in it.
+  // The encoder and the decoder must both use the byte alphabet, or neither.
   if (tokenizer->decoder_.byte_level() != tokenizer->pre_tokenizer_.byte_level()) {
     return Unsupported("ByteLevel in one of pre_tokenizer and decoder and not in the other");
   }
@@ -85,8 +85,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(FileSystem* fil
   return tokenizer;
 }
 
-// The reference gives a token that the vocabulary has the vocabulary's id, and any other the next free one, whatever
-// the file says. Where the file says otherwise for the latter, it was made by something else: refused, not guessed.
+// Whatever the file says, the reference gives an added token the vocabulary's id if it is in the vocabulary, else the next
+// free id. A file with another id for the latter was not made by the reference, and is refused.
 absl::Status Tokenizer::ReadAddedTokens(const JsonNode& root) {
   if (!root.Has("added_tokens")) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<JsonNode> nodes, root.Objects("added_tokens"));
@@ -116,7 +116,7 @@ absl::Status Tokenizer::ReadAddedTokens(const JsonNode& root) {
 
 void Tokenizer::FillDecoder() {
   for (const auto& [token, id] : model_->vocabulary()) decoder_.Set(id, token, model_->ByteOf(id), /*special=*/false);
-  // Added ones last: where both have an id, theirs counts.
+  // Added tokens are set last: if an id has both, the added token counts.
   for (const auto& [content, token] : added_) decoder_.Set(token.id, content, /*byte=*/-1, token.special);
 }
 
@@ -129,7 +129,7 @@ absl::Status Tokenizer::ReadPostProcessor(const JsonNode& node) {
   }
   if (type == "TemplateProcessing") return ReadTemplate(node);
   if (type != "ByteLevel")
-    return node.Refuse(absl::StrCat("the post-processor ", type));  // ByteLevel moves offsets only
+    return node.Refuse(absl::StrCat("the post-processor ", type));  // ByteLevel is accepted: it only changes offsets
   return absl::OkStatus();
 }
 
@@ -171,13 +171,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, b
                  absl::StrCat("the text is not UTF-8: byte ", good, " begins no character"));
   }
   std::vector<int32_t> ids;
-  // About what text comes to: a token has three to four bytes.
+  // An estimate: a token has three to four bytes.
   ids.reserve(text.size() / 3 + 4);
   if (add_special_tokens) ids = prefix_;
   absl::Status status;
-  // Of all parts together: a stranger's normalizer may make each of them longer.
+  // A limit for all parts together, because an untrusted normalizer may make each part longer.
   int64_t bytes_left = 2 * limits_.max_text_bytes;
-  // Added tokens first, as they stand: a special token is one whatever normalizing would make of its text.
+  // Searches added tokens first, in the raw text: normalizing must not change a special token.
   raw_added_.Cut(
       text,
       [&](absl::string_view part, size_t at) {
@@ -189,7 +189,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, b
   return ids;
 }
 
-// Each part between added tokens is normalized by itself: a prefix is put before every one of them.
+// Normalizes each part between added tokens separately, so that every part gets its own prefix.
 absl::Status Tokenizer::EncodePart(absl::string_view part, bool at_start, int64_t* bytes_left, PieceCache* cache,
                                    std::vector<int32_t>* ids) const {
   std::string normalized;

@@ -23,38 +23,40 @@ namespace syncopate::text::tokenizer {
 struct TokenizerLimits {
   int64_t max_file_bytes = 128 << 20;
   int max_depth = 16;
-  int32_t max_tokens = 1 << 22;      // and the highest id is below it
-  int64_t max_text_bytes = 8 << 20;  // of one text, before and after it is normalized
+  int32_t max_tokens = 1 << 22;      // limit of the number of tokens and of the ids
+  int64_t max_text_bytes = 8 << 20;  // bytes of one text, before and after it is normalized
 };
 
-// A Hugging Face tokenizer.json of the byte-pair kinds of GPT-2, Llama, Qwen, Mistral, DeepSeek and o200k: the same ids
-// as PyPI `tokenizers`. Own code, as no library that C++ can link gives the same ids (docs/text.md).
+// The tokenizer of a Hugging Face tokenizer.json, for the byte-pair kinds of GPT-2, Llama, Qwen, Mistral, DeepSeek and
+// o200k. It gives the same ids as PyPI `tokenizers`. Own code, because no library for C++ gives the same ids
+// (docs/text.md).
 //
 //   text → added tokens cut out → normalizer → pre-tokenizer → merges in each piece → ids
 //
-// "truncation" and "padding" of the file are not applied, as in `transformers` unless one asks for them. Immutable;
-// Encode and Decode may be called by many threads, each with a cache of its own.
+// "truncation" and "padding" of the file are not applied, like the default of `transformers`. Immutable; many threads may
+// call Encode and Decode, each with its own cache.
 class Tokenizer {
  public:
-  // Trusts nothing in `json`. INVALID_ARGUMENT: reason UNSUPPORTED_TOKENIZER names what is of another kind,
-  // BAD_TOKENIZER what is wrong or over a limit, BAD_JSON where it is no JSON.
+  // Trusts nothing in `json`. INVALID_ARGUMENT: reason UNSUPPORTED_TOKENIZER names an unsupported part, BAD_TOKENIZER a
+  // part that is wrong or over a limit, BAD_JSON if `json` is no JSON.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Parse(absl::string_view json,
                                                                 const TokenizerLimits& limits = {},
                                                                 const PreTokenizer::Options& options = {});
-  // Reads `folder`/tokenizer.json; links are followed, as hubs' caches are made of them. Also the errors of reading.
+  // Reads `folder`/tokenizer.json; follows links, because the caches of model hubs consist of links. Errors of Parse and of
+  // reading.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(FileSystem* files, const std::string& folder,
                                                                const TokenizerLimits& limits = {});
 
-  // The ids of a text; with `add_special_tokens` those that the file puts around one (a begin of text, say).
+  // The ids of a text; with `add_special_tokens` also the ids that the file puts around a text (such as a begin of text).
   // INVALID_ARGUMENT: reason BAD_UTF8 with the byte, TEXT_TOO_LONG, TEXT_TOO_COSTLY. `cache` may be null.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
                                               PieceCache* cache = nullptr) const;
 
-  // Always UTF-8: what is none becomes U+FFFD. Ids that no token has give nothing.
+  // The text of `ids`, always UTF-8: malformed bytes become U+FFFD. Ids without a token are skipped.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
     return decoder_.Decode(ids, skip_special_tokens);
   }
-  // The same id by id. The tokenizer must outlive the stream.
+  // Decodes id by id. The tokenizer must outlive the stream.
   TextStream Stream(bool skip_special_tokens) const { return TextStream(&decoder_, skip_special_tokens); }
 
   // One more than the highest id.
@@ -79,12 +81,12 @@ class Tokenizer {
   PreTokenizer pre_tokenizer_;
   std::optional<BytePairModel> model_;
   TokenDecoder decoder_;
-  AddedTokens raw_added_, normalized_added_;  // looked for before and after normalizing
+  AddedTokens raw_added_, normalized_added_;  // searched before and after normalizing
   absl::flat_hash_map<std::string, AddedToken> added_;
   std::vector<int32_t> prefix_, suffix_;
 };
 
-// Ids to what a reader sees of them, without special tokens; null for a null tokenizer.
+// A function that decodes ids to text without special tokens; null for a null tokenizer.
 inline std::function<std::string(const std::vector<int32_t>&)> MakeTextDecoder(
     std::shared_ptr<const Tokenizer> tokenizer) {
   if (tokenizer == nullptr) return nullptr;
