@@ -75,7 +75,8 @@ class PartialSums {
   virtual at::Tensor Sum(const at::Tensor& partial) = 0;
 };
 
-// The decoder: the same code for trainer (under autograd) and engine (under InferenceMode), on any device that ATen
+// The decoder by operators of ATen: what an engine runs where no kernels of its own do (under InferenceMode; in float32 on
+// the CPU by the loops of host_rows.h), and under autograd the reference of trainer::DecoderProgram. On any device that ATen
 // supports, in the dtype of the weights; norms and rotations are computed in float32. Stateless except for the rotary
 // tables; const calls are thread-safe.
 class Transformer {
