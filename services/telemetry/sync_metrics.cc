@@ -10,7 +10,7 @@ namespace {
 
 const std::vector<std::string> kPhases = {"stage", "prepare", "transfer", "verify", "install", "total"};
 
-// Labels of syncopate_weight_syncs_total; any other reason counts under the last.
+// The labels of syncopate_weight_syncs_total; any other reason counts under the last one.
 const std::vector<std::string> kResults = {"ok",
                                            "relabelled",
                                            "superseded",
