@@ -35,8 +35,8 @@ struct SyncArguments {
   double calm_ms = 100;
 };
 
-// Flags say what is left out (--no-decode), the case says what is done; durations come as numbers from CLI11, which
-// knows no units.
+// Flags name what is left out (--no-decode), but the case names what is done. Durations come as numbers from CLI11,
+// which knows no units.
 SyncCase CaseOf(const SyncArguments& arguments) {
   SyncCase sync_case = arguments.sync_case;
   sync_case.decode = !arguments.no_decode;
@@ -50,19 +50,20 @@ SyncCase CaseOf(const SyncArguments& arguments) {
 
 int RunSync(const SyncArguments& arguments) {
   const SyncCase sync_case = CaseOf(arguments);
-  // A plan is pure arithmetic on the case: no process is started, and none of the machine's GPUs is looked for.
+  // A plan is pure arithmetic on the case: it starts no process and looks for no GPU.
   if (arguments.plan) {
     absl::StatusOr<std::string> plan = DescribePlan(sync_case);
     if (!plan.ok()) return ReportBenchError(plan.status(), arguments.json);
     std::cout << *plan << std::flush;
     return 0;
   }
-  ::signal(SIGPIPE, SIG_IGN);  // a child that dies while it is spoken to is an error, not our end
+  ::signal(SIGPIPE, SIG_IGN);  // writing to a dead child is an error, and must not end this process
   const SyncBenchOptions options{OwnBinaryDir(), &PrintProgress};
   absl::StatusOr<SyncResult> result = RunSyncBench(sync_case, options);
   if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {
-    // Errors of other programs are in it, whose bytes need not be UTF-8: they are replaced, as dump() would throw.
+    // It contains error messages of other programs, which need not be UTF-8: invalid bytes are replaced, as dump()
+    // would throw.
     std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << ToText(*result) << std::flush;
@@ -72,7 +73,7 @@ int RunSync(const SyncArguments& arguments) {
 }
 
 void AddFaultOptions(CLI::App* sync, SyncArguments* arguments) {
-  // Both strike one process in one stage, so that a result names one cause; hence they exclude each other.
+  // Both options signal one process at one stage; they exclude each other, so that a result has one cause.
   const CLI::IsMember target({"source", "receiver", "synchronizer"});
   CLI::Option* kill = sync->add_option("--kill", arguments->kill, "SIGKILL one process in the sync after the others");
   kill->check(target);
@@ -114,8 +115,8 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
 }  // namespace
 
 void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
-  // CLI11 fills the arguments in while it parses, and runs callbacks after that: the arguments outlive this function
-  // with what the callback captured, and `chosen` runs when the whole command line is known to be right.
+  // CLI11 fills in the arguments while it parses, and runs callbacks afterwards: the callback keeps the arguments alive
+  // after this function, and `chosen` runs when the whole command line is valid.
   auto arguments = std::make_shared<SyncArguments>();
   CLI::App* bench = app->add_subcommand("bench", "Measure a part of the system on this machine");
   bench->require_subcommand(1);

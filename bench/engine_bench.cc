@@ -1,4 +1,4 @@
-// The hot loops of one process: decode steps, the training step, staging. One thread, the demo's model.
+// The hot loops of one process: decode steps, the training step, staging. One thread, with the demo's model.
 //   build/release/bin/engine_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
 
 #include <benchmark/benchmark.h>
@@ -25,7 +25,7 @@ class IgnoringSink final : public rollouter::GenerationSink {
   void OnFinished(int32_t sample, Trajectory trajectory) override {}
 };
 
-// Tokens per second of whole requests: groups of 16 samples, prompt and answers as in the demo.
+// Tokens per second of whole requests: groups of 16 samples, with the demo's prompts and answers.
 void BM_Generate(benchmark::State& state) {
   const int64_t sequences = state.range(0);
   const model::ModelConfig config = testing::SmallModel();
@@ -57,8 +57,8 @@ void BM_Generate(benchmark::State& state) {
 }
 BENCHMARK(BM_Generate)->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Arg(256)->Unit(benchmark::kMillisecond);
 
-// 256 answers of lengths that spread over two orders of magnitude, in memory for a third of what 64 of them take:
-// with whoever has room started at once (0), and with the number of those that run following the blocks in use (1).
+// 256 answers of lengths over two orders of magnitude, in a third of the memory that 64 of them need. Argument 0: a
+// sequence starts as soon as there is room; 1: the number of running sequences follows the blocks in use.
 void BM_GenerateInTightMemory(benchmark::State& state) {
   model::ModelConfig config = testing::SmallModel();
   config.max_position_embeddings = 512;
@@ -118,7 +118,7 @@ void BM_TrainStep(benchmark::State& state) {
   int64_t tokens = 0;
   for (auto _ : state) tokens += trainer->Step(batch).value().trained_samples * (kPromptTokens + kAnswerTokens - 1);
   state.counters["input tokens/s"] = benchmark::Counter(static_cast<double>(tokens), benchmark::Counter::kIsRate);
-  // What each step's line in metrics.jsonl costs beside the step.
+  // The cost of the digest in each step's line of metrics.jsonl, which is added to the step.
   constexpr int kDigests = 200;
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kDigests; ++i) benchmark::DoNotOptimize(trainer->Digest());
@@ -127,7 +127,7 @@ void BM_TrainStep(benchmark::State& state) {
 }
 BENCHMARK(BM_TrainStep)->Unit(benchmark::kMillisecond);
 
-// What publishing a version costs the step thread: copy, finite check, digests.
+// The cost of publishing a version for the step thread: copy, check for finite numbers, digests.
 void BM_Stage(benchmark::State& state) {
   model::ModelConfig config = testing::SmallModel();
   config.hidden_size = state.range(0);
@@ -158,7 +158,7 @@ BENCHMARK(BM_Digest);
 }  // namespace
 }  // namespace syncopate
 
-// As the daemons do: without it a step spends a third of its time on taking its memory from the kernel again.
+// The daemons call it too: without it a step spends a third of its time on getting its memory from the kernel again.
 int main(int argc, char** argv) {
   syncopate::PrepareToServe();
   benchmark::Initialize(&argc, argv);

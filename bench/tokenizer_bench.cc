@@ -1,6 +1,6 @@
-// Megabytes a second of one thread, encoding line by line, and tokens a second of a stream:
+// Megabytes a second of one thread that encodes line by line, and tokens a second of a stream:
 //   build/release/bin/tokenizer_bench FOLDER TEXT [--benchmark_repetitions=5 --benchmark_report_aggregates_only]
-// FOLDER holds a tokenizer.json, TEXT is a file. The cache of pieces starts empty in every round.
+// FOLDER contains a tokenizer.json, TEXT is a file. The cache of pieces is empty at the start of every round.
 
 #include <benchmark/benchmark.h>
 
@@ -17,7 +17,7 @@ namespace {
 struct Material {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<std::string> lines;
-  std::vector<std::vector<int32_t>> ids;  // of each line
+  std::vector<std::vector<int32_t>> ids;  // for each line
   int64_t bytes = 0;
 };
 

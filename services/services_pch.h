@@ -1,5 +1,5 @@
-// The precompiled header of services/: gRPC, protobuf and JSON on top of the core's. Units include what they use all
-// the same.
+// The precompiled header of services/: gRPC, protobuf and JSON besides the core's headers. Every source file still
+// includes what it uses.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -32,7 +32,7 @@ class GpuEvent {
 };
 
 struct Memory {
-  std::vector<GpuBuffer> sources;  // what each source has for all slices
+  std::vector<GpuBuffer> sources;  // each source's bytes for all slices
   std::vector<GpuBuffer> receivers;
 };
 
@@ -53,7 +53,7 @@ absl::Status Copy(char* to, int to_device, const char* from, int from_device, in
   return Cuda(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream), "copying between devices");
 }
 
-// A link of a chain: receiver `receiver` takes what source `source` has for it from the link before.
+// A link of a chain: `receiver` takes the bytes that `source` has for it from the previous link.
 struct Link {
   int receiver = 0;
   int source = 0;
@@ -118,7 +118,7 @@ absl::StatusOr<double> ChainCopySeconds(const CeilingCase& ceiling_case) {
   const std::vector<Link> links = Chains(ceiling_case, memory);
   const int64_t chunks = (ceiling_case.part() + kChunk - 1) / kChunk;
   std::vector<GpuStream> streams;
-  std::vector<GpuEvent> events;  // by link and chunk
+  std::vector<GpuEvent> events;  // keyed by link and chunk
   for (const Link& link : links) {
     const int device = ceiling_case.receivers[link.receiver];
     SYNCOPATE_ASSIGN_OR_RETURN(auto stream, GpuStream::Create(device));

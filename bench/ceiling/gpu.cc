@@ -18,7 +18,7 @@ constexpr int kWarmup = 2;
 constexpr int kRepetitions = 7;
 constexpr int64_t kRandomBytes = int64_t{16} << 20;  // made on the host, then doubled on the device
 
-// Never zeros: they can move faster than weights do.
+// Not zeros: zeros can move faster than weights do.
 const std::vector<char>& RandomBytes() {
   static const auto* const bytes = [] {
     auto* made = new std::vector<char>(kRandomBytes);

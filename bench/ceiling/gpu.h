@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// What the ceilings are measured with: plain CUDA, one process, no code of the product's transports.
+// Tools that measure the ceilings: plain CUDA, one process, no code of the product's transports.
 namespace syncopate::bench {
 
-// OK, or INTERNAL reason CUDA_ERROR with CUDA's words.
+// OK, or INTERNAL reason CUDA_ERROR with CUDA's message.
 absl::Status Cuda(cudaError_t error, const char* what);
 
 // Device memory full of random bytes. Move-only.
@@ -52,8 +52,8 @@ class GpuStream {
   cudaStream_t stream_;
 };
 
-// The processes of a case as memory: what each source holds and where each receiver puts it. Receiver r is rank
-// r % (receivers / replicas) of replica r / (receivers / replicas).
+// The buffers that stand for a case's processes: the memory of each source and of each receiver. Receiver r is rank r %
+// (receivers / replicas) of replica r / (receivers / replicas).
 struct CeilingCase {
   std::vector<int> sources;    // devices
   std::vector<int> receivers;  // devices
@@ -61,14 +61,15 @@ struct CeilingCase {
   int64_t bytes = 0;  // into each receiver
 
   int slices() const { return static_cast<int>(receivers.size()) / replicas; }
-  // What one receiver takes from one source.
+  // The bytes that one receiver takes from one source.
   int64_t part() const { return bytes / static_cast<int64_t>(sources.size()); }
 };
 
-// Lets every device of the case reach every other one's memory.
+// Lets every device of the case access the memory of every other one.
 absl::Status EnablePeerAccess(const CeilingCase& ceiling_case);
 
-// Median seconds of `run`, which begins work on `streams`, until all of that is done; after some for warming up.
+// Median seconds from the call of `run`, which queues work on `streams`, until that work is done; after some warm-up
+// runs.
 absl::StatusOr<double> MedianSeconds(const std::vector<GpuStream>& streams, const std::function<absl::Status()>& run);
 
 }  // namespace syncopate::bench

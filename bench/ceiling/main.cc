@@ -1,4 +1,4 @@
-// syncopate-bench-ceiling CASE: what copy engines and NCCL move between GPUs in the pattern of a weight sync, one JSON
+// syncopate-bench-ceiling CASE: measures copy engines and NCCL between GPUs in the pattern of a weight sync, one JSON
 // object a line. `syncopate bench sync` starts it before its own processes, so that both figures come from one run.
 //
 // CASE: {"sources": [devices], "receivers": [devices], "replicas": M, "bytes": into each receiver, "transport": "ipc",
@@ -42,7 +42,7 @@ absl::StatusOr<CeilingCase> CaseOf(const json& object) {
                     object["replicas"].is_number_integer() && object["bytes"].is_number_integer();
   if (!good) return BadCase();
   ceiling_case.replicas = object["replicas"].get<int>();
-  // Parts start on boundaries as weights do.
+  // Parts start on aligned boundaries, as weights do.
   const int64_t unit = 256 * static_cast<int64_t>(ceiling_case.sources.size());
   ceiling_case.bytes = object["bytes"].get<int64_t>() / unit * unit;
   if (ceiling_case.replicas < 1 || ceiling_case.bytes <= 0 ||

@@ -15,7 +15,7 @@ absl::Status Nccl(ncclResult_t result, const char* what) {
   return Error(absl::StatusCode::kInternal, "NCCL_ERROR", absl::StrCat(what, ": ", ncclGetErrorString(result)));
 }
 
-// One communicator over several devices of this process: a rank, a buffer and a stream for each.
+// One communicator over several devices of this process: one rank, buffer and stream for each.
 class Group {
  public:
   static absl::StatusOr<Group> Create(const std::vector<int>& devices, const std::vector<int64_t>& bytes) {

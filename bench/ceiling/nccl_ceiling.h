@@ -5,12 +5,12 @@
 
 namespace syncopate::bench {
 
-// Seconds in which NCCL brings every receiver its bytes: one group of sends and receives in which each takes its part
-// from each source. INTERNAL reason NCCL_ERROR, e.g. if two ranks share a device.
+// Seconds that NCCL takes to bring every receiver its bytes: one group of sends and receives in which each receiver
+// takes its part from each source. INTERNAL reason NCCL_ERROR, e.g. if two ranks share a device.
 absl::StatusOr<double> GroupedNcclSeconds(const CeilingCase& ceiling_case);
 
-// The same where there are more replicas than sources: each source broadcasts its part of each slice to the receivers
-// of that slice.
+// GroupedNcclSeconds for more replicas than sources: each source broadcasts its part of each slice to the receivers of
+// that slice.
 absl::StatusOr<double> BroadcastNcclSeconds(const CeilingCase& ceiling_case);
 
 }  // namespace syncopate::bench

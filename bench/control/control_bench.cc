@@ -23,7 +23,7 @@
 namespace syncopate::bench {
 namespace {
 
-// Sleeps: a benchmark measures for a time.
+// A sleep, because a benchmark measures for a fixed time.
 void Pass(absl::Duration duration) { absl::SleepFor(duration); }
 
 constexpr absl::Duration kOverloadTurn = absl::Seconds(10);
@@ -31,12 +31,12 @@ constexpr double kNoAim = std::numeric_limits<double>::infinity();
 
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
-// What rounds of a load gave.
+// The measurements of a load's rounds.
 struct Rates {
   std::vector<double> per_second;
   std::vector<double> p50_ms;
   std::vector<double> p99_ms;
-  // What one took of the cores: it says what other cores would bear, also while somebody else uses them.
+  // CPU time of one operation: it predicts the rate on other cores, and does not count other load of the machine.
   std::vector<double> client_us;
   std::vector<double> server_us;
 };
@@ -74,7 +74,7 @@ absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load,
   return rates;
 }
 
-// The figures that all rates have in common.
+// Adds the figures that all rates share.
 void AddCosts(const std::string& part, const Rates& rates, double p99_at_most, ControlResult* result) {
   result->figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
   result->figures.push_back(
@@ -85,7 +85,7 @@ void AddCosts(const std::string& part, const Rates& rates, double p99_at_most, C
       {.part = part, .name = "of a core for one, the client", .unit = "us", .value = SpreadOf(rates.client_us)});
 }
 
-// One run, part by part.
+// One run of the benchmark, part by part.
 class ControlBench {
  public:
   ControlBench(const ControlCase& control_case, const ControlBenchOptions& options, const std::string& work_dir)
@@ -97,13 +97,13 @@ class ControlBench {
   absl::Status Measure(const std::string& part);
   absl::Status MeasureUnary();
   absl::Status MeasureOverload();
-  // What the turns gave: peaks[i] and peaks[i + 1] are those before and after turn i.
+  // The results of the turns: peaks[i] and peaks[i + 1] are the peaks before and after turn i.
   struct Overload {
     std::vector<double> peaks;
     std::vector<double> goodput;
     std::vector<double> shares;
     LoadTotals totals;                // of the turns
-    std::vector<double> resident_mb;  // after each
+    std::vector<double> resident_mb;  // after each turn
   };
   absl::Status MeasurePeak(Overload* overload);
   absl::Status MeasureTurn(absl::Duration duration, Overload* overload);
@@ -135,7 +135,7 @@ absl::Status ControlBench::Measure(const std::string& part) {
   if (part == "ack") return MeasureExchange(ExchangeLoad::Answers::kLeased);
   if (part == "unary") return MeasureUnary();
   if (part == "overload") return MeasureOverload();
-  hosts_.KillSynchronizer();  // the parts before would count in its memory
+  hosts_.KillSynchronizer();  // memory from earlier parts would count otherwise
   SYNCOPATE_RETURN_IF_ERROR(hosts_.StartSynchronizer());
   MembersBench members(case_, &hosts_, progress_, &result_);
   return part == "members" ? members.MeasureAtRest() : members.MeasureRestart();
@@ -168,7 +168,7 @@ absl::Status ControlBench::MeasureUnary() {
   return absl::OkStatus();
 }
 
-// In turns, with the peak before and after each, because a machine's speed changes within a minute.
+// Measures in turns, with the peak before and after each, because a machine's speed changes within a minute.
 absl::Status ControlBench::MeasureOverload() {
   SYNCOPATE_RETURN_IF_ERROR(EnsureSynchronizer());
   const auto turns = std::max<int64_t>(1, case_.steady / kOverloadTurn);
@@ -263,7 +263,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
 
 absl::StatusOr<ControlResult> RunControlBench(const ControlCase& control_case, const ControlBenchOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(control_case.Validate());
-  RaiseDescriptorLimit();  // the processes that are started inherit it
+  RaiseDescriptorLimit();  // started processes inherit it
   SYNCOPATE_ASSIGN_OR_RETURN(WorkDir work_dir, WorkDir::Make());
   absl::StatusOr<ControlResult> result = ControlBench(control_case, options, work_dir.path()).Run();
   if (!result.ok()) work_dir.Keep();

@@ -10,8 +10,8 @@
 namespace syncopate::bench {
 
 struct ControlBenchOptions {
-  std::string binary_dir;  // of the programs that it starts
-  // Told what happens next, for whoever waits. May be null.
+  std::string binary_dir;  // of the programs to start
+  // Called with a sentence on what happens next, for the user. May be null.
   std::function<void(const std::string&)> progress = nullptr;
 };
 

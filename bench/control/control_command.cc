@@ -34,21 +34,21 @@ int RunControl(const ControlArguments& arguments) {
   control_case.round = absl::Seconds(arguments.round_seconds);
   control_case.warmup = absl::Seconds(arguments.warmup_seconds);
   control_case.steady = absl::Seconds(arguments.steady_seconds);
-  ::signal(SIGPIPE, SIG_IGN);  // a child that dies while it is spoken to is an error, not our end
-  // The load generator is a client of a thousand streams: what it would log of each is noise, and costs the cores that
-  // are measured.
+  ::signal(SIGPIPE, SIG_IGN);  // writing to a dead child is an error, and must not end this process
+  // The load generator is a client of a thousand streams: log lines about each would be noise, and take CPU time from
+  // the measured processes.
   if (absl::Status log = InitLogging({.role = "bench", .minimum = Severity::kError}); !log.ok()) {
     return ReportBenchError(log, arguments.json);
   }
   absl::StatusOr<ControlResult> result = RunControlBench(control_case, {OwnBinaryDir(), &PrintProgress});
   if (!result.ok()) return ReportBenchError(result.status(), arguments.json);
   if (arguments.json) {
-    // Names of errors in it may hold any bytes; dump() would throw at those that are no UTF-8.
+    // It contains error messages with any bytes; dump() would throw on invalid UTF-8.
     std::cout << ToJson(*result).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << ToText(*result) << std::flush;
   }
-  // Aims depend on the machine, so a figure that misses one is no error unless somebody asks for the check, as CI does.
+  // Aims depend on the machine, so a missed aim is an error only with the option `check`, which CI uses.
   return arguments.check && !result->AllMet() ? kBenchFailed : 0;
 }
 
@@ -58,8 +58,8 @@ void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen) {
   // Shared with the callback, which runs after this function has returned.
   auto arguments = std::make_shared<ControlArguments>();
   ControlCase& control_case = arguments->control_case;
-  // Positional words replace the default, which is all parts in their fixed order: `restart` kills the synchronizer,
-  // and is last.
+  // Positional words replace the default, which is all parts in their fixed order: `restart` is last, because it kills
+  // the synchronizer.
   control_case.parts = ControlParts();
   CLI::App* control = bench->add_subcommand("control", "Calls, streams, members: what the daemons bear");
   control->footer(kControlFooter);

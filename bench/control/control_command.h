@@ -5,7 +5,7 @@
 
 namespace syncopate::bench {
 
-// Adds `control` to `syncopate bench`; as AddBenchCommand.
+// Adds `control` to `syncopate bench`; see AddBenchCommand.
 void AddControlBenchCommand(CLI::App* bench, std::function<int()>* chosen);
 
 }  // namespace syncopate::bench

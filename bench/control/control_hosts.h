@@ -14,13 +14,12 @@
 
 namespace syncopate::bench {
 
-// What a process of that role shows and asks for ("": a command line); null without TLS. Errors of
-// TransportSecurity::Load.
+// The security of a process of that role ("": a command line); null without TLS. Errors of TransportSecurity::Load.
 absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadBenchSecurity(const BenchTls& tls,
                                                                                  const std::string& role);
 
-// The daemons that `syncopate bench control` loads, as processes of their own. Used by one thread, which must outlive
-// them; they are killed with it.
+// The daemons under load in `syncopate bench control`, as processes of their own. Used by one thread, which must
+// outlive them; they are killed with it.
 class ControlHosts {
  public:
   struct Options {
@@ -30,7 +29,7 @@ class ControlHosts {
   };
   explicit ControlHosts(const Options& options) : options_(options) {}
 
-  // A real synchronizer. Started again it has the same state and addresses. Errors of BenchChild; DEADLINE_EXCEEDED
+  // Starts a real synchronizer. A restart has the same state and addresses. Errors of BenchChild; DEADLINE_EXCEEDED
   // reason NOT_READY with the end of its log.
   absl::Status StartSynchronizer();
   void KillSynchronizer() { synchronizer_.reset(); }
@@ -38,7 +37,7 @@ class ControlHosts {
   const std::string& synchronizer_metrics() const { return synchronizer_metrics_; }  // host:port
   absl::StatusOr<ProcessUsage> SynchronizerUsage() const { return ReadProcessUsage(synchronizer_->pid()); }
 
-  // The trainer's data service. The same errors.
+  // Starts the trainer's data service. Errors as StartSynchronizer.
   absl::Status StartData();
   void StopData() { data_.reset(); }
   const std::string& data() const { return data_address_; }  // host:port

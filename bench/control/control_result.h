@@ -10,7 +10,7 @@
 
 namespace syncopate::bench {
 
-// One thing that was measured, and what it should reach.
+// One measured figure, and the value that it should reach.
 struct ControlFigure {
   std::string part;  // of ControlParts
   std::string name;
@@ -25,13 +25,13 @@ struct ControlFigure {
 
 struct ControlResult {
   std::vector<ControlFigure> figures;
-  std::vector<std::string> notes;  // what went wrong without making the figures worthless
+  std::vector<std::string> notes;  // problems that do not make the figures worthless
 
   bool AllMet() const;
 };
 
 nlohmann::json ToJson(const ControlResult& result);
-// The same for people: a table.
+// The result as a table for people.
 std::string ToText(const ControlResult& result);
 
 }  // namespace syncopate::bench

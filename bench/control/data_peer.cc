@@ -24,7 +24,7 @@
 namespace syncopate::bench {
 namespace {
 
-constexpr int64_t kNoBound = int64_t{1} << 30;  // steps of staleness: the rollouters' version is never too old
+constexpr int64_t kNoBound = int64_t{1} << 30;  // steps of staleness: the rollouters' version never becomes too old
 constexpr int32_t kVocabulary = 151936;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 constexpr int64_t kPruneEvery = 32;  // steps
@@ -40,7 +40,7 @@ trainer::TrainingData::Options DataOptions(const DataPeerOptions& options) {
   return data;
 }
 
-// What a trainer's step thread does with its batches, but for the training.
+// The work of a trainer's step thread with its batches, without the training.
 class StepThread {
  public:
   explicit StepThread(trainer::TrainingData* data) : data_(data), thread_([this] { Run(); }) {}
@@ -91,7 +91,7 @@ absl::Status RunDataPeer(const DataPeerOptions& options, EventSink* sink) {
   rpc::Server::Options server_options;
   server_options.security = security;
   server_options.address = options.listen;
-  server_options.max_receive_bytes = int64_t{64} << 20;  // as the daemons have it
+  server_options.max_receive_bytes = int64_t{64} << 20;  // as in the daemons
   server_options.interceptors = {metrics.InterceptorFactory(), auth::AuditInterceptors(security)};
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, rpc::Server::Start(server_options, {&service}));
   absl::Status status;

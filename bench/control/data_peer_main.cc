@@ -1,4 +1,4 @@
-// syncopate-bench-data OPTIONS: the trainer's data service for `syncopate bench control`, which starts it.
+// syncopate-bench-data OPTIONS: the trainer's data service; `syncopate bench control` starts it.
 #include <signal.h>
 
 #include <cstdio>

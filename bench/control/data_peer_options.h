@@ -10,9 +10,9 @@
 namespace syncopate::bench {
 
 inline constexpr char kBenchRunId[] = "bench";
-inline constexpr PolicyVersion kBenchVersion = {1, 0};  // what the rollouters of the benchmark serve, for ever
+inline constexpr PolicyVersion kBenchVersion = {1, 0};  // the only version that the benchmark's rollouters serve
 inline constexpr int32_t kBenchMaxNewTokens = 1 << 20;
-inline constexpr int64_t kBenchLateOrdinal = int64_t{1} << 40;  // no prompt that is ever leased has it
+inline constexpr int64_t kBenchLateOrdinal = int64_t{1} << 40;  // above the ordinal of every leased prompt
 
 struct DataPeerOptions {
   std::string folder;  // of its log

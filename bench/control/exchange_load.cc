@@ -17,10 +17,10 @@
 namespace syncopate::bench {
 namespace {
 
-constexpr int32_t kFirstToken = 20000;  // ids as those of a large vocabulary
+constexpr int32_t kFirstToken = 20000;  // ids as in a large vocabulary
 constexpr absl::Duration kEndLimit = absl::Seconds(10);
 
-// An answer of `samples` samples whose message is at most `bytes` long. Prompt and lease come later.
+// An answer of `samples` samples whose message has at most `bytes` bytes. Prompt and lease are filled in later.
 v1::TrajectoryGroup MakeAnswer(int32_t samples, int32_t bytes, const MemberId& maker) {
   v1::TrajectoryGroup answer;
   answer.set_kind(v1::LEASE_KIND_TRAINING);
@@ -90,7 +90,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   }
 
  private:
-  // The stream's messages come one after the other.
+  // Called with one message of the stream after the other.
   void Hear(const v1::ExchangeResponse& message) {
     if (message.has_welcome()) Begin();
     if (message.has_lease()) Answer(message.lease());
@@ -102,8 +102,8 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
     for (int32_t i = 0; i < options_.window; ++i) AnswerLate();
   }
 
-  // Credits replace what was said before, and some may be on their way, so they are said for what is free altogether,
-  // and not for each group.
+  // New credits replace earlier ones, and some may still be on their way, so this sends the total of free leases, and
+  // not one credit for each group.
   void Ask() {
     v1::ExchangeRequest request;
     *request.mutable_serving() = wire::ToProto(kBenchVersion);
@@ -118,7 +118,7 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
     Send(lease.id());
   }
 
-  // To a prompt so far ahead that nobody ever gets it.
+  // Answers a prompt with an ordinal so high that it is never leased.
   void AnswerLate() {
     v1::LeaseId lease;
     lease.mutable_group()->set_ordinal(kBenchLateOrdinal + next_late_++);
@@ -172,11 +172,11 @@ class ExchangeLoad::Rollouter : public std::enable_shared_from_this<Rollouter> {
   const MemberSecret secret_;
   const MemberId member_;
   const std::shared_ptr<Stream> stream_;
-  // Of the stream's callbacks.
-  v1::ExchangeRequest request_;         // the answer, but for its lease
-  std::map<GroupId, absl::Time> sent_;  // and not acknowledged
-  int32_t in_hand_ = 0;                 // leases that are not acknowledged
-  int32_t unasked_ = 0;                 // acknowledged since the trainer was last told what is free
+  // Used by the stream's callbacks.
+  v1::ExchangeRequest request_;         // the answer, without its lease
+  std::map<GroupId, absl::Time> sent_;  // time of each unacknowledged answer
+  int32_t in_hand_ = 0;                 // unacknowledged leases
+  int32_t unasked_ = 0;                 // acknowledged leases since the last credits
   int64_t next_late_ = 0;
 
   Mutex mutex_;

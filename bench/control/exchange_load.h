@@ -12,13 +12,13 @@
 
 namespace syncopate::bench {
 
-// Rollouters without an engine that send answers to a trainer as fast as it takes them: one Exchange stream each, over
-// a connection of its own, and at most `window` answers of which are not acknowledged. Thread-safe.
+// Rollouters without an engine, which send answers to a trainer as fast as it takes them: one Exchange stream each,
+// over its own connection, with at most `window` unacknowledged answers. Thread-safe.
 class ExchangeLoad {
  public:
   enum class Answers : uint8_t {
-    kLate,    // to leases that nobody holds: decoded, judged, and refused with LEASE_EXPIRED, without the disk
-    kLeased,  // to leases as they come: acknowledged when they are durable
+    kLate,    // to leases that nobody has: decoded, judged, and refused with LEASE_EXPIRED, without the disk
+    kLeased,  // to each lease on arrival: acknowledged when they are durable
   };
   struct Options {
     std::string address;  // host:port
@@ -27,21 +27,21 @@ class ExchangeLoad {
     Answers answers = Answers::kLate;
     int32_t streams = 4;
     int32_t window = 32;
-    int32_t message_bytes = 16 << 10;  // of one answer, at most and nearly
-    int32_t samples = 4;               // of one answer
+    int32_t message_bytes = 16 << 10;  // the largest size of an answer, nearly reached
+    int32_t samples = 4;               // samples of one answer
   };
 
   // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTIONS.
   static absl::StatusOr<std::unique_ptr<ExchangeLoad>> Start(const Options& options);
-  ~ExchangeLoad();  // when all streams have ended
+  ~ExchangeLoad();  // returns when all streams have ended
   ExchangeLoad(const ExchangeLoad&) = delete;
   ExchangeLoad& operator=(const ExchangeLoad&) = delete;
 
-  // What was acknowledged as it should be since the last Take, or since the start; the latency is from the hand-over to
-  // the stream to the acknowledgement. Failed: acknowledged otherwise, or a stream that ended.
+  // The answers with the expected acknowledgement since the last call, or since the start; their latency is the time
+  // from passing them to the stream until the acknowledgement. Failed: other acknowledgements, and streams that ended.
   LoadTotals TakeTotals();
 
-  // Of one answer as it is sent.
+  // The size of one answer on the wire.
   int64_t answer_bytes() const { return answer_bytes_; }
 
  private:

@@ -12,12 +12,12 @@
 namespace syncopate::bench {
 namespace {
 
-// A thousand farewells one after the other would each wait for an answer.
+// Members leave in groups: one after the other, a thousand members would each wait for an answer.
 constexpr size_t kLeaveTogether = 16;
 
 }  // namespace
 
-// No trainer joins, so nobody ever asks.
+// Refuses every command. No trainer joins, so no command comes.
 class MemberFleet::Refusal final : public member::SyncParticipant {
  public:
   synchronizer::SyncReport Prepare(const synchronizer::Prepare&) override { return Refuse(); }

@@ -11,9 +11,9 @@
 
 namespace syncopate::bench {
 
-// Many rollouters as the synchronizer sees them, in this process: each joins with the product's own client over a
-// connection of its own, sends heartbeats, and joins again when the synchronizer has been away. They hold no weights,
-// and refuse every sync. Used by one thread.
+// Many rollouters in this process, as the synchronizer sees them: each joins with the product's own client over a
+// connection of its own, sends heartbeats, and joins again after the synchronizer was away. They have no weights, and
+// refuse every sync. Used by one thread.
 class MemberFleet {
  public:
   struct Options {
@@ -24,16 +24,17 @@ class MemberFleet {
 
   // Starts all of them; they join in the background. Errors of MemberClient::Start.
   static absl::StatusOr<std::unique_ptr<MemberFleet>> Start(const Options& options);
-  ~MemberFleet();  // all leave
+  ~MemberFleet();  // returns when all have left
 
-  // OK when every member has been welcomed once. DEADLINE_EXCEEDED reason NOT_JOINED, or why one was refused.
+  // OK when every member has been welcomed once. DEADLINE_EXCEEDED reason NOT_JOINED, or the error with which one was
+  // refused.
   absl::Status AwaitWelcomes(absl::Time deadline);
 
  private:
   class Refusal;
   MemberFleet();
 
-  std::unique_ptr<Refusal> refusal_;  // the participant of all
+  std::unique_ptr<Refusal> refusal_;  // the participant of all members
   std::vector<std::unique_ptr<member::MemberClient>> members_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::Duration kJoinLimit = absl::Minutes(1);
 constexpr absl::Duration kCallLimit = absl::Seconds(5);
-constexpr absl::Duration kProbe = absl::Milliseconds(50);  // between two probes of a loop at rest
+constexpr absl::Duration kProbe = absl::Milliseconds(50);  // between two probes of an idle loop
 constexpr absl::Duration kProbeAgain = absl::Milliseconds(20);
 constexpr int kScrapes = 20;
 
@@ -24,7 +24,7 @@ double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 }  // namespace
 
-// Asked by a call that the control loop answers itself: its time is the loop's latency. An error counts as nobody
+// Uses a call that the control loop answers itself, so its time is the loop's latency. An error counts as no member
 // alive, as the fleet's own clients would see it.
 int64_t MembersBench::Alive() {
   auto status = rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::GetStatus,
@@ -36,7 +36,7 @@ absl::Status MembersBench::AwaitAlive(int64_t members, absl::Duration limit) {
   const absl::Time deadline = Clock::Real()->Now() + limit;
   int64_t alive = 0;
   while (Clock::Real()->Now() < deadline) {
-    // Nobody notifies a client of a count, so it is asked again and again.
+    // No call notifies a client of the count, so it is polled.
     alive = Alive();
     if (alive >= members) return absl::OkStatus();
     absl::SleepFor(kProbeAgain);
@@ -47,8 +47,7 @@ absl::Status MembersBench::AwaitAlive(int64_t members, absl::Duration limit) {
 
 absl::Status MembersBench::Join() {
   ReportProgress(absl::StrCat(case_.members, " rollouters join"));
-  // Two identities: whoever asks for the status is an operator, and the members are rollouters, which may not ask for
-  // it.
+  // Two identities are needed: only an operator may ask for the status, and the members are rollouters.
   SYNCOPATE_ASSIGN_OR_RETURN(auto admin, LoadBenchSecurity(case_.tls, ""));
   SYNCOPATE_ASSIGN_OR_RETURN(auto rollouter, LoadBenchSecurity(case_.tls, "rollouter"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
@@ -56,7 +55,7 @@ absl::Status MembersBench::Join() {
   stub_ = v1::SynchronizerService::NewStub(channel);
   SYNCOPATE_ASSIGN_OR_RETURN(fleet_, MemberFleet::Start({hosts_.synchronizer(), case_.members, rollouter}));
   SYNCOPATE_RETURN_IF_ERROR(fleet_->AwaitWelcomes(Clock::Real()->Now() + kJoinLimit));
-  // A welcome says that the member was told; that the synchronizer counts it is what is measured from.
+  // A welcome only tells the member; the measurement starts when the synchronizer counts all of them.
   return AwaitAlive(case_.members, kJoinLimit);
 }
 
@@ -64,14 +63,14 @@ absl::Status MembersBench::MeasureScrapes(bool members) {
   std::vector<double> took;
   Scrape last;
   for (int i = 0; i < kScrapes; ++i) {
-    // Over a new connection each, as Prometheus does if its own was closed.
+    // A new connection for each scrape, as Prometheus makes if its own was closed.
     SYNCOPATE_ASSIGN_OR_RETURN(last, ScrapeMetrics(hosts_.synchronizer_metrics(), kCallLimit));
     took.push_back(absl::ToDoubleMilliseconds(last.took));
   }
   const std::string with = absl::StrCat(" with ", members ? case_.members : 0, " members");
   ControlFigure scrape{
       .part = "members", .name = absl::StrCat("GET /metrics", with), .unit = "ms", .value = SpreadOf(took)};
-  // The aim is for a full house; without members it only says what the responder itself costs.
+  // The aim is for all members; without members the figure only shows the cost of the responder itself.
   if (members) scrape.at_most = 10;
   result_.figures.push_back(std::move(scrape));
   result_.figures.push_back({.part = "members",
@@ -82,10 +81,10 @@ absl::Status MembersBench::MeasureScrapes(bool members) {
 }
 
 absl::Status MembersBench::MeasureAtRest() {
-  // Before anybody joins, so that both figures are of one process.
+  // Before any member joins, so that both figures come from one process.
   SYNCOPATE_RETURN_IF_ERROR(MeasureScrapes(/*members=*/false));
   SYNCOPATE_RETURN_IF_ERROR(Join());
-  // Joining costs TLS handshakes and first allocations, which are not what members at rest cost.
+  // TLS handshakes and first allocations at a join are no cost of members at rest.
   absl::SleepFor(case_.warmup);
   ReportProgress(absl::StrCat("they send heartbeats for ", absl::FormatDuration(case_.steady)));
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage before, hosts_.SynchronizerUsage());
@@ -100,7 +99,7 @@ absl::Status MembersBench::MeasureAtRest() {
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage after, hosts_.SynchronizerUsage());
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
-  // Of the process's own clock (user and system), over the same window: other load on the machine does not count.
+  // The process's own CPU time (user and system) over the same window: other load of the machine does not count.
   const double cores = (after.cpu_seconds - before.cpu_seconds) / seconds;
   auto one = [](double value) { return SpreadOf({value}); };
   result_.figures.push_back(
@@ -132,13 +131,13 @@ absl::Status MembersBench::MeasureRestart() {
   std::vector<double> from_kill, from_ready;
   for (int32_t round = 0; round < case_.rounds; ++round) {
     ReportProgress("the synchronizer is killed and starts again");
-    // SIGKILL: nothing is said, so that members find out by their streams, and the state is what the log holds.
+    // SIGKILL: no message is sent, so members notice by their streams, and the state is what the log contains.
     const absl::Time killed = Clock::Real()->Now();
     hosts_.KillSynchronizer();
     SYNCOPATE_RETURN_IF_ERROR(hosts_.StartSynchronizer());
     const absl::Time ready = Clock::Real()->Now();
     SYNCOPATE_RETURN_IF_ERROR(AwaitAlive(case_.members, kJoinLimit));
-    // Two figures, as the first holds the start of a process, which is the machine's.
+    // Two figures, because the first includes the start of a process, which depends on the machine.
     from_ready.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - ready));
     from_kill.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - killed));
   }

@@ -13,22 +13,22 @@
 
 namespace syncopate::bench {
 
-// The parts of `syncopate bench control` in which many rollouters have joined a synchronizer that has just started. All
-// pointers are borrowed. Errors of MemberFleet and ControlHosts, and of the calls to the synchronizer.
+// The parts of `syncopate bench control` in which many rollouters join a newly started synchronizer. All pointers are
+// borrowed. Errors of MemberFleet and ControlHosts, and of the calls to the synchronizer.
 class MembersBench {
  public:
   MembersBench(const ControlCase& control_case, ControlHosts* hosts,
                const std::function<void(const std::string&)>& progress, ControlResult* result)
       : case_(control_case), hosts_(*hosts), progress_(progress), result_(*result) {}
 
-  // What they cost while they only send heartbeats, and what a scrape takes then.
+  // Measures what members cost while they only send heartbeats, and how long a scrape takes then.
   absl::Status MeasureAtRest();
-  // How long after a kill and a new start all are back.
+  // Measures how long after a kill and a restart all members are back.
   absl::Status MeasureRestart();
 
  private:
   absl::Status Join();
-  // Members that the synchronizer counts as alive; a failed call counts none.
+  // The number of members that the synchronizer counts as alive; 0 if the call fails.
   int64_t Alive();
   absl::Status AwaitAlive(int64_t members, absl::Duration limit);
   absl::Status MeasureScrapes(bool members);

@@ -13,8 +13,8 @@ struct Scrape {
   int64_t bytes = 0;
 };
 
-// GET /metrics at host:port as a scraper does, over a connection of its own. UNAVAILABLE reason NO_METRICS if the
-// answer is not 200, or does not come within `limit`. Blocks.
+// GET /metrics at host:port as a scraper does, over its own connection. UNAVAILABLE reason NO_METRICS if the answer is
+// not 200, or does not come within `limit`. Blocks.
 absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration limit);
 
 }  // namespace syncopate::bench

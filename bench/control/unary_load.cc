@@ -18,7 +18,7 @@ void LoadTotals::Merge(const LoadTotals& other) {
   latency.Merge(other.latency);
 }
 
-// One call after the other.
+// Makes one call after the other.
 class UnaryLoad::Caller {
  public:
   Caller(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_limit)
@@ -66,7 +66,7 @@ class UnaryLoad::Caller {
 
   const std::unique_ptr<v1::SynchronizerService::Stub> stub_;
   const absl::Duration call_limit_;
-  // Of the one call that is under way.
+  // The context of the one running call.
   std::optional<grpc::ClientContext> context_;
   v1::SynchronizerServiceGetStatusRequest request_;
   v1::SynchronizerServiceGetStatusResponse response_;

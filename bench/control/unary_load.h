@@ -12,18 +12,18 @@
 
 namespace syncopate::bench {
 
-// What a load has done in some time.
+// The work of a load during some time.
 struct LoadTotals {
   int64_t ok = 0;
   int64_t failed = 0;
-  absl::Status first_failure;  // OK if none did
-  LatencyHistogram latency;    // of those that went well
+  absl::Status first_failure;  // OK if none failed
+  LatencyHistogram latency;    // of the successful calls
 
   void Merge(const LoadTotals& other);
 };
 
-// Callers that ask a synchronizer for its status over and over, each as soon as it has been answered: as many calls are
-// in flight as there are callers. Thread-safe.
+// Callers that repeatedly ask a synchronizer for its status, each as soon as it has its answer: the number of calls in
+// flight is the number of callers. Thread-safe.
 class UnaryLoad {
  public:
   struct Options {
@@ -36,11 +36,11 @@ class UnaryLoad {
 
   // INVALID_ARGUMENT reason BAD_ADDRESS or BAD_OPTIONS.
   static absl::StatusOr<std::unique_ptr<UnaryLoad>> Start(const Options& options);
-  ~UnaryLoad();  // when all calls have ended
+  ~UnaryLoad();  // returns when all calls have ended
   UnaryLoad(const UnaryLoad&) = delete;
   UnaryLoad& operator=(const UnaryLoad&) = delete;
 
-  // What was done since the last Take, or since the start.
+  // The calls since the last TakeTotals, or since the start.
   LoadTotals TakeTotals();
 
  private:

@@ -30,7 +30,7 @@ class MeasuredCopy {
     return measured;
   }
 
-  // Never of zeros, which can be faster to move than real weights are.
+  // Not zeros, which can move faster than real weights.
   absl::Status Fill() const {
     constexpr absl::Duration kDeadline = absl::Seconds(30);
     cuda::DeviceScope scope(source_->device());
@@ -62,7 +62,7 @@ class MeasuredCopy {
   int device_ = 0;
   int64_t bytes_ = 0;
   std::unique_ptr<cuda::CudaArena> source_;
-  std::unique_ptr<cuda::CudaArena> mapped_;  // the source, as `device_` sees it
+  std::unique_ptr<cuda::CudaArena> mapped_;  // the source, mapped for `device_`
   std::unique_ptr<cuda::CudaArena> destination_;
   cuda::Stream stream_;
   cuda::Event begun_;

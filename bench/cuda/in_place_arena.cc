@@ -25,7 +25,7 @@ PolicyVersion InPlaceArena::serving() const {
 absl::Status InPlaceArena::BeginInPlace(absl::Duration deadline) {
   {
     MutexLock lock(&mutex_);
-    if (paused_) return absl::OkStatus();  // since a transfer that failed
+    if (paused_) return absl::OkStatus();  // paused since a failed transfer
   }
   const absl::Time begun = clock_->Now();
   SYNCOPATE_RETURN_IF_ERROR(generation_.pause(deadline));
@@ -39,7 +39,7 @@ absl::Status InPlaceArena::BeginInPlace(absl::Duration deadline) {
 void InPlaceArena::CancelInPlace() {
   {
     MutexLock lock(&mutex_);
-    if (!paused_ || served_.IsNone()) return;  // there is nothing to go on with
+    if (!paused_ || served_.IsNone()) return;  // no valid weights to serve
     paused_ = false;
     serving_ = served_;
   }

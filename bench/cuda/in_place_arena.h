@@ -13,19 +13,19 @@
 
 namespace syncopate::bench {
 
-// One weight set, for models that fill the card: what serves is what receives, so generation stands still from the
-// first byte of a transfer to the install, and after a transfer that failed until the next good one. The target of
-// receivers whose decode loop is not an engine. Thread-safe, except that shadow() belongs to one receiver.
+// One weight set, for models that fill the GPU: the serving weights are the receiving ones. So generation stops from
+// the first byte of a transfer until the install, and after a failed transfer until the next successful one. The target
+// of receivers whose decode loop is not an engine. Thread-safe, except that shadow() belongs to one receiver.
 class InPlaceArena final : public synchronizer::WeightTarget {
  public:
   struct Options {
     int device = 0;
     int64_t chunk_bytes = 0;
-    int max_check_blocks = 0;  // as CudaShadowChecker::Options::max_blocks
+    int max_check_blocks = 0;  // CudaShadowChecker::Options::max_blocks
     const Clock* clock = Clock::Real();
   };
 
-  // The decode loop. Both are called by the receiver's thread, without locks held.
+  // The decode loop. The receiver's thread calls both functions, without a lock.
   struct Generation {
     // Blocks until no decode step runs and none will begin before resume(). After an error generation goes on.
     std::function<absl::Status(absl::Duration deadline)> pause;
@@ -38,7 +38,7 @@ class InPlaceArena final : public synchronizer::WeightTarget {
 
   char* shadow() override { return arena_->data(); }
   char* live() const { return arena_->data(); }
-  // None while a transfer is under way and after one that failed: then the weights are garbage.
+  // None during a transfer and after a failed one: the weights are invalid then.
   PolicyVersion serving() const;
 
   bool in_place() const override { return true; }
@@ -63,7 +63,7 @@ class InPlaceArena final : public synchronizer::WeightTarget {
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time paused_since_ ABSL_GUARDED_BY(mutex_);
-  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);  // before the pause
+  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);  // the version served before the pause
 };
 
 }  // namespace syncopate::bench

@@ -23,7 +23,7 @@ absl::Status DeadlinePassed(const std::string& what) {
   return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE", what);
 }
 
-// Ends a capture that an error interrupted, so that the stream is usable again.
+// Ends a capture that an error interrupted, so that the stream can be used again.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {}
@@ -55,8 +55,8 @@ class Capture {
 
 }  // namespace
 
-// A decode step without a model: it reads all weights once, as decoding one token does, which is bound by memory. So
-// its rate shows what a sync takes from the bandwidth.
+// A decode step without a model: it reads all weights once, like the decoding of one token, and is bound by memory
+// bandwidth. So its rate shows the bandwidth that a sync takes.
 struct DecodeLikeLoop::Graph {
   cuda::Stream stream;
   cuda::Event done;
@@ -84,10 +84,10 @@ struct DecodeLikeLoop::Graph {
   absl::Status Step(const char* weights, int64_t bytes, const Options& options) const {
     const std::string what = "a decode step";
     const int blocks = synchronizer::BlocksThatFill(options.device);
-    // The sum keeps a compiler from leaving the reads out, and tells two versions apart.
+    // The sum keeps a compiler from removing the reads, and distinguishes two versions.
     SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaMemsetAsync(sum.data(), 0, 8, stream.get()), what));
     const int64_t vectors = bytes / synchronizer::kVectorBytes;
-    // In as many kernels as a model has: launches are a part of what may be disturbed.
+    // In as many kernels as a model has layers, because a sync may also disturb launches.
     for (int64_t k = 0; k < options.kernels_a_step; ++k) {
       const int64_t begin = vectors * k / options.kernels_a_step * synchronizer::kVectorBytes;
       const int64_t end = vectors * (k + 1) / options.kernels_a_step * synchronizer::kVectorBytes;
@@ -154,7 +154,8 @@ bool DecodeLikeLoop::ServeRequests(absl::Time step_ended) {
       paused_ = pause_;
       if (stop_) return false;
       if (action_ == nullptr) return true;
-      // From here on the caller waits for as long as the action takes, as the action's captures are its own.
+      // From here on the caller waits as long as the action takes, because it owns the variables that the action
+      // captured.
       action = std::exchange(action_, nullptr);
       acting_ = true;
     }
@@ -172,14 +173,14 @@ absl::StatusOr<absl::Duration> DecodeLikeLoop::BetweenSteps(const std::function<
   action_ = &action;
   auto taken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return action_ == nullptr || ended_; };
   mutex_.AwaitWithTimeout(Condition(&taken), deadline);
-  // Not taken, so it may be withdrawn: nobody will call it now.
+  // The loop has not taken it, so it can be withdrawn: it will not be called.
   if (action_ != nullptr) {
     action_ = nullptr;
     if (!status_.ok()) return status_;
     return DeadlinePassed("the decode step did not end in time");
   }
   auto acted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !acting_; };
-  mutex_.Await(Condition(&acted));  // it has begun: as long as the action takes
+  mutex_.Await(Condition(&acted));  // it has begun: waits as long as the action takes
   return acted_;
 }
 
@@ -220,8 +221,8 @@ absl::Status DecodeLikeLoop::status() const {
   return status_;
 }
 
-// After a peer has died, memory of which this process has mapped: a GPU's context may be unusable, or give wrong
-// numbers, without any call having failed.
+// For use after the death of a peer whose memory this process has mapped: a GPU's context may be unusable, or compute
+// wrong numbers, although no call has failed.
 absl::Status CheckContext(int device, absl::Duration deadline) {
   constexpr int kSize = 128;
   constexpr int64_t kNumbers = kSize * kSize;
@@ -232,7 +233,7 @@ absl::Status CheckContext(int device, absl::Duration deadline) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event done, cuda::Event::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer matrices, cuda::DeviceBuffer::Create(device, 3 * kBytes, what));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer host, cuda::PinnedBuffer::Create(3 * kBytes));
-  // Small integers: every product is exact.
+  // Small integers, so that every product is exact.
   float* a = host.as<float>();
   for (int64_t i = 0; i < 2 * kNumbers; ++i) a[i] = static_cast<float>(i * 7 % 11 - 5);
   const float* b = a + kNumbers;

@@ -37,8 +37,8 @@ std::vector<int32_t> ShuffledTables(const rollouter::BlockStorage& storage, int3
   const size_t each = static_cast<size_t>((context + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
   std::vector<int32_t> blocks(static_cast<size_t>(storage.blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  // Blocks of sequences that live long lie anywhere in the storage: in order they would be read like one array, and
-  // faster than they ever are.
+  // In a running engine the blocks of a sequence are scattered over the storage: blocks in order would be read like one
+  // array, faster than in reality.
   std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
   SYNCOPATE_CHECK(blocks.size() >= each * static_cast<size_t>(rows));
   blocks.resize(each * static_cast<size_t>(rows));
@@ -67,7 +67,7 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
   const int64_t elements = int64_t{rows} * named.shape.query_size();
   SYNCOPATE_ASSIGN_OR_RETURN(const DeviceBuffer queries, Zeros(2 * elements));
   SYNCOPATE_ASSIGN_OR_RETURN(const DeviceBuffer out, Zeros(2 * elements));
-  // Not zeros: a GPU runs faster, and cooler, on them.
+  // Not zeros: a GPU runs faster, and cooler, on zeros.
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(FillNormal(queries.data(), elements, 0, 1, 7, nullptr), "drawing queries"));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   rollouter::StorageMaps maps;
@@ -85,7 +85,7 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
       CudaStatus(rollouter::PlanAttention(paged, heads, grid, rollouter::Cuts::kAnywhere, scratch, stream.get()),
                  "planning attention"));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()), "planning attention"));
-  // All layers, as each reads keys of its own: one layer over again would be served from the cache.
+  // All layers, because each reads its own keys: repeating one layer would read from the cache.
   auto all_layers = [&]() -> absl::Status {
     for (int32_t layer = 0; layer < named.shape.layers; ++layer) {
       SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
@@ -95,7 +95,7 @@ absl::StatusOr<double> TimeAttention(const NamedShape& named, const RandomModel&
     }
     return absl::OkStatus();
   };
-  // Once outside the graph: the first launch of a kernel loads it, which a capture refuses.
+  // Once outside the graph: the first launch of a kernel loads it, which is not allowed in a capture.
   SYNCOPATE_RETURN_IF_ERROR(all_layers());
   SYNCOPATE_ASSIGN_OR_RETURN(const model::CudaGraph graph, model::CudaGraph::Capture(stream.get(), all_layers));
   // The first launch uploads the graph.

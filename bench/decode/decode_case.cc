@@ -20,7 +20,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kSecondsARepeat = 0.15;
 
-// Starts all sequences: their tables, how they are drawn, and a first token.
+// Starts all sequences: sets their tables and sampling, and draws a first token.
 absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tables,
                           const std::vector<DecoderRow>& rows) {
   const int32_t each = static_cast<int32_t>(tables.size() / rows.size());
@@ -35,7 +35,7 @@ absl::Status RunFirstStep(GraphDecoder& decoder, const std::vector<int32_t>& tab
   return decoder.Await().status();
 }
 
-// Rows whose context stays as it is: each step appends the same position anew.
+// Rows with a constant context: each step writes the same position again.
 std::vector<DecoderRow> FixedRows(const DecodeCase& decode_case) {
   std::vector<DecoderRow> rows;
   for (int32_t i = 0; i < decode_case.rows; ++i) {
@@ -49,7 +49,7 @@ struct LoopTimes {
   double host = 0;
 };
 
-// `steps` steps as an engine makes them: the next one is launched before the last one's tokens are awaited.
+// Runs `steps` steps as an engine does: the next one is launched before the tokens of the last one are awaited.
 absl::StatusOr<LoopTimes> RunSteps(GraphDecoder& decoder, std::vector<DecoderRow>& rows, int steps) {
   const auto begin = SteadyClock::now();
   double host = 0;

@@ -15,12 +15,12 @@ struct DecodeCase {
   bool add_in_products = true;
 };
 
-// Medians of the repeats, seconds a step.
+// Seconds a step; medians of the repeats.
 struct DecodeTimes {
-  double graph = 0;   // the device's, step after step without the host
-  double engine = 0;  // by the clock, with each step's rows given by the host, which runs one step behind
-  double host = 0;    // of `engine`, what the host spends on giving a step and taking its tokens
-  double create = 0;  // seconds until the decoder was there, measuring of products included
+  double graph = 0;   // on the device, step after step without the host
+  double engine = 0;  // wall clock, the host passes each step's rows and runs one step behind
+  double host = 0;    // the part of `engine` in which the host passes a step and takes its tokens
+  double create = 0;  // time until the decoder was made, including measurements of products
   int64_t device_bytes = 0;
 };
 

@@ -4,11 +4,10 @@
 //   MODELS    names of model/presets.h with commas between, default "qwen2.5-0.5b,qwen2.5-1.5b,qwen2.5-7b"
 //   BATCHES   default "256,512"
 //   CONTEXT   tokens of each sequence, default 1024
-//   REPEATS   whose median is told, default 5
+//   REPEATS   number of repeats; the median is reported, default 5
 //
-// Every case: the graph by itself, the loop that an engine runs, and the parts by themselves. The first batch of a
-// model is also run with bf16 logits, and with residuals added by the norm's kernel. What the whole engine reaches is
-// bench/generate's business.
+// Each case measures the graph alone, the loop that an engine runs, and the parts alone. The first batch of a model is
+// also run with bf16 logits, and with residuals added by the norm's kernel. bench/generate measures the whole engine.
 
 #include <algorithm>
 #include <cmath>

@@ -29,7 +29,7 @@ absl::StatusOr<double> TimeQueued(cudaStream_t stream, int repeats, const std::f
   return Median(seconds);
 }
 
-// Products of zeros run faster.
+// Not zeros: products of zeros run faster.
 absl::Status FillActivations(const rollouter::DecodeShape& shape, const DecodeBuffers& buffers, int64_t rows) {
   const std::pair<void*, int64_t> pieces[] = {{buffers.normed(), rows * shape.hidden},
                                               {buffers.attended(), rows * shape.query_size()},

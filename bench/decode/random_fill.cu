@@ -15,7 +15,7 @@ __device__ __forceinline__ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Two numbers a turn, by Box and Muller's transformation.
+// Two numbers in each iteration, by the Box-Muller transform.
 __global__ void Fill(__nv_bfloat162* to, int64_t pairs, float mean, float deviation, uint64_t seed) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < pairs; i += threads) {

@@ -6,7 +6,7 @@
 
 namespace syncopate::bench {
 
-// Queues `count` bf16 numbers of a normal distribution, a function of seed and place.
+// Queues the writing of `count` normally distributed bf16 numbers, a function of seed and position.
 cudaError_t FillNormal(void* to, int64_t count, float mean, float deviation, uint64_t seed, cudaStream_t stream);
 
 }  // namespace syncopate::bench

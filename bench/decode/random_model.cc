@@ -19,7 +19,7 @@ absl::StatusOr<NamedShape> FindShape(const std::string& name) {
   return NamedShape{name, rollouter::ShapeOf(config), config.rope_theta, config.tie_word_embeddings};
 }
 
-// Weights are random, as times depend on their values: GPUs take less power for zeros, and clock higher.
+// Random weights, because times depend on values: GPUs take less power for zeros, and raise their clock.
 absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, float deviation) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::Create(0, count * 2, "a random model"));
   SYNCOPATE_RETURN_IF_ERROR(
@@ -31,7 +31,7 @@ absl::StatusOr<void*> RandomModel::AllocateRandom(int64_t count, float mean, flo
 absl::Status RandomModel::DrawWeights(const NamedShape& named) {
   const DecodeShape& shape = named.shape;
   const int64_t hidden = shape.hidden, width = shape.intermediate, queries = shape.query_size();
-  // So that activations stay near 1 through the layers, and no kernel works with infinities.
+  // Scaled so that activations stay near 1 through the layers, and no kernel works with infinities.
   const float d = 1 / std::sqrt(static_cast<float>(hidden));
   const float q = 1 / std::sqrt(static_cast<float>(queries)), f = 1 / std::sqrt(static_cast<float>(width));
   SYNCOPATE_ASSIGN_OR_RETURN(weights_.tokens, AllocateRandom(int64_t{shape.vocab} * hidden, 0, 2.5f * d));
@@ -74,7 +74,7 @@ absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t
 }
 
 StepLimits LimitsOf(const DecodeShape& shape, int64_t rows, int64_t context) {
-  // What an H200 gives in practice, measured: memory's and the tensor cores' rates. A step can be no faster than these.
+  // Measured rates of an H200's memory and tensor cores. No step can be faster than these allow.
   constexpr double kBytesPerSecond = 4.3e12, kFlopPerSecond = 790e12;
   const double hidden = shape.hidden;
   const double body =

@@ -9,7 +9,7 @@
 
 namespace syncopate::bench {
 
-// A model of model/presets.h, as the decode kernels see it.
+// A model of model/presets.h, in the form that the decode kernels use.
 struct NamedShape {
   std::string name;
   rollouter::DecodeShape shape;
@@ -19,10 +19,10 @@ struct NamedShape {
 // NOT_FOUND reason UNKNOWN_MODEL.
 absl::StatusOr<NamedShape> FindShape(const std::string& name);
 
-// Its weights, and blocks of keys and values, random. Move-only.
+// Random weights, keys and values of a model. Move-only.
 class RandomModel {
  public:
-  // RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. `tokens` is what the blocks hold at least.
+  // RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. The blocks have room for at least `tokens` tokens.
   static absl::StatusOr<RandomModel> Create(const NamedShape& named, int64_t tokens);
 
   const rollouter::DecodeWeights& weights() const { return weights_; }
@@ -37,8 +37,8 @@ class RandomModel {
   rollouter::BlockStorage storage_;
 };
 
-// The least that a step takes on an H200, in seconds: weights and keys and values at 4.3 TB/s or products at
-// 790 TFLOP/s, whichever is longer for them, and logits written and read in bf16.
+// The least time of a step on an H200, in seconds: weights read at 4.3 TB/s or products at 790 TFLOP/s, whichever takes
+// longer; keys and values read, and logits written and read in bf16, at 4.3 TB/s.
 struct StepLimits {
   double products = 0;
   double attention = 0;

@@ -28,7 +28,7 @@ class IgnoringSink final : public rollouter::GenerationSink {
   void OnFinished(int32_t sample, Trajectory trajectory) override {}
 };
 
-// What a stretch of steps took, and what came of it.
+// The time and the results of a number of steps.
 struct Stretch {
   double seconds = 0;
   double launch_s = 0;
@@ -56,7 +56,7 @@ class Watch {
   const SteadyClock::time_point begin_ = SteadyClock::now();
 };
 
-// A different prompt at each call: no prefix is found again.
+// A different prompt at each call, so that no prefix is found in the cache.
 rollouter::GenerationRequest RandomRequest(const EngineWorld& world, int64_t prompt, int32_t answer) {
   static uint64_t requests = 0;
   rollouter::GenerationRequest request;
@@ -95,10 +95,10 @@ json ToJson(const char* name, const Stretch& stretch) {
           {"launch_ms_a_step", Rounded(stretch.launch_s / static_cast<double>(stretch.steps) * 1e3, 1e-3)}};
 }
 
-// `fixed.batch` sequences that all decode, with `steps` steps before the first of them ends; their contexts are
-// fixed.context tokens on average over these.
+// Starts `fixed.batch` sequences that all decode for `steps` steps before the first of them ends; their contexts have
+// fixed.context tokens on average over these steps.
 absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps) {
-  // Sequences that are prefilled first are ahead of the last ones by a token a plan.
+  // Sequences that are prefilled first are ahead of the last ones by one token a plan.
   const int64_t plans = int64_t{fixed.batch} * fixed.context / world.prefill_tokens();
   const int64_t prompt = std::max<int64_t>(16, fixed.context - plans / 2 - steps / 2);
   const int32_t answer = static_cast<int32_t>(2 * plans + steps + 2 * kWindow);
@@ -157,7 +157,7 @@ absl::StatusOr<json> MeasureInstall(EngineWorld& world, const FixedCase& fixed) 
     ++next.step;
     SYNCOPATE_RETURN_IF_ERROR(world.engine().policy().Install(next, /*digest=*/1));
     exchanges.push_back(SecondsSince(exchange));
-    arenas.shadow();  // mapped again
+    arenas.shadow();  // maps it again
   }
   world.engine().Abort("");
   SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
@@ -189,7 +189,7 @@ absl::StatusOr<json> MeasureMix(EngineWorld& world) {
 
 absl::StatusOr<json> MeasureShort(EngineWorld& world, int repeats) {
   std::vector<Stretch> runs;
-  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
+  for (int i = 0; i <= repeats; ++i) {  // the first run is a warm-up
     for (int p = 0; p < kShortPrompts; ++p) {
       rollouter::GenerationRequest request = RandomRequest(world, kShortPromptTokens, kShortAnswerTokens);
       for (uint64_t s = 1; s < kShortSamples; ++s) request.seeds.push_back(request.seeds[0] * 1000 + s);
@@ -208,7 +208,7 @@ absl::StatusOr<json> MeasureShort(EngineWorld& world, int repeats) {
 
 absl::StatusOr<json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats) {
   std::vector<Stretch> runs;
-  for (int i = 0; i <= repeats; ++i) {  // the first one does not count
+  for (int i = 0; i <= repeats; ++i) {  // the first run is a warm-up
     for (int32_t p = 0; p < prompts; ++p) SYNCOPATE_RETURN_IF_ERROR(Add(world, RandomRequest(world, tokens, 1)));
     const Watch watch(world);
     SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
@@ -264,7 +264,7 @@ absl::StatusOr<json> MeasureSleep(EngineWorld& world) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> before, GreedyAnswer(world));
   SYNCOPATE_ASSIGN_OR_RETURN(const json kept, SleepAndWake(world, /*keep_weights=*/true));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<int32_t> after, GreedyAnswer(world));
-  // A virtual machine may have to be given the memory first that the host's copy lies in: the second time it has it.
+  // A virtual machine may first have to get the memory for the host's copy; the second time it has it.
   SYNCOPATE_ASSIGN_OR_RETURN(const json again, SleepAndWake(world, /*keep_weights=*/true));
   SYNCOPATE_ASSIGN_OR_RETURN(const json dropped, SleepAndWake(world, /*keep_weights=*/false));
   return json({{"event", "generate"},

@@ -23,7 +23,7 @@ using rollouter::EngineBackend;
 using rollouter::ModelRunner;
 using SteadyClock = std::chrono::steady_clock;
 
-// A runner that is watched.
+// A runner whose calls are timed.
 class TimedRunner final : public ModelRunner {
  public:
   TimedRunner(std::unique_ptr<ModelRunner> runner, std::shared_ptr<RunnerTimes> times)
@@ -73,7 +73,7 @@ class TimedBackend final : public EngineBackend {
   const std::shared_ptr<RunnerTimes> times_;
 };
 
-// Numbers that keep activations in the range of trained models, drawn on the GPU.
+// Draws numbers on the GPU that keep activations in the range of trained models.
 absl::Status FillWeights(const Manifest& manifest, char* arena) {
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const TensorSpec& spec = manifest.tensors()[i];
@@ -107,7 +107,7 @@ absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend
       std::shared_ptr<rollouter::CudaBackend> backend,
       rollouter::CudaBackend::Create(slice_.has_value() ? slice_->config : config_, manifest, rank,
                                      rollouter::CudaInstall::kRemap, /*memory_share=*/0.9, group));
-  // Before the engine measures its products: those of zeros are faster.
+  // Before the engine measures its products, because products of zeros are faster.
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));

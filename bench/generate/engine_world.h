@@ -15,45 +15,46 @@
 
 namespace syncopate::bench {
 
-// Where a runner's time goes, by the host's clock.
+// The host's time in a runner, by the host's clock.
 struct RunnerTimes {
   double launch_s = 0;
   double await_s = 0;  // blocked until a step's tokens were there
   int64_t steps = 0;
 };
 
-// An engine with random weights on GPU 0, as a rollouter has it: two weight sets, exchanged by remap. With several ranks
-// each is a thread and has the GPU of its number.
+// An engine with random weights on GPU 0, like a rollouter's: two weight sets, exchanged by remap. With several ranks
+// each rank is a thread and uses the GPU of its number.
 class EngineWorld {
  public:
   struct Options {
     std::string model = "qwen2.5-0.5b";  // of model/presets.h
     int64_t max_sequences = 256;
     int64_t max_context = 2048;
-    int64_t max_prefill_tokens = 0;  // as Engine::Options
-    bool deterministic = false;      // as RunnerOptions
+    int64_t max_prefill_tokens = 0;  // Engine::Options::max_prefill_tokens
+    bool deterministic = false;      // RunnerOptions::deterministic
     int32_t tensor_parallel = 1;     // ranks
   };
-  // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors as CudaBackend::Create and Engine::Create.
+  // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors of CudaBackend::Create
+  // and Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineWorld>> Create(const Options& options);
 
   rollouter::Engine& engine() { return *engine_; }
   const model::ModelConfig& config() const { return config_; }
   const RunnerTimes& times() const { return *times_; }
-  int64_t prefill_tokens() const { return prefill_tokens_; }  // of a step
+  int64_t prefill_tokens() const { return prefill_tokens_; }  // in one step
   double create_s() const { return create_s_; }
-  // Of the GPU's memory, by the engine's start: the CUDA context of this process was there before.
+  // The GPU memory that the engine's start took; the CUDA context of this process existed before.
   int64_t used_bytes() const { return used_bytes_; }
 
  private:
   explicit EngineWorld(const model::ModelConfig& config) : config_(config) {}
 
-  // Of one rank, on its thread.
+  // Makes the backend of one rank, on that rank's thread.
   absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> MakeBackend(const Manifest& manifest, int32_t rank);
   absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>> MakeRanks(const Manifest& whole, int32_t world);
 
   const model::ModelConfig config_;
-  // Of several ranks. They end in the reverse order: what a group has put in graphs before the group.
+  // For several ranks. They are destroyed in reverse order: the graphs that use a group before the group.
   std::optional<rollouter::RankSlice> slice_;
   cuda::NcclId id_ = {};
   std::vector<std::unique_ptr<NcclGroup>> groups_;

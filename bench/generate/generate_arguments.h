@@ -9,11 +9,11 @@
 
 namespace syncopate::bench {
 
-// What the command and its program both understand.
+// Arguments that both the command and its program parse.
 struct GenerateArguments {
   std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int32_t> batches = {256, 512};
-  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // and "short", "sync", "sleep"
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // also "short", "sync", "sleep"
   int32_t context = 1024;
   int repeats = 5;
   float top_p = 1;

@@ -19,7 +19,7 @@ constexpr char kFooter[] =
     "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), sleep (what is given back, and "
     "what it takes).";
 
-// Becomes the program, which links what the command line does not.
+// Replaces this process by the program, which links libraries that the command line does not.
 int RunGenerate(const std::string& program, const GenerateArguments& arguments) {
   const std::vector<std::string> words = {program,
                                           absl::StrCat("--model=", absl::StrJoin(arguments.models, ",")),

@@ -70,7 +70,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
   if (wants("short")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureShort(*world, arguments.repeats)));
   if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureMix(*world)));
   return wants("sleep") ? Print(model, arguments, MeasureSleep(*world))
-                        : absl::OkStatus();  // last: nothing serves after it
+                        : absl::OkStatus();  // last: no weights are served after it
 }
 
 absl::Status Run(const GenerateArguments& arguments) {

@@ -32,7 +32,8 @@ class CountingSink final : public rollouter::GenerationSink {
   int64_t ended = 0;
 };
 
-// Keeps `batch` sequences under way: 512 tokens in, 512 out, the first ones cut short so that they do not end together.
+// Keeps `batch` sequences running: 512 tokens in, 512 out; the first ones are shorter, so that they do not all end
+// together.
 class SteadyLoad {
  public:
   SteadyLoad(EngineWorld& world, int32_t batch) : world_(world), batch_(batch) {}
@@ -59,10 +60,10 @@ class SteadyLoad {
   int64_t asked_ = 0;
 };
 
-// The receiver's half of a sync, each second, on a thread of its own; the engine's thread installs what has arrived.
+// The receiver's part of a sync, each second, on its own thread; the engine's thread installs the received weights.
 class SecondlySyncs {
  public:
-  // `source` is as large as a weight set, and device memory that GPU 0 can read.
+  // `source` is device memory that GPU 0 can read, as large as a weight set.
   SecondlySyncs(WeightArenas& arenas, const Manifest& manifest, const char* source, cuda::Stream stream)
       : arenas_(arenas), source_(source), bytes_(manifest.arena_bytes()), stream_(std::move(stream)) {
     for (int64_t begin = 0; begin < bytes_; begin += kBucketBytes) {
@@ -75,7 +76,7 @@ class SecondlySyncs {
   }
   ~SecondlySyncs() { Stop().IgnoreError(); }
 
-  // A weight set has arrived and waits for its install.
+  // Whether a weight set has arrived and waits for its install.
   bool Arrived() {
     MutexLock lock(&mutex_);
     return arrived_;
@@ -84,7 +85,7 @@ class SecondlySyncs {
     MutexLock lock(&mutex_);
     arrived_ = false;
   }
-  // What went wrong, if anything did.
+  // Stops the thread and returns its error, or OK.
   absl::Status Stop() {
     {
       MutexLock lock(&mutex_);
@@ -137,14 +138,14 @@ class SecondlySyncs {
   const cuda::Stream stream_;
   synchronizer::ShadowContents contents_;
   absl::Status status_;            // the thread's, until it is joined
-  std::vector<double> transfers_;  // likewise
+  std::vector<double> transfers_;  // the thread's, until it is joined
   Mutex mutex_;
   bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
-// Tokens a second of `seconds` under the load; `between` is called before each step.
+// Tokens a second during `seconds` under the load; `between` is called before each step.
 absl::StatusOr<double> RateOf(EngineWorld& world, SteadyLoad& load, double seconds,
                               const std::function<absl::Status()>& between) {
   const int64_t tokens = world.engine().generated_tokens();
@@ -194,7 +195,7 @@ absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seco
 
   SteadyLoad load(world, batch);
   auto nothing = [] { return absl::OkStatus(); };
-  SYNCOPATE_RETURN_IF_ERROR(RateOf(world, load, seconds / 8, nothing).status());  // to get into step
+  SYNCOPATE_RETURN_IF_ERROR(RateOf(world, load, seconds / 8, nothing).status());  // warm-up
   SYNCOPATE_ASSIGN_OR_RETURN(const double before, RateOf(world, load, seconds / 4, nothing));
   std::vector<double> waits, exchanges;
   SecondlySyncs syncs(engine.backend().arenas(), manifest, source.data(), std::move(stream));

@@ -29,8 +29,8 @@ absl::Status CannotStart(const std::string& program, const std::string& what) {
                absl::StrCat("cannot start ", program, ": ", what, ": ", std::strerror(errno)));
 }
 
-// The three descriptors that the child gets, and what it runs; made before the fork, after which only
-// async-signal-safe calls are allowed.
+// The child's three descriptors and its program; made before the fork, after which only async-signal-safe calls are
+// allowed.
 struct ChildPlan {
   const char* program = nullptr;
   std::vector<char*> arguments;
@@ -41,7 +41,7 @@ struct ChildPlan {
 [[noreturn]] void BecomeChild(const ChildPlan& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.parent) ::_exit(kCannotExecute);  // it died before prctl
+  if (::getppid() != plan.parent) ::_exit(kCannotExecute);  // the parent died before prctl
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -52,7 +52,7 @@ struct ChildPlan {
   ::_exit(kCannotExecute);
 }
 
-// Both ends close themselves on exec; dup2 gives the child its own.
+// Both ends close on exec; dup2 gives the child its own.
 absl::StatusOr<std::array<int, 2>> MakePipe(const std::string& program) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return CannotStart(program, "pipe");
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<BenchChild>> BenchChild::Start(const Options& opt
   if (pid == 0) BecomeChild(plan);
   for (int descriptor : plan.descriptors) ::close(descriptor);
   if (pid < 0) return CannotStart(options.program, "fork");
-  ::setpgid(pid, pid);  // whichever of the two comes first
+  ::setpgid(pid, pid);  // parent and child both call it, whichever runs first
   return std::unique_ptr<BenchChild>(new BenchChild(options, pid, input[1], output[0], events));
 }
 
@@ -93,7 +93,8 @@ BenchChild::BenchChild(Options options, pid_t pid, int input, int output, EventQ
       reader_([this, output] { ReadLines(output); }) {}
 
 BenchChild::~BenchChild() {
-  // Its group, for what it may have started itself. Not reaped yet, so the number is still its own.
+  // Signals the group, for processes that the child has started. The child is not reaped yet, so the number is still
+  // its own.
   ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
   ::close(input_);

@@ -16,8 +16,8 @@
 namespace syncopate::bench {
 
 // One process of a benchmark: takes commands as JSON lines on standard input, answers with JSON lines on standard
-// output, and logs to a file. Its lines become events of the queue, and so does its end ("ended", once, last). It dies
-// with the thread that started it at the latest. Not thread-safe.
+// output, and logs to a file. Its lines become events of the queue, and so does its end ("ended", once, last). It is
+// killed at the latest when the thread that started it ends. Not thread-safe.
 class BenchChild {
  public:
   struct Options {
@@ -27,7 +27,7 @@ class BenchChild {
     std::string log;  // standard error is appended to it
   };
 
-  // `events` is borrowed. UNAVAILABLE reason CANNOT_START, naming the program.
+  // `events` is borrowed. UNAVAILABLE reason CANNOT_START that names the program.
   static absl::StatusOr<std::unique_ptr<BenchChild>> Start(const Options& options, EventQueue* events);
   // Kills the process, also a stopped one, and waits until it is gone.
   ~BenchChild();
@@ -38,7 +38,7 @@ class BenchChild {
   pid_t pid() const { return pid_; }
   absl::Time started() const { return started_; }
 
-  // UNAVAILABLE reason PEER_GONE if the process does not listen any more.
+  // UNAVAILABLE reason PEER_GONE if the process does not read its input any more.
   absl::Status Send(const nlohmann::json& command);
   void Signal(int number) const;
   // The last lines of its log, for error messages.

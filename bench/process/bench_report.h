@@ -4,17 +4,17 @@
 
 #include "absl/status/status.h"
 
-// What the benchmarks of the command line have in common.
+// Functions that the command line's benchmarks share.
 namespace syncopate::bench {
 
 inline constexpr int kBenchFailed = 1;
 inline constexpr int kBenchBadCase = 2;
 
-// Where this program is, and with it the programs that it starts.
+// The folder of this program and of the programs that it starts.
 std::string OwnBinaryDir();
-// A line on standard error.
+// Prints one line to standard error.
 void PrintProgress(const std::string& what);
-// The error for people on standard error, and for programs, if `json`, on standard output. Returns the exit code.
+// Prints the error to standard error, and with `json` also to standard output, for programs. Returns the exit code.
 int ReportBenchError(const absl::Status& status, bool json);
 
 }  // namespace syncopate::bench

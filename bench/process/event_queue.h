@@ -11,7 +11,7 @@
 
 namespace syncopate::bench {
 
-// Something that a process of a benchmark said, or that was noticed about it.
+// A message of a benchmark's process, or an observation about it.
 struct BenchEvent {
   std::string from;     // "source-0", "receiver-1.0" (replica.rank), "synchronizer", "syncs"
   std::string kind;     // "ready", "published", "at", "installed", "answer", "failed", "ended", "sync", ...
@@ -19,11 +19,11 @@ struct BenchEvent {
   absl::Time when;      // of Clock::Real(), which all processes of a machine share
 };
 
-// What all processes of a benchmark say, in the order of its arrival. Thread-safe.
+// The events of all processes of a benchmark, in the order of their arrival. Thread-safe.
 class EventQueue {
  public:
   void Put(BenchEvent event);
-  // The next event; nothing if none comes until `deadline` (of Clock::Real()).
+  // The next event; nullopt if none comes until `deadline` (of Clock::Real()).
   std::optional<BenchEvent> Next(absl::Time deadline);
 
  private:

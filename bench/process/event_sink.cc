@@ -20,7 +20,7 @@ void EventSink::Write(const std::string& event, nlohmann::json body) {
   while (written < line.size()) {
     const ssize_t count = ::write(STDOUT_FILENO, line.data() + written, line.size() - written);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;  // the conductor is gone, and this process dies with it
+    if (count <= 0) return;  // the conductor is gone, and this process will be killed
     written += static_cast<size_t>(count);
   }
 }

@@ -8,17 +8,17 @@
 
 namespace syncopate::bench {
 
-// What a process of a benchmark tells its conductor: one JSON object a line on standard output, each with "event" and
-// the machine's clock as "at". Thread-safe.
+// The events that a benchmark's process sends to its conductor: one JSON object a line on standard output, each with
+// "event" and the machine's clock as "at". Thread-safe.
 class EventSink {
  public:
   void Write(const std::string& event, nlohmann::json body = nlohmann::json::object());
 
  private:
-  Mutex mutex_;  // makes lines whole
+  Mutex mutex_;  // keeps lines whole
 };
 
-// The machine's clock in seconds; processes of one machine may compare it.
+// The machine's clock in seconds; comparable between processes of one machine.
 double MachineSeconds();
 
 }  // namespace syncopate::bench

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-// Fields of an object that another process of the benchmark wrote; the fallback if one is missing or of another type.
+// Read fields of an object that another process of the benchmark wrote; a missing or mistyped field gives the fallback.
 namespace syncopate::bench {
 
 inline double NumberIn(const nlohmann::json& object, const char* key, double fallback = 0) {

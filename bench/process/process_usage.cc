@@ -18,14 +18,14 @@ absl::StatusOr<ProcessUsage> ReadProcessUsage(pid_t pid) {
   const std::string folder = absl::StrCat("/proc/", pid);
   std::ifstream file(folder + "/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const size_t name_end = text.rfind(')');  // the name itself may hold spaces and parentheses
+  const size_t name_end = text.rfind(')');  // the name itself may contain spaces and parentheses
   std::istringstream fields(name_end == std::string::npos ? "" : text.substr(name_end + 1));
   double user_ticks = 0;
   double system_ticks = 0;
   ProcessUsage usage;
   int64_t pages = 0;
   std::string skipped;
-  for (int field = 3; field <= 24; ++field) {  // the state is field 3 of proc(5)
+  for (int field = 3; field <= 24; ++field) {  // the state is field 3 in proc(5)
     switch (field) {
       case 14:
         fields >> user_ticks;

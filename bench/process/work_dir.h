@@ -6,10 +6,10 @@
 
 namespace syncopate::bench {
 
-// A folder of its own that goes with it, unless something went wrong: then the logs in it say what.
+// A temporary folder that is removed with this object, unless Keep() was called: then its logs show what went wrong.
 class WorkDir {
  public:
-  // UNAVAILABLE reason CANNOT_START naming the folder.
+  // UNAVAILABLE reason CANNOT_START that names the folder.
   static absl::StatusOr<WorkDir> Make();
   WorkDir(WorkDir&& other) noexcept;
   ~WorkDir();

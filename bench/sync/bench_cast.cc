@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kStartLimit = absl::Minutes(2);  // weights of a large model are made on the GPU, but slowly
+constexpr absl::Duration kStartLimit = absl::Minutes(2);  // making the weights of a large model on the GPU is slow
 constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -34,7 +34,7 @@ std::string ReplicaName(int32_t replica) { return absl::StrCat("rollouter-", rep
 
 BenchCast::BenchCast(Options options) : options_(std::move(options)) {}
 BenchCast::~BenchCast() {
-  // All at once, so that nobody spends time on noticing that the others are gone.
+  // All at once, so that no process spends time on noticing that the others are gone.
   for (const auto& [name, child] : children_) child->Signal(SIGKILL);
 }
 
@@ -51,7 +51,7 @@ absl::Status BenchCast::FindDevices() {
     machine_ = "host memory";
     return absl::OkStatus();
   }
-  // In a process of its own: a CUDA context in this one would take memory on the first GPU, and be measured.
+  // In a process of its own: a CUDA context in this process would take memory on the first GPU, and be measured.
   const std::string name = "devices";
   Expend(name);
   SYNCOPATE_RETURN_IF_ERROR(StartPeer(name, "--devices"));
@@ -70,7 +70,7 @@ absl::Status BenchCast::StartSynchronizer() {
   const std::string run_dir = absl::StrCat(options_.work_dir, "/run");
   const std::string config = absl::StrCat(options_.work_dir, "/bench.yaml");
   std::ofstream(config) << "run: {name: bench}\n";
-  // At its old address when it starts again, as its members look for it there.
+  // A restart uses the old address, where its members look for it.
   const std::string listen = synchronizer_.empty() ? "127.0.0.1:0" : synchronizer_;
   const std::string endpoint_path = daemon::EndpointPath(run_dir, "synchronizer", 0);
   const std::string device = options_.sync_case.cpu ? "cpu" : "cuda";
@@ -87,7 +87,7 @@ absl::Status BenchCast::StartSynchronizer() {
   const pid_t pid = children_[kSynchronizerName]->pid();
   while (true) {
     auto endpoint = daemon::ReadDaemonEndpoint(endpoint_path);
-    // The file may be that of the synchronizer before.
+    // The file may still be the previous synchronizer's.
     if (endpoint.ok() && endpoint->pid == pid) {
       synchronizer_ = endpoint->grpc;
       return absl::OkStatus();
@@ -140,7 +140,7 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
 }
 
 absl::Status BenchCast::StartSources() {
-  // Ranks of one start belong together: the synchronizer takes no rank of another one into their group.
+  // Ranks of one start belong together: the synchronizer accepts no rank of another start in their group.
   start_ = RandomUuid();
   for (int32_t rank = 0; rank < options_.sync_case.sources; ++rank) {
     SYNCOPATE_RETURN_IF_ERROR(StartPeer(SourceName(rank), PeerArgument(/*source=*/true, 0, rank)));
@@ -186,7 +186,7 @@ absl::Status BenchCast::Publish(int64_t step) {
   auto filled = [&] {
     return std::all_of(sources.begin(), sources.end(), [&](const auto& name) { return answers_.count(name) > 0; });
   };
-  // All are filled before the first publishes: making weights is no part of a sync, and must not be measured.
+  // All are filled before the first one publishes: making weights is not part of a sync, and must not be measured.
   SYNCOPATE_RETURN_IF_ERROR(Await(filled, kStartLimit, absl::StrCat("the weights of step ", step)));
   for (const std::string& name : sources) {
     SYNCOPATE_RETURN_IF_ERROR(Send(name, {{"do", "publish"}, {"step", step}}));
@@ -196,7 +196,7 @@ absl::Status BenchCast::Publish(int64_t step) {
 
 absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, const std::vector<int32_t>& replicas,
                                                                 absl::Duration limit) {
-  // Both are waited for: the record comes from the synchronizer, the time of serving from the receivers themselves.
+  // Waits for both: the record comes from the synchronizer, the time of serving from the receivers themselves.
   auto done = [&] {
     return static_cast<int32_t>(StageSeconds(step).size()) == options_.sync_case.sources &&
            std::all_of(replicas.begin(), replicas.end(),
@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, co
   }
   double begun = 0;
   for (const auto& [key, published] : published_) {
-    // The first source that began, to the last rank that serves: as long as the whole replica takes.
+    // From the first source's beginning to the last rank that serves: the time of the whole replica.
     if (key.first == step && (begun == 0 || published.begun < begun)) begun = published.begun;
   }
   std::vector<SyncSample> commits;
@@ -309,7 +309,7 @@ void BenchCast::Signal(const std::string& name, int number) { children_.at(name)
 void BenchCast::Remove(const std::string& name) {
   Expend(name);
   children_.erase(name);
-  // Its end is in the queue by now: a process of the same name that starts next must not be taken for it.
+  // Handles events until its end is seen: the end must not be taken for that of a new process with the same name.
   while (!Ended(name)) {
     std::optional<BenchEvent> event = events_.Next(Now() + kLookAgain);
     if (!event.has_value()) return;
@@ -339,7 +339,7 @@ absl::Status BenchCast::Handle(const BenchEvent& event) {
     OnSync(event.body, event.when);
     return absl::OkStatus();
   }
-  // A process that is killed on purpose may complain.
+  // A process that is killed on purpose may report errors.
   if (event.kind == "failed" && expended_.count(event.from) == 0) {
     return Error(absl::StatusCode::kUnavailable, "PEER_FAILED",
                  absl::StrCat(event.from, ": ", TextIn(event.body, "error")));
@@ -351,7 +351,7 @@ absl::Status BenchCast::Handle(const BenchEvent& event) {
                                                                NumberIn(event.body, "stage_seconds")};
   }
   if (event.kind == "installed") {
-    // The first time counts, as a rank may install a step again.
+    // The first time counts, because a rank may install a step again.
     installed_.emplace(std::pair(IntegerIn(event.body, "step"), event.from), at);
   }
   if (event.kind == "ready" || event.kind == "at" || event.kind == "struck") {

@@ -24,13 +24,13 @@ namespace syncopate::bench {
 
 std::string SourceName(int32_t rank);                     // "source-0"
 std::string ReceiverName(int32_t replica, int32_t rank);  // "receiver-1.0"
-std::string ReplicaName(int32_t replica);                 // "rollouter-1", as the synchronizer knows it
+std::string ReplicaName(int32_t replica);                 // "rollouter-1", its name at the synchronizer
 inline constexpr char kSynchronizerName[] = "synchronizer";
 
-// The processes of one benchmark and what they have said so far: a real synchronizer, the sources, the receivers. Owned
-// by one thread, which must live as long as the cast; all are killed with it. Every call that waits does so until what
-// it waits for has happened, its own limit, or the benchmark's; it fails at once if a process ends that should not:
-// UNAVAILABLE reason PEER_DIED with the end of its log. DEADLINE_EXCEEDED reason DEADLINE says what did not come.
+// The processes of one benchmark and their events so far: a real synchronizer, the sources, the receivers. Owned by one
+// thread, which must live as long as the cast; all are killed with it. Every call that waits ends when the event has
+// happened, or at its own limit or the benchmark's. It fails at once if a process ends unexpectedly: UNAVAILABLE reason
+// PEER_DIED with the end of its log. DEADLINE_EXCEEDED reason DEADLINE says what did not come.
 class BenchCast {
  public:
   struct Options {
@@ -40,60 +40,61 @@ class BenchCast {
     absl::Time deadline;     // of Clock::Real()
   };
 
-  // Starts the synchronizer and asks which devices there are. Errors of BenchChild; FAILED_PRECONDITION reason NO_GPU.
+  // Starts the synchronizer and asks for the machine's devices. Errors of BenchChild; FAILED_PRECONDITION reason
+  // NO_GPU.
   static absl::StatusOr<std::unique_ptr<BenchCast>> Start(Options options);
   ~BenchCast();
 
   int devices() const { return devices_; }
   const std::string& machine() const { return machine_; }
 
-  // Each returns when the new processes hold their weights and have joined.
+  // Returns, like StartReplica, when the new processes have their weights and have joined.
   absl::Status StartSources();
   absl::Status StartReplica(int32_t replica);
-  // Starts the processes and returns.
+  // Starts the processes and returns at once.
   absl::Status LaunchReplica(int32_t replica);
   absl::Status AwaitReady(const std::string& name, absl::Duration limit);
-  // The same state and address as before.
+  // Restarts it with the same state and address.
   absl::Status RestartSynchronizer();
 
-  // Waits until all sources have made the weights of `step`, then tells all of them to stage and publish those.
+  // Waits until all sources have made the weights of `step`, then tells them to stage and publish those.
   absl::Status Publish(int64_t step);
-  // Waits until all ranks of these replicas serve `step`, their records are there, and the sources have said what it
+  // Waits until all ranks of these replicas serve `step`, their records are there, and the sources have reported the
   // cost.
   absl::StatusOr<std::vector<SyncSample>> AwaitCommits(int64_t step, const std::vector<int32_t>& replicas,
                                                        absl::Duration limit);
-  // The machine's clock when the last rank of the replica served `step`; nothing if it does not. The record of it may
-  // still be on its way, or have died with the synchronizer.
+  // The machine's clock when the last rank of the replica served `step`; nullopt if it does not. The sync's record may
+  // still be on its way, or have been lost with the synchronizer.
   std::optional<double> ServedAt(int64_t step, int32_t replica) const;
-  // Staging times of that step, by source.
+  // The staging times of `step`, by source.
   std::vector<double> StageSeconds(int64_t step) const;
-  // Parts of attempts for `step` that failed.
+  // The failed parts of attempts for `step`.
   std::vector<SyncSample> Failures(int64_t step) const;
 
-  // The answer to a command; the process has `limit` for it.
+  // Returns the answer to a command; the process has `limit` for it.
   absl::StatusOr<nlohmann::json> Ask(const std::string& name, nlohmann::json command, absl::Duration limit);
   absl::Status Send(const std::string& name, const nlohmann::json& command);
 
-  // Takes in events until `done`, which is looked at after each of them. `what`: for the error message.
+  // Handles events until `done`, which is called after each of them. `what` is for the error message.
   absl::Status Await(const std::function<bool()>& done, absl::Duration limit, const std::string& what);
-  // Takes in events for so long.
+  // Handles events for this duration.
   absl::Status Idle(absl::Duration duration);
-  // The machine's clock when `name` first said `kind` (with this stage, if not empty); nothing if it has not.
+  // The machine's clock at the first event `kind` of `name` (with this stage, if not empty); nullopt if there is none.
   std::optional<double> SaidAt(const std::string& name, const std::string& kind, const std::string& stage = "") const;
   void ForgetSayings() { sayings_.clear(); }
 
-  // This process may end now, and no other process waits for it.
+  // Allows this process to end, and lets no other process wait for it.
   void Expend(const std::string& name) { expended_.insert(name); }
   bool Ended(const std::string& name) const { return ended_.count(name) > 0; }
   void Signal(const std::string& name, int number);
-  // Kills it, waits until it is gone, and forgets it.
+  // Kills the process, waits until it is gone, and forgets it.
   void Remove(const std::string& name);
   bool Has(const std::string& name) const { return children_.count(name) > 0; }
   double StartedAt(const std::string& name) const;  // the machine's clock
 
   const std::string& synchronizer() const { return synchronizer_; }
 
-  // Asks everybody to leave, and waits. The names of those that did not end by themselves.
+  // Asks all processes to leave, and waits. Returns the names of those that did not end by themselves.
   std::vector<std::string> Leave(absl::Duration limit);
 
  private:
@@ -128,7 +129,7 @@ class BenchCast {
   int devices_ = 0;
   std::set<std::string> expended_;
   std::set<std::string> ended_;
-  std::map<std::string, nlohmann::json> answers_;                   // by process; the last one
+  std::map<std::string, nlohmann::json> answers_;                   // the last one of each process
   std::map<std::pair<int64_t, std::string>, Published> published_;  // by step and source
   std::map<std::pair<int64_t, std::string>, double> installed_;     // the machine's clock, by step and receiver
   std::map<int64_t, std::vector<SyncSample>> samples_;              // by step

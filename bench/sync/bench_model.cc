@@ -6,7 +6,7 @@ namespace syncopate::bench {
 
 absl::StatusOr<Manifest> BenchManifest(const std::string& model) {
   SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig config, model::FindPreset(model));
-  // A small model is cut into many buckets too.
+  // The buckets of a small model are smaller, so that it has many buckets too.
   constexpr int64_t kSmallHidden = 256, kSmallBucket = 64 << 10;
   return model::MakeManifest(config, DType::kBFloat16,
                              config.hidden_size < kSmallHidden ? kSmallBucket : Manifest::kDefaultBucketBytes);

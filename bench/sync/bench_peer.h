@@ -9,8 +9,9 @@
 
 namespace syncopate::bench {
 
-// One process of a benchmark, from its join to its leave: blocks until it is told to quit or standard input ends. Says
-// "ready" when it holds its weights and has been welcomed. Commands, one JSON object a line, "do" saying which:
+// One process of a benchmark, from its join to its leave: blocks until it is told to quit or standard input ends.
+// Writes the event "ready" when it has its weights and has been welcomed. Commands, one JSON object a line, "do" names
+// the command:
 //   fill {step}          source: makes the weights of that step       answered
 //   publish {step}       source: stages and publishes them; says "published"
 //   strike {stage, signal, after_seconds}   answered; signals itself at that stage of the next sync, saying "struck"
@@ -19,7 +20,7 @@ namespace syncopate::bench {
 //   verify {step}        receiver: compares samples of what it serves with the weights of that step   answered
 //   check                whether its device still computes     answered
 //   quit                 leaves
-// Errors that end it are those of the device, the layouts and MemberClient.
+// Errors of the device, the layouts and MemberClient end the process.
 absl::Status RunSourcePeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
 absl::Status RunReceiverPeer(const PeerOptions& options, PeerDevice* device, EventSink* sink);
 

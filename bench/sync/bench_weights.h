@@ -4,12 +4,12 @@
 
 #include "base/mix64.h"
 
-// The weights of a benchmark: a pure function of tensor, element and step, so that a receiver can compare what it got
-// with what was meant, whatever lay in between. Finite, never zero, without pattern; one in sixteen changes with each
-// step. Hosts and GPUs compute the same.
+// The weights of a benchmark: a pure function of tensor, element and step, so that a receiver can compare its weights
+// with the intended ones, whatever transported them. Finite, never zero, without a pattern; one in sixteen changes with
+// each step. Hosts and GPUs compute bit-identical values.
 namespace syncopate::bench {
 
-// The bits of a float. A weight in bf16 is the nearest.
+// The bits of a float. The bf16 weight is the nearest one.
 constexpr uint32_t BenchWeightBits(uint64_t tensor, uint64_t element, uint64_t step) {
   constexpr uint32_t kSmallestExponent = 118;  // 2^-9
   uint64_t hash = Mix64((element + 1) * kDigestStride + (tensor << 48));

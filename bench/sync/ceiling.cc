@@ -31,7 +31,7 @@ absl::StatusOr<std::map<std::string, Ceiling>> MeasureOnGpus(const SyncCase& syn
                          {"bytes", weight_bytes / sync_case.tensor_parallel},
                          {"transport", sync_case.transport}};
   EventQueue events;
-  // Before members start, and in a process that ends: it takes whole GPUs.
+  // Before members start, and in a process that ends, because it uses whole GPUs.
   SYNCOPATE_ASSIGN_OR_RETURN(auto child, BenchChild::Start({"ceiling",
                                                             absl::StrCat(binary_dir, "/syncopate-bench-ceiling"),
                                                             {argument.dump()},

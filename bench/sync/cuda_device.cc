@@ -39,7 +39,7 @@ using cuda::DeviceScope;
 using synchronizer::Piece;
 
 constexpr absl::Duration kStageLimit = absl::Seconds(30);
-constexpr int kKernelsAStep = 28;  // of decoding: as many as layers, each reads its share
+constexpr int kKernelsAStep = 28;  // in decoding: as many as layers, each reads its share
 
 bool Wanted(const PeerOptions& options, const std::string& transport) {
   return options.transport == "auto" || options.transport == transport;
@@ -60,7 +60,7 @@ class CudaSource final : public SourceWeights {
     for (const Piece& piece : plan_.source.pieces()) {
       if (piece.rank != options_.rank) continue;
       const DType dtype = plan_.source.DTypeOf(plan_.manifest.tensors()[piece.tensor]);
-      // By formula from tensor, place and step: a receiver can tell of each number whether it is right.
+      // A function of tensor, element and step, so that a receiver can check every number.
       const FillPiece fill{static_cast<uint64_t>(piece.tensor),
                            piece.begin,
                            piece.stride,
@@ -126,14 +126,14 @@ class CudaSource final : public SourceWeights {
   synchronizer::ShardBases bases_;
   cuda::Stream stream_;
   std::unique_ptr<synchronizer::CudaSendArena> arena_;
-  // These read the arena, so they end before it.
+  // These members read the arena, so they are declared after it and destroyed before it.
   std::unique_ptr<synchronizer::CudaLendingStore> lending_;
   std::unique_ptr<synchronizer::IpcSource> ipc_;
   std::unique_ptr<synchronizer::CudaStagedMemory> staged_;
   std::unique_ptr<synchronizer::NcclSource> nccl_;
 };
 
-// What a decode step costs the memory: every byte of the weights is read once.
+// The memory traffic of a decode step: every byte of the weights is read once.
 class WeightReading {
  public:
   static absl::StatusOr<std::unique_ptr<WeightReading>> Create(int device, const char* weights, int64_t bytes) {
@@ -167,7 +167,7 @@ class WeightReading {
 
   const int device_;
   const char* const weights_;
-  const int64_t bytes_;  // a multiple of 16, as every arena
+  const int64_t bytes_;  // a multiple of 16, as in every arena
   const int blocks_;
   cuda::Stream stream_;
   cuda::DeviceBuffer sum_;
@@ -236,7 +236,7 @@ class CudaReceiver final : public ReceiverWeights {
     synchronizer::IpcReceiver::Options options;
     options.engine = engine_.get();
     options.server.folder = options_.run_dir;
-    // In place there is no shadow that others could read from.
+    // With in-place installs there is no shadow from which other receivers could read.
     if (pair_ != nullptr) {
       options.shadow = [pair = pair_.get(), gpu = facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
         SYNCOPATE_ASSIGN_OR_RETURN(auto shadow, pair->ExportShadow());
@@ -256,7 +256,7 @@ class CudaReceiver final : public ReceiverWeights {
   }
 
   const PeerOptions options_;
-  std::unique_ptr<synchronizer::CudaArenaPair> pair_;  // one of these two
+  std::unique_ptr<synchronizer::CudaArenaPair> pair_;  // one of these two is set
   std::unique_ptr<bench::InPlaceArena> in_place_;
   synchronizer::WeightTarget* target_ = nullptr;
   const char* live_ = nullptr;

@@ -8,7 +8,7 @@
 namespace syncopate::bench {
 
 DecodeLoop::DecodeLoop(std::function<absl::Status()> step) : step_(std::move(step)), idle_since_(Clock::Real()->Now()) {
-  // Without a step nothing decodes (--no-decode), but Hold() and Release() go on to mean what they say.
+  // Without a step nothing decodes (--no-decode), but Hold() and Release() work as documented.
   if (step_ != nullptr) thread_ = std::thread([this] { Run(); });
 }
 
@@ -22,9 +22,9 @@ DecodeLoop::~DecodeLoop() {
 
 absl::Status DecodeLoop::Hold(absl::Duration deadline) {
   MutexLock lock(&mutex_);
-  // Holds nest, and one that is asked for keeps the next step from starting; then only the one under way is waited for.
+  // Holds nest. From now on no step can start, so only the running step is waited for.
   ++holds_;
-  // The loop may stand between two steps: it is idle from now, not from the end of the last step.
+  // If the loop is between two steps, it is idle from now on, not from the end of the last step.
   if (holds_ == 1 && !running_) idle_since_ = Clock::Real()->Now();
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !running_; };
   if (mutex_.AwaitWithTimeout(Condition(&idle), deadline)) return absl::OkStatus();
@@ -35,8 +35,7 @@ absl::Status DecodeLoop::Hold(absl::Duration deadline) {
 absl::Duration DecodeLoop::Release() {
   MutexLock lock(&mutex_);
   --holds_;
-  // What a request would have waited: from the end of the last step, which an install would have had to wait for
-  // anyhow.
+  // The wait of a request: from the end of the last step, because an install would have to wait for that step anyway.
   return Clock::Real()->Now() - idle_since_;
 }
 
@@ -48,7 +47,7 @@ absl::StatusOr<double> DecodeLoop::Between(const std::function<absl::Status()>& 
   return seconds;
 }
 
-// Steps and windows are both in the order of time. A step that lies in a window in part counts for that part, so that
+// Steps and windows are both in order of time. A step that is only partly in a window counts for that part, so that
 // short windows are not rounded to whole steps.
 double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
   MutexLock lock(&mutex_);
@@ -57,7 +56,7 @@ double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
   for (const Window& window : windows) {
     while (step != steps_.end() && step->second <= window.first) ++step;
     for (auto inside = step; inside != steps_.end() && inside->first < window.second; ++inside) {
-      // The step's share of this window.
+      // The part of the step in this window.
       const absl::Duration shared = std::min(inside->second, window.second) - std::max(inside->first, window.first);
       const absl::Duration whole = inside->second - inside->first;
       if (whole > absl::ZeroDuration()) steps += absl::FDivDuration(shared, whole);
@@ -69,7 +68,7 @@ double DecodeLoop::StepsWithin(const std::vector<Window>& windows) const {
 absl::Duration DecodeLoop::LongestGap() const {
   MutexLock lock(&mutex_);
   absl::Duration longest;
-  // From end to end: how long a sequence waits for its next token.
+  // From end to end: the wait of a sequence for its next token.
   for (size_t i = 1; i < steps_.size(); ++i) longest = std::max(longest, steps_[i].second - steps_[i - 1].second);
   return longest;
 }
@@ -104,7 +103,7 @@ void DecodeLoop::Run() {
       return;
     }
     steps_.push_back({begin, end});
-    // A bench may run for minutes at thousands of steps a second.
+    // Bounded, because a benchmark may run for minutes at thousands of steps a second.
     if (steps_.size() > kKept) steps_.pop_front();
   }
 }

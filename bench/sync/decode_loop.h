@@ -13,33 +13,34 @@
 
 namespace syncopate::bench {
 
-// Runs a step over and over, as an engine decodes, and knows when each one ran: so one can say what a weight sync costs
-// whoever generates. Thread-safe.
+// Repeats a step, as an engine decodes, and records when each step ran, so that the cost of a weight sync for
+// generation can be computed. Thread-safe.
 class DecodeLoop {
  public:
-  // `step` blocks until the step is done. A loop without a step stands still.
+  // `step` blocks until the step is done. Null: the loop never runs.
   explicit DecodeLoop(std::function<absl::Status()> step);
   ~DecodeLoop();
   DecodeLoop(const DecodeLoop&) = delete;
   DecodeLoop& operator=(const DecodeLoop&) = delete;
 
-  // Returns between two steps, and none begins until Release; holds nest. DEADLINE_EXCEEDED reason DEADLINE if the step
-  // under way does not end; then nothing is held.
+  // Returns between two steps; no step begins until Release. Holds nest. DEADLINE_EXCEEDED reason DEADLINE if the
+  // running step does not end; then the hold is not taken.
   absl::Status Hold(absl::Duration deadline);
-  // For how long no step ran because of the hold.
+  // Returns for how long no step ran because of the hold.
   absl::Duration Release();
 
-  // Runs `action` between two steps, and returns for how long no step could run. What `action` says, or Hold.
+  // Runs `action` between two steps, and returns for how many seconds no step could run. Errors of `action` and of
+  // Hold.
   absl::StatusOr<double> Between(const std::function<absl::Status()>& action, absl::Duration deadline);
 
   using Window = std::pair<absl::Time, absl::Time>;
-  // Steps within the windows, those at the edges in part. Steps older than the last Forget, or than the last million,
-  // are not known any more.
+  // The number of steps within the windows; a step at an edge counts in part. Steps before the last Forget, and all but
+  // the last million, are forgotten.
   double StepsWithin(const std::vector<Window>& windows) const;
   // The longest time between the ends of two steps.
   absl::Duration LongestGap() const;
   void Forget();
-  // Why it does not run any more.
+  // Why the loop has ended; OK while it runs.
   absl::Status status() const;
 
  private:
@@ -51,10 +52,10 @@ class DecodeLoop {
   int holds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_);  // the end of the last step, or the begin of the hold
+  absl::Time idle_since_ ABSL_GUARDED_BY(mutex_);  // the end of the last step, or the beginning of the hold
   std::deque<Window> steps_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace syncopate::bench

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kStopped = absl::Seconds(3);  // how long a stopped synchronizer stands still
+constexpr absl::Duration kStopped = absl::Seconds(3);  // how long a stopped synchronizer stays stopped
 
 }  // namespace
 
@@ -24,9 +24,8 @@ std::string FaultBench::Victim() const {
   return sync_case_.fault.target == "source" ? rounds_.Sources().back() : rounds_.Receivers().back();
 }
 
-// Struck from within, a process falls at exactly that stage; from outside, a signal would come some milliseconds late.
-// The synchronizer, and sources that have nothing to do at that stage, are struck when a receiver says that it is
-// there.
+// A process that signals itself fails exactly at that stage; a signal from outside would come some milliseconds late.
+// The synchronizer, and sources that do nothing at that stage, are signalled when a receiver reports the stage.
 bool FaultBench::FallsByItself() const {
   if (sync_case_.fault.target == "receiver") return true;
   return sync_case_.fault.target == "source" && sync_case_.fault.stage != "install";
@@ -49,12 +48,12 @@ absl::StatusOr<FaultOutcome> FaultBench::Run() {
   outcome.recovered_seconds = rounds_.AllServedAt(rounds_.step()) - struck;
   for (const SyncSample& failure : cast_.Failures(blown_step)) {
     const double after = std::max(failure.recorded - struck, 0.0);
-    // The first report is when the loss was noticed.
+    // The first report is the time when the loss was noticed.
     if (outcome.reasons.empty() || after < outcome.declared_seconds) outcome.declared_seconds = after;
     outcome.reasons.push_back(absl::StrCat(failure.replica, " ", failure.result));
   }
-  if (sync_case_.fault.target == "receiver") cast_.Remove(victim);  // a stopped one would not leave by itself
-  SYNCOPATE_RETURN_IF_ERROR(rounds_.SyncOnce().status());           // and it goes on
+  if (sync_case_.fault.target == "receiver") cast_.Remove(victim);  // a stopped process would not leave by itself
+  SYNCOPATE_RETURN_IF_ERROR(rounds_.SyncOnce().status());           // syncs must still work
   SYNCOPATE_ASSIGN_OR_RETURN(outcome.healthy, AllHealthy());
   return outcome;
 }
@@ -101,8 +100,8 @@ absl::StatusOr<std::optional<double>> FaultBench::Mend(const std::string& victim
   return now;
 }
 
-// A trainer starts again as a whole, in a new epoch, once it has been noticed that a rank is gone; or when the sync had
-// needed that rank no longer.
+// A trainer restarts as a whole, in a new epoch, when the loss of a rank has been noticed, or when the sync did not
+// need that rank any more.
 absl::Status FaultBench::RestartSources(const std::string& victim) {
   const int64_t step = rounds_.step();
   auto noticed = [&] { return !cast_.Failures(step).empty() || cast_.Ended(victim) || rounds_.AllServe(step); };

@@ -11,13 +11,13 @@
 
 namespace syncopate::bench {
 
-// One process falls in the middle of a sync: SIGKILL or SIGSTOP, at the stage that the case names. Sources and
-// synchronizer are then started again, as an operator's tools would do (a stopped synchronizer is continued); a
-// receiver is not, and no longer counted. Measures until every survivor serves the newest version, then syncs once more
-// and asks whether all devices still compute.
+// Makes one process fail in the middle of a sync: SIGKILL or SIGSTOP, at the stage that the case names. Sources and
+// synchronizer are then restarted, as an operator's tools would do (a stopped synchronizer is continued); a receiver is
+// not, and no longer counts. Measures until every survivor serves the newest version, then syncs once more and asks
+// whether all devices still compute.
 class FaultBench {
  public:
-  // All are borrowed. `transfer_seconds`: what a transfer takes, to strike in the middle of one.
+  // All are borrowed. `transfer_seconds`: the duration of a transfer, so that the signal comes in the middle of one.
   FaultBench(const SyncCase& sync_case, double transfer_seconds, BenchCast* cast, SyncRounds* rounds)
       : sync_case_(sync_case), transfer_seconds_(transfer_seconds), cast_(*cast), rounds_(*rounds) {}
 
@@ -26,13 +26,15 @@ class FaultBench {
  private:
   std::string Victim() const;
   bool killed() const { return sync_case_.fault.kind == BenchFault::Kind::kKill; }
-  // Whether the victim is told of the stage, and so falls by itself. The synchronizer is not a member, and sources
-  // take no part in installs: those fall when a receiver has reached the stage.
+  // Whether the victim takes part in the stage, and so signals itself. The synchronizer is no member, and sources take
+  // no part in installs: this process signals those when a receiver has reached the stage.
   bool FallsByItself() const;
   absl::Status Arm(const std::string& victim);
-  // The machine's clock when the blow fell.
+  // Waits until `victim` is signalled, signals it if it does not do so itself, and returns the time, by the machine's
+  // clock.
   absl::StatusOr<double> AwaitBlow(const std::string& victim);
-  // The machine's clock when what had to be started again was ready; nothing if nothing had to.
+  // Restarts what must be restarted and returns the time when it was ready, by the machine's clock; nullopt if nothing
+  // must be.
   absl::StatusOr<std::optional<double>> Mend(const std::string& victim);
   absl::Status RestartSources(const std::string& victim);
   absl::StatusOr<bool> AllHealthy();

@@ -6,7 +6,7 @@
 
 namespace syncopate::bench {
 
-// A piece of a tensor in a shard: elements first + row * stride + column of the tensor, densely at `to`.
+// A piece of a tensor in a shard: the tensor's elements first + row * stride + column, stored densely at `to`.
 struct FillPiece {
   uint64_t tensor = 0;
   int64_t first = 0;
@@ -14,11 +14,10 @@ struct FillPiece {
   int64_t row_elements = 0;
   int64_t elements = 0;
   char* to = nullptr;    // device memory
-  bool as_float = true;  // else bf16
+  bool as_float = true;  // false: bf16
 };
 
-// Writes the weights (bench_weights.h) of one piece as they are at `step`. Asynchronous on `stream`, of the current
-// device.
+// Writes the weights (bench_weights.h) of one piece at `step`. Asynchronous on `stream`, of the current device.
 cudaError_t LaunchFill(const FillPiece& piece, uint64_t step, cudaStream_t stream);
 
 }  // namespace syncopate::bench

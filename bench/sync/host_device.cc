@@ -22,7 +22,7 @@ using synchronizer::HostBuffer;
 using synchronizer::InstallResult;
 using synchronizer::Piece;
 
-// Writes the weights of one piece as they are at `step`.
+// Writes the weights of one piece at `step`.
 void FillPiece(const Piece& piece, DType dtype, int64_t step, char* shard) {
   char* to = shard + piece.offset;
   for (int64_t row = 0; row < piece.rows; ++row) {
@@ -76,7 +76,7 @@ class HostSource final : public SourceWeights {
   const std::unique_ptr<synchronizer::SendArena> arena_;
 };
 
-// Exchanges two buffers between two decode steps.
+// Installs by exchanging two buffers between two decode steps.
 class HostReceiver final : public ReceiverWeights, private synchronizer::WeightTarget {
  public:
   HostReceiver(const PeerOptions& options, const PeerPlan& plan)
@@ -105,7 +105,7 @@ class HostReceiver final : public ReceiverWeights, private synchronizer::WeightT
     return arenas_.Relabel(version, deadline);
   }
 
-  // Reads some of the weights, one after the other; a whole model a step would take seconds here.
+  // Reads the first 4 MiB of the weights; reading a whole model in each step would take seconds here.
   absl::Status Step() {
     constexpr int64_t kReadBytes = 4 << 20;
     const char* live = arenas_.live();
@@ -122,8 +122,8 @@ class HostReceiver final : public ReceiverWeights, private synchronizer::WeightT
   synchronizer::ArenaPair arenas_;
   const int64_t bytes_;
   member::GrpcReceiver grpc_;
-  volatile uint64_t sum_ = 0;  // so that the reading is not left out
-  DecodeLoop loop_;            // last: its thread uses the rest
+  volatile uint64_t sum_ = 0;  // volatile, so that the reads are not removed
+  DecodeLoop loop_;            // last: its thread uses the other members
 };
 
 class HostDevice final : public PeerDevice {

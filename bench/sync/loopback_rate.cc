@@ -51,7 +51,7 @@ struct Connection {
   Socket receiver;
 };
 
-// Two connected ends; reads and writes give up after kPatienceSeconds.
+// Makes two connected sockets; reads and writes give up after kPatienceSeconds.
 absl::StatusOr<Connection> Connect() {
   Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Socket sender(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -72,7 +72,7 @@ absl::StatusOr<Connection> Connect() {
   return Connection{std::move(sender), std::move(receiver)};
 }
 
-// Moves `bytes` through one end with `move` (send or recv); true if all went.
+// Moves `bytes` through one socket with `move` (send or recv); true if all bytes were moved.
 template <typename Move>
 bool MoveAll(int64_t bytes, const Move& move) {
   while (bytes > 0) {

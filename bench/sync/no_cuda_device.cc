@@ -1,4 +1,4 @@
-// Linked where CUDA is not.
+// Linked in builds without CUDA.
 #include "base/status.h"
 #include "bench/sync/peer_device.h"
 

@@ -7,7 +7,7 @@
 
 namespace syncopate::bench {
 
-// Those that sources and receivers have in common. All are borrowed.
+// The commands that sources and receivers share. All arguments are borrowed.
 PeerCommands CommonCommands(PeerDevice* device, WatchedParticipant* watched, EventSink* sink);
 
 }  // namespace syncopate::bench

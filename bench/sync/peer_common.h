@@ -6,13 +6,13 @@
 #include "absl/time/time.h"
 #include "bench/sync/peer_options.h"
 
-// What both sides of a benchmarked sync do alike.
+// Code that both sides of a benchmarked sync share.
 namespace syncopate::bench {
 
-inline constexpr absl::Duration kWelcomeLimit = absl::Seconds(60);  // to be a member
-inline constexpr absl::Duration kGrace = absl::Seconds(2);          // to say farewell
+inline constexpr absl::Duration kWelcomeLimit = absl::Seconds(60);  // to become a member
+inline constexpr absl::Duration kGrace = absl::Seconds(2);          // to leave
 
-// The transports of `all` that the options ask for.
+// The transports in `all` that the options ask for.
 template <typename Transport>
 std::vector<Transport*> Offered(const PeerOptions& options, std::vector<Transport*> all) {
   if (options.transport == "auto") return all;

@@ -20,7 +20,7 @@
 
 namespace syncopate::bench {
 
-// What both ends of a benchmark make their weights from.
+// The manifest, layouts and plan from which both ends of a benchmark make their weights.
 struct PeerPlan {
   Manifest manifest;
   synchronizer::Layout source;
@@ -29,19 +29,19 @@ struct PeerPlan {
 };
 absl::StatusOr<PeerPlan> MakePeerPlan(const PeerOptions& options);
 
-// A source rank's shards and the copies of them that are sent. One thread calls Fill and Stage.
+// A source rank's shards and their staged copies. Only one thread may call Fill and Stage.
 class SourceWeights {
  public:
   virtual ~SourceWeights() = default;
-  // The shards become those of `step` (BenchWeightBits). Blocks until they are.
+  // Fills the shards with the weights of `step` (BenchWeightBits). Blocks until that is done.
   virtual absl::Status Fill(int64_t step) = 0;
   struct Staged {
     std::vector<uint64_t> digests;  // of this rank's span
-    double seconds = 0;             // for which the caller, a trainer, stood still
+    double seconds = 0;             // for which the caller, a trainer's step loop, was blocked
   };
   virtual absl::StatusOr<Staged> Stage(PolicyVersion version) = 0;
   virtual synchronizer::WeightStore* store() = 0;
-  // Besides grpc. Owned by this.
+  // The transports besides grpc. Owned by this object.
   virtual std::vector<synchronizer::SourceTransport*> transports() = 0;
 };
 
@@ -50,22 +50,22 @@ class ReceiverWeights {
  public:
   virtual ~ReceiverWeights() = default;
   virtual synchronizer::WeightTarget* target() = 0;
-  // All that can write to the target. Owned by this.
+  // All transports that can write to the target. Owned by this object.
   virtual std::vector<synchronizer::ReceiverTransport*> transports() = 0;
   virtual DecodeLoop* loop() = 0;
-  // Copies bytes of the weights that serve. Call while nothing is installed.
+  // Copies bytes of the serving weights. Call it while no install runs.
   virtual absl::Status ReadLive(ByteRange range, char* to) = 0;
 };
 
-// Where a process of a benchmark keeps its weights: host memory, or one GPU.
+// The device where a process of a benchmark keeps its weights: host memory, or one GPU.
 class PeerDevice {
  public:
   virtual ~PeerDevice() = default;
   virtual synchronizer::DeviceFacts facts() const = 0;
   virtual absl::StatusOr<int64_t> MemoryUsed() const = 0;  // bytes: of the process, or of the whole GPU
-  // OK if the device still computes: a small matrix product comes out right.
+  // OK if the device still computes: a small matrix product is right.
   virtual absl::Status CheckHealthy() = 0;
-  // `plan` outlives what is made here.
+  // `plan` must outlive the returned object.
   virtual absl::StatusOr<std::unique_ptr<SourceWeights>> MakeSource(const PeerOptions& options,
                                                                     const PeerPlan& plan) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReceiverWeights>> MakeReceiver(const PeerOptions& options,
@@ -74,13 +74,13 @@ class PeerDevice {
 
 std::unique_ptr<PeerDevice> MakeHostDevice();
 
-// The GPUs of this machine. Two implementations, one of which is linked: cuda_device.cc, and no_cuda_device.cc for
-// builds without CUDA. FAILED_PRECONDITION reason NO_GPU.
+// A GPU of this machine. One of two implementations is linked: cuda_device.cc, or no_cuda_device.cc in builds without
+// CUDA. FAILED_PRECONDITION reason NO_GPU.
 absl::StatusOr<std::unique_ptr<PeerDevice>> MakeCudaDevice(int device);
 struct CudaDevices {
   int count = 0;
-  std::string name;   // of the first
-  std::string error;  // why there are none
+  std::string name;   // of the first GPU
+  std::string error;  // why there is no GPU
 };
 CudaDevices FindCudaDevices();
 

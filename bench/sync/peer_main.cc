@@ -25,7 +25,8 @@ absl::Status Run(const std::string& argument, EventSink* sink) {
     return absl::OkStatus();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const PeerOptions options, ParsePeerOptions(argument));
-  // NCCL takes one process of a host for each GPU: these call themselves hosts, and it connects them by sockets.
+  // NCCL allows one process of a host for each GPU: each process here claims to be a host, and NCCL connects them by
+  // sockets.
   if (options.shared_device) ::setenv("NCCL_HOSTID", std::to_string(::getpid()).c_str(), /*overwrite=*/1);
   std::unique_ptr<PeerDevice> device;
   if (options.device < 0) {

@@ -7,22 +7,22 @@
 
 namespace syncopate::bench {
 
-// What one process of a benchmark is told at its start, as the JSON object that is its only argument.
+// The options of one process of a benchmark, which it gets as a JSON object in its only argument.
 struct PeerOptions {
   enum class Role : uint8_t { kSource, kReceiver };
   Role role = Role::kSource;
   std::string model;
   std::string synchronizer;   // host:port
-  std::string run_dir;        // where it may keep sockets
+  std::string run_dir;        // folder for sockets
   int32_t rank = 0;           // source: among the sources; receiver: within its replica
-  int32_t world = 1;          // of the group that `rank` is of
-  std::string start;          // source: as synchronizer::Hello::start
+  int32_t world = 1;          // number of ranks in that group
+  std::string start;          // source: synchronizer::Hello::start
   int32_t replica = 0;        // receiver
   std::string source_layout;  // descriptors of both sides' layouts
   std::string receiver_layout;
   int32_t device = -1;         // GPU; -1: host memory
-  bool shared_device = false;  // with other processes of the benchmark
-  std::string transport;       // the only one that is offered; "auto": all that the device has
+  bool shared_device = false;  // shared with other processes of the benchmark
+  std::string transport;       // the only offered transport; "auto": all that the device has
   std::string install = "remap";
   int64_t chunk_bytes = 0;
   bool decode = true;

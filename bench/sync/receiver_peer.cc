@@ -33,7 +33,7 @@ double SecondsOf(const std::vector<DecodeLoop::Window>& windows) {
   return absl::ToDoubleSeconds(sum);
 }
 
-// A rollouter rank that decodes nothing but reads its weights.
+// A rollouter rank that does not decode, but reads its weights.
 class ReceiverPeer {
  public:
   ReceiverPeer(const PeerOptions& options, PeerPlan plan, EventSink* sink)
@@ -53,7 +53,7 @@ class ReceiverPeer {
   absl::Status Reset();
   absl::Status Report(PeerDevice* device);
   absl::Status Verify(int64_t step);
-  // How many of the piece's samples are wrong.
+  // Returns the number of wrong samples in a piece.
   absl::StatusOr<int64_t> CheckPiece(const Piece& piece, int64_t step);
 
   const PeerOptions options_;
@@ -83,7 +83,7 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
   client.synchronizer_address = options_.synchronizer;
   client.hello.member = id_;
   client.secret = secret_;
-  client.hello.address = "127.0.0.1:1";  // nothing asks a receiver for anything
+  client.hello.address = "127.0.0.1:1";  // no process calls a receiver
   client.hello.manifest = std::make_shared<Manifest>(plan_.manifest);
   client.hello.facts = device->facts();
   client.hello.layout = options_.receiver_layout;
@@ -133,7 +133,7 @@ absl::Status ReceiverPeer::Report(PeerDevice* device) {
 }
 
 absl::Status ReceiverPeer::Verify(int64_t step) {
-  // Weights are read between two steps, as an install would change them under this.
+  // Weights are compared between two steps, because an install would change them meanwhile.
   SYNCOPATE_RETURN_IF_ERROR(weights_->loop()->Hold(kHoldLimit));
   int64_t checked = 0;
   int64_t wrong = 0;
@@ -156,7 +156,7 @@ absl::StatusOr<int64_t> ReceiverPeer::CheckPiece(const Piece& piece, int64_t ste
   const int64_t width = DTypeBytes(dtype);
   int64_t wrong = 0;
   for (int i = 0; i < kSamplesAPiece; ++i) {
-    // The first, the last and some between, others in each step.
+    // The first sample, the last, and some between, which differ in each step.
     int64_t at = static_cast<int64_t>(Mix64(step * kSamplesAPiece + i + piece.offset) >> 1) % piece.elements();
     if (i == 0) at = 0;
     if (i == 1) at = piece.elements() - 1;

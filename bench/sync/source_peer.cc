@@ -32,7 +32,7 @@ MemberId SourceId(const PeerOptions& options, const MemberSecret& secret) {
   return {synchronizer::kTrainerRole, "trainer", options.rank, options.world, secret.incarnation()};
 }
 
-// A trainer rank that does nothing but publish.
+// A trainer rank that only publishes.
 class SourcePeer {
  public:
   SourcePeer(const PeerOptions& options, PeerPlan plan, EventSink* sink)
@@ -125,11 +125,11 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
 
 absl::Status SourcePeer::Publish(int64_t step) {
   const PolicyVersion version{epoch_, step};
-  // Of the machine's clock, as receivers say when they serve by the same.
+  // The machine's clock, which receivers also use to report when they serve.
   const double begun = MachineSeconds();
   SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage(version));
   v1::PublishVersionRequest request;
-  // One for all repetitions below: the synchronizer knows the publication again.
+  // One id for all repetitions below, by which the synchronizer recognizes the publication.
   request.set_request_id(RandomUuid());
   *request.mutable_member() = wire::ToProto(id_);
   request.set_secret(secret_.Reveal());

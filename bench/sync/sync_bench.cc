@@ -46,7 +46,7 @@ absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   return PlannedCase{std::move(manifest), std::move(plan)};
 }
 
-// One case from the first process to the last.
+// Runs one case from the first process to the last.
 class Bench {
  public:
   Bench(const SyncCase& sync_case, const SyncBenchOptions& options, BenchCast* cast, SyncResult* result)
@@ -98,10 +98,10 @@ absl::Status Bench::Warm() {
   rounds_.ReportProgress("warming up");
   for (int32_t i = 0; i < std::max(1, sync_case_.warmup); ++i) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
-    // The first sync connects and is shown by itself.
+    // The first sync also connects, so it is shown separately.
     if (i == 0) result_.first = std::move(samples);
   }
-  // After the warm-up, so that what is kept from sync to sync is no leak.
+  // After the warm-up, so that memory which is kept from sync to sync does not count as a leak.
   SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/true));
   for (const std::string& name : rounds_.Receivers()) {
     SYNCOPATE_RETURN_IF_ERROR(cast_.Ask(name, {{"do", "reset"}}, kAnswerLimit).status());
@@ -116,7 +116,7 @@ absl::Status Bench::Measure() {
     result_.samples.insert(result_.samples.end(), samples.begin(), samples.end());
     for (double seconds : cast_.StageSeconds(rounds_.step())) result_.stage_seconds.push_back(seconds);
   }
-  // Decoding is measured without a sync, too, to be compared with.
+  // Decoding is also measured without a sync, for comparison.
   SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(sync_case_.calm));
   SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/false));
   return NoteDecoding();
@@ -161,7 +161,7 @@ absl::Status Bench::JoinLate() {
   const double started = cast_.StartedAt(ReceiverName(late, 0));
   std::vector<double> totals;
   int64_t joined_at_step = 0;
-  // The run goes on: what is measured is whether a newcomer makes the others slower.
+  // Syncs go on while a new replica joins: measures whether it makes the others slower.
   while (joined_at_step == 0) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
     for (SyncSample& sample : samples) totals.push_back(sample.seconds["total"]);
@@ -174,12 +174,12 @@ absl::Status Bench::JoinLate() {
   result_.late.ran = true;
   result_.late.start_to_serving_seconds = *cast_.ServedAt(joined_at_step, late) - started;
   result_.late.others_total_seconds = SpreadOf(std::move(totals));
-  // It takes part in the next one as everybody does.
+  // The new replica takes part in the next sync like all others.
   return rounds_.SyncOnce().status();
 }
 
 absl::Status Bench::Strike() {
-  // A fault in the middle of a transfer needs to know how long one takes.
+  // The signal should come in the middle of a transfer, so its duration must be known.
   const double transfer = PhaseSpreads(result_.samples)["transfer"].median;
   SYNCOPATE_ASSIGN_OR_RETURN(result_.fault, FaultBench(sync_case_, transfer, &cast_, &rounds_).Run());
   return absl::OkStatus();
@@ -204,7 +204,7 @@ absl::Status Bench::CheckDigests() {
   auto stub = v1::SynchronizerService::NewStub(channel);
   SYNCOPATE_ASSIGN_OR_RETURN(auto versions, rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListVersions,
                                                            v1::ListVersionsRequest(), kCallLimit));
-  // A synchronizer that was restarted without its state knows none.
+  // A synchronizer that was restarted without its state knows no versions.
   if (versions.versions().empty()) return absl::OkStatus();
   const v1::VersionStatus& newest = versions.versions(0);
   result_.digests_equal = true;
@@ -238,7 +238,7 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
   const absl::Time deadline = Clock::Real()->Now() + sync_case.limit;
   SYNCOPATE_ASSIGN_OR_RETURN(auto cast, BenchCast::Start({sync_case, options.binary_dir, work_dir.path(), deadline}));
   result.machine = cast->machine();
-  std::map<std::string, Ceiling> ceilings;  // by transport
+  std::map<std::string, Ceiling> ceilings;  // keyed by transport
   if (sync_case.ceiling) {
     if (options.progress != nullptr) options.progress("measuring the ceiling");
     SYNCOPATE_ASSIGN_OR_RETURN(ceilings, MeasureCeilings(sync_case, result.weight_bytes, cast->devices(),
@@ -247,7 +247,7 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
   absl::Status status = Bench(sync_case, options, cast.get(), &result).Run();
   if (!result.samples.empty()) result.ceiling = ceilings[result.samples.back().transport];
   if (status.ok()) return result;
-  // The logs tell what happened.
+  // The logs show what happened.
   work_dir.Keep();
   return status;
 }

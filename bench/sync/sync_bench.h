@@ -10,15 +10,16 @@
 namespace syncopate::bench {
 
 struct SyncBenchOptions {
-  std::string binary_dir;  // of the programs that it starts
-  // Told what happens next, for whoever waits. May be null.
+  std::string binary_dir;  // of the programs to start
+  // Called with a sentence on what happens next, for the user. May be null.
   std::function<void(const std::string&)> progress = nullptr;
 };
 
 // Measures one case with real processes on this machine: warm-up, the measured syncs, then a late joiner and a fault if
-// asked for. Blocks for at most sync_case.limit and a few seconds; call it from a thread that outlives it, with SIGPIPE
-// ignored. No process is left when it returns, nor when the calling process is killed. Errors: of SyncCase::Validate,
-// BenchCast, layouts and plan; DATA_LOSS reason WRONG_WEIGHTS if a receiver serves other weights than the sources made.
+// the case asks for them. Blocks for at most sync_case.limit and a few seconds; call it from a thread that outlives it,
+// with SIGPIPE ignored. No process is left when it returns, nor when the calling process is killed. Errors of
+// SyncCase::Validate, BenchCast, layouts and plan; DATA_LOSS reason WRONG_WEIGHTS if a receiver serves other weights
+// than the sources made.
 absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBenchOptions& options);
 
 // The plan of the case as text (SyncPlan::ToString). Starts nothing.

@@ -9,16 +9,16 @@
 
 namespace syncopate::bench {
 
-// A blow to one process of a benchmark, and when it falls.
+// A signal to one process of a benchmark, and its time.
 struct BenchFault {
-  enum class Kind : uint8_t { kNone, kKill, kStop };  // SIGKILL; SIGSTOP, and never continued
+  enum class Kind : uint8_t { kNone, kKill, kStop };  // SIGKILL; SIGSTOP (only a synchronizer is continued)
   Kind kind = Kind::kNone;
-  std::string target;              // "source", "receiver" or "synchronizer"; of several, the last
-  std::string stage = "transfer";  // "prepare", "transfer" or "install": of the sync that the blow falls into
+  std::string target;              // "source", "receiver" or "synchronizer"; of several, the last one
+  std::string stage = "transfer";  // "prepare", "transfer" or "install" of the sync that it interrupts
 };
 
-// What `syncopate bench sync` measures: one model's shapes, so many trainer ranks that send, so many replicas of so
-// many tensor-parallel ranks that receive.
+// The case that `syncopate bench sync` measures: a model's shapes, a number of trainer ranks that send, and a number of
+// replicas with tensor-parallel ranks that receive.
 struct SyncCase {
   std::string model = "qwen2.5-0.5b";
   int32_t sources = 1;
@@ -28,26 +28,26 @@ struct SyncCase {
   std::string install = "remap";  // "remap" or "in_place"; with `cpu` always an exchange of pointers
   // A descriptor of synchronizer/plan/layout_text.h without its number of ranks: "flat:fp32", "layers:bf16", ...
   std::string source_layout = "flat:fp32";
-  int32_t syncs = 12;                             // measured
-  int32_t warmup = 2;                             // before them
+  int32_t syncs = 12;                             // measured ones
+  int32_t warmup = 2;                             // before the measured ones
   bool cpu = false;                               // host memory instead of GPUs
-  bool decode = true;                             // receivers read their weights over and over, as decoding does
+  bool decode = true;                             // receivers read their weights repeatedly, as decoding does
   bool late_joiner = false;                       // one more replica is started half-way
-  bool ceiling = true;                            // measure what the links give without us
-  BenchFault fault;                               // falls into the sync after the measured ones
+  bool ceiling = true;                            // also measure the links without our protocol
+  BenchFault fault;                               // comes in the sync after the measured ones
   int64_t chunk_bytes = 0;                        // of the receivers' arenas; 0: one handle each
   absl::Duration calm = absl::Milliseconds(100);  // between a commit and the next publication
   absl::Duration limit = absl::Minutes(5);        // for everything
 
   int32_t receivers() const { return replicas * tensor_parallel; }
-  // INVALID_ARGUMENT reason BAD_CASE, naming the option and what it may be. Models and layouts are not looked at.
+  // INVALID_ARGUMENT reason BAD_CASE, naming the option and its allowed values. Does not check models and layouts.
   absl::Status Validate() const;
   // "qwen2.5-7b, 2 sources -> 2 replicas x TP1, ipc"
   std::string ToString() const;
 };
 
-// Which of `devices` GPUs each process uses: sources first, then receivers by replica and rank (a late joiner's last),
-// in turn. With none, all are 0.
+// The GPU, out of `devices`, of each process: sources first, then receivers by replica and rank (a late joiner's last),
+// in rotation. Without devices all are 0.
 std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices);
 
 // The layout descriptors (synchronizer/plan/layout_text.h) of the two sides.

@@ -15,7 +15,7 @@ double PhaseOf(const SyncSample& sample, const std::string& phase) {
 }
 
 json ToJson(const Spread& spread) {
-  // Nothing was measured, which is not 0.
+  // A value that was not measured is null, not 0.
   if (spread.count == 0) return nullptr;
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}, {"count", spread.count}};
 }
@@ -84,7 +84,7 @@ json FaultToJson(const FaultOutcome& fault) {
 
 }  // namespace
 
-// Median and extremes, no mean: one sync that the machine disturbed must not move the figure.
+// Median and extremes, no mean: one sync that the machine disturbed must not change the figure.
 Spread SpreadOf(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
@@ -111,8 +111,8 @@ std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& sample
   return spreads;
 }
 
-// Phases are measured by different processes. If they do not add up to the total, some time belongs to nobody, and the
-// breakdown cannot be believed.
+// Phases are measured by different processes. If they do not add up to the total, some time is not accounted for, and
+// the breakdown is not reliable.
 double WorstPhaseGap(const std::vector<SyncSample>& samples) {
   double worst = 0;
   for (const SyncSample& sample : samples) {
@@ -132,7 +132,7 @@ Spread ReceiverRates(const SyncResult& result) {
   for (const SyncSample& sample : result.samples) {
     const double seconds = PhaseOf(sample, "transfer");
     if (!sample.ok() || seconds <= 0) continue;
-    // A replica's bytes, of which each of its ranks gets a share at the same time.
+    // The bytes go to the whole replica; each of its ranks gets its share at the same time.
     rates.push_back(static_cast<double>(sample.bytes) / result.sync_case.tensor_parallel / seconds);
   }
   return SpreadOf(std::move(rates));
@@ -150,7 +150,7 @@ double DecodeShare(const SyncResult& result) {
     transfer_seconds += rates.transfer_seconds;
   }
   if (calm_steps <= 0 || calm_seconds <= 0 || transfer_seconds <= 0) return 0;
-  // Rates of all receivers together: a short window of one of them says little by itself.
+  // The rate of all receivers together: a short window of one receiver is too noisy.
   return (transfer_steps / transfer_seconds) / (calm_steps / calm_seconds);
 }
 

@@ -10,12 +10,12 @@
 
 namespace syncopate::bench {
 
-// Median and extremes of what was measured several times.
+// Median, minimum and maximum of repeated measurements.
 struct Spread {
   double median = 0;
   double min = 0;
   double max = 0;
-  int64_t count = 0;  // 0: never measured, and the others mean nothing
+  int64_t count = 0;  // 0: never measured, and the others have no meaning
 };
 Spread SpreadOf(std::vector<double> values);
 
@@ -31,12 +31,12 @@ struct SyncSample {
   std::map<std::string, double> seconds;  // SyncRecord.seconds
   double pause_seconds = 0;
   int64_t bytes = 0;           // to all ranks of the replica
-  double stage_to_commit = 0;  // from the begin of staging to the last rank's install, by the machine's clock
+  double stage_to_commit = 0;  // from the beginning of staging to the last rank's install, by the machine's clock
   double recorded = 0;         // when the record arrived, seconds of the machine's clock
   bool ok() const { return result == "ok" || result == "relabelled"; }
 };
 
-// What the decode-like loop of one receiver did.
+// The steps of one receiver's decode-like loop.
 struct DecodeRates {
   std::string receiver;
   double calm_steps = 0;  // steps, and the seconds in which they ran
@@ -53,23 +53,23 @@ struct MemoryUse {
 };
 
 struct Ceiling {
-  std::string name;             // "copy engine, rounds of matchings"; "" if it was not measured
+  std::string name;             // "copy engine, rounds of matchings"; "": not measured
   double bytes_per_second = 0;  // into each receiver
 };
 
 struct LateJoin {
   bool ran = false;
   double start_to_serving_seconds = 0;
-  Spread others_total_seconds;  // of the syncs of the others while it joined
+  Spread others_total_seconds;  // of the syncs of the other replicas while it joined
 };
 
 struct FaultOutcome {
   bool ran = false;
-  double declared_seconds = 0;       // from the blow to the first part that ended because of it; 0 if none did
-  double mended_seconds = 0;         // from the blow until what was to be started again was ready; 0 if nothing was
-  double recovered_seconds = 0;      // from the blow to the commit of the last survivor
-  std::vector<std::string> reasons;  // of the parts that failed
-  bool healthy = false;              // every survivor's device computes a product right
+  double declared_seconds = 0;       // from the signal to the first part that ended because of it; 0: none did
+  double mended_seconds = 0;         // from the signal until the restarted process was ready; 0: nothing restarted
+  double recovered_seconds = 0;      // from the signal to the commit of the last survivor
+  std::vector<std::string> reasons;  // of the failed parts
+  bool healthy = false;              // every survivor's device computes a right product
 };
 
 struct SyncResult {
@@ -77,31 +77,31 @@ struct SyncResult {
   int64_t weight_bytes = 0;
   int64_t messages = 0;               // of the plan
   std::string machine;                // "2 x NVIDIA H200", "host memory"
-  std::vector<SyncSample> first;      // what the first sync of all cost
+  std::vector<SyncSample> first;      // the cost of the first sync of all
   std::vector<SyncSample> samples;    // of the measured syncs
-  std::vector<double> stage_seconds;  // of each source and measured sync: what publishing cost its step loop
+  std::vector<double> stage_seconds;  // of each source and measured sync: the cost of publishing for its step loop
   Ceiling ceiling;
   std::vector<DecodeRates> decode;
   std::vector<MemoryUse> memory;
-  int64_t values_checked = 0;  // weights that were compared with what the sources made
-  bool digests_equal = false;  // every receiver serves the digest that was published
+  int64_t values_checked = 0;  // weights that were compared with the sources'
+  bool digests_equal = false;  // every receiver serves the published digest
   LateJoin late;
   FaultOutcome fault;
 };
 
-// Phases in the order in which they happen; "total" last.
+// The phases in the order in which they happen; "total" last.
 const std::vector<std::string>& SyncPhases();
-// Of the measured syncs that went well; `first`: of the first one.
+// The spread of each phase over the successful syncs of `samples`.
 std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& samples);
 // The largest share of a total that its phases do not explain.
 double WorstPhaseGap(const std::vector<SyncSample>& samples);
-// Bytes per second into each receiving rank while the transfer lasted.
+// Bytes per second into each receiving rank during the transfer.
 Spread ReceiverRates(const SyncResult& result);
-// Steps per second during transfers over those in between; 0 if no step was counted.
+// Steps per second during transfers, divided by those in between; 0 if no step was counted.
 double DecodeShare(const SyncResult& result);
 
 nlohmann::json ToJson(const SyncResult& result);
-// The same for people, several lines.
+// The result for people, several lines.
 std::string ToText(const SyncResult& result);
 
 }  // namespace syncopate::bench

@@ -18,7 +18,7 @@ void SyncRounds::ReportProgress(const std::string& what) const {
 }
 
 absl::StatusOr<std::vector<SyncSample>> SyncRounds::SyncOnce() {
-  // Decoding without a sync, as what it is during one is compared with this.
+  // Decoding without a sync, for comparison with decoding during a sync.
   SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(sync_case_.calm));
   SYNCOPATE_RETURN_IF_ERROR(PublishNext());
   return cast_.AwaitCommits(step_, replicas_, kSyncLimit);

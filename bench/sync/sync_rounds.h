@@ -16,22 +16,22 @@ namespace syncopate::bench {
 inline constexpr absl::Duration kSyncLimit = absl::Minutes(1);
 inline constexpr absl::Duration kAnswerLimit = absl::Seconds(30);
 
-// One sync after the other: which step is next, and which replicas are expected to take part. Owned by the cast's
-// thread.
+// Makes one sync after the other: counts the steps, and keeps the list of replicas that should take part. Owned by the
+// cast's thread.
 class SyncRounds {
  public:
   // All are borrowed. `progress` may be null.
   SyncRounds(const SyncCase& sync_case, BenchCast* cast, const std::function<void(const std::string&)>& progress);
 
   void ReportProgress(const std::string& what) const;
-  // Publishes the next step, after a calm moment, and waits for its commit on all replicas.
+  // Publishes the next step, after a calm time, and waits for its commit on all replicas.
   absl::StatusOr<std::vector<SyncSample>> SyncOnce();
   // Publishes the next step and returns.
   absl::Status PublishNext();
   int64_t step() const { return step_; }  // the last one published
 
   bool AllServe(int64_t step) const;
-  // When the last of them did; all must.
+  // The time when the last replica served `step`; all must serve it.
   double AllServedAt(int64_t step) const;
 
   const std::vector<int32_t>& replicas() const { return replicas_; }

@@ -1,4 +1,4 @@
-// SyncResult for people.
+// The text form of a SyncResult.
 #include <string>
 #include <vector>
 

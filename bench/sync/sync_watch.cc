@@ -9,11 +9,11 @@
 namespace syncopate::bench {
 namespace {
 
-// More than a benchmark makes, so that nothing is missed between two streams.
+// More than a benchmark makes, so that no record is missed between two streams.
 constexpr int kPast = 1000;  // records that a new stream repeats
 constexpr absl::Duration kBackoff = absl::Milliseconds(50);
 
-// The record as an event, by the same names in which `syncopate ctl syncs --json` prints it.
+// The record as an event, with the field names that `syncopate ctl syncs --json` prints.
 nlohmann::json ToJson(const v1::SyncRecord& record) {
   nlohmann::json seconds = nlohmann::json::object();
   for (const auto& [phase, value] : record.seconds()) seconds[phase] = value;
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<SyncWatch>> SyncWatch::Start(const std::string& s
 }
 
 SyncWatch::SyncWatch(std::shared_ptr<grpc::Channel> channel, EventQueue* events)
-    // The thread is the last member, and so starts when everything that it uses is there.
+    // The thread is the last member, so it starts when all members that it uses exist.
     : stub_(v1::SynchronizerService::NewStub(std::move(channel))), events_(events), thread_([this] { Run(); }) {}
 
 SyncWatch::~SyncWatch() {
@@ -69,15 +69,15 @@ void SyncWatch::ReadStream() {
     call_ = &context;
   }
   v1::WatchSyncsRequest request;
-  // The past first and then what comes: a stream that is opened again repeats what the former one had, and `seen_`
-  // drops it.
+  // The stream gives past records first, then new ones: a new stream repeats the records of the previous one, and
+  // `seen_` drops them.
   request.set_last(kPast);
   request.set_follow(true);
   auto reader = stub_->WatchSyncs(&context, request);
   v1::WatchSyncsResponse response;
   while (reader->Read(&response)) {
     const v1::SyncRecord& record = response.record();
-    // A rehearsal moves no weights: it would count as the fastest sync of all.
+    // A rehearsal moves no weights: it would count as the fastest sync.
     if (synchronizer::ClassifySyncResult(record.result()) == synchronizer::SyncOutcome::kRehearsed) continue;
     if (!seen_.emplace(record.attempt(), record.replica_id()).second) continue;
     events_->Put({"syncs", "sync", ToJson(record), Clock::Real()->Now()});
@@ -86,7 +86,7 @@ void SyncWatch::ReadStream() {
     MutexLock lock(&mutex_);
     call_ = nullptr;
   }
-  reader->Finish();  // why it ended does not matter: it is opened again
+  reader->Finish();  // the reason does not matter: the stream is opened again
 }
 
 }  // namespace syncopate::bench

@@ -13,8 +13,8 @@
 
 namespace syncopate::bench {
 
-// Turns what WatchSyncs tells into events: kind "sync", body the SyncRecord as JSON with its proto names. Watches for
-// ever, also over restarts of the synchronizer; each record comes once. Thread-safe.
+// Turns the records of WatchSyncs into events: kind "sync", body the SyncRecord as JSON with its proto names. Watches
+// for ever, also across restarts of the synchronizer; each record comes once. Thread-safe.
 class SyncWatch {
  public:
   // `events` is borrowed. INVALID_ARGUMENT reason BAD_ADDRESS.
@@ -30,11 +30,11 @@ class SyncWatch {
 
   const std::unique_ptr<v1::SynchronizerService::Stub> stub_;
   EventQueue* const events_;
-  std::set<std::pair<int64_t, std::string>> seen_;  // of the thread: attempt, replica
+  std::set<std::pair<int64_t, std::string>> seen_;  // used by the thread: attempt, replica
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // under way
-  std::thread thread_;                                           // last: it uses the rest
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the running call
+  std::thread thread_;                                           // last: it uses the other members
 };
 
 }  // namespace syncopate::bench

@@ -27,7 +27,7 @@ std::vector<DecodeLoop::Window> WatchedParticipant::Calm() const {
   return calm_;
 }
 
-// Between warm-up and measurement. A calm stretch that is under way counts from now on.
+// Called between warm-up and measurement. A calm window that is open counts from now on.
 void WatchedParticipant::Forget() {
   MutexLock lock(&mutex_);
   transfers_.clear();
@@ -41,8 +41,8 @@ bool WatchedParticipant::Rehearses(int64_t attempt) const {
 }
 
 SyncReport WatchedParticipant::Prepare(const synchronizer::Prepare& command) {
-  // A rehearsal is passed on unwatched: it touches no weights, and a strike that was armed for a sync must not hit it.
-  // Its Transfer and Finish name only the attempt, so the attempt is remembered.
+  // A rehearsal is passed on without a report: it uses no weights, and a strike that was ordered for a sync must not
+  // hit it. Its Transfer and Finish name only the attempt, so the attempt is remembered.
   if (command.rehearsal) {
     MutexLock lock(&mutex_);
     rehearsal_ = command.attempt;
@@ -50,7 +50,7 @@ SyncReport WatchedParticipant::Prepare(const synchronizer::Prepare& command) {
   if (command.rehearsal) return inner_->Prepare(command);
   {
     MutexLock lock(&mutex_);
-    // Calm ends where an attempt begins: from here on the decode loop may share memory and SMs with it.
+    // A calm window ends where an attempt begins: from here on the decode loop may share memory and SMs with it.
     if (calm_since_.has_value()) calm_.emplace_back(*calm_since_, Clock::Real()->Now());
     calm_since_.reset();
     step_ = command.version.step;
@@ -68,8 +68,8 @@ void WatchedParticipant::Transfer(const synchronizer::Transfer& command, Done do
   });
 }
 
-// The window in which decoding is compared with the calm: from the command to its report. One that failed says nothing
-// about the cost of a transfer.
+// Records the window of a transfer, from the command to its report, for comparison with the calm windows. A failed
+// transfer shows nothing about the cost.
 void WatchedParticipant::NoteTransfer(absl::Time begin, const absl::Status& status) {
   if (!status.ok()) return;
   MutexLock lock(&mutex_);
@@ -85,7 +85,7 @@ SyncReport WatchedParticipant::Install(const synchronizer::Install& command) {
     MutexLock lock(&mutex_);
     step = step_;
   }
-  // Step and pause are written from here and not from the report of the attempt: the pause is this receiver's own.
+  // Step and pause are written here, and not in the attempt's report, because the pause is this receiver's own.
   sink_->Write("installed", {{"step", step}, {"pause_seconds", report.pause_seconds}});
   return report;
 }
@@ -105,13 +105,13 @@ void WatchedParticipant::EndAttempt() {
   if (!calm_since_.has_value()) calm_since_ = Clock::Real()->Now();
 }
 
-// Says that the stage is entered, then strikes if that is the one: the event is written before the process is gone, and
-// the parent measures from it.
+// Reports the stage, then strikes if this is the ordered stage: the event is written before the process ends, and the
+// parent measures from it.
 void WatchedParticipant::Enter(const std::string& stage, int64_t attempt) {
   std::optional<Strike> strike;
   {
     MutexLock lock(&mutex_);
-    // Once: what recovers from the blow goes through the same stages again.
+    // Only once: after the strike, a recovering process goes through the same stages again.
     if (strike_.has_value() && strike_->stage == stage) strike = std::exchange(strike_, std::nullopt);
   }
   sink_->Write("at", {{"stage", stage}, {"attempt", attempt}});
@@ -120,7 +120,8 @@ void WatchedParticipant::Enter(const std::string& stage, int64_t attempt) {
     sink->Write("struck", {{"stage", strike.stage}});
     ::kill(::getpid(), strike.signal);
   };
-  // At once, on the thread of the command, so that the stage has not begun; else from beside it, in its middle.
+  // With no delay it strikes on the command's thread, before the stage begins; else on another thread, in the middle of
+  // the stage.
   if (strike->after <= absl::ZeroDuration()) return blow();
   striker_ = std::jthread([blow, after = strike->after] {
     std::this_thread::sleep_for(absl::ToChronoNanoseconds(after));

@@ -13,14 +13,14 @@
 
 namespace syncopate::bench {
 
-// A participant that tells the conductor of each stage as it begins, remembers when transfers ran, and falls dead at a
-// stage if it was told to. Thread-safe as SyncParticipant asks.
+// A participant that reports to the conductor when each stage begins, remembers when transfers ran, and signals itself
+// at a stage if a strike was ordered. Thread-safe as SyncParticipant requires.
 class WatchedParticipant final : public member::SyncParticipant {
  public:
   struct Strike {
-    std::string stage;     // "prepare", "transfer" or "install": the next one
-    int signal = 0;        // that this process sends itself
-    absl::Duration after;  // from the begin of the stage
+    std::string stage;     // "prepare", "transfer" or "install": the next such stage
+    int signal = 0;        // the signal that this process sends itself
+    absl::Duration after;  // time from the beginning of the stage
   };
 
   // Both are borrowed.
@@ -28,7 +28,7 @@ class WatchedParticipant final : public member::SyncParticipant {
 
   void Arm(Strike strike);
 
-  // Since the last Forget. Calm: from the end of one attempt to the begin of the next.
+  // Windows since the last Forget. Calm: from the end of one attempt to the beginning of the next.
   std::vector<DecodeLoop::Window> Transfers() const;
   std::vector<DecodeLoop::Window> Calm() const;
   void Forget();
@@ -42,7 +42,7 @@ class WatchedParticipant final : public member::SyncParticipant {
 
  private:
   bool Rehearses(int64_t attempt) const;
-  // Says that the stage begins, and strikes if that was asked for.
+  // Reports that the stage begins, and strikes if that was ordered.
   void Enter(const std::string& stage, int64_t attempt);
   void EndAttempt();
   void NoteTransfer(absl::Time begin, const absl::Status& status);
@@ -50,13 +50,13 @@ class WatchedParticipant final : public member::SyncParticipant {
   member::SyncParticipant* const inner_;
   EventSink* const sink_;
   mutable Mutex mutex_;
-  int64_t rehearsal_ ABSL_GUARDED_BY(mutex_) = 0;  // the last one: nothing is said of it
+  int64_t rehearsal_ ABSL_GUARDED_BY(mutex_) = 0;  // the last one, about which nothing is reported
   std::optional<Strike> strike_ ABSL_GUARDED_BY(mutex_);
-  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // of the version that was prepared last
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last prepared version
   std::optional<absl::Time> calm_since_ ABSL_GUARDED_BY(mutex_);
   std::vector<DecodeLoop::Window> transfers_ ABSL_GUARDED_BY(mutex_);
   std::vector<DecodeLoop::Window> calm_ ABSL_GUARDED_BY(mutex_);
-  std::jthread striker_;  // of the commands' thread; set once
+  std::jthread striker_;  // used by the commands' thread; set once
 };
 
 }  // namespace syncopate::bench

@@ -13,7 +13,7 @@
 namespace syncopate::bench {
 namespace {
 
-// A group whose calls can be left out.
+// A communicator whose collectives can be left out.
 class SilenceableRanks final : public Communicator {
  public:
   explicit SilenceableRanks(std::unique_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {}
@@ -32,7 +32,7 @@ class SilenceableRanks final : public Communicator {
   bool silent_ = false;
 };
 
-// What all ranks do next, by rank 0's word.
+// The next action of all ranks, chosen by rank 0.
 enum class Next { kStep, kSilentStep, kDigest, kEnd };
 
 struct Times {
@@ -57,11 +57,11 @@ class RankRun {
   void RunRank(int32_t rank) {
     statuses_[static_cast<size_t>(rank)] = rank == 0 ? Lead() : Follow(rank);
     if (rank == 0) next_ = Next::kEnd;
-    // The others go on without this rank, or a failure would leave them at the barrier for ever.
+    // The others go on without this rank; else a failure would leave them waiting at the barrier for ever.
     meet_.arrive_and_drop();
   }
 
-  // A rank whose communicator or policy cannot be made leaves the others to their deadlines.
+  // If a rank's communicator or policy cannot be made, the others wait until their deadlines.
   struct Place {
     std::unique_ptr<SilenceableRanks> ranks;
     std::unique_ptr<trainer::PolicyTrainer> policy;
@@ -91,7 +91,7 @@ class RankRun {
       meet_.arrive_and_wait();
       if (next_ == Next::kEnd) return absl::OkStatus();
       SYNCOPATE_RETURN_IF_ERROR(Step(place, next_).status());
-      meet_.arrive_and_wait();  // or `next_` would change while it is read
+      meet_.arrive_and_wait();  // else `next_` would change while it is read
     }
   }
 
@@ -107,14 +107,14 @@ class RankRun {
       times_.device_ms.push_back((last_.forward_backward_seconds + last_.optimizer_seconds) * 1e3);
       times_.optimizer_ms.push_back(last_.optimizer_seconds * 1e3);
     }
-    // What each step's line in metrics.jsonl costs beside the step.
+    // The cost of the digest in each step's line of metrics.jsonl, which is added to the step.
     for (int i = 0; i < asked_.steps; ++i) {
       SYNCOPATE_ASSIGN_OR_RETURN(const double ms, LeadStep(place, Next::kDigest));
       times_.digest_ms.push_back(ms);
     }
     for (int i = 0; i < asked_.steps + 1; ++i) {
       SYNCOPATE_ASSIGN_OR_RETURN(const double ms, LeadStep(place, Next::kSilentStep));
-      // The same steps without what they exchange: the difference to the others is what communication adds.
+      // These steps do not communicate: the difference to the others is what communication adds.
       if (i > 0) times_.silent_ms.push_back(ms);
     }
     return absl::OkStatus();
@@ -135,7 +135,7 @@ class RankRun {
   const RankSteps& asked_;
   const RankFactory& make_ranks_;
   std::barrier<> meet_;      // before and after each step
-  Next next_ = Next::kStep;  // rank 0's, between steps
+  Next next_ = Next::kStep;  // set by rank 0, between steps
   std::vector<absl::Status> statuses_;
   // Of rank 0.
   trainer::StepFigures last_;

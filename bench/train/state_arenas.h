@@ -6,8 +6,8 @@
 
 namespace syncopate::bench {
 
-// Memory for a policy's state on `device`, which can leave it: of the CPU, or with state_arenas_cuda.cc of GPUs too. Which
-// one a binary has is decided when it is linked.
+// Memory for a policy's state on `device`, which the state can leave: on the CPU, or with state_arenas_cuda.cc also on
+// GPUs. The linked file decides which one a binary has.
 trainer::StateArenaFactory StateArenasOn(at::Device device);
 
 }  // namespace syncopate::bench

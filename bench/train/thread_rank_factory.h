@@ -9,7 +9,7 @@
 
 namespace syncopate::bench {
 
-// Each rank may ask once.
+// A factory for ranks on threads; each rank may call it once.
 inline RankFactory ThreadRankFactory(int32_t world) {
   auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(MakeThreadRanks(world, absl::Minutes(10)));
   return [ranks](int32_t rank) -> absl::StatusOr<std::unique_ptr<Communicator>> {

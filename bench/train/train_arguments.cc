@@ -71,8 +71,8 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_flag("--json", arguments->json, "Print one JSON object a line as each case ends");
 }
 
-// The command line and the program that holds libtorch are two processes: what one has parsed the other is told in
-// words, all of it, so that defaults are in one place.
+// The command line and the program that links libtorch are two processes: all parsed arguments are passed on as words,
+// so that defaults are in one place.
 std::vector<std::string> ToWords(const TrainArguments& arguments) {
   std::vector<std::string> words = arguments.cases;
   auto add = [&words](const char* name, const auto& value) { words.insert(words.end(), {name, absl::StrCat(value)}); };
@@ -104,10 +104,10 @@ absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE",
                  absl::StrCat(arguments.model, " has ", shape.num_hidden_layers, " layers, not ", arguments.layers));
   }
-  // A few layers of a large model have its kernels and its step time a layer, in less memory.
+  // A few layers of a large model have its kernels and its step time per layer, in less memory.
   if (arguments.layers > 0) shape.num_hidden_layers = arguments.layers;
   if (arguments.vocabulary > 0) shape.vocab_size = arguments.vocabulary;
-  // No table of positions longer than what is measured.
+  // The table of positions is no longer than the measured sequences.
   shape.max_position_embeddings = arguments.longest;
   return shape;
 }

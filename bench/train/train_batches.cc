@@ -11,7 +11,7 @@ constexpr size_t kAnswers = 4;
 }  // namespace
 
 std::vector<int64_t> DrawLengths(int64_t tokens, int64_t longest, bool ragged, std::mt19937_64& random) {
-  // Of 4096, a median of 1000: what answers of a reasoning model look like.
+  // A median of 1000 for a longest length of 4096, which is typical of answers of a reasoning model.
   std::lognormal_distribution<double> share(std::log(0.242), 0.8);
   std::vector<int64_t> lengths;
   for (int64_t left = tokens; left > 0; left -= lengths.back()) {
@@ -23,13 +23,14 @@ std::vector<int64_t> DrawLengths(int64_t tokens, int64_t longest, bool ragged, s
 
 TrainBatch::TrainBatch(const std::vector<int64_t>& lengths, const model::ModelConfig& shape, std::mt19937_64& random) {
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(shape.vocab_size) - 1);
-  // About what a policy with random weights gives, so that ratios are near 1 and nothing is clipped away.
+  // About the log-probability that a policy with random weights gives, so that ratios are near 1 and nothing is
+  // clipped.
   std::normal_distribution<float> noise(-std::log(static_cast<float>(shape.vocab_size)), 0.1F);
   std::uniform_real_distribution<float> reward(0, 1);
   groups_.resize((lengths.size() + kAnswers - 1) / kAnswers);
   for (size_t i = 0; i < lengths.size(); ++i) {
     TrajectoryGroup& group = groups_[i / kAnswers];
-    // Of one token, so that nearly all of the packed tokens are trained.
+    // Prompts have one token, so that nearly all of the packed tokens are trained.
     if (group.prompt_ids.empty()) group.prompt_ids.push_back(token(random));
     Trajectory& sample = group.samples.emplace_back();
     for (int64_t t = 0; t < lengths[i]; ++t) {

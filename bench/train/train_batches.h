@@ -9,12 +9,11 @@
 
 namespace syncopate::bench {
 
-// Lengths that sum to `tokens`: all `longest`, or log-normal between a 16th of it and it; the last one takes what is
-// left.
+// Lengths whose sum is `tokens`: all `longest`, or log-normal between a 16th of it and it; the last one takes the rest.
 std::vector<int64_t> DrawLengths(int64_t tokens, int64_t longest, bool ragged, std::mt19937_64& random);
 
-// A batch of groups with one answer for each length, whose input is as long: a prompt of one token, random tokens,
-// rewards and log-probs near those of weights that know nothing. Four answers to a group.
+// A batch of groups with one answer for each length; a length is the size of the answer's input. A prompt of one token,
+// random tokens, rewards, and log-probabilities near those of an untrained model. Four answers to a group.
 class TrainBatch {
  public:
   TrainBatch(const std::vector<int64_t>& lengths, const model::ModelConfig& shape, std::mt19937_64& random);

@@ -1,4 +1,4 @@
-// What `syncopate bench train` becomes. See train_arguments.h.
+// The program behind `syncopate bench train`. See train_arguments.h.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -18,8 +18,8 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kBadCase = 2;
 
-// "policy    qwen2.5-0.5b, 16384 tokens: 146.5 ms, 111834 tokens/s", or of the cases memory and offload what is
-// reserved and moved.
+// "policy    qwen2.5-0.5b, 16384 tokens: 146.5 ms, 111834 tokens/s"; for the cases memory and offload also the reserved
+// and the moved memory.
 std::string ToText(const nlohmann::json& line) {
   const std::string name = line["case"], model = line["model"];
   if (line.contains("step")) {

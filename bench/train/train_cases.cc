@@ -44,7 +44,7 @@ trainer::Recompute RecomputeOf(const TrainArguments& arguments) {
                                          : trainer::Recompute::kSelective;
 }
 
-// 2 a parameter and token forward, twice that backward, and attention's.
+// 2 operations for each parameter and token forward, twice that backward, and those of attention.
 double StepFlops(const model::ModelConfig& shape, const std::vector<int64_t>& lengths) {
   const double layer =
       static_cast<double>(shape.hidden_size) *
@@ -59,7 +59,7 @@ double StepFlops(const model::ModelConfig& shape, const std::vector<int64_t>& le
   return 3 * total;
 }
 
-// GiB that libtorch's allocator has on a GPU.
+// Memory of libtorch's allocator on a GPU, in GiB.
 struct Memory {
   double allocated_peak = 0;
   double reserved = 0;
@@ -72,7 +72,7 @@ Memory MemoryOf(at::Device device) {
   return {gib(stats.allocated_bytes[0].peak), gib(stats.reserved_bytes[0].current), gib(stats.reserved_bytes[0].peak)};
 }
 
-// One case's constants and what its lines have in common.
+// One case's constants, and the fields that all of its lines share.
 class Case {
  public:
   Case(std::string name, const TrainArguments& arguments, const model::ModelConfig& shape, at::Device device)
@@ -83,7 +83,7 @@ class Case {
         random_(kSeed),
         lengths_(DrawLengths(arguments.tokens, arguments.longest, arguments.ragged, random_)) {
     if (device.is_cpu()) return;
-    at::empty({1}, at::TensorOptions(device));  // so that there is an allocator
+    at::empty({1}, at::TensorOptions(device));  // makes the allocator exist
     c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
   }
 
@@ -102,7 +102,7 @@ class Case {
       once();
       clock.Mark();
     }
-    // How long the host took to queue a step: if that is longer than the device needs, the device waits for it.
+    // The host's time for queueing a step: if it exceeds the device's time, the device waits for the host.
     const double queued_ms = MillisecondsSince(begin) / arguments_.steps;
     Wait(device_);
     std::vector<double> ms;
@@ -113,7 +113,7 @@ class Case {
     return line;
   }
 
-  // Each rank has as many tokens as one would have alone.
+  // Each rank has as many tokens as a single rank would have.
   absl::StatusOr<json> PolicyOfRanks() {
     const auto world = static_cast<int32_t>(arguments_.ranks);
     SYNCOPATE_ASSIGN_OR_RETURN(const RankFactory make_ranks, MakeRankFactory(world, !device_.is_cpu()));
@@ -154,7 +154,8 @@ class Case {
     for (auto* figures : {&ms, &device_ms, &optimizer_ms}) figures->clear();
     for (int i = 0; i < arguments_.steps && metrics.ok(); ++i) once();
     SYNCOPATE_RETURN_IF_ERROR(metrics.status());
-    // What each step's line in metrics.jsonl costs beside the step; the call waits for the device.
+    // The cost of the digest in each step's line of metrics.jsonl, which is added to the step; the call waits for the
+    // device.
     std::vector<double> digest_ms;
     for (int i = 0; i < arguments_.steps; ++i) {
       const absl::Time begin = Clock::Real()->Now();
@@ -171,7 +172,7 @@ class Case {
     return line;
   }
 
-  // Each step has one to two times the tokens, in other lengths, so that micro-batches have other sizes.
+  // Each step has one to two times the tokens, in other lengths, so that micro-batches have different sizes.
   absl::Status MemoryOverSteps(const TellLine& tell) {
     if (device_.is_cpu()) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", "the case memory needs a GPU; --device says where");
@@ -201,13 +202,13 @@ class Case {
             {"reserved_gib", memory.reserved},
             {"allocated_peak_gib", memory.allocated_peak},
             {"tokens_per_second", static_cast<double>(tokens) / MillisecondsSince(begin) * 1e3}});
-      // Peaks of the next line are those of the steps after this one.
+      // Resets the peaks, so that the next line has those of the steps after this one.
       c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
     }
     return absl::OkStatus();
   }
 
-  // A line for each way to keep the state; those of the same kind of step end with the same weights, bit for bit.
+  // One line for each placement of the state; steps of the same kind must end with bit-identical weights.
   absl::Status Offload(const TellLine& tell) {
     struct Variant {
       const char* name;
@@ -243,7 +244,8 @@ class Case {
     return absl::OkStatus();
   }
 
-  // Steps without and with a copy that begins right before them, in turns. The first copy takes the host's memory too.
+  // Steps without and with a copy that begins right before them, alternately. The first copy also allocates host
+  // memory.
   absl::Status Save(const TellLine& tell) {
     PolicyTrainer::Options options = PolicyOptions(DeviceName());
     options.arenas = StateArenasOn(device_);
@@ -262,7 +264,7 @@ class Case {
       begin = Clock::Real()->Now();
       SYNCOPATE_ASSIGN_OR_RETURN(const auto snapshot, policy->TakeSnapshot(""));
       held_ms.push_back(MillisecondsSince(begin));
-      // As the thread that writes checkpoints does.
+      // The thread that writes checkpoints does the same.
       auto copied = std::async(std::launch::async, [&]() -> absl::StatusOr<double> {
         SYNCOPATE_RETURN_IF_ERROR(snapshot->FinishCopy());
         return MillisecondsSince(begin);
@@ -304,14 +306,14 @@ class Case {
  private:
   absl::Status MeasureOffload(const char* name, PolicyTrainer& policy, const TrainBatch& batch, const TellLine& tell) {
     if (!device_.is_cpu()) c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
-    // Of the state, as an update has it.
+    // The memory of the state during an update.
     SYNCOPATE_RETURN_IF_ERROR(policy.BeginUse());
     const int64_t arenas = policy.memory().reserved_bytes - ReservedBytes();
     SYNCOPATE_RETURN_IF_ERROR(policy.EndUse());
     policy.TakeMoves();
     std::vector<double> ms, moving_ms, pass_ms;
     trainer::PolicyMoves moves;
-    // The first one takes the host's memory too.
+    // The first step also allocates host memory.
     for (int step = 0; step <= arguments_.steps; ++step) {
       const absl::Time begin = Clock::Real()->Now();
       SYNCOPATE_ASSIGN_OR_RETURN(const trainer::StepFigures metrics, policy.Step(batch.groups()));
@@ -352,7 +354,7 @@ class Case {
     return absl::OkStatus();
   }
 
-  // Of the allocator alone.
+  // Memory of the allocator only.
   int64_t ReservedBytes() const {
     return device_.is_cpu()
                ? 0
@@ -391,7 +393,7 @@ class Case {
     return options;
   }
 
-  // `parts`: how many thirds of a step's operations are left out, and one.
+  // The case makes 1 / `parts` of a step's operations.
   json LineOf(double ms, double parts) const {
     const Memory memory = MemoryOf(device_);
     return {{"case", name_},
@@ -435,7 +437,7 @@ absl::Status RunTrainCase(const std::string& name, const TrainArguments& argumen
   } else {
     tell(one.Program());
   }
-  // What this case had is of no use to the next one.
+  // Memory of this case is of no use to the next one.
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ constexpr char kTrainFooter[] =
     "Becomes syncopate-bench-train, which stands beside this program and links libtorch. Weights and tokens are "
     "random. Exit codes: 0 measured; 1 something failed; 2 there is no such case.";
 
-// It says everything itself, and ends with its code: this process becomes it.
+// Replaces this process by the program, whose output and exit code are the command's.
 int RunTrain(const TrainArguments& arguments) {
   std::vector<std::string> words = ToWords(arguments);
   words.insert(words.begin(), absl::StrCat(OwnBinaryDir(), "/syncopate-bench-train"));

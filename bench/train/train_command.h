@@ -5,7 +5,7 @@
 
 namespace syncopate::bench {
 
-// Adds `train` to `syncopate bench`; as AddBenchCommand.
+// Adds `train` to `syncopate bench`; see AddBenchCommand.
 void AddTrainBenchCommand(CLI::App* bench, std::function<int()>* chosen);
 
 }  // namespace syncopate::bench

@@ -44,7 +44,7 @@ TrainWorld::TrainWorld(const Options& options)
   behaviour_ = head_.Forward(hidden, weights_.head, targets_).logprob + at::randn_like(entropy_) * 0.1;
 }
 
-// -min(u A, clip(u) A) - bonus * entropy, averaged over the tokens.
+// The loss -min(u A, clip(u) A) - bonus * entropy, averaged over the tokens.
 trainer::FusedHead::RowGradients TrainWorld::Loss(int64_t begin, const trainer::FusedHead::Rows& rows) {
   const int64_t size = rows.logprob.size(0);
   const double share = 1.0 / static_cast<double>(sequences_.rows());

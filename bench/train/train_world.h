@@ -11,8 +11,8 @@
 
 namespace syncopate::bench {
 
-// What a training step computes, and nothing around it: forward, GRPO's clipped loss with an entropy bonus by hand,
-// backward and update, with random weights and one random batch that are made on the device.
+// The computation of a training step alone: forward, GRPO's clipped loss with an entropy bonus and hand-written
+// gradients, backward and update, with random weights and one random batch that are made on the device.
 class TrainWorld {
  public:
   struct Options {
@@ -24,7 +24,7 @@ class TrainWorld {
   };
   explicit TrainWorld(const Options& options);
 
-  // Queue one step, or one pass for log-probs alone; nothing waits for the device.
+  // Step queues one step, LogProbs one pass for log-probabilities; neither waits for the device.
   void Step();
   void LogProbs();
 

@@ -16,7 +16,7 @@ namespace {
 
 using grpc::experimental::InterceptionHookPoints;
 
-constexpr size_t kMaxRequestIdBytes = 64;  // peers choose it
+constexpr size_t kMaxRequestIdBytes = 64;  // the peer chooses its length
 
 std::string RequestIdOf(const google::protobuf::Message& request) {
   const google::protobuf::FieldDescriptor* field = request.GetDescriptor()->FindFieldByName("request_id");
@@ -24,7 +24,7 @@ std::string RequestIdOf(const google::protobuf::Message& request) {
   return absl::CEscape(request.GetReflection()->GetString(request, field).substr(0, kMaxRequestIdBytes));
 }
 
-// Lives as long as its call, whose end it tells.
+// Lives as long as its call; logs the call when it ends.
 class AuditInterceptor final : public grpc::experimental::Interceptor {
  public:
   AuditInterceptor(grpc::experimental::ServerRpcInfo* call, const TransportSecurity* security, const AuditSink& sink)
@@ -40,7 +40,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
     if (batch->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) Identify();
     const bool unary = call_->type() == grpc::experimental::ServerRpcInfo::Type::UNARY;
     if (unary && batch->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
-      // gRPC hands over the request as the untyped pointer to what a service of protobuf messages gets.
+      // gRPC passes the request as an untyped pointer; services of protobuf messages get a google::protobuf::Message.
       const auto* request = static_cast<const google::protobuf::Message*>(batch->GetRecvMessage());
       if (request != nullptr) request_id_ = RequestIdOf(*request);
     }

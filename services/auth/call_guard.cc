@@ -43,7 +43,7 @@ class GuardedPlaintext final : public grpc::ServerCredentials {
  public:
   explicit GuardedPlaintext(std::shared_ptr<const CallGuard> guard) : guard_(std::move(guard)) {}
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {
-    SYNCOPATE_CHECK(false);  // it has its guard
+    SYNCOPATE_CHECK(false);  // the guard is set already
   }
 
  private:

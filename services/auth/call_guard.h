@@ -13,16 +13,19 @@
 
 namespace syncopate::auth {
 
-// Judges each call before a service sees it: who makes it, and whether the table lets them. Thread-safe.
+// Judges each call before a service sees it: identifies the caller and looks its role up in the table of permissions.
+// Thread-safe.
 class CallGuard {
  public:
-  // What the table denies of `judged_later` passes JudgeEarly: whoever names these calls judges them again.
+  // JudgeEarly lets an identified caller make the calls in `judged_later`, whatever the table says: the creator of this
+  // guard must judge those calls with Judge.
   CallGuard(std::shared_ptr<CredentialWatch> watch, std::shared_ptr<RefusalLog> refusals,
             std::set<std::string> judged_later = {});
 
-  // OK, or UNAUTHENTICATED or PERMISSION_DENIED, which is said in the log of refusals.
+  // OK, or UNAUTHENTICATED or PERMISSION_DENIED; a refusal is written to the log of refusals.
   absl::Status Judge(const Shown& shown, const std::string& path) const;
-  // For gRPC, before it looks for the call: an error here has no details on the wire, so its reason is in the message.
+  // Judge for gRPC, which asks before it looks for the method. An error here has no details on the wire, so its reason
+  // is part of the message.
   grpc::Status JudgeEarly(const Shown& shown, const std::string& path) const;
 
  private:
@@ -34,13 +37,13 @@ class CallGuard {
   const std::set<std::string> judged_later_;
 };
 
-// What the certificate of a connection shows; gRPC's context of a connection.
+// What the certificate of a connection shows. `connection` is gRPC's authentication context.
 Shown ShownBy(const grpc::AuthContext& connection);
 
-// The guard of TLS servers, for ServerCredentials::SetAuthMetadataProcessor.
+// The guard of TLS servers, as an argument for ServerCredentials::SetAuthMetadataProcessor.
 std::shared_ptr<grpc::AuthMetadataProcessor> MakeProcessor(std::shared_ptr<const CallGuard> guard);
 
-// Plaintext with a guard: gRPC's own plaintext credentials of C++ take none.
+// Plaintext credentials with a guard: gRPC's own plaintext credentials for C++ accept no guard.
 std::shared_ptr<grpc::ServerCredentials> PlaintextServerCredentials(std::shared_ptr<const CallGuard> guard);
 
 }  // namespace syncopate::auth

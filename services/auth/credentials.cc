@@ -11,10 +11,10 @@
 namespace syncopate::auth {
 namespace {
 
-// `status` as an error of that file.
+// `status` as an error about `file`.
 absl::Status ErrorOfFile(const std::string& file, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
-  // Time makes these good or bad, so whoever restarts processes may try again; the others need a person.
+  // Time makes these errors come and go, so a supervisor may restart the process; the other errors need a person.
   const bool passing = reason == reason::kCertificateExpired || reason == reason::kCertificateNotYetValid;
   const std::string message = absl::StrCat(file, ": ", std::string(status.message()));
   return passing ? Error(absl::StatusCode::kFailedPrecondition, reason, message) : BadSecurity(message);
@@ -25,10 +25,10 @@ absl::Status LoadIdentity(const CredentialFiles& files, const Clock& clock, Cred
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string key, ReadCredentialFile(files.key, Secrecy::kSecret));
   absl::StatusOr<CertificateFacts> facts = ReadCertificate(pem);
   if (!facts.ok()) return ErrorOfFile(files.certificate, facts.status());
-  // A renewal that has replaced one of the two files looks like this; the next look finds both.
+  // This also happens while a renewal has replaced only one of the two files; the next read finds both.
   if (absl::Status fits = CheckKey(pem, key); !fits.ok()) return ErrorOfFile(files.key, fits);
-  // Every daemon calls and is called. Found here, a bad certificate is an error of this start, and not of somebody's
-  // handshake.
+  // Every daemon both calls others and is called. Checked here, a bad certificate fails this start and not a later
+  // handshake with a peer.
   for (auto use : {TrustAnchors::Use::kClient, TrustAnchors::Use::kServer}) {
     absl::Status good = credentials->authorities->Verify(pem, "", use, WallTime(clock));
     if (!good.ok()) return ErrorOfFile(files.certificate, good);
@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<const Credentials>> Credentials::Load(const Crede
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadCredentialFile(files.tokens, Secrecy::kSecret));
     absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(text);
     if (!tokens.ok()) return ErrorOfFile(files.tokens, tokens.status());
-    // Nobody calls from the synchronizer.
+    // The synchronizer calls no other daemon.
     const bool calls_others = files.role == AuthRole::kTrainer || files.role == AuthRole::kRollouter;
     if (calls_others && files.certificate.empty() && tokens->Find(*files.role).empty()) {
       return BadSecurity(absl::StrCat(files.tokens, ": has no token of ", AuthRoleName(*files.role),
@@ -118,11 +118,11 @@ void CredentialWatch::Reload() {
   bool worse = false;
   {
     MutexLock lock(&mutex_);
-    // Said once for each new trouble, and not at each look.
+    // Log each new error once, not at each read.
     worse = !read.ok() && health_ != read.status();
     health_ = read.status();
     if (read.ok()) {
-      // Connections that are open stay as they are; new handshakes use what is read now.
+      // Open connections stay as they are; new handshakes use these credentials.
       renewed = current_->certificate_pem != (*read)->certificate_pem;
       current_ = *read;
     }

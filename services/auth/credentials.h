@@ -16,40 +16,42 @@
 
 namespace syncopate::auth {
 
-// Which files say who a process is and whom it trusts. Paths are final here: no {role} in them.
+// The files that prove the identity of a process and name the authorities that it trusts. Paths are final here: they
+// contain no {role}.
 struct CredentialFiles {
-  std::string certificate;  // with `key`, or neither
+  std::string certificate;  // given together with `key`, or neither is
   std::string key;
-  std::string authorities;            // "" is no TLS
-  std::string tokens;                 // "" is none
-  std::string trust_domain;           // of certificates
-  std::optional<AuthRole> role = {};  // that the own certificate must give; nothing: any
+  std::string authorities;            // "": no TLS
+  std::string tokens;                 // "": none
+  std::string trust_domain;           // the trust domain in certificates
+  std::optional<AuthRole> role = {};  // the role that this process's certificate must give; nullopt: any
 };
 
-// Contents of those files, judged: usable now. Immutable.
+// The contents of those files, checked and usable now. Immutable.
 struct Credentials {
   std::string certificate_pem;                      // "" without one
   CertificateFacts certificate;                     // meaningless without one
-  std::optional<AuthRole> role = {};                // what the own certificate gives
+  std::optional<AuthRole> role = {};                // the role that this process's certificate gives
   std::shared_ptr<const TrustAnchors> authorities;  // null without TLS
   std::optional<BearerTokens> tokens = {};
 
-  // INVALID_ARGUMENT (reason BAD_SECURITY) for what only an operator can mend; FAILED_PRECONDITION (reason
-  // CERTIFICATE_EXPIRED or CERTIFICATE_NOT_YET_VALID) for what a renewed certificate, or time, mends. Names the file.
+  // INVALID_ARGUMENT (reason BAD_SECURITY) for an error that only an operator can correct; FAILED_PRECONDITION (reason
+  // CERTIFICATE_EXPIRED or CERTIFICATE_NOT_YET_VALID) for one that a renewed certificate, or time, corrects. The
+  // message names the file.
   static absl::StatusOr<std::shared_ptr<const Credentials>> Load(const CredentialFiles& files, const Clock& clock);
 };
 
-// The wall time as certificates want it.
+// The wall-clock time, to compare with the dates of certificates.
 absl::Time WallTime(const Clock& clock);
 
-// Credentials that are read again by a thread of its own. What cannot be used is said in the log and not taken: the
-// last good ones stay. Thread-safe.
+// Credentials whose files a thread of their own reads again and again. A version that cannot be used is logged and
+// ignored: the last good credentials stay in use. Thread-safe.
 class CredentialWatch {
  public:
   struct Options {
     CredentialFiles files;
     absl::Duration reload = absl::Seconds(10);
-    const Clock* clock = Clock::Real();  // of certificates' dates
+    const Clock* clock = Clock::Real();  // compared with the dates of certificates
   };
 
   // Errors of Credentials::Load.
@@ -60,7 +62,7 @@ class CredentialWatch {
 
   const Options& options() const { return options_; }
   std::shared_ptr<const Credentials> Get() const;
-  // What the last look at the files found.
+  // OK, or the error of the most recent read.
   absl::Status health() const;
 
  private:

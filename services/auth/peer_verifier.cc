@@ -15,7 +15,7 @@ absl::Status PeerVerifier::Judge(const grpc::experimental::TlsCustomVerification
   const std::string certificate = CopyOf(request.peer_cert());
   if (certificate.empty()) {
     const bool server_takes_tokens = options_.use == TrustAnchors::Use::kClient && credentials->tokens.has_value();
-    if (server_takes_tokens) return absl::OkStatus();  // each of its calls needs one
+    if (server_takes_tokens) return absl::OkStatus();  // each of its calls needs a token
     return Error(absl::StatusCode::kUnauthenticated, "NO_CERTIFICATE", "no certificate was shown");
   }
   SYNCOPATE_RETURN_IF_ERROR(credentials->authorities->Verify(certificate, CopyOf(request.peer_cert_full_chain()),

@@ -12,20 +12,21 @@
 
 namespace syncopate::auth {
 
-// Judges the certificate of a peer when a TLS handshake is otherwise done: the peer has proved that it holds the key,
-// and OpenSSL, through TrustAnchors, judges chain, dates and use. gRPC's own verification is switched off for three
-// things that it cannot do: it says to nobody why it refused (the peer sees a broken connection, the log nothing); it
-// wants a certificate from everybody, where clients with tokens have none; and it holds the host name against the
-// certificate, where pods are dialled by address and the role is what counts. So this class is all there is between a
-// stranger and the daemon: what it does not refuse is let in, and an exception to that has to be argued here.
+// Checks the certificate of a peer when the rest of a TLS handshake is done: the peer has proved that it has the
+// private key, and OpenSSL, through TrustAnchors, checks the chain, the dates and the key usage. gRPC's own
+// verification is switched off for three reasons. It reports to nobody why it refused (the peer sees a broken
+// connection, the log nothing). It requires a certificate from every client, but clients with tokens have none. It
+// compares the host name with the certificate, but pods are dialled by address, and the role is what counts. So this
+// class is the only check between a stranger and the daemon: a connection that it does not refuse is let in, and an
+// exception must be argued for here.
 //
-// Made by gRPC's ExternalCertificateVerifier; runs on gRPC's threads and does not block. Thread-safe.
+// Created by gRPC's ExternalCertificateVerifier; runs on gRPC's threads and does not block. Thread-safe.
 class PeerVerifier final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   struct Options {
-    TrustAnchors::Use use = TrustAnchors::Use::kClient;  // what the peer is
+    TrustAnchors::Use use = TrustAnchors::Use::kClient;  // the peer's side of the connection
     std::string trust_domain;
-    AuthRoles roles = {};  // one of which it must have
+    AuthRoles roles = {};  // the peer must have one of these roles
     std::shared_ptr<CredentialWatch> watch;
     std::shared_ptr<RefusalLog> refusals;
   };

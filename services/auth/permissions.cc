@@ -16,10 +16,10 @@ constexpr bool kHello = true;
 
 constexpr AuthRoles kOperators = {kAdmin};
 constexpr AuthRoles kObservers = {kAdmin, kViewer};
-constexpr AuthRoles kWitnesses = {kAdmin, kViewer, kTrainer};  // the trainer writes the summary of a run
+constexpr AuthRoles kWitnesses = {kAdmin, kViewer, kTrainer};  // the trainer writes a run's summary from their answers
 constexpr AuthRoles kEverybody = {kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer};
 
-// The whole table in one place, a row a method, so that it can be read against security.md; a test compares it with the
+// The whole table, one row a method, so that it can be compared with security.md. A test compares it with the
 // descriptors, and a method without a row is refused.
 std::vector<Permission> MakeTable() {
   const std::string synchronizer = "syncopate.v1.SynchronizerService";
@@ -29,7 +29,7 @@ std::vector<Permission> MakeTable() {
   const std::string weights = "syncopate.v1.WeightService";
   const std::string ranks = "syncopate.v1.RankService";
   const std::string replica = "syncopate.v1.ReplicaService";
-  const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python: no daemon's
+  const std::string environment = "syncopate.v1.EnvironmentService";  // of the worker of users' Python, not of a daemon
   const std::string channelz = "grpc.channelz.v1.Channelz";
   return {
       {synchronizer, "Join", kActs, {kTrainer, kRollouter}, kHello},
@@ -59,7 +59,7 @@ std::vector<Permission> MakeTable() {
       {trainer, "TrainerMode", kActs, kOperators},
 
       {rollouter, "GetStatus", kReads, kWitnesses},
-      // It reads, but it takes the engine's time from training: no observer may.
+      // Generate only reads, but it takes the engine's time from training: no observer may call it.
       {rollouter, "Generate", kReads, kOperators},
       {rollouter, "GenerateStream", kReads, kOperators},
       {rollouter, "Abort", kActs, kOperators},
@@ -73,7 +73,7 @@ std::vector<Permission> MakeTable() {
       {rollouter, "LoadCheckpoint", kActs, kOperators},
       {rollouter, "SaveCheckpoint", kActs, kOperators},
 
-      // The weights are what is worth stealing: not even an administrator reads them over the wire.
+      // The weights are the thing worth stealing: not even an administrator may read them over the network.
       {weights, "FetchWeights", kReads, {kRollouter}},
 
       {environment, "Describe", kReads, {kRollouter}},

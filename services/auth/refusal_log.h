@@ -9,17 +9,16 @@
 
 namespace syncopate::auth {
 
-// Says in the log who was refused and why, at most once a second: whoever is refused decides how often they try.
-// Thread-safe.
+// Logs which peer was refused and why, at most once a second: a refused peer decides how often it tries. Thread-safe.
 class RefusalLog {
  public:
   void Add(const std::string& refusal);
-  int64_t count() const;  // of all that were added
+  int64_t count() const;  // all refusals that were added
 
  private:
   mutable Mutex mutex_;
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t unsaid_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last line
+  int64_t unsaid_ ABSL_GUARDED_BY(mutex_) = 0;  // refusals since the last line
   absl::Time next_line_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 

@@ -9,15 +9,15 @@
 
 namespace syncopate::auth {
 
-// What a peer is, as its certificate or its token says.
+// The role of a peer, as its certificate or its token says.
 enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer };
 
-// All of them, in the order of the enum.
+// All roles, in the order of the enum.
 const std::vector<AuthRole>& AllAuthRoles();
 
 // "trainer", "rollouter", "synchronizer", "admin" or "viewer".
 const char* AuthRoleName(AuthRole role);
-// INVALID_ARGUMENT (reason BAD_ROLE) naming the five.
+// INVALID_ARGUMENT (reason BAD_ROLE) that names the five roles.
 absl::StatusOr<AuthRole> ParseAuthRole(const std::string& name);
 
 // A set of roles. A plain value.
@@ -40,8 +40,8 @@ class AuthRoles {
 // The role in "spiffe://<trust_domain>/role/<role>". INVALID_ARGUMENT (reason BAD_SPIFFE_ID) if `uri` is anything else.
 absl::StatusOr<AuthRole> RoleOfSpiffeId(const std::string& uri, const std::string& trust_domain);
 
-// The role of a certificate by its URI names, of which there must be exactly one: a certificate with two roles would be
-// trusted with the sum of both. PERMISSION_DENIED (reason NO_ROLE) saying what the certificate has instead.
+// The role of a certificate, from its URI names, of which there must be exactly one: a certificate with two roles would
+// be trusted with the sum of both. PERMISSION_DENIED (reason NO_ROLE) that says what the certificate has instead.
 absl::StatusOr<AuthRole> RoleOfUris(const std::vector<std::string>& uris, const std::string& trust_domain);
 
 }  // namespace syncopate::auth

@@ -20,7 +20,7 @@ constexpr AuthRoles kDaemons = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRo
 constexpr AuthRoles kAnybody = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer, AuthRole::kAdmin,
                                 AuthRole::kViewer};
 
-// Puts the token before each call that a channel makes.
+// Adds the token to each call of a channel.
 class TokenInterceptor final : public grpc::experimental::Interceptor {
  public:
   explicit TokenInterceptor(std::string token) : token_(std::move(token)) {}
@@ -105,7 +105,7 @@ std::shared_ptr<grpc::ServerCredentials> TransportSecurity::ServerCredentials(
   if (!encrypted()) return PlaintextServerCredentials(std::move(guard));
   grpc::experimental::TlsServerCredentialsOptions tls(identity_);
   tls.watch_identity_key_cert_pairs();
-  tls.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);  // PeerVerifier does, and says why
+  tls.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);  // PeerVerifier verifies and logs why
   tls.set_certificate_verifier(grpc::experimental::ExternalCertificateVerifier::Create<PeerVerifier>(
       PeerVerifier::Options{TrustAnchors::Use::kClient, options_.trust_domain, kAnybody, watch_, refusals_}));
   auto credentials = grpc::experimental::TlsServerCredentials(tls);
@@ -121,8 +121,8 @@ std::shared_ptr<grpc::ChannelCredentials> TransportSecurity::ChannelCredentials(
     tls.set_certificate_provider(identity_);
     tls.watch_identity_key_cert_pairs();
   }
-  tls.set_verify_server_certs(false);  // PeerVerifier does, and says why
-  tls.set_check_call_host(false);      // a server is known by its role, not by the name that it was dialled by
+  tls.set_verify_server_certs(false);  // PeerVerifier verifies and logs why
+  tls.set_check_call_host(false);      // a server is identified by its role, not by the name that was dialled
   tls.set_certificate_verifier(grpc::experimental::ExternalCertificateVerifier::Create<PeerVerifier>(
       PeerVerifier::Options{TrustAnchors::Use::kServer, options_.trust_domain, role.ok() ? AuthRoles{*role} : kDaemons,
                             watch_, refusals_}));

@@ -15,10 +15,10 @@ namespace {
 
 constexpr double kTaskLearningRate = 2e-3;
 constexpr double kModelLearningRate = 1e-6;
-constexpr double kDoubtfulLearningRate = 1e-4;  // above it most models unlearn what they were taught
+constexpr double kDoubtfulLearningRate = 1e-4;  // above it most trained models unlearn
 constexpr int64_t kModelNewTokens = 1024;
 
-// Made once: a schema takes as long as reading a file with it.
+// Made once: making a schema takes as long as reading a file with it.
 const std::vector<ConfigKey>& AutomaticKeys() {
   static const auto* const keys = [] {
     auto* automatic = new std::vector<ConfigKey>;
@@ -36,7 +36,7 @@ bool IsOpen(const ConfigKey& key, const v1::RunConfig& config) {
   return value == "0" || value == "\"\"";
 }
 
-// The run's value, or that of the time when its files could lack the key.
+// The resumed run's value, or the former default if the run's files lack the key.
 void Keep(const std::map<std::string, std::string>& kept, const ConfigKey& key, v1::RunConfig* config) {
   auto value = kept.find(key.path);
   if (value != kept.end() && SetValue(key, value->second, config)) return;
@@ -49,11 +49,11 @@ int64_t NewTokens(const Surroundings& around, const v1::RunConfig& config) {
   const int64_t said = config.model().context_length();
   const int64_t context = said > 0 ? said : around.longest_context;
   if (context == 0) return kModelNewTokens;
-  // A context that holds no answer is reported by the rules, or by the model.
+  // The rules, or the model, report a context that has no room for an answer.
   return std::clamp<int64_t>(context - task.prompt_tokens, 1, kModelNewTokens);
 }
 
-// GPUs of all processes of a run, "auto" being one.
+// The number of GPUs for all processes of a run; "auto" counts as a GPU.
 struct Needs {
   int64_t trainer = 0;
   int64_t rollouters = 0;

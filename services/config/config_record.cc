@@ -18,17 +18,17 @@ constexpr int64_t kMaxBytes = 1 << 20;
 
 std::string FolderOf(const std::string& run_dir) { return JoinPath(run_dir, "state/trainer"); }
 std::string PathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "config.json"); }
-// Written by a trainer before the record.
+// A trainer writes this file before the record.
 std::string IdentityPathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "identity.json"); }
 
-// What the record says of a key in the words of this build, which may write the same number in another way.
+// The recorded value in this build's notation: an older build may have written the same number differently.
 std::string InOurWords(const ConfigKey& key, const std::string& recorded, const v1::RunConfig& defaults) {
   v1::RunConfig config = defaults;
   const bool number = key.field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING;
   return number && SetValue(key, recorded, &config) ? GetValue(key, config) : recorded;
 }
 
-// All keys as they were by default when the run's files did not know them yet.
+// The defaults of all keys at the time when the run's files did not know them yet.
 v1::RunConfig FormerDefaults(const ConfigSchema& schema) {
   v1::RunConfig defaults;
   SetDefaults(schema, &defaults);
@@ -40,7 +40,7 @@ v1::RunConfig FormerDefaults(const ConfigSchema& schema) {
 
 bool IsChange(const ConfigKey& key, const std::string& before, const std::string& after) {
   if (key.path == "run.resume") return false;
-  // The synchronizer, and the worker of users' Python, say it later.
+  // The synchronizer and the worker of users' Python choose these values later.
   const bool left_open = (key.path == "run.id" || key.path == "environment.digest") && after == "\"\"";
   return before != after && !left_open;
 }
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
   std::string refused;
   bool is_reward_alone = true;
   for (const ConfigKey& key : schema.keys()) {
-    // A key that the run's former version did not have was as its default is.
+    // A key that the run's older build did not have is taken to have its former default.
     auto found = record.find(key.path);
     const bool known = found != record.end() && found->is_string();
     ConfigDifference one{key.path,
@@ -109,7 +109,7 @@ std::optional<std::map<std::string, std::string>> ReadKeptValues(FileSystem* fil
   if (record.is_object()) {
     for (const auto& [key, value] : record.items()) {
       if (!value.is_string()) continue;
-      // Texts are quoted there as in YAML, and those of keys that may be left open as in JSON too.
+      // The record quotes texts as in YAML; those of keys that may be left open are valid JSON too.
       const auto plain = nlohmann::json::parse(value.get<std::string>(), nullptr, /*allow_exceptions=*/false);
       kept[key] = plain.is_string() ? plain.get<std::string>() : value.get<std::string>();
     }

@@ -9,11 +9,11 @@ namespace syncopate::config {
 
 struct DataFile {
   std::string path;
-  double weight = 1;  // how often a pass goes over it
+  double weight = 1;  // how often one pass reads the file
 };
 
-// What data.files and data.eval_files say: paths with commas between them, each followed by " * W" if it has a weight.
-// Nothing is no files. INVALID_ARGUMENT (reason BAD_CONFIG) with what is expected as its message. Pure.
+// Parses data.files or data.eval_files: paths separated by commas, each followed by " * W" if it has a weight. An empty
+// text names no files. INVALID_ARGUMENT (reason BAD_CONFIG); the message says what is expected. Pure.
 absl::StatusOr<std::vector<DataFile>> ParseDataFiles(const std::string& list);
 
 }  // namespace syncopate::config

@@ -15,7 +15,7 @@ struct ConfigDifference {
   friend bool operator==(const ConfigDifference&, const ConfigDifference&) = default;
 };
 
-// In the order of config.proto.
+// The keys with different values, in the order of config.proto.
 std::vector<ConfigDifference> Differences(const v1::RunConfig& before, const v1::RunConfig& after);
 
 }  // namespace syncopate::config

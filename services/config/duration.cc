@@ -7,7 +7,7 @@ namespace syncopate::config {
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   absl::Duration duration;
-  // absl takes a bare "0" and "inf", which mean nothing here; the comparison below refuses both.
+  // absl also accepts a bare "0" and "inf", which are no durations here; the comparison below refuses both.
   if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
       duration == absl::InfiniteDuration()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_DURATION",

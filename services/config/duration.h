@@ -11,7 +11,7 @@ namespace syncopate::config {
 // INVALID_ARGUMENT (reason BAD_DURATION) unless it is finite, above zero and every number has a unit.
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
 
-// For a value that passed LoadRunConfig or ParseRunConfig, where a malformed one would be a bug. "" gives `if_empty`.
+// ParseDuration of a value that passed LoadRunConfig or ParseRunConfig: a malformed one is a bug. "" gives `if_empty`.
 absl::Duration CheckedDuration(const std::string& text, absl::Duration if_empty = absl::InfiniteDuration());
 
 }  // namespace syncopate::config

@@ -26,12 +26,12 @@ bool AcceptsText(const v1::ConfigField& option, const std::string& text) {
     return std::find(option.choices().begin(), option.choices().end(), text) != option.choices().end();
   }
   if (!option.duration()) return true;
-  // Where the default is no duration, it may also be written.
+  // An empty text is allowed if the default is empty too.
   bool empty_is_default = text.empty() && option.default_().empty();
   return empty_is_default || ParseDuration(text).ok();
 }
 
-// As in a double-quoted YAML scalar, so that a value can be read back from what is printed.
+// The text as a double-quoted YAML scalar, so that printed values can be read back.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (char c : text) {
@@ -46,8 +46,8 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-// The shortest text that reads back as the same number, also by readers of YAML 1.1, who take 1e-06 for a text and
-// 1.0e-06 for a number: 0.1 stays 0.1.
+// The shortest text that reads back as the same number: 0.1 stays 0.1. YAML 1.1 reads 1e-06 as a text and 1.0e-06 as a
+// number, so the latter is written.
 std::string Shortest(double value) {
   char buffer[32];
   auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
@@ -65,7 +65,7 @@ bool SetValue(const ConfigKey& key, const std::string& written, v1::RunConfig* c
   const auto* reflection = section->GetReflection();
   switch (key.field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
-      // YAML 1.1 knows yes, on and y, too, and people disagree about them.
+      // YAML 1.1 also knows yes, on and y, and readers differ about them.
       if (text != "true" && text != "false") return false;
       reflection->SetBool(section, key.field, text == "true");
       return true;

@@ -5,8 +5,8 @@
 
 namespace syncopate::config {
 
-// What a configuration asks of the loss, whether or not it makes sense: LossOptions::FindProblems(). Words that are no
-// choice of their key, or no weights, keep their default.
+// The loss options that a configuration asks for, whether or not they make sense: LossOptions::FindProblems() judges
+// them. A word that is no choice of its key, or a malformed weight, leaves the default.
 loss::LossOptions LossOptionsOf(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -17,7 +17,7 @@ absl::Status DoesNotFit(const std::string& key, const std::string& value, const 
 
 absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequest& request,
                             const std::string& device) {
-  // Looked at once the device is known: "auto" and "cuda" say what is here only when the process asks the machine.
+  // Checked only when the device is known: for "auto" and "cuda" the process must first ask the machine.
   const std::string& transport = config.sync().transport();
   if (!synchronizer::NeedsGpus(transport) || model::IsCuda(device)) return absl::OkStatus();
   return DoesNotFit("sync.transport", transport, request, device);
@@ -25,8 +25,8 @@ absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequ
 
 }  // namespace
 
-// Decided by the rollouters' device alone: weights travel in what they are served in, and a trainer casts when it
-// stages. Each process of a run must come to the same answer, so "auto" looks at the key and not at the machine.
+// Decided by the rollouters' device alone: weights are sent in the type that is served, and a trainer casts when it
+// stages. Each process of a run must come to the same answer, so this looks at the key "auto" and not at the machine.
 DType WireDTypeOf(const v1::RunConfig& config) {
   const std::string& dtype = config.model().dtype();
   if (dtype == "auto") return model::IsCuda(config.rollout().device()) ? DType::kBFloat16 : DType::kFloat32;
@@ -38,9 +38,9 @@ absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model
 }
 
 int SyncMaxCtas(const v1::RunConfig& config) {
-  // With several trainer ranks a sync's NCCL kernels run beside those of the step, and both must find multiprocessors
-  // free at any time, or each waits for the other. 0 leaves NCCL its own choice.
-  constexpr int kBesideRanks = 16;  // fewer would halve the rate
+  // With several trainer ranks a sync's NCCL kernels run beside those of the step, and both must find free
+  // multiprocessors at any time, or each waits for the other. 0 leaves NCCL its own choice.
+  constexpr int kBesideRanks = 16;  // fewer would halve the transfer rate
   return config.trainer().world() > 1 ? kBesideRanks : 0;
 }
 
@@ -52,9 +52,10 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
   return {
       .key = "rollout.device",
       .wanted = config.rollout().device(),
-      // On one host the trainer's ranks take the first GPUs, and rollouters, of `tensor_parallel` each, those behind.
+      // On one host the trainer's ranks take the first GPUs; rollouters, with `tensor_parallel` GPUs each, take the
+      // next ones.
       .reserved = static_cast<int>(config.trainer().world()),
-      // Where the GPUs are as many as a replica's ranks there is no trainer, as in a container.
+      // A host with exactly one replica's number of GPUs has no trainer on it, e.g. a container.
       .together = static_cast<int>(config.rollout().tensor_parallel()),
       .member = config.rollouter().index() * config.rollout().tensor_parallel() + RolloutRankOf(config).value_or(0)};
 }
@@ -71,7 +72,7 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
   const model::DeviceRequest request = RolloutDeviceRequest(config);
   SYNCOPATE_RETURN_IF_ERROR(CheckTransport(config, request, device));
   const std::string& install = config.sync().install();
-  // "swap" exchanges two pointers and is the CPU's; "remap" and "in_place" need GPU memory.
+  // "swap" exchanges two pointers and works only on the CPU; "remap" and "in_place" need GPU memory.
   const bool fits = install == "auto" || (install == "swap") != model::IsCuda(device);
   return fits ? absl::OkStatus() : DoesNotFit("sync.install", install, request, device);
 }

@@ -28,7 +28,7 @@ absl::StatusOr<int32_t> RankOf(const RankKeys& keys) {
   int64_t rank = keys.rank;
   std::string source = absl::StrCat(keys.section, ".rank");
   if (rank < 0) {
-    // A job of one rank may be started by anything that sets RANK for reasons of its own.
+    // A launcher may set RANK for reasons of its own, so a job of one rank ignores it.
     const char* const said = keys.world > 1 ? std::getenv("RANK") : nullptr;
     rank = 0;
     source = "RANK";
@@ -79,8 +79,8 @@ std::string RankConfigDigest(const v1::RunConfig& config) {
   common.clear_synchronizer();
   common.clear_rollouter();
   common.clear_metrics();
-  common.clear_security();                       // each has its own certificate
-  common.mutable_environment()->clear_digest();  // told when its worker is there
+  common.clear_security();                       // each rank has its own certificate
+  common.mutable_environment()->clear_digest();  // known only when the worker is there
   return Sha256Hex(ToYaml(common));
 }
 

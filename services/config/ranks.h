@@ -8,21 +8,21 @@
 
 namespace syncopate::config {
 
-// Which of the trainer's ranks this process is: trainer.rank, or what RANK in its environment says (as torchrun and
-// Kubernetes' indexed jobs set it), else 0. INVALID_ARGUMENT (reason BAD_CONFIG) if that is none of trainer.world ranks,
-// or another one than 0 that is not told trainer.rank0.
+// The rank of this process among the trainer's ranks: trainer.rank, or the environment variable RANK (set by torchrun
+// and by Kubernetes' indexed jobs), else 0. INVALID_ARGUMENT (reason BAD_CONFIG) if it is not below trainer.world, or
+// if it is above 0 and trainer.rank0 is empty.
 absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer);
 
-// The same for the ranks of a rollouter: rollouter.rank, rollout.tensor_parallel and rollouter.rank0.
+// TrainerRankOf for the ranks of a rollouter: rollouter.rank, rollout.tensor_parallel and rollouter.rank0.
 absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config);
 
-// The secret that whoever starts the ranks of a rollouter gives to all of them by their environment
-// (ranks/group_secret.h); "" if they are to show certificates or tokens instead, which `is_secured` says they have.
-// INVALID_ARGUMENT (reason BAD_CONFIG) if they have neither, or the variable is no secret.
+// The secret that the launcher of a rollouter's ranks gives to all of them in their environment (ranks/group_secret.h);
+// "" if the ranks show certificates or tokens instead, which `is_secured` says they have. INVALID_ARGUMENT (reason
+// BAD_CONFIG) if they have neither, or if the variable is no secret.
 absl::StatusOr<std::string> FindReplicaSecret(bool is_secured);
 
-// Of everything that the ranks of one trainer or rollouter must have in common: all keys but those of single processes.
-// SHA-256.
+// SHA-256 of everything that the ranks of one trainer or rollouter must have in common: all keys except those of single
+// processes.
 std::string RankConfigDigest(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

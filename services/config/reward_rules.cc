@@ -15,7 +15,7 @@ namespace {
 using rollouter::RewardTerm;
 using Source = RewardTerm::Source;
 
-constexpr size_t kMaxSocketPath = 107;  // sockaddr_un
+constexpr size_t kMaxSocketPath = 107;  // of sockaddr_un
 
 void CheckPattern(const std::string& key, const std::string& pattern, Rules* rules) {
   if (pattern.empty()) return;
@@ -44,7 +44,7 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
                              " reads text and the built-in tasks are of token ids; or data.files to name some"));
 }
 
-// Calls go on for so long, and the lease with them.
+// All attempts at a reward together must take less time than the lease.
 void CheckBudget(const v1::RunConfig& config, Rules* rules) {
   const v1::RewardSection& reward = config.reward();
   const double attempts = static_cast<double>(reward.attempts());

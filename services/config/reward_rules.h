@@ -8,7 +8,7 @@
 
 namespace syncopate::config {
 
-// Broken rules as they are found.
+// Collects broken rules while they are found.
 class Rules {
  public:
   void Expect(bool holds, std::vector<std::string> keys, const std::string& expected) {
@@ -23,9 +23,9 @@ class Rules {
   std::vector<BrokenRule> broken_;
 };
 
-// What section reward says, against the rest of the run.
+// Checks the section reward against the rest of the run.
 void CheckReward(const v1::RunConfig& config, Rules* rules);
-// Where the worker is that section environment names.
+// Checks that the section environment says where its worker is.
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules);
 
 }  // namespace syncopate::config

@@ -22,9 +22,9 @@ namespace {
 
 constexpr int64_t kMaxBatchSamples = 1 << 20;  // rows of one training batch
 constexpr int64_t kMaxGroupTokens = 4 << 20;   // a group travels in one message of at most 64 MiB
-constexpr int64_t kHeartbeatsOfAStall = 3;     // one of them may be late
+constexpr int64_t kHeartbeatsOfAStall = 3;     // one of these heartbeats may be late
 
-// What Kubernetes allows as the name of a pod, shortened to one DNS label.
+// A name that Kubernetes allows for a pod, limited to one DNS label.
 bool IsReplicaName(const std::string& name) {
   auto allowed = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; };
   return !name.empty() && name.size() <= 63 && std::all_of(name.begin(), name.end(), allowed);
@@ -52,16 +52,16 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(rollouter.rank() < parallel, {"rollouter.rank", "rollout.tensor_parallel"},
                 "a rank below rollout.tensor_parallel, or -1");
   rules->Expect(rollouter.rank0().empty() || ParseHostPort(rollouter.rank0()).ok(), {"rollouter.rank0"}, "host:port");
-  // Heads and widths of models are divided evenly by powers of two.
+  // Powers of two divide the heads and widths of models evenly.
   rules->Expect((parallel & (parallel - 1)) == 0, {"rollout.tensor_parallel"}, "1, 2, 4 or 8");
-  // A transfer in place would have all ranks stand still from its first byte to its last.
+  // With a transfer in place all ranks would stand still from its first byte to its last.
   rules->Expect(parallel == 1 || config.sync().install() != "in_place", {"rollout.tensor_parallel", "sync.install"},
                 "1, or another sync.install than in_place");
 }
 
 void CheckRollouterName(const std::string& name, Rules* rules) {
   rules->Expect(name.empty() || IsReplicaName(name), {"rollouter.name"}, "1 to 63 of a-z, 0-9 and '-', or nothing");
-  // Files in the run directory are named by it.
+  // Files in the run directory have the rollouter's name.
   rules->Expect(IsRollouterName(name), {"rollouter.name"},
                 "another name: that one is taken by a daemon of another role");
 }
@@ -69,9 +69,9 @@ void CheckRollouterName(const std::string& name, Rules* rules) {
 struct Listener {
   std::string key;
   std::string address;
-  std::string advertise_key;  // "" if nobody is told this address
+  std::string advertise_key;  // "" if the address is told to no other process
   std::string advertise;
-  bool anywhere = false;  // says nothing but whether the daemon is well, and takes no command
+  bool anywhere = false;  // may bind any address: only tells whether the daemon is well, and takes no command
 };
 
 std::vector<Listener> Listeners(const v1::RunConfig& config) {
@@ -127,10 +127,10 @@ void CheckListener(const Listener& listener, bool any_address, Rules* rules) {
 }
 
 void CheckAddresses(const v1::RunConfig& config, Rules* rules) {
-  // When it also listens there, CheckListener reports a malformed one.
+  // If the synchronizer also listens at this address, CheckListener reports a malformed one.
   rules->Expect(config.synchronizer().listen().empty() || ParseHostPort(config.synchronizer().address()).ok(),
                 {"synchronizer.address"}, "host:port, such as 127.0.0.1:7070");
-  std::map<std::string, std::string> taken;  // address -> key
+  std::map<std::string, std::string> taken;  // from address to key
   for (const Listener& listener : Listeners(config)) {
     CheckListener(listener, config.run().insecure_bind() || HasTls(config.security()), rules);
     auto parsed = ParseHostPort(listener.address);
@@ -198,7 +198,7 @@ void CheckFiles(const v1::RunConfig& config, Rules* rules) {
 }
 
 void CheckData(const v1::RunConfig& config, Rules* rules) {
-  // Lengths that do not fit each other would be found after minutes, by the first long answer.
+  // Without this check, lengths that do not fit together would fail only after minutes, at the first long answer.
   TaskShape shape = ShapeOf(config.data());
   const auto& model = config.model();
   const auto& rollout = config.rollout();
@@ -252,7 +252,7 @@ void CheckTrain(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
 }
 
-// What is to leave the device is there at all.
+// Checks that state which may leave the device exists at all.
 void CheckMemory(const v1::RunConfig& config, Rules* rules) {
   const v1::TrainSection& train = config.train();
   const bool has_reference = train.kl_coef() > 0;
@@ -265,7 +265,7 @@ void CheckMemory(const v1::RunConfig& config, Rules* rules) {
                 "train.updates_per_batch with train.proximal=recompute");
 }
 
-// Steps on the answers of the data.
+// Checks the keys of supervised steps, which train on the answers of the data.
 void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
   const v1::TrainSection& train = config.train();
   const bool alone = train.objective() == "sft";
@@ -287,7 +287,7 @@ void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
                 "empty, or data.files files to train on: a built-in task knows its answers");
 }
 
-// What the loss itself refuses, in its own words.
+// Reports what the loss itself refuses, with the loss's messages.
 void CheckLoss(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(loss::ParseRewardWeights(config.train().reward_weights()).ok(), {"train.reward_weights"},
                 "parts and their weights, as in accuracy=1,format=0.5, each part once");
@@ -354,13 +354,13 @@ TaskShape ShapeOf(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
   if (!data.files().empty()) return {data.max_prompt_tokens(), 1, 0};
   int64_t length = data.length();
-  // BOS, the digits of two numbers, SEP; answered by the sum, which has one digit more, and EOS.
+  // Prompt: BOS, the digits of two numbers, SEP. Answer: the sum, which has one digit more, and EOS.
   if (data.task() == "add") return {2 * length + 2, length + 2, 10 + kSpecialTokens};
-  // BOS x1..xL SEP, answered by L symbols and EOS.
+  // Prompt: BOS x1..xL SEP. Answer: L symbols and EOS.
   return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
 }
 
-// The learning rate's schedule ends with them. Steps and updates come from a file: no product may overflow.
+// The learning rate's schedule ends at this number. Steps and updates come from a file, so no product may overflow.
 int64_t UpdatesOf(const v1::RunConfig& config) {
   const int64_t each = config.train().updates_per_batch();
   const int64_t steps = config.run().steps();

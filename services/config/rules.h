@@ -9,19 +9,19 @@ namespace syncopate::config {
 
 // A combination of values, each right by itself, that cannot work.
 struct BrokenRule {
-  std::vector<std::string> keys;  // that take part, the likeliest culprit first
-  std::string expected;           // what the first of them should be, and why
-  bool together = false;          // `expected` speaks of all of them instead
+  std::vector<std::string> keys;  // the keys that take part, the likeliest cause first
+  std::string expected;           // what the first key should be, and why
+  bool together = false;          // `expected` describes all keys instead
 };
 
 // All broken rules, in the order of config.proto. Pure.
 std::vector<BrokenRule> CheckRules(const v1::RunConfig& config);
 
-// Whether the key describes a model's shape or random weights: what model.path says instead.
+// Whether the key describes a model's shape or random weights, which model.path replaces.
 bool IsModelShapeKey(const std::string& path);
 
-// Tokens of one prompt and one answer, special tokens included, and the vocabulary they need. With data.files: the
-// longest prompt, and what is known of answers, which is nothing.
+// The number of tokens of one prompt and one answer, special tokens included, and the vocabulary they need. With
+// data.files: the longest prompt, one answer token and vocabulary 0, because nothing is known about the answers.
 struct TaskShape {
   int64_t prompt_tokens = 0;
   int64_t answer_tokens = 0;
@@ -29,10 +29,10 @@ struct TaskShape {
 };
 TaskShape ShapeOf(const v1::DataSection& data);
 
-// How many updates the whole run makes at most.
+// The greatest number of updates that the whole run makes.
 int64_t UpdatesOf(const v1::RunConfig& config);
 
-// How many rollouters `syncopate run` starts: none for supervised steps alone.
+// The number of rollouters that `syncopate run` starts: none if all steps are supervised.
 int64_t RolloutersOf(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

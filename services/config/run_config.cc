@@ -24,7 +24,7 @@
 namespace syncopate::config {
 namespace {
 
-// Applies settings one by one and remembers where each value came from.
+// Applies settings one by one and remembers the origin of each value.
 class Applier {
  public:
   explicit Applier(ParsedRunConfig* result) : result_(result) { SetDefaults(schema_, &result_->config); }
@@ -46,7 +46,7 @@ class Applier {
     for (const Setting& setting : parsed.settings) Apply(setting);
   }
 
-  // Which keys were set is known here alone.
+  // This check is here and not in the rules, because only this class knows which keys were set.
   void RefuseShapeBesidePath() {
     if (result_->config.model().path().empty()) return;
     for (const auto& [path, setting] : origins_) {
@@ -67,7 +67,7 @@ class Applier {
   }
 
  private:
-  // Rules are asked only about keys whose own values are right.
+  // Reports a rule only if all of its keys have right values themselves.
   void ReportRule(const BrokenRule& broken) {
     bool known_wrong = std::any_of(broken.keys.begin(), broken.keys.end(),
                                    [this](const std::string& key) { return wrong_.count(key) > 0; });
@@ -79,14 +79,14 @@ class Applier {
   }
 
   void Apply(const Setting& setting) {
-    // What is wrong with a section that nobody knows is said of its keys, however deep they are.
+    // For a section that does not exist, the keys in it are reported, at any depth.
     if (!setting.inner.empty() && schema_.Find(setting.path) == nullptr && !schema_.HasSection(setting.path)) {
       for (const Setting& inner : setting.inner) Apply(inner);
       return;
     }
     origins_[setting.path] = setting;
     if (schema_.HasSection(setting.path)) {
-      // `train:` with nothing below it sets nothing; anything else should have been a map.
+      // `train:` with nothing below it sets nothing; any other value should have been a map.
       if (setting.kind != Setting::Kind::kNull) Report(setting, "keys below this section");
       return;
     }
@@ -108,7 +108,7 @@ class Applier {
     return setting.kind == Setting::Kind::kPlain || (setting.kind == Setting::Kind::kQuoted && word);
   }
 
-  // A list on the command line means what it means in a file.
+  // A list on the command line means the same as in a file.
   static std::string ValueOf(const Setting& setting, const ConfigKey& key) {
     const bool list = key.option.list() && setting.where == kCommandLine;
     return list ? JoinFlowList(setting.value).value_or(setting.value) : setting.value;
@@ -116,7 +116,8 @@ class Applier {
 
   void ReportUnknown(const Setting& setting) {
     const std::string nearest = schema_.Nearest(setting.path);
-    // A slip within one of our own sections is that: train.beta means train.beta1, not what others call beta.
+    // A misspelt key in one of our own sections is taken as a slip: train.beta means train.beta1, not another program's
+    // beta.
     const std::string section = setting.path.substr(0, setting.path.find('.') + 1);
     const bool slip = !section.empty() && absl::StartsWith(nearest, section);
     const std::string translated = slip ? "" : TranslatePeerKey(setting.path);
@@ -124,7 +125,7 @@ class Applier {
     result_->problems.back().translated = translated;
   }
 
-  // For a number that is right but for its size, where the key itself has no upper bound.
+  // The upper limit of the number type, for a number that is too large for a key without an upper bound.
   static std::string LimitOfNumbers(const std::string& text, const ConfigKey& key) {
     using google::protobuf::FieldDescriptor;
     double value = 0;
@@ -143,8 +144,8 @@ class Applier {
     result_->problems.push_back({setting.where, setting.path, value, expected, nearest});
   }
 
-  // A broken rule is reported at the first of its keys that the command line set, else the file, else the defaults.
-  // What is expected is said of the rule's first key, so that one is named where another is reported.
+  // A broken rule is reported at the first of its keys that the command line set, else the file, else the defaults. The
+  // expected value is the rule's first key's, so that key is named if another one is reported.
   ConfigProblem Describe(const BrokenRule& broken) const {
     std::string blamed = broken.keys.front();
     int best = Rank(blamed);
@@ -173,7 +174,7 @@ class Applier {
   ConfigSchema schema_;
   ParsedRunConfig* result_;
   std::map<std::string, Setting> origins_;  // the last setting of each key
-  std::set<std::string> wrong_;             // keys whose value was refused
+  std::set<std::string> wrong_;             // keys with a refused value
 };
 
 absl::Status NotReadable(const std::string& path, int error) {

@@ -19,7 +19,7 @@ absl::Status BadConfig(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
 }
 
-// Shape by keys; model.vocab_size 0 becomes the task's vocabulary.
+// The shape from the model keys; model.vocab_size 0 becomes the task's vocabulary.
 model::ModelConfig ShapeByKeys(const v1::RunConfig& config) {
   const v1::ModelSection& section = config.model();
   model::ModelConfig shape;
@@ -41,7 +41,7 @@ model::ModelConfig ShapeByKeys(const v1::RunConfig& config) {
   return shape;
 }
 
-// The folder with config.json; "" for a model by keys. A run that is resumed has its own copy.
+// The folder with config.json; "" for a model that keys describe. A resumed run has its own copy.
 std::string FindDescription(const v1::RunConfig& config) {
   if (config.run().resume()) {
     const std::string kept = KeptModelFolder(config.run().dir());

@@ -24,7 +24,7 @@ std::string Initials(const std::string& name) {
   return initials;
 }
 
-// Edits between a word and a key's name; a key cut short or written by its initials counts as one.
+// The edit distance between a word and a key's name; a name cut short or written by its initials counts as one edit.
 size_t WordDistance(const std::string& word, const std::string& name) {
   size_t edits = EditDistance(word, name);
   bool cut_short = word.size() >= 3 && absl::StartsWith(name, word);
@@ -32,10 +32,10 @@ size_t WordDistance(const std::string& word, const std::string& name) {
   return edits > 1 && (cut_short || initials) ? 1 : edits;
 }
 
-// How many slips still let a reader guess the word: one of five letters, three of twelve.
+// How many edits still let a reader guess the word: one for five letters, three for twelve.
 size_t SlipsAllowed(const std::string& word) { return std::max<size_t>(1, word.size() / 4); }
 
-// 1000000, not 1e+06; 1e-30 and 0.999999 as they are.
+// Writes 1000000, not 1e+06; 1e-30 and 0.999999 stay as they are.
 std::string Bound(double value) {
   const bool integral = value == std::floor(value) && std::fabs(value) < 1e15;
   return integral ? absl::StrCat(static_cast<int64_t>(value)) : absl::StrCat(value);
@@ -114,7 +114,7 @@ std::string ConfigSchema::Nearest(const std::string& path) const {
     size_t slips = WordDistance(word, key.field->name());
     if (slips > allowed) continue;
     size_t elsewhere = EditDistance(section, absl::StrCat(key.section->name(), "."));
-    // Another section than the one that was written counts as one slip if the word is nearly right.
+    // A wrong section counts as one edit if the word is nearly right.
     consider(key.path, slips + (slips <= 2 ? std::min<size_t>(elsewhere, 1) : elsewhere));
   }
   return nearest;
@@ -140,7 +140,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 void SetDefaults(const ConfigSchema& schema, v1::RunConfig* config) {
   for (const ConfigKey& key : schema.keys()) {
     config->GetReflection()->MutableMessage(config, key.section);  // also a section whose keys are all empty
-    // A string without a default is empty; everything else must have one, or config.proto is wrong.
+    // A string without a default is empty; any other key must have a default, or config.proto is wrong.
     if (key.option.default_().empty() && key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) continue;
     SYNCOPATE_CHECK(SetValue(key, key.option.default_(), config));
   }

@@ -30,10 +30,10 @@ std::string JoinScalars(const YAML::Node& list) {
 
 std::string KeyText(const YAML::Node& key) { return key.IsScalar() ? key.Scalar() : "?"; }
 
-// Keys within maps that are read, of a whole text. A map may hold itself by an alias, or another a million times over.
+// Limit on the keys within maps of one text. By aliases a map may contain itself, or another map a million times.
 constexpr int kMostInnerKeys = 1000;
 
-// `inner_keys`: how many of these are left.
+// `inner_keys`: how many keys within maps may still be read.
 Setting MakeSetting(const std::string& source, const std::string& path, const YAML::Node& key, const YAML::Node& value,
                     int* inner_keys) {
   Setting setting{Where(source, key.Mark()), path, "", Setting::Kind::kPlain};
@@ -84,8 +84,8 @@ void AppendDocument(const std::string& source, const YAML::Node& document, Parse
   }
 }
 
-// The first line, from 1, that begins with blanks and a tab and holds more; 0 if there is none. YAML takes no tab
-// there, and its parser's words for it are about something else.
+// The number, from 1, of the first line whose indentation contains a tab and which has text after it; 0 if there is
+// none. YAML allows no tab there, and its parser's message is about something else.
 int LineIndentedByTab(const std::string& text) {
   int line = 0;
   for (absl::string_view one : absl::StrSplit(text, '\n')) {
@@ -104,7 +104,7 @@ ConfigProblem NoYaml(const std::string& text, const std::string& source, const Y
   return {Where(source, error.mark), "", "", absl::StrCat("YAML, but: ", error.msg), ""};
 }
 
-// Documents of a text, which YAML::LoadAll would find without end in some ("!,").
+// Counts the documents of a text. YAML::LoadAll would find endlessly many in some texts ("!,").
 class DocumentCounter final : public YAML::EventHandler {
  public:
   int count() const { return count_; }
@@ -155,7 +155,7 @@ std::optional<std::string> JoinFlowList(const std::string& text) {
     const YAML::Node list = YAML::Load(text);
     if (list.IsSequence() && HasScalarsOnly(list)) return JoinScalars(list);
   } catch (const YAML::Exception&) {
-    return std::nullopt;  // a name that begins so
+    return std::nullopt;  // not a list, but a name that begins like one
   }
   return std::nullopt;
 }

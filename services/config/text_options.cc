@@ -7,7 +7,7 @@
 namespace syncopate::config {
 namespace {
 
-// Supervised steps come first, or are all there are.
+// Whether the run begins with supervised steps, or has no others.
 bool HasSupervisedSteps(const v1::RunConfig& config) {
   return config.train().objective() == "sft" || config.train().sft_steps() > 0;
 }
@@ -25,7 +25,7 @@ trainer::PromptWriter::Options PromptWriterOptions(const v1::RunConfig& config, 
   options.max_prompt_tokens = data.max_prompt_tokens();
   options.vocab_size = static_cast<int32_t>(model.config.vocab_size);
   options.stop_token_ids = model.eos_token_ids;
-  // These compare token by token.
+  // These rewards compare answers token by token.
   options.with_answer_ids =
       absl::StrContains(config.reward().name(), "dense") || absl::StrContains(config.reward().name(), "exact");
   options.with_response_ids = HasSupervisedSteps(config);

@@ -5,10 +5,10 @@
 #include "trainer/data/prompt_row.h"
 #include "trainer/data/prompt_writer.h"
 
-// How rows of text become prompts, by the data section.
+// How rows of text become prompts, according to the data section.
 namespace syncopate::config {
 
-// With the ends of answers and the number of tokens of `model`.
+// The options take the end tokens and the vocabulary size of `model`.
 trainer::PromptWriter::Options PromptWriterOptions(const v1::RunConfig& config, const model::HfModel& model);
 
 trainer::RowFields RowFieldsOf(const v1::RunConfig& config);

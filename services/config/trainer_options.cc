@@ -24,7 +24,7 @@ trainer::AdamWOptions OptimizerOptionsOf(const v1::RunConfig& config) {
                        : train.schedule() == "cosine" ? trainer::Schedule::kCosine
                                                       : trainer::Schedule::kConstant;
   optimizer.warmup_updates = train.warmup_updates();
-  // A schedule that nobody bounds ends with the run.
+  // A schedule without a length ends with the run.
   optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
   optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
@@ -37,7 +37,7 @@ trainer::Recompute RecomputeOf(const v1::TrainSection& train) {
 }
 
 std::optional<DType> ComputeDTypeOf(const v1::TrainSection& train) {
-  // Which one it is depends on the device, which nobody has asked for yet.
+  // The type depends on the device, which is not known yet.
   if (train.compute_dtype() == "auto") return std::nullopt;
   return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -67,7 +67,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
   options.model = shape;
   options.optimizer = OptimizerOptionsOf(config);
   options.step.loss = LossOptionsOf(config);
-  // The policy that is trained is the one that is sampled from: log-probabilities of both are taken at this
+  // The trained policy must be the one that samples come from: the log-probabilities of both are computed at this
   // temperature.
   options.step.temperature = config.rollout().temperature();
   options.step.updates_per_batch = config.train().updates_per_batch();
@@ -83,7 +83,7 @@ trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& conf
 }
 
 int64_t SupervisedStepsOf(const v1::RunConfig& config) {
-  // All of the run's, however long it goes on when it is resumed.
+  // All steps, however far later resumes extend the run.
   return config.train().objective() == "sft" ? std::numeric_limits<int64_t>::max() : config.train().sft_steps();
 }
 
@@ -99,7 +99,7 @@ SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSour
 
 SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
   SamplingParams sampling = SamplingOf(config, prompts);
-  // An evaluation measures the policy, not the dice.
+  // Temperature 0: an evaluation measures the policy, not chance.
   sampling.temperature = 0;
   return sampling;
 }

@@ -11,15 +11,15 @@ namespace syncopate::config {
 
 trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
 
-// Weights are random unless the caller sets some.
+// The initial weights are random unless the caller sets some.
 trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// How many of the run's first steps are supervised; all of them: more than any run has.
+// The number of supervised steps at the beginning of the run. If all steps are supervised: more than any run has.
 int64_t SupervisedStepsOf(const v1::RunConfig& config);
 
-// How training leases are sampled; they stop at the task's stop tokens.
+// The sampling of training leases; they stop at the task's stop tokens.
 SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
-// The same for evaluation: greedy.
+// The sampling of evaluation leases: greedy, with the same stop tokens.
 SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 
 }  // namespace syncopate::config

@@ -11,7 +11,7 @@ std::string ToYaml(const v1::RunConfig& config, YamlComments comments) {
   const google::protobuf::FieldDescriptor* section = nullptr;
   const ConfigSchema schema;
   for (const ConfigKey& key : schema.keys()) {
-    // They mean nothing then, and would be refused when the text is read again.
+    // With model.path these keys have no meaning, and would be refused when the text is read again.
     if (!config.model().path().empty() && IsModelShapeKey(key.path)) continue;
     if (key.section != section) {
       section = key.section;

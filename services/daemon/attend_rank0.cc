@@ -26,7 +26,7 @@ absl::Status AttendRank0(Daemon* daemon, rpc::Attending* attending, const std::s
       next_heartbeat = now + kHeartbeatEvery;
       attending->SendHeartbeat();
     }
-    // Before the ranks have met nobody else would end this wait.
+    // Before the ranks have met, only this thread can end the wait.
     if (daemon->StopRequested(kTick) && !attending->ready()) attending->Stop();
     running.wait_for(absl::ToChronoMilliseconds(kTick));
   }

@@ -9,10 +9,11 @@
 
 namespace syncopate::daemon {
 
-// The life of a process that is not rank 0 of its group: `run` does all of its work, on a thread of its own, while this
-// one sends a heartbeat each second, answers probes and sees signals. Until `attending` is ready the daemon's health is
-// `starting`, waiting for `rank0` ("trainer rank 0"), and a request to stop ends it; later rank 0, which has the signal
-// too, says when it stops, as long as run.grace lets it. Blocks until `run` has returned, and returns what that did.
+// The main loop of a process that is not rank 0 of its group. `run` does all of the work on its own thread, while the
+// calling thread sends a heartbeat each second, answers probes and watches for signals. Until `attending` is ready, the
+// daemon's health is `starting`, waiting for `rank0` ("trainer rank 0"), and a request to stop ends the wait. Later
+// rank 0, which gets the same signal, decides when to stop, within run.grace. Blocks until `run` has returned, and
+// returns its status.
 absl::Status AttendRank0(Daemon* daemon, rpc::Attending* attending, const std::string& rank0,
                          const std::function<absl::Status()>& run);
 

@@ -11,7 +11,7 @@
 namespace syncopate::daemon {
 namespace {
 
-// 22809 is 2.28.9.
+// Turns 22809 into "2.28.9".
 std::string VersionText(int version) {
   return absl::StrFormat("%d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
 }

@@ -8,19 +8,20 @@
 #include "synchronizer/messages.h"
 #include "syncopate/v1/config.pb.h"
 
-// What trainer and rollouter on a GPU have in common.
+// Functions that trainer and rollouter on a GPU share.
 namespace syncopate::daemon {
 
-// N of "cuda:N", as model::ChooseDevice says it.
+// N of "cuda:N", the form that model::ChooseDevice returns.
 int CudaIndex(const std::string& device);
 
 // Whether sync.transport lets members use the transport `name`.
 bool MayOffer(const v1::RunConfig& config, const std::string& name);
 
-// What the synchronizer chooses transports by. FAILED_PRECONDITION reason NO_GPU.
+// The facts by which the synchronizer chooses transports. FAILED_PRECONDITION reason NO_GPU.
 absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device);
 
-// OK, or `why` if sync.transport asks for `name` alone; with "auto" the run does without it, and the log says so.
+// Returns `why` only if sync.transport asks for `name` alone. With "auto" it returns OK and logs that the run does
+// without that transport.
 absl::Status RequiredTransport(const v1::RunConfig& config, const std::string& name, const absl::Status& why);
 
 }  // namespace syncopate::daemon

@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kMaxHealthCheckBytes = 4096;
 constexpr absl::Duration kMemoryLookEvery = absl::Seconds(1);
 
-// A group of trajectories is one message, and a prompt may be long; what the synchronizer is told is short.
+// Trainers and rollouters get large messages: a group of trajectories, or a long prompt. The synchronizer's are small.
 int64_t MaxMessageBytes(const std::string& role) {
   return role == "synchronizer" ? rpc::Server::Options().max_receive_bytes : int64_t{64} << 20;
 }
@@ -40,7 +40,7 @@ Severity SeverityOf(const std::string& level) {
   return level == "error" ? Severity::kError : Severity::kInfo;
 }
 
-// An end that cannot wait for threads that are stuck.
+// Ends the process without waiting for its threads, which may be stuck.
 [[noreturn]] void EndAtOnce(const std::string& role, absl::Duration grace, int code) {
   SYNCOPATE_LOG(kError, "the orderly stop did not end within run.grace %s; the process ends with code %d",
                 absl::FormatDuration(grace), code);
@@ -124,7 +124,7 @@ absl::StatusOr<std::string> Daemon::StartMetrics(const std::string& listen,
   more.push_back(registry_);
   more.push_back(std::make_shared<telemetry::ProcessCollector>());
   if (security_ != nullptr) more.push_back(std::make_shared<telemetry::CertificateCollector>(role_, security_));
-  // Shows no secret and takes no command, so whoever has shut the gRPC port with TLS may open this one.
+  // /metrics shows no secret and accepts no command, so with TLS on the gRPC port it may bind any address.
   const bool encrypted = security_ != nullptr && security_->encrypted();
   telemetry::MetricsResponder::Options options{.address = listen,
                                                .insecure_bind = config_.run().insecure_bind() || encrypted};
@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<rpc::Server>> Daemon::StartServer(const std::stri
   options.security = security_;
   options.interceptors = {grpc_metrics_->InterceptorFactory(), auth::AuditInterceptors(security_)};
   options.health = HealthOf(health_, names);
-  // Kubernetes' gRPC probes cannot show a certificate, so they have a port of their own.
+  // Kubernetes' gRPC probes cannot show a certificate, so they need a port of their own.
   SYNCOPATE_RETURN_IF_ERROR(StartHealthServer(HealthListen()));
   return rpc::Server::Start(options, services);
 }
@@ -169,7 +169,7 @@ absl::Status Daemon::StartHealthServer(const std::string& listen) {
 }
 
 int Daemon::ExitCodeFor(const absl::Status& status) const {
-  // A start on a full disk has changed nothing, and the next one succeeds as soon as there is room.
+  // A start that fails on a full disk has changed nothing; a restart succeeds as soon as there is room.
   const bool no_room = !announced_ && ErrorReason(status) == reason::kNoSpace;
   return no_room ? kExitNoSpace : ExitCodeOf(status);
 }
@@ -210,7 +210,7 @@ void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
   health_.BeginStop(what);
   if (stop_deadline_ != nullptr) return;
   SYNCOPATE_LOG(kInfo, "stopping: %s", what);
-  // If the process has to be ended, its code is that of what it stopped for.
+  // If the process must be ended by force, it ends with the exit code of `why`.
   const int code = why.ok() ? kExitFailed : ExitCodeOf(why);
   stop_deadline_ =
       std::make_unique<StopDeadline>(grace_, [role = role_, grace = grace_, code] { EndAtOnce(role, grace, code); });
@@ -228,7 +228,7 @@ int DaemonMain(int argc, char** argv, const std::string& role, const std::functi
   }
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
   if (!config.ok()) return Fail(role, config.status());
-  // Before any thread: signals and limits are of the whole process.
+  // Before any thread starts: signals and limits belong to the whole process.
   PrepareToServe();
   RaiseDescriptorLimit();
   absl::StatusOr<SignalInbox> signals = SignalInbox::Open();

@@ -29,59 +29,60 @@ namespace syncopate::daemon {
 // The version of this build, e.g. "0.1.0".
 const char* BuildVersion();
 
-// The frame of one daemon: configuration, log, signals, probes, metrics, server, and the file that says where it
-// listens. Owned by DaemonMain; used from the main thread, except registry(), events() and health().
+// The common part of every daemon: configuration, log, signals, probes, metrics, server, and the file that says where
+// the daemon listens. Owned by DaemonMain; used from the main thread, except registry(), events() and health().
 class Daemon {
  public:
   const v1::RunConfig& config() const { return config_; }
   const std::string& role() const { return role_; }
   int64_t index() const { return index_; }
-  // "rollouter-1", or the one that the configuration gives this rollouter; "rollouter-1-rank2" of its other ranks.
+  // "rollouter-1", or rollouter.name if it is set; "rollouter-1-rank2" for a rank above 0.
   std::string name() const;
   const std::string& run_dir() const { return config_.run().dir(); }
-  std::string Path(const std::string& name) const;  // in the run directory
+  std::string Path(const std::string& name) const;  // `name` in the run directory
   const std::string& incarnation() const { return incarnation_; }
-  // What this process shows to those who ask whether it is that incarnation.
+  // The secret that proves to peers that this process is that incarnation.
   const MemberSecret& secret() const { return secret_; }
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
   // Whether this process ends by itself when the run is complete.
   bool exit_on_completion() const { return command_line_.exit_on_completion; }
   bool accept_reward_change() const { return command_line_.accept_reward_change; }
-  // `syncopate run` resumes the run with a configuration that is not the run's yet (config::kNextConfigFile). Until it
-  // is, a trainer leaves what the run has as it is. Looks at the disk.
+  // Whether this is a resume on trial: `syncopate run` started it with a configuration that is not the run's yet
+  // (config::kNextConfigFile). Until the trial ends, a trainer changes nothing that the run has. Looks at the disk.
   bool IsOnTrial() const;
 
-  // What probes are answered. The daemon says Moved() and SetReady().
+  // The answers to probes. The daemon's main calls Moved() and SetReady().
   Health& health() { return health_; }
 
-  // Who this process is to others, and whom it lets in; null: plaintext, and everybody.
+  // This process's identity and the peers that it lets in; null: plaintext, and everybody.
   std::shared_ptr<const auth::TransportSecurity> security() const { return security_; }
 
-  // Where this process records what happens in it.
+  // The log of this process's events.
   EventRecorder* events() const { return events_.get(); }
 
-  // The identity that this process joins with: of a rollouter one rank of its replica, else the only one.
+  // The identity with which this process joins: for a rollouter one rank of its replica, otherwise the only rank.
   MemberId Member() const;
 
-  // Serves /metrics (the registry's, process_* and those of `more`), /livez and /readyz at `listen` and returns the
-  // bound address.
+  // Serves /metrics (of the registry, process_* and `more`), /livez and /readyz at `listen` and returns the bound
+  // address.
   absl::StatusOr<std::string> StartMetrics(const std::string& listen,
                                            std::vector<std::shared_ptr<const prometheus::Collectable>> more = {});
-  // Serves `services` (full names in `names`, for their metrics and health) at `listen`, and where health_listen of
-  // this role says so, health alone. Both answer with health() until this object is gone.
+  // Serves `services` at `listen` (`names`: their full names, for metrics and health). If this role's health_listen is
+  // set, serves health alone there too. Both answer with health() until this object is destroyed.
   absl::StatusOr<std::unique_ptr<rpc::Server>> StartServer(const std::string& listen,
                                                            const std::vector<grpc::Service*>& services,
                                                            const std::vector<std::string>& names);
-  // Says in <run.dir>/endpoints/ that the daemon is ready at `grpc_address`.
+  // Writes to <run.dir>/endpoints/ that the daemon is ready at `grpc_address`.
   absl::Status Announce(const std::string& grpc_address);
 
-  // True once somebody wants the process to end; waits up to `timeout` for that. The first time it is BeginStop. Whoever
-  // asks again and again, as every main does, thereby gives freed memory back to the kernel that nothing needs any more.
+  // True once a signal has asked the process to end; waits up to `timeout` for one. The first time it calls BeginStop.
+  // Each call also checks memory: call it regularly, as every main does, so that unused freed memory goes back to the
+  // kernel.
   bool StopRequested(absl::Duration timeout);
 
-  // From here on the daemon is not ready, and it ends within run.grace: if main has not returned by then, the process
-  // is ended with the exit code of `why`, or with 1 if that is OK. Idempotent.
+  // Makes the daemon not ready. It must end within run.grace: if main has not returned by then, the process is ended
+  // with the exit code of `why`, or with 1 if `why` is OK. Idempotent.
   void BeginStop(const std::string& what, const absl::Status& why = absl::OkStatus());
 
  private:
@@ -92,16 +93,16 @@ class Daemon {
   std::string replica() const;
   std::string HealthListen() const;
   absl::Status StartHealthServer(const std::string& listen);
-  // With which the process ends because of `status`.
+  // The exit code of a process that ends because of `status`.
   int ExitCodeFor(const absl::Status& status) const;
   void LookAtMemory();
 
-  std::unique_ptr<StopDeadline> stop_deadline_;  // first: it counts until everything else is gone
+  std::unique_ptr<StopDeadline> stop_deadline_;  // first: it runs until all other members are destroyed
   const std::string role_;
   const CommandLine command_line_;
   const v1::RunConfig config_;
   const int64_t index_;
-  const int32_t rank_;  // of a rollouter
+  const int32_t rank_;  // a rollouter's rank; 0 for other roles
   const absl::Duration grace_;
   const MemberSecret secret_;
   const std::string incarnation_;
@@ -120,8 +121,8 @@ class Daemon {
   std::unique_ptr<rpc::Server> health_server_;
 };
 
-// The whole of a daemon's main: reads the command line (command_line.h) and the configuration, blocks signals, opens
-// the log, runs `body` and turns its status into an exit code (exit_code.h); an error is printed with its remedy.
+// The whole main function of a daemon: reads the command line (command_line.h) and the configuration, blocks signals,
+// opens the log, runs `body` and turns its status into an exit code (exit_code.h); an error is printed with its remedy.
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body);
 
 }  // namespace syncopate::daemon

@@ -20,7 +20,7 @@ absl::Status BadChunk(const std::string& detail) {
   return Error(absl::StatusCode::kDataLoss, "BAD_CHUNK", "the source sent what was not asked for: " + detail);
 }
 
-// Puts the chunks of a fetch where the copies say, in the order in which they were asked for. Bounds come from the
+// Writes the chunks of a fetch to the places that the copies name, in the order of the request. Bounds come from the
 // plan, never from the peer.
 class Placement {
  public:
@@ -29,7 +29,7 @@ class Placement {
 
   absl::Status Place(const v1::FetchWeightsResponse& chunk) {
     if (next_ == copies_.size()) return BadChunk("more bytes than the plan has");
-    // Chunks come in the order in which ranges were asked for, so one cursor is enough; anything else is refused before
+    // Chunks come in the order of the requested ranges, so one cursor is enough; a chunk out of order is refused before
     // a byte of it is written.
     const Copy& copy = copies_[next_];
     const int64_t bytes = static_cast<int64_t>(chunk.data().size());
@@ -39,7 +39,7 @@ class Placement {
     }
     const int64_t to = copy.destination_offset + done_;
     std::memcpy(destination_ + to, chunk.data().data(), chunk.data().size());
-    // Null: bytes of the host, which are there when the call is made, whatever stream the check runs on.
+    // Null: the bytes are in host memory, complete when this is called, whatever stream the check runs on.
     on_arrived_({to, to + bytes}, nullptr);
     done_ += bytes;
     if (done_ == copy.bytes) {
@@ -56,17 +56,17 @@ class Placement {
   char* const destination_;
   const synchronizer::Arrived& on_arrived_;
   size_t next_ = 0;
-  int64_t done_ = 0;  // bytes of copies_[next_]
+  int64_t done_ = 0;  // bytes written of copies_[next_]
 };
 
-// What a broken or ended fetch means to the sync.
+// Turns the end of a broken fetch into an error for the sync.
 absl::Status Explain(const absl::Status& status, const std::string& rendezvous, const std::stop_token& stop) {
   if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
   if (absl::IsDeadlineExceeded(status)) {
     return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
                  absl::StrCat("the weights from ", rendezvous, " did not arrive in time"));
   }
-  // A reason is the source's own word (the version is superseded, say) and means the same to the sync.
+  // A reason comes from the source itself (e.g. the version is superseded) and is passed on unchanged.
   if (!ErrorReason(status).empty()) return status;
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
                absl::StrCat("the source at ", rendezvous, " is gone: ", status.message()));
@@ -98,7 +98,7 @@ absl::StatusOr<std::shared_ptr<GrpcReceiver::Stub>> GrpcReceiver::StubFor(const 
   return stub;
 }
 
-// Else each later sync would go on dialling where nobody listens any more.
+// Without this each later sync would dial an address where nothing listens any more.
 void GrpcReceiver::ForgetStub(const std::string& rendezvous) {
   MutexLock lock(&mutex_);
   stubs_.erase(rendezvous);
@@ -117,7 +117,7 @@ absl::StatusOr<GrpcReceiver::CopiesBySource> GrpcReceiver::SplitBySource(const R
 absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
   ReceiveRequest once = request;
-  // Said once for all sources: in place, the first byte of any of them is the end of the old weights.
+  // Called once for all sources: with a transfer in place, the first byte from any of them destroys the old weights.
   once.on_writing = [&request, writing = false]() mutable {
     if (!std::exchange(writing, true)) request.on_writing();
   };
@@ -131,7 +131,7 @@ absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token 
   SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
   for (const auto& [source, copies] : by_source) {
     const std::string& rendezvous = request.sources[source].rendezvous;
-    // A fetch of nothing: the source answers whether it has the version.
+    // An empty fetch: the source answers whether it has the version.
     SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, rendezvous, /*copies=*/{}, /*destination=*/nullptr, stop));
   }
   return absl::OkStatus();
@@ -143,7 +143,7 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<Stub> stub, StubFor(rendezvous));
   grpc::ClientContext context;
   context.set_deadline(rpc::CallDeadline(request.deadline - clock_->Now()));
-  // Runs on the thread that ends the attempt, or here if that was asked for already.
+  // Runs on the thread that requests the stop, or here if the stop was requested already.
   std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   auto stream = stub->FetchWeights(&context, MakeRequest(request, copies));
   Placement placement(copies, destination, request.on_arrived);
@@ -153,7 +153,7 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
     request.on_writing();
     placed = placement.Place(chunk);
   }
-  // Finish() waits for the end of the call, and the source would go on sending.
+  // Without this Finish() would wait for the end of the call, and the source would go on sending.
   if (!placed.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
   SYNCOPATE_RETURN_IF_ERROR(placed);

@@ -13,11 +13,11 @@
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/weights.grpc.pb.h"
 
-// The transport "grpc": receivers pull from the sources' WeightService over host memory. For CPUs, and for networks
-// that let nothing else through.
+// The transport "grpc": receivers pull weights from the sources' WeightService over host memory. Used on CPUs, and in
+// networks that let nothing else through.
 namespace syncopate::member {
 
-// The source's end: says where its WeightService listens; everything else happens there.
+// The source's end: tells receivers where the source's WeightService listens; that service does the rest.
 class GrpcSource final : public synchronizer::SourceTransport {
  public:
   // `address`: host:port that receivers can reach.
@@ -30,7 +30,7 @@ class GrpcSource final : public synchronizer::SourceTransport {
   const std::string address_;
 };
 
-// The receiver's end. Keeps one connection to each source that it has talked to and that is still there.
+// The receiver's end. Keeps one connection to each source that it has talked to, until that source is gone.
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
   // `security` null: plaintext.
@@ -39,7 +39,7 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
       : security_(std::move(security)), clock_(clock) {}
   std::string name() const override { return "grpc"; }
   absl::Status Receive(const synchronizer::ReceiveRequest& request, char* destination, std::stop_token stop) override;
-  // Fetches nothing from each source.
+  // Opens an empty fetch from each source.
   absl::Status Probe(const synchronizer::ReceiveRequest& request, std::stop_token stop) override;
 
  private:
@@ -48,7 +48,7 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
   void ForgetStub(const std::string& rendezvous);
   using CopiesBySource = std::map<int32_t, std::vector<synchronizer::Copy>>;
   static absl::StatusOr<CopiesBySource> SplitBySource(const synchronizer::ReceiveRequest& request);
-  // Everything that `copies`, all of one source, ask for.
+  // Receives all bytes that `copies`, all of one source, ask for.
   absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, const std::string& rendezvous,
                            const std::vector<synchronizer::Copy>& copies, char* destination,
                            const std::stop_token& stop);
@@ -56,7 +56,7 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
   const std::shared_ptr<const auth::TransportSecurity> security_;
   const Clock* const clock_;
   Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Stub>> stubs_ ABSL_GUARDED_BY(mutex_);  // by rendezvous
+  std::map<std::string, std::shared_ptr<Stub>> stubs_ ABSL_GUARDED_BY(mutex_);  // keyed by rendezvous
 };
 
 }  // namespace syncopate::member

@@ -18,11 +18,11 @@
 namespace syncopate::member {
 namespace {
 
-constexpr absl::Duration kShortestHeartbeat = absl::Milliseconds(10);  // whatever the peer asks for
+constexpr absl::Duration kShortestHeartbeat = absl::Milliseconds(10);  // the lower bound, whatever the peer asks for
 constexpr absl::Duration kFarewell = absl::Seconds(1);                 // from "evicted" to the end of the stream
 constexpr absl::Duration kCancelTakes = absl::Seconds(5);              // at most; a cancelled call ends by itself
 
-// A device that does not answer: no attempt of this process can succeed any more.
+// Whether a device does not answer: no attempt of this process can succeed any more.
 bool IsStuck(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   return reason == reason::kAbortStuck || reason == reason::kCopyStuck;
@@ -33,7 +33,7 @@ std::string ForPeople(const absl::Status& status) {
   return absl::StrCat(status.message(), " (", reason.empty() ? absl::StatusCodeToString(status.code()) : reason, ")");
 }
 
-// A hello and a heartbeat say alike what is served.
+// Writes what is served into a hello or a heartbeat, which have the same fields.
 template <typename Message>
 void FillServing(const MemberClient::Serving& serving, Message* message) {
   *message->mutable_serving() = wire::ToProto(serving.version);
@@ -63,14 +63,14 @@ void JoinLoop::Connect() {
     verdict_ = absl::OkStatus();
     *request.mutable_hello() = wire::ToProto(hello_);
     request.mutable_hello()->set_secret(options_.secret.Reveal());
-    // A port that takes connections and answers nothing must not hold a member for ever.
+    // Without a timer, a port that accepts connections and never answers would keep a member waiting for ever.
     SetTimerLocked(options_.welcome_timeout, &JoinLoop::BreakOff);
   }
   if (options_.serving) FillServing(options_.serving(), request.mutable_hello());
   stream->Write(std::move(request));
-  // A channel of its own for each stream, so that our backoff is the only one.
-  // It may take as long to connect as to be welcomed: a thousand members that come back at once have a thousand TLS
-  // handshakes to wait for, and those who give up early make more of them.
+  // A channel of its own for each stream, so that our backoff is the only one. Connecting may take as long as the wait
+  // for a welcome: when a thousand members come back at once, their TLS handshakes queue up, and members that give up
+  // early add more handshakes.
   rpc::ChannelOptions channel_options{.security = options_.security, .peer_role = "synchronizer"};
   channel_options.max_reconnect_backoff = std::max(channel_options.max_reconnect_backoff, options_.welcome_timeout);
   auto channel = rpc::MakeChannel(options_.synchronizer_address, channel_options);
@@ -94,7 +94,7 @@ void JoinLoop::SendReport(const std::shared_ptr<Stream>& stream, const synchroni
   v1::JoinRequest request;
   *request.mutable_report() = wire::ToProto(report);
   {
-    MutexLock lock(&mutex_);  // Write only queues
+    MutexLock lock(&mutex_);  // Write only queues the message
     ++reports_;
     stream->Write(std::move(request));
   }
@@ -118,9 +118,9 @@ void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
     if (leaving_ || welcomed_) return;
     again = welcome_.has_value();
     welcomed_ = true;
-    // From here on this member is of that run: a synchronizer of another one, at the same address, refuses it.
+    // From now on this member belongs to that run: a synchronizer of another run, at the same address, refuses it.
     hello_.run_id = welcome.run_id;
-    // So that a synchronizer that comes back knows the epoch that is at work, and allocates none below it.
+    // Tells a restarted synchronizer the epoch that is in use, so that it allocates none below it.
     if (hello_.member.role == synchronizer::kTrainerRole) hello_.held_epoch = welcome.epoch;
     welcome_ = welcome;
     last_error_ = absl::OkStatus();
@@ -135,7 +135,7 @@ void JoinLoop::Handle(const synchronizer::Welcome& welcome) {
 void JoinLoop::Handle(const synchronizer::Evicted& evicted) {
   MutexLock lock(&mutex_);
   welcomed_ = false;
-  // The stream ends with a status that says no more than that it ended.
+  // The stream's own status will say only that it ended.
   verdict_ = Error(absl::StatusCode::kFailedPrecondition, evicted.reason,
                    absl::StrFormat("the synchronizer at %s evicted this member; start a new process to join again",
                                    options_.synchronizer_address));
@@ -152,7 +152,7 @@ void JoinLoop::OnStreamDone(const absl::Status& status) {
     MutexLock lock(&mutex_);
     why = ExplainLocked(status);
     lost = welcomed_;
-    // Tries that fail do not move it: it is the time without a welcome that runs out.
+    // Failed tries do not change this time: lost_after counts the whole time without a welcome.
     if (lost) alone_since_ = Clock::Real()->Now();
     stream_ = nullptr;
     welcomed_ = false;
@@ -189,7 +189,7 @@ absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
     return Annotate(status,
                     absl::StrCat("what listens at ", address, " is no synchronizer; correct synchronizer.address"));
   }
-  // A reason would be the synchronizer's own word: then somebody did listen.
+  // An error with a reason comes from the synchronizer itself: then something did listen.
   if (!welcomed_ && absl::IsUnavailable(status) && ErrorReason(status).empty()) {
     return Annotate(status, absl::StrCat("nobody listens at ", address,
                                          "; start the synchronizer or correct synchronizer.address"));
@@ -238,8 +238,8 @@ void JoinLoop::SendHeartbeat() {
     MutexLock lock(&mutex_);
     if (leaving_ || !welcomed_) return;
     stream = stream_;
-    // What is served is asked without the lock, as it may wait for an install; the number tells whether a report
-    // overtook.
+    // `serving` is called without the lock, as it may wait for an install; this number shows whether a report was sent
+    // meanwhile.
     reports = reports_;
     ++heartbeats_;
     SetTimerLocked(std::max(welcome_->heartbeat, kShortestHeartbeat), &JoinLoop::SendHeartbeat);
@@ -249,7 +249,8 @@ void JoinLoop::SendHeartbeat() {
   if (options_.serving) FillServing(options_.serving(), request.mutable_heartbeat());
   MutexLock lock(&mutex_);
   --heartbeats_;
-  // A report that was sent meanwhile may be of an install that `serving` does not know; it is a sign of life as well.
+  // A report sent meanwhile may be about an install that `serving` does not know yet; a report also counts as a
+  // heartbeat.
   if (reports == reports_) stream->Write(std::move(request));
 }
 
@@ -296,7 +297,7 @@ void JoinLoop::Leave(const std::string& reason) {
   }
   commands_.End();
   if (stream == nullptr) return;
-  // It is not known there: a farewell would wait behind a hello that may never be read.
+  // The synchronizer does not know this member yet: a leave message would wait behind a hello that may never be read.
   if (!welcomed) {
     stream->Cancel();
     return;

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<synchronizer::WeightReader>> OpenVersion(synchron
     return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                  "the receiver asks for weights of another model; give both sides the same model section");
   }
-  for (const auto& range : request.ranges()) {  // sums of its ends are made below; the reader checks the upper bound
+  for (const auto& range : request.ranges()) {  // bounds the sums below; the reader checks the upper end
     if (range.begin() >= 0 && range.begin() <= range.end() && range.end() <= kMaxArenaBytes) continue;
     return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
                  absl::StrFormat("[%d, %d) are no bytes of an arena", range.begin(), range.end()));
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<synchronizer::WeightReader>> OpenVersion(synchron
   return store.Open(wire::FromProto(request.version()));
 }
 
-// One receiver's fetch. Its methods run one at a time: at the start, then whenever the stream has drained.
+// One receiver's fetch. Its methods run one at a time: once at the start, then each time the stream has drained.
 class Fetch {
  public:
   Fetch(std::unique_ptr<synchronizer::WeightReader> reader, const v1::FetchWeightsRequest& request)
@@ -57,14 +57,14 @@ class Fetch {
   }
 
  private:
-  // Lets the version go before the receiver can know that this is the end.
+  // Releases the version before the receiver can see the end of the fetch.
   void End(Stream& stream, const absl::Status& status) {
     reader_.reset();
     stream.Finish(status);
   }
 
   std::unique_ptr<synchronizer::WeightReader> reader_;
-  std::vector<ByteRange> ranges_;  // what is left to send
+  std::vector<ByteRange> ranges_;  // ranges that are still to be sent
   size_t next_ = 0;
 };
 
@@ -80,7 +80,7 @@ grpc::ServerWriteReactor<v1::FetchWeightsResponse>* WeightServiceImpl::FetchWeig
   }
   auto fetch = std::make_shared<Fetch>(*std::move(reader), *request);
   fetch->Continue(*stream);
-  // The stream keeps itself alive until its end, when it drops this callback and with it the fetch.
+  // The stream keeps itself alive until its end; then it frees this callback and with it the fetch.
   return stream->Start({.on_drained = [fetch, raw = stream.get()] { fetch->Continue(*raw); }});
 }
 

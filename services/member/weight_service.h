@@ -5,9 +5,9 @@
 
 namespace syncopate::member {
 
-// WeightService over a WeightStore: streams what a receiver's plan asks for, at most kChunkBytes a message, the next
-// chunk only when gRPC has taken the one before. So a receiver that does not read holds one chunk and its reader, and
-// staging takes the slot from it whenever the trainer wants it.
+// WeightService over a WeightStore: streams the ranges that a receiver's plan asks for, at most kChunkBytes a message,
+// the next chunk only when gRPC has accepted the one before. So a receiver that does not read occupies one chunk and
+// its reader, and staging can take the slot from it at any time.
 class WeightServiceImpl final : public v1::WeightService::CallbackService {
  public:
   // `store` must outlive the server that serves this.

@@ -45,7 +45,7 @@ absl::StatusOr<RemoteReward> FromProto(const v1::Outcome& outcome) {
   }
   RemoteReward reward{.value = outcome.reward().value()};
   for (const auto& [name, value] : outcome.reward().components()) reward.components.emplace_back(name, value);
-  std::sort(reward.components.begin(), reward.components.end());  // a map has no order
+  std::sort(reward.components.begin(), reward.components.end());  // the order of a protobuf map is random
   return reward;
 }
 
@@ -81,8 +81,8 @@ void EnvironmentClient::Connect() {
   {
     MutexLock lock(&mutex_);
     if (stopping_ || stream_ != nullptr || describing_ != nullptr) return;
-    if (!channel.ok()) return SetAwayLocked(channel.status());  // for good: an address that is none
-    // Described before every stream: a worker that was started again may have other code.
+    if (!channel.ok()) return SetAwayLocked(channel.status());  // permanent: the address is malformed
+    // Describe is called before every stream: a restarted worker may have other code.
     describing_ = call;
   }
   call->stub->async()->Describe(&call->context, &call->request, &call->response,
@@ -103,7 +103,8 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
       SetAwayLocked(good);
       ConnectLaterLocked();
     }
-    // Opening the stream takes the lock again, so it waits until here.
+    // OpenStream takes the lock again, so it is called below, without it; a null stub means that there is no stream to
+    // open.
     if (!good.ok()) call->stub = nullptr;
   }
   if (call->stub != nullptr) OpenStream(call);
@@ -120,12 +121,12 @@ absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeRespons
                               "; start the worker with the code of the run, or end the run and resume it with "
                               "--accept-reward-change"));
   }
-  // Where nobody has said which code the run has, the first worker found says it, and later ones must be like it.
+  // If the run's digest is not known yet, the first worker sets it, and later workers must have the same.
   if (digest_.empty()) SYNCOPATE_LOG(kInfo, "the worker's code has digest %s", response.digest());
   digest_ = response.digest();
   rewards_.clear();
   for (const auto& one : response.environments()) {
-    // A worker that says nothing judges one at a time.
+    // A worker that gives no number judges one answer at a time.
     if (one.scores()) rewards_[one.name()].concurrency = std::max<int64_t>(1, one.concurrency());
   }
   return absl::OkStatus();
@@ -169,7 +170,7 @@ void EnvironmentClient::Score(RemoteItem item, Done done) {
   *request.add_items() = ToProto(item);
   {
     MutexLock lock(&mutex_);
-    // With the lock: an answer must not come before its item is in the table.
+    // Under the lock: the answer must not come before its item is in the table.
     if (stream_ != nullptr && stream_->Write(std::move(request))) {
       const auto answers = static_cast<int64_t>(item.texts.size());
       rewards_[item.reward].outstanding += answers;
@@ -195,7 +196,7 @@ void EnvironmentClient::Cancel(const std::string& id) {
 
 void EnvironmentClient::OnResponse(const v1::ScoreResponse& response) {
   for (const v1::ScoreResponse::Item& item : response.items()) OnItem(item);
-  NotifyListener();  // there is room again
+  NotifyListener();  // the worker has room again
 }
 
 void EnvironmentClient::OnItem(const v1::ScoreResponse::Item& item) {
@@ -224,7 +225,7 @@ void EnvironmentClient::OnStreamDone(const absl::Status& status) {
       ConnectLaterLocked();
     }
   }
-  // Not asked again from here: an answer that kills the worker would kill each one after it. GroupScore counts
+  // Not repeated here: an answer that kills the worker would kill every restarted worker too. GroupScore counts the
   // attempts.
   const absl::Status died = Error(absl::StatusCode::kInternal, "WORKER_DIED",
                                   absl::StrCat("the worker went away while it judged this: ", status.message()));
@@ -268,7 +269,7 @@ void EnvironmentClient::Stop() {
   reconnect_.Cancel();
   if (stream_ != nullptr) stream_->Cancel();
   if (describing_ != nullptr) describing_->context.TryCancel();
-  // Whoever listens may be gone once this returns.
+  // The listener's owner may be freed once this returns.
   auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stream_ == nullptr && describing_ == nullptr && callbacks_ == 0;
   };

@@ -18,16 +18,17 @@
 
 namespace syncopate::rollouterd {
 
-// Rewards that the worker of users' Python gives (EnvironmentService): the client's end of Describe and Score. Keeps
-// one stream and, when it breaks, connects again after a jittered backoff, for as long as it takes. What was under way
-// on a broken stream has failed: it may be what broke it. Plaintext, for a socket or loopback. Thread-safe; nothing but
-// Stop blocks.
+// Rewards from the worker process of users' Python (EnvironmentService): the client's end of Describe and Score. Keeps
+// one stream and, when it breaks, connects again after a jittered backoff, for ever. All items under way on a broken
+// stream fail, and this client does not repeat them: one of them may have broken it. Plaintext, for a socket or
+// loopback. Thread-safe; nothing but Stop blocks.
 class EnvironmentClient final : public rollouter::RemoteScorer, public std::enable_shared_from_this<EnvironmentClient> {
  public:
   struct Options {
     std::string address;      // unix:PATH or host:port
-    std::string digest = "";  // of the code of the run; another worker is not used. "": that of the first one found
-    // Whose token is shown to a worker at host:port; null: none. It makes nothing encrypted.
+    std::string digest = "";  // of the run's code; a worker with another one is not used. "": the first worker's
+    // The source of the token that is shown to a worker at host:port; null: no token. It does not encrypt the
+    // connection.
     std::shared_ptr<const auth::TransportSecurity> tokens = nullptr;
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
@@ -37,22 +38,22 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   static std::shared_ptr<EnvironmentClient> Start(Options options);
   ~EnvironmentClient() override;
 
-  // Besides RESOURCE_EXHAUSTED and UNAVAILABLE: NOT_FOUND (reason NO_SUCH_REWARD) if the worker has no reward of this
-  // name, FAILED_PRECONDITION (reason WRONG_DIGEST) if its code is not the run's.
+  // Errors besides RESOURCE_EXHAUSTED and UNAVAILABLE: NOT_FOUND (reason NO_SUCH_REWARD) if the worker has no reward of
+  // this name, FAILED_PRECONDITION (reason WRONG_DIGEST) if its code is not the run's.
   absl::Status Availability(const std::string& reward) const override;
   void Score(rollouter::RemoteItem item, Done done) override;
   void Cancel(const std::string& id) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
 
-  // Leaves the worker, which ends what is under way; nobody hears of it, nor is the listener called any more.
-  // Idempotent. Not from a callback.
+  // Closes the stream, so that the worker ends what is under way; afterwards neither `done` callbacks nor the listener
+  // are called. Idempotent. Must not be called from a callback.
   void Stop();
 
  private:
   using Stream = rpc::ClientBidiStream<v1::ScoreRequest, v1::ScoreResponse>;
   struct DescribeCall;
   struct Offered {
-    int64_t concurrency = 1;  // answers
+    int64_t concurrency = 1;  // answers that the worker judges at once
     int64_t outstanding = 0;
   };
   struct UnderWay {
@@ -77,14 +78,14 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   mutable Mutex mutex_;
   absl::Status there_ ABSL_GUARDED_BY(mutex_);
   std::string digest_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Offered> rewards_ ABSL_GUARDED_BY(mutex_);  // while it is there
+  std::map<std::string, Offered> rewards_ ABSL_GUARDED_BY(mutex_);  // the worker's, while it is connected
   std::map<std::string, UnderWay> items_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<DescribeCall> describing_ ABSL_GUARDED_BY(mutex_);  // null while it is not asked
-  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);            // null while there is none
+  std::shared_ptr<DescribeCall> describing_ ABSL_GUARDED_BY(mutex_);  // null while no Describe is under way
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);            // null while there is no stream
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mutex_);
-  int callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // that run though neither a call nor a stream is there any more
+  int callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // running, although their call or stream has ended
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -14,7 +14,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-// A rank that was refused is told why before the server ends; without that it would dial again until its deadline.
+// Gives a refused rank time to read why before the server ends; without the reason it would dial until its deadline.
 constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
 
 }  // namespace
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemo
     rank->ranks_ = ranks.get();
   }
   rank->part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
-  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->lost());  // before there was anything to abort
+  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->lost());  // a loss before this point could abort no communicator
   SYNCOPATE_LOG(kInfo, "all %d ranks of this replica are there", rank->world_);
   return rank;
 }
@@ -55,7 +55,7 @@ absl::Status LeadingRank::Listen(const v1::RunConfig& config, uint64_t manifest_
                                         .gpu = place_.gpu},
                               .secret = secret,
                               .security = daemon_->security(),
-                              // A step that waits for the one that is gone would do so until its deadline.
+                              // A step that waits for the lost rank would do so until its deadline.
                               .on_lost = [this](const absl::Status& why) {
                                 SYNCOPATE_LOG(kError, "this replica is at its end: %s", why.ToString());
                                 MutexLock lock(&mutex_);
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::Meet() {
   auto invite = [this](const RankInvitation& invitation) {
     v1::ReplicaServiceAttendResponse::Welcome welcome;
     welcome.set_nccl_id(invitation.id);
-    // Of the host that they reach this server by, which they know.
+    // The address has no host: the ranks use the host at which they reach this server.
     welcome.set_ranks_port(invitation.port);
     welcome.set_ranks_secret(invitation.secret);
     return leader_->Welcome(welcome);

@@ -12,13 +12,14 @@
 
 namespace syncopate::rollouterd {
 
-// Rank 0 of a replica of several ranks, beside its node: the server that the others attend, and the communicator that all
-// compute with. Ends after the node.
+// Rank 0 of a replica of several ranks, beside its RolloutNode: the server whose streams the other ranks attend, and
+// the communicator of all ranks. Must outlive the node.
 class LeadingRank {
  public:
-  // Listens at rollouter.ranks_listen, says so in the run directory, waits for the other ranks and meets them. `config` has
-  // what was learned of the model, `shape` can be shared out. Nothing is allocated on a device. RANK_LOST, RANK_MISMATCH,
-  // CANCELLED (reason STOPPED); errors of FindRolloutPlace and of servers.
+  // Listens at rollouter.ranks_listen, announces that in the run directory, waits for the other ranks and connects the
+  // communicator. `config` must include what the trainer said of the model; `shape` must be divisible among the ranks.
+  // Allocates nothing on a device. RANK_LOST, RANK_MISMATCH, CANCELLED (reason STOPPED); errors of FindRolloutPlace and
+  // of servers.
   static absl::StatusOr<std::unique_ptr<LeadingRank>> Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
                                                                const model::ModelConfig& shape);
   ~LeadingRank();
@@ -27,7 +28,7 @@ class LeadingRank {
 
   const ReplicaPart& part() const { return *part_; }
   ReplicaLeader* leader() { return leader_.get(); }
-  // The replica stops, and why. Idempotent.
+  // Tells the other ranks that the replica stops, and why. Idempotent.
   void Stop(const absl::Status& why) { leader_->Stop(why); }
 
  private:
@@ -40,7 +41,7 @@ class LeadingRank {
   int32_t world_ = 1;
   RankPlace place_;
   Mutex mutex_;
-  Communicator* ranks_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part's, once they have met
+  Communicator* ranks_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owned by part_; null until the ranks have met
   std::unique_ptr<ReplicaPart> part_;
   std::unique_ptr<ReplicaLeader> leader_;
   std::unique_ptr<rpc::Server> server_;

@@ -1,5 +1,5 @@
 // syncopate-rollouter CONFIG [section.key=value ...]: generates, scores and submits trajectories until it is told to
-// stop. Needs nothing but the synchronizer's address; holds nothing that matters when it dies.
+// stop. Needs only the synchronizer's address; has no state that is lost when it dies.
 
 #include <prometheus/collectable.h>
 
@@ -27,15 +27,15 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-// The model that the engine is made for, and the configuration with what the trainer says of its weights.
+// The model that the engine is made for, and the configuration completed with the trainer's description of its weights.
 struct FoundModel {
   v1::RunConfig config;
   model::ModelConfig shape;
-  bool learned = false;                                                   // from the trainer
+  bool learned = false;                                                   // the trainer described it
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer = nullptr;  // null if it has none
 };
 
-// The node's metrics, which there are once there is a node.
+// Publishes the node's metrics as soon as there is a node.
 class NodeMetrics final : public prometheus::Collectable {
  public:
   void Set(std::shared_ptr<const prometheus::Collectable> metrics) {
@@ -56,7 +56,7 @@ class NodeMetrics final : public prometheus::Collectable {
   std::shared_ptr<const prometheus::Collectable> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A model by keys is known to everybody; of any other the trainer has the files, and tells.
+// Every process can build a model from keys; for a model from files, the trainer has the files and describes them.
 absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& metrics_address) {
   FoundModel found;
   found.config = daemon.config();
@@ -99,14 +99,14 @@ RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel&
   options.heartbeat = config::CheckedDuration(config.sync().heartbeat());
   options.build = daemon::BuildVersion();
   options.lost_after = config::CheckedDuration(config.synchronizer().lost_after());
-  // One publication behind is always allowed: that is what a weight sync is under way for.
+  // One publication behind is always allowed: a weight sync is then under way.
   options.allowed_lag = std::max(config.staleness().max_staleness(), config.sync().every_steps());
   options.events = daemon.events();
   options.security = daemon.security();
   return options;
 }
 
-// Until somebody wants it to stop, it cannot go on, or with the flag, the run is complete.
+// Returns when the process is asked to stop, when the node cannot go on, or, with the flag, when the run is complete.
 void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
   while (!daemon.StopRequested(kPoll) && node.CheckAlive().ok()) {
     if (node.Moves()) daemon.health().Moved();
@@ -115,12 +115,12 @@ void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
   }
 }
 
-// One rank, which is alone or leads others.
+// Runs one rank, which is the only one, leads the others, or follows rank 0.
 absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, config::RolloutRankOf(config));
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
-  // Probes are answered while the trainer is waited for.
+  // Probes are answered while this process waits for the trainer.
   const auto node_metrics = std::make_shared<NodeMetrics>();
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics}));
@@ -128,7 +128,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
   if (rank > 0) return FollowReplica(&daemon, model.config, model.shape, rank);
-  std::unique_ptr<LeadingRank> replica;  // ends after the node
+  std::unique_ptr<LeadingRank> replica;  // must outlive the node
   if (world > 1) {
     SYNCOPATE_ASSIGN_OR_RETURN(replica, LeadingRank::Assemble(&daemon, model.config, model.shape));
   }
@@ -155,7 +155,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   node->Leave(grace);
-  if (replica != nullptr) replica->Stop(why);  // when nothing is launched any more
+  if (replica != nullptr) replica->Stop(why);  // after the last kernel launch
   server->Stop(absl::ZeroDuration());
   return why;
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(60);
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kLeaveGrace = absl::Seconds(1);
-// A tokenizer of a large vocabulary has tens of megabytes; more than this is no description of a model.
+// A large tokenizer has tens of megabytes; a longer file is no description of a model.
 constexpr int64_t kMaxFileBytes = 128 << 20;
 constexpr int kMaxFiles = 16;
 constexpr char kTokenizerFile[] = "tokenizer.json";
@@ -31,7 +31,7 @@ absl::Status BadAnswer(const std::string& text) {
                absl::StrCat("what the trainer says of the model cannot be: ", text));
 }
 
-// Puts an answer together.
+// Assembles an answer from its messages.
 class ModelAnswer {
  public:
   absl::Status Add(const v1::GetModelResponse& message) {
@@ -46,7 +46,7 @@ class ModelAnswer {
     const v1::GetModelResponse::FileChunk& chunk = message.chunk();
     if (chunk.file() < 0 || chunk.file() >= static_cast<int>(contents_.size())) return BadAnswer("an unknown file");
     std::string& contents = contents_[static_cast<size_t>(chunk.file())];
-    // Before memory grows: what comes may be more than what was announced.
+    // Checked before memory grows: the peer may send more than it announced.
     const int64_t most = std::min(kMaxFileBytes, description_.files(chunk.file()).bytes());
     if (chunk.offset() != static_cast<int64_t>(contents.size()) ||
         chunk.offset() + static_cast<int64_t>(chunk.data().size()) > most) {
@@ -66,7 +66,7 @@ class ModelAnswer {
     }
     model.dtype = description_.dtype() == v1::DTYPE_FLOAT32 ? DType::kFloat32 : DType::kBFloat16;
     model.bucket_bytes = description_.bucket_bytes();
-    // Both sides compute the layout of the weights. If they differ, it is found before anything is generated.
+    // Both sides compute the layout of the weights; a difference is found here, before anything is generated.
     SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest,
                                model::MakeManifest(model.shape, model.dtype, model.bucket_bytes));
     if (manifest.fingerprint() != description_.manifest_fingerprint()) {
@@ -95,7 +95,7 @@ class ModelAnswer {
   std::vector<std::string> contents_;
 };
 
-// Nobody sends commands to a member without a model; one that comes all the same is refused.
+// The synchronizer sends no commands to a member without a model; a command is refused all the same.
 class NoParticipant final : public member::SyncParticipant {
  public:
   synchronizer::SyncReport Prepare(const synchronizer::Prepare&) override { return Refusal(); }
@@ -112,7 +112,7 @@ class NoParticipant final : public member::SyncParticipant {
   }
 };
 
-// Where the trainer is, and whether the synchronizer wants us at all.
+// The trainer's address, and whether the synchronizer has refused this member.
 class Whereabouts {
  public:
   void Set(const synchronizer::Directory& directory) {
@@ -144,8 +144,8 @@ absl::StatusOr<LearnedModel> AskUntilAnswered(const LearnModelOptions& options, 
     if (trainer.empty()) continue;
     auto model = GetModel(trainer, options.security, Clock::Real()->Now() + kCallTimeout);
     if (model.ok()) return model;
-    // A trainer that starts, or one whose credentials are being renewed. What is left is a mistake that waiting does
-    // not mend.
+    // The trainer is starting, or credentials are being renewed. Any other error is a mistake that waiting does not
+    // correct.
     const bool again = absl::IsUnavailable(model.status()) || absl::IsDeadlineExceeded(model.status()) ||
                        absl::IsCancelled(model.status()) || absl::IsUnauthenticated(model.status()) ||
                        absl::IsPermissionDenied(model.status());
@@ -173,7 +173,7 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
   v1::GetModelResponse message;
   absl::Status added;
   while (added.ok() && stream->Read(&message)) added = answer.Add(message);
-  // Or Finish() would wait for the rest of the stream.
+  // Without this Finish() would wait for the rest of the stream.
   if (!added.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
   SYNCOPATE_RETURN_IF_ERROR(added);
@@ -204,7 +204,7 @@ absl::StatusOr<LearnedModel> LearnModel(const LearnModelOptions& options) {
   client->SetDirectoryListener(
       [&whereabouts](const synchronizer::Directory& directory) { whereabouts.Set(directory); });
   absl::StatusOr<LearnedModel> model = AskUntilAnswered(options, whereabouts);
-  // Its hello named no manifest, and a member cannot change what it said.
+  // The hello named no manifest, and a member cannot change its hello.
   client->Leave("it joins again with its model");
   client->Stop(kLeaveGrace);
   return model;

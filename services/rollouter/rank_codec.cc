@@ -61,8 +61,8 @@ rollouter::SlotStart FromProto(const v1::ReplicaServiceAttendResponse::Start& me
           .drawn = {message.drawn().begin(), message.drawn().end()}};
 }
 
-// A plan goes to every rank before every step, so lists of small numbers are flat: a message for each pair or triple
-// would cost more than what it says. Two of `swaps_*` and `rows`, three of `copies` and `tables` belong together.
+// A plan goes to every rank before every step, so lists of small numbers are flat: one message for each pair or triple
+// would cost more than its contents. Pairs: `swaps_*` and `rows`; triples: `copies` and `tables`.
 v1::ReplicaServiceAttendResponse::Plan ToProto(const StepPlan& plan) {
   v1::ReplicaServiceAttendResponse::Plan message;
   message.set_id(plan.id);
@@ -90,7 +90,8 @@ absl::StatusOr<StepPlan> FromProto(const v1::ReplicaServiceAttendResponse::Plan&
   const bool is_whole = message.swaps_out_size() % 2 == 0 && message.swaps_in_size() % 2 == 0 &&
                         message.copies_size() % 3 == 0 && message.tables_size() % 3 == 0 &&
                         message.rows_size() % 2 == 0;
-  // Ranks are of one build, so this cannot be; if it is, half a plan must not run: the ranks would part for good.
+  // Ranks have the same build, so this should not happen; if it does, half a plan must not run: the ranks would diverge
+  // for good.
   if (!is_whole) return Damaged();
   StepPlan plan;
   plan.id = message.id();

@@ -7,7 +7,7 @@
 namespace syncopate::rollouterd {
 
 v1::ReplicaServiceAttendResponse ToProto(const rollouter::EngineCommand& command);
-// Of what is a command. INTERNAL (reason RANK_MISMATCH) for anything else, and for lists that are not whole.
+// Reads a message that is a command. INTERNAL (reason RANK_MISMATCH) for any other message, and for incomplete lists.
 absl::StatusOr<rollouter::EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& message);
 
 }  // namespace syncopate::rollouterd

@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
   }
   if (!config.environment().address().empty()) {
     const v1::SecuritySection& security = config.security();
-    // The worker's port is plaintext whatever the daemons' is: of their security it knows the tokens alone.
+    // The worker's port is always plaintext: of the daemons' security it uses only the tokens.
     SYNCOPATE_ASSIGN_OR_RETURN(
         auto tokens, auth::TransportSecurity::Load({.role = "rollouter",
                                                     .tls_reload = config::CheckedDuration(security.tls_reload()),

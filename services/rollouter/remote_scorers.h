@@ -10,15 +10,15 @@
 
 namespace syncopate::rollouterd {
 
-// Whoever gives rewards to this rollouter from outside. Must outlive the scorer that asks them.
+// The scorers outside this process that give its rewards. Must outlive the Scorer that asks them.
 class RemoteScorers {
  public:
-  // Those that the configuration names: http if reward.url is set, the worker if environment.address is. Nobody is
-  // waited for. Errors of HttpScorer::Start, and of security.token_file.
+  // Starts the scorers that the configuration names: HTTP if reward.url is set, the worker if environment.address is
+  // set. Waits for none of them. Errors of HttpScorer::Start, and of security.token_file.
   static absl::StatusOr<std::unique_ptr<RemoteScorers>> Start(const v1::RunConfig& config);
   ~RemoteScorers();
 
-  // How the run's answers are scored. `decode` may be null: scorer.h.
+  // The options for scoring the run's answers. `decode` may be null: scorer.h.
   rollouter::Scorer::Options ScorerOptions(const v1::RunConfig& config, rollouter::TextDecoder decode) const;
 
  private:

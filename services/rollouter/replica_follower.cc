@@ -28,7 +28,7 @@ namespace syncopate::rollouterd {
 namespace {
 
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
-// A weight sync that rank 0's part of has ended ends here soon.
+// A weight sync that rank 0 has ended ends on this rank within this time.
 constexpr absl::Duration kSleepWithin = absl::Seconds(10);
 
 using Attendance =
@@ -45,7 +45,7 @@ class FollowingRollouterRank {
         rank_(rank),
         world_(static_cast<int32_t>(config.rollout().tensor_parallel())) {}
 
-  // The computing thread's.
+  // Runs on the computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::WireManifestOf(config_, shape_));
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
@@ -60,7 +60,7 @@ class FollowingRollouterRank {
     MakeReceiver();
     SYNCOPATE_LOG(kInfo, "rank %d of %s attends rank 0", rank_, daemon_->Member().replica_id);
     const absl::Status obeyed = Obey();
-    target_->End(obeyed);  // whoever waits for rank 0 waits no more
+    target_->End(obeyed);  // makes waits for rank 0 return
     if (member_ != nullptr) member_->Stop(kStopGrace);
     return obeyed;
   }
@@ -68,7 +68,7 @@ class FollowingRollouterRank {
   Attendance& attendance() { return attendance_; }
 
  private:
-  // The communicator can be aborted from here on; it may have to be.
+  // From here on callbacks can abort the communicator. A loss before this point is returned here.
   absl::Status UseRanks() {
     {
       MutexLock lock(&ended_->mutex);
@@ -142,7 +142,7 @@ class FollowingRollouterRank {
     member.hello.facts = device_->facts;
     member.hello.build = daemon::BuildVersion();
     member.events = daemon_->events();
-    // What rank 0 has exchanged, and not what this rank has received: a replica serves as one.
+    // The version that rank 0 has exchanged, not the one that this rank has received: a replica serves as one.
     member.serving = [this] {
       const rollouter::FollowerTarget::Serving serving = target_->serving();
       return member::MemberClient::Serving{serving.version, serving.digest, serving.asleep ? "ASLEEP" : ""};
@@ -169,15 +169,15 @@ class FollowingRollouterRank {
       SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(*said));
       SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
       if (command.kind != EngineCommand::Kind::kMakeRunner) continue;
-      // Only now: a member of the run may be sent weights at once, and rank 0 has made its runner by then.
+      // Not earlier: a member of the run may get weights at once, and by now rank 0 has made its runner.
       SYNCOPATE_RETURN_IF_ERROR(JoinRun());
       attendance_.SetReady();
     }
   }
 
   absl::Status ObeyOne(const EngineCommand& command) {
-    // Rank 0 orders an exchange once every rank has said that it is ready. If this one is not, the ranks have parted,
-    // and would serve different versions.
+    // Rank 0 orders an exchange only when every rank has reported that it is ready. If this rank is not, the ranks have
+    // diverged and would serve different versions.
     if (command.kind == EngineCommand::Kind::kExchange) SYNCOPATE_RETURN_IF_ERROR(target_->CheckReady(command.version));
     if (command.kind == EngineCommand::Kind::kReleaseWeights) {
       SYNCOPATE_RETURN_IF_ERROR(target_->BeginSleep(command.keep_live, kSleepWithin));
@@ -188,24 +188,24 @@ class FollowingRollouterRank {
     return absl::OkStatus();
   }
 
-  // Why the replica is at its end, for callbacks that may outlive this.
+  // Why the replica ends; shared, because callbacks may outlive the follower.
   struct Ended {
     Mutex mutex;
     absl::Status why ABSL_GUARDED_BY(mutex);
-    Communicator* ranks ABSL_GUARDED_BY(mutex) = nullptr;  // while it is there
+    Communicator* ranks ABSL_GUARDED_BY(mutex) = nullptr;  // null while there is none
 
     void Abort(const absl::Status& reason) {
       MutexLock lock(&mutex);
       if (why.ok()) why = reason;
       if (ranks != nullptr) ranks->Abort(std::string(reason.message()));
     }
-    // The first reason, if `status` is an error at all.
+    // The first reason if `status` is an error, else OK.
     absl::Status Why(const absl::Status& status) {
       MutexLock lock(&mutex);
       return status.ok() || why.ok() ? status : why;
     }
   };
-  // Keeps callbacks from a communicator that is gone; destroyed before it.
+  // Stops callbacks from using a destroyed communicator; destroyed before it.
   struct Forget {
     std::shared_ptr<Ended> ended;
     ~Forget() {
@@ -229,7 +229,7 @@ class FollowingRollouterRank {
   std::unique_ptr<rollouter::FollowerTarget> target_;
   std::unique_ptr<synchronizer::WeightReceiver> receiver_;
   std::unique_ptr<member::ReceiverParticipant> participant_;
-  std::unique_ptr<member::MemberClient> member_;  // ends first: it calls the others
+  std::unique_ptr<member::MemberClient> member_;  // destroyed first: it uses the others
 };
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 namespace syncopate::rollouterd {
 
-// Another rank of a rollouter than rank 0, from its start to its end: attends rank 0, holds its slice of the weights,
-// of which it is the receiver in weight syncs, and carries out what rank 0 orders. `config` has what was learned of the
-// model. OK when rank 0 has said that the replica stops; UNAVAILABLE (reason RANK_LOST) if it or another rank is gone,
-// and then the process ends with the exit code of a peer that was lost.
+// Runs a rank above 0 of a rollouter, from its start to its end: attends rank 0, has its slice of the weights, receives
+// that slice in weight syncs, and carries out rank 0's commands. `config` must include what the trainer said of the
+// model. OK when rank 0 has said that the replica stops; UNAVAILABLE (reason RANK_LOST) if rank 0 or another rank is
+// gone; the process then ends with the exit code for a lost peer.
 absl::Status FollowReplica(daemon::Daemon* daemon, const v1::RunConfig& config, const model::ModelConfig& shape,
                            int32_t rank);
 

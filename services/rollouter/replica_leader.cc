@@ -64,9 +64,9 @@ void ReplicaLeader::EndClaim(const PolicyVersion& version, End end) {
     MutexLock lock(&mutex_);
     joint_.EndClaim(version);
   }
-  // The others know of an exchange: it is one of their commands.
+  // The other ranks know about an exchange: it is one of their commands.
   if (end == End::kExchanged) return;
-  // A rank that takes no messages is lost, and on_lost says so.
+  // A rank that accepts no messages is lost, and on_lost reports it.
   Write(WeightsSettled(version, end == End::kRelabelled)).IgnoreError();
 }
 

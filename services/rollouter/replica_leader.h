@@ -10,9 +10,9 @@
 
 namespace syncopate::rollouterd {
 
-// Rank 0's end of ReplicaService: one Attend stream for each other rank of this replica, over which its engine leads them
-// (engine_commands.h), and what they say of weight syncs (joint_install.h). Thread-safe. Must outlive the server that serves
-// it, and the engine.
+// Rank 0's end of ReplicaService: one Attend stream for each other rank of this replica. Over them rank 0's engine
+// sends its commands (engine_commands.h) and the ranks report on weight syncs (joint_install.h). Thread-safe. Must
+// outlive the server that serves it, and the engine.
 class ReplicaLeader final
     : public rpc::RankStreams<v1::ReplicaService, v1::ReplicaServiceAttendRequest, v1::ReplicaServiceAttendResponse>,
       public rollouter::EngineFollowers,
@@ -21,7 +21,7 @@ class ReplicaLeader final
   explicit ReplicaLeader(rpc::RankStreamsOptions options);
 
   absl::Status Send(const rollouter::EngineCommand& command) override;
-  // The replica stops: well, or with an error that the others end with too. Idempotent.
+  // Ends the replica: an OK `why` tells the other ranks to stop, an error ends them with that error. Idempotent.
   void Stop(const absl::Status& why);
 
   absl::Status Claim(const PolicyVersion& version, absl::Duration deadline) override;

@@ -17,42 +17,42 @@
 
 namespace syncopate::rollouterd {
 
-// What a rollouter has because of where it computes.
+// The parts of a rollouter that depend on the device it computes on.
 struct RolloutDevice {
   std::shared_ptr<rollouter::EngineBackend> backend;  // null: the engine's own, on the CPU
-  std::vector<std::shared_ptr<const void>> borrowed;  // by the transports
-  // All that it can receive by; with a GPU they write to the backend's shadow arena.
+  std::vector<std::shared_ptr<const void>> borrowed;  // used by the transports
+  // All transports that it can receive with; on a GPU they write to the backend's shadow arena.
   std::vector<std::unique_ptr<synchronizer::ReceiverTransport>> transports;
   synchronizer::DeviceFacts facts;
 };
 
-// Where this rank of a rollouter computes, before anything is allocated there: what rollout.device asks for, "cuda" being
-// another GPU of this host for each rank, as long as there are any. Which
-// implementation a binary has is decided by linking, as that of OpenRolloutDevice, whose errors it has.
+// The place where this rank of a rollouter computes, before anything is allocated there: rollout.device, where "cuda"
+// is a different GPU of this host for each rank, as long as there are enough. The linked library decides which
+// implementation a binary has, as for OpenRolloutDevice. Errors of OpenRolloutDevice.
 absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config);
 
-// One rank's part of a replica of several.
+// One rank's part of a replica with several ranks.
 struct ReplicaPart {
   rollouter::RankSlice slice;
-  std::unique_ptr<Communicator> ranks;  // what the place's `join` gave, or ranks over TCP
+  std::unique_ptr<Communicator> ranks;  // made by the place's `join`, or ranks over TCP
 };
 
-// For a call of ranks that compute a step: none of them waits for anything else.
+// Deadline of a collective between ranks that compute a step: no rank waits for anything else.
 inline constexpr absl::Duration kRankStepDeadline = absl::Seconds(30);
 
-// The CPU, with the transport "grpc".
+// A rollouter on the CPU, with the transport "grpc".
 std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
-// The same for one rank of a replica, with its weights, which `part` must outlive. RESOURCE_EXHAUSTED reason
-// OUT_OF_MEMORY.
+// A device on the CPU for one rank of a replica, with that rank's weights. `part` must outlive it. RESOURCE_EXHAUSTED
+// reason OUT_OF_MEMORY.
 absl::StatusOr<std::shared_ptr<RolloutDevice>> HostRankDevice(const ReplicaPart& part,
                                                               std::shared_ptr<const auth::TransportSecurity> security);
 
-// What rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. Which
-// implementation a binary has is decided by linking: syncopate_rollout_device_cpu, or syncopate_rollout_device_cuda,
-// which knows both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT
-// reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY. `security` is of connections to
-// sources that are reached by gRPC; null: plaintext. With `part` it is for that rank of a replica, and `part` must outlive
-// it.
+// The device that rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. The
+// linked library decides which implementation a binary has: syncopate_rollout_device_cpu, or
+// syncopate_rollout_device_cuda, which supports both. FAILED_PRECONDITION reason NO_CUDA or NO_GPU as
+// model::ChooseDevice; INVALID_ARGUMENT reason BAD_CONFIG as CheckRolloutDevice; RESOURCE_EXHAUSTED reason
+// OUT_OF_GPU_MEMORY. `security` is for connections to sources over gRPC; null: plaintext. With `part` the device is for
+// that rank of a replica, and `part` must outlive it.
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     const v1::RunConfig& config, const model::ModelConfig& shape,
     std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part = nullptr);

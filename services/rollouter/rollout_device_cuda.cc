@@ -23,8 +23,8 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaCopyEngine> made, CudaCopyEngine::Create(index));
   const std::shared_ptr<CudaCopyEngine> copies = std::move(made);
   synchronizer::IpcReceiver::Options options;
-  // Asked anew at each Prepare: an install exchanges what is behind the shadow's address, and a repeated attempt must
-  // not write what serves by then.
+  // The address is exported again at each Prepare: an install exchanges the memory behind the shadow's address, and a
+  // repeated attempt must not write to the memory that serves by then.
   options.engine = copies.get();
   options.shadow = [export_shadow = engine.export_shadow,
                     gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
@@ -32,7 +32,7 @@ absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevic
     return synchronizer::LendGpuMemory(std::move(memory), gpu);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::IpcReceiver::Create(std::move(options)));
-  device->borrowed.push_back(copies);  // declared before the transports, which end first
+  device->borrowed.push_back(copies);  // destroyed after the transports, which use it
   device->transports.push_back(std::move(receiver));
   return absl::OkStatus();
 }
@@ -66,7 +66,7 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
   if (!model::IsCuda(place.name)) return place;
   const int index = daemon::CudaIndex(place.name);
-  // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
+  // Identifies the GPU as NCCL does: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
   return PlaceOnGpu({.device = index,
                      .world = static_cast<int32_t>(config.rollout().tensor_parallel()),
@@ -90,9 +90,9 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, shape));
   if (part != nullptr) wire = part->slice.manifest;
-  // What FindRolloutPlace() joined on GPUs is one.
+  // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
-  // Before the transports, which write to the backend's arenas.
+  // Made before the transports, which write to the backend's arenas.
   const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
@@ -100,8 +100,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
                                  in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
                                  config.rollout().gpu_memory(), ranks));
   device->backend = engine.backend;
-  // A transport that cannot be had is an error only if the configuration asks for it by name; otherwise the others
-  // serve.
+  // A transport that is not available is an error only if the configuration asks for it by name; otherwise the others
+  // are used.
   if (daemon::MayOffer(config, "ipc")) {
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
   }

@@ -43,10 +43,10 @@ telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const
   return figures;
 }
 
-// Why it takes no version for now; "": it does.
+// Why the engine accepts no version for now; "": it does.
 std::string WhyHeld(const rollouter::EngineStatus& status) {
   if (status.state == rollouter::EngineStatus::State::kAsleep) return "ASLEEP";
-  // An evaluation is of one version: an install in the middle of it would mix two.
+  // An evaluation belongs to one version: an install in the middle would mix two.
   return status.pins_version ? "EVALUATING" : "";
 }
 
@@ -72,7 +72,7 @@ RolloutService::Options ServiceOptions(const MemberId& member, const std::shared
   return options;
 }
 
-// Counts and records what weight syncs bring, and what they cost the decode loop.
+// Counts and records received weights, and the time that installs cost the decode loop.
 member::ReceiverParticipant::Listeners CountSyncs(EventRecorder* events, prometheus::Registry& registry) {
   member::ReceiverParticipant::Listeners listeners;
   listeners.received = [metrics = telemetry::ReceiveMetrics(registry)](int64_t bytes, double seconds) {
@@ -136,7 +136,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
         return FiguresOf(engine->GetStatus(), work->counters());
       })) {
-  // The trainer hears of an install with the next message of this stream, whatever becomes of the synchronizer.
+  // The trainer learns of an install from the next message of the work stream, even if the synchronizer is gone.
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });
 }
 
@@ -185,7 +185,7 @@ absl::Status RolloutNode::CheckAlive() const {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(refused_);
   }
-  // Before the engine, which fails for that reason.
+  // Checked before the engine, whose failure would be only a consequence.
   if (options_.leader != nullptr) SYNCOPATE_RETURN_IF_ERROR(options_.leader->lost());
   SYNCOPATE_RETURN_IF_ERROR(work_->refusal());
   return engine_->GetStatus().failure;
@@ -213,7 +213,7 @@ void RolloutNode::Leave(absl::Duration grace) {
     return std::max(absl::ZeroDuration(), grace * share - (Clock::Real()->Now() - start));
   };
   work_->SetDraining(true);
-  if (member_ != nullptr) member_->Leave("stopping");  // so that no weight sync begins with a node that goes
+  if (member_ != nullptr) member_->Leave("stopping");  // so that no weight sync begins with a leaving node
   if (grace > absl::ZeroDuration()) {
     const absl::Status drained = engine_->Drain(left(0.5));
     if (!drained.ok()) SYNCOPATE_LOG(kWarning, "leaving with work unfinished: %s", drained.ToString());
@@ -225,7 +225,7 @@ void RolloutNode::Leave(absl::Duration grace) {
   work_->Stop(left(0.7));
   if (member_ != nullptr) member_->Stop(left(0.8));
   scorer_->Stop();
-  engine_->Stop();  // before the server, whose calls may wait for it: a drain of a paused engine for minutes
+  engine_->Stop();  // before the server, whose calls may wait for the engine: a drain of a paused engine for minutes
 }
 
 }  // namespace syncopate::rollouterd

@@ -13,7 +13,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-// Apart from the names that WorkClient gives its leases.
+// The prefix separates these names from those that WorkClient gives its leases.
 std::string EngineId(const std::string& request_id) { return absl::StrCat("user:", request_id); }
 
 absl::Status BadRequest(const std::string& message) {
@@ -30,8 +30,8 @@ absl::Status Busy() { return Error(absl::StatusCode::kUnavailable, "BUSY", "too 
 
 int32_t Samples(const v1::GenerateRequest& request) { return std::max(1, request.n()); }
 
-// What a client may ask for, whatever the model.
-// Each of these is work per token, or memory per request, that a client could ask for without bound.
+// Limits on a request that hold for any model. Each limited number is work per token, or memory per request, that a
+// client could otherwise ask for without bound.
 absl::Status CheckLimits(const v1::GenerateRequest& request) {
   const v1::SamplingParams& sampling = request.sampling();
   constexpr int kMost = RolloutService::kMaxStopTokens;
@@ -79,7 +79,8 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
  public:
   explicit ActiveRequests(int64_t capacity) : capacity_(capacity) {}
 
-  // Takes `id`, or makes one up when it is empty. It is free again when the last copy of the result is gone.
+  // Takes the name `id`, or makes a name if `id` is empty. The name is free again when the last copy of the result is
+  // destroyed.
   absl::StatusOr<Name> Add(std::string id) {
     MutexLock lock(&mutex_);
     if (static_cast<int64_t>(ids_.size()) >= capacity_) {
@@ -87,7 +88,7 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
                    absl::StrCat(capacity_, " requests run already; try again when one has ended"));
     }
     if (id.empty()) {
-      // A client may have named one like that itself.
+      // A client may have chosen such a name itself.
       do {
         id = absl::StrCat("request-", ++made_up_);
       } while (ids_.count(id) > 0);
@@ -97,7 +98,7 @@ class RolloutService::ActiveRequests final : public std::enable_shared_from_this
                    {{"request_id", id}});
     }
     ids_.insert(id);
-    // The name is freed by whoever lets go of it last: the sink, when the engine is done with the request, however that
+    // The last owner of the pointer frees the name: the sink, when the engine has finished the request, however it
     // ended.
     return Name(new std::string(id), [self = shared_from_this()](const std::string* name) {
       self->Remove(*name);
@@ -122,12 +123,12 @@ class RolloutService::UnarySink final : public rollouter::GenerationSink {
  public:
   UnarySink(Name name, int32_t samples, std::shared_ptr<rpc::UnaryCall> call, v1::GenerateResponse* response)
       : name_(std::move(name)), call_(std::move(call)), response_(response), left_(samples) {
-    // Samples end in any order, and each has its place.
+    // Samples end in any order; each has a fixed place in the response.
     for (int32_t i = 1; i < samples; ++i) response_->add_more_samples();
   }
 
   void OnFinished(int32_t sample, Trajectory trajectory) override {
-    // Weights that have gone wrong show first as log-probs that are no numbers; such an answer must not look like one.
+    // Broken weights show first as log-probabilities that are not finite; such an answer must not be reported as good.
     good_.Update(rollouter::CheckLogProbs(trajectory.logprobs));
     if (sample == 0) {
       Fill(trajectory, response_);
@@ -136,7 +137,7 @@ class RolloutService::UnarySink final : public rollouter::GenerationSink {
     }
     if (--left_ > 0) return;
     response_->set_request_id(*name_);
-    name_.reset();  // before the client can ask again
+    name_.reset();  // before the client can send the same name again
     call_->Finish(good_);
   }
 
@@ -152,13 +153,13 @@ class RolloutService::UnarySink final : public rollouter::GenerationSink {
 
   Name name_;
   const std::shared_ptr<rpc::UnaryCall> call_;
-  v1::GenerateResponse* const response_;  // gRPC's, until Finish
-  // Of the engine's thread:
+  v1::GenerateResponse* const response_;  // owned by gRPC, valid until Finish
+  // Used on the engine's thread:
   int32_t left_;
   absl::Status good_;
 };
 
-// Passes tokens on as they come, each sample's one behind, because its last message says how it ended.
+// Streams tokens as they are generated, one token late, because the last message of a sample also says how it ended.
 class RolloutService::StreamSink final : public rollouter::GenerationSink {
  public:
   using Stream = rpc::ServerWriteStream<v1::GenerateStreamResponse>;
@@ -170,7 +171,7 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     if (good_.ok()) good_ = rollouter::CheckLogProbs(absl::MakeConstSpan(&logprob, 1));
     if (!good_.ok()) return false;
     auto& pending = pending_[sample];
-    // The one before this: now it is known not to have been the last.
+    // The token before this one was not the sample's last, so it can be sent.
     if (pending.has_value()) stream_->Write(*std::move(pending));
     pending.emplace();
     pending->set_token(token);
@@ -184,13 +185,13 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     auto& pending = pending_[sample];
     if (pending.has_value()) {
       has_written_ = true;
-      // The last token goes out with how its sample ended.
+      // The last token is sent together with how its sample ended.
       pending->set_finish(good_.ok() ? wire::ToProto(trajectory.finish) : v1::FINISH_REASON_ABORTED);
       stream_->Write(*std::move(pending));
     }
     if (--left_ > 0) return;
     name_.reset();
-    // A stream that ends well without a message would look like an empty answer.
+    // A stream that ends with OK and no message would look like an empty answer.
     const bool nothing = good_.ok() && !has_written_;
     stream_->Finish(
         nothing ? Error(absl::StatusCode::kAborted, "ABORTED", "the request was ended before its first token") : good_);
@@ -199,11 +200,11 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
  private:
   Name name_;
   const std::shared_ptr<Stream> stream_;
-  // Of the engine's thread:
+  // Used on the engine's thread:
   std::vector<std::optional<v1::GenerateStreamResponse>> pending_;  // by sample
   int32_t left_;
   bool has_written_ = false;
-  absl::Status good_;  // else nothing after the token that it names is passed on
+  absl::Status good_;  // after an error no further token is sent
 };
 
 RolloutService::RolloutService(Options options, rollouter::EngineLoop* engine)
@@ -220,21 +221,21 @@ absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::Generat
   SYNCOPATE_RETURN_IF_ERROR(rpc::CheckRequestId(request.request_id()));
   SYNCOPATE_RETURN_IF_ERROR(CheckLimits(request));
   Admitted admitted;
-  // Last of what may refuse: a refused request keeps no name.
+  // After all other checks: a refused request takes no name.
   SYNCOPATE_ASSIGN_OR_RETURN(admitted.name, active_->Add(request.request_id()));
   admitted.request.id = EngineId(*admitted.name);
   admitted.request.prompt_ids.assign(request.prompt_ids().begin(), request.prompt_ids().end());
   admitted.request.sampling = wire::FromProto(request.sampling());
   admitted.request.priority = request.priority();
   admitted.request.deadline = deadline;
-  // The first sample of several is what a request for one would have been.
+  // The first sample is the one that a request for a single sample would get.
   admitted.request.seeds = {request.seed()};
   for (int32_t i = 1; i < request.n(); ++i) admitted.request.seeds.push_back(SampleSeed(request.seed(), i));
   return admitted;
 }
 
 void RolloutService::AbortLater(const std::string& engine_id) {
-  // If too many wait, the request runs to its end; nobody listens.
+  // If too many tasks wait, the request runs to its end, and nothing reads its result.
   (void)control_.Post([this, engine_id] { engine_->Abort(engine_id); });
 }
 
@@ -246,7 +247,7 @@ grpc::ServerUnaryReactor* RolloutService::Generate(grpc::CallbackServerContext* 
   std::string engine_id = admitted->request.id;
   auto sink = std::make_shared<UnarySink>(std::move(admitted->name), Samples(*request), call, response);
   absl::Status submitted = engine_->Submit(std::move(admitted->request), std::move(sink));
-  // Before Start() is allowed: the call remembers how it ended.
+  // Finish before Start is allowed: the call keeps the status.
   if (!submitted.ok()) call->Finish(submitted);
   return call->Start({.on_cancel = [this, engine_id] { AbortLater(engine_id); }});
 }
@@ -275,13 +276,13 @@ grpc::ServerUnaryReactor* RolloutService::RunOnce(const char* method, const Requ
                                                   std::type_identity_t<std::function<absl::Status(Response*)>> work) {
   return rpc::AnswerOnce(request_ids_, method, *request, response,
                          [&worker, &work](Response* answer, rpc::RequestIds::Done done) {
-                           // Engine calls block for a decode step or longer, and gRPC's threads must not.
+                           // Engine calls block for a decode step or longer; gRPC's threads must not block.
                            if (worker.Post([work = std::move(work), answer, done] { done(work(answer)); })) return;
                            done(Busy());
                          });
 }
 
-// Not remembered by request_id, which names the request to end here: a second Abort of it finds nothing.
+// Does not use RequestIds: request_id names the request to abort here, and a second Abort finds nothing.
 grpc::ServerUnaryReactor* RolloutService::Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                                 v1::AbortResponse* response) {
   if (absl::Status good = rpc::CheckRequestId(request->request_id()); !good.ok()) return rpc::Reply(context, good);
@@ -299,7 +300,7 @@ grpc::ServerUnaryReactor* RolloutService::Pause(grpc::CallbackServerContext*,
                                                 const v1::RolloutServicePauseRequest* request,
                                                 v1::RolloutServicePauseResponse* response) {
   return RunOnce("Pause", request, response, control_, [this](auto*) {
-    if (options_.set_paused) options_.set_paused(true);  // first: what is leased after it would wait
+    if (options_.set_paused) options_.set_paused(true);  // first: leases that came after the pause would only wait
     engine_->Pause();
     return absl::OkStatus();
   });
@@ -309,7 +310,7 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
                                                  const v1::RolloutServiceResumeRequest* request,
                                                  v1::RolloutServiceResumeResponse* response) {
   return RunOnce("Resume", request, response, control_, [this](auto*) {
-    // The engine first: leases that come once draining is over find it running.
+    // The engine first: leases that arrive after draining has ended find it running.
     engine_->Resume();
     if (options_.set_draining) options_.set_draining(false);
     if (options_.set_paused) options_.set_paused(false);
@@ -319,10 +320,10 @@ grpc::ServerUnaryReactor* RolloutService::Resume(grpc::CallbackServerContext*,
 
 grpc::ServerUnaryReactor* RolloutService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                                 v1::DrainResponse* response) {
-  // A client without a deadline must not hold the worker for ever.
+  // A client without a deadline must not occupy the worker for ever.
   absl::Time deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + options_.max_drain);
   return RunOnce("Drain", request, response, drains_, [this, deadline](auto*) {
-    // First: no lease comes while the engine empties.
+    // First, so that no lease arrives while the engine empties.
     if (options_.set_draining) options_.set_draining(true);
     return engine_->Drain(deadline - absl::Now());
   });
@@ -335,7 +336,8 @@ grpc::ServerUnaryReactor* RolloutService::Sleep(grpc::CallbackServerContext* con
   return RunOnce("Sleep", request, response, sleeps_,
                  [this, level, deadline](v1::SleepResponse* answer) -> absl::Status {
                    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t freed, engine_->Sleep(level, deadline - absl::Now()));
-                   // Only now: a refused sleep changes nothing, and what is leased meanwhile is handed back.
+                   // After the sleep: a refused sleep must change nothing. Leases that arrive in between are handed
+                   // back.
                    if (options_.set_asleep) options_.set_asleep(true);
                    answer->set_freed_bytes(freed);
                    return absl::OkStatus();
@@ -346,14 +348,14 @@ grpc::ServerUnaryReactor* RolloutService::WakeUp(grpc::CallbackServerContext*, c
                                                  v1::WakeUpResponse* response) {
   return RunOnce("WakeUp", request, response, sleeps_, [this](auto*) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(engine_->WakeUp());
-    const bool serves = !engine_->GetStatus().serving.IsNone();  // else the next install says so
+    const bool serves = !engine_->GetStatus().serving.IsNone();  // otherwise the next install ends the sleep
     if (options_.set_asleep && serves) options_.set_asleep(false);
     return absl::OkStatus();
   });
 }
 
-// A rollouter always is in rollout mode, so both switches answer well and change nothing: whoever drives trainers and
-// rollouters alike need not tell them apart.
+// A rollouter is always in rollout mode, so both switches return OK and change nothing: a caller that switches trainers
+// and rollouters in the same loop needs no special case.
 grpc::ServerUnaryReactor* RolloutService::RolloutMode(grpc::CallbackServerContext* context,
                                                       const v1::RolloutServiceRolloutModeRequest*,
                                                       v1::RolloutServiceRolloutModeResponse* response) {

@@ -19,35 +19,37 @@
 
 namespace syncopate::rollouterd {
 
-// RolloutService over the engine. There is no actor here: RolloutMode and TrainerMode answer OK with acted=false and
-// touch nothing, and checkpoints are refused before anything is opened. Methods do not block: what waits for the engine
-// runs on a worker. Thread-safe.
+// RolloutService over the engine. A rollouter has no actor: RolloutMode and TrainerMode answer OK with acted=false and
+// change nothing, and checkpoint calls are refused before any file is opened. No method blocks: work that waits for the
+// engine runs on a worker. Thread-safe.
 class RolloutService final : public v1::RolloutService::CallbackService {
  public:
   struct Options {
     MemberId member;
-    int64_t max_requests = 256;                    // Generate and GenerateStream under way; further ones are refused
-    absl::Duration max_drain = absl::Minutes(10);  // a Drain without a deadline of its own waits this long
-    absl::Duration max_sleep_wait = absl::Minutes(1);  // and a Sleep so long for a weight sync that is under way
-    // A token is a small message, and an engine makes thousands a second: the longest answer may wait as a whole for a
-    // client that stands still for a moment. Who does not read at all is cut by the stream's stalled_after.
+    int64_t max_requests = 256;                        // of Generate and GenerateStream; further ones are refused
+    absl::Duration max_drain = absl::Minutes(10);      // a Drain without a deadline of its own waits this long
+    absl::Duration max_sleep_wait = absl::Minutes(1);  // the longest that a Sleep waits for a running sync
+    // A token is a small message, and an engine makes thousands a second. The queue has room for a whole long answer,
+    // so that a client may pause for a moment. A client that does not read at all is cut off by the stream's
+    // stalled_after.
     rpc::StreamOptions stream = {.max_queued_messages = 1 << 16, .max_queued_bytes = 4 << 20};
-    // Called when work from the trainer is wanted (false) or not (true); must not block. May be empty.
+    // Called with true when no more work from the trainer is wanted, with false when it is wanted again; must not
+    // block. May be empty.
     std::function<void(bool draining)> set_draining = nullptr;
-    std::function<void(bool paused)> set_paused = nullptr;  // as set_draining, for Pause and Resume
-    // As set_draining, for Sleep; and for WakeUp if it has weights to go on with.
+    std::function<void(bool paused)> set_paused = nullptr;  // like set_draining, for Pause and Resume
+    // Like set_draining, for Sleep; and for WakeUp if the engine still has weights to serve.
     std::function<void(bool asleep)> set_asleep = nullptr;
     std::function<int64_t()> groups_submitted = nullptr;  // for GetStatus. May be empty
   };
 
-  // Limits on what a client may name.
-  static constexpr int kMaxStopTokens = 64;  // and stop sequences, and tokens of one
+  // Limits on the sizes in a client's request.
+  static constexpr int kMaxStopTokens = 64;  // also of stop sequences, and of tokens in one
   static constexpr int kMaxTopLogProbs = 20;
   static constexpr int kMaxSamples = 1024;
 
   // `engine` must outlive the service.
   RolloutService(Options options, rollouter::EngineLoop* engine);
-  // Waits for Pause, Resume, Abort, Drain, Sleep and WakeUp calls that are under way: stop the server and the engine first.
+  // Waits for running Pause, Resume, Abort, Drain, Sleep and WakeUp calls: stop the server and the engine first.
   ~RolloutService() override;
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context, const v1::GenerateRequest* request,
@@ -83,10 +85,10 @@ class RolloutService final : public v1::RolloutService::CallbackService {
                                       v1::RolloutServiceGetStatusResponse* response) override;
 
  private:
-  class ActiveRequests;  // the names of requests under way
+  class ActiveRequests;  // the names of running requests
   class UnarySink;
   class StreamSink;
-  // A name that nobody else has while a copy of it lives.
+  // A name that no other request has while a copy of this pointer exists.
   using Name = std::shared_ptr<const std::string>;
   struct Admitted {
     Name name;
@@ -94,9 +96,9 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   };
 
   absl::StatusOr<Admitted> Admit(const v1::GenerateRequest& request, absl::Time deadline);
-  // Ends what runs under an engine id, later; from any thread.
+  // Ends the request with this engine id, later; may be called from any thread.
   void AbortLater(const std::string& engine_id);
-  // Runs `work`, which fills its answer in, on `worker` and answers with its status, once per request_id.
+  // Runs `work`, which fills in its response, on `worker` and answers with its status, once per request_id.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunOnce(const char* method, const Request* request, Response* response, Worker& worker,
                                     std::type_identity_t<std::function<absl::Status(Response*)>> work);
@@ -105,9 +107,9 @@ class RolloutService final : public v1::RolloutService::CallbackService {
   rollouter::EngineLoop* const engine_;
   const std::shared_ptr<ActiveRequests> active_;
   rpc::RequestIds request_ids_;
-  Worker control_;  // Pause, Resume, Abort: a decode step each
-  Worker drains_;   // Drain may take minutes, and must not hold up Resume
-  Worker sleeps_;   // Sleep and WakeUp, in their order: they move gigabytes, and Sleep may wait for a weight sync
+  Worker control_;  // Pause, Resume, Abort: each takes one decode step
+  Worker drains_;   // Drain may take minutes, and must not delay Resume
+  Worker sleeps_;   // Sleep and WakeUp, in order: they move gigabytes, and Sleep may wait for a weight sync
 };
 
 }  // namespace syncopate::rollouterd

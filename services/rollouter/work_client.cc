@@ -14,7 +14,7 @@
 namespace syncopate::rollouterd {
 namespace {
 
-// Unique among the engine's requests, also when a restored trainer issues the same attempt again.
+// Unique among the engine's requests, even if a restored trainer issues the same attempt again.
 std::string EngineRequestId(int64_t stream, const LeaseId& lease) {
   return absl::StrCat("lease:", stream, ":", lease.group.ToString(), ":", lease.attempt);
 }
@@ -23,9 +23,9 @@ std::string Name(const LeaseId& lease) {
   return absl::StrCat("attempt ", lease.attempt, " of group ", lease.group.ToString());
 }
 
-// Room for what else is in a message beside the group.
+// Room in a message for everything except the group.
 constexpr int64_t kEnvelopeBytes = 1024;
-// How often at most failures of rewards are logged.
+// The shortest time between two log lines about failed rewards.
 constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
 }  // namespace
@@ -68,12 +68,12 @@ void WorkClient::SetTrainer(const std::string& address, const std::string& run_i
   Trainer trainer{address, run_id};
   {
     MutexLock lock(&mutex_);
-    if (stopping_ || trainer == trainer_) return;  // directories come again whenever anything changes
+    if (stopping_ || trainer == trainer_) return;  // directories are sent again at any change
     trainer_ = trainer;
     backoff_.Reset();
     reconnect_.Cancel();
     if (stream_ != nullptr) {
-      stream_->Cancel();  // its end connects to the new one
+      stream_->Cancel();  // the end of the stream connects to the new trainer
       return;
     }
   }
@@ -83,7 +83,7 @@ void WorkClient::SetTrainer(const std::string& address, const std::string& run_i
 void WorkClient::SetServing(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   serving_ = version;
-  book_.SetAsleep(false);  // an engine that sleeps installs nothing
+  book_.SetAsleep(false);  // a sleeping engine installs nothing
   SendCreditsLocked();
 }
 
@@ -106,7 +106,7 @@ void WorkClient::SetAsleep(bool asleep) {
   SendCreditsLocked();
 }
 
-// What was read before the lock may be overtaken by what another thread read later; the next heartbeat looks again.
+// Another thread may have read a newer status before this one takes the lock; the next heartbeat reads it again.
 void WorkClient::LookAtScorer() {
   const absl::Status there = scorer_->Availability();
   MutexLock lock(&mutex_);
@@ -139,7 +139,7 @@ void WorkClient::HandBack(const absl::Status& why) {
   {
     MutexLock lock(&mutex_);
     stream = book_.stream();
-    // Other replicas get them at once, and nobody waits for them to time out.
+    // Other replicas get these leases at once, instead of after a timeout.
     leases = book_.GiveUp();
     for (const LeaseId& lease : leases) {
       ++counters_.returned;
@@ -164,7 +164,7 @@ void WorkClient::Stop(absl::Duration deadline) {
       mutex_.AwaitWithTimeout(Condition(&ended), deadline);
     }
     if (stream_ != nullptr) stream_->Cancel();
-    // A cancelled call ends by itself; the deadline only keeps a defect of the library from hanging the process.
+    // A cancelled call ends by itself; the deadline only keeps a defect of gRPC from hanging the process.
     if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
       SYNCOPATE_LOG(kError, "the stream to the trainer did not end within 5 s of its cancellation");
     }
@@ -214,7 +214,7 @@ void WorkClient::Connect() {
        .on_done = [self](const absl::Status& status) { self->OnStreamDone(status); }});
 }
 
-// A heartbeat is a message from the application: keepalive would answer for a process that does not work any more.
+// The application sends heartbeats: gRPC's keepalive would also answer for a process whose threads are stuck.
 void WorkClient::ScheduleBeatLocked(int64_t stream) {
   if (stopping_) return;
   heartbeat_.Set(options_.heartbeat, [weak = weak_from_this(), stream] {
@@ -267,7 +267,7 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
     number = book_.stream();
     lost = book_.OnDisconnected();
     stream_ = nullptr;
-    // Said once for each new reason, and not at each try.
+    // Log each new reason once, not at each try.
     if (trainer_.address.empty() && !stopping_) {
       SYNCOPATE_LOG(kInfo, "the run has no trainer now; %d leases given up", static_cast<int>(lost.size()));
     } else if (!stopping_ && status != last_error_) {
@@ -316,7 +316,7 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
     GiveBack(wire::FromProto(message.id()), lease.status());
     return;
   }
-  // Noted before the engine has it: its first token, or its end, may come before Generate() has returned.
+  // Recorded before the engine gets the lease: its first token, or its end, may come before Generate() returns.
   absl::Status taken;
   auto made = std::make_shared<rollouter::TokenCount>(0);
   {
@@ -334,7 +334,8 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
 absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made) {
   SYNCOPATE_RETURN_IF_ERROR(scorer_->Check(lease.reward));
   PolicyVersion serving = engine_->GetStatus().serving;
-  // An evaluation is of one version. What the engine serves may have changed since the trainer chose this replica.
+  // An evaluation belongs to one version, and the engine may have installed another since the trainer chose this
+  // replica.
   if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
     return Error(
         absl::StatusCode::kAborted, reason::kWrongVersion,
@@ -348,7 +349,7 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::share
       std::make_shared<rollouter::GroupAssembly>(lease, options_.member, std::move(done), std::move(made)));
 }
 
-// On the engine's thread, which goes on at once: what is made of the group happens on the scorer's.
+// Runs on the engine's thread, which must go on at once: the group is scored on the scorer's thread.
 void WorkClient::OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<TrajectoryGroup> group) {
   bool wanted = false;
   {
@@ -369,7 +370,7 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
   v1::ExchangeRequest request = WorkSoFar();
   if (group.ok()) {
     *request.mutable_group() = wire::ToProto(*group);
-    // gRPC would end the stream, and with it every lease.
+    // gRPC would end the stream for such a message, and with it every lease.
     if (rpc::MessageBytes(request) + kEnvelopeBytes > options_.max_send_bytes) {
       group = Error(absl::StatusCode::kInvalidArgument, "GROUP_TOO_LARGE",
                     absl::StrCat(Name(lease), " has ", rpc::MessageBytes(request), " bytes; a message may have ",
@@ -381,8 +382,8 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
     *request.mutable_return_lease()->mutable_lease() = wire::ToProto(lease);
     *request.mutable_return_lease()->mutable_error() = rpc::ToProto(group.status());
   }
-  // An engine that has ended by itself would hand back whatever comes next: a trainer quarantines who does that, and
-  // the next life of this rollouter with it.
+  // A failed engine would hand back every further lease, and the trainer quarantines a rollouter that does so, together
+  // with its next incarnation.
   const bool is_over = !group.ok() && !engine_->GetStatus().failure.ok();
   MutexLock lock(&mutex_);
   if (is_over) book_.SetDraining(true);
@@ -401,7 +402,7 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
   SendCreditsLocked();
 }
 
-// A reward that fails for everything does so thousands of times a minute.
+// Limits the log: a reward that always fails does so thousands of times a minute.
 void WorkClient::LogRewardFailureLocked(const LeaseId& lease, const absl::Status& why) {
   ++rewards_failed_;
   const absl::Time now = Clock::Real()->Now();
@@ -447,15 +448,15 @@ void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
 void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
   scorer_->Cancel(EngineRequestId(stream, lease));
   bool posted = aborts_.Post([this, id = EngineRequestId(stream, lease)] { engine_->Abort(id); });
-  // Not a loss: what it generates will not be wanted and ends by itself.
+  // Nothing is lost: the request ends by itself and its result is ignored.
   if (!posted) SYNCOPATE_LOG(kDebug, "%s runs to its end: too many aborts wait", Name(lease));
 }
 
-// Written under the lock, so that the versions which messages carry never go back. Write neither blocks nor calls back.
+// Called under the lock, so that the versions in messages never go back. Write neither blocks nor calls back.
 void WorkClient::SendLocked(v1::ExchangeRequest request) {
   if (stream_ == nullptr) return;
   *request.mutable_serving() = wire::ToProto(serving_);
-  stream_->Write(std::move(request));  // if it is ending, on_done will say so
+  stream_->Write(std::move(request));  // if the stream is ending, on_done reports it
 }
 
 void WorkClient::SendReturnLocked(const LeaseId& lease, const absl::Status& why) {

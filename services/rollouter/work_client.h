@@ -22,20 +22,20 @@
 namespace syncopate::rollouterd {
 
 // The rollouter's end of TrajectoryService.Exchange: asks the trainer for leases with credits, has the engine generate
-// them, says with each heartbeat which of them come further, has the scorer give them rewards, submits. Keeps one
-// stream to the trainer that the directory names; when it breaks, all of its leases are given up, their generation is
-// aborted, and the client connects again after a jittered backoff, for as long as it takes. Every message carries the
-// version that is served, and those never go back. Thread-safe; nothing but Stop and WaitIdle blocks.
+// them, reports with each heartbeat which of them make progress, has the scorer compute their rewards, and submits the
+// groups. Keeps one stream to the trainer that the directory names. When the stream breaks, all of its leases are given
+// up, their generation is aborted, and the client connects again after a jittered backoff, for ever. Every message
+// carries the served version, which never goes back. Thread-safe; only Stop, WaitScored and WaitIdle block.
 class WorkClient final : public std::enable_shared_from_this<WorkClient> {
  public:
   struct Options {
     MemberId member;
-    MemberSecret secret;  // of its incarnation
+    MemberSecret secret;  // of the member's incarnation
     rollouter::LeaseBook::Options leases = {};
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
-    absl::Duration heartbeat = absl::Seconds(1);  // the trainer hears from us at least this often
-    int64_t max_send_bytes = 64 << 20;            // a group that is larger cannot be submitted and is handed back
+    absl::Duration heartbeat = absl::Seconds(1);  // the longest time between two messages to the trainer
+    int64_t max_send_bytes = 64 << 20;            // a larger group cannot be submitted and is handed back
     rpc::StreamOptions stream = {};
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
 
@@ -49,40 +49,42 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     int64_t streams = 0;    // streams opened
   };
 
-  // `engine` and `scorer` must outlive the client and every request that they have of it: stop the client, then the
-  // engine, then the scorer. While the scorer's run cannot be judged no work is asked for. INVALID_ARGUMENT for options
-  // that cannot be.
+  // `engine` and `scorer` must outlive the client and every request that they got from it: stop all three before one is
+  // freed, the client first. The client asks for no work while the scorer is not available. INVALID_ARGUMENT for
+  // invalid options.
   static absl::StatusOr<std::shared_ptr<WorkClient>> Create(Options options, rollouter::EngineLoop* engine,
                                                             rollouter::Scorer* scorer);
   ~WorkClient();
 
-  // Where trainer rank 0 of run `run_id` listens; an empty address: there is none now. Leaves the old stream if that
-  // changed anything.
+  // Sets the address of rank 0 of the trainer of run `run_id`; an empty address: there is none now. Leaves the old
+  // stream if that changed anything.
   void SetTrainer(const std::string& address, const std::string& run_id);
-  // The engine serves `version` from now on; the trainer is told at once. May be called on the engine's thread.
+  // The engine serves `version` from now on; tells the trainer at once. May be called on the engine's thread.
   void SetServing(const PolicyVersion& version);
-  // While draining no work is asked for or taken; what runs is finished and submitted.
+  // While draining, asks for and takes no work; running work is finished and submitted.
   void SetDraining(bool draining);
-  // While paused no work is asked for; what was leased waits.
+  // While paused, asks for no work; leased work waits.
   void SetPaused(bool paused);
-  // While asleep no work is asked for or taken. Ends with SetAsleep(false), or when a version is served.
+  // While asleep, asks for and takes no work. Ends with SetAsleep(false), or when a version is served.
   void SetAsleep(bool asleep);
-  // True as soon as nothing is generated or scored; false after `deadline`.
+  // Blocks until nothing is being generated or scored, then true; false after `deadline`.
   bool WaitScored(absl::Duration deadline);
-  // Hands every lease back that is not finished, for reason `why`, and aborts its generation.
+  // Hands back every lease that is not finished, for reason `why`, and aborts its generation.
   void HandBack(const absl::Status& why);
-  // Tells the trainer now what a heartbeat would: before the process leaves, its last figures.
+  // Sends the contents of a heartbeat now: the last figures before the process leaves.
   void Report();
-  // The same, and every submission has been answered.
+  // Blocks until nothing is being generated or scored and every submission is answered, then true; false after
+  // `deadline`.
   bool WaitIdle(absl::Duration deadline);
 
-  // Leaves the stream and joins the worker. What was sent is still delivered if that takes no longer than `deadline`;
-  // then the stream is broken off. Idempotent. Not from a callback. Blocks until the stream has ended.
+  // Ends the stream and joins the worker. Messages that were sent are still delivered if that takes no longer than
+  // `deadline`; then the stream is cancelled. Blocks until the stream has ended. Idempotent. Must not be called from a
+  // callback.
   void Stop(absl::Duration deadline = absl::ZeroDuration());
 
   Counters counters() const;
   // Why this rollouter will never have rewards, so that the process should end: NOT_FOUND (reason NO_SUCH_REWARD), the
-  // worker has none of that name. OK otherwise, also while rewards are away.
+  // worker has no reward of that name. OK otherwise, also while the scorers are only unavailable for now.
   absl::Status refusal() const;
 
  private:
@@ -114,7 +116,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void AbortLater(int64_t stream, const LeaseId& lease);
   void SendReturnLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLocked(v1::ExchangeRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks the engine: not under the lock.
+  // Reads the engine's status, so it must not be called under the lock.
   v1::ExchangeRequest WorkSoFar() const;
   v1::ExchangeRequest WorkSoFar(const rollouter::EngineStatus& engine) const;
   void SendCreditsLocked(v1::ExchangeRequest request = {}) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -126,7 +128,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
 
   mutable Mutex mutex_;
   rollouter::LeaseBook book_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null while there is none
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null while there is no stream
   Trainer trainer_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
@@ -134,8 +136,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
-  absl::Status no_rewards_ ABSL_GUARDED_BY(mutex_);     // why none can be had
-  int64_t rewards_failed_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last line of the log about it
+  absl::Status no_rewards_ ABSL_GUARDED_BY(mutex_);     // why no rewards are available; OK: they are
+  int64_t rewards_failed_ ABSL_GUARDED_BY(mutex_) = 0;  // failures since the last log line about them
   absl::Time next_reward_line_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -11,7 +11,7 @@
 
 namespace syncopate::rpc {
 
-// The server's end of a bidirectional call. Write, Finish, Cancel and peer() as in ServerStreamCore.
+// The server's end of a bidirectional call. Write, Finish, Cancel and peer() are documented in ServerStreamCore.
 //
 //   grpc::ServerBidiReactor<JoinRequest, JoinResponse>* Join(grpc::CallbackServerContext* context) override {
 //     auto stream = ServerBidiStream<JoinRequest, JoinResponse>::Create(context);
@@ -25,14 +25,14 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
   using Core = ServerStreamCore<grpc::ServerBidiReactor<Request, Response>, Response>;
 
  public:
-  // Run one after the other on gRPC threads, never inside a method of the stream; must not block. They are freed after
-  // on_done, so they may hold the stream's own shared pointer.
+  // Callbacks run one after the other on gRPC threads, never inside a method of the stream; they must not block. They
+  // are freed after on_done, so they may capture the stream's own shared pointer.
   struct Callbacks {
-    // One message of the peer, in order. The next is read when this returns. Not after Finish.
+    // Called with each message of the peer, in order. The next is read when it returns. Not called after Finish.
     std::function<void(Request)> on_message = nullptr;
-    // Exactly once, last. The status given to Finish; OK after the peer's half-close; CANCELLED if the peer went away
-    // or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read; UNAVAILABLE (reason SILENT) if it
-    // was to send heartbeats and did not.
+    // Called exactly once, last. The status given to Finish; OK after the peer's half-close; CANCELLED if the peer went
+    // away or cancelled first; RESOURCE_EXHAUSTED (reason SLOW_READER) if it did not read; UNAVAILABLE (reason SILENT)
+    // if it had to send heartbeats and did not.
     std::function<void(const absl::Status&)> on_done = nullptr;
   };
 
@@ -67,22 +67,23 @@ class ServerBidiStream final : public ServerStreamCore<grpc::ServerBidiReactor<R
   std::function<void(Request)> on_message_;
 };
 
-// The client's end of a bidirectional call: the same promises.
+// The client's end of a bidirectional call, with the promises of the server's end.
 //
 //   auto stream = ClientBidiStream<JoinRequest, JoinResponse>::Create();
 //   stream->Start([&](auto* context, auto* reactor) { stub->async()->Join(context, reactor); },
 //                 {.on_message = ..., .on_done = ...});
 //   stream->Write(hello);
 //
-// It has no deadline: keepalive finds a dead host, and the application's heartbeats a dead process. If nobody listens
-// on_done says UNAVAILABLE soon. The stub may be freed after Start, the channel is kept by the call.
+// The call has no deadline: keepalive finds a dead host, and the application's heartbeats find a dead process. If
+// nothing listens at the address, on_done gets UNAVAILABLE soon. The stub may be freed after Start; the call keeps the
+// channel.
 template <typename Request, typename Response>
 class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response>,
                                public std::enable_shared_from_this<ClientBidiStream<Request, Response>> {
  public:
   using Reactor = grpc::ClientBidiReactor<Request, Response>;
 
-  // As for the server; on_done gives the status that ended the call.
+  // Like the server's callbacks; on_done gets the status that ended the call.
   struct Callbacks {
     std::function<void(Response)> on_message = nullptr;
     std::function<void(const absl::Status&)> on_done = nullptr;
@@ -113,8 +114,8 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     Perform(next);
   }
 
-  // Queues one message, also before Start. False if the stream is ending, or if the peer does not read and the queue
-  // is full: then the call is cancelled and on_done says RESOURCE_EXHAUSTED (reason SLOW_READER).
+  // Queues one message, also before Start. False if the stream is ending, or if the peer does not read and the queue is
+  // full: then the call is cancelled and on_done gets RESOURCE_EXHAUSTED (reason SLOW_READER).
   bool Write(Request request) {
     Next next;
     {
@@ -130,7 +131,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     return true;
   }
 
-  // Half-closes after what was queued has been written; the server then ends the call.
+  // Half-closes after all queued messages are written; the server then ends the call.
   void Finish() {
     Next next;
     {
@@ -141,13 +142,13 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     Perform(next);
   }
 
-  // Breaks the call at once; on_done says CANCELLED. Idempotent.
+  // Cancels the call at once; on_done gets CANCELLED. Idempotent.
   void Cancel() { context_.TryCancel(); }
 
  private:
   struct Next {
     const Request* write = nullptr;
-    bool gather = false;  // it with what is queued behind it
+    bool gather = false;  // `write` may wait in gRPC for the queued messages behind it
     bool half_close = false;
     bool remove_hold = false;
   };
@@ -167,7 +168,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     context_.TryCancel();
   }
 
-  // The one thing to ask of gRPC now. Whoever gets it must perform it: nobody else will.
+  // The next request to gRPC. The caller must perform it: nothing else will.
   Next NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Next next;
     bool busy = queue_.in_flight() || half_closing_;
@@ -213,7 +214,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
     {
       MutexLock lock(&mutex_);
       queue_.End();
-      if (!ok) {  // the call is over; the read side will say so
+      if (!ok) {  // the call is over; the read side reports it
         queue_.Clear();
         ending_ = half_closed_ = true;
       }
@@ -250,15 +251,15 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
 
   grpc::ClientContext context_;
   Response incoming_;
-  Callbacks callbacks_;  // set before the first callback can run, taken by the last
+  Callbacks callbacks_;  // set before the first callback can run, moved out by the last
 
   Mutex mutex_;
   WriteQueue<Request> queue_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ClientBidiStream> self_ ABSL_GUARDED_BY(mutex_);
   StallWatch stall_watch_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;        // takes no more messages
-  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // asked for
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;        // accepts no more messages
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // requested
   bool half_closing_ ABSL_GUARDED_BY(mutex_) = false;  // under way
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;        // the read side has ended
   bool hold_removed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -49,11 +49,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
   int min_backoff_ms = static_cast<int>(absl::ToInt64Milliseconds(options.min_reconnect_backoff));
   int max_backoff_ms = static_cast<int>(absl::ToInt64Milliseconds(options.max_reconnect_backoff));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, min_backoff_ms);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, max_backoff_ms);  // in truth the time a connect may take
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, max_backoff_ms);  // gRPC uses it as the limit of a connect
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, max_backoff_ms);
-  // As for servers: no search for the link's size where messages are small.
+  // Servers switch it off too: gRPC's probe of the link's bandwidth is useless where messages are small.
   if (options.max_receive_bytes <= ChannelOptions().max_receive_bytes) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // A connection of its own: two daemons' clients in one process must not share fate. No proxy from the environment.
+  // A connection of its own: the failure of one client must not affect another in the same process. No proxy from the
+  // environment.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.security == nullptr || is_socket) {

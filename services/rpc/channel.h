@@ -22,28 +22,28 @@ struct ChannelOptions {
   absl::Duration min_reconnect_backoff = absl::Milliseconds(100);  // gRPC doubles it, with jitter
   absl::Duration max_reconnect_backoff = absl::Seconds(2);
   int64_t max_metadata_bytes = 8 << 10;
-  // How we prove who we are and what the server must prove; null: plaintext.
+  // How this process proves its identity and what the server must prove; null: plaintext.
   std::shared_ptr<const auth::TransportSecurity> security = nullptr;
-  std::string peer_role = "";  // the daemon that must be there: "synchronizer", ...; "": any. Checked with TLS alone
+  std::string peer_role = "";  // role that the server must have: "synchronizer", ...; "": any. Checked with TLS only
 
   absl::Status Validate() const;
 };
 
-// A channel with a connection of its own. Connects in the background: an address where nobody listens shows as
-// UNAVAILABLE at the first call, and so does one where TLS fails, with what is wrong. `unix:PATH` is a
-// socket of this host, plaintext whatever the security: its folder says who may. INVALID_ARGUMENT (reason BAD_ADDRESS)
-// if `address` is neither that nor host:port.
+// A channel with a connection of its own. Connects in the background: if nothing listens at the address, or TLS fails,
+// the first call gets UNAVAILABLE with the cause. `unix:PATH` is a socket of this host, plaintext whatever the
+// security: its folder's permissions say who may connect. INVALID_ARGUMENT (reason BAD_ADDRESS) if `address` is neither
+// that nor host:port.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
                                                            const ChannelOptions& options = {});
 
-// The point in time `timeout` from now, as grpc::ClientContext wants it. Every unary client call has one.
+// The time `timeout` from now, in the type that grpc::ClientContext takes. Every unary client call has such a deadline.
 std::chrono::system_clock::time_point CallDeadline(absl::Duration timeout);
 
 // One blocking unary call with a deadline:
 //   SYNCOPATE_ASSIGN_OR_RETURN(auto reply, CallUnary(stub.get(), &Service::Stub::GetStatus, request,
 //   absl::Seconds(5)));
-// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE at once if nobody listens, else what the server answered. Never call
-// it from a gRPC callback: it blocks.
+// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE at once if nothing listens, else the server's status. It blocks: never
+// call it from a gRPC callback.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> CallUnary(Stub* stub,
                                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),

@@ -15,12 +15,12 @@
 namespace syncopate::rpc {
 namespace {
 
-// Said of every TLS connection that was dialled by address, where it means nothing.
+// gRPC logs this for every TLS connection that was dialled by address, where it has no meaning.
 bool IsNoise(const std::string& message) { return absl::StartsWith(message, "No match found for server name"); }
 
 Severity SeverityOf(const gpr_log_func_args& line) {
   if (line.severity == GPR_LOG_SEVERITY_DEBUG || IsNoise(line.message)) return Severity::kDebug;
-  // gRPC's errors are those of one connection or of one call, which whoever made it reports.
+  // gRPC's errors concern one connection or one call, and the owner of that reports them.
   return line.severity == GPR_LOG_SEVERITY_INFO ? Severity::kInfo : Severity::kWarning;
 }
 
@@ -29,7 +29,7 @@ void PassOn(gpr_log_func_args* line) {
   if (LogEnabled(severity)) LogLine(severity, line->file, line->line, absl::StrCat("gRPC: ", line->message));
 }
 
-// A callback call is what makes a channel hold the threads. This channel fails every call at once, without a network.
+// A callback call makes its channel keep the threads. Calls on this channel fail at once, without a network.
 struct ThreadHolder {
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel("", nullptr, grpc::ChannelArguments());
   grpc::GenericStub stub{channel};

@@ -27,7 +27,7 @@ using grpc::experimental::InterceptionHookPoints;
 using grpc::internal::MethodHandler;
 using grpc::internal::RpcMethod;
 
-// Among the trailing metadata of a denied call, from its handler to its interceptor: it never travels.
+// The key of a denial in the trailing metadata, on its way from handler to interceptor: it is never sent to the peer.
 constexpr char kDenied[] = "syncopate-denied-bin";
 
 // Runs another service's handler, unless the table denies the call.
@@ -40,8 +40,8 @@ class GuardedMethod final : public MethodHandler {
     const absl::Status verdict = security_->Judge(*call.server_context, path_);
     if (verdict.ok()) return inner_->RunHandler(call);
     call.server_context->AddTrailingMetadata(kDenied, ToProto(verdict).SerializeAsString());
-    // A handler whose request could not be read does not run its method: it ends the call as UNIMPLEMENTED, and frees
-    // what it has of it.
+    // A handler whose request could not be read does not run its method: it ends the call with UNIMPLEMENTED and frees
+    // the request.
     inner_->RunHandler(
         {call.call, call.server_context, call.request, ToGrpc(verdict), call.internal_data, call.call_requester});
   }
@@ -53,10 +53,10 @@ class GuardedMethod final : public MethodHandler {
  private:
   const std::string path_;
   const std::shared_ptr<const auth::TransportSecurity> security_;
-  MethodHandler* const inner_;  // the real service's
+  MethodHandler* const inner_;  // of the real service
 };
 
-// Puts the denial in the place of the status that its handler has made of it.
+// Replaces the status that the handler set by the denial.
 class DenialInterceptor final : public grpc::experimental::Interceptor {
  public:
   void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
@@ -84,8 +84,8 @@ class DenialFactory final : public grpc::experimental::ServerInterceptorFactoryI
   }
 };
 
-// A service tells nobody its name: gRPC's base class keeps it to itself. `Message` is one of the service's own file:
-// naming it is what links the file's descriptor.
+// gRPC's base class does not reveal a service's name, so this compares types. `Message` is any message of the service's
+// proto file: naming it links the file's descriptor.
 template <typename Known, typename Message>
 const google::protobuf::ServiceDescriptor* DescriptorIf(grpc::Service* service) {
   if (dynamic_cast<typename Known::Service*>(service) == nullptr) return nullptr;
@@ -117,7 +117,7 @@ RpcMethod::RpcType TypeOf(const google::protobuf::MethodDescriptor& method) {
   return method.server_streaming() ? RpcMethod::SERVER_STREAMING : RpcMethod::NORMAL_RPC;
 }
 
-// Generated services register handlers with a protected member of their base.
+// Generated services register handlers with this protected member of their base.
 struct HandlersOf : grpc::Service {
   using grpc::Service::GetHandler;
 };
@@ -132,7 +132,7 @@ class GuardedServices::Guarded final : public grpc::Service {
       const google::protobuf::MethodDescriptor& method = *descriptor.method(i);
       paths_.push_back(absl::StrCat("/", descriptor.full_name(), "/", method.name()));
       AddMethod(new grpc::internal::RpcServiceMethod(paths_.back().c_str(), TypeOf(method), nullptr));
-      // Generated code counts methods as the descriptor does.
+      // Generated code numbers methods as the descriptor does.
       MarkMethodCallback(i, new GuardedMethod(paths_.back(), security, (service->*&HandlersOf::GetHandler)(i)));
     }
   }
@@ -140,13 +140,13 @@ class GuardedServices::Guarded final : public grpc::Service {
   const std::deque<std::string>& paths() const { return paths_; }
 
  private:
-  std::deque<std::string> paths_;  // gRPC keeps pointers to them
+  std::deque<std::string> paths_;  // gRPC keeps pointers to these strings
 };
 
 GuardedServices::GuardedServices(std::shared_ptr<const auth::TransportSecurity> security,
                                  const std::vector<grpc::Service*>& services) {
   for (grpc::Service* service : services) {
-    // Handlers of the synchronous interface run on other threads, and by other rules.
+    // Handlers of the synchronous interface run on other threads and cannot be wrapped like this.
     const google::protobuf::ServiceDescriptor* const descriptor =
         service->has_synchronous_methods() ? nullptr : DescriptorOf(service);
     if (descriptor == nullptr) {

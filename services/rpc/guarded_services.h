@@ -12,13 +12,13 @@
 
 namespace syncopate::rpc {
 
-// The services of a server behind the table of who may call what (services/auth/permissions.h), so that a denial
-// carries its ErrorInfo. gRPC's own hook for this, an AuthMetadataProcessor, ends a call with a code and a message and
-// nothing else. Here a service of the same name and methods stands before each one: it asks TransportSecurity::Judge()
-// and runs the method of the real service, or ends the call.
+// The services of a server behind the table of permissions (services/auth/permissions.h), so that a denial carries its
+// ErrorInfo. gRPC's own hook, an AuthMetadataProcessor, can end a call only with a code and a message. Here a service
+// with the same name and methods stands before each real one: it asks TransportSecurity::Judge() and then runs the
+// method of the real service, or ends the call.
 //
-// Knows callback services of package syncopate.v1; any other stays as it is, and its denials are the processor's:
-// nothing is let through by being unknown. Must outlive the server that serves it. Thread-safe.
+// Knows callback services of package syncopate.v1. Any other service is left as it is, and the processor judges its
+// calls: an unknown service is not let through. Must outlive the server that serves it. Thread-safe.
 class GuardedServices {
  public:
   // `services` are borrowed.
@@ -27,13 +27,14 @@ class GuardedServices {
   GuardedServices(const GuardedServices&) = delete;
   GuardedServices& operator=(const GuardedServices&) = delete;
 
-  // To be registered in place of those that were given.
+  // The services to register instead of the given ones.
   const std::vector<grpc::Service*>& services() const { return services_; }
-  // "/package.Service/Method": the calls that are judged here, for TransportSecurity::ServerCredentials().
+  // The calls that are judged here, as "/package.Service/Method": the argument of
+  // TransportSecurity::ServerCredentials().
   const std::set<std::string>& calls() const { return calls_; }
 
-  // Belongs to the server's interceptors: it puts the denial in the place of the status that a method ends with which
-  // was not run.
+  // A factory for the server's interceptors. A denied method is not run; the interceptor replaces the status of its
+  // call with the denial.
   static std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors();
 
  private:

@@ -15,10 +15,10 @@ class HealthCheckServiceInterface;
 
 namespace syncopate::rpc {
 
-// What health v1 answers on one server, kept current by a thread that asks a few times a second: health checks are
-// answered, and watchers are told, from what was said last.
+// The answers of health v1 on one server, kept current by a thread that calls `live` and `ready` ten times a second
+// (`every`): health checks and watchers get the newest values.
 //
-// Services: "liveness" as `live` says; "readiness", "" (the server as a whole) and each of `services` as `ready` says.
+// Services: "liveness" follows `live`; "readiness", "" (the server as a whole) and each of `services` follow `ready`.
 class HealthFeed {
  public:
   struct Source {
@@ -28,19 +28,19 @@ class HealthFeed {
     absl::Duration every = absl::Milliseconds(100);
   };
 
-  // `health` is borrowed. When this returns the first answers are there.
+  // `health` is borrowed. When this returns, the first answers are set.
   HealthFeed(Source source, grpc::HealthCheckServiceInterface* health);
-  ~HealthFeed();  // joins; `source` is not asked any more
+  ~HealthFeed();  // joins the thread; `source` is not called afterwards
   HealthFeed(const HealthFeed&) = delete;
   HealthFeed& operator=(const HealthFeed&) = delete;
 
  private:
-  // Passes on what has changed: each setting of a status wakes the watchers.
+  // Sets only a status that has changed: each setting of a status wakes the watchers.
   void Publish();
 
   const Source source_;
   grpc::HealthCheckServiceInterface* const health_;
-  std::optional<bool> live_, ready_;  // as said last; of whoever calls Publish()
+  std::optional<bool> live_, ready_;  // as published last; used only by the thread in Publish()
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: uses the members above

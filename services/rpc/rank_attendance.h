@@ -22,21 +22,22 @@
 
 namespace syncopate::rpc {
 
-// A stream that broke is rank 0 lost; what rank 0 said itself is the reason.
+// The error for a stream that ended: rank 0's own error if it gave a reason, else RANK_LOST.
 inline absl::Status AsLost(const absl::Status& why) {
   if (why.ok() || !ErrorReason(why).empty()) return why;
   return RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
 }
 
-// What whoever keeps a rank's process alive needs of its attendance, whatever the messages. Thread-safe, does not block.
+// The part of a rank's attendance that its process's main loop uses, for any message types. Thread-safe, does not
+// block.
 class Attending {
  public:
   virtual ~Attending() = default;
-  // Nothing before there is a stream.
+  // Does nothing before there is a stream.
   virtual void SendHeartbeat() = 0;
-  // Ends the waits soon.
+  // Makes all waits end soon.
   virtual void Stop() = 0;
-  // Whether the rank has met the others, and does what rank 0 orders.
+  // Whether the rank has met the others and carries out rank 0's commands.
   bool ready() const { return ready_.load(); }
   void SetReady() { ready_.store(true); }
 
@@ -44,32 +45,33 @@ class Attending {
   std::atomic<bool> ready_ = false;
 };
 
-// Another rank's end of its stream to rank 0 (rank_streams.h): what rank 0 says, in order, and whether it still speaks.
-// Thread-safe; the blocking calls are for one thread.
+// The stream to rank 0 (rank_streams.h) of a rank above 0: rank 0's messages, in order, and whether rank 0 still
+// answers. Thread-safe; only one thread may make the blocking calls.
 template <typename Service, typename Request, typename Response>
 class RankAttendance final : public Attending {
  public:
   struct Options {
-    std::string rank0_key = {};  // what errors call the address: "trainer.rank0"
+    std::string rank0_key = {};  // the configuration key of the address, for errors: "trainer.rank0"
     std::string rank0 = {};
-    std::string role = {};  // of all ranks
+    std::string role = {};  // the role of all ranks
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     RankFacts facts = {};
-    // The secret of the group as it is known now; "": none. Asked before each dial: rank 0 may write another at its start.
+    // The secret of the group as it is known now; "": none. Called before each dial: a restarted rank 0 may write
+    // another one.
     std::function<absl::StatusOr<std::string>()> secret = nullptr;
-    // The stream has ended with an error after rank 0 had begun to speak: from gRPC's threads, must not block.
+    // Called when the stream ends with an error after rank 0's first message. Runs on gRPC's threads, must not block.
     std::function<void(const absl::Status&)> on_lost = nullptr;
   };
 
   RankAttendance() = default;
-  // The stream's callbacks may come after it: what they touch is shared.
+  // The stream's callbacks may run after this object is destroyed: they use shared state only.
   ~RankAttendance() override { Cancel(); }
   RankAttendance(const RankAttendance&) = delete;
   RankAttendance& operator=(const RankAttendance&) = delete;
 
-  // Call once, before the blocking calls below. Dials until rank 0 answers, which may be started later than this process,
-  // and returns its welcome. RANK_LOST after `meet`, what rank 0 says, errors of Options::secret, CANCELLED (reason
-  // STOPPED) after Stop().
+  // Call once, before the blocking calls below. Dials until rank 0, which may be started later than this process,
+  // answers, and returns its welcome. RANK_LOST after `meet`, rank 0's refusal, errors of Options::secret, CANCELLED
+  // (reason STOPPED) after Stop().
   absl::StatusOr<typename Response::Welcome> Begin(const Options& options, absl::Duration meet) {
     constexpr absl::Duration kDialEvery = absl::Milliseconds(200);
     constexpr int64_t kMaxMessageBytes = 64 << 20;  // as much as a group may have
@@ -84,7 +86,7 @@ class RankAttendance final : public Attending {
       absl::StatusOr<Response> first = AwaitMessage();
       if (first.ok() && first->has_welcome()) return first->welcome();
       if (first.ok()) return RankLost("rank 0 began with something else than its welcome");
-      // Rank 0 writes its secret before it can be reached: one that is refused was read before that, or is not its own.
+      // Rank 0 writes its secret before it listens. A refused secret was read before that, or belongs to another group.
       SYNCOPATE_ASSIGN_OR_RETURN(const std::string now_known, options.secret());
       const bool is_news = ErrorReason(first.status()) == reason::kWrongSecret && now_known != shown;
       MutexLock lock(&mutex_);
@@ -98,11 +100,11 @@ class RankAttendance final : public Attending {
     }
   }
 
-  // The next message; once all are taken, how the stream ended. Blocks: heartbeats and keepalive bound it.
+  // The next message; when there are no more, how the stream ended. Blocks: heartbeats and keepalive bound it.
   absl::StatusOr<Response> AwaitMessage() { return inbox()->AwaitMessage(); }
-  // OK, or how the stream ended if nobody says anything any more.
+  // OK, or how the stream ended.
   absl::Status state() { return AsLost(inbox()->state()); }
-  // Whether to go on with a wait for the other ranks: CANCELLED (reason STOPPED) after Stop(), else state().
+  // Whether to go on waiting for the other ranks: CANCELLED (reason STOPPED) after Stop(), else state().
   absl::Status GoOn() {
     {
       MutexLock lock(&mutex_);
@@ -110,7 +112,7 @@ class RankAttendance final : public Attending {
     }
     return state();
   }
-  // Nothing before there is a stream.
+  // Does nothing before there is a stream.
   void Write(const Request& message) {
     std::shared_ptr<Stream> stream;
     {
@@ -135,7 +137,7 @@ class RankAttendance final : public Attending {
  private:
   using Stream = ClientBidiStream<Request, Response>;
 
-  // Of one stream. Filled by gRPC's threads.
+  // The messages of one stream. Filled by gRPC's threads.
   class Inbox {
    public:
     void Put(Response message) {
@@ -180,7 +182,7 @@ class RankAttendance final : public Attending {
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before it had begun");
   }
 
-  // Nobody listens yet, or somebody else does.
+  // Nothing listens there yet, or another program does.
   static bool MayComeLater(const absl::Status& status) {
     return (absl::IsUnavailable(status) || absl::IsUnimplemented(status)) && ErrorReason(status).empty();
   }
@@ -212,7 +214,8 @@ class RankAttendance final : public Attending {
       stream_ = stream;
       inbox_ = inbox;
     }
-    // A collective would wait for rank 0 until its deadline. One that never answered is dialled again.
+    // Without on_lost a collective would wait for rank 0 until its deadline. A rank 0 that never answered is dialled
+    // again.
     auto end = [inbox, on_lost = options.on_lost](const absl::Status& why) {
       if (!why.ok() && inbox->has_begun()) on_lost(AsLost(why));
       inbox->End(why);

@@ -20,50 +20,52 @@
 
 namespace syncopate::rpc {
 
-// What errors call the ranks of a group, and the keys that they are about.
+// The names of a group's ranks and of the keys about them, for errors.
 struct RankWords {
   std::string rank = "rank";  // "trainer rank"
   std::string world_key;      // "trainer.world"
   std::string device_key;     // "train.device"
   std::string rank0_key;      // "trainer.rank0"
-  std::string secret_source;  // how ranks come by the secret of their group, as a sentence without its end
+  std::string secret_source;  // how ranks get the secret of their group, as a sentence without its full stop
 };
 
-// What a rank says of itself in its hello. All ranks of a group say the same but for `rank`, and for `gpu`, of which each
-// has another one.
+// The facts about a rank in its hello. All ranks of a group have the same ones except `rank` and `gpu`, which differ
+// for each rank.
 struct RankFacts {
   int32_t rank = 0;
   int32_t world = 1;
   std::string config_digest = {};
   uint64_t manifest_fingerprint = 0;
   std::string build = {};
-  std::string gpu = {};  // that it computes on; empty: on the CPU
+  std::string gpu = {};  // the GPU that it computes on; empty: the CPU
 };
 
 struct RankStreamsOptions {
   RankFacts rank0 = {};
-  // What the hellos of the other ranks must show (ranks/group_secret.h). "": none can, and `security` is all there is.
+  // The secret that the hellos of the other ranks must show (ranks/group_secret.h). "": there is none, and only
+  // `security` protects.
   std::string secret = {};
-  // The server's own. With it a rank that has no secret may show a certificate or token of its role instead; null: a hello
-  // without the secret is refused.
+  // The server's own. With it a rank that has no secret may show a certificate or token of its role instead; null: a
+  // hello without the secret is refused.
   std::shared_ptr<const auth::TransportSecurity> security = nullptr;
-  // From gRPC's threads, must not block: UNAVAILABLE (reason RANK_LOST), FAILED_PRECONDITION (reason RANK_MISMATCH).
+  // Called on gRPC's threads, must not block: UNAVAILABLE (reason RANK_LOST), FAILED_PRECONDITION (reason
+  // RANK_MISMATCH).
   std::function<void(const absl::Status&)> on_lost = nullptr;
   absl::Duration silent_after = absl::Seconds(5);  // five heartbeats
 };
 
-// Rank 0's end of the streams over which it leads the other ranks of its group, one for each: the service that they
-// attend. A rank that disagrees about anything, or whose stream ends or is silent, is the end of the whole group: `on_lost`
-// is told once, why. Strangers harm nobody: a hello ends the group only if it shows the group's secret and a seat is free.
-// Thread-safe. Must outlive the server that serves it.
+// Rank 0's end of the streams over which it leads the other ranks of its group, one stream for each rank: the service
+// that they attend. A rank that differs in any fact, or whose stream ends or is silent, ends the whole group: `on_lost`
+// is called once with the reason. A stranger cannot end the group: a hello does so only if it shows the group's secret
+// and its rank has not come yet. Thread-safe. Must outlive the server that serves it.
 //
-// Service has a method Attend; Request a Hello with the members of RankFacts, which is the first message, Response a
-// Welcome.
+// Service must have a method Attend; Request a Hello with the members of RankFacts, which is the first message;
+// Response a Welcome.
 template <typename Service, typename Request, typename Response>
 class RankStreams : public Service::CallbackService {
  public:
   grpc::ServerBidiReactor<Request, Response>* Attend(grpc::CallbackServerContext* context) override {
-    // A batch, or many plans, may be many messages, which wait here while a rank still computes.
+    // A batch, or many plans, may be many messages, which wait in this queue while a rank still computes.
     auto stream = Stream::Create(
         context,
         {.max_queued_messages = 1 << 20, .max_queued_bytes = int64_t{4} << 30, .silent_after = options_.silent_after});
@@ -72,8 +74,8 @@ class RankStreams : public Service::CallbackService {
                           .on_done = [session](const absl::Status& status) { session->End(status); }});
   }
 
-  // Waits until all other ranks have come. What on_lost was told; RANK_LOST, naming those that are missing, after
-  // `deadline`; else the error of `go_on`, which is asked again and again.
+  // Waits until all other ranks have come. The error that on_lost got; RANK_LOST, naming the missing ranks, after
+  // `deadline`; or the error of `go_on`, which is called repeatedly.
   absl::Status AwaitRanks(absl::Duration deadline, const std::function<absl::Status()>& go_on) {
     constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
     const absl::Time until = Clock::Real()->Now() + deadline;
@@ -95,14 +97,14 @@ class RankStreams : public Service::CallbackService {
     }
   }
 
-  // To all of them, once, before any other message.
+  // Sends the welcome to all other ranks. Call once, before any other message.
   absl::Status Welcome(const typename Response::Welcome& welcome) {
     Response message;
     *message.mutable_welcome() = welcome;
     return Write(message);
   }
 
-  // OK, or why the group is at its end.
+  // OK, or the error that ended the group.
   absl::Status lost() const {
     MutexLock lock(&mutex_);
     return lost_;
@@ -112,12 +114,13 @@ class RankStreams : public Service::CallbackService {
   RankStreams(RankWords words, RankStreamsOptions options)
       : words_(std::move(words)), options_(std::move(options)), gpus_{{0, options_.rank0.gpu}} {}
 
-  // What a rank says after its hello: from gRPC's threads, must not block. It is called no more when the server is gone.
+  // Handles a message of a rank after its hello. Runs on gRPC's threads, must not block; not called after the server is
+  // destroyed.
   virtual void HandleMessage(int32_t rank, const Request& message) = 0;
 
   int32_t others() const { return options_.rank0.world - 1; }
 
-  // To all of them. What on_lost was told, or RANK_LOST.
+  // Sends to all other ranks. The error that on_lost got, or RANK_LOST.
   absl::Status Write(const Response& message) {
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {
@@ -136,11 +139,11 @@ class RankStreams : public Service::CallbackService {
       MutexLock lock(&mutex_);
       if (auto found = streams_.find(rank); found != streams_.end()) stream = found->second;
     }
-    if (stream != nullptr) stream->Write(message);  // its end says why not
+    if (stream != nullptr) stream->Write(message);  // if it fails, the end of the stream says why
   }
 
-  // All is over: well, and the others are told `last`, or with an error that they end with too. Nothing is lost from here
-  // on. Idempotent.
+  // Ends the group: with OK the other ranks are told `last`, with an error they end with that error. A rank that leaves
+  // afterwards is not lost. Idempotent.
   void StopAll(const absl::Status& why, const Response& last) {
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {
@@ -154,14 +157,14 @@ class RankStreams : public Service::CallbackService {
     }
   }
 
-  // Whether nobody says anything any more: what is waited for under the lock does not come then.
+  // Whether no rank sends anything any more: waits under the lock must end then.
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !lost_.ok(); }
 
   absl::Status WhyOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return lost_.ok() ? RankLost(absl::StrCat("the ", words_.rank, "s have been told to stop")) : lost_;
   }
 
-  mutable Mutex mutex_;  // also of what derived classes keep of the ranks' messages
+  mutable Mutex mutex_;  // also guards what derived classes keep of the ranks' messages
 
  private:
   using Stream = ServerBidiStream<Request, Response>;
@@ -227,7 +230,7 @@ class RankStreams : public Service::CallbackService {
     return absl::OkStatus();
   }
 
-  // What a hello must be before anything in it counts: nobody is harmed by one that is not.
+  // Checks a hello before any of its facts count: a hello that fails here cannot end the group.
   template <typename Hello>
   absl::Status CheckMayAttend(const Hello& hello) const {
     const bool is_authenticated = options_.security != nullptr && hello.secret().empty();
@@ -240,7 +243,7 @@ class RankStreams : public Service::CallbackService {
                               options_.rank0.world, " here, and rank 0 leads ranks 1 to ", others()));
   }
 
-  // Of a stream's first message.
+  // Judges a stream's first message.
   absl::Status Admit(const Request& first, const std::shared_ptr<Stream>& stream) {
     if (!first.has_hello()) {
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
@@ -251,7 +254,7 @@ class RankStreams : public Service::CallbackService {
     {
       MutexLock lock(&mutex_);
       if (refusal.ok()) refusal = CheckGpu(hello);
-      // One that comes too late harms nobody who is at work.
+      // A hello that comes too late must not end a running group.
       if (is_over() || streams_.count(hello.rank()) > 0 || static_cast<int32_t>(streams_.size()) == others()) {
         return Error(absl::StatusCode::kFailedPrecondition, "RANK_TAKEN",
                      absl::StrCat(words_.rank, " ", hello.rank(), " is there already, or all is over"));
@@ -263,7 +266,7 @@ class RankStreams : public Service::CallbackService {
         last_refusal_ = std::string(refusal.message());
       }
     }
-    // Who shows a certificate alone may be anybody of that role, and ends nothing but its own stream.
+    // A peer without the secret may be any process of that role, so it ends nothing but its own stream.
     if (!refusal.ok() && !hello.secret().empty()) Lose(refusal);
     return refusal;
   }
@@ -291,11 +294,11 @@ class RankStreams : public Service::CallbackService {
 
   const RankWords words_;
   const RankStreamsOptions options_;
-  std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // by rank
-  std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // by rank
+  std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // keyed by rank
+  std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // keyed by rank
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  std::string last_refusal_ ABSL_GUARDED_BY(mutex_);  // of a rank that harmed nobody, while others are waited for
+  std::string last_refusal_ ABSL_GUARDED_BY(mutex_);  // of the last refused hello, for the error of AwaitRanks
   auth::RefusalLog refusals_;
 };
 

@@ -37,7 +37,7 @@ void RequestIds::Run(const std::string& method, const google::protobuf::Message&
     answer = entry.answer;
     if (!reused && !entry.ready) {
       entry.waiting.push_back({response, std::move(reply)});
-      if (known) return;  // Complete answers it
+      if (known) return;  // Complete() answers it
     }
   }
   if (reused) {

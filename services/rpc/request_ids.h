@@ -15,15 +15,15 @@
 
 namespace syncopate::rpc {
 
-// What a client may call a request: INVALID_ARGUMENT (reason REQUEST_ID_TOO_LONG) for more than kMaxRequestIdBytes.
+// Limit on a client's request_id: INVALID_ARGUMENT (reason REQUEST_ID_TOO_LONG) for more than kMaxRequestIdBytes.
 inline constexpr size_t kMaxRequestIdBytes = 128;
 absl::Status CheckRequestId(const std::string& request_id);
 
-// Makes the mutating calls of one service idempotent by their request_id: the last `capacity` ids are remembered, or
-// fewer if they and their answers take more than `max_bytes`, and the same id gets the same answer without the work
-// being done again. A duplicate that comes while the first is still
-// at work is answered together with it; no thread waits. Only success is remembered: a refused request has changed
-// nothing, so the same id may try again. Thread-safe.
+// Makes the mutating calls of one service idempotent by their request_id. The last `capacity` ids are remembered, or
+// fewer if they and their answers take more than `max_bytes`; a call with a remembered id gets the same answer and the
+// work is not done again. A duplicate that comes while the first call is still at work is answered together with it; no
+// thread waits. Only success is remembered: a refused request has changed nothing, so the same id may try again.
+// Thread-safe.
 //
 //   request_ids_.Run("Pause", *request, request->request_id(), response,
 //                    [&](google::protobuf::Message* out, RequestIds::Done done) { done(engine_->Pause()); },
@@ -37,9 +37,8 @@ class RequestIds {
   explicit RequestIds(size_t capacity = 1024, int64_t max_bytes = 1 << 20)
       : capacity_(capacity), max_bytes_(max_bytes) {}
 
-  // `reply(status)` is called exactly once, after `response` (of the caller, alive until then) holds the answer. An
-  // empty id is never remembered. INVALID_ARGUMENT if the id named another request (reason REQUEST_ID_REUSED), or is
-  // too long.
+  // Calls `reply(status)` exactly once, after `response` (the caller's, alive until then) has the answer. An empty id
+  // is never remembered. INVALID_ARGUMENT if the id named another request (reason REQUEST_ID_REUSED), or is too long.
   void Run(const std::string& method, const google::protobuf::Message& request, const std::string& request_id,
            google::protobuf::Message* response, const Work& work, Done reply);
 
@@ -49,10 +48,10 @@ class RequestIds {
     Done reply;
   };
   struct Entry {
-    uint64_t fingerprint = 0;                           // of method and request
+    uint64_t fingerprint = 0;                           // of the method and the request
     std::shared_ptr<google::protobuf::Message> answer;  // filled in by the work
     bool ready = false;
-    int64_t bytes = 0;  // what it takes, once it is ready
+    int64_t bytes = 0;  // size of the entry, once it is ready
     std::vector<Waiter> waiting;
   };
 
@@ -64,7 +63,7 @@ class RequestIds {
   const int64_t max_bytes_;
   Mutex mutex_;
   std::unordered_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> ready_order_ ABSL_GUARDED_BY(mutex_);  // oldest first; only answered ones are forgotten
+  std::deque<std::string> ready_order_ ABSL_GUARDED_BY(mutex_);  // oldest first; only answered ids are forgotten
   int64_t ready_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

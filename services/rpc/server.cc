@@ -32,7 +32,7 @@ int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt6
 
 bool Encrypted(const Server::Options& options) { return options.security != nullptr && options.security->encrypted(); }
 
-// An operator who allowed it must not be able to overlook it.
+// Logged as a warning, because an operator who allowed plaintext must not overlook it.
 void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
   if (endpoint.IsLoopback() || options.health_only || Encrypted(options)) return;
   SYNCOPATE_LOG(kWarning, "INSECURE: %s is open to the network without TLS, as insecure_bind allows: %s",
@@ -58,8 +58,8 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               Milliseconds(options.min_ping_interval));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Who gets small messages needs no window of the link's size, and gRPC's search for that size is a ping for nearly
-  // every heartbeat.
+  // A server of small messages needs no window that fits the link, and gRPC's probe of the link's bandwidth would send
+  // a ping for nearly every heartbeat.
   if (options.max_receive_bytes <= Server::Options().max_receive_bytes)
     builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
@@ -67,38 +67,38 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
   factories.push_back(ConnectionWatch::Interceptors(watch));
   for (const auto& make : options.interceptors) factories.push_back(make());
-  // The last is the first to see what is sent: the others see the status that the caller gets.
+  // The last interceptor sees a status first, so the others see the one that the caller gets.
   if (options.security != nullptr) factories.push_back(GuardedServices::Interceptors());
   builder->experimental().SetInterceptorCreators(std::move(factories));
 }
 
-// The first message of a call may come before the call is known to have begun.
+// The first message of a call may arrive before gRPC reports the call, so it must fit the limit.
 ConnectionWatch::Options WatchOptionsOf(const Server::Options& options) {
   ConnectionWatch::Options watch;
   watch.at_once = std::max(watch.at_once, options.max_receive_bytes + watch.in_time);
   return watch;
 }
 
-// gRPC keeps these as process-wide plugins that every later builder picks up; registering twice is harmless.
+// gRPC keeps these as process-wide plugins that every later builder uses; registering twice is harmless.
 void EnablePlugins() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::channelz::experimental::InitChannelzService();
 }
 
-// Takes away what EnablePlugins gave to every builder.
+// Removes the plugins of EnablePlugins from one builder.
 class WithoutPlugins final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override { plugins->clear(); }
 };
 
-// Lets connections in, up to a number. The accepting thread's own.
+// Lets connections in, up to a limit. Used only on the accepting thread.
 class Gate {
  public:
   Gate(std::string address, const ConnectionLimit::Options& options) : address_(std::move(address)), limit_(options) {}
 
-  // False: the connection is closed, which is logged when it happens for the first time in a row.
+  // False: the connection was closed; only the first of several refusals in a row is logged.
   bool Admit(int fd) {
     absl::Status status = limit_.Admit(fd);
     const bool was_refusing = std::exchange(refusing_, !status.ok());
@@ -207,7 +207,7 @@ void Server::Stop(absl::Duration grace) {
     if (stopped_) return;
     stopped_ = true;
   }
-  health_.reset();  // Shutdown says NOT_SERVING from here on
+  health_.reset();  // Shutdown sets NOT_SERVING from here on
   acceptor_->Stop();
   watch_->Stop();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

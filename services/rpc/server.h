@@ -30,32 +30,32 @@ namespace syncopate::rpc {
 //   ...
 //   server->Stop(absl::Seconds(2));
 //
-// Connections are accepted by our own Acceptor, not by gRPC's listener, which in 1.51 never recovers from a process
-// that ran out of file descriptors. Thread-safe.
+// Our own Acceptor accepts connections, not gRPC's listener, which in 1.51 never recovers when a process has run out of
+// file descriptors. Thread-safe.
 class Server {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port to listen on, host a literal address; port 0 picks one
-    // Without TLS only loopback addresses are allowed, unless the operator says that the network is trusted.
+    // Without TLS only loopback addresses are allowed, unless the operator declares that the network is trusted.
     bool insecure_bind = false;
-    // Who may connect and call what; null: everybody, everything, in plaintext.
+    // Decides which peers may connect and what they may call; null: everybody, everything, in plaintext.
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     int64_t max_receive_bytes = 4 << 20;  // a larger message ends its call with RESOURCE_EXHAUSTED
     int64_t max_send_bytes = 64 << 20;
     int64_t max_metadata_bytes = 8 << 10;
     int max_concurrent_streams = 100;                     // per connection
-    ConnectionLimit::Options connections = {};            // beyond these, new ones are closed and it is logged
+    ConnectionLimit::Options connections = {};            // connections beyond these are closed, and it is logged
     absl::Duration min_ping_interval = absl::Seconds(1);  // clients may ping this often, also without calls
     absl::Duration keepalive_time = absl::Seconds(5);     // the server's own ping after this much silence
     absl::Duration keepalive_timeout = absl::Seconds(3);  // no answer for this long: the client is gone
-    absl::Duration handshake_timeout = absl::Seconds(5);  // a connection that says nothing proper so long is closed
-    // Made anew by the caller for each server, e.g. MakeGrpcMetricsInterceptor() of services/telemetry.
+    absl::Duration handshake_timeout = absl::Seconds(5);  // a connection that shakes hands for longer is closed
+    // Called once for each server; e.g. GrpcServerMetrics::InterceptorFactory() of services/telemetry.
     std::vector<std::function<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>()>> interceptors =
         {};
 
-    // Answers health v1 in its own words instead of SERVING from the start; see HealthFeed.
+    // The source of the answers of health v1 (see HealthFeed), instead of SERVING from the start.
     std::optional<HealthFeed::Source> health = std::nullopt;
-    // Answers health v1 and nothing else, so no reflection and no channelz; then any address may be bound.
+    // Serves health v1 and nothing else, so no reflection and no channelz; then any address may be bound.
     bool health_only = false;
 
     absl::Status Validate() const;
@@ -67,15 +67,15 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
                                                        const std::vector<grpc::Service*>& services);
 
-  ~Server();  // Stop with no grace
+  ~Server();  // calls Stop with no grace
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   const std::string& address() const { return address_; }  // host:port as bound
   int port() const { return port_; }
 
-  // What health v1 answers, for the server as a whole and for each service. SERVING from the start. Not for a server
-  // with Options::health.
+  // Sets the answer of health v1, for the server as a whole and for each service. SERVING from the start. Not for a
+  // server with Options::health.
   void SetServing(bool serving);
 
   // Accepts no more connections and calls, gives running calls `grace` to end, then cancels them, and returns when
@@ -87,7 +87,7 @@ class Server {
 
   std::string address_;
   int port_ = 0;
-  std::unique_ptr<grpc::CallbackGenericService> refusal_;  // health_only: UNIMPLEMENTED to every other call
+  std::unique_ptr<grpc::CallbackGenericService> refusal_;  // health_only: answers UNIMPLEMENTED to every other call
   std::unique_ptr<GuardedServices> guarded_;               // null without security
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -16,16 +16,16 @@
 #include "services/rpc/timer.h"
 #include "services/rpc/write_queue.h"
 
-// Server calls over gRPC's callback API, which aborts the process when two writes are in flight and forgets nothing
-// that it was told too late. These classes are the only ones that talk to it.
+// Server calls over gRPC's callback API. That API aborts the process when two writes are in flight, and does not
+// tolerate calls that come too late. Only these classes use it.
 namespace syncopate::rpc {
 
-// What both kinds of writing server stream share: the outgoing queue, the stall check and the end of the call.
+// The common part of both writing server streams: the outgoing queue, the stall check and the end of the call.
 // Reactor is grpc::ServerBidiReactor<...> or grpc::ServerWriteReactor<...>.
 //
-// Life: the stream keeps itself alive from Start until gRPC has called OnDone; whoever holds the shared pointer longer
-// may go on calling Write, Finish and Cancel, which then do nothing. Thread-safe. No method blocks, and no callback
-// runs inside a method.
+// Lifetime: the stream keeps itself alive from Start until gRPC has called OnDone. A holder of the shared pointer may
+// go on calling Write, Finish and Cancel, which then do nothing. Thread-safe. No method blocks, and no callback runs
+// inside a method.
 template <typename Reactor, typename Response>
 class ServerStreamCore : protected Reactor {
  public:
@@ -47,8 +47,8 @@ class ServerStreamCore : protected Reactor {
     return accepted;
   }
 
-  // Ends the call with `status` after what was queued has been written. The first end wins, but OK gives
-  // way to an error that comes before the peer has got all.
+  // Ends the call with `status` after all queued messages are written. Only the first Finish counts; an OK is replaced
+  // by the stream's own error (SLOW_READER, SILENT) if the peer has not got all messages.
   void Finish(const absl::Status& status) {
     Next next;
     {
@@ -62,16 +62,17 @@ class ServerStreamCore : protected Reactor {
     Perform(next);
   }
 
-  // Breaks the call at once; the peer sees CANCELLED.
+  // Cancels the call at once; the peer sees CANCELLED.
   void Cancel() {
     MutexLock lock(&mutex_);
     cancel_wanted_ = true;
     if (!started_ || done_) return;
-    // Under the lock because the context dies with OnDone, which takes it too. gRPC runs no callback inline.
+    // Under the lock, because OnDone, which takes it too, ends the context's life. gRPC runs no callback inside
+    // TryCancel.
     context_->TryCancel();
   }
 
-  // "ipv4:127.0.0.1:41234": for logs.
+  // "ipv4:127.0.0.1:41234", for logs.
   const std::string& peer() const { return peer_; }
 
  protected:
@@ -104,7 +105,7 @@ class ServerStreamCore : protected Reactor {
     Perform(next);
   }
 
-  // The peer will send no more: what is queued goes out, then the call ends with OK.
+  // The peer will send no more: queued messages go out, then the call ends with OK.
   void PeerHalfClosed() {
     Next next;
     {
@@ -115,13 +116,13 @@ class ServerStreamCore : protected Reactor {
     Perform(next);
   }
 
-  // A message has come. False if nobody wants it any more.
+  // A message has come. False if it should be ignored because the stream is ending.
   bool Heard() {
     MutexLock lock(&mutex_);
     heard_at_ = Clock::Real()->Now();
     return !ending_;
   }
-  // From now on silence breaks the call off; see StreamOptions.
+  // From now on the call ends after too long a silence; see StreamOptions.
   void ExpectMessages() {
     MutexLock lock(&mutex_);
     heard_at_ = Clock::Real()->Now();
@@ -130,13 +131,13 @@ class ServerStreamCore : protected Reactor {
 
   // Runs after every write that left the queue empty; nothing unless the derived class wants it.
   virtual void OnDrained() {}
-  // Frees the derived class's callbacks and with them whatever they hold.
+  // Frees the derived class's callbacks and with them everything that they captured.
   virtual void DropCallbacks() {}
 
  private:
   struct Next {
     const Response* write = nullptr;
-    bool gather = false;  // it with what is queued behind it
+    bool gather = false;  // `write` may wait in gRPC for the queued messages behind it
     bool finish = false;
     grpc::Status status;
   };
@@ -148,13 +149,13 @@ class ServerStreamCore : protected Reactor {
 
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     queue_.Clear();
-    // A call that was to end well does not: the peer has not got all of it.
+    // A call that was to end with OK ends with this error: the peer has not got all messages.
     if (!told_to_end_ || status_.ok()) status_ = status;
     told_to_end_ = true;
     ending_ = true;
   }
 
-  // The one thing to ask of gRPC now. Whoever gets it must perform it: nobody else will.
+  // The next request to gRPC. The caller must perform it: nothing else will.
   Next NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Next next;
     if (!started_ || finish_sent_) return next;
@@ -184,8 +185,8 @@ class ServerStreamCore : protected Reactor {
       MutexLock lock(&mutex_);
       if (done_) return;
       absl::Duration left = options_.silent_after - (Clock::Real()->Now() - heard_at_);
-      // A timer that is very late means that this process stood still, and what was sent meanwhile has not been read
-      // yet.
+      // A timer that is very late means that this process stood still, and messages that came meanwhile have not been
+      // read yet.
       bool overslept = left < -options_.silent_after / 4;
       if (left > absl::ZeroDuration() || overslept) {
         if (overslept) heard_at_ = Clock::Real()->Now();
@@ -194,7 +195,7 @@ class ServerStreamCore : protected Reactor {
       }
       EndLocked(Error(absl::StatusCode::kUnavailable, "SILENT",
                       absl::StrCat("nothing was heard for ", absl::FormatDuration(options_.silent_after))));
-      // The peer is told why, unless it does not even take what was written before.
+      // The status reaches the peer, unless an earlier write is still pending: then the call is cancelled.
       if (queue_.in_flight()) context_->TryCancel();  // see Cancel()
       next = NextLocked();
     }
@@ -249,7 +250,7 @@ class ServerStreamCore : protected Reactor {
   const StreamOptions options_;
   const std::string peer_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
-  OnDoneCallback on_done_;                      // set before the first callback can run, taken by the last
+  OnDoneCallback on_done_;                      // set before the first callback can run, moved out by the last
 
   Mutex mutex_;
   WriteQueue<Response> queue_ ABSL_GUARDED_BY(mutex_);
@@ -260,8 +261,8 @@ class ServerStreamCore : protected Reactor {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // sent to the peer and given to on_done
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;       // takes no more messages
-  bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;  // by Finish or a full queue, not by the peer
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;       // accepts no more messages
+  bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;  // by Finish or an error of the stream, not by the peer
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finish_sent_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
@@ -281,10 +282,10 @@ class ServerWriteStream final : public ServerStreamCore<grpc::ServerWriteReactor
 
  public:
   struct Callbacks {
-    // The queue has run empty: a producer that wants flow control writes its next message here, and the first one
-    // right after Start. From a gRPC thread; must not block.
+    // Called when the queue has run empty: a producer that wants flow control writes its next message here, and its
+    // first one right after Start. Runs on a gRPC thread; must not block.
     std::function<void()> on_drained = nullptr;
-    // Exactly once, last. The status given to Finish, CANCELLED if the peer went away first, RESOURCE_EXHAUSTED
+    // Called exactly once, last. The status given to Finish, CANCELLED if the peer went away first, RESOURCE_EXHAUSTED
     // (reason SLOW_READER) if it did not read.
     std::function<void(const absl::Status&)> on_done = nullptr;
   };

@@ -11,20 +11,21 @@
 
 namespace syncopate::rpc {
 
-// Finds out that a peer does not read: what a stream has handed to gRPC last is pending for too long. One timer at a time,
-// which looks again when it fires, so that a write costs none of its own. Guarded by its owner's lock.
+// Detects that a peer does not read: the message that a stream handed to gRPC last is pending for too long. Uses one
+// timer at a time, which checks again when it fires, so that a write costs no timer of its own. Guarded by its owner's
+// lock.
 class StallWatch {
  public:
   struct Options {
     Mutex* mutex;  // the owner's
     absl::Duration stalled_after;
-    // Both under the lock. Whether anything is pending; and then, if it is for that long, what to do about it.
+    // Both are called under the lock: whether anything is pending, and what to do if it has been pending for that long.
     std::function<bool()> is_pending;
     std::function<void()> on_stalled;
   };
   explicit StallWatch(Options options) : options_(std::move(options)) {}
 
-  // Something is handed to gRPC now. The timer holds `owner`, which this is a part of.
+  // A message is handed to gRPC now. The timer keeps `owner` alive, of which this object is a member.
   void Begin(const std::shared_ptr<void>& owner) {
     pending_since_ = Clock::Real()->Now();
     if (!watching_) SetTimer(options_.stalled_after, owner);

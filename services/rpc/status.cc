@@ -12,13 +12,13 @@ std::string Shortened(absl::string_view message) {
   if (message.size() <= kMaxErrorMessageBytes) return std::string(message);
   constexpr absl::string_view kMark = " [cut]";
   size_t keep = kMaxErrorMessageBytes - kMark.size();
-  // Never inside a UTF-8 sequence: protobuf strings must stay valid.
+  // Do not cut inside a UTF-8 sequence: protobuf strings must stay valid.
   while (keep > 0 && (static_cast<unsigned char>(message[keep]) & 0xC0) == 0x80) --keep;
   return std::string(message.substr(0, keep)) + std::string(kMark);
 }
 
-// gRPC says no more than "Socket closed" of a server that took the connection and hung up before the first call, which
-// is how one refuses a certificate, or plaintext.
+// gRPC reports only "Socket closed" when a server accepts the connection and closes it before the first call. A server
+// does that when it refuses a certificate, or plaintext.
 std::string WithHint(const std::string& message) {
   const bool hung_up = absl::StrContains(message, "failed to connect") && absl::StrContains(message, "Socket closed");
   if (!hung_up) return message;
@@ -67,7 +67,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   google::rpc::Status proto;
-  // Details come from the peer: taken only if they are about this very error.
+  // The peer wrote the details: used only if they are about this error.
   if (!status.error_details().empty() && proto.ParseFromString(status.error_details()) &&
       proto.code() == static_cast<int>(status.error_code())) {
     return FromProto(proto);

@@ -13,9 +13,9 @@ namespace syncopate::rpc {
 // owner's lock guards it, and may be held during Set and Cancel, which never call `fire` inline.
 class Timer {
  public:
-  // Calls `fire` once from a gRPC thread after `delay`; replaces what was set before. `fire` must not block. A call
-  // that has begun cannot be taken back by Set, Cancel or the destructor, so `fire` captures a shared or weak pointer
-  // to what it touches and checks there whether it still matters.
+  // Calls `fire` once from a gRPC thread after `delay`; replaces an earlier timer. `fire` must not block. Set, Cancel
+  // and the destructor cannot take back a call that has begun, so `fire` captures a shared or weak pointer to what it
+  // uses and checks there whether it is still wanted.
   void Set(absl::Duration delay, std::function<void()> fire);
   void Cancel() { alarm_.reset(); }
 

@@ -15,7 +15,7 @@
 
 namespace syncopate::rpc {
 
-// Answers a unary call at once: `return Reply(context, status);` with the response filled in already.
+// Answers a unary call at once: `return Reply(context, status);` after filling in the response.
 inline grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
@@ -23,25 +23,26 @@ inline grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, con
 }
 
 // A unary call that is answered later, from any thread. The response that gRPC passed to the method may be written
-// until Finish, and not any more once Finish was called by anybody.
+// until any thread calls Finish, and not afterwards.
 //
 //   auto call = UnaryCall::Create();
 //   engine_->Generate(..., [call, response](absl::StatusOr<Answer> answer) { ...; call->Finish(status); });
 //   return call->Start({.on_cancel = [this, id] { engine_->Abort(id); }});
 //
-// Thread-safe; lives until gRPC is done with it and the last holder is gone.
+// Thread-safe; lives until gRPC and all other owners have released it.
 class UnaryCall final : private grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall> {
  public:
   struct Callbacks {
-    // The peer went away or its deadline passed. From a gRPC thread; must not block. Finish is still owed.
+    // Called when the peer went away or its deadline passed. Runs on a gRPC thread; must not block. Finish must still
+    // be called.
     std::function<void()> on_cancel = nullptr;
   };
 
   static std::shared_ptr<UnaryCall> Create() { return std::shared_ptr<UnaryCall>(new UnaryCall()); }
 
-  // Call once; return the result from the service method. Finish may have been called before.
+  // Call once; return the result from the service method. Finish may be called before.
   grpc::ServerUnaryReactor* Start(Callbacks callbacks);
-  // Exactly one Finish per call has an effect: the first.
+  // Only the first Finish of a call has an effect.
   void Finish(const absl::Status& status);
 
  private:
@@ -54,11 +55,11 @@ class UnaryCall final : private grpc::ServerUnaryReactor, public std::enable_sha
   std::shared_ptr<UnaryCall> self_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status early_ ABSL_GUARDED_BY(mutex_);  // given to Finish before Start
+  absl::Status early_ ABSL_GUARDED_BY(mutex_);  // the status given to Finish before Start
 };
 
-// Answers a mutating call that has a request id: the work is done once for all calls of that id. It fills the answer in
-// and calls `done`, now or later, from any thread; `work` itself is called before this returns, or never.
+// Answers a mutating call that has a request id: the work is done once for all calls with that id. `work` fills in the
+// answer and calls `done`, now or later, from any thread; `work` itself is called before this returns, or never.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerOnce(
     RequestIds& request_ids, const char* method, const Request& request, Response* response,

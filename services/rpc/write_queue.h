@@ -14,21 +14,21 @@
 
 namespace syncopate::rpc {
 
-// How much a stream holds for a peer that reads slowly, and how long it bears with one that does nothing.
+// How much a stream queues for a peer that reads slowly, and how long it waits for one that does nothing.
 struct StreamOptions {
   int64_t max_queued_messages = 1024;                // beside the one in flight
-  int64_t max_queued_bytes = 64 << 20;               // the same, serialized
+  int64_t max_queued_bytes = 64 << 20;               // total size, serialized
   absl::Duration stalled_after = absl::Seconds(10);  // one write pending for this long: the peer does not read
 
-  // Bidirectional streams of a server whose clients send heartbeats: without a message for this long the call ends with
-  // UNAVAILABLE (reason SILENT). Keepalive answers for a process, not for what works in it.
+  // For bidirectional streams of a server whose clients send heartbeats: without a message for this long the call ends
+  // with UNAVAILABLE (reason SILENT). gRPC's keepalive proves only that the process exists, not that its threads work.
   absl::Duration silent_after = absl::InfiniteDuration();
 
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) on a value that is not positive
 };
 
-// How to hand one message to gRPC. Gathered, it waits there for those that are queued behind it: gRPC sends when it has
-// a good deal or when the last is handed over.
+// Options for handing one message to gRPC. With `gather` gRPC holds it back for the messages that are queued behind it:
+// gRPC sends when it has enough, or when the last one is handed over.
 inline grpc::WriteOptions WriteOptionsOf(bool gather) {
   return gather ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();
 }
@@ -38,15 +38,15 @@ inline int64_t MessageBytes(const google::protobuf::MessageLite& message) {
 }
 inline int64_t MessageBytes(const grpc::ByteBuffer& buffer) { return static_cast<int64_t>(buffer.Length()); }
 
-// The outgoing side of a stream: a bounded queue and at most one message in flight. Decides only; its owner holds the
-// lock and talks to gRPC. Not thread-safe.
+// The outgoing side of a stream: a bounded queue and at most one message in flight. Only decides; its owner locks and
+// talks to gRPC. Not thread-safe.
 template <typename Message>
 class WriteQueue {
  public:
   explicit WriteQueue(const StreamOptions& options) : options_(options) {}
 
-  // False if a bound would be broken; then nothing is queued. A single message is never refused on an empty queue, and
-  // so it is not counted before a second one comes: counting costs as much as writing it.
+  // False if a bound would be exceeded; then nothing is queued. A single message is never refused on an empty queue, so
+  // it is not measured before a second one comes: measuring costs as much as writing it.
   bool Push(Message message) {
     int64_t bytes = kUncounted;
     if (!waiting_.empty()) {
@@ -61,7 +61,7 @@ class WriteQueue {
     return true;
   }
 
-  // The next message to write, or null if one is in flight or none waits. It keeps its address until End().
+  // The next message to write, or null if one is in flight or none waits. Its address stays valid until End().
   const Message* Begin() {
     if (in_flight_.has_value() || waiting_.empty()) return nullptr;
     if (waiting_.front().bytes != kUncounted) queued_bytes_ -= waiting_.front().bytes;
@@ -73,11 +73,11 @@ class WriteQueue {
     in_flight_.reset();
     one_is_out_ = true;
   }
-  // Whether the message of the last Begin() may wait for more. Not a stream's first: with it go a server's initial
-  // metadata, and gRPC ends no write before they are out, so that the next one would never come.
+  // Whether the message of the last Begin() may wait for more. False for a stream's first message: it carries a
+  // server's initial metadata, and gRPC ends no write before they are sent, so the next write would never come.
   bool gather() const { return one_is_out_ && !waiting_.empty(); }
 
-  // Forgets what waits; the message in flight stays until End().
+  // Drops the waiting messages; the message in flight stays until End().
   void Clear() {
     waiting_.clear();
     queued_bytes_ = 0;
@@ -98,7 +98,7 @@ class WriteQueue {
   std::deque<Waiting> waiting_;
   std::optional<Message> in_flight_;
   bool one_is_out_ = false;
-  int64_t queued_bytes_ = 0;  // of those that are counted
+  int64_t queued_bytes_ = 0;  // of the messages that are measured
 };
 
 }  // namespace syncopate::rpc

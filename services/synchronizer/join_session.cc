@@ -14,7 +14,7 @@ using synchronizer::ControlLoop;
 using synchronizer::ControlPlane;
 using Kind = synchronizer::ControlLoop::Kind;
 
-constexpr size_t kMaxReasonBytes = 256;  // of why a member leaves; it chooses that
+constexpr size_t kMaxReasonBytes = 256;  // of a leave's reason; the member chooses its length
 
 absl::Status BadMessage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
@@ -39,7 +39,7 @@ void JoinSession::Handle(const v1::JoinRequest& message) {
 }
 
 absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
-  // Events wait in memory for the loop: one member cannot fill it.
+  // Events wait in memory for the loop; this limit keeps one member from filling it.
   if (waiting_ > kMaxWaiting) {
     return Error(absl::StatusCode::kResourceExhausted, "TOO_FAST", "this member sends more than can be handled");
   }
@@ -49,7 +49,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
   switch (message.message_case()) {
     case v1::JoinRequest::kHello: {
       SYNCOPATE_ASSIGN_OR_RETURN(synchronizer::Hello hello, wire::FromProto(message.hello()));
-      // A rollouter's certificate must not get the trainer's epoch.
+      // A process with a rollouter's certificate must not get the trainer's epoch.
       SYNCOPATE_RETURN_IF_ERROR(caller_.CheckIs(hello.member.role));
       SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(hello.member, message.hello().secret()));
       Post(Kind::kHello, [id = id_, hello = std::move(hello)](ControlPlane& plane, absl::Time now) {
@@ -60,7 +60,8 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
     case v1::JoinRequest::kHeartbeat: {
       PolicyVersion serving = wire::FromProto(message.heartbeat().serving());
       uint64_t digest = message.heartbeat().serving_digest();
-      // A thousand members beat each second: they are gathered, and what is in a hurry takes them along.
+      // A thousand members send a heartbeat each second: the loop gathers heartbeats and handles them with the next
+      // urgent event.
       Post(Kind::kHeartbeat,
            [id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
              plane.OnHeartbeat(id, serving, digest, now, held);
@@ -86,7 +87,7 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
 
 void JoinSession::Post(Kind kind, ControlLoop::Event event) {
   ++waiting_;
-  // With the event, which may be dropped unhandled, and is copied about.
+  // Counts down when the event is destroyed: the event may be dropped unhandled, and may be copied.
   std::shared_ptr<void> counted(nullptr, [self = shared_from_this()](void*) { --self->waiting_; });
   loop_->PostFrom(id_, kind,
                   [counted = std::move(counted), event = std::move(event)](ControlPlane& plane, absl::Time now) {

@@ -15,7 +15,7 @@ class JoinSession final : public synchronizer::ControlLoop::Session, public std:
  public:
   using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
 
-  // Serves the stream of `caller` until it ends. Returns what the service method has to return.
+  // Serves the stream of `caller` until it ends. Returns the value for the service method to return.
   static grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Serve(std::shared_ptr<Stream> stream,
                                                                            auth::HelloCaller caller,
                                                                            synchronizer::ControlLoop* loop);
@@ -24,13 +24,13 @@ class JoinSession final : public synchronizer::ControlLoop::Session, public std:
   void Close(const absl::Status& status) override { stream_->Finish(status); }
 
  private:
-  static constexpr int kMaxWaiting = 256;  // messages of one member that the loop has not come to
+  static constexpr int kMaxWaiting = 256;  // messages of one member that the loop has not handled yet
 
   JoinSession(std::shared_ptr<Stream> stream, auth::HelloCaller caller, synchronizer::ControlLoop* loop)
       : stream_(std::move(stream)), caller_(std::move(caller)), loop_(loop) {}
   void Handle(const v1::JoinRequest& message);
   absl::Status Dispatch(const v1::JoinRequest& message);
-  // Counted in waiting_ until it is handled or dropped.
+  // The event counts in waiting_ until it is handled or dropped.
   void Post(synchronizer::ControlLoop::Kind kind, synchronizer::ControlLoop::Event event);
 
   const std::shared_ptr<Stream> stream_;

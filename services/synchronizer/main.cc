@@ -1,5 +1,5 @@
-// syncopate-synchronizer CONFIG [section.key=value ...]: knows who is alive and which versions exist, and drives every
-// weight sync.
+// syncopate-synchronizer CONFIG [section.key=value ...]: tracks which members are alive and which versions exist, and
+// runs every weight sync.
 
 #include <signal.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 namespace syncopate::synchronizerd {
 namespace {
 
-constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that run when the daemon stops
+constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that are running when the daemon stops
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
 synchronizer::ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
@@ -31,7 +31,7 @@ synchronizer::ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
   options.plane.sync.transport = sync.transport();
   options.plane.sync.min_deadline = config::CheckedDuration(sync.deadline());
   options.plane.sync.prepare_deadline = config::CheckedDuration(sync.prepare_deadline());
-  // Above every attempt of an earlier life, which has not started one a microsecond.
+  // Above every attempt of an earlier incarnation, which has started fewer than one attempt a microsecond.
   options.plane.sync.first_attempt = static_cast<int64_t>(Clock::Real()->UnixSeconds() * 1e6);
   options.state_dir = daemon.Path("state/synchronizer");
   options.on_round = [&health = daemon.health()] { health.Moved(); };
@@ -43,7 +43,7 @@ synchronizer::CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& con
   return {.shortest = shortest, .longest = shortest + config::CheckedDuration(config.run().grace())};
 }
 
-// Until somebody wants it to stop, or with the flag, until the run is complete and everybody knows.
+// Returns when the process is asked to stop, or, with the flag, when the run is complete and all members know.
 void AwaitEnd(daemon::Daemon& daemon, const SynchronizerServiceImpl& service) {
   synchronizer::CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
   while (!daemon.StopRequested(kPoll)) {
@@ -65,7 +65,7 @@ absl::Status RunSynchronizer(daemon::Daemon& daemon) {
   options.events = daemon.events();
   options.on_failed = [&failed](const absl::Status&) {
     failed = true;
-    ::kill(::getpid(), SIGTERM);  // wakes the wait below
+    ::kill(::getpid(), SIGTERM);  // ends the wait below
   };
   SYNCOPATE_ASSIGN_OR_RETURN(auto service, SynchronizerServiceImpl::Start(std::move(options)));
   SYNCOPATE_RETURN_IF_ERROR(daemon.StartMetrics(daemon.config().metrics().synchronizer_listen()).status());
@@ -74,7 +74,8 @@ absl::Status RunSynchronizer(daemon::Daemon& daemon) {
       auto server, daemon.StartServer(section.listen().empty() ? section.address() : section.listen(), {service.get()},
                                       {v1::SynchronizerService::service_full_name()}));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
-  // Members reach it through its being ready, so this cannot wait for them: the state is read, the loop runs.
+  // Members reach this daemon only when it is ready, so readiness cannot wait for them: the state is read, the loop
+  // runs.
   daemon.health().SetReady(absl::OkStatus());
   AwaitEnd(daemon, *service);
   service->EndStreams();

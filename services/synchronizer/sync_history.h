@@ -13,14 +13,14 @@
 
 namespace syncopate::synchronizerd {
 
-// The last sync records and whoever watches for new ones. Not thread-safe: the control loop's thread owns it.
+// The last sync records and the watchers for new ones. Not thread-safe: the control loop's thread owns it.
 class SyncHistory {
  public:
   static constexpr size_t kKept = 1000;
 
   struct Watcher {
-    std::function<bool(const v1::SyncRecord&)> write;  // must not block; false: it wants no more
-    std::function<void()> end;                         // there will be no more
+    std::function<bool(const v1::SyncRecord&)> write;  // must not block; false: the watcher wants no more
+    std::function<void()> end;                         // called when there will be no more records
   };
 
   void Add(v1::SyncRecord record) {

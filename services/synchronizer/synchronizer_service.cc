@@ -29,7 +29,7 @@ using synchronizer::MemberState;
 
 constexpr int kMaxReplay = 1000;
 
-// A suspect is silent, and still counts: most of them come back.
+// A suspect member is silent but still counts: most suspects come back.
 bool Present(const Member& member) {
   return member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
 }
@@ -54,8 +54,8 @@ v1::MemberState StateToProto(MemberState state) {
   return v1::MEMBER_STATE_UNSPECIFIED;
 }
 
-// One detail, the most telling: that it serves what nobody has published, before why syncs leave it out, before how it
-// went.
+// A rollouter has one detail, the most important: that it serves an unpublished version; else why syncs leave it out;
+// else, if it is gone, why it died or left.
 v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const Member& member, absl::Time now) {
   v1::MemberStatus status;
   *status.mutable_member() = wire::ToProto(member.hello.member);
@@ -91,13 +91,13 @@ RunEvent EventOf(const synchronizer::SyncRecord& record) {
 
 void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response) {
   const auto& versions = plane.ledger().versions();
-  // The newest first.
+  // Newest first.
   for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
     v1::VersionStatus* status = response->add_versions();
     *status->mutable_version() = wire::ToProto(version->version);
     status->set_digest(version->digest);
     status->set_published_unix_seconds(version->unix_seconds);
-    // Of replicas and not of ranks, which all serve the same.
+    // Count replicas, not ranks: all ranks of a replica serve the same version.
     std::set<std::string> replicas;
     for (const auto& [key, member] : plane.membership().members()) {
       bool serves = key.role == kRollouterRole && Present(member) && member.hello.serving == version->version;
@@ -110,7 +110,7 @@ void FillVersions(const ControlPlane& plane, v1::ListVersionsResponse* response)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> SynchronizerServiceImpl::Start(Options options) {
-  // The loop knows no messages; this is the one place that knows both.
+  // The loop knows no protobuf messages; only this line connects both.
   options.loop.codec = wire::ProtoStateCodec();
   auto service = std::unique_ptr<SynchronizerServiceImpl>(new SynchronizerServiceImpl(std::move(options)));
   SYNCOPATE_ASSIGN_OR_RETURN(service->loop_, ControlLoop::Start(service->options_.loop, service.get()));
@@ -124,7 +124,7 @@ SynchronizerServiceImpl::~SynchronizerServiceImpl() = default;
 
 void SynchronizerServiceImpl::EndStreams() {
   loop_->CloseAll(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "the synchronizer is stopping"));
-  // On the loop's thread, which alone touches the history.
+  // Runs on the loop's thread, which alone uses the history.
   loop_->Post([this](ControlPlane&, absl::Time) { history_.EndAll(); });
 }
 
@@ -134,8 +134,8 @@ grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* SynchronizerServiceI
                             loop_.get());
 }
 
-// The question is asked on the loop's thread, and answered once what it made durable is: who hears of success may rely
-// on it after a crash.
+// Runs `ask` on the loop's thread and answers when its consequences are durable: a caller that gets OK may rely on it
+// after a crash.
 grpc::ServerUnaryReactor* SynchronizerServiceImpl::Answer(Ask ask) {
   auto call = rpc::UnaryCall::Create();
   auto status = std::make_shared<absl::Status>();
@@ -167,12 +167,12 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::PublishVersion(grpc::Callback
       [this](const auto& request, auto* response, ControlPlane& plane, absl::Time now) -> absl::Status {
         ControlPlane::Publication publication;
         SYNCOPATE_ASSIGN_OR_RETURN(publication.member, wire::FromProto(request.member()));
-        // A member's name is known to everybody; who may publish for it shows the secret of its incarnation.
+        // A member's name is public; a caller that publishes in its name must show the secret of its incarnation.
         SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(publication.member, request.secret()));
         publication.version = wire::FromProto(request.version());
         publication.bucket_digests.assign(request.bucket_digests().begin(), request.bucket_digests().end());
         publication.manifest_fingerprint = request.manifest_fingerprint();
-        // A peer's number, which goes into sums.
+        // The peer chose this number, and it is added to sums.
         const double stage_seconds = request.stage_seconds();
         publication.stage_seconds = std::isfinite(stage_seconds) ? std::max(0.0, stage_seconds) : 0.0;
         publication.unix_seconds = options_.loop.clock->UnixSeconds();
@@ -239,13 +239,13 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::ListVersions(grpc::CallbackSe
 grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::WatchSyncs(
     grpc::CallbackServerContext* context, const v1::WatchSyncsRequest* request) {
   auto stream = rpc::ServerWriteStream<v1::WatchSyncsResponse>::Create(context);
-  // By number, as the stream's end may come before the loop has heard of its beginning.
+  // Identified by number, because the stream may end before the loop has run `replay`.
   int64_t id = next_watcher_++;
   int32_t last = std::clamp(request->last(), 0, kMaxReplay);
   bool follow = request->follow();
   auto refused = std::make_shared<std::atomic<bool>>(false);
   auto* reactor = stream->Start({.on_done = [this, id, refused](const absl::Status&) {
-    if (*refused) return;  // the loop has never heard of it
+    if (*refused) return;  // the loop does not know this watcher
     loop_->Post([this, id](ControlPlane&, absl::Time) { history_.Forget(id); });
   }});
   auto replay = [this, stream, id, last, follow](ControlPlane&, absl::Time) {
@@ -257,7 +257,7 @@ grpc::ServerWriteReactor<v1::WatchSyncsResponse>* SynchronizerServiceImpl::Watch
     };
     watcher.end = [stream] { stream->Finish(absl::OkStatus()); };
     history_.Replay(last, watcher);
-    // On the loop's thread, as is Replay: no record falls between the two, and none comes twice.
+    // On the loop's thread, as is Replay: no record is missed between the two, and none is sent twice.
     if (follow) history_.Follow(id, watcher);
     if (!follow) watcher.end();
   };
@@ -293,7 +293,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::EvictMember(grpc::CallbackSer
 
 void SynchronizerServiceImpl::RecordSync(const synchronizer::SyncRecord& record) {
   double now = options_.loop.clock->UnixSeconds();
-  // Not a warning: with a trainer that publishes faster than a link sends this is the normal course.
+  // Not a warning: this is normal when a trainer publishes faster than a link can send.
   if (record.superseded()) {
     SYNCOPATE_LOG(kInfo, "sync of %s to %s gave way to a newer version", record.version.ToString(), record.replica_id);
   } else if (record.failed()) {

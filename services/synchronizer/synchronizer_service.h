@@ -17,8 +17,8 @@
 
 namespace syncopate::synchronizerd {
 
-// The synchronizer: SynchronizerService over a ControlLoop of its own. Every call becomes an event on the loop and is
-// answered from there; no method blocks a gRPC thread. Thread-safe.
+// The synchronizer: SynchronizerService over a ControlLoop of its own. Every call becomes an event on the loop, which
+// answers it; no method blocks a gRPC thread. Thread-safe.
 //
 //   SYNCOPATE_ASSIGN_OR_RETURN(auto service, SynchronizerServiceImpl::Start(options));
 //   SYNCOPATE_ASSIGN_OR_RETURN(auto server, Server::Start({.address = listen}, {service.get()}));
@@ -30,22 +30,22 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  public:
   struct Options {
     synchronizer::ControlLoop::Options loop;
-    // The server's own; null: whoever says hello is taken for the role that it says.
+    // The server's own; null: a member is believed to have the role that its hello names.
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     telemetry::SyncMetrics* metrics = nullptr;  // borrowed; null: not counted
     EventRecorder* events = nullptr;            // borrowed; null: not recorded
-    // The state cannot be written any more: the process should end. Called once, on the loop's thread.
+    // Called once, on the loop's thread, when the state cannot be written any more: the process should end.
     std::function<void(const absl::Status&)> on_failed = nullptr;
   };
 
   // Reads the state and starts the loop. Errors of ControlLoop::Start.
   static absl::StatusOr<std::unique_ptr<SynchronizerServiceImpl>> Start(Options options);
-  ~SynchronizerServiceImpl() override;  // no server serves it any more
+  ~SynchronizerServiceImpl() override;  // call it after the server has stopped
 
-  // What a main that waits for the end of the run looks at.
+  // The state that a main function polls while it waits for the end of the run.
   struct Progress {
     bool completed = false;  // the trainer has said that the run is complete
-    int64_t members = 0;     // that are there
+    int64_t members = 0;     // alive members
   };
   Progress progress() const;
 
@@ -72,7 +72,7 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   grpc::ServerUnaryReactor* EvictMember(grpc::CallbackServerContext* context, const v1::EvictMemberRequest* request,
                                         v1::EvictMemberResponse* response) override;
 
-  // On the loop's thread.
+  // Called on the loop's thread.
   void RecordSync(const synchronizer::SyncRecord& record) override;
   void RecordState(const synchronizer::ControlPlane& plane) override;
   void RecordFailure(const absl::Status& status) override;
@@ -80,11 +80,11 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
  private:
   explicit SynchronizerServiceImpl(Options options);
 
-  // Asks the loop: `ask` fills the response in and gives the status with which the call is answered, once what it
-  // caused has been carried out.
+  // Asks the loop: `ask` fills in the response and returns the call's status; the call is answered when the
+  // consequences of `ask` have been carried out.
   using Ask = std::function<absl::Status(synchronizer::ControlPlane&, absl::Time)>;
   grpc::ServerUnaryReactor* Answer(Ask ask);
-  // The same for a call that changes something and has a request id.
+  // Answer for a call that changes something and has a request id.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* AnswerOnce(
       const char* method, const Request& request, Response* response,
@@ -96,7 +96,7 @@ class SynchronizerServiceImpl final : public v1::SynchronizerService::CallbackSe
   std::atomic<int64_t> next_watcher_ = 1;
   mutable Mutex mutex_;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
-  SyncHistory history_;                              // of the loop's thread alone
+  SyncHistory history_;                              // used by the loop's thread only
   std::unique_ptr<synchronizer::ControlLoop> loop_;  // last: its thread uses the members above
 };
 

@@ -11,8 +11,8 @@
 
 namespace syncopate::telemetry {
 
-// syncopate_certificate_expiry_timestamp_seconds{role}: when the certificate that this process shows now ends. Absent
-// without one.
+// syncopate_certificate_expiry_timestamp_seconds{role}: the expiry of the certificate that this process shows now.
+// Absent without a certificate.
 class CertificateCollector final : public prometheus::Collectable {
  public:
   CertificateCollector(std::string role, std::shared_ptr<const auth::TransportSecurity> security)

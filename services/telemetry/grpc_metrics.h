@@ -13,7 +13,7 @@
 namespace syncopate::telemetry {
 
 // grpc_server_started_total, grpc_server_handled_total and grpc_server_handling_seconds, with the names and labels of
-// go-grpc-prometheus. Methods are those of the given services; everything else (health, reflection) is counted as
+// go-grpc-prometheus. Counts the methods of the given services; all others (health, reflection) are counted together as
 // grpc_service="other", grpc_method="other".
 class GrpcServerMetrics {
  public:
@@ -42,7 +42,7 @@ class GrpcServerMetrics {
   prometheus::Family<prometheus::Counter>& started_;
   prometheus::Family<prometheus::Counter>& handled_;
   prometheus::Family<prometheus::Histogram>& seconds_;
-  std::map<std::string, Method> methods_;  // by path; "" is the rest. Not changed after construction
+  std::map<std::string, Method> methods_;  // keyed by path; "" is all other methods. Not changed after construction
 };
 
 }  // namespace syncopate::telemetry

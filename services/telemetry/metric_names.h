@@ -12,7 +12,7 @@
 
 #include "base/policy_version.h"
 
-// What several components publish in the same way. One registry per process, made in main and passed by reference; it
+// Metrics that several components publish. There is one registry per process, made in main and passed by reference; it
 // outlives every metrics object. All methods of metrics objects are thread-safe and do not block.
 namespace syncopate::telemetry {
 
@@ -35,9 +35,10 @@ class LabelledCounter {
  public:
   LabelledCounter(prometheus::Registry& registry, const std::string& name, const std::string& help,
                   const std::string& label, const std::vector<std::string>& values);
-  // A value that was not announced is counted under the last one: no label ever grows without bound.
+  // An unknown value is counted under the last value, so that the number of values never grows.
   void Increment(const std::string& value, double by = 1);
-  // Raises one value to a total that is kept elsewhere; a lower total changes nothing. From one thread at a time.
+  // Raises one value's counter to `total`, which is kept elsewhere; a lower total changes nothing. Call from one thread
+  // at a time.
   void RaiseTo(const std::string& value, double total);
 
  private:
@@ -50,7 +51,7 @@ class LabelledFlags {
  public:
   LabelledFlags(prometheus::Registry& registry, const std::string& name, const std::string& help,
                 const std::string& label, const std::vector<std::string>& values);
-  // Those named become 1, the others 0.
+  // Sets the named values to 1 and all others to 0.
   void Set(const std::vector<std::string>& raised);
 
  private:
@@ -62,7 +63,7 @@ class LabelledGauge {
  public:
   LabelledGauge(prometheus::Registry& registry, const std::string& name, const std::string& help,
                 const std::string& label, const std::vector<std::string>& values);
-  // In the order of the label's values; what is missing at the end becomes 0.
+  // Takes the values in the order of the labels; labels without a value become 0.
   void Set(const std::vector<double>& values);
 
  private:

@@ -28,7 +28,7 @@ void Add(std::vector<prometheus::MetricFamily>* families, const char* name, cons
   families->push_back(std::move(family));
 }
 
-// Fields of /proc/self/stat after the command's name, the state being field 3 of proc(5).
+// The fields of /proc/self/stat after the command's name; the first, the state, is field 3 in proc(5).
 struct ProcessStat {
   double user_ticks = 0, system_ticks = 0, threads = 0, start_ticks = 0, virtual_bytes = 0, resident_pages = 0;
   bool read = false;
@@ -37,7 +37,7 @@ struct ProcessStat {
 ProcessStat ReadStat() {
   std::ifstream file("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  size_t name_end = text.rfind(')');  // the name itself may hold spaces and parentheses
+  size_t name_end = text.rfind(')');  // the name itself may contain spaces and parentheses
   if (name_end == std::string::npos) return {};
   std::istringstream fields(text.substr(name_end + 1));
   std::string skipped;

@@ -13,28 +13,28 @@
 
 namespace syncopate::telemetry {
 
-// Answers GET of /metrics with Prometheus' text format, and the probes that it is given with "ok" or with 503 and the
-// reason, as text. Nothing else. Threads and limits are HttpResponder's.
+// Answers GET of /metrics with Prometheus' text format, and GET of a probe with "ok", or with 503 and the reason as
+// text. Serves nothing else. HttpResponder owns the thread and sets the limits.
 class MetricsResponder {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";  // as HttpResponder's, and so are those that follow
+    std::string address = "127.0.0.1:0";  // this and the next options are HttpResponder's
     bool insecure_bind = false;
     int max_connections = 32;
     absl::Duration request_timeout = absl::Seconds(1);
     absl::Duration timeout = absl::Seconds(2);
-    // By path, such as "/livez". Called on the responder's thread; must not block.
+    // Keyed by path, such as "/livez". Called on the responder's thread; must not block.
     std::map<std::string, std::function<absl::Status()>> probes = {};
   };
 
-  // Listens and serves what `sources` collect at the time of each request; they are called on the responder's thread.
-  // Errors of HttpResponder.
+  // Listens and serves the metrics that `sources` collect at each request, on the responder's thread. Errors of
+  // HttpResponder.
   static absl::StatusOr<std::unique_ptr<MetricsResponder>> Start(
       const Options& options, std::vector<std::shared_ptr<const prometheus::Collectable>> sources);
 
   std::string address() const { return responder_->address(); }  // host:port as bound
 
-  // Closes every connection and joins the thread; idempotent, not thread-safe. The destructor does.
+  // Closes every connection and joins the thread; idempotent, not thread-safe. The destructor calls it.
   void Stop() { responder_->Stop(); }
 
  private:

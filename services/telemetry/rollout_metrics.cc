@@ -22,7 +22,7 @@ prometheus::MetricFamily Family(const char* name, const char* help, prometheus::
 void AddSample(prometheus::MetricFamily* family, const Labels& labels, double value) {
   prometheus::ClientMetric metric;
   metric.label = labels;
-  // The family's type says which of the two is shown.
+  // The family's type selects which of the two is shown.
   metric.gauge.value = value;
   metric.counter.value = value;
   family->metric.push_back(std::move(metric));
@@ -59,7 +59,7 @@ prometheus::MetricFamily Histogram(const char* name, const char* help, const Lab
 
 }  // namespace
 
-// Under the names of vLLM's metrics, so that dashboards and routers that know those work unchanged.
+// Uses the names of vLLM's metrics, so that dashboards and routers made for vLLM work unchanged.
 std::vector<prometheus::MetricFamily> RolloutCollector::VllmFamilies(const RolloutFigures& now) const {
   auto number = [](int64_t value) { return static_cast<double>(value); };
   const Labels model = {{"model_name", model_name_}};

@@ -11,14 +11,14 @@
 
 namespace syncopate::telemetry {
 
-// What a histogram is made of: counts between bounds, one more than there are bounds.
+// The data of a histogram: counts between bounds; there is one count more than there are bounds.
 struct HistogramFigures {
   std::vector<double> bounds;
   std::vector<int64_t> counts;
   double sum = 0;
 };
 
-// The state of a rollouter at the moment of a scrape. Counts and seconds are since the start of the process.
+// The state of a rollouter at the time of a scrape. Counts and seconds are totals since the start of the process.
 struct RolloutFigures {
   PolicyVersion serving;
   int64_t running_sequences = 0;
@@ -27,8 +27,8 @@ struct RolloutFigures {
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t generated_tokens = 0;
-  int64_t prompt_tokens = 0;  // computed or found as a prefix
-  int64_t prefix_tokens = 0;  // of them, found
+  int64_t prompt_tokens = 0;  // computed or found as a cached prefix
+  int64_t prefix_tokens = 0;  // those found as a cached prefix
   int64_t preemptions = 0;
   HistogramFigures time_to_first_token;  // seconds
   HistogramFigures time_per_output_token;
@@ -37,12 +37,12 @@ struct RolloutFigures {
   int64_t finished_by_abort = 0;
   int64_t groups_submitted = 0;
   int64_t installs = 0;
-  double busy_seconds = 0;  // decode loop at work
-  double idle_seconds = 0;  // decode loop without work
+  double busy_seconds = 0;  // the decode loop works
+  double idle_seconds = 0;  // the decode loop has no work
 };
 
-// Reads the figures anew at each scrape. Exposes what vLLM exposes of its engine too, by its names, types, bounds and
-// label, so that dashboards and autoscalers made for it work unchanged.
+// Reads the figures at each scrape. Also publishes the metrics of vLLM's engine, under vLLM's names, types, bounds and
+// label, so that dashboards and autoscalers made for vLLM work unchanged.
 class RolloutCollector final : public prometheus::Collectable {
  public:
   // `read` is called on the responder's thread; it must not block.
@@ -57,9 +57,9 @@ class RolloutCollector final : public prometheus::Collectable {
   const std::function<RolloutFigures()> read_;
 };
 
-// What this rollouter received, and how fast: syncopate_weight_received_bytes_total and
-// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers. A copy counts
-// into the same two.
+// The weights that this rollouter received: syncopate_weight_received_bytes_total and
+// syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers. A copy of this
+// object counts into the same two metrics.
 class ReceiveMetrics {
  public:
   explicit ReceiveMetrics(prometheus::Registry& registry);
@@ -73,7 +73,7 @@ class ReceiveMetrics {
   prometheus::Counter& seconds_;
 };
 
-// syncopate_generation_pause_seconds: what one install cost the decode loop.
+// syncopate_generation_pause_seconds: for how long one install stopped the decode loop.
 class InstallMetrics {
  public:
   explicit InstallMetrics(prometheus::Registry& registry);

@@ -9,7 +9,7 @@
 
 namespace syncopate::telemetry {
 
-// What weight syncs cost, as the synchronizer sees them: one sample per receiver and attempt.
+// The durations and results of weight syncs, measured by the synchronizer: one sample per receiver and attempt.
 class SyncMetrics {
  public:
   explicit SyncMetrics(prometheus::Registry& registry);
@@ -21,14 +21,14 @@ class SyncMetrics {
     synchronizer::PayloadBytes bytes = {};
     double ended_unix_seconds = 0;
   };
-  // Phases that did not run leave no sample in their histogram. Reasons other than the seeded ones count as "failed".
+  // A phase that did not run leaves no sample in its histogram. An unknown reason counts as "failed".
   void Record(const Sync& sync);
 
   // A rehearsal with one receiver has ended.
   void RecordRehearsal(bool connected) { rehearsals_.Increment(connected ? "connected" : "not_connected"); }
 
   void SetNewest(const PolicyVersion& version) { newest_.Set(version); }
-  void SetMembers(int64_t trainers, int64_t rollouters);  // alive
+  void SetMembers(int64_t trainers, int64_t rollouters);  // those alive
 
  private:
   prometheus::Family<prometheus::Histogram>& durations_;

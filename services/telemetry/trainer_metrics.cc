@@ -3,7 +3,7 @@
 namespace syncopate::telemetry {
 namespace {
 
-// Each step near 0, where the bound usually is; above, doublings with one step between.
+// One bucket for each step near 0, where the bound usually is; above, doublings with one value between.
 const prometheus::Histogram::BucketBoundaries kStalenessBuckets = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 }  // namespace
@@ -21,7 +21,7 @@ StepFigureMetrics::StepFigureMetrics(prometheus::Registry& registry) {
 
 void StepFigureMetrics::Record(const trainer::StepFigures& step) {
   for (const auto& [figure, gauge] : gauges_) gauge->Set(trainer::FigureValue(step, *figure));
-  // A step's figure is what it adds; a gauge shows the last step alone.
+  // A counter adds the figure of each step; a gauge shows only the last step's.
   for (const auto& [figure, counter] : counters_) counter->Increment(trainer::FigureValue(step, *figure));
 }
 
@@ -91,7 +91,7 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
 
 void TrainerMetrics::ObserveStaleness(int64_t steps) {
   staleness_.Observe(Double(steps));
-  // Many of these say that the bound, not the pace of the rollouters, decides how old samples become.
+  // A large share at the bound means that the bound, not the pace of the rollouters, decides how old samples become.
   if (steps >= limits_.max_staleness) at_bound_.Increment();
 }
 
@@ -111,7 +111,7 @@ void TrainerMetrics::RecordEvaluation(double reward_mean, const std::optional<do
 
 void TrainerMetrics::RecordCheckpoint(bool saved, double ended_unix_seconds) {
   checkpoints_.Increment(saved ? "ok" : "failed");
-  // An alert is on the age of the last good one.
+  // Alerts use the time since the last successful checkpoint.
   if (saved) last_checkpoint_.Set(ended_unix_seconds);
 }
 

@@ -11,12 +11,12 @@
 
 namespace syncopate::telemetry {
 
-// The figures of trainer::StepFigureTable, each a gauge or a counter.
+// The figures of trainer::StepFigureTable, each as a gauge or a counter.
 class StepFigureMetrics {
  public:
   explicit StepFigureMetrics(prometheus::Registry& registry);
   void Record(const trainer::StepFigures& step);
-  // The gauges of one group alone.
+  // Sets only the gauges of one group.
   void Show(const trainer::StepFigures& figures, const std::string& group);
 
  private:
@@ -24,50 +24,50 @@ class StepFigureMetrics {
   std::vector<std::pair<const trainer::StepFigure*, prometheus::Counter*>> counters_;
 };
 
-// The trainer's data and steps.
+// Metrics of the trainer's data and steps.
 class TrainerMetrics {
  public:
-  // What the run's configuration allows, shown beside the figures that it limits.
+  // The limits of the run's configuration, shown beside the figures that they limit.
   struct Limits {
     int64_t max_staleness = 0;       // steps
     int64_t outstanding_groups = 0;  // leased and queued together
   };
   TrainerMetrics(prometheus::Registry& registry, const Limits& limits);
 
-  // How many groups came to this end so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back",
-  // "skipped" or "failed". From one thread at a time.
+  // The number of groups with this outcome so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back",
+  // "skipped" or "failed". Call from one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
-  // How many groups the reward has judged so far ("judged"), and for how many it failed ("failed"), evaluations included.
-  // From one thread at a time.
+  // The number of groups that the reward has judged ("judged") and for which it failed ("failed") so far, evaluations
+  // included. Call from one thread at a time.
   void SetRewards(const std::string& outcome, int64_t total) { rewards_.RaiseTo(outcome, Double(total)); }
-  // How often a rollouter was quarantined so far. From one thread at a time.
+  // The number of quarantines of rollouters so far. Call from one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
-  // How many leases were taken back so far because they came no further ("stalled"), were too old ("timeout"), or as
-  // another attempt at the group was answered first ("superseded"). From one thread at a time.
+  // The number of leases taken back so far because they made no progress ("stalled"), were too old ("timeout"), or
+  // because another attempt at the group was answered first ("superseded"). Call from one thread at a time.
   void SetRevoked(const std::string& reason, int64_t total) { revoked_.RaiseTo(reason, Double(total)); }
-  // Staleness in steps of one trained sample, by its oldest token.
+  // Staleness in steps of one trained sample, measured by its oldest token.
   void ObserveStaleness(int64_t steps);
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
   // Adds to the time spent in a phase: "idle" (waiting for groups), "step", "stage", "evaluate", "checkpoint",
-  // "paused", or "other". The phases add up to the life of the step thread.
+  // "paused", or "other". The phases add up to the run time of the step thread.
   void AddPhase(const std::string& phase, double seconds) { phases_.Increment(phase, seconds); }
-  // `version`: that the step made. `mismatch_by_age`: KL divergence of the tokens of staleness 0 to 7 and above, 0
-  // without such tokens.
+  // `version`: the one that the step made. `mismatch_by_age`: KL divergence of the tokens of staleness 0 to 7 and
+  // above, 0 without such tokens.
   void RecordStep(const PolicyVersion& version, const trainer::StepFigures& figures,
                   const std::vector<double>& mismatch_by_age);
-  // The last evaluation: mean reward, and share of exact answers where right ones are known; the highest mean reward of
-  // any.
+  // The last evaluation: mean reward, and share of exact answers if right answers are known; `best_reward_mean` is the
+  // highest mean reward of all evaluations.
   void RecordEvaluation(double reward_mean, const std::optional<double>& exact, double best_reward_mean);
   // An evaluation was due and was not made.
   void CountLostEvaluation() { lost_evaluations_.Increment(); }
-  // The names of the alarms that stand: trainer/data/learning_alarms.h.
+  // The names of the alarms that are raised now: trainer/data/learning_alarms.h.
   void SetLearningAlarms(const std::vector<std::string>& standing) { alarms_.Set(standing); }
-  // How many records for people the disk has not taken so far: lines of "metrics.jsonl", events of "tensorboard". From
-  // one thread at a time.
+  // The number of records for people that could not be written so far: lines of "metrics.jsonl", events of
+  // "tensorboard". Call from one thread at a time.
   void SetLostRecords(const std::string& kind, int64_t total) { lost_records_.RaiseTo(kind, Double(total)); }
   void RecordCheckpoint(bool saved, double ended_unix_seconds);
   void SetQueue(int64_t queued_groups, int64_t leased_groups);
-  // The figures of the group "memory" that are of a moment.
+  // Sets the gauges of the group "memory".
   void ShowMemory(const trainer::StepFigures& figures) { figures_.Show(figures, "memory"); }
 
  private:

@@ -48,7 +48,7 @@ v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
   return message;
 }
 
-// By name, which stays the same when reasons are added or put in another order.
+// Encoded by name, which stays the same when reasons are added or reordered.
 absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack,
                             DropReason::kSkipped}) {
@@ -57,7 +57,7 @@ absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
 }
 
-// As differences: sixty thousand groups in order are mostly zeros and ones, which take a byte each.
+// Encoded as differences: sixty thousand groups in order are mostly zeros and ones, which take a byte each.
 void EncodeAccepted(const std::vector<LeaseId>& accepted, v1::DataState::ConsumedAttempts* message) {
   GroupId last;
   for (const LeaseId& lease : accepted) {
@@ -71,12 +71,13 @@ void EncodeAccepted(const std::vector<LeaseId>& accepted, v1::DataState::Consume
 absl::StatusOr<std::vector<LeaseId>> DecodeAccepted(const v1::DataState::ConsumedAttempts& message,
                                                     const GroupId& next) {
   const int count = message.attempts_size();
-  // The file may have been cut or changed by hand: three lists of one length, and no more than are ever kept.
+  // The file may have been cut or changed by hand, so the three lists must have one length, and at most the length that
+  // is ever kept.
   if (message.passes_size() != count || message.ordinals_size() != count ||
       count > static_cast<int>(trainer::PromptQueue::kRemembered)) {
     return BadSnapshot("tells the groups that were consumed last in lists that do not agree, or are too long");
   }
-  // Wraps round where the bytes are nonsense.
+  // Wraps around if the bytes are nonsense: signed overflow would be undefined.
   auto plus = [](int64_t a, int64_t b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   };
@@ -120,7 +121,7 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
     case v1::TrainerLogRecord::RECORD_NOT_SET:
       break;
   }
-  // A newer build's log: what it means cannot be guessed, and leaving it out would train groups twice.
+  // A newer build wrote this record: its meaning cannot be guessed, and skipping it would train groups twice.
   return BadRecord("is of no known kind");
 }
 
@@ -195,7 +196,7 @@ absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes) {
   trainer::DataState state{.next = {message.pass(), message.next_ordinal()},
                            .consumed_below = wire::FromProto(message.consumed_below())};
   const GroupId first;
-  // The queue walks from one to the other: the wrong way round it would walk for ever.
+  // The queue counts from one to the other: in the wrong order it would count for ever.
   if (state.consumed_below < first || state.next < state.consumed_below) {
     return BadSnapshot(absl::StrCat("says that all before ", state.consumed_below.ToString(), " is consumed and ",
                                     state.next.ToString(), " comes next"));

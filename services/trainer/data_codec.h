@@ -16,7 +16,7 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes);
 std::string EncodeDataState(const trainer::DataState& state);  // a DataState
 absl::StatusOr<trainer::DataState> DecodeDataState(absl::string_view bytes);
 
-// The same behind the trainer's seam. Lives for ever.
+// These functions as a RecordCodec of the trainer. The object lives until the process ends.
 const trainer::RecordCodec& ProtoRecordCodec();
 
 }  // namespace syncopate::trainerd

@@ -8,7 +8,8 @@
 
 namespace syncopate::trainerd {
 
-// As bytes (FlowSums of proto/syncopate/v1/records.proto). Decoding trusts nothing: DATA_LOSS (reason BAD_FLOW).
+// FlowSums as bytes (message FlowSums of proto/syncopate/v1/records.proto). Decoding checks everything: DATA_LOSS
+// (reason BAD_FLOW).
 std::string EncodeFlowSums(const trainer::FlowSums& sums);
 absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes);
 inline constexpr trainer::FlowCodec kFlowCodec = {EncodeFlowSums, DecodeFlowSums};

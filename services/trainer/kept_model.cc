@@ -28,7 +28,7 @@ absl::StatusOr<Fingerprint> ParseRecord(const std::string& text, const std::stri
   return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat(path, " is no record of a model directory"));
 }
 
-// The first file of `now` that is not as the run knows it; "" if there is none.
+// The first file of `now` that differs from the run's record; "" if there is none.
 std::string FindDifference(const Fingerprint& now, const Fingerprint& kept) {
   for (const auto& [name, digest] : now) {
     const auto known = kept.find(name);

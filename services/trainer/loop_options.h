@@ -9,14 +9,14 @@
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
 
-// A checked configuration as options of what a trainer runs: pure functions.
+// From a checked configuration to the options of the trainer's parts. Pure functions.
 namespace syncopate::trainerd {
 
-// `sources` must outlive what is made of it; the log is in `log_folder`.
+// `sources` must outlive the objects made with these options; `log_folder` is where the log is.
 trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
                                              const PromptSources& sources, const std::string& log_folder);
 trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion);
-// As the gate counts between steps: trainer/data/staleness_gate.h.
+// Limits as the gate counts between steps: trainer/data/staleness_gate.h.
 telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config);
 
 }  // namespace syncopate::trainerd

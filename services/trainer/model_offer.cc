@@ -12,7 +12,7 @@
 namespace syncopate::trainerd {
 namespace {
 
-constexpr int64_t kMaxFileBytes = 128 << 20;  // as text/tokenizer takes it
+constexpr int64_t kMaxFileBytes = 128 << 20;  // the limit of text/tokenizer
 
 }  // namespace
 

@@ -12,13 +12,13 @@
 
 namespace syncopate::trainerd {
 
-// What GetModel answers: the description of the run's model, and the files that say how it reads and writes text, in
-// memory. Immutable.
+// The trainer's answer to GetModel, in memory: the description of the run's model, and the files that define how it
+// reads and writes text. Immutable.
 class ModelOffer {
  public:
   static constexpr int64_t kChunkBytes = 1 << 20;
 
-  // `wire` is the manifest of the weights as they travel. Reads the files; those that are not there are left out.
+  // `wire` is the manifest of the weights as they are sent. Reads the files; missing files are left out.
   static absl::StatusOr<std::shared_ptr<const ModelOffer>> Make(const std::string& run_id,
                                                                 const config::RunModel& model, const Manifest& wire);
 
@@ -45,7 +45,7 @@ class ModelOffer {
   ModelOffer() = default;
 
   v1::ModelDescription description_;
-  std::vector<std::string> contents_;  // of description_.files()
+  std::vector<std::string> contents_;  // the contents of description_.files()
 };
 
 }  // namespace syncopate::trainerd

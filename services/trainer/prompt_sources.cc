@@ -25,8 +25,8 @@ using OpenFiles = std::map<std::string, std::shared_ptr<const trainer::JsonlFile
 absl::StatusOr<PromptSources> OpenTask(const v1::RunConfig& config) {
   PromptSources sources;
   trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
-  // Other prompts than those of training, and the same ones whatever the run's seed is: figures of runs can be
-  // compared.
+  // Evaluation prompts differ from those of training, and do not depend on the run's seed, so that figures of runs can
+  // be compared.
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
   SYNCOPATE_ASSIGN_OR_RETURN(sources.training, trainer::MakeTask(config::TaskOptionsOf(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(sources.evaluation, trainer::MakeTask(evaluation));
@@ -34,7 +34,7 @@ absl::StatusOr<PromptSources> OpenTask(const v1::RunConfig& config) {
   return sources;
 }
 
-// Of a file that is named twice there is one index.
+// Opens each file once: a file that is named twice has one index.
 absl::StatusOr<std::vector<trainer::TextRows::File>> OpenList(const std::string& key, const std::string& list,
                                                               OpenFiles* open) {
   std::vector<trainer::TextRows::File> files;
@@ -69,7 +69,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   SYNCOPATE_ASSIGN_OR_RETURN(rows.files, OpenList("data.files", config.data().files(), &open));
   SYNCOPATE_ASSIGN_OR_RETURN(evaluated.files, OpenList("data.eval_files", config.data().eval_files(), &open));
   sources.fingerprint = FingerprintOf(rows.files, evaluated.files);
-  // After the fingerprint, which says what was configured.
+  // After the fingerprint, which describes the configured files.
   if (evaluated.files.empty()) evaluated.files = rows.files;
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
   const trainer::PromptWriter::Options writer_options = config::PromptWriterOptions(config, described);
@@ -100,7 +100,7 @@ absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, con
   return config.data().files().empty() ? OpenTask(config) : OpenText(config, model);
 }
 
-// A resumed run goes on at a place of a shuffled order; in other files that place would be another row.
+// A resumed run continues at a position in a shuffled order; in other files that position would be another row.
 absl::Status KeepFingerprint(FileSystem* files, const std::string& run_dir, const std::string& fingerprint) {
   const std::string folder = JoinPath(run_dir, kStateFolder), path = JoinPath(folder, "data.json");
   absl::StatusOr<std::string> kept = ReadFile(files, path, kMaxRecordBytes);

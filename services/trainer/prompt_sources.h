@@ -13,22 +13,23 @@
 
 namespace syncopate::trainerd {
 
-// Where the prompts of a run come from, by its data section.
+// The sources of a run's prompts, according to its data section.
 struct PromptSources {
   std::unique_ptr<trainer::PromptSource> training;
   std::unique_ptr<trainer::PromptSource> evaluation;
-  int64_t evaluation_prompts = 0;  // eval.prompts, or as many as there are
-  // What is in data.files and data.eval_files, as text: fixed for the life of a run.
+  int64_t evaluation_prompts = 0;  // eval.prompts, or fewer if the data have fewer
+  // The contents of data.files and data.eval_files, as text: fixed for a whole run.
   std::string fingerprint;
 };
 
-// A built-in task, or files: opens and counts them, reads the tokenizer and the chat template of the run's model, and
-// the prompts of evaluations. Blocks for the disk: seconds for a million rows. Errors name the key, and are those of
-// trainer::JsonlFile, PromptWriter and TextSource.
+// Makes a built-in task, or opens files: counts their rows, reads the tokenizer and the chat template of the run's
+// model, and the prompts of evaluations. Blocks for the disk: seconds for a million rows. Errors name the key, and are
+// those of trainer::JsonlFile, PromptWriter and TextSource.
 absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model);
 
-// <run_dir>/state/trainer/data.json, which remembers the fingerprint. Written when a run begins. FAILED_PRECONDITION
-// (reason FIXED_KEY) if the run was begun with other data; DATA_LOSS (reason BAD_RECORD); errors of FileSystem.
+// Checks `fingerprint` against <run_dir>/state/trainer/data.json, which is written when a run begins.
+// FAILED_PRECONDITION (reason FIXED_KEY) if the run was begun with other data; DATA_LOSS (reason BAD_RECORD); errors of
+// FileSystem.
 absl::Status KeepFingerprint(FileSystem* files, const std::string& run_dir, const std::string& fingerprint);
 
 }  // namespace syncopate::trainerd

@@ -43,11 +43,11 @@ class FollowingTrainerRank {
   ~FollowingTrainerRank() {
     if (saver_ != nullptr) saver_->Abort();
   }
-  // The computing thread.
+  // Runs on the computing thread.
   absl::Status Run() {
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
-    // All ranks make their shards of the same initial weights from the seed, or read them from the same files: nothing
-    // is sent.
+    // All ranks make their shards of the same initial weights from the seed, or read them from the same files: no
+    // weights are sent.
     SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
     options.mesh = *ranks_;
     SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
@@ -64,11 +64,11 @@ class FollowingTrainerRank {
   }
 
   Attendance& attendance() { return attendance_; }
-  // Once Run() has returned OK.
+  // Valid after Run() has returned OK.
   bool completed() const { return completed_; }
 
  private:
-  // What became of this rank's part of a checkpoint.
+  // Reports to rank 0 whether this rank's part of a checkpoint was written.
   void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
     v1::AttendRequest message;
     v1::AttendRequest::Saved* const saved = message.mutable_saved();
@@ -110,7 +110,7 @@ class FollowingTrainerRank {
     return dir.empty() ? daemon_->Path("checkpoints") : dir;
   }
 
-  // From the files of the checkpoint that rank 0 has verified; this rank reads its shards of them.
+  // Reads this rank's shards from the files of the checkpoint that rank 0 has verified.
   absl::Status Restore(const PolicyVersion& version) {
     if (version.IsNone()) return absl::OkStatus();
     const std::string folder = JoinPath(CheckpointFolder(), version.ToString());
@@ -172,9 +172,9 @@ class FollowingTrainerRank {
         for (TrajectoryGroup& group : groups) {
           batch.push_back(&group);
           if (!said.step().supervised()) continue;
-          for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before they travelled
+          for (Trajectory& sample : group.samples) sample.logprobs.clear();  // they had none before sending
         }
-        // Groups come one message each, as a whole batch would be larger than a message may be.
+        // Each group is one message, because a whole batch could exceed the size limit of a message.
         if (static_cast<int32_t>(batch.size()) != said.step().groups()) return RankLost("a batch is not whole");
         break;
       case v1::AttendResponse::kWriteTensor:
@@ -191,7 +191,7 @@ class FollowingTrainerRank {
         command.kind = Kind::kDigest;
         break;
       case v1::AttendResponse::kSave:
-        // The copy before is used again.
+        // The buffer of the previous snapshot is used again.
         SYNCOPATE_RETURN_IF_ERROR(saver_->Wait());
         saver_->Save(said.save().folder(), policy_->TakeSnapshot(said.save().folder()));
         return absl::OkStatus();
@@ -214,7 +214,7 @@ class FollowingTrainerRank {
   const config::RunModel model_;
   const int32_t rank_, world_;
   RankDevice device_;
-  const std::shared_ptr<LateRanks> ranks_;  // the stream's callbacks have it too
+  const std::shared_ptr<LateRanks> ranks_;  // shared with the stream's callbacks
   std::unique_ptr<trainer::PolicyTrainer> policy_;
   Attendance attendance_;
   bool completed_ = false;
@@ -228,7 +228,7 @@ absl::Status FollowRank0(daemon::Daemon* daemon, config::RunModel model, int32_t
   FollowingTrainerRank follower(daemon, std::move(model), rank);
   const absl::Status ended =
       daemon::AttendRank0(daemon, &follower.attendance(), "trainer rank 0", [&follower] { return follower.Run(); });
-  // As rank 0 does: whoever runs this would start it again.
+  // Stays alive like rank 0 after a complete run: a supervisor would start a process again that ended.
   while (ended.ok() && follower.completed() && !daemon->exit_on_completion() && !daemon->StopRequested(kTick)) {
     daemon->health().Moved();
   }

@@ -23,7 +23,7 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
   for (const TrajectoryGroup* group : groups) {
     v1::AttendResponse message;
     *message.mutable_group() = wire::ToProto(*group);
-    // Answers that were given have none, and a message of a trajectory has one for each token.
+    // Given answers have no log-probabilities, but the message of a trajectory must have one for each token.
     for (v1::Trajectory& sample : *message.mutable_group()->mutable_samples()) {
       sample.mutable_logprobs()->Resize(sample.tokens_size(), 0.0f);
     }

@@ -14,10 +14,11 @@
 
 namespace syncopate::trainerd {
 
-// For a collective: ranks compute as long as each other, but for their luck with memory and disks. That a rank is gone
-// is known long before, from its stream.
+// Deadline of a collective: ranks compute for equally long, except for differences of memory and disks. A lost rank is
+// noticed long before, by the end of its stream.
 inline constexpr absl::Duration kRankCallDeadline = absl::Minutes(1);
-// For what another rank writes of a checkpoint, once rank 0 has written its own: a slow disk is slow for all.
+// Deadline for another rank's part of a checkpoint, after rank 0 has written its own: a slow disk is slow for all
+// ranks.
 inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
 
 // Rank 0's end of RankService: one Attend stream for each other rank, over which it leads them (rank_streams.h).
@@ -30,14 +31,14 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
   absl::Status lost() const override { return RankStreams::lost(); }
   absl::Status Send(const trainer::PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
   absl::StatusOr<trainer::CheckpointStore::Files> AwaitSaved(const std::string& folder) override;
-  // The run is over: complete, stopped (OK), or with an error that the others end with too. Nothing is lost from here on.
-  // Idempotent.
+  // Ends the run for all ranks: completed, stopped (OK), or with an error that they end with too. A rank that leaves
+  // afterwards is not lost. Idempotent.
   void Stop(const absl::Status& why, bool completed);
 
  private:
   void HandleMessage(int32_t rank, const v1::AttendRequest& message) override;
 
-  // By folder: what ranks have said of it. Forgotten by AwaitSaved().
+  // What each rank has reported for each checkpoint folder. AwaitSaved() erases it.
   std::map<std::string, std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>>> saved_
       ABSL_GUARDED_BY(mutex_);
 };

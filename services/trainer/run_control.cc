@@ -30,7 +30,7 @@ void FillExplanation(const trainer::Explanation& from, v1::Explanation* to) {
   to->set_suggested_max_staleness(from.suggested_max_staleness);
 }
 
-// Whatever else there is to wait for, what somebody has asked for comes first.
+// A requested standstill is reported before anything else that the loop waits for.
 void ExplainStandstill(absl::Time since, const char* waiting_for, const char* detail, const char* unblocked_by,
                        v1::Explanation* explanation) {
   explanation->set_waiting_for(waiting_for);
@@ -108,7 +108,7 @@ void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer) {
 
 void RunControl::Start(const Run& run) {
   MutexLock lock(&mutex_);
-  // Calls before this are answered that the trainer is starting, for its port is open by then.
+  // Calls before this get STARTING: the port is open by then.
   run_ = run;
 }
 
@@ -149,7 +149,7 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
 
 absl::Status RunControl::CallLoop(void (trainer::StepLoop::*work)()) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Run run, GetRun());
-  // Outside the lock: the loop may take long to answer, and status must not wait for it.
+  // Without the lock: the loop may take long to answer, and GetStatus must not wait for it.
   (run.loop->*work)();
   return absl::OkStatus();
 }
@@ -157,7 +157,7 @@ absl::Status RunControl::CallLoop(void (trainer::StepLoop::*work)()) {
 void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
-  // Between two steps: the weights that are written are those of one version.
+  // Between two steps, so that the written weights belong to one version.
   auto write = [this, policy = run->policy, request,
                 done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
     if (version.ok()) {
@@ -182,7 +182,7 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
     return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                  "this run did not begin with model.path, so that there is no config.json to go with the weights");
   }
-  // It becomes a folder below the run directory: a name with a slash would lead out of it.
+  // The name becomes a folder below the run directory: a slash in it could lead outside.
   const std::string name = request.name().empty() ? version.ToString() : request.name();
   SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
   model::ExportOptions options;

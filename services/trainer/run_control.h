@@ -17,7 +17,7 @@
 
 namespace syncopate::trainerd {
 
-// What TrainerService asks of a run; it answers before there is one, too. Thread-safe.
+// The part of a run that TrainerService uses; it can be called before there is a run. Thread-safe.
 class RunControl {
  public:
   struct Options {
@@ -25,28 +25,29 @@ class RunControl {
     std::string run_dir;
     bool has_model_folder = false;  // a run that began with model.path can export
   };
-  // All borrowed; they must outlive this.
+  // All are borrowed and must outlive this object.
   struct Run {
     trainer::StepLoop* loop;
     trainer::TrainingData* data;
-    const trainer::Policy* policy;  // used on the loop's thread alone
+    const trainer::Policy* policy;  // used on the loop's thread only
   };
 
   explicit RunControl(Options options);
 
-  // From now on GetModel answers.
+  // From now on GetModel() succeeds.
   void SetModel(std::shared_ptr<const ModelOffer> offer);
-  // From now on everything does.
+  // From now on all methods succeed.
   void Start(const Run& run);
-  // UNAVAILABLE (reason STARTING) before that.
+  // UNAVAILABLE (reason STARTING) before Start().
   absl::StatusOr<Run> GetRun() const;
 
   v1::TrainerServiceGetStatusResponse GetStatus() const;
-  // These three UNAVAILABLE (reason STARTING) before the run has begun.
+  // Pause, Resume and Stop: UNAVAILABLE (reason STARTING) before Start().
   absl::Status Pause() { return CallLoop(&trainer::StepLoop::Pause); }
   absl::Status Resume() { return CallLoop(&trainer::StepLoop::Resume); }
   absl::Status Stop() { return CallLoop(&trainer::StepLoop::Stop); }
-  // `done` gets the checkpoint's name once it is durable, from the step thread, between two steps. So with those below.
+  // The methods below call `done` on the step thread, between two steps; this one gives it the name of the checkpoint
+  // once that is durable.
   void SaveCheckpoint(trainer::StepLoop::CheckpointDone done) {
     AskLoop(&trainer::StepLoop::SaveCheckpoint, std::move(done));
   }
@@ -54,7 +55,7 @@ class RunControl {
   void ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done);
   void RolloutMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterRolloutMode, std::move(done)); }
   void TrainerMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
-  // UNAVAILABLE (reason STARTING) before SetModel.
+  // UNAVAILABLE (reason STARTING) before SetModel().
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
 
  private:
@@ -65,7 +66,7 @@ class RunControl {
     if (!run.ok()) return done(run.status());
     (run->loop->*work)(std::move(done));
   }
-  // On the step thread.
+  // Runs on the step thread.
   absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
                                                                const trainer::Policy& policy,
                                                                const PolicyVersion& version) const;

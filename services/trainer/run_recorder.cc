@@ -48,14 +48,14 @@ Scalars EvaluationScalars(const trainer::EvaluationReport& report) {
 
 }  // namespace
 
-// Rollouters say what they have done a few times a second, which may be less often than steps are made: until they
-// have, the share before is the newest that is known.
+// Rollouters report their work a few times a second, which may be less often than steps are made. Until new reports
+// arrive, the previous share is returned.
 double RunRecorder::RolloutersIdle() {
   if (work_ == nullptr) return 0;
   const trainer::RolloutRoster::Work now = work_();
   const double idle = now.idle_seconds - work_before_.idle_seconds;
   const double busy = now.busy_seconds - work_before_.busy_seconds;
-  // A rollouter that left takes its sums with it, and the difference may be negative.
+  // The sums of a rollouter that left are gone, so the difference may be negative.
   if (idle >= 0 && busy >= 0 && idle + busy > 0) rollouters_idle_ = idle / (idle + busy);
   work_before_ = now;
   return rollouters_idle_;
@@ -129,7 +129,7 @@ void RunRecorder::RecordMemory(const trainer::PolicyMemory& memory) {
 }
 
 void RunRecorder::AddSendBytes(trainer::StepFigures* figures) const {
-  // The send arena is beside the allocator, and memory all the same.
+  // The send arena is outside the allocator, and is device memory too.
   figures->memory_allocated_bytes += send_bytes_;
   figures->memory_reserved_bytes += send_bytes_;
 }

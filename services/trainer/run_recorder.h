@@ -13,21 +13,21 @@
 
 namespace syncopate::trainerd {
 
-// Hands what a run tells on to metrics.jsonl and those who watch it, to TensorBoard's file, to Prometheus and to the
-// event log. Of the step thread, but for RecordCheckpoint(), which another one may call too.
+// Passes a run's reports to metrics.jsonl and its watchers, to TensorBoard's file, to Prometheus and to the event log.
+// Used on the step thread; RecordCheckpoint() may also be called on another thread.
 class RunRecorder final : public trainer::RunObserver {
  public:
-  // What rollouters have done so far, all together.
+  // The work of all rollouters so far, summed.
   using RolloutWork = std::function<trainer::RolloutRoster::Work()>;
 
-  // All borrowed; they must outlive this.
+  // All are borrowed and must outlive this object.
   RunRecorder(trainer::RunReporter* reporter, telemetry::TrainerMetrics* metrics, EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
 
-  // All before the first record. Without them there is no such file, and rollouters are not known to idle.
+  // Call both before the first record. Without them no TensorBoard file is written, and rollouters never count as idle.
   void SetTensorBoard(std::unique_ptr<trainer::TensorBoardFile> file) { tensorboard_ = std::move(file); }
   void SetRolloutWork(RolloutWork work) { work_ = std::move(work); }
-  // What send slots take of the policy's device, beside the policy's own.
+  // The memory of send slots on the policy's device, which the policy's own figures do not include.
   void SetSendBytes(int64_t bytes) { send_bytes_ = bytes; }
 
   void RecordStep(const trainer::StepReport& report) override;

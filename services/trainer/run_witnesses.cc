@@ -12,7 +12,7 @@
 namespace syncopate::trainerd {
 namespace {
 
-// The run is over and its grace runs: a rollouter that is gone already has said what it did on its stream.
+// The run is over and its grace period passes; a rollouter that is gone has reported its work on its stream.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
 using trainer::RollouterFigures;
@@ -33,7 +33,7 @@ absl::StatusOr<RollouterFigures> AskRollouter(const std::string& address,
                           .answered = true};
 }
 
-// All at once, each on a thread of its own: this happens once in a run.
+// All at once, each on a thread of its own: this is called once in a run.
 std::vector<RollouterFigures> AskRollouters(const std::vector<v1::MemberStatus>& members,
                                             const std::shared_ptr<const auth::TransportSecurity>& security) {
   std::vector<std::future<absl::StatusOr<RollouterFigures>>> answers;

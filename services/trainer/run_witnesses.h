@@ -8,9 +8,9 @@
 
 namespace syncopate::trainerd {
 
-// Asks the synchronizer for its count of syncs and its members, then all live rollouters at once for their status. Who
-// does not answer soon is left out and said in the log: a summary must not hang on a dead peer. Blocks for at most five
-// seconds; not from a gRPC callback. `security` as in ChannelOptions.
+// Asks the synchronizer for its count of syncs and its members, then all live rollouters at once for their status. A
+// peer that does not answer soon is left out and logged: a summary must not wait for a dead peer. Blocks for at most
+// five seconds; must not be called from a gRPC callback. `security` as in ChannelOptions.
 trainer::RunWitnesses AskWitnesses(SynchronizerClient* synchronizer,
                                    const std::shared_ptr<const auth::TransportSecurity>& security);
 

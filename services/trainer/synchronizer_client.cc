@@ -14,8 +14,8 @@ namespace {
 using Stub = v1::SynchronizerService::Stub;
 
 constexpr absl::Duration kTimeout = absl::Seconds(2);
-constexpr absl::Duration kPublishTimeout = absl::Seconds(5);  // it is durable there before the answer
-constexpr int32_t kLooksBack = 100;                           // records, for one that failed
+constexpr absl::Duration kPublishTimeout = absl::Seconds(5);  // the synchronizer makes it durable before it answers
+constexpr int32_t kLooksBack = 100;                           // the number of records searched for a failed sync
 
 }  // namespace
 
@@ -72,7 +72,7 @@ std::string SynchronizerClient::LastSyncFailure() {
   v1::WatchSyncsResponse response;
   while (stream->Read(&response)) {
     const v1::SyncRecord& record = response.record();
-    // The newest of those that failed: the stream gives the oldest first.
+    // Keeps the newest failed record: the stream gives the oldest first.
     if (synchronizer::ClassifySyncResult(record.result()) != synchronizer::SyncOutcome::kFailed) continue;
     last = absl::StrCat(record.replica_id(), ": ", record.result(), " ", record.detail());
   }
@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<v1::MemberStatus>> SynchronizerClient::ListRollouters
   std::vector<v1::MemberStatus> rollouters;
   for (const v1::MemberStatus& member : answer.members()) {
     const bool alive = member.state() == v1::MEMBER_STATE_ALIVE || member.state() == v1::MEMBER_STATE_SUSPECT;
-    // Of a replica of several ranks the first one answers.
+    // Only the first rank of a replica answers calls.
     const bool answers = member.member().role() == v1::ROLE_ROLLOUTER && member.member().rank() == 0;
     if (alive && answers) rollouters.push_back(member);
   }

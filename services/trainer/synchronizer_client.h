@@ -15,33 +15,33 @@
 
 namespace syncopate::trainerd {
 
-// What a trainer tells and asks the synchronizer. Each call blocks, for two seconds at most (Publish: five), so none is
-// made from a gRPC callback or the step thread. Refused for good (IsRefusal), as with reason FENCED: a newer trainer
-// has taken over; after every other error it may be tried again. Thread-safe.
+// A trainer's calls to the synchronizer. Each call blocks, for two seconds at most (Publish: five), so none may be made
+// from a gRPC callback or the step thread. An error is final if IsRefusal, e.g. reason FENCED: a newer trainer has
+// taken over. After any other error the call may be repeated. Thread-safe.
 class SynchronizerClient {
  public:
   struct Options {
     std::string address;
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
     MemberId member = {};
-    MemberSecret secret;  // of its incarnation
+    MemberSecret secret;  // of the member's incarnation
   };
-  // INVALID_ARGUMENT for an address that cannot be.
+  // INVALID_ARGUMENT for a malformed address.
   static absl::StatusOr<std::unique_ptr<SynchronizerClient>> Create(Options options);
 
-  // Which version is staged.
+  // Tells the synchronizer which version is staged.
   absl::Status Publish(const trainer::Publication& publication);
-  // The run is complete, `last` being its last version. OK: that is durable there and the members hear of it. Saying it
-  // again is harmless.
+  // Tells the synchronizer that the run is complete and `last` is its last version. OK: the synchronizer has stored
+  // that and tells the members. Repeating it is harmless.
   absl::Status CompleteRun(const PolicyVersion& last);
 
-  // How weight syncs go, since the synchronizer started.
+  // Counts of weight syncs since the synchronizer started.
   absl::StatusOr<trainer::SyncPatience::Tally> CountSyncs();
-  // Why the last one that failed did; "" if that cannot be had.
+  // Why the most recent failed sync failed; "" if that is not available.
   std::string LastSyncFailure();
-  // All of the run, over all lives of the synchronizer.
+  // All syncs of the run, over all incarnations of the synchronizer.
   absl::StatusOr<synchronizer::SyncTally> TallySyncs();
-  // Rollouters that are there.
+  // The live rollouters, one entry a replica.
   absl::StatusOr<std::vector<v1::MemberStatus>> ListRollouters();
 
  private:

@@ -15,7 +15,8 @@ namespace syncopate::trainerd {
 
 namespace {
 
-// A checkpoint holds the weights, so that the run goes on without model.path. One that is damaged is found out later.
+// Whether the run will restore a checkpoint, and so needs no weights from model.path. A damaged checkpoint is found
+// later.
 bool WillRestore(const v1::RunConfig& config) {
   if (!config.run().resume()) return false;
   const std::string& dir = config.checkpoint().dir();
@@ -34,7 +35,7 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   options.device = device.place.name;
   options.arenas = device.arenas;
   options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
-  // The reference policy is what the run began with, and no checkpoint holds that.
+  // The reference policy is the policy at the start of the run, which no checkpoint contains.
   if (!WillRestore(config) || options.step.loss.needs_reference()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   }
@@ -52,7 +53,7 @@ absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
 }
 
 absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
-  constexpr int kDefaultSlots = 2;  // a reader of the last version goes on while the next one is staged
+  constexpr int kDefaultSlots = 2;  // a reader of the last version continues while the next one is staged
   const int slots = static_cast<int>(config.sync().send_slots());
   TrainDevice device;
   device.model = std::move(model);

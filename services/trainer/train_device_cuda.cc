@@ -26,7 +26,7 @@ int SlotsOf(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
 
-// What send slots will take of the GPU, and with several ranks what the weights are gathered in before them.
+// The GPU memory for send slots, and with several ranks for gathering the weights before they are copied there.
 int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
   if (config.sync().transport() == "grpc") return 0;
   return (SlotsOf(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
@@ -57,7 +57,7 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
   return absl::OkStatus();
 }
 
-// Staging on the GPU, which all transports can send from.
+// Stages on the GPU, from which all transports can send.
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto stager,
@@ -87,7 +87,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   device.state_bytes = memory.free;
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world == 1) return device;
-  // As NCCL tells GPUs apart: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
+  // Identifies the GPU as NCCL does: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::NcclFacts facts, synchronizer::ReadNcclFacts(index));
   device.place = PlaceOnGpu(
       {.device = index, .world = world, .deadline = kRankCallDeadline, .stream = model::TorchStream(index)}, facts.gpu);
@@ -103,12 +103,12 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
-  // Send slots come after it; 0 would be for nobody knows.
+  // The send slots are allocated later, so their memory is subtracted; at least 1, because 0 means unknown.
   device.rank0.state_bytes = std::max<int64_t>(1, device.rank0.state_bytes - SendBytes(config, wire));
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
-    // What is sent goes through host memory anyhow, and the GPU has more room without a send arena.
+    // This transport sends through host memory anyway, and without a send arena the GPU has more room.
     SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
                                trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2),
                                                            config::RolloutLayoutOf(config, device.model.shape)));

@@ -39,9 +39,9 @@ constexpr absl::Duration kCompletionDeadline = absl::Seconds(60);  // to tell th
 constexpr absl::Duration kCompletionRetry = absl::Milliseconds(500);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
-constexpr absl::Duration kRecordRetry = absl::Seconds(1);  // where the disk is full
+constexpr absl::Duration kRecordRetry = absl::Seconds(1);  // after a write to a full disk
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
-constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // what SIGKILL may cost of it
+constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // the most that SIGKILL may lose of the flow sums
 constexpr char kStateFolder[] = "state/trainer";
 constexpr char kIdentityFile[] = "state/trainer/identity.json";
 constexpr char kFlowFile[] = "state/trainer/flow.pb";
@@ -71,7 +71,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetRevoked("superseded", data.leases.superseded);
 }
 
-// The run directory is another trainer's, or an operator wants this one to leave it alone.
+// Whether another trainer owns the run directory now, or an operator has evicted this one.
 bool IsTakenOver(const absl::Status& refusal) {
   return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
 }
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daem
   SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
   SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
   if (!trainer->on_trial_) SYNCOPATE_RETURN_IF_ERROR(trainer->BeginWork());
-  // Last: whoever waits for the file may use everything.
+  // Last: a process that waits for this file may use everything at once.
   SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
   return trainer;
 }
@@ -131,7 +131,7 @@ absl::Status TrainerDaemon::OpenRun() {
   const v1::RunConfig& config = daemon_->config();
   const std::string folder =
       config.checkpoint().dir().empty() ? daemon_->Path("checkpoints") : config.checkpoint().dir();
-  // First, because opening the store sweeps away what a trainer that is still at work here has half saved.
+  // First, because opening the store deletes what another trainer, still running here, has half saved.
   SYNCOPATE_ASSIGN_OR_RETURN(const trainer::IdentityFile::Identity identity, identity_file_.Read());
   if (!config.run().resume() && identity.epoch > 0) return RunDirTaken(daemon_->run_dir());
   SYNCOPATE_ASSIGN_OR_RETURN(checkpoints_, trainer::CheckpointStore::Open(Files(), folder));
@@ -147,7 +147,7 @@ absl::Status TrainerDaemon::OpenRun() {
   return absl::OkStatus();
 }
 
-// So that the run can be resumed and exported when model.path is gone.
+// Copies the description, so that the run can be resumed and exported when model.path is gone.
 absl::Status TrainerDaemon::KeepModelDescription() const {
   const std::string kept = config::KeptModelFolder(daemon_->run_dir());
   if (device_.model.by_keys() || device_.model.description == kept) return absl::OkStatus();
@@ -192,8 +192,8 @@ absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreCheckpoint() {
   return Restored{checkpoint.version, std::move(data)};
 }
 
-// A trainer that is still at work in this run can save until the epoch of this one is written down; what it saved last
-// is where the log goes on from.
+// Another trainer that is still running can save until the epoch of this one is written to disk; the log continues from
+// the last checkpoint that it saved.
 absl::StatusOr<TrainerDaemon::Restored> TrainerDaemon::RestoreNewer(Restored restored) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<PolicyVersion> there, checkpoints_->List());
   if (there.empty() || there.back() <= restored.version) return restored;
@@ -210,7 +210,7 @@ absl::Status TrainerDaemon::Listen() {
   std::vector<std::string> names = {"syncopate.v1.WeightService", "syncopate.v1.TrajectoryService",
                                     "syncopate.v1.TrainerService"};
   if (device_.ranks != nullptr) {
-    // Before the port answers: whoever reaches it finds the secret that it asks for.
+    // Before the port answers, so that every rank that reaches it finds the secret that it must show.
     const std::string secret = DrawGroupSecret();
     SYNCOPATE_RETURN_IF_ERROR(daemon::WriteRanksSecret(daemon_->run_dir(), secret));
     rank_service_ = std::make_unique<RankServiceImpl>(
@@ -256,7 +256,7 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
   };
   const absl::Status attended = rank_service_->AwaitRanks(kRanksMeetWithin, go_on);
-  // A rank that was refused is told why before the server ends; without that it would dial again until its deadline.
+  // Gives a refused rank time to read why before the server ends; without the reason it would dial until its deadline.
   if (!attended.ok()) server_->Stop(kRefusalsWithin);
   SYNCOPATE_RETURN_IF_ERROR(attended);
   v1::AttendResponse::Welcome message;
@@ -315,7 +315,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
     }
     if (ErrorReason(welcome.status()) == reason::kNotJoined && Clock::Real()->Now() < deadline) continue;
     SYNCOPATE_RETURN_IF_ERROR(welcome.status());
-    // The record first: a run that has an identity and no record is taken for one of a time without records.
+    // The record first: a run with an identity but no record counts as one from before records existed.
     if (!on_trial_) SYNCOPATE_RETURN_IF_ERROR(RecordConfig(welcome->run_id));
     SYNCOPATE_RETURN_IF_ERROR(identity_file_.Write({welcome->run_id, welcome->epoch}));
     SYNCOPATE_LOG(kInfo, "joined run %s with epoch %d", welcome->run_id, welcome->epoch);
@@ -356,7 +356,7 @@ absl::Status TrainerDaemon::BeginWork() {
   return absl::OkStatus();
 }
 
-// Nothing that the run has is changed before the configuration has come to be its own: no record, no drop, no answer.
+// Changes nothing of the run before the configuration has become the run's: no record, no drop, no answer.
 absl::StatusOr<bool> TrainerDaemon::PassTrial() {
   while (daemon_->IsOnTrial()) {
     ShowState();
@@ -390,7 +390,7 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   return absl::OkStatus();
 }
 
-// Not having TensorBoard's file is no reason to end a run.
+// A missing TensorBoard file is no reason to end a run.
 void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   if (!daemon_->config().metrics().tensorboard()) return;
   auto file = trainer::TensorBoardFile::Open(Files(), daemon_->Path("tensorboard"), start);
@@ -450,11 +450,11 @@ void TrainerDaemon::GiveUp(const absl::Status& why) {
     if (refused_.ok()) refused_ = why;
   }
   const absl::StatusOr<RunControl::Run> run = control_.GetRun();
-  if (!run.ok()) return;  // StartLoop looks
+  if (!run.ok()) return;  // StartLoop checks Refused()
   if (IsTakenOver(why)) {
     run->loop->StopFenced();
   } else {
-    run->loop->Stop();  // nobody else writes here: what was trained is saved
+    run->loop->Stop();  // no other trainer writes here, so the trained steps are saved
   }
 }
 
@@ -471,7 +471,7 @@ absl::Status TrainerDaemon::Run() {
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     ShowState();
     if (!begun && HasMadeSteps()) {
-      begun = true;  // what an earlier life has said of the run is true no more
+      begun = true;  // the summary of an earlier incarnation is outdated now
       const absl::Status removed = Files()->RemoveTree(daemon_->Path(kSummaryFile));
       if (!removed.ok()) SYNCOPATE_LOG(kWarning, "an old summary.json stays: %s", removed.ToString());
     }
@@ -492,7 +492,7 @@ absl::Status TrainerDaemon::Run() {
 
 absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds) {
   if (outcome.ok() && *outcome == trainer::StepLoop::Outcome::kFenced) {
-    // The run directory is another trainer's now, its summary too.
+    // The run directory, with its summary, belongs to another trainer now.
     const absl::Status refused = Refused();
     const absl::Status why = refused.ok() ? Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                                   absl::StrCat("a newer trainer works in ", daemon_->run_dir()))
@@ -505,11 +505,11 @@ absl::Status TrainerDaemon::Finish(const absl::StatusOr<trainer::StepLoop::Outco
   const bool completed = outcome.ok() && *outcome == trainer::StepLoop::Outcome::kCompleted;
   const std::string status = completed ? "completed" : outcome.ok() ? "stopped" : "failed";
   if (rank_service_ != nullptr) rank_service_->Stop(outcome.ok() ? Refused() : outcome.status(), completed);
-  data_->CloseIntake();  // so that the summary counts what the log holds
+  data_->CloseIntake();  // so that the summary agrees with the log
   const trainer::FlowSums flow = FlowSoFar(wall_seconds);
   flow_file_->Write(flow);
-  // A life that has made no step adds nothing to what an earlier one has said; but that one may have died before it could
-  // say anything of its last steps.
+  // An incarnation that made no step has nothing to add to an earlier summary; but the earlier one may have died before
+  // it wrote a summary of its last steps.
   const int64_t step = loop_->GetStatus().version.step;
   if (HasMadeSteps() || (step > 0 && !HasSummaryOf(step, status))) {
     const absl::Status written = WriteSummary(status, flow);
@@ -546,8 +546,8 @@ absl::Status TrainerDaemon::AwaitEnd() {
 
 void TrainerDaemon::ShowState() {
   daemon_->health().Moved();
-  daemon_->health().SetReady(Refused());  // its ranks have joined, or this would not run
-  // Polled, not told: figures change thousands of times a second and are scraped every few.
+  daemon_->health().SetReady(Refused());  // the other ranks have joined, or this would not run
+  // Polled: figures change thousands of times a second and are scraped every few seconds.
   const trainer::TrainingData::Status data = data_->GetStatus();
   PublishFigures(data, metrics_.get());
   if (!data.reward_verdict.ok() && Refused().ok()) GiveUp(data.reward_verdict);

@@ -30,23 +30,23 @@
 
 namespace syncopate::trainerd {
 
-// Rank 0 of a trainer, which is all that others see of it: policy, data, checkpoints, services, membership and the step
-// thread.
+// Rank 0 of a trainer, the only rank that other processes see: policy, data, checkpoints, services, membership and the
+// step thread.
 class TrainerDaemon {
  public:
-  // Call it first: compares the configuration with that of the run which is to be resumed, and logs what has changed.
-  // FAILED_PRECONDITION (reason FIXED_KEY) if that cannot be; nothing has been done then.
+  // Call it first: compares the configuration with that of the run to be resumed, and logs the changes.
+  // FAILED_PRECONDITION (reason FIXED_KEY) if a change is not allowed; nothing has been changed then.
   static absl::Status CheckConfig(const daemon::Daemon& daemon);
-  // `device` is where it computes. Restores the highest checkpoint that verifies, listens, joins, opens the log. Blocks
-  // until the synchronizer has welcomed it. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the directory holds a run and
-  // run.resume is not set; the errors of the parts.
+  // Trains on `device`. Restores the checkpoint of the highest version that verifies, listens, joins, opens the log.
+  // Blocks until the synchronizer has welcomed this trainer. FAILED_PRECONDITION (reason RUN_DIR_TAKEN) if the
+  // directory contains a run and run.resume is not set; the errors of the parts.
   static absl::StatusOr<std::unique_ptr<TrainerDaemon>> Start(daemon::Daemon* daemon, TrainDevice device);
   ~TrainerDaemon();
 
-  // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves and closes what is
-  // open. When the run is complete it tells the synchronizer first, and unless the daemon ends on completion it goes on
-  // serving until it is asked to stop. OK also after a stop; reason FENCED if a newer trainer has taken over: the files
-  // are left to it as they are.
+  // Trains until the run is over or the process is asked to stop; then writes summary.json, leaves the run and closes
+  // all files. After a complete run it tells the synchronizer first, and, unless the daemon ends on completion, goes on
+  // serving until it is asked to stop. OK also after a stop; reason FENCED if a newer trainer has taken over, and then
+  // the files are left unchanged.
   absl::Status Run();
 
  private:
@@ -63,40 +63,40 @@ class TrainerDaemon {
   absl::StatusOr<Restored> RestoreCheckpoint();
   absl::StatusOr<Restored> RestoreNewer(Restored restored);
   absl::Status Listen();
-  // Tells the other ranks where this one listens, if they look in the run directory.
+  // Writes this rank's address to the run directory, for other ranks that look there.
   absl::Status AnnounceToRanks() const;
-  // Waits for the other ranks, tells them what to begin with, and forms their communicator.
+  // Waits for the other ranks, tells them what to begin with, and connects the communicator.
   absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
   absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
-  // What the run remembers of its configuration.
+  // Writes the record of the run's configuration.
   absl::Status RecordConfig(const std::string& run_id) const;
-  // Rollouters are let in.
+  // Starts the data and lets rollouters in.
   absl::Status BeginWork();
-  // Waits while the resume is on trial, then begins. False: asked to end before.
+  // Waits while the resume is on trial, then calls BeginWork. False: asked to end before.
   absl::StatusOr<bool> PassTrial();
   absl::Status EndTrial();
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
   absl::Status StartLoop(const PolicyVersion& start);
-  // This trainer cannot go on, for good: the run ends, with a checkpoint unless that is another trainer's business now.
+  // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
   void GiveUp(const absl::Status& why);
   bool HasSummaryOf(int64_t step, const std::string& status) const;  // trainer::IsSummaryOf
   absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
-  // What has passed in the run so far, `wall_seconds` of it in this life.
+  // The sums of the whole run so far; `wall_seconds` is this process's share of its time.
   trainer::FlowSums FlowSoFar(double wall_seconds) const;
-  // Of this life; repeated ones are made too.
+  // Whether this process has made a step; repeated steps count.
   bool HasMadeSteps() const { return loop_->GetStatus().version != start_; }
   absl::Status Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds);
   // Tells the synchronizer that the run is complete, and waits until the process may end.
   absl::Status AwaitEnd();
-  // What probes and metrics are told, again and again.
+  // Updates health and metrics; called repeatedly.
   void ShowState();
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
-  const bool on_trial_;                        // when this process began; it ends when the configuration is the run's
+  const bool on_trial_;                        // at the start of this process
   const trainer::IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
   PromptSources prompts_;
   TrainDevice device_;
@@ -113,7 +113,7 @@ class TrainerDaemon {
   std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<member::GrpcSource> grpc_source_;
-  std::vector<synchronizer::SourceTransport*> transports_;  // that are offered
+  std::vector<synchronizer::SourceTransport*> transports_;  // those offered
   std::unique_ptr<synchronizer::WeightSource> source_;
   std::unique_ptr<member::SourceParticipant> participant_;
   std::unique_ptr<member::MemberClient> member_;
@@ -121,12 +121,12 @@ class TrainerDaemon {
   std::unique_ptr<trainer::VersionPublisher> publisher_;
   std::unique_ptr<trainer::SyncWatch> sync_watch_;
   std::unique_ptr<trainer::StepLoop> loop_;
-  PolicyVersion start_;  // of the loop
+  PolicyVersion start_;  // the version at which the loop began
   std::unique_ptr<trainer::FlowFile> flow_file_;
-  trainer::FlowSums flow_before_;  // of the run's earlier lives
+  trainer::FlowSums flow_before_;  // of the run's earlier incarnations
 
   mutable Mutex mutex_;
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why it cannot go on
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why this trainer cannot go on
 };
 
 }  // namespace syncopate::trainerd

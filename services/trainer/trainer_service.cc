@@ -12,7 +12,7 @@
 namespace syncopate::trainerd {
 
 template <typename Request, typename Response>
-// A caller that got no answer calls again with the same request_id: what was done once is not done twice.
+// A caller that got no answer repeats the call with the same request_id; the work is not done twice.
 grpc::ServerUnaryReactor* TrainerServiceImpl::Mutate(const char* method, const Request* request, Response* response,
                                                      absl::Status (RunControl::*work)()) {
   return rpc::AnswerOnce(request_ids_, method, *request, response,
@@ -109,7 +109,7 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
   }
   const std::set<std::string> known(request->have_sha256().begin(), request->have_sha256().end());
   auto reader = std::make_shared<ModelOffer::Reader>(*std::move(offer), known);
-  // A message at a time: who does not read holds one.
+  // One message at a time: a client that does not read occupies the memory of one.
   const auto write_next = [reader](Stream* to) {
     v1::GetModelResponse message;
     if (reader->Next(&message)) {
@@ -126,7 +126,7 @@ grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps
                                                                                  const v1::WatchStepsRequest* request) {
   auto stream = rpc::ServerWriteStream<v1::WatchStepsResponse>::Create(context);
   const size_t last = static_cast<size_t>(std::max(request->last(), 0));
-  // The listener holds the stream, the stream's end takes the listener away.
+  // The listener keeps the stream alive; the end of the stream removes the listener.
   trainer::RunReporter::Listener listener;
   listener.on_line = [stream](int64_t step, const std::string& line) {
     v1::WatchStepsResponse response;

@@ -8,7 +8,8 @@
 
 namespace syncopate::trainerd {
 
-// TrainerService over a RunControl. Mutating calls are idempotent by request_id, those of modes by themselves.
+// TrainerService over a RunControl. Mutating calls are idempotent by request_id; the mode calls are idempotent without
+// one.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   // Both must outlive the server that serves this.

@@ -35,8 +35,8 @@ v1::ExchangeResponse::AckResult AckResultOf(Result result) {
   return v1::ExchangeResponse::ACK_RESULT_LEASE_EXPIRED;
 }
 
-// One rollouter's stream: messages in from gRPC's threads, one after the other; leases and acknowledgements out from
-// any thread. Thread-safe in that sense.
+// One rollouter's stream. Messages come in on gRPC's threads, one after the other; leases and acknowledgements may be
+// sent from any thread. Thread-safe in that sense.
 class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
   ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream, auth::HelloCaller caller)
@@ -108,14 +108,14 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
   void Close(const absl::Status& why) override { stream_->Finish(why); }
 
  private:
-  // No lease can come before the welcome: the rollouter has said nothing of credits yet.
+  // No lease can come before the welcome, because the rollouter has not given any credits yet.
   absl::Status Begin(const v1::ExchangeRequest& message) {
     if (!message.has_hello()) {
       return Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "the first message of a stream is its hello");
     }
     SYNCOPATE_ASSIGN_OR_RETURN(member_, wire::FromProto(message.hello().member()));
     SYNCOPATE_RETURN_IF_ERROR(caller_.CheckIs(member_.role));
-    // Incarnations are shown to everybody; the secret behind one is known to its process alone.
+    // Incarnations are public; the secret behind one is known only to its process.
     SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member_, message.hello().secret()));
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
@@ -133,7 +133,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
 
   void HandleGroup(const v1::TrajectoryGroup& message) {
     absl::StatusOr<TrajectoryGroup> group = wire::FromProto(message);
-    // Or one rollouter's faults would be counted against another, which would be quarantined for them.
+    // Without this check one rollouter's faults could be counted against another, which would be quarantined.
     if (group.ok() && (group->rollouter != member_.replica_id || group->incarnation != member_.incarnation)) {
       group =
           Error(absl::StatusCode::kInvalidArgument, "WRONG_ROLLOUTER",
@@ -149,7 +149,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
   trainer::TrainingData* const data_;
   const std::shared_ptr<ExchangeStream> stream_;
   const auth::HelloCaller caller_;
-  // Of the stream's own callbacks, which never overlap.
+  // Used by the stream's callbacks, which never overlap.
   trainer::SessionId session_ = 0;
   MemberId member_;
 };

@@ -11,20 +11,20 @@
 
 namespace syncopate::trainerd {
 
-// TrajectoryService over TrainingData: one Exchange stream per rollouter. Leases go out the moment credits, a new
-// serving version or an answer allow them; acknowledgements when the group is durable. A stream that breaks gives its
-// leases to others at once. How much a stream may hold is bounded by credits, and for a reader that does not read by
-// `options`: its stream ends with RESOURCE_EXHAUSTED.
+// TrajectoryService over TrainingData: one Exchange stream per rollouter. Leases are sent as soon as credits, a new
+// serving version or an answer allow them; acknowledgements are sent when the group is durable. When a stream breaks,
+// its leases are given to other rollouters at once. Credits bound the number of leases of a stream, and `options` bound
+// the queue for a reader that does not read: its stream ends with RESOURCE_EXHAUSTED.
 //
-// A stream is refused with the errors of TrainingData::Connect, and with INVALID_ARGUMENT (reason HELLO_EXPECTED or
-// BAD_MESSAGE) if it does not begin with exactly one hello; whoever is not the member that it names, with
-// PERMISSION_DENIED (reason WRONG_SECRET; WRONG_ROLE if its certificate or token gives another role). A bad group, or one that names another rollouter than the stream's, costs
-// that group, not the stream.
+// A stream is refused with the errors of TrainingData::Connect; with INVALID_ARGUMENT (reason HELLO_EXPECTED or
+// BAD_MESSAGE) if it does not begin with exactly one hello; and with PERMISSION_DENIED if the peer is not the member
+// that its hello names (reason WRONG_SECRET; WRONG_ROLE if its certificate or token gives another role). A bad group,
+// or one that names another rollouter than the stream's, is refused alone; the stream goes on.
 class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackService {
  public:
-  // `data` must outlive the server that serves this. Null: not yet; until Attach, streams are refused with UNAVAILABLE
-  // (reason STARTING), because a trainer must listen before it is told its epoch.
-  // `security` is the server's own; null: nobody is asked who they are.
+  // `data` must outlive the server that serves this. Null: until Attach, streams are refused with UNAVAILABLE (reason
+  // STARTING), because a trainer must listen before it knows its epoch. `security` is the server's own; null: nobody is
+  // authenticated.
   explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {},
                                  std::shared_ptr<const auth::TransportSecurity> security = nullptr)
       : data_(data), options_(options), security_(std::move(security)) {}

@@ -31,11 +31,11 @@ v1::LeaseKind KindToProto(LeaseKind kind) {
 }
 
 absl::StatusOr<FinishReason> FinishFromProto(v1::FinishReason finish) {
-  // proto3 keeps numbers of an enum that it does not know.
+  // proto3 keeps unknown enum values.
   if (finish < v1::FINISH_REASON_STOP || finish > v1::FINISH_REASON_ABORTED) {
     return BadMessage(absl::StrCat("finish reason ", static_cast<int>(finish), " is not known"));
   }
-  return static_cast<FinishReason>(finish);  // the same numbers
+  return static_cast<FinishReason>(finish);  // the numbers are the same
 }
 
 v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
@@ -61,7 +61,7 @@ v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
 
 absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
   Trajectory trajectory;
-  // What is used with one index must have one size; all else about a trajectory is CheckSubmission's business.
+  // Lists with a common index must have one size; CheckSubmission checks the rest of a trajectory.
   if (message.tokens_size() != message.logprobs_size()) {
     return BadMessage(absl::StrCat("a trajectory has ", message.tokens_size(), " tokens and ", message.logprobs_size(),
                                    " log-probs"));
@@ -162,7 +162,7 @@ v1::SamplingParams ToProto(const SamplingParams& sampling) {
 SamplingParams FromProto(const v1::SamplingParams& message) {
   SamplingParams sampling;
   sampling.temperature = message.temperature();
-  // 0 is what a message without the field says, and has no meaning of its own; the same holds for the penalty below.
+  // A message without the field gives 0, which has no meaning of its own; the same holds for the penalty below.
   sampling.top_p = message.top_p() == 0 ? 1.0f : message.top_p();
   sampling.top_k = message.top_k();
   sampling.max_new_tokens = message.max_new_tokens();
@@ -211,7 +211,7 @@ absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
   lease.task = {message.task().environment(), message.task().row_json()};
   lease.reward = message.reward();
   lease.sampling = FromProto(message.sampling());
-  // Log-probabilities of filtered distributions are not those that training compares with.
+  // Log-probabilities of a filtered distribution differ from those that training computes.
   if (lease.kind == LeaseKind::kTraining && !lease.sampling.DrawsFromThePolicy()) {
     return BadMessage("a training lease that does not draw from the policy itself");
   }
@@ -300,9 +300,9 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
                      .head = tensor.head(),
                      .joint = tensor.joint()});
   }
-  // All checks of a manifest are made again, as its numbers become offsets into memory.
+  // All checks of a manifest are made again, because its numbers become offsets into memory.
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));
-  // The layout is computed on both sides: a build that computes it otherwise is found here, not by wrong weights.
+  // Both sides compute the layout: a build that computes another one is found here, and not by wrong weights.
   if (manifest.fingerprint() != message.fingerprint()) {
     return BadMessage("the manifest's fingerprint is not that of its tensors; are both sides of one version?");
   }

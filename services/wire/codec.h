@@ -7,18 +7,18 @@
 #include "syncopate/v1/common.pb.h"
 #include "syncopate/v1/trajectory.pb.h"
 
-// Core records to messages and back. Encoding cannot fail. Decoding trusts nothing: INVALID_ARGUMENT (reason
-// BAD_MESSAGE), naming the field, for an enum without a value, sizes that disagree or numbers that cannot be; what the
-// fields mean together (is the lease current, is the version known) is their users' business. Pure functions.
+// Core records to messages and back. Encoding cannot fail. Decoding checks each field: INVALID_ARGUMENT (reason
+// BAD_MESSAGE), naming the field, for an unknown enum value, sizes that disagree or impossible numbers. Relations
+// between fields (is the lease current, is the version known) are checked by the users of the records. Pure functions.
 namespace syncopate::wire {
 
 v1::PolicyVersion ToProto(const PolicyVersion& version);
-PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset one is "none"
-// As people read it: "e1-s42", or "-" for none.
+PolicyVersion FromProto(const v1::PolicyVersion& message);  // an unset message is "none"
+// The version in the notation for people: "e1-s42", or "-" for none.
 std::string VersionText(const v1::PolicyVersion& message);
 
 v1::MemberId ToProto(const MemberId& member);
-absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);  // and what CheckMember refuses
+absl::StatusOr<MemberId> FromProto(const v1::MemberId& message);  // also the errors of CheckMember
 
 v1::GroupId ToProto(const GroupId& group);
 GroupId FromProto(const v1::GroupId& message);
@@ -39,7 +39,7 @@ v1::FinishReason ToProto(FinishReason finish);
 v1::TrajectoryGroup ToProto(const TrajectoryGroup& group);
 absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message);
 
-// The receiver rebuilds ranges and fingerprint itself; a fingerprint that differs from the message's is BAD_MESSAGE.
+// FromProto rebuilds ranges and fingerprint itself; a fingerprint that differs from the message's is BAD_MESSAGE.
 v1::Manifest ToProto(const Manifest& manifest);
 absl::StatusOr<Manifest> FromProto(const v1::Manifest& message);
 

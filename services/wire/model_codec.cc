@@ -35,7 +35,7 @@ absl::StatusOr<RopeScaling> ScalingOf(const v1::ModelShape::RopeScaling& message
   for (const auto& [type, name] : kScalings) {
     if (message.type() == name) scaling.type = type;
   }
-  // Computing with another scaling gives fluent nonsense, so what is unknown is refused.
+  // Computing with another scaling gives fluent nonsense, so an unknown kind is refused.
   if (scaling.type == RopeScaling::Type::kDefault) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE",
                  absl::StrCat("the rope scaling '", absl::CHexEscape(message.type().substr(0, 64)),
@@ -75,7 +75,7 @@ v1::ModelShape ToProto(const model::ModelConfig& shape) {
   message.set_head_dim(shape.head_dim);
   message.set_max_position_embeddings(shape.max_position_embeddings);
   message.set_rope_theta(shape.rope_theta);
-  // Its absence says "none" to a peer of any build.
+  // A missing field means "none" to a peer of any build.
   if (shape.rope_scaling.type != RopeScaling::Type::kDefault) {
     SetScaling(shape.rope_scaling, message.mutable_rope_scaling());
   }
@@ -126,10 +126,10 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.moe_intermediate_size = message.moe_intermediate_size();
   shape.norm_topk_prob = message.norm_topk_prob();
   shape.dense_layers.assign(message.dense_layers().begin(), message.dense_layers().end());
-  // Sizes are multiplied and allocated from here on.
+  // From here on sizes are multiplied and allocated.
   SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
   const uint64_t digest = model::SpecDigest(model::MakeDecoderSpec(shape));
-  // Builds that tell none know full attention and one feed-forward a layer alone.
+  // A build that sends no digest knows only full attention and one feed-forward block a layer.
   if (message.spec_digest() != 0 && digest != message.spec_digest()) {
     return Error(
         absl::StatusCode::kFailedPrecondition, "OTHER_MODEL",

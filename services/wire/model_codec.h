@@ -7,8 +7,8 @@
 namespace syncopate::wire {
 
 v1::ModelShape ToProto(const model::ModelConfig& shape);
-// INVALID_ARGUMENT (reason BAD_MESSAGE) for a kind of rope scaling that is not known; FAILED_PRECONDITION for a kind of layer
-// that is not known (UNKNOWN_LAYER_KIND), and if the peer's digest of the layers is another (OTHER_MODEL); the reasons of
+// INVALID_ARGUMENT (reason BAD_MESSAGE) for an unknown kind of rope scaling; FAILED_PRECONDITION for an unknown kind of
+// layer (UNKNOWN_LAYER_KIND), and if the peer computed another digest of the layers (OTHER_MODEL); the reasons of
 // ModelConfig::Validate.
 absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message);
 

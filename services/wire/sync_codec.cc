@@ -20,7 +20,7 @@ using synchronizer::SyncOutcome;
 
 constexpr int kMaxTransports = 16;
 constexpr int kMaxPeerGpus = 64;
-constexpr size_t kMaxFactBytes = 256;  // of each text that a member says of itself
+constexpr size_t kMaxFactBytes = 256;  // of each text in a member's hello
 
 absl::Status BadMessage(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", message);
@@ -73,7 +73,7 @@ synchronizer::DeviceFacts FactsFromProto(const v1::JoinRequest::DeviceFacts& mes
           message.nccl_version()};
 }
 
-// Fills in the one message of a JoinResponse that a command is.
+// Writes a command into the one message of a JoinResponse.
 struct CommandWriter {
   v1::JoinResponse& response;
 
@@ -175,8 +175,8 @@ double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& 
   return found == message.seconds().end() ? 0.0 : found->second;
 }
 
-// What a member says of itself is shown in tables and logs, and kept while it is a member: it is bounded, and cannot
-// write lines of its own into a log.
+// The texts of a hello are shown in tables and logs, and kept as long as the member: their length is bounded, and they
+// cannot add lines to a log.
 absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   const v1::JoinRequest::DeviceFacts& facts = message.facts();
   if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
@@ -191,7 +191,7 @@ absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   return absl::OkStatus();
 }
 
-// Names on disk and in the API: these may be added to, and never change.
+// Names on disk and in the API: names may be added, but must never change.
 constexpr std::pair<SyncOutcome, const char*> kOutcomeNames[] = {{SyncOutcome::kDone, "ok"},
                                                                  {SyncOutcome::kRelabelled, "relabelled"},
                                                                  {SyncOutcome::kSuperseded, "superseded"},
@@ -215,7 +215,7 @@ v1::SyncTally::Times TimesToProto(const synchronizer::SyncTally::Times& times) {
 synchronizer::SyncTally::Times TimesFromProto(const v1::SyncTally::Times& message) {
   synchronizer::SyncTally::Times times;
   for (const auto& one : message.classes()) {
-    // Half a microsecond, for seconds are no whole number of them.
+    // Plus half a microsecond, because a bound in seconds is not a whole number of microseconds.
     const absl::Duration longest = absl::Seconds(one.up_to_seconds()) + absl::Nanoseconds(500);
     times.histogram.Add(longest, std::max<int64_t>(0, one.count()));
   }
@@ -276,7 +276,7 @@ absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
       synchronizer::PublishedVersion published;
       published.version = FromProto(in.version());
       published.bucket_digests.assign(in.bucket_digests().begin(), in.bucket_digests().end());
-      // Not stored: it follows from the buckets', and two truths could differ.
+      // Not stored: it follows from the digests of the buckets, and two stored values could differ.
       published.digest = CombineDigests(published.bucket_digests);
       published.unix_seconds = in.unix_seconds();
       published.subset = FromProto(in.subset());
@@ -298,7 +298,7 @@ absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
     case v1::SynchronizerLogRecord::RECORD_NOT_SET:
       break;
   }
-  // A newer build wrote it. To skip it could mean to forget a version that was published.
+  // A newer build wrote this record. Skipping it could mean forgetting a published version.
   return BadMessage("a record of the synchronizer's state is of a kind that this build does not know");
 }
 
@@ -374,7 +374,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
 }
 
 absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncReport& message) {
-  // proto3 keeps numbers of an enum that it does not know, and the cast below would, too.
+  // proto3 keeps unknown enum values, and the cast below would keep them too.
   if (message.stage() < v1::STAGE_PREPARE || message.stage() > v1::STAGE_INSTALL) {
     return BadMessage(absl::StrCat("report.stage ", static_cast<int>(message.stage()), " is not known"));
   }
@@ -393,7 +393,7 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.lora_bytes = message.lora_bytes();
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
-  // They are summed over a run, where one negative or NaN figure would spoil all others.
+  // These durations are summed over a run: one negative or NaN value would spoil the sum.
   auto lasts = [](double seconds) { return seconds >= 0 && std::isfinite(seconds); };
   bool sane = lasts(report.verify_seconds) && lasts(report.connect_seconds) && lasts(report.pause_seconds) &&
               report.lora_bytes >= 0 && report.bytes >= report.lora_bytes;
@@ -482,7 +482,7 @@ synchronizer::SyncTally FromProto(const v1::SyncTally& message) {
   synchronizer::SyncTally::Sums sums;
   for (const auto& [outcome, name] : kOutcomeNames) {
     const auto found = message.counts().find(name);
-    // Unknown names are left out: a figure of a newer build is no reason not to start.
+    // Unknown names are ignored: a newer build's figure must not prevent a start.
     if (found != message.counts().end()) sums.outcomes[outcome] = std::max<int64_t>(0, found->second);
   }
   for (const auto& [name, bytes] : kByteKinds) {

@@ -22,7 +22,7 @@ synchronizer::Subset FromProto(const v1::Subset& message);
 
 v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix_seconds);
 
-// Counts below 0 are taken for 0.
+// Negative counts become 0.
 v1::SyncTally ToProto(const synchronizer::SyncTally& syncs);
 synchronizer::SyncTally FromProto(const v1::SyncTally& message);
 

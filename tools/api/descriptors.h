@@ -11,14 +11,16 @@
 
 namespace syncopate::api {
 
-// The files of one package out of a compiled descriptor set, as `protoc --include_imports --descriptor_set_out` writes
-// it; with --include_source_info also their comments. Immutable; descriptors live as long as the object. Move-only.
+// The files of one package from a compiled descriptor set, as written by `protoc --include_imports
+// --descriptor_set_out`; with --include_source_info also their comments. Immutable; the descriptors live as long as
+// this object. Move-only.
 class ApiDescriptors {
  public:
-  // INVALID_ARGUMENT (reason BAD_DESCRIPTORS) if the set does not hold whole, linkable files or none of `package`.
+  // INVALID_ARGUMENT (reason BAD_DESCRIPTORS) if the files of the set are incomplete, cannot be linked, or none is of
+  // `package`.
   static absl::StatusOr<ApiDescriptors> From(const google::protobuf::FileDescriptorSet& set,
                                              const std::string& package = "syncopate.v1");
-  // From, of a file. Errors of reading it.
+  // From() for the contents of a file. Errors of reading it.
   static absl::StatusOr<ApiDescriptors> Read(const std::string& path);
 
   // Sorted by name.
@@ -32,10 +34,10 @@ class ApiDescriptors {
   std::vector<const google::protobuf::FileDescriptor*> files_;
 };
 
-// Every message of a file, nested ones after the one that holds them; without the entries of maps.
+// All messages of a file, each nested one after its parent; without map entries.
 std::vector<const google::protobuf::Descriptor*> MessagesOf(const google::protobuf::FileDescriptor& file);
 
-// Every enum of a file, nested ones too.
+// All enums of a file, nested ones included.
 std::vector<const google::protobuf::EnumDescriptor*> EnumsOf(const google::protobuf::FileDescriptor& file);
 
 }  // namespace syncopate::api

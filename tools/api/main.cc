@@ -1,4 +1,4 @@
-// What is made from the .proto files when they change. For scripts; no part of a release.
+// Regenerates the files that are made from the .proto files. For scripts; not part of a release.
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <iostream>

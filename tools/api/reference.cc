@@ -25,14 +25,14 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 using google::protobuf::SourceLocation;
 
-// Files that are no part of the calls: the configuration, its options, and what lies on disk.
+// Files whose messages are no calls: the configuration, its options, and files on disk.
 const std::set<std::string>& FilesLeftOut() {
   static const auto* const files = new std::set<std::string>{"syncopate/v1/config.proto", "syncopate/v1/options.proto",
                                                              "syncopate/v1/records.proto"};
   return *files;
 }
 
-// Lines of a comment as one paragraph; the comment before a declaration, then the one behind it.
+// A declaration's comments as one paragraph: the comment before it, then the one after it.
 template <typename Declaration>
 std::string CommentOf(const Declaration& declaration) {
   SourceLocation location;
@@ -46,7 +46,7 @@ std::string CommentOf(const Declaration& declaration) {
   return absl::StrJoin(lines, " ");
 }
 
-// The comment at the head of a file, which stands before its `syntax` line.
+// The comment at the beginning of a file, before its `syntax` line.
 std::string HeadOf(const FileDescriptor& file) {
   SourceLocation location;
   constexpr int kSyntax = google::protobuf::FileDescriptorProto::kSyntaxFieldNumber;
@@ -54,12 +54,12 @@ std::string HeadOf(const FileDescriptor& file) {
   return std::string(absl::StripAsciiWhitespace(absl::StrReplaceAll(location.leading_comments, {{"\n ", "\n"}})));
 }
 
-// Text that stays in one cell of a table. Angle brackets would be taken for HTML.
+// Text that stays in one table cell; angle brackets, which Markdown reads as HTML, are escaped.
 std::string Cell(const std::string& text) {
   return absl::StrReplaceAll(text, {{"|", "\\|"}, {"<", "\\<"}, {">", "\\>"}, {"\n", " "}});
 }
 
-// "ExchangeRequest.Hello" of "syncopate.v1.ExchangeRequest.Hello"; other packages keep theirs.
+// Turns "syncopate.v1.ExchangeRequest.Hello" into "ExchangeRequest.Hello"; names of other packages stay whole.
 template <typename Type>
 std::string NameOf(const Type& type) {
   const std::string prefix = type.file()->package() + ".";
@@ -67,7 +67,7 @@ std::string NameOf(const Type& type) {
   return ours ? type.full_name().substr(prefix.size()) : type.full_name();
 }
 
-// The anchor that a heading gets: small letters and digits.
+// The anchor of a heading: small letters and digits.
 template <typename Type>
 std::string LinkTo(const Type& type) {
   const std::string name = NameOf(type);
@@ -88,7 +88,7 @@ std::string TypeOf(const FieldDescriptor& field) {
 
 std::string Paragraph(const std::string& text) { return text.empty() ? "" : absl::StrCat(Cell(text), "\n\n"); }
 
-// What both say.
+// Joins two texts as sentences.
 std::string Sentences(const std::string& first, const std::string& second) {
   return absl::StrCat(first, first.empty() || second.empty() ? "" : " ", second);
 }
@@ -144,7 +144,7 @@ std::string SectionText(const FieldDescriptor& section, const config::ConfigSche
   return text + "\n";
 }
 
-// What others call the keys, of which an unknown key's error tells, too.
+// The keys' names in other programs, which the error for an unknown key also gives.
 std::string PeerNamesText() {
   std::string text =
       "## Names elsewhere\n\nWhat other programs call these keys, by the last words of their paths. A file that uses "

@@ -6,14 +6,14 @@
 
 namespace syncopate::api {
 
-// Markdown of what the .proto files say, comments included: the set must have source information. Each ends in a
-// newline and is the same for the same set.
+// Markdown from the .proto files and their comments: the set must have source information. Each text ends in a newline
+// and is the same for the same set.
 
-// Every service with its calls, then every message and enum, each once, by file. Messages of the configuration and of
-// files on disk are left out.
+// Every service with its calls, then every message and enum once, by file. Messages of the configuration and of files
+// on disk are left out.
 std::string ApiReference(const ApiDescriptors& api);
 
-// Every key of the run configuration, a table a section: key, default, what it may be, what it means.
+// Every key of the run configuration, one table a section: key, default, allowed values, meaning.
 std::string ConfigReference(const ApiDescriptors& api);
 
 // `page` with everything after its line kGeneratedBelow replaced by `reference`. INVALID_ARGUMENT (reason NO_MARK) if

@@ -12,21 +12,21 @@
 namespace syncopate::cli {
 namespace {
 
-// tools/cli/completion_scripts: what works in both shells on what the tables say, and what each shell wants.
+// From tools/cli/completion_scripts: the code for both shells that uses the tables, and the entry point of each shell.
 #include "tools/cli/completion_scripts.inc"
 
-// The arms of the three `case` statements.
+// The branches of the script's three `case` statements.
 struct Tables {
-  std::string commands;    // of a command: what may follow it
-  std::string values;      // of a command and an option: what the option takes
-  std::string key_values;  // of a key: the values that it may have, if they are few
+  std::string commands;    // by command: what may follow it
+  std::string values;      // by command and option: what the option takes
+  std::string key_values;  // by key: its allowed values, if they are few
 };
 
 std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// What a word is, in the script's terms: "file", "folder", "setting", "file|setting", "one_of:a,b", or "text".
+// The kind of a word, in the script's notation: "file", "folder", "setting", "file|setting", "one_of:a,b", or "text".
 std::string KindOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == kFileType) return "file";
@@ -47,7 +47,7 @@ std::vector<std::string> NamesOf(const CLI::Option& option) {
   return names;
 }
 
-// The kinds of a command's positionals in order; "..." after one that may come again and again.
+// The kinds of a command's positionals in order; "..." after one that may be repeated.
 std::string OperandsOf(const CLI::App& app) {
   std::vector<std::string> kinds;
   for (const CLI::Option* option : app.get_options()) {
@@ -61,7 +61,7 @@ std::string OperandsOf(const CLI::App& app) {
   return absl::StrJoin(kinds, " ");
 }
 
-// `path` is how `app` is called, without the program; `inherited` are options of the commands above that it takes too.
+// `path` is the command's name after the program's; `inherited` are options of its parent commands that it accepts too.
 void Describe(const CLI::App& app, const std::string& path, std::vector<std::string> inherited, Tables* tables) {
   std::vector<std::string> commands, options;
   for (const CLI::Option* option : app.get_options()) {
@@ -109,7 +109,7 @@ std::string CompletionScript(const CLI::App& app, const config::ConfigSchema& sc
   Tables tables;
   Describe(app, "", {}, &tables);
   const std::string keys = KeysOf(schema, &tables);
-  // An option that a command inherits is found at the command above.
+  // Values of an inherited option are looked up at the parent command.
   tables.values += "    *' '*' '*) _syncopate_value \"${1% *}\" \"$2\" ;;\n";
   std::string script = zsh ? absl::StrCat("#compdef ", app.get_name(), "\n") : "";
   absl::StrAppend(&script, "# Completion of ", app.get_name(), ", made by `", app.get_name(), " completion ", name,

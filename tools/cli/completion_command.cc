@@ -21,7 +21,7 @@ void AddCompletionCommand(CLI::App* app, Command* chosen) {
   completion->add_option("SHELL", *shell, "The shell to complete for")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh"}));
-  // Every command is there by the time this one is carried out.
+  // Runs after all commands have been added.
   completion->callback([=] {
     *chosen = [=] {
       const auto kind = *shell == "zsh" ? CompletionShell::kZsh : CompletionShell::kBash;

@@ -15,15 +15,15 @@
 namespace syncopate::cli {
 namespace {
 
-// Of `config diff`, as of diff itself.
+// Exit codes of `config diff`, the same as diff's.
 constexpr int kEqualExitCode = 0;
 constexpr int kDifferentExitCode = 1;
-// Of `config check`: a model directory or file that cannot be used.
+// Exit code of `config check` for an unusable model directory or file.
 constexpr int kBadInputsExitCode = 1;
 
 struct ConfigArguments {
-  std::string path;   // "" is no file: defaults
-  std::string other;  // "" is no file: defaults
+  std::string path;   // "": no file, only defaults
+  std::string other;  // "": no file, only defaults
   std::vector<std::string> overrides;
   bool docs = false;
   bool keys = false;
@@ -51,7 +51,7 @@ int Check(const ConfigArguments& arguments) {
   if (!config.ok()) return Refused(config.status());
   for (const std::string& doubt : config::FindDoubts(*config)) std::cout << "warning: " << doubt << "\n";
   if (!arguments.keys) {
-    InitLogging({.role = "config", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
+    InitLogging({.role = "config", .minimum = Severity::kWarning}).IgnoreError();  // the findings report it
     const std::vector<doctor::Finding> findings = doctor::ExamineInputs(*config);
     if (!findings.empty()) std::cout << doctor::ToText(findings) << std::flush;
     if (doctor::AnyBad(findings)) {

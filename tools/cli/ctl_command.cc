@@ -17,7 +17,7 @@ constexpr char kCtlExitCodes[] =
     "Exit codes: 0 done; 1 another error; 2 wrong command line, or no such daemon; 3 the daemon cannot be reached or "
     "did not answer in time; 4 the daemon refused.";
 
-// Everything any verb may be given.
+// The arguments of all verbs.
 struct CtlArguments {
   ctl::DaemonOptions daemons;
   ctl::TargetSecurityFlags security;
@@ -36,7 +36,7 @@ struct CtlArguments {
 
 using Verb = std::function<absl::Status(const ctl::CtlContext&, const CtlArguments&)>;
 
-// Draining and saving wait for work to end, so they get more time unless told otherwise.
+// Draining and saving wait for work to end, so their default timeout is longer.
 int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const Verb& verb) {
   ctl::CtlContext context{arguments.daemons, arguments.json, &std::cout};
   context.daemons.timeout = default_timeout;
@@ -55,7 +55,7 @@ int Execute(const CtlArguments& arguments, absl::Duration default_timeout, const
     return 2;
   }
   context.daemons.security = *std::move(security);
-  InitLogging({.role = "ctl", .minimum = Severity::kWarning}).IgnoreError();  // what is read on the way is no answer
+  InitLogging({.role = "ctl", .minimum = Severity::kWarning}).IgnoreError();  // log lines are no part of the answer
   status = verb(context, arguments);
   if (!status.ok()) std::cerr << status.message() << "\n";
   return ctl::CtlExitCode(status);
@@ -68,14 +68,14 @@ class Verbs {
   CLI::App* Add(const std::string& name, const std::string& help, Verb verb,
                 absl::Duration timeout = absl::Seconds(10)) {
     CLI::App* added = ctl_->add_subcommand(name, help);
-    added->fallthrough();  // --json and --target may stand after the verb
+    added->fallthrough();  // allows --json and --target after the verb
     added->callback([chosen = chosen_, arguments = arguments_, verb = std::move(verb), timeout] {
-      // Carried out after parsing: options may stand after the verb.
+      // Runs after the parsing, because options may follow the verb.
       *chosen = [=] { return Execute(*arguments, timeout, verb); };
     });
     return added;
   }
-  // The same for a verb that takes a daemon's name.
+  // Adds a verb that takes a daemon's name.
   CLI::App* AddFor(const std::string& who, const std::string& name, const std::string& help, Verb verb,
                    absl::Duration timeout = absl::Seconds(10)) {
     CLI::App* added = Add(name, help, std::move(verb), timeout);
@@ -162,7 +162,7 @@ void AddGenerate(Verbs* verbs) {
                        "What a user says, written down as the run's prompts are; with --prompt the daemon's name");
   CLI::Option* who =
       verb->add_option("DAEMON", verbs->arguments()->who, "e.g. rollouter-1; the first rollouter if not given");
-  // One word each, so that the daemon's name may follow.
+  // Token ids are one word, so that the daemon's name may follow.
   CLI::Option* ids = verb->add_option("--prompt", generate->prompt_ids, "Token ids instead of a text, e.g. 8,1,2,3,4,9")
                          ->delimiter(',')
                          ->allow_extra_args(false);
@@ -200,7 +200,7 @@ void AddCtlCommand(CLI::App* app, Command* chosen) {
   ctl->add_option("--run", arguments->daemons.run_dir, "Run directory; without it, the newest under runs/")
       ->type_name(kFolderType);
   ctl->add_option("--timeout", arguments->timeout, "Longest wait for an answer, such as 10s");
-  // Without these, what the run directory's configuration says.
+  // Options that are not given are taken from the run directory's configuration.
   ctl->add_option("--tls-cert", arguments->security.tls_cert, "PEM file of the certificate to show")
       ->type_name(kFileType);
   ctl->add_option("--tls-key", arguments->security.tls_key, "PEM file of its private key")->type_name(kFileType);

@@ -16,7 +16,7 @@
 namespace syncopate::cli {
 namespace {
 
-// Becomes the program that links Arrow, which a hostile file may bring down.
+// Replaces this process by the program that links Arrow: a hostile file may crash Arrow.
 int RunConvert(const data::ConvertArguments& arguments) {
   const std::string program = absl::StrCat(run::OwnBinaryFolder(), "/", data::kConvertProgram);
   std::vector<std::string> words = {program, "--output", arguments.output, "--"};

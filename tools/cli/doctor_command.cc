@@ -21,9 +21,9 @@ namespace {
 constexpr char kDoctorExitCodes[] = "Exit codes: 0 nothing is bad; 1 something is; 2 the configuration is wrong.";
 
 struct DoctorArguments {
-  std::string path;  // "" is no file: defaults
+  std::string path;  // "": no file, only defaults
   std::vector<std::string> overrides;
-  std::string model;  // "": the machine is looked at
+  std::string model;  // "": examine the machine
   bool reference = false;
   std::string python = "python3";
   bool json = false;
@@ -44,7 +44,7 @@ int ExamineModel(const DoctorArguments& arguments) {
       return 1;
     }
   }
-  InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
+  InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // the findings report it
   return Report(doctor::ExamineModel(arguments.model, python), arguments.json);
 }
 
@@ -56,7 +56,7 @@ int Examine(const DoctorArguments& arguments) {
     std::cerr << config.status().message() << "\n";
     return config::kConfigExitCode;
   }
-  InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // findings say it
+  InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // the findings report it
   std::vector<doctor::Finding> findings =
       doctor::Judge(doctor::InspectMachine(*config, run::OwnBinaryFolder()), *config);
   for (doctor::Finding& finding : doctor::ExamineInputs(*config)) findings.push_back(std::move(finding));

@@ -14,8 +14,8 @@ namespace {
 
 struct EventsArguments {
   std::string run_dir;
-  std::string kind;     // "" is all
-  int64_t attempt = 0;  // 0: the last good one
+  std::string kind;     // "": all kinds
+  int64_t attempt = 0;  // 0: the last successful attempt
 };
 
 void Warn(const records::RunEvents& events) {

@@ -17,7 +17,7 @@
 namespace syncopate::cli {
 namespace {
 
-// Becomes the program that does it. Numbers as they were read: what they mean is settled here.
+// Replaces this process by the program that generates. Passes numbers on as text; only defaults are decided here.
 int RunGenerate(const generate::GenerateCommandLine& line) {
   const generate::GenerateOptions& options = line.options;
   const std::string program = absl::StrCat(run::OwnBinaryFolder(), "/", generate::kGenerateProgram);
@@ -27,7 +27,7 @@ int RunGenerate(const generate::GenerateCommandLine& line) {
   if (!options.prompt_ids.empty()) words.push_back(absl::StrCat("--ids=", absl::StrJoin(options.prompt_ids, ",")));
   if (line.json) words.push_back("--json");
   if (line.plain) words.push_back("--plain");
-  if (options.prompt_ids.empty()) {  // last, behind what ends options: it may begin with a dash
+  if (options.prompt_ids.empty()) {  // last, after the options' end, because the text may begin with a dash
     words.push_back("--");
     words.push_back(line.text);
   }

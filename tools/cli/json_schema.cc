@@ -12,10 +12,10 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using Json = nlohmann::ordered_json;
 
-// As ParseDuration reads them; that the number is above zero is left to it.
+// The durations that ParseDuration accepts, except that only ParseDuration checks that they are above zero.
 constexpr char kDurationPattern[] = R"(^[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|ms|s|m|h))+$)";
 
-// Integral bounds without a fraction: 1, not 1.0.
+// Writes integral bounds without a fraction: 1, not 1.0.
 Json Number(double value) {
   const bool integral = value == std::floor(value) && std::fabs(value) < 1e15;
   return integral ? Json(static_cast<int64_t>(value)) : Json(value);
@@ -26,7 +26,7 @@ void AddRange(const v1::ConfigField& option, Json* schema) {
   if (option.has_max()) (*schema)["maximum"] = Number(option.max());
 }
 
-// A number in its range, or what leaves it to us.
+// A number in its range, or the value that means "automatic".
 void AddAutomaticNumber(const config::ConfigKey& key, const char* type, Json* schema) {
   Json number = {{"type", type}};
   AddRange(key.option, &number);
@@ -59,7 +59,7 @@ void AddType(const config::ConfigKey& key, Json* schema) {
     (*schema)["type"] = {"string", "number", "boolean", "array"};
     (*schema)["items"] = {{"type", {"string", "number", "boolean"}}};
   } else {
-    // YAML reads 0400 or 7070 as a number where text is meant; the file may leave the quotes out.
+    // YAML reads 0400 or 7070 as a number where text is expected; the file may leave the quotes out.
     (*schema)["type"] = {"string", "number", "boolean"};
   }
 }

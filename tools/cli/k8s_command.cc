@@ -20,13 +20,13 @@ constexpr char kRenderFooter[] =
     "who go on from there. Exit codes: 0 done; 1 a file cannot be read or written, or kubectl is missing; 2 refused, "
     "with every reason.";
 
-constexpr int64_t kMaxBytes = 1 << 20;  // of a file that is read: what a ConfigMap may hold
+constexpr int64_t kMaxBytes = 1 << 20;  // of one input file: the limit of a ConfigMap
 
 struct RenderArguments {
   std::string config;
   std::string overlay;
   std::string infra;
-  std::string folder;  // "" is standard output
+  std::string folder;  // "": standard output
 };
 
 absl::Status RunRender(const RenderArguments& arguments) {

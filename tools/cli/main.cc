@@ -1,4 +1,4 @@
-// The command line. It links no libtorch: everything heavy is in the daemons.
+// The main program `syncopate`. It links no libtorch: only the daemons do.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <string>

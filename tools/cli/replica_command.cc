@@ -25,7 +25,7 @@ struct ReplicaArguments {
   std::string interrupted_code;
   bool insecure_bind = false;
 
-  // As syncopate-rollouter takes them.
+  // The arguments in syncopate-rollouter's form.
   std::vector<std::string> Words() const {
     std::vector<std::string> all = words;
     if (exit_on_completion) all.emplace_back("--exit-on-completion");

@@ -19,7 +19,7 @@ constexpr size_t kMaxRuns = 16;
 
 struct ReportArguments {
   std::vector<std::string> run_dirs;
-  std::string output;  // "" is report.html of the first
+  std::string output;  // "": report.html in the first run directory
 };
 
 std::string LocalTime() {

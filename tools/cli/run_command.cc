@@ -29,7 +29,7 @@ struct RunArguments {
   std::string steps;
   std::string duration;
   std::string resume;  // run directory
-  std::string web;     // port or address of the page
+  std::string web;     // port or address for the run's page
   bool with_web = false;
   bool quiet = false;
   bool json = false;
@@ -42,7 +42,7 @@ run::RunOutput OutputOf(const RunArguments& arguments) {
   return ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
 }
 
-// What daemons of this build find, without libtorch.
+// The hardware that daemons of this build would find, without linking libtorch.
 model::Hardware LookAtHardware() {
   if (!SYNCOPATE_WITH_CUDA) return {};
   return {.built_with_cuda = true, .gpus = static_cast<int>(doctor::InspectGpus().gpus.size())};

@@ -23,7 +23,7 @@ double Seconds(const v1::SyncRecord& record, const std::string& phase) {
   return found == record.seconds().end() ? 0 : found->second;
 }
 
-// "full", "lora", "full+lora", or "-" if nothing was sent.
+// Returns "full", "lora", "full+lora", or "-" if nothing was sent.
 std::string KindsOf(const v1::SyncRecord& record) {
   std::vector<std::string> kinds;
   for (const char* kind : {"full", "lora", "delta"}) {
@@ -44,7 +44,7 @@ std::string LocalDate(double unix_seconds) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%E3S", time, absl::LocalTimeZone());
 }
 
-// "" unless a checkpoint could not be saved.
+// A sentence about checkpoints that could not be saved; "" if none.
 std::string FailedCheckpoints(const v1::TrainerServiceGetStatusResponse& status) {
   if (status.failed_checkpoints() == 0) return "";
   std::string text = absl::StrCat(status.failed_checkpoints(), " checkpoints failed");
@@ -56,7 +56,7 @@ std::string FailedCheckpoints(const v1::TrainerServiceGetStatusResponse& status)
 
 std::string ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
-  // Scripts read this: a 0 that is left out would look like a field that does not exist.
+  // Scripts read this: an omitted 0 would look like a field that does not exist.
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
@@ -67,7 +67,7 @@ std::string ToJson(const google::protobuf::Message& message) {
 std::string StateName(v1::MemberState state) {
   constexpr size_t kPrefix = sizeof("MEMBER_STATE_") - 1;
   std::string name = v1::MemberState_Name(state);
-  // An unknown number has no name: a newer daemon may have more states.
+  // A newer daemon may have more states: their number has no name here.
   return name.size() > kPrefix ? absl::AsciiStrToLower(name.substr(kPrefix)) : absl::StrCat(state);
 }
 
@@ -130,7 +130,7 @@ std::string ToTable(const v1::GenerateResponse& answer) {
   return table.ToString();
 }
 
-// What has become of rewards, for people; "" if none has failed.
+// The failures of rewards, as a sentence for people; "" if none has failed.
 std::string RewardFaults(const v1::RewardFailures& rewards) {
   if (rewards.failed() == 0) return "";
   std::string text = absl::StrCat(Thousands(rewards.failed()), " groups got no reward, ", rewards.recent_failed(),
@@ -188,7 +188,7 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   return absl::StrCat(text, table.ToString(), faults);
 }
 
-// Lines come one by one as syncs end, so widths are fixed, and a table that looks at all rows cannot be used.
+// Rows are printed one by one as syncs end, so widths are fixed: a table would need all rows first.
 std::string SyncHeading() {
   return absl::StrFormat("%-16s %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n", "ATTEMPT",
                          "VERSION", "RECEIVER", "BY", "RESULT", "BYTES", "KIND", "GB/S", "STAGE", "PREPARE", "TRANSFER",

@@ -7,7 +7,7 @@
 #include "syncopate/v1/synchronizer.pb.h"
 #include "syncopate/v1/trainer.pb.h"
 
-// Answers of the daemons as text. Pure.
+// The daemons' answers as text. Pure.
 namespace syncopate::ctl {
 
 // proto3 JSON on one line, with the field names of the .proto and default values written out.
@@ -21,11 +21,11 @@ std::string Summary(const v1::RolloutServiceGetStatusResponse& status);
 std::string ToTable(const v1::ListMembersResponse& members);
 std::string ToTable(const v1::ListVersionsResponse& versions);
 std::string ToTable(const v1::GenerateResponse& answer);
-// What the trainer waits for, the sizing law's three numbers and one row a rollouter.
+// What the trainer waits for, the three numbers of the sizing law, and one row a rollouter.
 std::string ToText(const v1::TrainerServiceGetStatusResponse& status);
 
-// The heading and the rows of `ctl syncs`, of fixed widths because rows come one by one. A row says what was sent, how
-// long each phase took, what the transfer made of the link, and why by this transport, or what went wrong.
+// The heading and the rows of `ctl syncs`, with fixed widths because rows are printed one by one. A row shows what was
+// sent, how long each phase took, the rate of the transfer, and the reason for this transport, or the error.
 std::string SyncHeading();
 std::string SyncRow(const v1::SyncRecord& record);
 

@@ -14,11 +14,11 @@
 namespace syncopate::ctl {
 namespace {
 
-constexpr char kModelFolder[] = "model";  // below the run directory, by the trainer
+constexpr char kModelFolder[] = "model";  // in the run directory, written by the trainer
 constexpr char kTokenizerFile[] = "tokenizer.json";
-constexpr int32_t kLongestAnswer = 256;  // where no configuration says how long answers are
+constexpr int32_t kLongestAnswer = 256;  // if no configuration limits the answers
 
-// "" with a target alone: that daemon's run directory may be on another machine.
+// "" if only a target is given: that daemon's run directory may be on another machine.
 absl::StatusOr<std::string> FindRunDir(const DaemonOptions& daemons) {
   if (!daemons.run_dir.empty() || !daemons.target.empty()) return daemons.run_dir;
   return daemon::FindNewestRun(daemons.runs_dir);
@@ -28,7 +28,7 @@ absl::StatusOr<v1::RunConfig> LoadConfig(const std::string& run_dir) {
   const v1::RunConfig defaults = config::ParseRunConfig("", "defaults").config;
   if (run_dir.empty()) return defaults;
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, config::kNextConfigFile));
-  return absl::IsNotFound(config.status()) ? defaults : config;  // not there if the daemons were started by hand
+  return absl::IsNotFound(config.status()) ? defaults : config;  // missing if the daemons were started by hand
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ absl::StatusOr<PolicyText> PolicyText::Load(const DaemonOptions& daemons, const 
   SYNCOPATE_ASSIGN_OR_RETURN(const v1::RunConfig config, LoadConfig(run_dir));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel model, model::ReadHfConfig(folder));
   trainer::PromptWriter::Options options = config::PromptWriterOptions(config, model);
-  options.max_prompt_tokens = std::numeric_limits<int64_t>::max();  // the rollouter knows how long a prompt may be
+  options.max_prompt_tokens = std::numeric_limits<int64_t>::max();  // the rollouter checks the length of a prompt
   options.with_answer_ids = options.with_response_ids = false;
   PolicyText text;
   const auto longest = static_cast<int32_t>(config.rollout().max_new_tokens());

@@ -28,12 +28,12 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurit
   if (run_dir.empty()) {
     if (!daemons.target.empty()) return plaintext;
     absl::StatusOr<std::string> newest = daemon::FindNewestRun(daemons.runs_dir);
-    if (!newest.ok()) return plaintext;  // whoever looks for the daemons says so
+    if (!newest.ok()) return plaintext;  // the search for the daemons reports it
     run_dir = *newest;
   }
-  // What the daemons were started with: a resume's while it is on trial, else the run's.
+  // The configuration with which the daemons were started: a resume's while it is on trial, else the run's.
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(JoinPath(run_dir, config::kNextConfigFile));
-  if (absl::IsNotFound(config.status())) return plaintext;  // of daemons that were started by hand
+  if (absl::IsNotFound(config.status())) return plaintext;  // the daemons were started by hand
   SYNCOPATE_RETURN_IF_ERROR(config.status());
   return auth::TransportSecurity::Load(config->security(), "");
 }

@@ -9,20 +9,20 @@
 
 namespace syncopate::ctl {
 
-// What a command line was told to show to daemons. All may be "".
+// The credentials that a command line was told to show to daemons. All may be "".
 struct TargetSecurityFlags {
   std::string tls_cert;
   std::string tls_key;
   std::string tls_ca;
   std::string token_file;
-  std::string trust_domain;  // "": syncopate
+  std::string trust_domain;  // "": "syncopate"
 
   bool empty() const { return tls_cert.empty() && tls_key.empty() && tls_ca.empty() && token_file.empty(); }
 };
 
-// By the flags if there are any; else by the configuration that the run directory holds, with {role} read as admin;
-// null (plaintext) if that says nothing, or if there is only a target. Errors of TransportSecurity::Load, and of a
-// configuration that cannot be read.
+// The security of the flags if any is set; else that of the configuration in the run directory, where {role} is read as
+// "admin"; null (plaintext) if that has none, or if there is only a target. Errors of TransportSecurity::Load, and of
+// reading the configuration.
 absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
                                                                                   const DaemonOptions& daemons);
 

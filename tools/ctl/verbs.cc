@@ -29,7 +29,7 @@ constexpr char kSynchronizer[] = "synchronizer";
 constexpr char kTrainer[] = "trainer";
 constexpr char kRollouter[] = "rollouter";
 
-// So that a call repeated by a library on the way is done once.
+// A new id for each call, so that a call that gRPC repeats is carried out once.
 std::string NewRequestId() {
   std::random_device random;
   return absl::StrFormat("ctl-%d-%08x%08x", ::getpid(), random(), random());
@@ -37,7 +37,7 @@ std::string NewRequestId() {
 
 template <typename Service>
 struct Connection {
-  std::string name;  // of the daemon, for errors
+  std::string name;  // the daemon's, for errors
   std::unique_ptr<typename Service::Stub> stub;
 };
 
@@ -48,7 +48,7 @@ absl::StatusOr<Connection<Service>> ConnectTo(const CtlContext& context, const d
   return Connection<Service>{absl::StrCat(endpoint.Name(), " at ", endpoint.grpc), Service::NewStub(channel)};
 }
 
-// Asks the daemon that `who` names, among those of one role.
+// Makes one unary call to the daemon at `endpoint`.
 template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Call(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -77,7 +77,7 @@ void Print(const CtlContext& context, const google::protobuf::Message& answer, c
   *context.out << (context.json ? ToJson(answer) + "\n" : text) << std::flush;
 }
 
-// A mutating call that answers nothing but OK.
+// Makes a mutating call whose response has no fields.
 template <typename Service, typename Request, typename Response>
 absl::Status Order(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                    grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -113,7 +113,7 @@ absl::StatusOr<DaemonState> Describe(const CtlContext& context, const daemon::Da
   return DaemonState{status.state(), wire::VersionText(status.serving()), Summary(status), ToJson(status)};
 }
 
-// Reads a server stream to its end. The end of a stream is no error; a break is.
+// Reads a server stream to its end. Its end is no error; a break is.
 template <typename Response>
 absl::Status Read(const daemon::DaemonEndpoint& endpoint, std::unique_ptr<grpc::ClientReader<Response>> reader,
                   const std::function<void(const Response&)>& print) {
@@ -136,7 +136,7 @@ v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
   return request;
 }
 
-// `reader` puts tokens into words; null: they are printed as numbers.
+// `reader` turns tokens into text; null: tokens are printed as numbers.
 absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoint& endpoint,
                           const GenerateArguments& arguments, text::tokenizer::TextStream* reader) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto daemon, ConnectTo<RolloutService>(context, endpoint));
@@ -158,7 +158,7 @@ absl::Status StreamTokens(const CtlContext& context, const daemon::DaemonEndpoin
 
 constexpr int32_t kTokensOfIds = 16;
 
-// The call of a text is that of its ids.
+// Turns a text into the ids of its prompt; the rest of the call is the same.
 absl::StatusOr<GenerateArguments> WithPrompt(GenerateArguments arguments, const PolicyText& policy) {
   SYNCOPATE_ASSIGN_OR_RETURN(arguments.prompt_ids, policy.WritePrompt(arguments.text));
   if (arguments.stop_token_ids.empty()) arguments.stop_token_ids = policy.end_tokens();
@@ -188,7 +188,7 @@ absl::Status GenerateText(const CtlContext& context, const daemon::DaemonEndpoin
 int CtlExitCode(const absl::Status& status) {
   if (status.ok()) return 0;
   std::string reason = ErrorReason(status);
-  // Mistakes of the command line, for which nobody was asked, whatever code they have.
+  // These are errors of the command line, which no daemon has seen, whatever their code.
   for (const char* ours : {"BAD_ADDRESS", "NO_SUCH_DAEMON", "WRONG_ROLE", "NO_RUN", "NO_ENDPOINT", "NO_TOKENIZER"}) {
     if (reason == ours) return 2;
   }
@@ -218,8 +218,8 @@ absl::Status CtlStatus(const CtlContext& context) {
   nlohmann::json all = nlohmann::json::object();
   absl::Status first_error;
   for (const daemon::DaemonEndpoint& endpoint : daemons.all()) {
-    // A daemon that cannot be reached is a row of the answer, and an error only at the end: the others' states are what
-    // one wants to see then.
+    // An unreachable daemon becomes a row of the answer, and an error only at the end, because the states of the other
+    // daemons are useful then.
     auto state = Describe(context, endpoint);
     if (state.ok()) {
       table.AddRow({endpoint.Name(), state->state, state->version, endpoint.grpc, state->detail});
@@ -256,7 +256,7 @@ absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow) {
   request.set_follow(follow);
   if (!context.json) *context.out << SyncHeading();
   grpc::ClientContext call;
-  // What follows ends with the run; keepalive finds a dead synchronizer.
+  // A call that follows ends with the run, so it has no deadline; keepalive finds a dead synchronizer.
   if (!follow) call.set_deadline(rpc::CallDeadline(context.daemons.timeout));
   auto print = [&context](const v1::WatchSyncsResponse& sync) {
     Print(context, sync.record(), SyncRow(sync.record()));

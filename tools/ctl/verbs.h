@@ -9,7 +9,7 @@
 #include "tools/ctl/daemons.h"
 
 // The verbs of `syncopate ctl`. Each finds its daemon, makes its calls (blocking, each with options.timeout) and prints
-// a table, or with `json` what the daemon answered. Errors are the call's, with the daemon's name put before.
+// a table, or with `json` the daemon's answer. Errors are those of the call, with the daemon's name put before.
 namespace syncopate::ctl {
 
 struct CtlContext {
@@ -19,40 +19,40 @@ struct CtlContext {
 };
 
 struct GenerateArguments {
-  std::string text;  // what a user says, as the run writes its prompts; or
+  std::string text;  // a user's message, written as the run writes its prompts; or
   std::vector<int32_t> prompt_ids;
-  std::string model;  // folder of tokenizer and chat template; "": what the run directory keeps
+  std::string model;  // folder of tokenizer and chat template; "": the run directory's copy
   double temperature = 0;
   double top_p = 1;
   int32_t top_k = 0;
-  int32_t max_new_tokens = 0;           // 0: of a text as many as the run's answers may have, of ids 16
-  std::vector<int32_t> stop_token_ids;  // none: of a text those that end an answer
+  int32_t max_new_tokens = 0;           // 0: the run's limit for a text, 16 for ids
+  std::vector<int32_t> stop_token_ids;  // none: for a text the tokens that end an answer
   uint64_t seed = 0;
-  bool stream = false;  // print tokens as they come
+  bool stream = false;  // print tokens as they arrive
 };
 
-// What process exit code an outcome has:
+// The exit code of the process for a status:
 //   0  it was done
-//   1  anything not below
-//   2  the command line is wrong, or names a daemon that there is not
+//   1  any other error
+//   2  the command line is wrong, or names a daemon that does not exist
 //   3  the daemon cannot be reached, or did not answer in time
 //   4  the daemon refused: wrong state, unknown thing, bad argument, not allowed
 int CtlExitCode(const absl::Status& status);
 
-// All daemons of the run, or the target. Prints those that answer; then UNAVAILABLE if one did not.
+// Prints the state of all daemons of the run, or of the target; then UNAVAILABLE if one did not answer.
 absl::Status CtlStatus(const CtlContext& context);
 absl::Status CtlVersions(const CtlContext& context);
 absl::Status CtlMembers(const CtlContext& context);
-// The last sync attempts; with `follow` then each that ends, until the stream breaks.
+// Prints the last sync attempts; with `follow` also each new one, until the stream breaks.
 absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow);
-// The last steps, then each new one, until the run ends.
+// Prints the last steps, then each new one, until the run ends.
 absl::Status CtlWatch(const CtlContext& context, int32_t last);
 absl::Status CtlExplain(const CtlContext& context);
-// `who` in these is a daemon's name, or "" for the trainer (pause, resume, mode) or the first rollouter.
+// In the functions below `who` is a daemon's name, or "" for the trainer (pause, resume, mode) or the first rollouter.
 absl::Status CtlPause(const CtlContext& context, const std::string& who);
 absl::Status CtlResume(const CtlContext& context, const std::string& who);
 absl::Status CtlDrain(const CtlContext& context, const std::string& who);
-// Level 1 moves the weights to host memory, 2 drops them.
+// Level 1 moves the weights to host memory, level 2 drops them.
 absl::Status CtlSleep(const CtlContext& context, const std::string& who, int32_t level);
 absl::Status CtlWake(const CtlContext& context, const std::string& who);
 absl::Status CtlAbort(const CtlContext& context, const std::string& who, const std::string& request_id);
@@ -61,9 +61,9 @@ absl::Status CtlEvict(const CtlContext& context, const std::string& replica_id, 
                       const std::string& reason);
 absl::Status CtlCheckpoint(const CtlContext& context);
 absl::Status CtlStop(const CtlContext& context);
-// Of a text the answer's text, else a line for each token. Errors of PolicyText too.
+// Prints the answer's text for a text, one line a token for ids. Also errors of PolicyText.
 absl::Status CtlGenerate(const CtlContext& context, const std::string& who, const GenerateArguments& arguments);
-// mode is "rollout" or "trainer".
+// `mode` is "rollout" or "trainer".
 absl::Status CtlMode(const CtlContext& context, const std::string& who, const std::string& mode);
 
 }  // namespace syncopate::ctl

@@ -1,4 +1,4 @@
-// syncopate-data-convert FILE.parquet ... --output FILE.jsonl: what `syncopate data convert` starts.
+// syncopate-data-convert FILE.parquet ... --output FILE.jsonl: the program behind `syncopate data convert`.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

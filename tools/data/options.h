@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
-// What `syncopate data convert` is told: the command line checks it, and hands it on to the program that links Arrow.
+// The arguments of `syncopate data convert`: the command line checks them and passes them to the program that links
+// Arrow.
 namespace syncopate::data {
 
 inline constexpr char kConvertProgram[] = "syncopate-data-convert";
-// Exit codes beside 0.
+// Exit codes besides 0.
 inline constexpr int kConvertFailed = 1;
 inline constexpr int kConvertUsage = 2;
 

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Memory is bounded by a batch, not by the file.
+// The size of a batch bounds the memory, not the size of the file.
 constexpr int64_t kRowsOfABatch = 4096;
 constexpr int kMaxDepth = 64;
 
@@ -52,7 +52,7 @@ arrow::Result<Json> StructAt(const arrow::StructArray& array, int64_t row, int d
   return object;
 }
 
-// Keys of JSON are texts.
+// JSON keys are texts, so other keys are written as text.
 arrow::Result<Json> MapAt(const arrow::MapArray& array, int64_t row, int depth) {
   Json object = Json::object();
   for (int64_t i = array.value_offset(row); i < array.value_offset(row + 1); ++i) {
@@ -67,7 +67,7 @@ template <typename Array>
 arrow::Result<Json> NumberAt(const arrow::Array& array, int64_t row) {
   const auto value = static_cast<const Array&>(array).Value(row);
   if constexpr (std::is_floating_point_v<decltype(value)>) {
-    if (!std::isfinite(value)) return Json(nullptr);  // JSON has no other word for it
+    if (!std::isfinite(value)) return Json(nullptr);  // JSON has no other value for it
   }
   return Json(value);
 }
@@ -122,20 +122,20 @@ arrow::Result<Json> ValueAt(const arrow::Array& array, int64_t row, int depth) {
       return StructAt(static_cast<const arrow::StructArray&>(array), row, depth + 1);
     case arrow::Type::MAP:
       return MapAt(static_cast<const arrow::MapArray&>(array), row, depth + 1);
-    // Repeated texts are stored once; what is shown is the text.
+    // A dictionary stores repeated texts once; the row gets the text.
     case arrow::Type::DICTIONARY: {
       const auto& words = static_cast<const arrow::DictionaryArray&>(array);
       return ValueAt(*words.dictionary(), words.GetValueIndex(row), depth + 1);
     }
     default: {
-      // Dates, times and decimals: as Arrow writes them, for JSON has no such types.
+      // JSON has no dates, times and decimals: they are written as Arrow prints them.
       ARROW_ASSIGN_OR_RAISE(const std::shared_ptr<arrow::Scalar> scalar, array.GetScalar(row));
       return TextAt(scalar->ToString());
     }
   }
 }
 
-// Appends the rows of one file.
+// Appends the rows of a file to the output.
 class Converter {
  public:
   explicit Converter(AppendFile* output) : output_(output) {}
@@ -161,7 +161,7 @@ class Converter {
     while (true) {
       ARROW_RETURN_NOT_OK(batches->ReadNext(&batch));
       if (batch == nullptr) return arrow::Status::OK();
-      // What a hostile file says of its own offsets is not believed.
+      // A hostile file may have wrong offsets, so they are checked.
       ARROW_RETURN_NOT_OK(batch->ValidateFull());
       ARROW_RETURN_NOT_OK(Write(*batch));
     }
@@ -193,7 +193,7 @@ absl::StatusOr<int64_t> ConvertToJsonl(const std::vector<std::string>& files, co
   if (disk->FileBytes(output).ok()) {
     return Error(absl::StatusCode::kAlreadyExists, "FILE_EXISTS", absl::StrCat(output, " is there already"));
   }
-  // The output appears whole or not at all. What is left of a former attempt goes.
+  // The output appears complete or not at all. A leftover of an earlier attempt is removed.
   const std::string beside = output + ".part";
   SYNCOPATE_RETURN_IF_ERROR(disk->RemoveTree(beside));
   SYNCOPATE_ASSIGN_OR_RETURN(auto file, disk->OpenForAppend(beside, FileSystem::OpenMode::kCreateNew));
@@ -205,7 +205,7 @@ absl::StatusOr<int64_t> ConvertToJsonl(const std::vector<std::string>& files, co
   if (status.ok()) status = file->Sync();
   if (status.ok()) status = disk->Rename(beside, output);
   if (!status.ok()) {
-    disk->RemoveTree(beside).IgnoreError();  // what it holds is not whole
+    disk->RemoveTree(beside).IgnoreError();  // its contents are incomplete
     return status;
   }
   SYNCOPATE_RETURN_IF_ERROR(disk->SyncDir(ParentPath(output)));

@@ -14,7 +14,7 @@
 namespace syncopate::data {
 namespace {
 
-// One line of the file. Written anew, so that a row never holds a line break of its own.
+// One line of the file. The JSON is written anew, so that a row never contains a line break.
 absl::StatusOr<std::string> LineOf(const v1::EnvironmentTask& task, int64_t max_bytes) {
   const auto bad = [&task](absl::string_view what) {
     return Error(absl::StatusCode::kDataLoss, "BAD_TASK", absl::StrCat("the row of task '", task.id(), "' ", what));
@@ -80,7 +80,7 @@ absl::StatusOr<int64_t> WriteWorkerTasks(const WorkerTasksRequest& request) {
   if (status.ok()) status = files->Rename(partial, request.output);
   if (status.ok()) status = files->SyncDir(ParentPath(request.output));
   if (status.ok()) return rows;
-  (void)files->RemoveTree(partial);  // what went wrong first is what is said
+  (void)files->RemoveTree(partial);  // the first error is returned
   return status;
 }
 

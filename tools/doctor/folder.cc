@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The nearest folder, upwards, that exists.
+// The nearest existing ancestor of `path`, or `path` itself.
 std::string Existing(const std::string& path) {
   std::error_code ignored;
   fs::path folder = path.empty() ? fs::current_path(ignored) : fs::absolute(path, ignored).lexically_normal();
@@ -25,7 +25,7 @@ std::string Existing(const std::string& path) {
   return folder.string();
 }
 
-// Those that people run into; magic numbers of statfs(2).
+// Names of common file systems, by the magic numbers of statfs(2).
 std::string FileSystemOf(const std::string& folder) {
   static const auto* const names = new std::map<int64_t, std::string>{
       {0xEF53, "ext4"},        {0x58465342, "xfs"}, {0x9123683E, "btrfs"}, {0x01021994, "tmpfs"}, {0x858458f6, "ramfs"},
@@ -36,7 +36,7 @@ std::string FileSystemOf(const std::string& folder) {
   return found == names->end() ? "" : found->second;
 }
 
-// Appends and syncs a few times; the median says what an acknowledgement waits for.
+// Appends and syncs a few times; the median is the time that an acknowledgement waits for.
 absl::StatusOr<absl::Duration> TimeSyncs(AppendFile* file) {
   const std::string record(4096, 'x');
   std::array<absl::Duration, 9> times;

@@ -13,7 +13,7 @@
 namespace syncopate::doctor {
 namespace {
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..." gives the first word with two dots in it.
+// From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..." the first word with two dots.
 std::string KernelDriver() {
   std::string line;
   std::getline(std::ifstream("/proc/driver/nvidia/version"), line);
@@ -27,8 +27,8 @@ std::string KernelDriver() {
 
 absl::Status NoGpu(const std::string& what) { return Error(absl::StatusCode::kNotFound, "NO_GPU", what); }
 
-// The few functions of the driver that are needed to ask what there is. This program is built without CUDA's headers,
-// and the library is opened only to look: results other than 0 are errors, devices are numbers.
+// The driver functions that are needed to list GPUs. This program is built without CUDA's headers, and opens the
+// library only to ask: results other than 0 are errors, devices are numbers.
 class DriverLibrary {
  public:
   DriverLibrary() : library_(::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {}

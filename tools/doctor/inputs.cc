@@ -26,14 +26,14 @@ namespace {
 
 using Level = Finding::Level;
 
-constexpr int kRows = 32;  // of each file
+constexpr int kRows = 32;  // read from each file
 
 Finding BadInput(const std::string& subject, const std::string& looked_at, const absl::Status& why,
                  const std::string& remedy) {
   return {Level::kBad, subject, looked_at, std::string(why.message()), remedy};
 }
 
-// Whether prompts and answers of this run fit the model.
+// Checks that prompts and answers of this run fit the model's context.
 Finding ExamineContext(const v1::RunConfig& config, const model::HfModel& model) {
   const int64_t longest = config::ShapeOf(config.data()).prompt_tokens + config.rollout().max_new_tokens();
   const int64_t context = std::max(config.model().context_length(), longest);
@@ -51,9 +51,9 @@ std::vector<Finding> ExamineRunModel(const v1::RunConfig& config) {
   return findings;
 }
 
-// The first rows of a file, without its blank lines; of a row that is too long, what there is of it up to the limit.
+// The first rows of a file, without blank lines; a row that is too long is cut at the limit.
 std::vector<std::pair<int64_t, absl::string_view>> FirstRows(absl::string_view text) {
-  std::vector<std::pair<int64_t, absl::string_view>> rows;  // by their lines, from 1
+  std::vector<std::pair<int64_t, absl::string_view>> rows;  // with their line numbers, from 1
   for (int64_t line = 1; !text.empty() && rows.size() < kRows; ++line) {
     const size_t end = std::min(text.find('\n'), text.size());
     const absl::string_view row = text.substr(0, std::min<size_t>(end, trainer::JsonlFile::kMaxRowBytes + 1));
@@ -63,13 +63,13 @@ std::vector<std::pair<int64_t, absl::string_view>> FirstRows(absl::string_view t
   return rows;
 }
 
-// What the first rows of one file are.
+// The result for the first rows of one file.
 struct RowTally {
   int64_t rows = 0;
   int64_t bad = 0;
   int64_t without_answer = 0;
-  int64_t longest = 0;    // prompt in tokens; 0 where nothing makes tokens
-  std::string first_bad;  // where and why
+  int64_t longest = 0;    // the longest prompt in tokens; 0 without a tokenizer
+  std::string first_bad;  // the place and the reason
 };
 
 // `writer` may be null.
@@ -97,7 +97,7 @@ absl::StatusOr<RowTally> TallyRows(const std::string& path, const trainer::RowFi
   return Error(absl::StatusCode::kInvalidArgument, "EMPTY_FILE", absl::StrCat(path, " holds no rows"));
 }
 
-// Rewards that compare with the right answer of a row.
+// Whether a reward compares answers with a row's right answer.
 bool NeedsAnswers(const v1::RunConfig& config) {
   const auto terms = rollouter::ParseRewardFormula(config.reward().name());
   if (!terms.ok()) return false;
@@ -125,7 +125,7 @@ Finding ExamineFile(const v1::RunConfig& config, const std::string& key, const s
           tally->longest > 0 ? absl::StrCat("good; prompts of up to ", tally->longest, " tokens") : "good", ""};
 }
 
-// The writer of the run's prompts; null where the model directory has none, which ExamineModel has said.
+// The writer of the run's prompts; null if the model directory has none, which ExamineModel reports.
 std::shared_ptr<const trainer::PromptWriter> OpenWriter(const v1::RunConfig& config) {
   const absl::StatusOr<model::HfModel> described = model::ReadHfConfig(config.model().path());
   if (!described.ok()) return nullptr;
@@ -141,7 +141,7 @@ std::vector<Finding> ExamineFiles(const v1::RunConfig& config) {
   for (const auto& [key, list] : {std::pair<std::string, std::string>("data.files", config.data().files()),
                                   {"data.eval_files", config.data().eval_files()}}) {
     const auto files = config::ParseDataFiles(list);
-    if (!files.ok()) continue;  // the rules of the configuration have said it
+    if (!files.ok()) continue;  // the rules of the configuration report it
     for (const config::DataFile& file : *files) {
       if (seen.insert(file.path).second) findings.push_back(ExamineFile(config, key, file.path, writer.get()));
     }
@@ -149,7 +149,7 @@ std::vector<Finding> ExamineFiles(const v1::RunConfig& config) {
   return findings;
 }
 
-// The program that a shell would start for `command`, behind settings of its environment; "" for what is no plain word.
+// The program that a shell would start for `command`, after assignments of variables; "" if it is no plain word.
 std::string ProgramOf(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (absl::StrContains(word, "=")) continue;
@@ -158,7 +158,7 @@ std::string ProgramOf(const std::vector<std::string>& words) {
   return "";
 }
 
-// The first reward of the formula whose name stands in none of these files of Python, as a text would; "" if there is
+// The first Python reward of the formula whose name does not occur as a string literal in these files; "" if there is
 // none, or no file.
 std::string FindUnknownReward(const v1::RunConfig& config, const std::vector<std::string>& files) {
   constexpr int64_t kMaxBytes = 16 << 20;

@@ -7,9 +7,9 @@
 
 namespace syncopate::doctor {
 
-// What a run of `config` begins with, looked at on this machine: the model directory (as ExamineModel, and whether the
-// run's sequences fit it), the first rows of each file of data.files and data.eval_files as the trainer would write
-// them down, and the program of environment.command. Nothing of a run on a built-in task with a model by keys. Reads
+// Checks the inputs of a run of `config` on this machine: the model directory (with ExamineModel, and whether the run's
+// sequences fit it), the first rows of each file of data.files and data.eval_files, written as the trainer would write
+// them, and the program of environment.command. No findings for a built-in task with a model that keys describe. Reads
 // all weights, so it blocks for seconds per gigabyte. Never fails.
 std::vector<Finding> ExamineInputs(const v1::RunConfig& config);
 

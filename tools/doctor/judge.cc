@@ -17,9 +17,9 @@ using Level = Finding::Level;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// A daemon that links libtorch, with small weights (measured with the demo's model: 150 to 225 MiB).
+// Memory of a daemon that links libtorch, with small weights (measured with the demo's model: 150 to 225 MiB).
 constexpr int64_t kBytesPerDaemon = 256 * kMiB;
-// A daemon holds a connection or two for each other one, its logs, and what a sync opens.
+// A daemon opens a connection or two to each other daemon, its logs, and the descriptors of a sync.
 constexpr int64_t kFewestOpenFiles = 256;
 constexpr int64_t kEnoughOpenFiles = 4096;
 constexpr int64_t kEnoughTasks = 1024;  // libtorch, gRPC and CUDA start dozens of threads in each daemon
@@ -30,7 +30,7 @@ constexpr absl::Duration kSoon = absl::Hours(24 * 7);
 
 std::string GiB(int64_t bytes) { return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kGiB); }
 
-// Trainer and rollouters: what has libtorch in it.
+// The number of processes with libtorch: the trainer and the rollouters.
 int64_t Workers(const v1::RunConfig& config) { return 1 + config.run().rollouters(); }
 
 bool UsesGpus(const v1::RunConfig& config) {
@@ -38,7 +38,7 @@ bool UsesGpus(const v1::RunConfig& config) {
   return gpu(config.train().device()) || gpu(config.rollout().device());
 }
 
-// The finding of one subject: good, unless told otherwise.
+// The finding of one subject; its level is good until it is changed.
 Finding GoodFinding(const std::string& subject, const std::string& looked_at, const std::string& found) {
   return {Level::kGood, subject, looked_at, found, ""};
 }
@@ -58,7 +58,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
   if (machine.processor_quota > 0) {
     absl::StrAppendFormat(&found, " (%d, under a quota of %g)", machine.processors, machine.processor_quota);
   }
-  // Half of it is enough, as trainer and rollouters hardly ever compute all at once.
+  // Half is enough, because trainer and rollouters rarely all compute at once.
   const int64_t wanted = Workers(config) * config.run().threads();
   return Unless(usable >= 2 && usable >= static_cast<double>(wanted) / 2, Level::kWarning,
                 GoodFinding("processors", "affinity and cgroup quota", found),
@@ -82,7 +82,7 @@ Finding OpenFiles(const Machine& machine) {
   const std::string remedy = absl::StrCat("each daemon should have ", kEnoughOpenFiles, ": ulimit -n ",
                                           kEnoughOpenFiles, ", or LimitNOFILE= of its unit");
   if (machine.open_files < kFewestOpenFiles) return Unless(false, Level::kBad, finding, remedy);
-  // Daemons raise the soft limit by themselves, up to the hard one.
+  // Daemons raise the soft limit themselves, up to the hard one.
   const bool can_raise = std::max(machine.open_files, machine.open_files_hard) >= kEnoughOpenFiles;
   return Unless(can_raise, Level::kWarning, finding, remedy);
 }
@@ -143,7 +143,8 @@ Finding Program(const ProgramFacts& program) {
                 "build or install all programs in one folder, with their libraries: scripts/build.sh, or the image");
 }
 
-// Highest N of "cuda:N" that the configuration names, or that a rank of the trainer takes; 0 for "cuda" of one rank.
+// The highest N of "cuda:N" that the configuration names, or that a rank of the trainer uses; 0 for "cuda" with one
+// rank.
 int64_t HighestGpu(const v1::RunConfig& config) {
   int64_t highest = config.train().device() == "cuda" ? config.trainer().world() - 1 : 0;
   for (const std::string& device : {config.train().device(), config.rollout().device()}) {
@@ -168,7 +169,7 @@ Finding Gpus(const GpuFacts& gpu, const v1::RunConfig& config) {
                   "install the driver, give the container "
                   "its GPUs (nvidia-container-toolkit, nvidia.com/gpu), or set them to cpu or auto");
   }
-  // A driver whose library does not work is worth a word even where nobody asks for it.
+  // A driver whose library does not work deserves a warning even if no GPU is requested.
   return Unless(gpu.kernel_driver.empty() || !gpu.gpus.empty(), Level::kWarning, finding,
                 "the driver is loaded but its library finds no GPU: install the libcuda of the same version");
 }

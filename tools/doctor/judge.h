@@ -8,8 +8,8 @@
 
 namespace syncopate::doctor {
 
-// What the machine's facts mean for a run of `config` by `syncopate run`: a finding for everything that was looked at,
-// good ones too, always in the same order. Pure.
+// Judges the machine's facts for a run of `config` by `syncopate run`: one finding for each check, good ones too,
+// always in the same order. Pure.
 std::vector<Finding> Judge(const Machine& machine, const v1::RunConfig& config);
 
 }  // namespace syncopate::doctor

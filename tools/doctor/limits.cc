@@ -15,13 +15,13 @@
 namespace syncopate::doctor {
 namespace {
 
-// 0 for "max", nothing and nonsense.
+// 0 for "max", a missing file and malformed text.
 int64_t GroupLimit(const std::string& name) {
   int64_t limit = 0;
   return absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadControlGroup(name)), &limit) ? limit : 0;
 }
 
-// "200000 100000" are two processors; "max 100000" is no quota.
+// "200000 100000" means two processors; "max 100000" means no quota.
 double ProcessorQuota() {
   const std::vector<std::string> parts = absl::StrSplit(absl::StripAsciiWhitespace(ReadControlGroup("cpu.max")), ' ');
   double quota = 0, period = 0;

@@ -14,7 +14,7 @@ namespace {
 
 const char* const kRoles[] = {"synchronizer", "trainer", "rollouter"};
 
-// What `syncopate run` would listen on. Port 0 is always free, so it tells nothing.
+// The addresses on which `syncopate run` would listen. Port 0 is skipped: some port is always free.
 std::vector<AddressFacts> InspectAddresses(const v1::RunConfig& config) {
   const auto& synchronizer = config.synchronizer();
   std::vector<AddressFacts> facts;

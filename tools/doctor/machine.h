@@ -12,22 +12,22 @@
 namespace syncopate::doctor {
 
 struct FolderFacts {
-  std::string path;         // the nearest folder that exists
-  absl::Status writable;    // that a file could be made, written, synced and removed there
+  std::string path;         // the nearest existing folder
+  absl::Status writable;    // whether a file could be made, written, synced and removed there
   std::string file_system;  // "ext4", "tmpfs", ...; "" if unknown
   int64_t free_bytes = 0;
   absl::Duration sync;  // median of a small append with fsync
 };
 
 struct AddressFacts {
-  std::string key;      // of the configuration that names it
+  std::string key;      // the configuration key that names it
   std::string address;  // host:port
-  absl::Status status;  // that it can be listened on now, or for another machine's that its name has an address
+  absl::Status status;  // whether it can be listened on now; of another machine: whether its name has an address
 };
 
 struct ProgramFacts {
   std::string path;
-  absl::Status status;  // that it starts: it is there, and so are its libraries
+  absl::Status status;  // whether it starts: it exists, and so do its libraries
 };
 
 struct Gpu {
@@ -37,7 +37,7 @@ struct Gpu {
 
 struct GpuFacts {
   std::string kernel_driver;  // "580.65.06"; "" if none is loaded
-  absl::Status library;       // of libcuda.so.1: that it is there and finds GPUs
+  absl::Status library;       // whether libcuda.so.1 exists and finds GPUs
   std::vector<Gpu> gpus;
 };
 
@@ -47,15 +47,15 @@ struct CredentialFacts {
   std::optional<absl::Time> expiry;
 };
 
-// What a run depends on and cannot see from its configuration. Plain data.
+// The facts that a run depends on and that its configuration does not show. Plain data.
 struct Machine {
-  int processors = 0;          // this process may use
-  double processor_quota = 0;  // of the control group, in processors; 0 if there is none
+  int processors = 0;          // usable by this process
+  double processor_quota = 0;  // of the control group, in processors; 0: no quota
   int64_t memory_bytes = 0;
-  int64_t available_bytes = 0;  // now, under the control group's limit too
+  int64_t available_bytes = 0;  // now, within the control group's limit
   int64_t open_files = 0;       // soft limit
   int64_t open_files_hard = 0;
-  int64_t tasks = 0;                // limit of the control group; 0 if there is none
+  int64_t tasks = 0;                // limit of the control group; 0: no limit
   int64_t shared_memory_bytes = 0;  // size of /dev/shm
   bool clock_synchronised = false;
   absl::Time now;
@@ -66,9 +66,10 @@ struct Machine {
   std::vector<CredentialFacts> credentials;  // empty without TLS and tokens
 };
 
-// Looks round on behalf of a run of `config` whose daemons are in `binary_folder`. Writes and removes one small file
+// Collects the facts for a run of `config` whose daemons are in `binary_folder`. Writes and removes one small file
 // where the run directory would be, binds and closes the ports, starts each daemon with --help, opens the driver's
-// library. Blocks for some seconds at most. What cannot be read is left at its default or in a status: never fails.
+// library. Blocks for a few seconds at most. A fact that cannot be read keeps its default, or its error is in a status:
+// never fails.
 Machine InspectMachine(const v1::RunConfig& config, const std::string& binary_folder);
 
 }  // namespace syncopate::doctor

@@ -28,7 +28,7 @@ using text::tokenizer::Tokenizer;
 constexpr int kStrings = 4000;
 constexpr int64_t kMaxReplyBytes = 256 << 20;
 
-// Prints a JSON list [ids, text of the ids] for each JSON string of a file.
+// Prints one JSON list [ids, text of the ids] for each JSON string in a file.
 constexpr char kScript[] = R"(
 import json, sys
 try:
@@ -76,7 +76,7 @@ std::vector<Finding> ExamineWeights(const std::string& folder, const model::HfMo
   return findings;
 }
 
-// Whether conversations with tools can be written down.
+// Checks whether the template can write conversations with tools.
 Finding ExamineTools(const text::chat::ChatFormat& format, const std::string& source) {
   constexpr char kTool[] = "look_up";
   constexpr int64_t kAnyDay = 1735689600;
@@ -112,7 +112,7 @@ std::vector<Finding> ExamineTemplate(const std::string& folder) {
   return {Good("chat template", source, format->prefixes().Describe()), ExamineTools(*format, source)};
 }
 
-// What tokenizers have been found to differ in: scripts, marks, blanks, digits, runs, pieces of special tokens.
+// Builds a string from what tokenizers often differ in: scripts, marks, blanks, digits, runs, parts of special tokens.
 std::string MakeString(uint64_t number) {
   constexpr struct {
     char32_t first, last;
@@ -138,7 +138,7 @@ std::string MakeString(uint64_t number) {
   return text;
 }
 
-// What the reference says of each string; INVALID_ARGUMENT if its answer is no answer.
+// The reference's answers for all strings; INVALID_ARGUMENT if its output is malformed.
 absl::StatusOr<std::string> AskReference(const std::string& folder, const std::string& python,
                                          const std::string& work) {
   std::string lines;
@@ -149,7 +149,7 @@ absl::StatusOr<std::string> AskReference(const std::string& folder, const std::s
   return ReadFile(FileSystem::Real(), log, kMaxReplyBytes);
 }
 
-// The first string of which the reference says something else, in words; none: there is no such string.
+// The first string for which the reference's answer differs, in words; nullopt: no difference.
 absl::StatusOr<std::optional<std::string>> FindDifference(const Tokenizer& tokenizer, const std::string& reply) {
   const std::vector<std::string> lines = absl::StrSplit(reply, '\n', absl::SkipEmpty());
   if (lines.size() != kStrings) {
@@ -176,7 +176,7 @@ Finding CompareWithReference(const std::string& folder, const Tokenizer& tokeniz
     return Bad("reference", "/tmp", absl::UnavailableError("no temporary folder can be made"), "make room under /tmp");
   }
   const auto reply = AskReference(folder, python, work);
-  FileSystem::Real()->RemoveTree(work).IgnoreError();  // of /tmp
+  FileSystem::Real()->RemoveTree(work).IgnoreError();  // it is under /tmp
   if (!reply.ok()) return Bad("reference", looked_at, reply.status(), "pip install tokenizers==0.23.3 for that Python");
   const auto difference = FindDifference(tokenizer, *reply);
   if (!difference.ok()) return Bad("reference", looked_at, difference.status(), "look at what that Python says");

@@ -32,7 +32,7 @@ absl::StatusOr<Addresses> Resolve(const HostPort& address) {
 absl::Status TryToListen(const addrinfo& address) {
   const int listener = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return Unusable(std::strerror(errno));
-  const int on = 1;  // as the daemons do: a port that was left a moment ago is free
+  const int on = 1;  // as the daemons do: a recently closed port counts as free
   ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool good = ::bind(listener, address.ai_addr, address.ai_addrlen) == 0 && ::listen(listener, 1) == 0;
   absl::Status status = good ? absl::OkStatus() : Unusable(std::strerror(errno));

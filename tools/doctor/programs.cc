@@ -21,7 +21,7 @@ absl::Status DoesNotStart(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DOES_NOT_START", what);
 }
 
-// Waits for a child and says how it ended; one that does not end is killed.
+// Waits for a child and returns how it ended; a child that does not end is killed.
 absl::Status AwaitEnd(pid_t child, const std::string& log) {
   const int descriptor = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
   pollfd ended{descriptor, POLLIN, 0};
@@ -42,7 +42,7 @@ absl::Status TryToStart(const std::string& path) {
   if (::mkdtemp(folder.data()) == nullptr) return DoesNotStart("no temporary folder for its output under /tmp");
   const std::string log = JoinPath(folder, "log");
   const absl::Status status = RunToEnd(path, {"--help"}, log);
-  FileSystem::Real()->RemoveTree(folder).IgnoreError();  // of /tmp
+  FileSystem::Real()->RemoveTree(folder).IgnoreError();  // it is under /tmp
   return status;
 }
 

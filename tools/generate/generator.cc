@@ -42,7 +42,7 @@ class AnswerSink final : public rollouter::GenerationSink {
   Trajectory answer_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The model for exactly this prompt and answer: keys and values need no more room.
+// The model's shape with exactly the context of this prompt and answer: the KV cache needs no more room.
 absl::StatusOr<model::ModelConfig> ShapeFor(const GenerateOptions& options, const model::HfModel& model) {
   if (options.prompt_ids.empty()) return BadRequest("the prompt is empty");
   if (options.max_new_tokens <= 0) return BadRequest("max_new_tokens must be positive");

@@ -1,4 +1,4 @@
-// syncopate-generate OPTIONS: what `syncopate generate` starts, which links no libtorch itself.
+// syncopate-generate OPTIONS: the program behind `syncopate generate`, which links no libtorch itself.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -64,7 +64,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kGenerateUsage;
   }
-  // What it reads on its way is nobody's concern; without a file this cannot fail.
+  // Only warnings are logged; without a file this cannot fail.
   InitLogging({.role = "generate", .minimum = Severity::kWarning}).IgnoreError();
   const absl::Status done = Answer(line);
   if (done.ok()) return 0;

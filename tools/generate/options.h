@@ -4,11 +4,12 @@
 
 #include "tools/generate/generator.h"
 
-// What `syncopate generate` is told: the command line checks it, and hands it on to the program that links libtorch.
+// The arguments of `syncopate generate`: the command line checks them and passes them to the program that links
+// libtorch.
 namespace syncopate::generate {
 
 inline constexpr char kGenerateProgram[] = "syncopate-generate";
-// Exit codes beside 0.
+// Exit codes besides 0.
 inline constexpr int kGenerateFailed = 1;
 inline constexpr int kGenerateUsage = 2;
 

@@ -12,10 +12,10 @@
 namespace syncopate::k8s {
 namespace {
 
-constexpr size_t kLongestNumber = 20;  // of 64 bits
+constexpr size_t kLongestNumber = 20;  // a 64-bit integer
 constexpr size_t kLongestPlain = 1024;
 
-// What a plain scalar is. Floats need a digit, so that "." and "e" are text.
+// The value of a plain scalar. Floats need a digit, so that "." and "e" are text.
 Document PlainScalar(const std::string& text) {
   static const std::regex integer("[-+]?(0|[1-9][0-9]*)"), octal("0o?[0-7]+"),
       number("[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?");
@@ -50,12 +50,12 @@ Document Convert(const YAML::Node& node) {
   }
 }
 
-// True if a plain scalar would read back as this text.
+// Whether this text, written as a plain scalar, reads back as itself.
 bool IsPlain(const std::string& text) {
   static const std::regex safe("[A-Za-z0-9_./$(-][A-Za-z0-9_./$()=@+*,|~<>^%-]*([ :][A-Za-z0-9_./$()=@+*,|~<>^%-]+)*");
   if (text.empty() || text.size() > kLongestPlain || text == "-" || text == "---" || text[0] == '%') return false;
   if (text[0] == '-' && text.size() > 1 && text[1] == ' ') return false;
-  // ": " parts a key from its value, and " #" begins a comment: neither can match above.
+  // ": " separates a key from its value, and " #" begins a comment: neither can match above.
   static const std::regex word_like_yaml_1_1("y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF|<<|=");
   static const std::regex time_or_date_like("[0-9][0-9:._-]*");
   return std::regex_match(text, safe) && !std::regex_match(text, time_or_date_like) &&
@@ -66,7 +66,7 @@ std::string Quoted(const std::string& text) {
   return Document(text).dump(-1, ' ', false, Document::error_handler_t::replace);
 }
 
-// True if a literal block can hold the text as it stands.
+// Whether a literal block can represent the text unchanged.
 bool IsBlock(const std::string& text) {
   if (text.find('\n') == std::string::npos || text[0] == ' ' || text[0] == '\n') return false;
   for (char letter : text) {
@@ -116,7 +116,7 @@ class Writer {
     }
   }
 
-  // "|-": no line break at the end, "|": one, "|+": more.
+  // "|-": no line break at the end, "|": one, "|+": more than one.
   void WriteBlock(const std::string& block, size_t indent) {
     const bool ends = block.back() == '\n', ends_twice = ends && block[block.size() - 2] == '\n';
     absl::StrAppend(&text_, ends_twice ? " |+\n" : ends ? " |\n" : " |-\n");
@@ -125,7 +125,7 @@ class Writer {
     }
   }
 
-  // The first line of an element stands after its dash.
+  // The first line of an element follows its dash.
   void WriteList(const Document& list, size_t indent) {
     for (const Document& element : list) {
       Writer inner;

@@ -21,7 +21,7 @@ const Document* Find(const Document& document, const std::string& pointer) {
   return document.contains(path) ? &document.at(path) : nullptr;
 }
 
-// What Kubernetes puts in place of $(NAME): any value of the right form will do here.
+// The value that Kubernetes would put for $(NAME): any value of the right form will do here.
 std::string Expanded(const std::string& argument) {
   return absl::StrReplaceAll(argument, {{"$(POD_IP)", "10.0.0.1"}, {"$(POD_NAME)", "rollouter-0"}});
 }
@@ -45,7 +45,7 @@ std::vector<Mount> LastingMounts(const Document& pod, const Document& container)
   return mounts;
 }
 
-// The innermost mount that a path is under; null if there is none, as of every relative path.
+// The innermost mount that contains a path; null if there is none, as for every relative path.
 const Mount* MountOf(const std::vector<Mount>& mounts, const std::string& path) {
   const std::string normal = std::filesystem::path(path).lexically_normal().string();
   const Mount* innermost = nullptr;
@@ -62,7 +62,7 @@ struct PathSetting {
   bool written = false;
 };
 
-// The paths that the daemon of a role reads or writes. Files of prompts and the model are the trainer's alone.
+// The paths that the daemon of a role reads or writes. Only the trainer reads files of prompts and the model.
 std::vector<PathSetting> PathSettings(const v1::RunConfig& config, const std::string& role) {
   const v1::SecuritySection& security = config.security();
   auto of_role = [&role](const std::string& path) { return absl::StrReplaceAll(path, {{"{role}", role}}); };
@@ -76,7 +76,7 @@ std::vector<PathSetting> PathSettings(const v1::RunConfig& config, const std::st
     for (const auto& [key, list] :
          {std::pair("data.files", config.data().files()), std::pair("data.eval_files", config.data().eval_files())}) {
       const auto files = config::ParseDataFiles(list);
-      if (!files.ok()) continue;  // the configuration's own rules have said it
+      if (!files.ok()) continue;  // the configuration's own rules report it
       for (const config::DataFile& file : *files) settings.push_back({key, file.path});
     }
   }
@@ -105,7 +105,7 @@ class FitCheck {
     }
   }
 
-  // SPIFFE ids of certificates begin with the trust domain that the daemons look for.
+  // The URI names of certificates must begin with the trust domain that the daemons check.
   void CheckCertificate(const Document& object) {
     const Document* uris = Find(object, "/spec/uris");
     if (uris == nullptr || last_.security().trust_domain().empty()) return;
@@ -122,7 +122,7 @@ class FitCheck {
   std::vector<config::ConfigProblem> Take() { return std::move(problems_); }
 
  private:
-  // The same complaint of several roles is said once.
+  // Adds a problem unless another role has reported the same one.
   void Add(const config::ConfigProblem& problem) {
     for (const config::ConfigProblem& known : problems_) {
       if (known.ToString() == problem.ToString()) return;
@@ -154,8 +154,8 @@ class FitCheck {
     }
   }
 
-  // What a daemon reads or keeps must come from outside its pod: the image has nothing of a run, and an emptyDir begins
-  // empty and goes with the pod.
+  // Files that a daemon reads or keeps must come from outside its pod: the image contains nothing of a run, and an
+  // emptyDir starts empty and is deleted with the pod.
   void CheckPaths(const Document& pod, const Document& container, const v1::RunConfig& config) {
     const std::vector<Mount> mounts = LastingMounts(pod, container);
     std::vector<std::string> names;
@@ -181,7 +181,7 @@ class FitCheck {
 
   const std::string& config_;
   const std::string& source_;
-  v1::RunConfig last_;  // the latest that was right
+  v1::RunConfig last_;  // the last configuration without problems
   std::vector<config::ConfigProblem> problems_;
 };
 

@@ -8,14 +8,14 @@
 
 namespace syncopate::k8s {
 
-// Why rendered objects and a run configuration do not fit each other; empty if they do. For every container of a role:
-// the configuration with the container's arguments is one that the daemon takes, its device is there, the files that it
-// reads and the folder of its checkpoints are under mounts, its certificates are of its trust domain, and pods live
-// longer than run.grace.
+// The reasons why rendered objects and a run configuration do not fit together; empty if they fit. For every container
+// of a role: the daemon must accept the configuration with the container's arguments, the configured device must be
+// there, the files that it reads and the checkpoint folder must be under mounts, its certificates must be of its trust
+// domain, and pods must get more time to end than run.grace.
 std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::string& config,
                                             const std::string& source);
 
-// The pod templates of an object: of its own, of a JobSet's jobs, of a LeaderWorkerSet's workers.
+// The pod templates of an object: its own, those of a JobSet's jobs, those of a LeaderWorkerSet's workers.
 std::vector<const Document*> PodTemplatesOf(const Document& object);
 
 }  // namespace syncopate::k8s

@@ -22,12 +22,12 @@ namespace {
 constexpr char kPods[] = "StatefulSet|Deployment|Job";
 constexpr char kPodSpec[] = "/spec/template/spec";
 constexpr char kContainer[] = "/spec/template/spec/containers/0";
-constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";      // of every role, as deploy/kustomize/base writes it
-constexpr char kWorker[] = "/spec/template/spec/initContainers/0";  // as the component environment writes it
+constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";      // of every role, as in deploy/kustomize/base
+constexpr char kWorker[] = "/spec/template/spec/initContainers/0";  // as in the component environment
 constexpr char kWorkerSocket[] = "unix:/run/syncopate/worker.sock";
 constexpr absl::Duration kTermination = absl::Seconds(15);  // from the end of run.grace until a pod is killed
 
-// What a value may be.
+// The allowed form of a value.
 struct Form {
   std::string expected;
   std::function<bool(const Document&)> fits;
@@ -36,7 +36,7 @@ struct Form {
 Form Matching(const std::string& expression, const std::string& expected) {
   return {expected, [pattern = std::regex(expression)](const Document& value) {
             const bool number = value.is_number_integer() && value >= 0;
-            // YAML makes a number of an instance named 7, and of cpu: 4.
+            // YAML reads an instance named 7, and cpu: 4, as numbers.
             return (value.is_string() || number) &&
                    std::regex_match(number ? value.dump() : value.get<std::string>(), pattern);
           }};
@@ -86,7 +86,7 @@ bool IsAbsolutePath(const std::string& path) {
          std::filesystem::path(path).lexically_normal() == path;
 }
 
-// The pods have other things at these paths.
+// Mount paths that the pods already use.
 const std::set<std::string>& PathsInUse() {
   static const auto* const paths =
       new std::set<std::string>{"/etc/syncopate", "/var/lib/syncopate", "/dev/shm", "/tmp", "/run/syncopate"};
@@ -159,7 +159,7 @@ void CheckValue(const std::string& source, const std::string& key, const Documen
   }
 }
 
-// key -> value with the keys of sections as "trainer.cpu".
+// Flattens sections: from key to value, with keys such as "trainer.cpu".
 std::map<std::string, Document> Flat(const Document& values) {
   std::map<std::string, Document> flat;
   for (const auto& [key, value] : values.items()) {
@@ -176,14 +176,14 @@ Document Operation(const std::string& op, const std::string& path, const Documen
   return {{"op", op}, {"path", path}, {"value", value}};
 }
 
-// The entry of a kustomization's `patches`.
+// One entry of a kustomization's `patches`.
 Document PatchOf(Document target, const std::vector<Document>& operations) {
   return {{"target", std::move(target)}, {"patch", ToYaml(Document(operations))}};
 }
 
 Document Pods(const std::string& role) { return {{"kind", kPods}, {"name", role}}; }
 
-// kubernetes takes cpu as text or number; text reads the same everywhere.
+// Kubernetes accepts cpu as text or number; text is read the same everywhere.
 Document AsText(const Document& value) { return value.is_string() ? value : Document(value.dump()); }
 
 std::vector<Document> CountPatches(const std::string& kind, const std::string& role, const Document& count) {
@@ -223,7 +223,8 @@ std::vector<Document> RolePatches(const std::string& role, const std::string& ke
       pods({Operation("add", absl::StrCat(kPodSpec, key == "tolerations" ? "/tolerations" : "/nodeSelector"), value)})};
 }
 
-// Claims in each pod of trainer and rollouters, and in the worker beside a rollouter: users' code reads files, too.
+// Mounts claims in each pod of trainer and rollouters, and in the worker beside a rollouter, because users' code reads
+// files too.
 std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
   std::vector<Document> patches;
   for (const std::string role : {"trainer", "rollouter"}) {
@@ -276,7 +277,7 @@ std::vector<Document> GlobalPatches(const std::string& key, const Document& valu
       PatchOf(all_pods, {Operation("add", "/spec/template/metadata" + label, value)})};
 }
 
-// Those of the kustomization as a whole, which no patch carries out.
+// Whether the key belongs to the kustomization as a whole, and not to a patch.
 bool IsOfKustomization(const std::string& key) {
   return key == "namespace" || key == "image" || key == "components" || key == "nccl" || key == "environment.image";
 }
@@ -309,7 +310,7 @@ Infra::Wish Infra::ReplicaWish(int64_t ranks) {
 }
 
 Infra::Wish Infra::CommandWish(const std::string& command) {
-  // A shell reads the command and becomes it, as with `syncopate run`.
+  // A shell parses the command and replaces itself by it, as with `syncopate run`.
   const Document words = {"/bin/sh", "-c", absl::StrCat("exec ", command, " \"$@\""), "sh"};
   return {"environment.command",
           command,

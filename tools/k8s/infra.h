@@ -8,8 +8,8 @@
 
 namespace syncopate::k8s {
 
-// What a cluster has and a run is given there: the infra file of `syncopate k8s render`. Every key may be left out and
-// then is as the overlay says.
+// The infra file of `syncopate k8s render`: the properties of a cluster and the resources that a run gets there. Every
+// key may be left out; the overlay's value is used then.
 //
 //   namespace: rl                        the namespace of every object
 //   instance: first                      the label app.kubernetes.io/instance, `run` on dashboards
@@ -35,34 +35,34 @@ namespace syncopate::k8s {
 class Infra {
  public:
   Infra() = default;
-  // INVALID_ARGUMENT (reason BAD_INFRA) whose message is every problem, a line each, with the nearest known key.
+  // INVALID_ARGUMENT (reason BAD_INFRA) whose message lists all problems, one a line, with the nearest known key.
   static absl::StatusOr<Infra> Parse(const std::string& text, const std::string& source);
 
   const std::string& source() const { return source_; }
-  std::string Name(const std::string& key) const { return Text(values_, {key}); }       // "" if it is not set
-  std::string worker_image() const { return Text(values_, {"environment", "image"}); }  // "" if it is not set
+  std::string Name(const std::string& key) const { return Text(values_, {key}); }       // "": not set
+  std::string worker_image() const { return Text(values_, {"environment", "image"}); }  // "": not set
   std::vector<std::string> components() const;
   Document nccl() const { return values_.value("nccl", Document::object()); }
 
-  // What a value asks of the objects: patches as in a kustomization, of which at least one must find an object:
-  // `kubectl kustomize` is silent about those that find none.
+  // The changes that one value makes to the objects: patches as in a kustomization, at least one of which must match an
+  // object; `kubectl kustomize` does not report patches that match none.
   struct Wish {
     std::string key;    // "trainer.storage"
     std::string value;  // as JSON
     std::vector<Document> patches;
   };
-  // What the values are put on top of.
+  // The facts about the objects that the values are applied to.
   struct Ground {
-    bool shared_state = false;  // the trainer's pods have one claim, not one each
-    bool worker = false;        // the component environment is there
+    bool shared_state = false;  // the trainer's pods share one claim
+    bool worker = false;        // the component environment is used
   };
-  // In the order of the keys.
+  // One Wish for each value, in the order of the keys.
   std::vector<Wish> Wishes(const Ground& ground) const;
-  // The trainer has as many ranks as the configuration says, a pod each.
+  // Gives the trainer as many ranks as the configuration says, one pod each.
   static Wish RanksWish(int64_t world);
-  // Each rollouter's container has a GPU for each of its ranks.
+  // Gives each rollouter's container one GPU for each of its ranks.
   static Wish ReplicaWish(int64_t ranks);
-  // The worker beside each rollouter is started by the configuration's environment.command.
+  // Starts the worker beside each rollouter with the configuration's environment.command.
   static Wish CommandWish(const std::string& command);
 
  private:

@@ -29,7 +29,7 @@ namespace syncopate::k8s {
 namespace {
 
 constexpr int64_t kMaxOutput = 64 << 20;
-// waitpid() has no deadline of its own.
+// The interval of polling waitpid(), which has no deadline of its own.
 constexpr int kPollMs = 5;
 
 struct Ended {
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> MakeTemporaryFolder() {
   return folder;
 }
 
-// Its output goes to files: no pipe can fill up while nobody reads.
+// The child writes its output to files, because a pipe could fill up while nothing reads it.
 absl::StatusOr<pid_t> Start(std::vector<std::string> words, const std::string& output, const std::string& errors) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -54,7 +54,7 @@ absl::StatusOr<pid_t> Start(std::vector<std::string> words, const std::string& o
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   absl::Cleanup free = [&] { ::posix_spawn_file_actions_destroy(&actions); };
-  // It must not ask the terminal.
+  // The child must not read from the terminal.
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT, 0600);
   ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, errors.c_str(), O_WRONLY | O_CREAT, 0600);
@@ -113,7 +113,8 @@ absl::StatusOr<std::string> Kubectl::Kustomize(const FileTree& tree, const std::
         absl::StrCat(options_.program, " kustomize did not end within ", absl::FormatDuration(options_.deadline)));
   }
   if (ended.wait_status != 0) {
-    // Its words name files of a copy that nobody knows: without the copy's folder they are those of the user's tree.
+    // kubectl's messages name files of the temporary copy: without that folder's name the paths are those of the user's
+    // tree.
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string said, ReadFile(FileSystem::Real(), errors, kMaxOutput));
     return Error(absl::StatusCode::kInvalidArgument, "BAD_KUSTOMIZATION",
                  absl::StrCat(options_.program, " kustomize: ",

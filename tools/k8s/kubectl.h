@@ -8,7 +8,7 @@
 
 namespace syncopate::k8s {
 
-// Runs `kubectl kustomize` on folders of a tree. Thread-safe; holds no state.
+// Runs `kubectl kustomize` on folders of a tree. Thread-safe; has no state.
 class Kubectl {
  public:
   struct Options {
@@ -19,10 +19,10 @@ class Kubectl {
   Kubectl() : Kubectl(Options()) {}
   explicit Kubectl(Options options) : options_(std::move(options)) {}
 
-  // Writes `tree` into a temporary folder, and returns what `kubectl kustomize` prints for `folder` of it. Blocks until
-  // it ends.
+  // Writes `tree` into a temporary folder, and returns the output of `kubectl kustomize` for its `folder`. Blocks until
+  // kubectl ends.
   //   NOT_FOUND (reason NO_KUBECTL)                 it cannot be started: the remedy is in the message
-  //   INVALID_ARGUMENT (reason BAD_KUSTOMIZATION)   it refuses the tree: its own words
+  //   INVALID_ARGUMENT (reason BAD_KUSTOMIZATION)   it refuses the tree: its message
   //   DEADLINE_EXCEEDED (reason KUBECTL_STUCK)      it was killed
   absl::StatusOr<std::string> Kustomize(const FileTree& tree, const std::string& folder) const;
 
@@ -30,7 +30,7 @@ class Kubectl {
   const Options options_;
 };
 
-// Writes the files of `tree` under `folder`, which is made if need be. PERMISSION_DENIED (reason NOT_WRITABLE).
+// Writes the files of `tree` under `folder`, which is created if necessary. PERMISSION_DENIED (reason NOT_WRITABLE).
 absl::Status WriteTree(const FileTree& tree, const std::string& folder);
 
 }  // namespace syncopate::k8s

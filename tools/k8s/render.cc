@@ -33,9 +33,9 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
   return {names.begin(), names.end()};
 }
 
-// Components in the order in which they can work on each other: what changes the kind of an object comes after what
-// changes its pods, what names an object after its kind is final. The infra file's values go in where pods and claims
-// are there and plain.
+// The order in which components are applied: a component that changes the kind of an object comes after those that
+// change its pods, and one that refers to an object by its kind comes when the kind is final. The infra file's values
+// are applied while pods and claims still have their plain form.
 int ComponentRank(const std::string& component) {
   static const auto* const ranks = new std::map<std::string, int>{
       {"jobs", 1},   {"ranks", 2}, {"job-ranks", 2}, {"replica-ranks", 2}, {"settings", kSettingsRank},
@@ -44,7 +44,7 @@ int ComponentRank(const std::string& component) {
   return rank == ranks->end() ? 0 : rank->second;
 }
 
-// `settings`, if there are any, lie in the run's own folder.
+// The component `settings`, if there is one, is in the run's own folder.
 std::vector<std::string> ComponentPaths(std::vector<std::string> components, bool settings) {
   if (settings) components.push_back("settings");
   std::stable_sort(components.begin(), components.end(),
@@ -77,7 +77,7 @@ Document RunKustomization(const RenderRequest& request, const std::vector<std::s
   return run;
 }
 
-// A component of the infra file's values.
+// A component with the infra file's values.
 Document SettingsKustomization(const Infra& infra, const std::vector<Infra::Wish>& wishes) {
   Document settings = {{"apiVersion", "kustomize.config.k8s.io/v1alpha1"}, {"kind", "Component"}};
   Document literals = Document::array(), patches = Document::array();
@@ -104,13 +104,13 @@ config::ConfigProblem UnknownName(const std::string& where, const std::string& k
           nearest == known.end() ? "" : *nearest};
 }
 
-// The names of what an overlay lists under `components`; none if it is not there.
+// The names that an overlay lists under `components`; empty if the overlay does not exist.
 std::set<std::string> ComponentsOfOverlay(const FileTree& tree, const std::string& overlay) {
   std::set<std::string> names;
   auto file = tree.find(absl::StrCat("kustomize/overlays/", overlay, "/kustomization.yaml"));
   if (file == tree.end()) return names;
   auto kustomization = ParseDocument(file->second, file->first);
-  if (!kustomization.ok()) return names;  // kubectl says what is wrong with it
+  if (!kustomization.ok()) return names;  // kubectl reports what is wrong with it
   for (const Document& entry : kustomization->value("components", Document::array())) {
     if (entry.is_string()) names.insert(std::filesystem::path(entry.get<std::string>()).filename().string());
   }
@@ -135,7 +135,7 @@ std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const Render
   return problems;
 }
 
-// What the configuration asks of the pods; CheckFit says what is wrong with it.
+// What the configuration needs of the pods; CheckFit reports errors in it.
 struct Needs {
   int64_t trainer_ranks = 1;
   int64_t rollouter_ranks = 1;
@@ -147,7 +147,7 @@ Needs ReadNeeds(const RenderRequest& request) {
   return {config.trainer().world(), config.rollout().tensor_parallel(), config.environment().command()};
 }
 
-// Of the overlay, and those that are asked for.
+// The components of the overlay and of the request.
 std::set<std::string> AllComponents(const FileTree& tree, const RenderRequest& request) {
   std::set<std::string> all = ComponentsOfOverlay(tree, request.overlay);
   const std::vector<std::string> asked = request.infra.components();
@@ -155,7 +155,7 @@ std::set<std::string> AllComponents(const FileTree& tree, const RenderRequest& r
   return all;
 }
 
-// A worker needs the component that puts it beside each rollouter.
+// A worker needs the component that runs it beside each rollouter.
 std::vector<config::ConfigProblem> CheckWorker(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
   std::vector<config::ConfigProblem> problems;
   if (AllComponents(tree, request).count("environment") > 0) return problems;
@@ -172,7 +172,7 @@ std::vector<config::ConfigProblem> CheckWorker(const FileTree& tree, const Rende
   return problems;
 }
 
-// Those that are asked for, and what several ranks need.
+// The components of the request, and those that several ranks need.
 std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
   std::vector<std::string> components = request.infra.components();
   const std::set<std::string> all = AllComponents(tree, request);
@@ -190,14 +190,14 @@ std::vector<Infra::Wish> WishesOfRun(const FileTree& tree, const RenderRequest& 
   std::vector<Infra::Wish> wishes = request.infra.Wishes(ground);
   if (needs.trainer_ranks > 1) wishes.push_back(Infra::RanksWish(needs.trainer_ranks));
   if (!needs.worker_command.empty()) wishes.push_back(Infra::CommandWish(needs.worker_command));
-  // Before the infra file's own, which may say another number: CheckFit says that it is wrong.
+  // Before the infra file's own value, which may be another number: CheckFit then reports it.
   if (needs.rollouter_ranks > 1 && all.count("gpu") > 0) {
     wishes.insert(wishes.begin(), Infra::ReplicaWish(needs.rollouter_ranks));
   }
   return wishes;
 }
 
-// The objects that settings change: those of the overlay and of the components that come before.
+// The objects that settings change: those of the overlay and of the components that are applied before.
 absl::StatusOr<Objects> ObjectsBeforeSettings(const Rendered& rendered, const RenderRequest& request,
                                               const std::vector<std::string>& components, const Kubectl& kubectl) {
   std::vector<std::string> before;
@@ -214,7 +214,7 @@ absl::StatusOr<Objects> ObjectsBeforeSettings(const Rendered& rendered, const Re
   return ParseDocuments(text, "kubectl kustomize");
 }
 
-// Values of which no patch finds an object.
+// Problems for values whose patches match no object.
 absl::StatusOr<std::vector<config::ConfigProblem>> CheckWishes(const RenderRequest& request,
                                                                const std::vector<Infra::Wish>& wishes,
                                                                const Objects& objects) {
@@ -244,8 +244,8 @@ bool AsksForGpu(const Objects& objects, const std::string& role) {
   return false;
 }
 
-// The text as it was written, unless a device is to be decided: that is what the pods ask for, and stands in the whole
-// configuration then.
+// The configuration's text unchanged, unless a device must be decided. Then it is the whole configuration, with the
+// devices that the pods request.
 std::string ConfigOfPods(const RenderRequest& request, const Objects& objects) {
   config::ParsedRunConfig parsed = config::ParseRunConfig(request.config, request.config_source);
   v1::RunConfig& config = parsed.config;
@@ -256,7 +256,7 @@ std::string ConfigOfPods(const RenderRequest& request, const Objects& objects) {
   };
   resolve("trainer", config.mutable_train()->mutable_device());
   resolve("rollouter", config.mutable_rollout()->mutable_device());
-  // Only the pods see the model, whose context may be shorter.
+  // Left open, because only the pods see the model, whose context may be shorter.
   const std::vector<std::string>& open = parsed.automatic;
   if (std::count(open.begin(), open.end(), "rollout.max_new_tokens") > 0) {
     config.mutable_rollout()->set_max_new_tokens(0);

@@ -20,7 +20,7 @@ struct RenderRequest {
 
 struct Rendered {
   Objects objects;
-  // deploy/ with the overlay that stands for the request in `folder`: `kubectl kustomize` makes the objects of it.
+  // deploy/ with an overlay for the request in `folder`: `kubectl kustomize` makes the objects from it.
   FileTree tree;
   std::string folder;
 };
@@ -29,14 +29,14 @@ struct Rendered {
 std::vector<std::string> OverlaysOf(const FileTree& tree);
 std::vector<std::string> ComponentsOf(const FileTree& tree);
 
-// The manifests of a run: an overlay of `tree` with the run configuration and what the infra file says, as `kubectl`
-// makes them. A device "auto" of the configuration becomes "cuda" or "cpu", by what the pods of its role ask for.
-// Blocks while it works; its errors are returned.
+// The manifests of a run: an overlay of `tree` with the run configuration and the values of the infra file, built by
+// `kubectl`. A device "auto" of the configuration becomes "cuda" or "cpu", depending on what the pods of its role
+// request. Blocks while `kubectl` works; returns its errors.
 //
-// INVALID_ARGUMENT, the message being every problem, a line each, of what cannot be honoured: reason BAD_REQUEST for an
-// unknown overlay or component, for a value that no object takes and for a worker without its component, BAD_CONFIG for
-// a configuration that the daemons would refuse with the arguments that their containers have, or that does not fit the
-// pods (a GPU that is asked for and not used, a path under no mount, a trust domain that the certificates are not of).
+// INVALID_ARGUMENT, with a message that lists all problems, one a line. Reason BAD_REQUEST: an unknown overlay or
+// component, a value that no object takes, or a worker without its component. Reason BAD_CONFIG: a configuration that
+// the daemons would refuse with their containers' arguments, or that does not fit the pods (a requested GPU that is not
+// used, a path under no mount, another trust domain than the certificates').
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl);
 
 }  // namespace syncopate::k8s

@@ -8,11 +8,11 @@
 
 namespace syncopate::k8s {
 
-// Which objects a patch is about, as kustomize writes it: kind and name are regular expressions for
-// the whole word, labels are "key=value,...". What is empty matches everything. Immutable.
+// The objects that a patch applies to, in kustomize's notation: kind and name are regular expressions that must match
+// the whole word, labels are "key=value,...". An empty field matches everything. Immutable.
 class Selector {
  public:
-  // INVALID_ARGUMENT (reason BAD_KUSTOMIZATION) on an unknown key or a broken expression.
+  // INVALID_ARGUMENT (reason BAD_KUSTOMIZATION) for an unknown key or an invalid expression.
   static absl::StatusOr<Selector> Parse(const Document& document, const std::string& source);
 
   bool Matches(const Document& object) const;

@@ -21,8 +21,8 @@ std::optional<double> MaybeNumber(const json& object, const char* key) {
   return found->get<double>();
 }
 
-// A file of an earlier build lacks figures, and one of a later build has others: what is missing is 0, what is unknown
-// is passed over.
+// A file of an older build may lack figures, and one of a newer build may have others: a missing figure is 0, an
+// unknown one is ignored.
 double Number(const json& object, const char* key) { return MaybeNumber(object, key).value_or(0.0); }
 
 int64_t Integer(const json& object, const char* key) { return std::llround(Number(object, key)); }
@@ -89,7 +89,7 @@ std::string Listed(const std::vector<EvaluatedSubset>& subsets) {
 
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  // The last line of a run that was killed may be cut in the middle.
+  // The last line of a killed run may be cut off.
   if (!object.is_object()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_STEP_RECORD", "a step record is not a JSON object");
   }
@@ -150,7 +150,7 @@ std::string ToString(const StepRecord& record) {
           : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
                             figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
                             figures.staleness_max);
-  // A repeated step may have taken no time to speak of, and has no rate.
+  // A repeated step may have taken almost no time; it has no rate then.
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);
     absl::StrAppend(&text, "  ", Thousands(rate), " tokens/s  idle ",
@@ -161,7 +161,7 @@ std::string ToString(const StepRecord& record) {
 
 std::string ToString(const std::vector<std::string>& alarms) {
   std::string text;
-  // A name that this build does not know is shown as it is.
+  // An alarm that this build does not know is shown by its name.
   for (const std::string& alarm : alarms) {
     absl::StrAppend(&text, text.empty() ? "alarm: " : ", ",
                     alarm == "entropy"           ? "entropy has collapsed"

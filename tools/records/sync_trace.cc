@@ -34,7 +34,7 @@ struct Span {
   json arguments;
 };
 
-// Parts that follow each other and end at `end`; those that did not run leave nothing.
+// Adds phases that follow each other and end at `end`; a phase that did not run leaves no span.
 void AddParts(const v1::Event& event, const std::string& thread, double end,
               const std::vector<std::pair<std::string, double>>& parts, std::vector<Span>* spans) {
   json arguments = {{"version", wire::FromProto(event.version()).ToString()}};
@@ -47,7 +47,7 @@ void AddParts(const v1::Event& event, const std::string& thread, double end,
   }
 }
 
-// As the synchronizer saw one receiver's part.
+// Adds one receiver's part, as the synchronizer saw it.
 void AddSync(const v1::Event& event, std::vector<Span>* spans) {
   std::vector<std::pair<std::string, double>> parts;
   for (const char* phase : {"stage", "prepare", "transfer", "verify", "install"}) {
@@ -56,7 +56,7 @@ void AddSync(const v1::Event& event, std::vector<Span>* spans) {
   AddParts(event, Field(event, "replica"), event.unix_seconds(), parts, spans);
 }
 
-// As a member measured one of its phases.
+// Adds one phase, as a member measured it.
 void AddPhase(const v1::Event& event, std::vector<Span>* spans) {
   const std::string phase = Field(event, "phase");
   const double whole = Seconds(event, "seconds");

@@ -10,11 +10,11 @@
 
 namespace syncopate::records {
 
-// One weight sync as a trace in the JSON of Chrome's trace viewer, which ui.perfetto.dev opens: a track a process with
-// a span a phase. What members measured themselves is on their tracks; on the synchronizer's there is a line a receiver
-// with what it saw of the whole. Times are microseconds since the earliest span, by wall clock.
+// One weight sync as a trace in the JSON format of Chrome's trace viewer, which ui.perfetto.dev opens: one track a
+// process, one span a phase. The members' own measurements are on their tracks; the synchronizer's track has one line a
+// receiver with the whole sync as it saw it. Times are microseconds since the earliest span, by wall clock.
 //
-// `attempt`: without it the last one that a receiver's part ended well in, or else the last one. NOT_FOUND reason
+// `attempt` nullopt: the last attempt that succeeded for at least one receiver, else the last attempt. NOT_FOUND reason
 // NO_SYNC if the events have no such attempt.
 absl::StatusOr<std::string> SyncTrace(const std::vector<v1::Event>& events, std::optional<int64_t> attempt);
 

@@ -30,7 +30,7 @@ absl::StatusOr<HostPort> Loopback(const std::string& address) {
                             "from elsewhere through a tunnel, such as ssh -L"));
 }
 
-// Of a Host header: a name that leads here whoever asks. Anything else was told to a browser by somebody else's server.
+// Whether a Host header names this machine, whatever the client. Any other name comes from another site's page.
 bool IsThisMachine(const std::string& host, int port) {
   for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
     if (host == absl::StrCat(name, ":", port)) return true;
@@ -77,11 +77,12 @@ std::string LivePage::url() const { return absl::StrCat("http://", responder_->a
 std::string LivePage::Answer(const HttpRequest& request) {
   constexpr char kPages[] = "/ and /new.json";
   if (request.code != 200) return HttpRefusal(request.code, kPages);
-  // DNS rebinding: a foreign page's name may be made to lead to 127.0.0.1, and its scripts could read this page then.
+  // Against DNS rebinding: another site's host name may be made to point to 127.0.0.1, and its scripts could read this
+  // page.
   if (!IsThisMachine(request.host, ParseHostPort(responder_->address())->port)) {
     return HttpPage(421, "text/plain; charset=utf-8", "421: this page is for this machine alone\n");
   }
-  // Against other pages in the same browser: they may neither frame this one, nor read it, nor have it load anything.
+  // Against other pages in the same browser: they may not frame this page, read it, or make it load anything.
   const std::vector<std::string> headers = {
       "Cache-Control: no-store",
       "X-Content-Type-Options: nosniff",
@@ -94,7 +95,7 @@ std::string LivePage::Answer(const HttpRequest& request) {
   return HttpPage(200, "text/html; charset=utf-8", Page(), headers);
 }
 
-// Whoever has an older page polls what has come since, so that it may be some seconds old.
+// A browser polls for what is newer than its page, so the page may be some seconds old.
 std::string LivePage::Page() {
   if (clock_->Now() - page_made_ < kPageFor) return page_;
   nlohmann::json run;
@@ -169,7 +170,7 @@ void LivePage::SetEnd(const std::string& status, const std::string& reason, cons
 }
 
 bool LivePage::AwaitReaders(absl::Duration timeout) {
-  // A page in a window that is hidden polls each five seconds.
+  // A page in a hidden window polls every five seconds.
   constexpr absl::Duration kLooksFor = absl::Seconds(6);
   MutexLock lock(&mutex_);
   if (clock_->Now() - polled_ > kLooksFor) return true;

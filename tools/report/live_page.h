@@ -16,37 +16,37 @@
 
 namespace syncopate::report {
 
-// The page of a run that goes on, over HTTP on this machine alone: "/" is the page, "/new.json" what it polls. Making the
-// page of a long run takes a fifth of a second, so that it is made once in kPageFor: what it lacks it polls. Nobody
-// has to log in, so nothing but a loopback address is bound, and a request must name one as its Host: a page of some
-// other site whose name was made to point here gets 421. Thread-safe, but for Stop.
+// The page of a running run, over HTTP on this machine only: "/" is the page, "/new.json" the updates that it polls.
+// Making the page of a long run takes a fifth of a second, so it is made again only after kPageFor; the page polls what
+// it lacks. There is no login, so only a loopback address is bound, and a request must name one as its Host: a page of
+// another site whose host name was made to point here gets 421. Thread-safe, except Stop.
 class LivePage {
  public:
   static constexpr absl::Duration kPageFor = absl::Seconds(10);
 
-  // `address`: a port, 0 for any free one, or a loopback address with one. INVALID_ARGUMENT (reason BAD_ADDRESS or
+  // `address`: a port (0 for any free one), or a loopback address with a port. INVALID_ARGUMENT (reason BAD_ADDRESS or
   // NOT_LOOPBACK), ALREADY_EXISTS (reason ADDRESS_IN_USE).
   static absl::StatusOr<std::unique_ptr<LivePage>> Start(const std::string& address,
                                                          const Clock* clock = Clock::Real());
 
   std::string url() const;  // "http://127.0.0.1:8080/"
 
-  // What there is to begin with, instead of nothing.
+  // Sets the initial history, which is otherwise empty.
   void SetHistory(RunHistory history);
-  // As RunHistory's. A step is also a version that the trainer has made just now.
+  // RunHistory::AddRecord; a step is also added as a version that the trainer has made just now.
   void AddRecord(const records::StepRecord& record);
-  // A sync that ended well adds its times, and the version to those of its rollouter.
+  // Adds the times of a successful sync, and its version to those of its rollouter.
   void AddSync(const v1::SyncRecord& record);
   void SetCheckpoints(const RunHistory::Checkpoints& checkpoints);
   void SetStatus(const std::string& status);  // "running" or "stopping"
-  // The run is over: why, the end of the log of what failed, and summary.json.
+  // Sets the end of the run: the reason, the end of the log of the process that failed, and summary.json.
   void SetEnd(const std::string& status, const std::string& reason, const std::vector<std::string>& log,
               nlohmann::json summary);
-  // Blocks until a page that has polled of late has been given what was set last, at most for `timeout`; returns at once
-  // if nobody looks. False if it has not been given.
+  // Blocks until a page that has polled recently has got the newest state, at most for `timeout`; returns at once if no
+  // page polls. False if no page has got it.
   bool AwaitReaders(absl::Duration timeout);
 
-  // Ends the service and joins its thread. Idempotent.
+  // Ends the server and joins its thread. Idempotent.
   void Stop() { responder_->Stop(); }
 
  private:
@@ -59,11 +59,11 @@ class LivePage {
   Mutex mutex_;
   RunHistory history_ ABSL_GUARDED_BY(mutex_);
   absl::Time polled_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool told_ ABSL_GUARDED_BY(mutex_) = true;  // somebody has polled since the status was set
-  // Of the responder's thread alone.
+  bool told_ ABSL_GUARDED_BY(mutex_) = true;  // whether a page has polled since SetEnd
+  // Used on the responder's thread only.
   std::string page_;
   absl::Time page_made_ = absl::InfinitePast();
-  std::unique_ptr<HttpResponder> responder_;  // last: its thread uses what is above
+  std::unique_ptr<HttpResponder> responder_;  // last: its thread uses the members above
 };
 
 }  // namespace syncopate::report

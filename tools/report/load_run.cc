@@ -24,23 +24,23 @@ constexpr int64_t kChunkBytes = 4 << 20;
 constexpr size_t kMaxLineBytes = 16 << 20;  // of metrics.jsonl; a longer one is no record
 constexpr char kMetrics[] = "metrics.jsonl";
 
-// The lines of metrics.jsonl as they count: of a step, and of an evaluation of a step, that of the highest epoch.
+// Collects the valid lines of metrics.jsonl: for each step and each evaluation the line of the highest epoch.
 class Records {
  public:
   void Add(const std::string& line) {
     absl::StatusOr<records::StepRecord> record = records::ParseStepRecord(line);
     if (!record.ok()) {
-      ++damaged_;  // what a crash or a full disk cut short
+      ++damaged_;  // a crash or a full disk has cut it
       return;
     }
     auto& place = newest_[{record->step, record->is_evaluation}];
     if (record->epoch >= place.epoch) place = *std::move(record);
   }
 
-  // Steps and evaluations in order, a step before the evaluation of what it made. What an older epoch wrote beyond the
-  // step from which a newer one went on was rolled back.
+  // Adds steps and evaluations in order, a step before the evaluation of its version. Records of an older epoch at or
+  // after the first step of a newer epoch were rolled back, and are left out.
   void AddTo(RunHistory* history) const {
-    std::map<int64_t, int64_t> begins;  // epoch -> the first step that it made
+    std::map<int64_t, int64_t> begins;  // from epoch to the first step that it made
     for (const auto& [key, record] : newest_) {
       if (!record.is_evaluation) begins.emplace(record.epoch, record.step);
     }
@@ -65,7 +65,7 @@ absl::Status ReadRecords(FileSystem* files, const std::string& path, Records* re
   std::string pending;
   while (true) {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string chunk, file->Read(kChunkBytes));
-    if (chunk.empty()) return absl::OkStatus();  // a last line without an end is still being written
+    if (chunk.empty()) return absl::OkStatus();  // a last line without a line break is still being written
     size_t begin = 0;
     for (size_t end; (end = chunk.find('\n', begin)) != std::string::npos; begin = end + 1) {
       pending.append(chunk, begin, end - begin);
@@ -103,7 +103,7 @@ std::string Setting(const Settings& settings, const std::string& key) {
 
 void ReadSummary(FileSystem* files, const std::string& run_dir, RunHistory::Description* description) {
   absl::StatusOr<std::string> text = ReadFile(files, JoinPath(run_dir, "summary.json"), kMaxConfigBytes);
-  if (!text.ok()) return;  // written at the end
+  if (!text.ok()) return;  // written at the end of a run
   json summary = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!summary.is_object()) {
     description->warnings.push_back("summary.json is damaged");
@@ -127,7 +127,7 @@ void ReadSummary(FileSystem* files, const std::string& run_dir, RunHistory::Desc
   description->summary = std::move(summary);
 }
 
-// Written beside the checkpoints each time there is a better one: true while the run goes on, too.
+// Reads the file that is written beside the checkpoints whenever there is a better one: valid also during the run.
 void ReadBest(FileSystem* files, const std::string& run_dir, RunHistory::Description* description) {
   const std::string folder = Setting(description->config, "checkpoint.dir");
   const std::string root = folder.empty() ? JoinPath(run_dir, "checkpoints") : folder;
@@ -139,7 +139,7 @@ void ReadBest(FileSystem* files, const std::string& run_dir, RunHistory::Descrip
   if (reward.is_number()) description->checkpoints.best_reward = reward.get<double>();
 }
 
-// Key and value of each setting of a YAML text of sections.
+// Key and value of each setting of a YAML text with sections.
 absl::StatusOr<Settings> FlattenYaml(const std::string& text) {
   Settings settings;
   try {  // yaml-cpp throws

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 std::string Script() { return absl::StrCat(kChartScript, kPageScript); }
 
-// As a content security policy names what is inside a page.
+// The source of an inline script or style in a content security policy: its digest.
 std::string SourceOf(absl::string_view text) {
   return absl::StrCat("'sha256-", absl::Base64Escape(absl::HexStringToBytes(Sha256Hex(text))), "'");
 }
@@ -32,7 +32,7 @@ json Vocabulary() {
 }  // namespace
 
 std::string EscapedJson(const json& value) {
-  // JSON has these characters inside strings alone, where an escape means the same.
+  // JSON has these characters only inside strings, where an escape means the same.
   return absl::StrReplaceAll(
       value.dump(-1, ' ', false, json::error_handler_t::replace),
       {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}});
@@ -45,7 +45,7 @@ std::string PagePolicy(bool live) {
 
 std::string MakePage(const std::vector<json>& runs, const PageOptions& options) {
   const json data = {{"made", options.made}, {"live", options.live}, {"vocabulary", Vocabulary()}, {"runs", runs}};
-  // In one pass, so that a mark inside the data stays what it is.
+  // In one pass, so that a mark inside the data is not replaced.
   return absl::StrReplaceAll(kPage, {{"@@POLICY@@", PagePolicy(options.live)},
                                      {"@@STYLE@@", kStyle},
                                      {"@@SCRIPT@@", Script()},

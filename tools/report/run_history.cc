@@ -17,7 +17,7 @@ using Values = std::vector<std::pair<std::string, double>>;
 
 std::string Shown(const std::string& text) {
   if (text.size() <= RunHistory::kMaxSampleBytes) return ReplaceMalformed(text);
-  // At the end of a character.
+  // Cut at the end of a character.
   return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, RunHistory::kMaxSampleBytes))) + " ...";
 }
 
@@ -53,7 +53,7 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
     AddEvaluation(record);
     return;
   }
-  // A run that was resumed makes steps again; the newer ones count.
+  // A resumed run repeats steps; the newer records count.
   if (record.step <= last_step_) steps_.DropFrom(record.step);
   last_step_ = record.step;
   const trainer::StepFigures& step = record.figures;
@@ -80,7 +80,7 @@ void RunHistory::AddEvaluation(const records::StepRecord& record) {
   while (!evaluations_.empty() && evaluations_.back().step >= record.step) evaluations_.pop_back();
   evaluations_.push_back(std::move(evaluation));
   if (evaluations_.size() > kMaxEvaluations) evaluations_.erase(evaluations_.begin() + 1);  // the first one stays
-  // Of the oldest ones the texts go; the first one is what learning is compared with.
+  // Older evaluations lose their samples, except the first one, with which learning is compared.
   if (evaluations_.size() > kMaxSampledEvaluations) {
     evaluations_[evaluations_.size() - kMaxSampledEvaluations].samples.clear();
   }
@@ -102,7 +102,7 @@ void RunHistory::NoteAlarms(const records::StepRecord& record) {
   }
 }
 
-// A laggard's version may be older than the one before it: it stands beside the newest.
+// A late rollouter's version may be older than the previous one: its point is put at the newest place.
 int64_t RunHistory::SyncPlace(const PolicyVersion& version) {
   if (version.epoch > sync_epoch_) {
     sync_epoch_ = version.epoch;
@@ -129,7 +129,7 @@ void RunHistory::AddVersion(const std::string& who, double unix_seconds, int64_t
   if (version_now_.size() > kMaxRollouters && version_now_.count(who) == 0) return;
   if (!first_seconds_.has_value()) first_seconds_ = unix_seconds;
   version_now_[who] = step;
-  // Clocks of several processes: one that is behind stands beside the newest.
+  // Clocks of several processes may differ: an older time is put at the newest place.
   last_version_ms_ = std::max(last_version_ms_, std::llround(1e3 * (unix_seconds - *first_seconds_)));
   versions_.Add(last_version_ms_, {{who, static_cast<double>(step)}});
 }

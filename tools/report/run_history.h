@@ -14,55 +14,56 @@
 
 namespace syncopate::report {
 
-// What the page shows of a run, as it is read or while it goes on. Bounded: series have at most their points,
-// evaluations and samples the newest kMaxEvaluations. Plain state, no lock; ToJson is what page/page.js reads.
+// The part of a run's history that the page shows, of a finished or a running run. Bounded: series have a maximum
+// number of points, and the newest kMaxEvaluations evaluations are kept, the newest kMaxSampledEvaluations with
+// samples, besides the first. Plain state, no lock; page/page.js reads the result of ToJson.
 class RunHistory {
  public:
   static constexpr size_t kMaxEvaluations = 2048;
   static constexpr size_t kMaxSampledEvaluations = 256;  // besides the first
-  static constexpr size_t kMaxRollouters = 16;           // whose versions are drawn
-  static constexpr size_t kMaxSampleBytes = 4096;        // of one text; more is cut
+  static constexpr size_t kMaxRollouters = 16;           // rollouters whose versions are drawn
+  static constexpr size_t kMaxSampleBytes = 4096;        // of one text; longer ones are cut
 
   struct Checkpoints {
     int64_t failed = 0;
-    std::string error = {};  // why the newest one could not be saved; "" if it was
-    std::string best = {};   // the one with the best evaluation, which can be exported; "" before there is one
+    std::string error = {};  // why the newest one could not be saved; "" if it was saved
+    std::string best = {};   // the one with the best evaluation, which can be exported; "": none yet
     double best_reward = 0;
   };
-  // What does not change while it is shown, or is replaced as a whole.
+  // The part that does not change while it is shown, or is replaced as a whole.
   struct Description {
     std::string name;
     std::string folder;
     std::string status;  // "running", "completed", ...
     std::string reason;
-    std::vector<std::string> log;  // of a failed run: the end of the log of the process that failed
+    std::vector<std::string> log;  // of a failed run: the end of the failed process's log
     Checkpoints checkpoints;
     int64_t steps_total = 0;                                  // 0: unknown
     std::vector<std::pair<std::string, std::string>> config;  // key, value
     nlohmann::json summary = nlohmann::json::object();        // summary.json
-    std::vector<std::string> warnings;                        // of what could not be read
+    std::vector<std::string> warnings;                        // about files that could not be read
   };
 
   void SetDescription(Description description) { description_ = std::move(description); }
   Description* description() { return &description_; }
 
-  // In the order of metrics.jsonl. A step or an evaluation that a newer epoch repeats replaces the older one and all
-  // that came after it.
+  // Records must come in the order of metrics.jsonl. A step or an evaluation that a newer epoch repeats replaces the
+  // older one and all that came after it.
   void AddRecord(const records::StepRecord& record);
-  // One receiver's part of a weight sync that ended well; times in seconds, of phases that did not run 0.
+  // One receiver's part of a successful weight sync; times in seconds, 0 for phases that did not run.
   struct Sync {
     PolicyVersion version;
     double stage = 0, prepare = 0, transfer = 0, verify = 0, install = 0, total = 0;
   };
   void AddSync(const Sync& sync);
-  // What the install of a version cost a decode loop.
+  // The time for which the install of a version stopped a decode loop.
   void AddPause(const PolicyVersion& version, double seconds);
-  // `who` ("rollouter-0", "trainer") serves or has made the version of `step`.
+  // `who` ("rollouter-0", "trainer") has begun to serve, or has made, the version of `step`.
   void AddVersion(const std::string& who, double unix_seconds, int64_t step);
-  // Whichever of the above an event log's entry is; others are left out. By time.
+  // Adds an entry of an event log if it is one of the above; other entries are ignored. Call in order of time.
   void AddEvent(const v1::Event& event);
 
-  // How much of it somebody has already: the query of a page that polls.
+  // The part of the history that a page already has: the query of its poll.
   struct Have {
     int64_t step_span = 0, sync_span = 0, version_span = 0;
     size_t steps = 0, syncs = 0, versions = 0;
@@ -85,7 +86,7 @@ class RunHistory {
   struct Alarm {
     std::string name;
     int64_t from = 0;           // step
-    std::optional<int64_t> to;  // none: it stands
+    std::optional<int64_t> to;  // nullopt: still raised
   };
 
   int64_t SyncPlace(const PolicyVersion& version);
@@ -96,12 +97,12 @@ class RunHistory {
 
   Description description_;
   Series steps_, syncs_, versions_;
-  std::map<std::string, int64_t> version_now_;  // by who
-  double first_record_seconds_ = 0;             // unix time of the oldest step; 0: not known
-  std::optional<double> first_seconds_;         // of versions_, whose places are milliseconds since
+  std::map<std::string, int64_t> version_now_;  // keyed by who
+  double first_record_seconds_ = 0;             // unix time of the oldest step; 0: unknown
+  std::optional<double> first_seconds_;         // the origin of versions_, whose places are milliseconds since then
   long long last_version_ms_ = 0;
   std::vector<Evaluation> evaluations_;  // by step
-  uint64_t evaluations_revision_ = 1;    // rises with each change
+  uint64_t evaluations_revision_ = 1;    // increases with each change
   std::vector<Alarm> alarms_;
   int64_t last_step_ = -1;
   int64_t sync_epoch_ = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Six digits are more than a screen shows, and halve the size of a page.
+// Six digits are more than a screen shows, and fewer digits halve the size of a page.
 double Rounded(double value) {
   double rounded = value;
   return absl::SimpleAtod(absl::StrFormat("%.6g", value), &rounded) ? rounded : value;
@@ -20,7 +20,7 @@ double Rounded(double value) {
 }  // namespace
 
 void Series::Add(int64_t at, const std::vector<std::pair<std::string, double>>& values) {
-  // The last point takes a new place until it stands for as many as those before it.
+  // The last point takes new places until it covers as many as the points before it.
   const bool is_same_place = !points_.empty() && points_.back().last == at;
   if (!is_same_place) {
     if (points_.empty() || points_.back().places >= span_) {
@@ -34,7 +34,7 @@ void Series::Add(int64_t at, const std::vector<std::pair<std::string, double>>& 
   for (const auto& [name, value] : values) {
     if (!std::isfinite(value)) continue;
     const size_t column = columns_.emplace(name, columns_.size()).first->second;
-    // Figures may begin in the middle of a run.
+    // A figure may begin in the middle of a run.
     if (point.cells.size() <= column) point.cells.resize(column + 1);
     Cell& cell = point.cells[column];
     cell.low = cell.count == 0 ? value : std::min(cell.low, value);
@@ -60,8 +60,8 @@ void Series::AddCells(const std::vector<Cell>& more, std::vector<Cell>* cells) {
   }
 }
 
-// Neighbours become one point, so memory and page stay bounded however long the run is. Low and high survive: a spike
-// of one step can still be seen.
+// Merges neighbours into one point, so that memory and page stay bounded however long the run is. low and high are
+// kept, so a spike of one step stays visible.
 void Series::Halve() {
   size_t kept = 0;
   for (size_t i = 0; i < points_.size(); i += 2, ++kept) {
@@ -97,7 +97,7 @@ json Series::Figure(size_t column, size_t from) const {
 }
 
 json Series::Since(int64_t span, size_t have) const {
-  // The last point that was told may have grown since.
+  // The last point that the reader has may have grown since.
   const size_t from = span == span_ && have <= points_.size() && have > 0 ? have - 1 : 0;
   json at = json::array();
   for (size_t i = from; i < points_.size(); ++i) at.push_back(points_[i].last);

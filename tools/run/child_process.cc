@@ -26,12 +26,12 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
                absl::StrCat("cannot start ", launch.binary, ": ", what, ": ", std::strerror(errno)));
 }
 
-// Between fork and exec only async-signal-safe calls are allowed: other threads may have held any lock.
+// Between fork and exec only async-signal-safe calls are allowed: another thread may have locked any mutex.
 [[noreturn]] void BecomeChild(const char* binary, char* const* arguments, char* const* environment, int log, int null,
                               pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(kCannotExecute);  // it died before prctl
+  if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before prctl
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -51,7 +51,7 @@ absl::Status CannotStart(const Launch& launch, const std::string& what) {
   ::_exit(kCannotExecute);
 }
 
-// This process's environment with `added` in the place of what has the same name.
+// This process's environment; entries of `added` replace those with the same name.
 std::vector<char*> EnvironmentWith(std::vector<std::string>* added) {
   std::vector<char*> all;
   for (char** one = environ; *one != nullptr; ++one) {
@@ -88,7 +88,7 @@ absl::StatusOr<pid_t> StartChild(const Launch& launch) {
   if (has_log) ::close(log);
   ::close(null);
   if (!status.ok()) return status;
-  ::setpgid(pid, pid);  // whichever of the two comes first
+  ::setpgid(pid, pid);  // parent and child both call it, whichever runs first
   return pid;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// A number somewhere in a summary, 0 where it is not.
+// The number at `pointer` in a summary, 0 if there is none.
 double At(const json& summary, const char* pointer) {
   json::json_pointer path(pointer);
   return summary.contains(path) && summary[path].is_number() ? summary[path].get<double>() : 0.0;
@@ -47,7 +47,7 @@ class PlainDisplay : public RunDisplay {
   void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
                const std::string& page) override {
     if (!quiet_) Note(RenderStart(program_, run_dir, daemons, page));
-    // Who asks for a page on any free port has to be told which.
+    // A user who asks for a page on any free port must be told which one it is.
     if (quiet_ && !page.empty()) Note(absl::StrCat("page            ", page, "\n"));
   }
 
@@ -68,7 +68,7 @@ class PlainDisplay : public RunDisplay {
     if (!quiet_) Note(absl::StrCat(daemon, " ", what, "\n"));
   }
 
-  // Even a quiet run does not stand still in silence.
+  // A quiet run also reports what it waits for.
   void Refresh(const RunView& view) override {
     NoteRewardFailure(view);
     if (!view.alarm.empty() && alarm_.empty()) Note(view.alarm + "\n");
@@ -81,7 +81,7 @@ class PlainDisplay : public RunDisplay {
   }
 
  protected:
-  // Whole lines that stay.
+  // Prints complete lines that stay on the screen.
   virtual void Note(const std::string& text) { out_ << text << std::flush; }
 
   void ShowFirstSamples(const records::StepRecord& record) {
@@ -92,7 +92,7 @@ class PlainDisplay : public RunDisplay {
     Note(text);
   }
 
-  // Once, at the first one: what a run costs whose reward cannot judge is seen at once.
+  // Reported once, at the first failure: a run whose reward cannot judge should be noticed at once.
   void NoteRewardFailure(const RunView& view) {
     if (view.reward_failure.empty() || std::exchange(reward_failure_noted_, true)) return;
     Note(view.reward_failure + "\n");
@@ -101,7 +101,7 @@ class PlainDisplay : public RunDisplay {
   std::ostream& out_;
 
  private:
-  // Somebody has to look, however quiet the run is.
+  // Reported in every mode, because a user must look.
   void NoteAlarms(const records::StepRecord& record) {
     if (record.alarms == alarms_) return;
     const std::string now = records::ToString(record.alarms);
@@ -118,14 +118,14 @@ class PlainDisplay : public RunDisplay {
 
   const std::string program_;
   const bool quiet_;
-  std::string alarm_;                // that stands
+  std::string alarm_;                // the one that is raised now
   std::vector<std::string> alarms_;  // of learning
   bool samples_shown_ = false;
   bool reward_failure_noted_ = false;
   absl::Time last_step_ = absl::InfinitePast();
 };
 
-// Draws the table over the one before; notes scroll away above it.
+// Draws the table over the previous one; notes scroll away above it.
 class LiveDisplay final : public PlainDisplay {
  public:
   LiveDisplay(std::string program, std::ostream* out) : PlainDisplay(std::move(program), out, /*quiet=*/false) {}
@@ -156,7 +156,7 @@ class LiveDisplay final : public PlainDisplay {
   static size_t Width() {
     winsize size{};
     bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    // One column less: some terminals wrap a line that fills the last one, and then a line is two.
+    // One column less: some terminals wrap a line that fills the last column, and the line takes two rows.
     return known ? size.ws_col - 1 : 79;
   }
 
@@ -211,11 +211,11 @@ class JsonDisplay final : public RunDisplay {
   }
 
   std::ostream& out_;
-  std::string alarm_;  // that stands; "" after its end
+  std::string alarm_;  // the one that is raised now; "" after its end
   bool reward_failure_noted_ = false;
 };
 
-// The last evaluation, and the checkpoints of the run: what is called the best can be exported.
+// The last evaluation, and the checkpoints of the run: the best one can be exported.
 std::string RenderEvaluation(const RunView& view, const json& summary) {
   std::string text;
   if (const auto& evaluation = view.steps.last_evaluation(); evaluation.has_value()) {
@@ -231,7 +231,7 @@ std::string RenderEvaluation(const RunView& view, const json& summary) {
       absl::StrAppend(&text, "                ", phrase, "\n");
     }
   }
-  // A trainer that was killed has left no summary: what it said last holds.
+  // A killed trainer has left no summary: the last status from it is used.
   const json::json_pointer path("/checkpoints/best");
   const bool said = summary.contains(path) && summary[path].is_string();
   const std::string best = said ? summary[path].get<std::string>() : view.checkpoints.best;
@@ -247,7 +247,7 @@ std::string RenderEvaluation(const RunView& view, const json& summary) {
   return text;
 }
 
-// Rows and groups that came to nothing, in the words of the table.
+// The lost rows and groups, in the words of the table.
 std::string RenderDropped(const RunView& view, const json& summary) {
   std::map<std::string, int64_t> dropped = view.groups;
   const json::json_pointer path("/groups/dropped");
@@ -287,7 +287,7 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
     absl::StrAppend(&text, "answers at step ", evaluation->step, "\n");
     for (const std::string& line : RenderSamples(*evaluation)) absl::StrAppend(&text, line, "\n");
   }
-  // A resume that had nothing to do has seen no step.
+  // A resume that had nothing to do has no step.
   const bool made = view.steps.last_step().has_value();
   const int64_t step = made ? view.steps.last_step()->step : static_cast<int64_t>(At(summary, "/steps"));
   absl::StrAppendFormat(&text, "%-15s at step %d of %d after %.1f s%s\n", outcome, step, view.steps_total,

@@ -12,11 +12,11 @@
 
 namespace syncopate::run {
 
-// How a run is shown to whoever started it. Not thread-safe.
+// Shows a run to the user who started it. Not thread-safe.
 class RunDisplay {
  public:
   virtual ~RunDisplay() = default;
-  // All daemons are ready. `page`: where the run's page is, "" if none is served.
+  // All daemons are ready. `page`: the address of the run's page, "" if none is served.
   virtual void Started(const std::string& run_dir, const std::vector<daemon::DaemonEndpoint>& daemons,
                        const std::string& page) = 0;
   // A new line of metrics.jsonl; `line` is its text.
@@ -29,16 +29,16 @@ class RunDisplay {
 };
 
 enum class RunOutput {
-  kLive,   // one table that is drawn again and again, for a terminal
+  kLive,   // one table that is redrawn, for a terminal
   kPlain,  // lines, at most one step a second
-  kQuiet,  // where the page is, the end, and what somebody must mend before it comes
+  kQuiet,  // only the page's address, problems that a user must solve, and the end
   kJson,   // one object a line: {"event": "started" | "step" | "daemon" | "alarm" | "ended", ...}
 };
 
-// `program` is how this program was called, for the commands that are suggested. `out` outlives the display.
+// `program` is the name of this program, for suggested commands. `out` must outlive the display.
 std::unique_ptr<RunDisplay> MakeDisplay(RunOutput output, const std::string& program, std::ostream* out);
 
-// The last lines of a run: what was reached, where it is, how to go on.
+// The last lines of a run: what it reached, where its files are, how to go on.
 std::string RenderEnd(const RunView& view, const std::string& program, const std::string& run_dir,
                       const nlohmann::json& summary);
 

@@ -10,7 +10,7 @@
 namespace syncopate::run {
 namespace {
 
-// `address` with `offset` added to a fixed port; port 0 stays "any free one".
+// `address` with `offset` added to a fixed port; port 0 stays 0 (any free port).
 std::string Shifted(const std::string& address, int64_t offset) {
   auto parsed = ParseHostPort(address);
   if (!parsed.ok() || parsed->port == 0) return address;
@@ -33,7 +33,7 @@ void AppendSynchronizer(const v1::SynchronizerSection& section, const ChildId& c
 
 using Addresses = std::vector<std::pair<const char*, std::string>>;
 
-// A child that is not the first of its role listens that many ports further on.
+// A child that is not the first of its role listens `index` ports higher.
 void AppendShifted(const Addresses& addresses, int64_t index, std::vector<std::string>* arguments) {
   if (index == 0) return;
   for (const auto& [key, address] : addresses) {
@@ -42,15 +42,15 @@ void AppendShifted(const Addresses& addresses, int64_t index, std::vector<std::s
   }
 }
 
-// A shell reads the command, and becomes it: signals reach the worker itself.
+// A shell parses the command and replaces itself by it, so that signals reach the worker itself.
 Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const std::string& log) {
   Launch launch = {
       .binary = "/bin/sh",
       .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
                     config.environment().address(), "--announce", EnvironmentAnnouncement(run_dir)},
       .log = log};
-  // What guards a port and not a socket, which is its owner's alone. Other workers than ours need not know these words
-  // unless such a port is asked for.
+  // These options protect a port; a socket belongs to its owner alone. Other workers than ours need not know the
+  // options unless such a port is configured.
   const auto port = ParseHostPort(config.environment().address());
   if (!port.ok()) return launch;
   if (!config.security().token_file().empty()) {
@@ -58,7 +58,7 @@ Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const
     launch.arguments.push_back(absl::StrReplaceAll(config.security().token_file(), {{"{role}", "rollouter"}}));
   }
   if (!port->IsLoopback())
-    launch.arguments.push_back("--insecure-bind");  // by run.insecure_bind, or this is no address
+    launch.arguments.push_back("--insecure-bind");  // allowed by run.insecure_bind, else the address is refused
   return launch;
 }
 
@@ -89,7 +89,7 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   const bool told = child.role != "synchronizer" && config.environment().digest().empty() && !digest.empty();
   if (told) launch.arguments.push_back(absl::StrCat("environment.digest=", digest));
   if (child.role == "trainer") {
-    launch.arguments.push_back("--exit-on-completion");  // its end is the run's
+    launch.arguments.push_back("--exit-on-completion");  // its end is the run's end
     if (accept_reward_change && child.index == 0) launch.arguments.push_back("--accept-reward-change");
     if (config.trainer().world() > 1) launch.arguments.push_back(absl::StrCat("trainer.rank=", child.index));
     if (child.index > 0) launch.arguments.push_back(absl::StrCat("trainer.rank0=", rank0));

@@ -8,27 +8,27 @@
 
 namespace syncopate::run {
 
-// What one daemon of a local run is started with. Pure.
+// The command line and environment of one daemon of a local run. Pure.
 struct Launch {
   std::string binary;                         // "<binary_dir>/syncopate-rollouter", or a shell for the worker
   std::vector<std::string> arguments;         // CONFIG and overrides
-  std::string log;                            // where its standard output and error go; empty: as this process's
-  std::vector<std::string> environment = {};  // NAME=value, beside what this process has
+  std::string log;                            // file of its standard output and error; empty: this process's
+  std::vector<std::string> environment = {};  // NAME=value, besides this process's environment
 };
 
-// `synchronizer` is the address at which the synchronizer was found listening, "" before its first start. Every daemon
-// is told it, and a synchronizer that is started again must listen there. Rollouter i of a run with fixed ports gets
-// the i-th port from the configured one. `digest` is that of the worker of users' Python, "" before its first start or
-// if there is none: trainer and rollouters are told it. `rank0` is where rank 0 of the trainer, or of that rollouter,
-// listens for its others. `on_trial`: the configuration is still NextConfigPath.
+// `synchronizer` is the address on which the synchronizer listens, "" before its first start; every daemon gets it, and
+// a restarted synchronizer must listen there. With fixed ports, rollouter i gets the configured port plus i. `digest`
+// is that of the worker of users' Python, "" before its first start or without one; trainer and rollouters get it.
+// `rank0` is the address on which rank 0 of the trainer, or of that rollouter, listens for its other ranks. `on_trial`:
+// the configuration is still NextConfigPath.
 Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, const std::string& run_dir,
                   const ChildId& child, const std::string& synchronizer, const std::string& digest = "",
                   const std::string& rank0 = "", bool accept_reward_change = false, bool on_trial = false);
 
-// Where the worker of users' Python says that it is ready: <run.dir>/environment.json
+// The file in which the worker of users' Python announces that it is ready: <run.dir>/environment.json
 std::string EnvironmentAnnouncement(const std::string& run_dir);
 
-// <run.dir>/config.resolved.yaml, and config.next.yaml, which a resume is on trial under.
+// <run.dir>/config.resolved.yaml, and config.next.yaml, the name while a resume is on trial.
 std::string ResolvedConfigPath(const std::string& run_dir);
 std::string NextConfigPath(const std::string& run_dir);
 

@@ -40,7 +40,7 @@
 namespace syncopate::run {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late readiness, steps and deadlines are noticed
+constexpr absl::Duration kTick = absl::Milliseconds(50);  // the longest delay of readiness, steps and deadlines
 constexpr absl::Duration kRefreshEvery = absl::Milliseconds(100);
 constexpr absl::Duration kDiskRetry = absl::Seconds(1);
 constexpr size_t kLogLinesShown = 8;
@@ -59,7 +59,7 @@ RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   return options;
 }
 
-// The shell round RunSupervision: processes, files, the terminal. One thread.
+// The I/O around RunSupervision: processes, files, the terminal. Runs on one thread.
 class LocalRun {
  public:
   LocalRun(LocalRunOptions options, std::shared_ptr<const auth::TransportSecurity> security, RunDirectory directory,
@@ -106,12 +106,12 @@ class LocalRun {
       daemon::SignalInbox::Received received = signals_.Wait(kTick);
       if (received.interrupt) Interrupt();
       NoticeRank0();
-      NoticeReady();  // before the reaping, so that a daemon that is done already is known to have been ready
+      NoticeReady();  // before Reap(), so that a daemon that has ended already counts as having been ready
       if (on_trial_) KeepConfig();
       if (received.child) Reap();
       Perform(supervision_.OnTick(Now()));
       RetryEndpoints();
-      // A trainer may be training before the last rollouter is ready: what is said of steps follows what began them.
+      // A trainer may make steps before the last rollouter is ready: steps are shown after the start is announced.
       if (announced_) ReadSteps();
       Refresh();
     }
@@ -131,12 +131,12 @@ class LocalRun {
     return ReadFile(FileSystem::Real(), ResolvedConfigPath(run_dir), kMaxConfigBytes).value_or("");
   }
 
-  // Also of daemons that were started by hand.
+  // Also true if daemons that were started by hand have written the state.
   static bool HoldsState(const std::string& run_dir) {
     return FileSystem::Real()->List(JoinPath(run_dir, "state/trainer")).ok();
   }
 
-  // The page outlives the monitor, which calls this.
+  // The page outlives the monitor, which calls this listener.
   RunMonitor::SyncListener SyncListener() {
     if (page_ == nullptr) return nullptr;
     return [page = page_.get()](const v1::SyncRecord& record) { page->AddSync(record); };
@@ -154,9 +154,9 @@ class LocalRun {
         StartOne(action.child);
         continue;
       }
-      // To be stopped before it was started.
+      // The child is to be stopped before it was started.
       if (awaiting_rank0_.erase(action.child) > 0) {
-        Perform(supervision_.OnExit(action.child, {true, SIGTERM}, Now()));  // it was never there
+        Perform(supervision_.OnExit(action.child, {true, SIGTERM}, Now()));  // it was never started
         continue;
       }
       for (const auto& [pid, process] : processes_) {
@@ -170,19 +170,19 @@ class LocalRun {
   }
   static ChildId Rank0Of(const ChildId& child) { return {child.role, child.role == "trainer" ? 0 : child.index}; }
 
-  // Where the rank 0 of this child listens for it; "" before it does.
+  // The address on which this child's rank 0 listens for it; "" before it does.
   std::string FindRank0(const ChildId& child) const {
     const ChildId rank0 = Rank0Of(child);
     const char* folder = child.role == "trainer" ? daemon::kRanksFolder : daemon::kReplicasFolder;
     auto endpoint = daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(folder), rank0.role, rank0.index));
-    // An earlier life may have left its file: the process that it names must be one of ours.
+    // An earlier incarnation may have left its file: the process that it names must be one of ours.
     const bool is_ours = endpoint.ok() && processes_.count(static_cast<pid_t>(endpoint->pid)) > 0;
-    return is_ours ? endpoint->grpc : "";  // not yet, or what an earlier life wrote
+    return is_ours ? endpoint->grpc : "";  // "" also for a file of an earlier incarnation
   }
 
-  // Other ranks are started when it is known where their rank 0 listens for them.
+  // Starts the other ranks whose rank 0 listens for them now.
   void NoticeRank0() {
-    // A copy, as starting changes the set.
+    // A copy, because starting changes the set.
     for (const ChildId& child : std::set<ChildId>(awaiting_rank0_)) {
       if (FindRank0(child).empty()) continue;
       awaiting_rank0_.erase(child);
@@ -203,7 +203,7 @@ class LocalRun {
       if (secret.empty()) secret = DrawGroupSecret();
       launch.environment = {GroupSecretAssignment(secret)};
     }
-    // What an earlier life wrote: a worker's process id is not known, as its command may be a script that starts it.
+    // Removes an earlier incarnation's file: it cannot be recognized by process id, as the command may be a script.
     if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
     auto pid = StartChild(launch);
     if (pid.ok()) {
@@ -213,14 +213,14 @@ class LocalRun {
     std::string why(pid.status().message());
     if (without_room_.count(child) == 0) display_->Daemon(child.Name(), why);
     if (ErrorReason(pid.status()) == reason::kNoSpace) without_room_.insert(child);
-    // Counted like a process that died at once, so that it is tried again later or given up.
+    // Treated like a process that died at once, so that it is started again later or given up.
     const bool no_room = ErrorReason(pid.status()) == reason::kNoSpace;
     Perform(supervision_.OnExit(child, {false, no_room ? daemon::kExitNoSpace : kRunFailedExitCode}, Now()));
   }
 
   void Reap() {
     int status = 0;
-    // One signal may stand for several children.
+    // One signal may stand for several ended children.
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       auto found = processes_.find(pid);
       if (found == processes_.end()) continue;
@@ -229,7 +229,7 @@ class LocalRun {
       endpoints_.erase(child);
       bool by_signal = WIFSIGNALED(status);
       ChildExit exit{by_signal, by_signal ? WTERMSIG(status) : WEXITSTATUS(status)};
-      // Who ends because it was asked to is no news.
+      // A child that ends because it was asked to is not reported.
       bool expected = supervision_.stopping();
       std::vector<ChildAction> actions = supervision_.OnExit(child, exit, Now());
       if (supervision_.outcome() == RunOutcome::kCompleted) expected = true;
@@ -240,7 +240,7 @@ class LocalRun {
 
   void TellOfExit(const ChildId& child, const ChildExit& exit) {
     if (supervision_.WaitsForRoom(child)) {
-      // Each second anew, so it is said once.
+      // It fails again each second, but is reported once.
       if (!without_room_.insert(child).second) return;
       display_->Daemon(child.Name(), absl::StrCat("finds no room on the disk of ", directory_.path(),
                                                   ": free space on that disk; it is started again each second"));
@@ -267,7 +267,7 @@ class LocalRun {
       }
       auto endpoint =
           daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.path(), process.child.role, process.child.index));
-      if (!endpoint.ok() || endpoint->pid != pid) continue;  // not yet, or what an earlier life wrote
+      if (!endpoint.ok() || endpoint->pid != pid) continue;  // not ready yet, or an earlier incarnation's file
       process.ready = true;
       endpoints_[process.child] = *endpoint;
       if (process.child.role == "synchronizer") synchronizer_ = endpoint->grpc;
@@ -275,7 +275,7 @@ class LocalRun {
     }
     if (ready.empty()) return;
     Publish();
-    // Acting on readiness starts processes, so not inside the loop over them.
+    // OnReady starts processes, so it is not called inside the loop over them.
     for (const ChildId& child : ready) {
       without_room_.erase(child);
       bool again = supervision_.Restarts().at(child) > 0;
@@ -284,8 +284,8 @@ class LocalRun {
     }
   }
 
-  // A resume has come to stand as soon as the trainer and a rollouter are ready. The trainer, which has changed nothing
-  // so far, sees the file go, and begins. A daemon that is just about to read it finds it under its new name.
+  // A resume is accepted as soon as the trainer and a rollouter are ready. The trainer, which has changed nothing so
+  // far, sees that the file is gone, and begins. A daemon that is about to read the file finds it under its new name.
   void KeepConfig() {
     auto has = [&](const std::string& role) {
       return std::any_of(endpoints_.begin(), endpoints_.end(),
@@ -298,15 +298,15 @@ class LocalRun {
       on_trial_ = false;
       kept = files->SyncDir(directory_.path());
     }
-    // Tried again with the next tick; the trainer waits.
+    // The next tick tries again; the trainer waits.
     if (!kept.ok() && !std::exchange(told_not_kept_, true)) display_->Daemon("run", std::string(kept.message()));
   }
 
-  // What a resume has changed that never came to stand, which is its configuration alone.
+  // Removes what an unaccepted resume has changed: only its configuration file.
   void DropConfig() {
     const absl::Status removed = FileSystem::Real()->RemoveTree(NextConfigPath(directory_.path()));
     if (!removed.ok()) err_ << removed.message() << "\n";
-    // A run is begun without run.resume and resumed with it.
+    // A run begins without run.resume and is resumed with it.
     const bool another =
         config::ToYaml(config_) != absl::StrReplaceAll(config_before_, {{"\n  resume: false\n", "\n  resume: true\n"}});
     if (another) {
@@ -316,7 +316,7 @@ class LocalRun {
     view_.resume_helps = view_.resume_helps || another;
   }
 
-  // False until the worker has said that it listens. The digest of its first life is the run's.
+  // False until the worker has announced that it listens. The digest of its first incarnation is the run's.
   bool ReadAnnouncement() {
     auto text = ReadFile(FileSystem::Real(), EnvironmentAnnouncement(directory_.path()), kMaxAnnouncementBytes);
     if (!text.ok()) return false;
@@ -337,20 +337,21 @@ class LocalRun {
     return 0;
   }
 
-  // Tells everybody who asks where the daemons are.
+  // Publishes the daemons' addresses to all readers.
   void Publish() {
     std::vector<daemon::DaemonEndpoint> daemons;
     for (const auto& [child, endpoint] : endpoints_) daemons.push_back(endpoint);
     WriteEndpoints(daemons);
     monitor_.SetEndpoints(daemons);
-    // The synchronizer, rank 0 of the trainer, and rank 0 of each rollouter: others listen for nobody but their own.
+    // The synchronizer, rank 0 of the trainer, and rank 0 of each rollouter: the other ranks listen for their group
+    // only.
     bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
     if (all && !std::exchange(announced_, true)) {
       display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
     }
   }
 
-  // What a full disk does not take is written as soon as there is room: daemons find each other without it.
+  // After a full disk the file is written as soon as there is room: daemons find each other without it.
   void WriteEndpoints(const std::vector<daemon::DaemonEndpoint>& daemons) {
     const absl::Status written = daemon::WriteRunEndpoints(directory_.path(), daemons);
     unwritten_endpoints_.reset();
@@ -376,7 +377,7 @@ class LocalRun {
   void ReadSteps() {
     for (const std::string& line : steps_.Next()) {
       auto record = records::ParseStepRecord(line);
-      if (!record.ok()) continue;  // a line that a crash cut short
+      if (!record.ok()) continue;  // a crash has cut the line
       view_.steps.Add(*record);
       display_->Step(*record, line);
       if (page_ != nullptr) page_->AddRecord(*record);
@@ -384,7 +385,7 @@ class LocalRun {
   }
 
   void Refresh() {
-    // The table is drawn ten times a second; signals are looked for more often.
+    // The table is drawn ten times a second; signals are checked more often.
     if (!announced_ || Now() < next_refresh_) return;
     next_refresh_ = Now() + kRefreshEvery;
     UpdateView();
@@ -408,7 +409,7 @@ class LocalRun {
       row.pid = PidOf(child);
       const bool ready = row.pid != 0;
       if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
-      if (row.state.empty()) row.state = "ready";  // and not asked yet
+      if (row.state.empty()) row.state = "ready";  // ready but not asked yet
       row.restarts = restarts;
       if (child.role == "trainer" && child.index == 0) {
         row.tokens_per_second = view_.steps.TokensPerSecond();
@@ -435,7 +436,7 @@ class LocalRun {
     view_.checkpoints.export_folder = ExportFolder(*summary);
     display_->Ended(view_, directory_.path(), *summary);
     if (page_ != nullptr) {
-      // Who looks at it sees how the run ended, and why, before the page's server is gone.
+      // Lets open pages show how the run ended, and why, before their server is gone.
       page_->SetEnd(OutcomeName(end.outcome), end.reason, end.log, *summary);
       page_->AwaitReaders(kPageReadersWithin);
     }
@@ -449,7 +450,8 @@ class LocalRun {
   static const absl::Status& StatusIn(const absl::StatusOr<T>& result) {
     return result.status();
   }
-  // What `write` gives: on a full disk it is called again each second until there is room, or somebody interrupts that.
+  // The result of `write`: on a full disk it is called again each second until there is room, or an interrupt ends
+  // that.
   template <typename Write>
   std::invoke_result_t<const Write&> OnceThereIsRoom(const char* what, const Write& write) {
     auto written = write();
@@ -467,7 +469,8 @@ class LocalRun {
     return {.failed = shown.failed, .error = shown.error, .best = shown.best, .best_reward = shown.best_reward};
   }
 
-  // Of the best checkpoint; "" if there is none, or if the model was made by keys and has no folder to export to.
+  // The folder of the best checkpoint; "" if there is none, or if keys describe the model, which then cannot be
+  // exported.
   std::string ExportFolder(const nlohmann::json& summary) const {
     const nlohmann::json::json_pointer path("/checkpoints/best");
     const bool said = summary.contains(path) && summary[path].is_string();
@@ -475,13 +478,13 @@ class LocalRun {
     if (best.empty() || config_.model().path().empty()) return "";
     const std::string root =
         config_.checkpoint().dir().empty() ? directory_.Path("checkpoints") : config_.checkpoint().dir();
-    // Once it is too old to be resumed from, it is kept apart.
+    // When it is too old to resume from, the best checkpoint is kept under another name.
     std::error_code ignored;
     const std::filesystem::path place = std::filesystem::path(root) / best;
     return std::filesystem::exists(place, ignored) ? place.string() : (std::filesystem::path(root) / "best").string();
   }
 
-  // Gives the end of the log of the process that failed.
+  // Prints and returns the end of the log of the process that failed.
   std::vector<std::string> ShowLog() {
     err_ << "the run failed: " << supervision_.reason() << "\n";
     if (supervision_.lost_peer()) {
@@ -505,23 +508,23 @@ class LocalRun {
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
   LineTail steps_;
-  const std::string summary_before_;  // of an earlier life; "" if there is none
-  const std::string config_before_;   // the same of the resolved configuration
-  bool on_trial_;                     // ours is not the run's yet
+  const std::string summary_before_;  // of an earlier incarnation; "": none
+  const std::string config_before_;   // the resolved configuration of an earlier incarnation; "": none
+  bool on_trial_;                     // this configuration is not the run's yet
   bool told_not_kept_ = false;
   const std::unique_ptr<report::LivePage> page_;  // null: none is served
   RunMonitor monitor_;
   RunView view_;
   const absl::Time started_at_;
   absl::Time next_refresh_ = absl::InfinitePast();
-  bool announced_ = false;    // that all daemons are ready
+  bool announced_ = false;    // all daemons have been ready
   std::string synchronizer_;  // its address, "" before it was first ready
   std::set<ChildId> awaiting_rank0_;
-  std::set<ChildId> without_room_;  // whose starts find the disk full, as was said
+  std::set<ChildId> without_room_;  // with a reported start on a full disk
   std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
   absl::Time next_write_ = absl::InfinitePast();
   std::string digest_;                              // of the worker's code, "" before it was first ready
-  std::map<int64_t, std::string> replica_secrets_;  // of the ranks of each rollouter, by its index
+  std::map<int64_t, std::string> replica_secrets_;  // shared by a rollouter's ranks, by its index
   std::map<pid_t, Process> processes_;
   std::map<ChildId, daemon::DaemonEndpoint> endpoints_;  // of ready processes
 };
@@ -532,7 +535,7 @@ std::string LocalTime() {
                           absl::LocalTimeZone());
 }
 
-// Paths that hold from anywhere, for whoever reads config.resolved.yaml.
+// Makes paths absolute, so that config.resolved.yaml can be used from any folder.
 void MakeAbsolute(v1::RunConfig* config) {
   v1::SecuritySection* security = config->mutable_security();
   for (std::string* path : {security->mutable_tls_cert(), security->mutable_tls_key(), security->mutable_tls_ca(),
@@ -541,7 +544,7 @@ void MakeAbsolute(v1::RunConfig* config) {
   }
 }
 
-// Devices that are not there are known before anything is made or started.
+// Finds missing devices before anything is made or started.
 absl::Status CheckDevices(const v1::RunConfig& config, const std::function<model::Hardware()>& look) {
   std::vector<model::DeviceRequest> requests = {{.key = "train.device", .wanted = config.train().device()}};
   if (config::RolloutersOf(config) > 0)
@@ -553,7 +556,7 @@ absl::Status CheckDevices(const v1::RunConfig& config, const std::function<model
   return absl::OkStatus();
 }
 
-// What this process shows to the daemons that it watches, when theirs can be used too.
+// The credentials that this process shows to its daemons, if the configured files can be used for that too.
 absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadSecurity(const v1::SecuritySection& section) {
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
     SYNCOPATE_RETURN_IF_ERROR(auth::TransportSecurity::Load(section, role).status());
@@ -561,11 +564,11 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> LoadSecurity(cons
   return auth::TransportSecurity::Load(section, "viewer");
 }
 
-// Where the worker listens, if the configuration leaves it open.
+// Chooses the worker's address, if the configuration leaves it open.
 absl::Status PlaceWorker(v1::RunConfig* config) {
   v1::EnvironmentSection* environment = config->mutable_environment();
   if (environment->command().empty() || !environment->address().empty()) return absl::OkStatus();
-  // sockaddr_un has room for 108 bytes with the end.
+  // sockaddr_un has room for 108 bytes including the terminating zero.
   constexpr size_t kMaxSocketPath = 107;
   const std::string path = (std::filesystem::path(config->run().dir()) / "environment.sock").string();
   if (path.size() > kMaxSocketPath) {
@@ -578,7 +581,7 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
   return absl::OkStatus();
 }
 
-// What the page of a run begins with: what an earlier life has left, if there was one.
+// The initial history of the run's page: that of earlier incarnations, if there were any.
 absl::StatusOr<report::RunHistory> HistoryOf(const v1::RunConfig& config) {
   absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), config.run().dir());
   report::RunHistory history = before.ok() ? *std::move(before) : report::RunHistory();
@@ -597,7 +600,7 @@ int RunLocally(LocalRunOptions options) {
   };
   absl::Status binaries = CheckBinaries(options.binary_dir, {"synchronizer", "trainer", "rollouter"});
   if (!binaries.ok()) return refuse(binaries);
-  // Before the threads of what follows: a signal that one of them could take would be lost.
+  // Before any thread is started: a signal that another thread takes would be lost.
   auto signals = daemon::SignalInbox::Open();
   if (!signals.ok()) return refuse(signals.status());
   MakeAbsolute(&options.config);
@@ -609,7 +612,7 @@ int RunLocally(LocalRunOptions options) {
                                        options.accept_reward_change);
     if (!changed.ok()) return refuse(changed.status());
   }
-  std::unique_ptr<report::LivePage> page;  // before the directory is: an address that cannot be had changes nothing
+  std::unique_ptr<report::LivePage> page;  // before the directory: an address that is not available changes nothing
   if (options.web.has_value()) {
     auto started = report::LivePage::Start(*options.web);
     if (!started.ok()) return refuse(started.status());
@@ -617,7 +620,7 @@ int RunLocally(LocalRunOptions options) {
   }
   auto directory = RunDirectory::Claim(options.config.run(), LocalTime());
   if (!directory.ok()) return refuse(directory.status());
-  // Absolute, so that whoever reads config.resolved.yaml finds it from anywhere.
+  // Absolute, so that a reader of config.resolved.yaml in any folder finds the directory.
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
   if (page != nullptr) {

@@ -20,7 +20,7 @@ namespace {
 using v1::RolloutService, v1::SynchronizerService, v1::TrainerService;
 
 constexpr absl::Duration kPollEvery = absl::Milliseconds(500);
-// One daemon that hangs must not freeze the table of the others for long.
+// The longest wait for one daemon, so that a daemon that hangs does not freeze the table for long.
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(500);
 constexpr absl::Duration kReconnectAfter = absl::Milliseconds(300);
 constexpr size_t kRecentSyncs = 100;
@@ -115,7 +115,7 @@ void RunMonitor::PollLoop() {
 void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
   auto status = Ask<TrainerService>(endpoint, security_, &TrainerService::Stub::GetStatus);
   if (!status.ok()) return;
-  // A daemon that does not answer keeps its last row: whether it has died is the supervisor's to say.
+  // A daemon that does not answer keeps its last row: the supervisor decides whether it has died.
   auto trained = status->groups().find("trained");
   const std::string reward_alarm = reward_trouble_.Alarm(*status, Clock::Real()->Now());
   const v1::RewardFailures& rewards = status->reward_failures();
@@ -130,7 +130,7 @@ void RunMonitor::PollTrainer(const daemon::DaemonEndpoint& endpoint) {
                            .best = status->best_checkpoint(),
                            .best_reward = status->best_checkpoint_reward()};
   snapshot_.waiting = WhoWaits(status->explanation());
-  // A full disk and a reward that cannot judge are what nobody but the reader can mend.
+  // Only the user can solve a full disk, or a reward that cannot judge.
   const std::string& waiting_for = status->explanation().waiting_for();
   const bool waits_for_it = waiting_for == "disk" || (waiting_for == "rewards" && !reward_alarm.empty());
   snapshot_.alarm = waits_for_it ? snapshot_.waiting : synchronizer_alarm_.empty() ? reward_alarm : synchronizer_alarm_;
@@ -144,7 +144,7 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   if (!status.ok()) return;
   Counters now{Clock::Real()->Now(), status->generated_tokens(), status->busy_seconds(), status->idle_seconds()};
   std::deque<Counters>& recent = counters_[endpoint.Name()];
-  if (!recent.empty() && now.tokens < recent.back().tokens) recent.clear();  // it was started again
+  if (!recent.empty() && now.tokens < recent.back().tokens) recent.clear();  // the rollouter was restarted
   recent.push_back(now);
   if (recent.size() > kRecentPolls) recent.pop_front();
   const Counters& before = recent.front();
@@ -157,7 +157,7 @@ void RunMonitor::PollRollouter(const daemon::DaemonEndpoint& endpoint) {
   row.version = wire::VersionText(status->serving());
   row.groups = status->groups_submitted();
   row.idle = Share(idle, idle + busy);
-  // Over the last polls alone: a rate since the start would not show that it has stopped.
+  // Over the last polls only: a rate since the start would not show that generation has stopped.
   row.tokens_per_second = Share(tokens, absl::ToDoubleSeconds(now.at - before.at));
 }
 
@@ -200,7 +200,7 @@ void RunMonitor::WatchSyncs(const std::string& address) {
   {
     MutexLock lock(&mutex_);
     if (stopped_) return;
-    // So that Stop can cancel a read that waits for a sync which never comes.
+    // Lets Stop cancel a read that waits for a sync which never comes.
     watch_ = &context;
   }
   v1::WatchSyncsRequest request;
@@ -221,13 +221,13 @@ void RunMonitor::Count(const v1::SyncRecord& record) {
   const synchronizer::SyncOutcome outcome = synchronizer::ClassifySyncResult(record.result());
   trouble_.Note(record.replica_id(), outcome, absl::StrCat(record.result(), ": ", record.detail()),
                 absl::UnixEpoch() + absl::Seconds(record.ended_unix_seconds()));
-  if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that took its place counts
-  if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // no version was to be moved
+  if (outcome == synchronizer::SyncOutcome::kSuperseded) return;  // the newer version that replaced it counts
+  if (outcome == synchronizer::SyncOutcome::kRehearsed) return;   // a rehearsal moves no version
   const bool ok = outcome != synchronizer::SyncOutcome::kFailed;
   ++(ok ? snapshot_.syncs.ok : snapshot_.syncs.failed);
   auto total = record.seconds().find("total");
   if (!ok || total == record.seconds().end()) return;
-  // Medians of the last hundred: one slow sync at the start does not stay on the screen.
+  // Medians of the last hundred, so that one slow sync at the start does not stay on the screen.
   Push(total->second, &totals_);
   Push(record.pause_seconds(), &pauses_);
   snapshot_.syncs.last_seconds = total->second;

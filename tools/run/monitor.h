@@ -22,35 +22,35 @@ class ClientContext;
 
 namespace syncopate::run {
 
-// Asks the daemons of a run how they are, from two threads of its own: one polls every daemon's status, one follows the
-// synchronizer's weight syncs. A daemon that does not answer simply keeps its last figures. Thread-safe.
+// Asks the daemons of a run for their status, from two threads of its own: one polls every daemon, one follows the
+// synchronizer's weight syncs. A daemon that does not answer keeps its last figures. Thread-safe.
 class RunMonitor {
  public:
   struct Snapshot {
     SyncFigures syncs;
     CheckpointFigures checkpoints;
-    std::map<std::string, int64_t> groups;     // of the trainer, by outcome
-    std::string waiting;                       // of the trainer, a sentence
-    std::string alarm;                         // what only somebody outside can mend: what the trainer waits for, that
-                                               // rewards fail, or that a rollouter gets no weights; "" if nothing
-    std::string reward_failure;                // how the first group failed that got no reward, a sentence
+    std::map<std::string, int64_t> groups;     // the trainer's, by outcome
+    std::string waiting;                       // what the trainer waits for, a sentence
+    std::string alarm;                         // a problem that only a user can solve: the trainer waits, rewards
+                                               // fail, or a rollouter gets no weights; "": none
+    std::string reward_failure;                // why the first group without a reward failed, a sentence
     std::map<std::string, DaemonRow> daemons;  // by name: state, version, groups, tokens_per_second, idle
   };
 
-  // Told of each record of a weight sync, on a thread of the monitor's; must not block, and outlives the monitor.
+  // Called with each record of a weight sync, on a thread of the monitor; must not block, and must outlive the monitor.
   using SyncListener = std::function<void(const v1::SyncRecord&)>;
 
   // `security` null: plaintext.
   explicit RunMonitor(std::shared_ptr<const auth::TransportSecurity> security = nullptr,
                       SyncListener on_sync = nullptr);
-  ~RunMonitor();  // Stop
+  ~RunMonitor();  // calls Stop
   RunMonitor(const RunMonitor&) = delete;
   RunMonitor& operator=(const RunMonitor&) = delete;
 
-  // Where the daemons are now; replaces what was said before.
+  // Sets the daemons' present addresses; replaces the earlier ones.
   void SetEndpoints(std::vector<daemon::DaemonEndpoint> endpoints);
   Snapshot Get() const;
-  // Ends calls under way and joins the threads. Idempotent; blocks for at most one poll.
+  // Cancels running calls and joins the threads. Idempotent; blocks for at most one poll.
   void Stop();
 
  private:
@@ -69,7 +69,7 @@ class RunMonitor {
   void WatchLoop();
   void WatchSyncs(const std::string& address);
   void Count(const v1::SyncRecord& record);
-  // Waits for the time to pass or for Stop; true if stopped.
+  // Waits until the time has passed or Stop is called; true if stopped.
   bool StoppedWithin(absl::Duration time);
   std::string SynchronizerAddress() const;
 
@@ -80,12 +80,12 @@ class RunMonitor {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<daemon::DaemonEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
   Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
-  std::string synchronizer_alarm_ ABSL_GUARDED_BY(mutex_);  // that its disk is full; "" if it is not
+  std::string synchronizer_alarm_ ABSL_GUARDED_BY(mutex_);  // its disk is full; "": it is not
   std::deque<double> totals_ ABSL_GUARDED_BY(mutex_);       // of the last syncs, seconds
   std::deque<double> pauses_ ABSL_GUARDED_BY(mutex_);
-  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the stream under way, to cancel it
-  std::map<std::string, std::deque<Counters>> counters_;          // used by the polling thread alone
-  RewardTrouble reward_trouble_;                                  // the same
+  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the running stream, to cancel it
+  std::map<std::string, std::deque<Counters>> counters_;          // used by the polling thread only
+  RewardTrouble reward_trouble_;                                  // used by the polling thread only
   std::thread poll_thread_;
   std::thread watch_thread_;
 };

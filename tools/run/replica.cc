@@ -23,10 +23,10 @@
 namespace syncopate::run {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(50);  // how late rank 0's address and deadlines are noticed
+constexpr absl::Duration kTick = absl::Milliseconds(50);  // the longest delay of rank 0's address and deadlines
 constexpr char kRollouter[] = "rollouter";
 
-// The shell round ReplicaRanks: processes, and the file in which rank 0 says where it listens. One thread.
+// The I/O around ReplicaRanks: processes, and the file in which rank 0 announces its address. Runs on one thread.
 class Replica {
  public:
   Replica(const ReplicaOptions& options, daemon::SignalInbox signals)
@@ -40,7 +40,8 @@ class Replica {
                 .grace = config::CheckedDuration(options.config.run().grace())}) {}
 
   int Execute() {
-    // What an earlier life wrote: in a container, whose processes are counted from 1 again, by the same process id.
+    // Removes an earlier incarnation's file: in a container, where process ids start at 1 again, it may name the same
+    // process id.
     std::error_code error;
     std::filesystem::remove(announcement_, error);
     if (error) {
@@ -100,7 +101,7 @@ class Replica {
     Perform(ranks_.OnExit(rank, {false, daemon::kExitFailed}, Now()));
   }
 
-  // As the first process of a container this one is also given orphans that are nobody's.
+  // The first process of a container, as this one may be, also reaps orphans.
   void Reap() {
     int status = 0;
     for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -121,8 +122,8 @@ class Replica {
   const std::string announcement_;
   ReplicaRanks ranks_;
   std::map<pid_t, int64_t> pids_;
-  std::string rank0_;                             // where it listens for the others
-  const std::string secret_ = DrawGroupSecret();  // of all ranks
+  std::string rank0_;                             // the address on which rank 0 listens for the others
+  const std::string secret_ = DrawGroupSecret();  // shared by all ranks
 };
 
 }  // namespace

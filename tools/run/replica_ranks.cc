@@ -38,7 +38,7 @@ ReplicaRanks::Actions ReplicaRanks::OnExit(int64_t rank, const ChildExit& exit, 
     state_ = State::kDone;
     return {};
   }
-  // What rank 0 ends with in order is its own matter: the others follow it.
+  // After a request to stop, any exit code of rank 0 counts as orderly: the other ranks follow it.
   const bool is_well = code == daemon::kExitDone || (rank == 0 && interrupted_ && !exit.by_signal);
   EndBy(now + (is_well ? options_.grace : options_.lost_grace));
   return {};
@@ -48,7 +48,7 @@ ReplicaRanks::Actions ReplicaRanks::OnInterrupt(absl::Time now) {
   if (interrupted_) return KillAll();
   interrupted_ = true;
   EndBy(now + options_.grace + options_.stop_margin);
-  if (!IsAlive(0)) return {};  // the others are about to end
+  if (!IsAlive(0)) return {};  // the other ranks are about to end
   return {{Action::Kind::kTerminate, 0}};
 }
 
@@ -60,7 +60,7 @@ int ReplicaRanks::exit_code() const {
   return rank0_.value_or(daemon::kExitFailed);  // killed
 }
 
-// An earlier deadline stands.
+// Sets the deadline unless an earlier one is set.
 void ReplicaRanks::EndBy(absl::Time deadline) {
   state_ = State::kEnding;
   kill_at_ = std::min(kill_at_, deadline);

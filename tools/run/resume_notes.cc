@@ -10,10 +10,10 @@
 namespace syncopate::run {
 namespace {
 
-// Evaluations and steps that were repeated stand between the last steps.
+// Evaluations and repeated steps are among the last lines, so more than a few are read.
 constexpr size_t kLinesOfTheEnd = 64;
 
-// The last step of which a line is left; 0 before the first.
+// The highest step in the last lines; 0 before the first step.
 int64_t StepReached(const std::string& run_dir) {
   int64_t reached = 0;
   for (const std::string& line : LastLines(JoinPath(run_dir, "metrics.jsonl"), kLinesOfTheEnd)) {

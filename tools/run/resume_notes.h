@@ -7,8 +7,9 @@
 
 namespace syncopate::run {
 
-// What somebody who resumes the run in `run_dir` may not expect of `config`, a sentence each: that it has no checkpoint
-// to go on from, or has no step left to make. Reads names and the end of metrics.jsonl; nothing where no step was made.
+// What a user who resumes the run in `run_dir` may not expect of `config`, one sentence each: that there is no
+// checkpoint to continue from, or no step left to make. Reads file names and the end of metrics.jsonl; empty if no step
+// was made.
 std::vector<std::string> ResumeNotes(const v1::RunConfig& config, const std::string& run_dir);
 
 }  // namespace syncopate::run

@@ -7,15 +7,15 @@
 
 namespace syncopate::run {
 
-// Finds out of what a trainer says whether its run gets rewards. Pure; not thread-safe.
+// Finds out from a trainer's status whether its run gets rewards. Pure; not thread-safe.
 class RewardTrouble {
  public:
-  // A sentence, "" if nothing stands at `now`: a rollouter has had no rewards for 5 s, as a worker that was started again
-  // is there sooner, or at least half of the last groups came back without. Times must not go back.
+  // The present problem as a sentence, "" if there is none: a rollouter has had no rewards for 5 s (a restarted worker
+  // is back sooner), or at least half of the last groups came back without rewards. `now` must not go back.
   std::string Alarm(const v1::TrainerServiceGetStatusResponse& status, absl::Time now);
 
  private:
-  absl::Time without_since_ = absl::InfiniteFuture();  // InfiniteFuture: all rollouters can have them
+  absl::Time without_since_ = absl::InfiniteFuture();  // InfiniteFuture: all rollouters can get rewards
 };
 
 }  // namespace syncopate::run

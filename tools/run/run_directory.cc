@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Without a word of error: what cannot be looked at, such as a link to itself, is not there.
+// Ignores errors: a path that cannot be examined, such as a link to itself, counts as missing.
 bool Exists(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
@@ -30,7 +30,7 @@ std::string DefaultPath(const std::string& name, const std::string& time) {
   fs::path path = fs::path("runs") / absl::StrCat(name, "-", time);
   fs::path unused = path;
   std::error_code ignored;
-  // A link that leads nowhere takes a name, too.
+  // A dangling link also occupies its name.
   for (int i = 2; fs::exists(fs::symlink_status(unused, ignored)); ++i) unused = absl::StrCat(path.string(), "-", i);
   return unused.string();
 }
@@ -53,7 +53,7 @@ absl::StatusOr<int> Lock(const std::string& path) {
                absl::StrCat("another syncopate run works in ", path, "; stop it first, or choose another run.dir"));
 }
 
-// What an earlier life left and this one must not mistake for its own.
+// Removes files of an earlier incarnation that this one could mistake for its own.
 void RemoveTraces(const std::string& path) {
   std::error_code ignored;
   for (const char* name : {"endpoints", "endpoints.json", config::kNextConfigFile}) {
@@ -71,7 +71,7 @@ absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, cons
                  absl::StrCat(path, " cannot be looked at: ", why.message(), "; choose another run.dir"));
   }
   bool holds_run = Exists(ResolvedConfigPath(path)) || Exists(fs::path(path) / "state" / "trainer");
-  // Nothing at all is a run that has not begun: whoever restarts it always says resume.
+  // An empty directory is a run that has not begun: a supervisor always starts it with resume.
   if (run.resume() && !holds_run && HoldsSomething(path)) {
     return Error(absl::StatusCode::kNotFound, "NOT_A_RUN",
                  absl::StrCat(path, " holds something, but no run to resume; choose another run.dir"));

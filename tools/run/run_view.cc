@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kRecentSteps = 20;
 constexpr size_t kMaxSampleText = 60;     // characters
-constexpr size_t kMaxSampleBytes = 4096;  // that are looked at for them
+constexpr size_t kMaxSampleBytes = 4096;  // searched for those characters
 constexpr char kBetweenFigures[] = "   ";
 
 std::string RewardLine(const RunView& view) {
@@ -66,7 +66,7 @@ std::string Daemons(const RunView& view) {
                    {"IDLE", kRight},
                    {"RESTARTS", kRight}});
   for (const DaemonRow& row : view.daemons) {
-    // It generates nothing and trains nothing.
+    // The synchronizer neither generates nor trains.
     bool works = row.name.rfind("synchronizer", 0) != 0;
     table.AddRow({row.name, row.state, row.pid == 0 ? "-" : absl::StrCat(row.pid), row.version,
                   works ? Thousands(row.groups) : "", works ? Thousands(std::llround(row.tokens_per_second)) : "",
@@ -75,7 +75,7 @@ std::string Daemons(const RunView& view) {
   return table.ToString();
 }
 
-// `line` in lines of at most `width`, as far as it can be broken where `between` stands.
+// Splits `line` into lines of at most `width`, as far as it can be broken at `between`.
 std::vector<std::string> Wrapped(const std::string& line, const std::string& between, size_t width) {
   std::vector<std::string> lines;
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(line, between))) {
@@ -86,13 +86,13 @@ std::vector<std::string> Wrapped(const std::string& line, const std::string& bet
   return lines;
 }
 
-// What ends a line or controls a terminal, text that runs from right to left included: a model may answer with it.
+// Whether a character ends a line, controls a terminal, or turns the text direction: a model may answer with it.
 bool IsControl(char32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
          (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
 }
 
-// The beginning of a text on one line: what is no character of it becomes one space.
+// The beginning of a text on one line: each control character or invalid byte becomes a space.
 std::string Shortened(const std::string& text) {
   const std::string whole = ReplaceMalformed(absl::string_view(text).substr(0, kMaxSampleBytes));
   std::string shown;
@@ -148,7 +148,7 @@ std::optional<double> StepFigures::SecondsLeft(int64_t steps_total) const {
 }
 
 std::string DroppedText(const std::map<std::string, int64_t>& dropped) {
-  // Groups without signal are replaced on purpose, and are no loss.
+  // Groups without signal are replaced on purpose, and do not count as lost.
   static constexpr std::pair<const char*, const char*> kWords[] = {{"skipped", "rows skipped"},
                                                                    {"failed", "groups failed"},
                                                                    {"dropped_stale", "groups stale"},
@@ -188,7 +188,7 @@ std::vector<std::string> RenderTable(const RunView& view, size_t width) {
   }
   append(absl::StrSplit(Daemons(view), '\n', absl::SkipEmpty()));
   if (!view.waiting.empty()) append(Wrapped(view.waiting, " ", width));
-  // What the trainer waits for may be what must be mended.
+  // The alarm may be the same sentence as what the trainer waits for.
   if (!view.alarm.empty() && view.alarm != view.waiting) append(Wrapped(view.alarm, " ", width));
   if (!view.reward_failure.empty()) append(Wrapped(view.reward_failure, " ", width));
   for (std::string& line : lines) line.resize(std::min(line.size(), width));
@@ -199,7 +199,7 @@ std::vector<std::string> RenderSamples(const records::StepRecord& evaluation) {
   std::vector<std::string> lines;
   for (const records::SampleAnswer& sample : evaluation.samples) {
     std::string line = absl::StrCat("  ", Shortened(sample.question), "  ", Shortened(sample.reply));
-    // A text may be right without being the one that is expected: its reward says so.
+    // A right text may differ from the expected one: its reward shows that it is right.
     const bool is_right =
         !sample.expected.empty() && (sample.answer == sample.expected || sample.reply == sample.expected);
     if (is_right) absl::StrAppend(&line, "   right");

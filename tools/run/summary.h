@@ -11,22 +11,23 @@
 
 namespace syncopate::run {
 
-// What only the supervisor of a run knows at its end.
+// The part of a run's end that only its supervisor knows.
 struct RunEnd {
   RunOutcome outcome = RunOutcome::kFailed;
   std::string reason;
   double wall_seconds = 0;  // from the first process's start to the last one's end
   std::map<ChildId, int64_t> restarts;
-  std::vector<std::string> log = {};  // of a failed run: the end of the log of the process that failed
+  std::vector<std::string> log = {};  // of a failed run: the end of the failed process's log
 };
 
 // The text of run.dir's summary.json; "" if there is none.
 std::string ReadSummary(const std::string& run_dir);
 
-// Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}, "log": [line]}} to run.dir's summary.json, which the
-// trainer wrote, and puts "status": "failed" there if the run failed, also when the trainer could not write it. A file
-// that still is `before`, what ReadSummary gave at the start, is of an earlier life, to which this one has added no
-// step: it stays as it is, and with `keep` in any case. Returns the summary with that addition; errors of FileSystem.
+// Adds {"run": {"outcome", "reason", "wall_seconds", "restarts": {name: n}, "log": [line]}} to run.dir's summary.json,
+// which the trainer wrote, and sets "status": "failed" if the run failed, also if the trainer could not write the file.
+// A file that still equals `before`, the result of ReadSummary at the start, belongs to an earlier incarnation, and
+// this one has made no step: the file is left unchanged then, and with `keep` in any case. Returns the summary with the
+// addition; errors of FileSystem.
 absl::StatusOr<nlohmann::json> FinishSummary(const std::string& run_dir, const RunEnd& end,
                                              const std::string& before = "", bool keep = false);
 

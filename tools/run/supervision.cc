@@ -13,10 +13,10 @@
 //   starting, ready --OnExit, not the trainer--> backoff --its time--> starting; too often: given up
 //   starting --OnExit, the disk is full--> backoff --its time--> starting; never too often
 //
-// The trainer's end is the run's: well, it is complete; else it has failed, as only a resume knows which state on disk
-// is whole. The synchronizer and rollouters may die at any time and are started again. A stop goes in the same order in
-// every case: the trainer first, which saves, then all others, who have nothing to save; each has its share of the
-// grace.
+// The end of the trainer is the end of the run: after exit code 0 the run is complete; otherwise it has failed, because
+// only a resume can find out which state on disk is whole. The synchronizer and rollouters may die at any time and are
+// started again. A stop always has the same order: first the trainer, which saves, then all others, which have nothing
+// to save; each stage has its share of the grace.
 namespace syncopate::run {
 namespace {
 
@@ -24,8 +24,8 @@ constexpr char kSynchronizer[] = "synchronizer";
 constexpr char kTrainer[] = "trainer";
 constexpr char kRollouter[] = "rollouter";
 constexpr char kEnvironment[] = "environment";
-constexpr double kTrainerShareOfGrace = 0.7;  // when a trainer that is still there is killed
-constexpr double kAllShareOfGrace = 0.9;      // the same for everybody, so that all is over within the grace
+constexpr double kTrainerShareOfGrace = 0.7;  // a trainer that is still alive is killed then
+constexpr double kAllShareOfGrace = 0.9;      // all others too, so that all is over within the grace
 
 constexpr absl::Duration kOneInterrupt = absl::Milliseconds(200);
 
@@ -44,7 +44,7 @@ std::string ChildExit::ToString() const {
 }
 
 RunSupervision::RunSupervision(const Options& options) : options_(options) {
-  // Every child there will ever be, so that tables show them before they start.
+  // All children, so that tables show them before they start.
   children_[kSynchronizerId];
   for (int64_t i = 0; i < options_.trainer_ranks; ++i) children_[{kTrainer, i}];
   if (options_.environment) children_[kEnvironmentId];
@@ -72,13 +72,13 @@ void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<C
 std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time now) {
   std::vector<ChildAction> actions;
   Child& child = children_[id];
-  // It may have exited between its announcement and this.
+  // The child may have exited between its announcement and this call.
   if (child.state != State::kStarting) return actions;
   child.state = State::kReady;
   child.since = now;
   child.failed_starts = 0;
   child.was_ready = true;
-  // Daemons ask the synchronizer first, and rollouters the worker: both listen before anybody else is started.
+  // Daemons call the synchronizer first, and rollouters the worker: both must listen before other children start.
   const bool all_begin =
       children_[kSynchronizerId].was_ready && (!options_.environment || children_[kEnvironmentId].was_ready);
   if (!all_begin || stopping()) return actions;
@@ -95,7 +95,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
   child.state = State::kAbsent;
   child.since = now;
   if (stopping()) {
-    // It has saved, or died: either way nobody needs the others any more.
+    // The trainer has saved or died: the others are not needed any more.
     if (id == kTrainerId) StopOthers(&actions);
     return actions;
   }
@@ -105,7 +105,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
     child.since = now + options_.disk_retry;
     return actions;
   }
-  // The same start would be refused again.
+  // A new start would be refused again.
   bool refused = !exit.by_signal && exit.code == config::kConfigExitCode;
   if (id == kTrainerId) {
     bool well = !exit.by_signal && exit.code == 0;
@@ -117,7 +117,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
       FailOnRank(id, exit, now, &actions);
     }
   } else if (id.role == kTrainer) {
-    // Rank 0 tells the others when the run is over, and ends a little later. One that fails is the end of all.
+    // Rank 0 tells the others when the run is over, and ends a little later. A rank that fails ends the run.
     if (exit.by_signal || exit.code != 0) {
       FailOnRank(id, exit, now, &actions);
     } else {
@@ -136,9 +136,9 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
                                      std::vector<ChildAction>* actions) {
   Child& child = children_[id];
   if (!was_ready) ++child.failed_starts;
-  // Only the last minute counts: a rollouter may die each hour for a week.
+  // Only the last minute counts: a rollouter may die every hour for a week.
   while (!child.restarts.empty() && child.restarts.front() <= now - absl::Minutes(1)) child.restarts.pop_front();
-  // It has never been ready in a row of starts: something is wrong that time does not mend.
+  // None of these starts became ready: waiting does not help.
   if (child.failed_starts >= options_.max_failed_starts) {
     GiveUp(id, absl::StrCat("failed to start ", child.failed_starts, " times; the last time it ", exit.ToString()), now,
            actions);
@@ -158,7 +158,7 @@ void RunSupervision::ScheduleRestart(const ChildId& id, bool was_ready, const Ch
 void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Time now,
                             std::vector<ChildAction>* actions) {
   children_[id].state = State::kGivenUp;
-  // Without one of these nothing moves; without some rollouters the run goes on slower.
+  // Without one of these the run stands still; without some rollouters it is only slower.
   if (id == kSynchronizerId || id == kEnvironmentId || !AnyRollouterLeft()) {
     Fail(id.Name(), why, now, actions);
   }
@@ -195,7 +195,7 @@ void RunSupervision::FailOnRank(const ChildId& id, const ChildExit& exit, absl::
                                 std::vector<ChildAction>* actions) {
   const bool has_lost_one = !exit.by_signal && exit.code == daemon::kExitLostPeer;
   const bool several = options_.trainer_ranks > 1;
-  // The others' codes say that they lost a rank, not which: the one that was killed said nothing.
+  // The codes of the other ranks say that a rank was lost, not which one: a killed rank reports nothing.
   lost_peer_ = has_lost_one || (several && exit.by_signal);
   Fail(id.Name(), exit.ToString(), now, actions);
   if (!several || !has_lost_one) return;
@@ -222,7 +222,7 @@ void RunSupervision::StopOthers(std::vector<ChildAction>* actions) {
   }
 }
 
-// Where ranks end together, all of its ranks; else its rank 0, which the others follow.
+// Kills all late ranks if a rank was lost; else only rank 0, which the others follow.
 void RunSupervision::KillLateTrainer(std::vector<ChildAction>* actions) {
   late_trainer_killed_ = true;
   for (const auto& [id, child] : children_) {
@@ -241,7 +241,7 @@ void RunSupervision::KillAll(std::vector<ChildAction>* actions) const {
 std::vector<ChildAction> RunSupervision::OnInterrupt(absl::Time now) {
   std::vector<ChildAction> actions;
   if (interrupted_at_ != absl::InfiniteFuture()) {
-    // One Ctrl-C may arrive twice, from the terminal and from a shell that passes it on: what comes at once is one.
+    // One Ctrl-C may arrive twice, from the terminal and from a shell that passes it on; both count as one.
     if (now - interrupted_at_ >= kOneInterrupt) KillAll(&actions);
     return actions;
   }
@@ -271,7 +271,7 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
       if (const std::vector<ChildId> earlier = OfEarlierLife(id); !earlier.empty()) {
         if (now < child.since + options_.lost_replica_grace) continue;
         for (const ChildId& stuck : earlier) actions.push_back({ChildAction::Kind::kKill, stuck});
-        child.since = now;  // once; their exits are reported like any other
+        child.since = now;  // kill once; their exits are reported like any other
         continue;
       }
       if (!child.no_room) {
@@ -280,7 +280,7 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
       }
       StartChild(id, now, &actions);
     } else if (child.state == State::kStarting && now >= child.since + options_.start_timeout) {
-      child.since = now;  // once; its exit is reported like any other
+      child.since = now;  // kill once; its exit is reported like any other
       actions.push_back({ChildAction::Kind::kKill, id});
     }
   }

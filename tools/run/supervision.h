@@ -11,12 +11,12 @@
 
 namespace syncopate::run {
 
-// A daemon of a local run.
+// One child process of a local run.
 struct ChildId {
   std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", the worker of users' Python
-                     // of a trainer the index is the rank
+                     // for a trainer `index` is the rank
   int64_t index = 0;
-  int64_t rank = 0;          // of a rollouter of several
+  int64_t rank = 0;          // of a rollouter with several ranks
   std::string Name() const;  // "rollouter-1", "rollouter-1-rank2"
   friend auto operator<=>(const ChildId&, const ChildId&) = default;
 };
@@ -28,7 +28,7 @@ struct ChildExit {
   std::string ToString() const;  // "exited with code 3", "was killed by signal 9"
 };
 
-// What a supervisor wants done with a child.
+// An action that the supervisor's owner must perform on a child.
 struct ChildAction {
   enum class Kind { kStart, kTerminate, kKill };  // the last two: SIGTERM, SIGKILL
   Kind kind = Kind::kStart;
@@ -38,83 +38,84 @@ struct ChildAction {
 
 enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 
-// Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports what happened with the
-// time, performs the actions that come back, and reports again. No thread, no clock; not thread-safe.
+// Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports events with their time,
+// performs the returned actions, and reports again. No thread, no clock; not thread-safe.
 //
-// The synchronizer starts first, and the worker of users' Python if there is one; once both are ready the trainer and
-// the rollouters start. A rollouter, synchronizer or worker that exits is started again after a backoff; the ranks of
-// one rollouter end together, each by itself, and none starts again beside one of an earlier life: one that does not
-// end is stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when another of its
-// ranks fails, when a daemon refuses its configuration, or when one keeps failing. Stopping has two stages within the
-// grace: the trainer is asked first, so that it can save with the others alive, then the others; whoever is late is
-// killed.
+// The synchronizer starts first, with the worker of users' Python if there is one; once both are ready, the trainer and
+// the rollouters start. A rollouter, synchronizer or worker that exits is restarted after a backoff. The ranks of one
+// rollouter end together, each by itself, and no rank restarts while another rank of the earlier incarnation is alive:
+// one that does not end is stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when
+// another trainer rank fails, when a daemon refuses its configuration, or when the synchronizer, the worker or all
+// rollouters keep failing. Stopping has two stages within the grace: the trainer is asked first, so that it can save
+// with the others alive, then the others; a daemon that is late is killed.
 //
-// A daemon that cannot start because the disk is full (daemon::kExitNoSpace) is started again each second, whichever it
-// is, for as long as that takes: this is neither a failed start nor a restart.
+// A daemon that cannot start because the disk is full (daemon::kExitNoSpace) is started again each second, without
+// limit, whatever its role: that is neither a failed start nor a restart.
 //
-// Ranks of a trainer end together. One that has lost another exits with code 4 after some seconds of silence, so
-// whoever is left then is stuck, or about to end: it is killed soon, whatever the grace.
+// The ranks of a trainer end together. A rank that has lost another exits with code 4 after some seconds of silence. A
+// rank that is still alive then is stuck, or about to end: it is killed soon, whatever the grace.
 class RunSupervision {
  public:
   struct Options {
     int64_t rollouters = 1;
-    int64_t rollouter_ranks = 1;  // of each
+    int64_t rollouter_ranks = 1;  // of each rollouter
     int64_t trainer_ranks = 1;
     bool environment = false;                              // there is a worker of users' Python
-    absl::Duration grace = absl::Seconds(5);               // for all of an orderly stop
-    absl::Duration lost_rank_grace = absl::Seconds(1.5);   // after a rank said that it lost one: for the other ranks
-    absl::Duration lost_run_grace = absl::Seconds(2.5);    // the same for everybody
-    absl::Duration lost_replica_grace = absl::Seconds(3);  // after one rank of a rollouter would start: for the others
+    absl::Duration grace = absl::Seconds(5);               // for the whole orderly stop
+    absl::Duration lost_rank_grace = absl::Seconds(1.5);   // for the others, after one exited because of a lost rank
+    absl::Duration lost_run_grace = absl::Seconds(2.5);    // for all daemons, after the same event
+    absl::Duration lost_replica_grace = absl::Seconds(3);  // for a rollouter's other ranks, when one should restart
     absl::Duration start_timeout = absl::Seconds(60);      // from start to ready
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);
     absl::Duration disk_retry = absl::Seconds(1);
-    int max_failed_starts = 5;         // in a row, without ever getting ready: the child is given up
-    int max_restarts_per_minute = 30;  // of one child that did get ready
+    int max_failed_starts = 5;         // in a row, without being ready: the child is given up
+    int max_restarts_per_minute = 30;  // of one child that was ready
   };
 
   explicit RunSupervision(const Options& options);
 
   std::vector<ChildAction> Start(absl::Time now);
-  // The child's servers listen.
+  // The child's servers listen now.
   std::vector<ChildAction> OnReady(const ChildId& child, absl::Time now);
   std::vector<ChildAction> OnExit(const ChildId& child, const ChildExit& exit, absl::Time now);
-  // Somebody wants the run to end: the first time orderly, the second time at once. What comes within a fifth of a
-  // second counts as one: some wrappers signal the process and then its group.
+  // A user asks for the run's end: the first time it ends in order, the second time at once. Interrupts within a fifth
+  // of a second count as one: some wrappers signal the process and then its group.
   std::vector<ChildAction> OnInterrupt(absl::Time now);
-  // Something outside makes the run impossible, such as a full disk.
+  // An external problem makes the run impossible, such as a write error in the run directory.
   std::vector<ChildAction> OnFailure(const std::string& reason, absl::Time now);
-  // Due restarts and broken deadlines. Call it at NextTick() or a little later.
+  // Handles due restarts and missed deadlines. Call it at NextTick() or a little later.
   std::vector<ChildAction> OnTick(absl::Time now);
-  absl::Time NextTick() const;  // InfiniteFuture if nothing waits for time to pass
+  absl::Time NextTick() const;  // InfiniteFuture if no event is due
 
-  // True once the outcome is settled and no child is alive.
+  // True once the outcome is decided and no child is alive.
   bool done() const;
   RunOutcome outcome() const { return outcome_; }
   bool stopping() const { return outcome_ != RunOutcome::kRunning; }
   const std::string& reason() const { return reason_; }    // why it failed
-  const std::string& culprit() const { return culprit_; }  // name of the daemon that it failed on, if one
-  // It failed on a trainer's rank that was lost, or on a trainer that said that a fresh start may do better.
+  const std::string& culprit() const { return culprit_; }  // the daemon that failed; "" if no daemon did
+  // Whether the run failed because a trainer rank was lost, or the trainer said that a fresh start may succeed.
   bool lost_peer() const { return lost_peer_; }
-  // The run has not ended well, and not on what the same start would meet again: a configuration that is refused, a
-  // daemon that never gets ready, a trainer that has taken over.
+  // Whether a resume may succeed: the run was interrupted, or failed for a reason that a new start may not meet again.
+  // False e.g. for a refused configuration, a daemon that never gets ready, or a run that another trainer has taken
+  // over.
   bool resume_helps() const;
-  // The child is not there, but will be started again.
+  // Whether the child is not running, but will be started again.
   bool WillRestart(const ChildId& child) const;
-  // The same, and what it waits for is room on the disk.
+  // WillRestart, and the child waits for room on the disk.
   bool WaitsForRoom(const ChildId& child) const;
-  // How often each child was started again; every child is there.
+  // The number of restarts of each child; all children are included.
   std::map<ChildId, int64_t> Restarts() const;
 
  private:
   enum class State { kAbsent, kBackoff, kStarting, kReady, kGivenUp };
   struct Child {
     State state = State::kAbsent;
-    absl::Time since;                 // of the state; kBackoff: when it ends
+    absl::Time since;                 // start of the state; kBackoff: its end
     int failed_starts = 0;            // in a row
-    bool was_ready = false;           // in this life or an earlier one
+    bool was_ready = false;           // now or in an earlier incarnation
     bool no_room = false;             // its last start found the disk full
-    std::deque<absl::Time> restarts;  // of the last minute
+    std::deque<absl::Time> restarts;  // in the last minute
     int64_t restarts_total = 0;
     int64_t starts = 0;
   };
@@ -131,7 +132,7 @@ class RunSupervision {
   void StopOthers(std::vector<ChildAction>* actions);
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
-  // Other ranks of this rollouter that are there and have not been started again since.
+  // Living ranks of this rollouter that were not started again since this rank's last start.
   std::vector<ChildId> OfEarlierLife(const ChildId& id) const;
 
   Options options_;
@@ -142,8 +143,8 @@ class RunSupervision {
   absl::Time interrupted_at_ = absl::InfiniteFuture();
   bool others_asked_ = false;
   bool lost_peer_ = false;
-  bool hopeless_ = false;                                // the same start would end the same way
-  absl::Time kill_trainer_at_ = absl::InfiniteFuture();  // once it stops
+  bool hopeless_ = false;                                // a new start would end in the same way
+  absl::Time kill_trainer_at_ = absl::InfiniteFuture();  // after the stop begins
   absl::Time kill_all_at_ = absl::InfiniteFuture();
   bool late_trainer_killed_ = false;
   bool late_others_killed_ = false;

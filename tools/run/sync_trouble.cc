@@ -7,7 +7,7 @@ namespace {
 
 using synchronizer::SyncOutcome;
 
-// A rollouter that has died fails a sync or two before it is known to be dead.
+// A rollouter that has died fails a sync or two before it counts as dead.
 constexpr int64_t kInARow = 3;
 constexpr absl::Duration kFor = absl::Seconds(10);
 

@@ -10,24 +10,25 @@
 
 namespace syncopate::run {
 
-// Finds rollouters whose weight syncs keep failing, say because they share a GPU that NCCL wants for one: the run waits
-// for them until the trainer gives up. One failure is nothing: the next version is tried a step later. Pure; not thread-safe.
+// Finds rollouters whose weight syncs keep failing, for example because they share a GPU and NCCL needs one each: the
+// run waits for them until the trainer gives up. A single failure is ignored: the next version is tried a step later.
+// Pure; not thread-safe.
 class SyncTrouble {
  public:
-  // One sync to `replica` has ended so at `at`. `why` is a sentence, for one that failed.
+  // Records the end of one sync to `replica` at time `at`. `why` is a sentence, for a failed sync.
   void Note(const std::string& replica, synchronizer::SyncOutcome outcome, const std::string& why, absl::Time at);
-  // Forgets all others: they have ended, and whoever takes their place begins anew.
+  // Forgets all other replicas: they have ended, and their successors begin anew.
   void KeepOnly(const std::set<std::string>& replicas);
-  // A sentence, "" while no rollouter has had 3 failures in a row over 10 s or longer.
+  // The problem as a sentence; "" while no rollouter has had 3 failures in a row over at least 10 s.
   std::string Alarm() const;
 
  private:
   struct Failing {
     int64_t in_a_row = 0;
     absl::Time first, last;
-    std::string why;  // the last
+    std::string why;  // of the last failure
   };
-  std::map<std::string, Failing> failing_;  // by replica
+  std::map<std::string, Failing> failing_;  // keyed by replica
 };
 
 }  // namespace syncopate::run

@@ -1,6 +1,5 @@
-// syncopate-twin CONFIG [a.b=c ...]: the run of CONFIG in one process, synchronously. One JSON object a step on
-// standard output with the digest of the weights, to hold against metrics.jsonl of a distributed run with max_staleness
-// 0.
+// syncopate-twin CONFIG [a.b=c ...]: the run of CONFIG in one process, synchronously. Prints one JSON object a step
+// with the digest of the weights, for comparison with metrics.jsonl of a distributed run with max_staleness 0.
 
 #include <cstdio>
 #include <optional>

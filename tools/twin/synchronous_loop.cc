@@ -45,7 +45,7 @@ class GroupSink final : public rollouter::GenerationSink {
   std::vector<Trajectory> samples_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What rewards of text read; null for a model without a tokenizer.
+// The decoder that rewards of text use; null for a model without a tokenizer.
 absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& model) {
   if (model.by_keys()) return rollouter::TextDecoder();
   auto tokenizer = text::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
@@ -57,8 +57,7 @@ absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& m
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
-  // The parts of the daemons, called one after the other: what the twin computes differs from a run only in when things
-  // happen.
+  // The daemons' parts, called one after the other: the twin computes the same as a run, only at other times.
   Parts parts;
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
@@ -105,7 +104,7 @@ absl::Status SynchronousLoop::SyncWeights() {
                                 .deadline = kDeadline,
                                 .receivers = 1,
                                 .sources = 1};
-  // What a synchronizer would command, with one source and one receiver.
+  // The commands of a synchronizer with one source and one receiver.
   SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, receiver_.Prepare(prepare));
   if (!prepared.already_held) {
     const synchronizer::Transfer transfer{.attempt = attempt,
@@ -125,10 +124,10 @@ absl::StatusOr<std::vector<SynchronousLoop::Asked>> SynchronousLoop::NextBatch()
   std::vector<Asked> batch;
   while (static_cast<int64_t>(batch.size()) < config_.data().batch_groups()) {
     const Readiness readiness = prompts.Await(next_);
-    // Await() ends with this only if the source has failed.
+    // Await() returns this only if the source has failed.
     if (readiness == Readiness::kComing) return prompts.failure();
     if (readiness == Readiness::kReady) batch.push_back({next_, prompts.At(next_)});
-    // 0: the source has no end.
+    // 0: the source is endless.
     const bool last_of_pass = prompts.prompts_per_pass() > 0 && next_.ordinal + 1 >= prompts.prompts_per_pass();
     next_ = last_of_pass ? GroupId{next_.pass + 1, 0} : GroupId{next_.pass, next_.ordinal + 1};
   }
@@ -189,11 +188,11 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std
   std::vector<std::shared_ptr<GroupSink>> sinks;
   for (const auto& [group, prompt] : asked) {
     rollouter::GenerationRequest request{group.ToString(), prompt.prompt_ids, sampling, {}, false};
-    // As the trainer and the rollouter make them: seeds depend on the prompt alone, and not on who generates it when.
+    // Trainer and rollouter compute the same seeds, which depend only on the prompt, not on the rollouter or the time.
     const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
     sinks.push_back(std::make_shared<GroupSink>(samples));
-    // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its company.
+    // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its batch.
     SYNCOPATE_RETURN_IF_ERROR(parts_.engine->Submit(std::move(request), sinks.back()));
   }
   std::vector<TrajectoryGroup> result(asked.size());

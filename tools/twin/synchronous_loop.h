@@ -17,9 +17,9 @@
 
 namespace syncopate::twin {
 
-// The whole of a run in one process, one thing after the other: generate with the current weights, train, install. It
-// is the synchronous twin: a distributed run with max_staleness 0 must give the same bits, step by step. Uses the same
-// engine, reward, step, weight sync (transport "inproc") and configuration as the daemons. Not thread-safe.
+// A whole run in one process, one thing after the other: generate with the current weights, train, install. It is the
+// synchronous twin: a distributed run with max_staleness 0 must give bit-identical weights, step by step. Uses the
+// daemons' engine, reward, training step, weight sync (transport "inproc") and configuration. Not thread-safe.
 class SynchronousLoop {
  public:
   struct StepResult {
@@ -28,20 +28,20 @@ class SynchronousLoop {
     uint64_t weights_digest = 0;
   };
 
-  // `config` has passed its checks.
+  // `config` must have passed its checks.
   static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config);
 
-  // One batch of prompts in order, one training step, one weight sync; a supervised one ends without a sync, unless it
-  // is the last before those on rewards.
+  // One batch of prompts in order, one training step, one weight sync. A supervised step makes no sync, unless it is
+  // the last one before the steps on rewards.
   absl::StatusOr<StepResult> Step();
-  // The engine serves the weights of the last step, so that they can be evaluated.
+  // Whether the engine serves the weights of the last step, so that they can be evaluated.
   bool serves() const { return step_ >= supervised_steps_; }
 
-  // Share of the evaluation prompts with answer ids that greedy decoding answers wholly right; none without any.
+  // Share of exactly right greedy answers to the evaluation prompts with answer ids; nullopt if there are none.
   absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
-  // The trainer's own digest of its weights after the last step, as metrics.jsonl has it.
+  // The trainer's digest of its weights after the last step, the same that metrics.jsonl contains.
   uint64_t weights_digest() const { return weights_digest_; }
 
  private:
@@ -73,7 +73,7 @@ class SynchronousLoop {
   synchronizer::InprocReceiver transport_;
   synchronizer::WeightReceiver receiver_;
   int64_t step_ = 0;
-  GroupId next_;  // first that no batch has had
+  GroupId next_;  // the first group that is not used yet
   uint64_t weights_digest_ = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace syncopate::rpc {
 namespace {
 
-// The address without the port.
+// The peer's address without its port.
 std::string PeerOf(int fd) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
@@ -33,7 +33,7 @@ absl::Status TooMany(const std::string& whose, int limit) {
 }  // namespace
 
 absl::Status ConnectionLimit::Admit(int fd) {
-  // A descriptor that comes anew was closed in between.
+  // A descriptor number that comes again was closed in between.
   if (auto old = open_.find(fd); old != open_.end()) Forget(old);
   const std::string peer = PeerOf(fd);
   absl::Status status = Check(peer);

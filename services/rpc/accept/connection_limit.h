@@ -9,9 +9,9 @@
 
 namespace syncopate::rpc {
 
-// How many connections a server has, in all and from one peer's address, and whether one more may come in. The sockets
-// belong to gRPC, which says nothing when it closes one: each is remembered by descriptor and inode, and looked at
-// again when a limit seems to be reached. Not thread-safe: the accepting thread's own.
+// Counts a server's connections, in all and per peer address, and decides whether one more may come in. The sockets
+// belong to gRPC, which does not say when it closes one: each is remembered by descriptor and inode, and looked at
+// again when a limit seems to be reached. Not thread-safe: used by the accepting thread only.
 class ConnectionLimit {
  public:
   struct Options {
@@ -21,8 +21,8 @@ class ConnectionLimit {
 
   explicit ConnectionLimit(const Options& options) : options_(options) {}
 
-  // OK: the connected socket `fd` counts until somebody closes it. RESOURCE_EXHAUSTED (reason TOO_MANY_CONNECTIONS)
-  // naming the peer and the limit: the caller closes it.
+  // OK: the connected socket `fd` counts until it is closed. RESOURCE_EXHAUSTED (reason TOO_MANY_CONNECTIONS) that
+  // names the peer and the limit: the caller closes `fd`.
   absl::Status Admit(int fd);
 
  private:
@@ -36,8 +36,8 @@ class ConnectionLimit {
   void ForgetClosed();
 
   const Options options_;
-  std::map<int, Connection> open_;    // by descriptor
-  std::map<std::string, int> peers_;  // connections of each
+  std::map<int, Connection> open_;    // keyed by descriptor
+  std::map<std::string, int> peers_;  // number of connections per peer
 };
 
 }  // namespace syncopate::rpc

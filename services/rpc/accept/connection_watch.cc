@@ -18,7 +18,7 @@
 namespace syncopate::rpc {
 namespace {
 
-// Of the other end; 0 if it is gone.
+// The port of the other end; 0 if it is gone.
 int PeerPort(int fd) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
@@ -27,7 +27,7 @@ int PeerPort(int fd) {
                                             : reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port);
 }
 
-// What the other end has sent, as far as it has come; 0 if that cannot be told.
+// The number of bytes received from the other end; 0 if unknown.
 int64_t ReceivedBytes(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -40,7 +40,7 @@ class Factory final : public grpc::experimental::ServerInterceptorFactoryInterfa
   explicit Factory(std::shared_ptr<ConnectionWatch> watch) : watch_(std::move(watch)) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* call) override {
     watch_->CallBegan(call->server_context()->peer());
-    return nullptr;  // gRPC leaves it out
+    return nullptr;  // gRPC skips a null interceptor
   }
 
  private:
@@ -91,7 +91,8 @@ void ConnectionWatch::LookLocked() {
     const bool closed = InodeOf(fd) != connection.inode;
     const bool too_much = !closed && received > limit;
     if (too_much) {
-      // Its reader sees the end of the stream and closes it. Looked at just now, so it is still the same.
+      // gRPC's reader sees the end of the stream and closes the socket. The descriptor was checked just now, so it
+      // still belongs to this connection.
       ::shutdown(fd, SHUT_RDWR);
       SYNCOPATE_LOG(kWarning, "listener %s: a connection from port %d is cut: it sent %d bytes and began no call",
                     listener_, connection.port, received);
