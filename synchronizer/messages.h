@@ -17,14 +17,14 @@
 #include "synchronizer/superseded.h"
 #include "synchronizer/sync_outcome.h"
 
-// What members and the synchronizer say to each other, without a wire format; proto/syncopate/v1/synchronizer.proto
-// documents each field. Plain data, no behaviour.
+// The messages between members and the synchronizer, without a wire format. Plain data, no behaviour.
+// proto/syncopate/v1/synchronizer.proto documents each field.
 namespace syncopate::synchronizer {
 
 inline constexpr char kTrainerRole[] = "trainer";
 inline constexpr char kRollouterRole[] = "rollouter";
 
-// One Join stream. 0 means "none"; the shell numbers streams from 1 and never reuses a number.
+// Identifies one Join stream. 0 means "none"; the shell numbers streams from 1 and never reuses a number.
 using SessionId = int64_t;
 
 // Tensors [begin, end) of a manifest.
@@ -34,15 +34,15 @@ struct TensorRange {
   friend bool operator==(const TensorRange&, const TensorRange&) = default;
 };
 
-// What a sender says of versions that differ in some tensors only (adapters). Without adapters every version is new in
-// all of them.
+// What a sender declares about versions that differ in some tensors only (adapters). Without adapters every version
+// changes all tensors.
 struct Subset {
   std::vector<TensorRange> adapters;  // ascending, disjoint
-  uint64_t base_digest = 0;           // names the bits of the others (base weights); not 0 if there are adapters
+  uint64_t base_digest = 0;           // names the bits of all other tensors (base weights); not 0 if there are adapters
   friend bool operator==(const Subset&, const Subset&) = default;
 };
 
-// A version that may be sent, with what receivers verify it by.
+// A version that may be sent, with the digests by which receivers verify it.
 struct PublishedVersion {
   PolicyVersion version;
   std::vector<uint64_t> bucket_digests;
@@ -52,14 +52,14 @@ struct PublishedVersion {
   friend bool operator==(const PublishedVersion&, const PublishedVersion&) = default;
 };
 
-// Upwards.
+// Messages from a member to the synchronizer.
 
-// What a member's process sees of its machine; "" and false where it has no GPU. Transports are chosen by it.
+// What a member's process knows about its machine; "" and false if it has no GPU. Transports are chosen by these facts.
 struct DeviceFacts {
   std::string host;                    // equal iff two processes run on the same machine in the same boot
-  std::string gpu_uuid;                // of the one that holds the weights
-  std::vector<std::string> peer_gpus;  // uuids of the GPUs whose memory this one can reach
-  bool nvlink = false;                 // all of peer_gpus over NVLink
+  std::string gpu_uuid;                // of the GPU that stores the weights
+  std::vector<std::string> peer_gpus;  // uuids of the GPUs whose memory gpu_uuid's GPU can access
+  bool nvlink = false;                 // every GPU in peer_gpus is reached over NVLink
   std::string nccl_version;            // "2.28.9"
   friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;
 };
@@ -69,21 +69,21 @@ struct Hello {
   std::string run_id;
   std::string address;
   std::string metrics_address;
-  // Null: a rollouter that has yet to learn the model. It is a member and told where the trainer is, but receives
-  // nothing before it has joined again with one.
+  // Null: a rollouter that does not know the model yet. It is a member and learns the trainer's address, but it
+  // receives no weights before it joins again with a manifest.
   std::shared_ptr<const Manifest> manifest;
   std::vector<std::string> transports;
   PolicyVersion serving;
   uint64_t serving_digest = 0;
-  std::string held = {};  // why it takes no version for now; "": it does
+  std::string held = {};  // why the member takes no version for now; "": it takes versions
   int64_t held_epoch = 0;
   int64_t checkpoint_epoch = 0;
   std::string build;
   DeviceFacts facts;
   std::string layout;              // of this member's weights; "": flat shards (trainer), whole (rollouter)
-  std::string destination_layout;  // trainer: the receivers' layout that it stages for; "": whole
-  // Trainer: names the start that this rank is of, the same for all its ranks and for those of no other start, such as
-  // the incarnation of its rank 0. "" if this is the only rank.
+  std::string destination_layout;  // trainer: the receivers' layout for which it stages; "": whole
+  // Trainer: names the start of the trainer to which this rank belongs, for example by the incarnation of its rank 0.
+  // All ranks of one start give the same name, and no other start has it. "" if this is the only rank.
   std::string start;
 };
 
@@ -93,24 +93,24 @@ struct SyncReport {
   int64_t attempt = 0;
   SyncStage stage = SyncStage::kPrepare;
   absl::Status status;        // OK: the stage is done; else it failed or was refused
-  bool already_held = false;  // kPrepare: the receiver serves these bits
-  // kPrepare: what decides whether base weights are sent; `base_present` means those that Prepare named.
+  bool already_held = false;  // kPrepare: the receiver already serves these bits
+  // kPrepare: decides whether base weights are sent. `base_present` is about the base weights that Prepare named.
   ReceiverWeights weights = {};
-  double verify_seconds = 0;   // kTransfer: the part of it that went into digests and finite checks
-  double connect_seconds = 0;  // kTransfer: the part that formed communicators or mapped memory
-  int64_t bytes = 0;           // kTransfer: received in all
-  int64_t lora_bytes = 0;      // kTransfer: of them, adapters
+  double verify_seconds = 0;   // kTransfer: the part of its time spent on digests and finite checks
+  double connect_seconds = 0;  // kTransfer: the part of its time spent forming communicators or mapping memory
+  int64_t bytes = 0;           // kTransfer: all bytes received
+  int64_t lora_bytes = 0;      // kTransfer: the part of `bytes` that belongs to adapters
   double pause_seconds = 0;    // kInstall
-  std::string rendezvous;      // kPrepare: where the others find this member
+  std::string rendezvous;      // kPrepare: the address at which other members find this one
 };
 
-// Downwards.
+// Commands from the synchronizer to a member.
 
 struct Directory {
   std::string trainer_address;
   int64_t trainer_epoch = 0;
   PolicyVersion newest;
-  bool completed = false;  // the trainer of that epoch has said that the run is complete
+  bool completed = false;  // the trainer of trainer_epoch has reported that the run is complete
   friend bool operator==(const Directory&, const Directory&) = default;
 };
 
@@ -122,11 +122,11 @@ struct Welcome {
   Directory directory;
 };
 
-// A rank that takes part in an attempt, and where the others find it.
+// A rank that takes part in an attempt, and the address at which the others find it.
 struct SyncMember {
   MemberId id;
   std::string rendezvous;
-  bool base = true;  // receiver: it gets the base weights too, not the adapters alone
+  bool base = true;  // receiver: it gets the base weights too, not only the adapters
   friend bool operator==(const SyncMember&, const SyncMember&) = default;
 };
 
@@ -140,23 +140,23 @@ struct Prepare {
   bool source = false;
   absl::Duration deadline;  // for the whole attempt, from now
   int32_t receivers = 0;
-  int32_t sources = 0;  // ranks that send; the plan is a function of it
-  // GroupName of the sources and of all receivers that were asked. Fewer may take part in the end: see Transfer.
+  int32_t sources = 0;  // number of ranks that send; the plan is a function of it
+  // GroupName of the sources and of all receivers that get this Prepare. Fewer may take part in the end: see Transfer.
   std::string group = {};
-  std::string source_layout = {};  // as in Hello; with the next one, what the plan is a function of
+  std::string source_layout = {};  // as in Hello; the plan is a function of both layouts
   std::string destination_layout = {};
-  Subset subset = {};  // the version's
-  // Form what a sync between these members would need, so that none has to wait for it: Transfer follows, and moves no
-  // byte. There is no version then.
+  Subset subset = {};  // that of `version`
+  // The members form the communicators that a sync between them would need, so that no sync has to wait for them. A
+  // Transfer follows and moves no byte. `version` is none.
   bool rehearsal = false;
 };
 
-// To everybody who takes part, sources too, once all of them have agreed. In a rehearsal there are no digests.
+// Sent to all members that take part, sources too, once all of them have agreed. A rehearsal has no digests.
 struct Transfer {
   int64_t attempt = 0;
   std::vector<SyncMember> sources = {};    // by rank
-  std::vector<SyncMember> receivers = {};  // by (replica_id, rank); a receiver that need not know the others: itself
-  std::string group = {};                  // GroupName of these
+  std::vector<SyncMember> receivers = {};  // by (replica_id, rank); only the addressee if it need not know the others
+  std::string group = {};                  // GroupName of the sources and of all receivers that take part
   std::vector<uint64_t> bucket_digests = {};
 };
 
@@ -169,7 +169,7 @@ struct Finish {
   std::string reason;  // "" if it succeeded
 };
 
-struct Evicted {  // the stream's status says more
+struct Evicted {  // the status of the stream says more
   std::string reason;
 };
 
@@ -179,12 +179,12 @@ using Command = std::variant<Welcome, Directory, Prepare, Transfer, Install, Fin
 struct StageSeconds {
   double stage = 0, prepare = 0, transfer = 0, verify = 0, install = 0, total = 0;
 };
-// The stages by their names, in their order.
+// The name and the field of each stage, in the order in which they run.
 inline constexpr std::pair<const char*, double StageSeconds::*> kStages[] = {
     {"stage", &StageSeconds::stage},   {"prepare", &StageSeconds::prepare}, {"transfer", &StageSeconds::transfer},
     {"verify", &StageSeconds::verify}, {"install", &StageSeconds::install}, {"total", &StageSeconds::total}};
 
-// One receiver's part in one attempt, when it has ended.
+// One receiver's part in one attempt, recorded when that part has ended.
 struct SyncRecord {
   int64_t attempt = 0;
   PolicyVersion version;
@@ -192,14 +192,14 @@ struct SyncRecord {
   std::string transport;
   std::string transport_reason;
   SyncOutcome outcome = SyncOutcome::kFailed;
-  // The reason of the error; of a rehearsal kConnected or kNotConnected, with the error's reason in `detail`, and `version` is
-  // none; "" if the receiver serves the version.
+  // The reason of the error; "" if the receiver serves the version. For a rehearsal kConnected or kNotConnected: the error's
+  // reason is then in `detail`, and `version` is none.
   std::string reason;
   std::string detail;
   int64_t bytes = 0;
-  PayloadBytes bytes_by_kind = {};  // adds up to `bytes`
+  PayloadBytes bytes_by_kind = {};  // their sum is `bytes`
   StageSeconds seconds;
-  double connect_seconds = 0;  // of "prepare": forming communicators, mapping memory
+  double connect_seconds = 0;  // part of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;
 
   // "ok", "relabelled", or the reason: the word for people and for other processes.

@@ -6,17 +6,17 @@
 
 namespace syncopate::synchronizer {
 
-// Reasons (ErrorReason, SyncRecord::result) of what went wrong for nobody. A newer version took this one's place before
-// the receiver had it:
-inline constexpr char kSuperseded[] = "SUPERSEDED";                // its memory was taken
-inline constexpr char kVersionNotStaged[] = "VERSION_NOT_STAGED";  // it was gone when the receiver first asked
+// Reasons (ErrorReason, SyncRecord::result) of syncs that ended without a fault. A newer version replaced this version
+// before the receiver had it:
+inline constexpr char kSuperseded[] = "SUPERSEDED";                // its memory was reused during the transfer
+inline constexpr char kVersionNotStaged[] = "VERSION_NOT_STAGED";  // the version was gone when the receiver first asked
 
-// The receiver takes no version for now, and will say when it does.
+// The receiver takes no version for now. It reports when it takes versions again.
 inline constexpr char kHeld[] = "HELD";
 
 inline bool IsSuperseded(absl::string_view reason) { return reason == kSuperseded || reason == kVersionNotStaged; }
 
-// To a receiver whose bytes were taken from it.
+// The error for a receiver whose bytes were replaced during the transfer.
 inline absl::Status SupersededError(absl::string_view what) {
   return Error(absl::StatusCode::kAborted, kSuperseded, what);
 }

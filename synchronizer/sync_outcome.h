@@ -10,17 +10,17 @@ namespace syncopate::synchronizer {
 inline constexpr char kConnected[] = "connected";
 inline constexpr char kNotConnected[] = "not_connected";
 
-// How a weight sync to one receiver ended, for whoever counts.
+// How a weight sync to one receiver ended; used by counters.
 enum class SyncOutcome : uint8_t {
   kDone,        // the receiver serves the version; weights were moved
-  kRelabelled,  // it does, and no byte was moved
-  kSuperseded,  // a newer version took the send slot first, and is what the receiver got or gets next
-  kRehearsed,   // it was no sync: the group that the next one needs was formed, or was not
+  kRelabelled,  // the receiver serves the version; no byte was moved
+  kSuperseded,  // a newer version took the send slot first; the receiver got that one, or gets it next
+  kRehearsed,   // a rehearsal, not a sync: the group for the next sync was formed, or was not
   kHeld,        // the receiver takes no version for now, and is left out
   kFailed,
 };
 
-// Of SyncRecord::result(): "ok", "relabelled", or the reason of the error that ended it. Pure.
+// `result` is SyncRecord::result(): "ok", "relabelled", or the reason of the error that ended it. Pure.
 SyncOutcome ClassifySyncResult(absl::string_view result);
 
 }  // namespace syncopate::synchronizer

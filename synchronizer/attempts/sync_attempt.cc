@@ -10,7 +10,7 @@
 #include "base/reasons.h"
 #include "base/status.h"
 
-// States of an attempt's members, by the reports that answer the newest command to each:
+// States of an attempt's members. A report changes a state only if it answers the newest command to its sender:
 //
 //   source    kPreparing --Prepare ok--> kReady --barrier--> kTransferring --Transfer ok--> kSent
 //   rank      kPreparing --Prepare ok--> kPrepared --barrier--> kTransferring --Transfer ok--> kVerified
@@ -26,22 +26,22 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// The machine-readable reason of a failure, or the name of its code if the peer gave none.
+// The machine-readable reason of a failure, or the name of its status code if the peer gave no reason.
 std::string ReasonOf(const absl::Status& status) {
   std::string reason = ErrorReason(status);
   return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
 
-// The bytes came, so the communicator has done its work: nobody else is concerned.
+// All bytes had arrived when this error was found, so the communicator is intact and other members are not affected.
 bool AfterTheBytes(const std::string& reason) {
   return reason == reason::kDigestMismatch || reason == reason::kNonFinite;
 }
 
 }  // namespace
 
-// A pure function of who is in the group: all members come to the same name by themselves, and a new process in an old
-// place is another group. With a counter instead, one that missed an attempt would wait for a group that nobody else
-// forms.
+// A pure function of the members, so every member computes the same name by itself, and a new process in an old place
+// gives another name. With a counter instead, a member that missed an attempt would wait for a group that no other
+// member forms.
 std::string GroupName(const std::vector<MemberId>& sources, const std::vector<MemberId>& receivers) {
   uint64_t hash = HashCombine(sources.size(), receivers.size());
   for (const std::vector<MemberId>* side : {&sources, &receivers}) {
@@ -107,13 +107,13 @@ AttemptOutput SyncAttempt::OnReport(const MemberId& from, const SyncReport& repo
 }
 
 AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& report, absl::Time now) {
-  // A report counts only as the answer to the newest command; others are late, or repeated.
+  // A report counts only as the answer to the newest command; any other report is late or repeated.
   bool answers = (source.state == SourceState::kPreparing && report.stage == SyncStage::kPrepare) ||
                  (source.state == SourceState::kTransferring && report.stage == SyncStage::kTransfer);
   if (!answers) return {};
   const std::string said = absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message());
   const bool sent = report.stage == SyncStage::kTransfer;
-  // A source of a group sends to the end though its version is gone, as stopping would break the communicator.
+  // A source in a group sends to the end even if its version is gone, because stopping would break the communicator.
   if (sent && spec_.group_transport && ReasonOf(report.status) == kSuperseded) return RecordSent(source, said, now);
   if (!report.status.ok()) return EndSources(ReasonOf(report.status), said, now);
   if (sent) return RecordSent(source, "", now);
@@ -124,13 +124,13 @@ AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& 
 
 AttemptOutput SyncAttempt::RecordSent(Source& source, const std::string& superseded, absl::Time now) {
   source.state = SourceState::kSent;
-  // The first one's words: wrong bytes anywhere are explained by it.
+  // The first source's message is kept: it explains wrong bytes in any replica.
   if (superseded_.empty()) superseded_ = superseded;
   return spec_.rehearsal ? EndIfAllConnected(now) : JudgeWrongParts(now);
 }
 
-// Whose bytes were wrong is told apart from why once every source has said how its sending ended: damaged on the way,
-// or written over because a newer version took the slot.
+// Wrong bytes were either damaged on the way or overwritten because a newer version took the send slot. Which of the
+// two is known only after every source has reported how its sending ended.
 AttemptOutput SyncAttempt::JudgeWrongParts(absl::Time now) {
   if (absl::c_any_of(sources_, [](const Source& source) { return source.state == SourceState::kTransferring; })) {
     return {};
@@ -154,7 +154,7 @@ AttemptOutput SyncAttempt::HandleRankReport(Part& part, Rank& rank, const SyncRe
     std::string where = rank.id.world == 1 ? "" : absl::StrFormat("rank %d: ", rank.id.rank);
     const std::string reason = ReasonOf(report.status);
     const std::string detail = absl::StrCat(where, report.status.message());
-    // In a group wrong bytes may be the fault of a source that was superseded while it sent: wait for what it says.
+    // In a group, wrong bytes may come from a source that was superseded while it sent: wait for the sources' reports.
     if (!spec_.group_transport || !AfterTheBytes(reason)) return Fail(part, reason, detail, now);
     rank.state = RankState::kWrong;
     if (part.wrong_reason.empty()) part.wrong_reason = reason;
@@ -171,14 +171,14 @@ void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report)
       rank.held = report.already_held;
       rank.rendezvous = report.rendezvous;
       rank.needs_base = NeedsBase(report.weights);
-      // It holds the bits already: no bytes are sent to it, and it installs with the others.
+      // A rank that already has the bits gets no bytes, and installs together with the other ranks.
       rank.state = rank.held ? RankState::kVerified : RankState::kPrepared;
       break;
     case SyncStage::kTransfer:
       rank.state = RankState::kVerified;
       part.bytes.lora += report.lora_bytes;
       part.bytes.full += report.bytes - report.lora_bytes;
-      // A replica is as slow as its slowest rank; bytes add up.
+      // The seconds of a replica are those of its slowest rank; the bytes of its ranks are added.
       part.connect_seconds = std::max(part.connect_seconds, report.connect_seconds);
       part.verify_seconds = std::max(part.verify_seconds, report.verify_seconds);
       break;
@@ -199,7 +199,7 @@ AttemptOutput SyncAttempt::EndReceiver(const std::string& replica_id, const std:
 AttemptOutput SyncAttempt::EndSources(const std::string& reason, const std::string& detail, absl::Time now) {
   if (spec_.rehearsal) return FailRehearsal(reason, detail, now);
   AttemptOutput output;
-  // Replicas that have verified need the sources no more, and go on.
+  // Replicas that have verified no longer need the sources and continue.
   for (auto& [replica_id, part] : parts_) {
     if (NeedsBytes(part)) output.Append(End(part, reason, detail, now));
   }
@@ -224,7 +224,7 @@ AttemptOutput SyncAttempt::EndIfAllConnected(absl::Time now) {
 }
 
 AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
-  // Once connecting has begun it is cheaper to let it end than to abort a half-formed communicator.
+  // Once connecting has begun, letting it end is cheaper than aborting a half-formed communicator.
   if (!barrier_open_) return FailRehearsal(kSuperseded, "a version was published before anybody connected", now);
   spec_.deadline = std::min(spec_.deadline, until);
   return {};
@@ -242,7 +242,7 @@ void SyncAttempt::Postpone(absl::Duration by) {
 }
 
 absl::Time SyncAttempt::NextDeadline() const {
-  // Sources have no deadline of their own in Prepare: without all of them there is nothing to send.
+  // Sources have no deadline of their own in Prepare: if one is missing, there is nothing to send.
   bool waits_for_receivers = !barrier_open_ && SourcesReady();
   return waits_for_receivers ? std::min(spec_.prepare_by, spec_.deadline) : spec_.deadline;
 }
@@ -266,7 +266,7 @@ bool SyncAttempt::NeedsBytes(const Part& part) const {
 AttemptOutput SyncAttempt::Advance(Part& part, absl::Time now) {
   if (spec_.rehearsal && barrier_open_) return EndIfAllConnected(now);
   if (AllAt(part, RankState::kInstalled)) {
-    // Only if every rank held the bits was it a mere change of name.
+    // "relabelled" only if every rank already had the bits.
     bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.held; });
     return End(part, moved ? "ok" : "relabelled", "", now);
   }
@@ -280,7 +280,7 @@ AttemptOutput SyncAttempt::OpenBarrierIfComplete(absl::Time now) {
   if (barrier_open_ || done() || !SourcesReady()) return {};
   bool all_answered = absl::c_all_of(
       parts_, [](const auto& entry) { return entry.second.ended || !AnyAt(entry.second, RankState::kPreparing); });
-  if (!all_answered && now < spec_.prepare_by) return {};  // the silent ones hold the others up no longer than this
+  if (!all_answered && now < spec_.prepare_by) return {};  // silent receivers delay the others until prepare_by at most
   AttemptOutput output;
   std::string detail =
       absl::StrFormat("no answer to Prepare within %s", absl::FormatDuration(spec_.prepare_by - spec_.begun));
@@ -301,7 +301,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   transfer.bucket_digests = spec_.version.bucket_digests;
   for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
   std::vector<MemberId> receivers;
-  // A group moves the same bytes to all of its members.
+  // A group moves the same bytes to all of its members, so if one needs the base weights, all get them.
   const bool all_get_base = spec_.version.subset.adapters.empty() || (spec_.group_transport && AnyPreparedNeedsBase());
   for (auto& [replica_id, part] : parts_) {
     if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
@@ -314,14 +314,14 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     }
   }
   if (receivers.empty()) return output;
-  // Of those who take part now: whoever dropped out before the barrier is in no communicator.
+  // Named for the members that take part now: a member that dropped out before the barrier is in no communicator.
   transfer.group = group_ = GroupName(spec_.sources, receivers);
   for (Source& source : sources_) {
     source.state = SourceState::kTransferring;
     output.sends.emplace_back(source.id, transfer);
   }
   for (const SyncMember& receiver : std::vector<SyncMember>(transfer.receivers)) {
-    // Told of itself alone: the message to a thousand receivers that never meet would name a thousand.
+    // A receiver is told about itself only: otherwise the message to each of 1000 separate receivers would name 1000.
     if (!spec_.receivers_meet) transfer.receivers = {receiver};
     output.sends.emplace_back(receiver.id, transfer);
   }
@@ -351,7 +351,7 @@ AttemptOutput SyncAttempt::Fail(Part& part, const std::string& result, const std
   bool breaks_group =
       spec_.group_transport && !part.ended && AnyAt(part, RankState::kTransferring) && !AfterTheBytes(result);
   AttemptOutput output = End(part, result, detail, now);
-  // A member that fails while a communicator is at work takes it with it, so the others cannot go on either.
+  // A member that fails during Transfer breaks the communicator, so the other members cannot continue either.
   if (breaks_group) {
     for (auto& [replica_id, other] : parts_) {
       bool in_it = !other.ended && AnyAt(other, RankState::kTransferring);
@@ -359,7 +359,7 @@ AttemptOutput SyncAttempt::Fail(Part& part, const std::string& result, const std
       if (in_it) output.Append(End(other, reason::kGroupLost, why, now));
     }
   }
-  if (!done()) output.Append(OpenBarrierIfComplete(now));  // it may have been the last that the barrier waited for
+  if (!done()) output.Append(OpenBarrierIfComplete(now));  // the barrier may have waited for this part only
   return output;
 }
 
@@ -372,7 +372,7 @@ AttemptOutput SyncAttempt::End(Part& part, const std::string& result, const std:
   record.SetResult(result);
   record.detail = detail;
   for (const Rank& rank : part.ranks) {
-    // Also after a failure: a receiver keeps what it opened until it hears this.
+    // Finish follows a failure too: a receiver keeps its opened resources until it gets Finish.
     output.sends.emplace_back(rank.id, Finish{spec_.id, record.ok() || result == kConnected ? "" : result});
   }
   if (done()) {
@@ -394,7 +394,7 @@ SyncRecord SyncAttempt::MakeRecord(const Part& part, absl::Time now) const {
     record.bytes_by_kind = part.bytes;
   }
   record.pause_seconds = part.pause_seconds;
-  // A phase ends where the next one began, or now. One that never began has no length at all.
+  // A phase ends when the next one began, or now. A phase that never began has length 0.
   absl::Time install_begun = std::min(part.install_sent, now);
   absl::Time prepare_ended = std::min(part.transfer_sent, install_begun);
   double receive = absl::ToDoubleSeconds(install_begun - prepare_ended);

@@ -11,11 +11,11 @@
 
 namespace syncopate::synchronizer {
 
-// Names the set of processes that take part in a sync, in their order: 16 hexadecimal digits, a hash over roles,
-// places and incarnations. What a transport keeps from one attempt to the next (a communicator) it keeps by this name.
+// Names the ordered set of processes that take part in a sync: 16 hexadecimal digits, a hash over roles, replica ids,
+// ranks and incarnations. A transport that keeps a communicator from one attempt to the next stores it under this name.
 std::string GroupName(const std::vector<MemberId>& sources, const std::vector<MemberId>& receivers);
 
-// What an event made of an attempt: commands to be sent in this order, and receivers whose part has ended.
+// The result of one event: commands to send in this order, and the records of receivers whose part has ended.
 struct AttemptOutput {
   std::vector<std::pair<MemberId, Command>> sends;
   std::vector<SyncRecord> ended;
@@ -25,23 +25,25 @@ struct AttemptOutput {
 
 // One weight sync: one version, all source ranks, and the replicas that were idle when it began. Sans-IO.
 //
-// Prepare goes to everybody. A rank that holds the bits already skips Transfer. There is one barrier: Transfer goes to
-// the sources and to all other replicas at once, when all of them have agreed, or when `prepare_by` has passed and the
-// sources have agreed; a replica that has not answered by then ends with NOT_PREPARED. From there on each replica goes
-// its own way: Install once all its ranks have verified, Finish. A replica that refuses, fails, disappears or runs out
-// of time ends with the reason, tells its ranks to drop their shadow, and holds up nobody.
+// Prepare goes to all members. A rank that already has the bits skips Transfer. There is one barrier: Transfer goes to
+// the sources and all other replicas together, as soon as all have agreed, or when `prepare_by` has passed and the
+// sources have agreed. A replica that has not answered by then ends with NOT_PREPARED. After the barrier each replica
+// proceeds independently: Install once all its ranks have verified, then Finish. A replica that refuses, fails,
+// disappears or runs out of time ends with the reason, its ranks are told to drop their shadow, and no other replica
+// waits for it.
 //
-// Where the members form one group (Spec::group_transport) a member that fails or disappears during Transfer takes the
-// communicator with it: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or
-// disappears ends all replicas that still need bytes; those that have verified go on. But a source of a group whose
-// version was superseded while it sent has sent to the end, and so do the others: ending them would cost the
-// communicator. Their replicas end when they report, with SUPERSEDED if what they got is wrong; so what is wrong is
-// judged when all sources have reported. When the last replica has ended, the sources are told to unpin the version.
+// If the members form one group (Spec::group_transport), a member that fails or disappears during Transfer breaks the
+// communicator: the replicas that still transfer end with GROUP_LOST. A source that refuses, fails or disappears ends
+// all replicas that still need bytes; replicas that have verified continue. Exception: a source of a group whose
+// version was superseded while it sent still sends to the end, and so do the other sources, because stopping would
+// destroy the communicator. The receiving replicas end when they report, with SUPERSEDED if their bytes are wrong.
+// Therefore wrong bytes are judged only when all sources have reported. When the last replica has ended, the sources
+// are told to unpin the version.
 //
-// A rehearsal (Spec::rehearsal) goes the same way as far as Transfer, by which its members form what a sync between
-// them would need; no version is touched. It is for all of them or for none: it ends for all replicas at once, with
-// "connected" when everybody has reported, sources too, or with "not_connected" as soon as anybody refuses, fails,
-// disappears, or has not agreed by `prepare_by`.
+// A rehearsal (Spec::rehearsal) runs Prepare and Transfer only. Its members form the communicators that a sync between
+// them would need; no version is touched. All replicas end together: with "connected" when all members have reported,
+// sources too, or with "not_connected" as soon as one member refuses, fails, disappears, or has not agreed by
+// `prepare_by`.
 class SyncAttempt {
  public:
   struct Receiver {
@@ -59,8 +61,8 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
-    bool receivers_meet = false;    // else each is told of itself alone: with many receivers, that is much less to say
-    double stage_seconds = 0;       // 0.0 unless this attempt follows the staging at once
+    bool receivers_meet = false;    // false: a receiver is told about itself only, which keeps messages short
+    double stage_seconds = 0;       // 0.0 unless this attempt starts right after the staging
     std::vector<MemberId> sources;  // in rank order
     std::vector<Receiver> receivers;  // by replica_id
     absl::Time begun;
@@ -70,32 +72,32 @@ class SyncAttempt {
 
   explicit SyncAttempt(Spec spec);
 
-  // Prepare to everybody. Call once, first.
+  // Sends Prepare to all members. Call once, first.
   AttemptOutput Begin();
-  // Reports that do not answer the newest command to that member are ignored.
+  // A report that does not answer the newest command to its sender is ignored.
   AttemptOutput OnReport(const MemberId& from, const SyncReport& report, absl::Time now);
-  // The replica cannot go on, e.g. one of its ranks is gone.
+  // Call when the replica cannot go on, for example because one of its ranks is gone.
   AttemptOutput EndReceiver(const std::string& replica_id, const std::string& reason, const std::string& detail,
                             absl::Time now);
-  // The sources cannot go on.
+  // Call when the sources cannot go on.
   AttemptOutput EndSources(const std::string& reason, const std::string& detail, absl::Time now);
-  // Call when NextDeadline() has come: the barrier opens for those who are there, or every part that is still under
-  // way ends with reason DEADLINE.
+  // Call when NextDeadline() has come. Opens the barrier for the members that have agreed, or ends every part that is
+  // still under way with reason DEADLINE.
   AttemptOutput Tick(absl::Time now);
   absl::Time NextDeadline() const;
-  // Members were not listened to for this long: they have that much more time.
+  // Call when the synchronizer did not read members' messages for this long. Moves all deadlines by as much.
   void Postpone(absl::Duration by);
-  // A sync needs members of this rehearsal: it ends now if nobody has been told to connect yet, otherwise at `until` at
-  // the latest.
+  // Call when a sync needs members of this rehearsal. The rehearsal ends now if no member has been told to connect yet,
+  // otherwise at `until` at the latest.
   AttemptOutput GiveWay(absl::Time until, absl::Time now);
 
-  // GroupName of those who were told to transfer; "" if nobody was.
+  // GroupName of the members that were sent Transfer; "" if there were none.
   const std::string& group() const { return group_; }
   bool done() const { return open_parts_ == 0; }
   const Spec& spec() const { return spec_; }
 
  private:
-  // kWrong: what it received is, and not all sources have said that they sent it whole.
+  // kWrong: the received bytes are wrong, and not all sources have reported yet that they sent the version to the end.
   enum class RankState : uint8_t { kPreparing, kPrepared, kTransferring, kWrong, kVerified, kInstalling, kInstalled };
 
   struct Rank {
@@ -112,9 +114,9 @@ class SyncAttempt {
     bool ended = false;
     absl::Time transfer_sent = absl::InfiniteFuture();
     absl::Time install_sent = absl::InfiniteFuture();
-    double connect_seconds = 0;  // the slowest rank's
-    double verify_seconds = 0;   // likewise
-    double pause_seconds = 0;    // likewise
+    double connect_seconds = 0;  // of the slowest rank
+    double verify_seconds = 0;   // of the slowest rank
+    double pause_seconds = 0;    // of the slowest rank
     PayloadBytes bytes;
     std::string wrong_reason;  // of the first rank that is kWrong
     std::string wrong_detail;
@@ -144,17 +146,17 @@ class SyncAttempt {
   AttemptOutput SendTransfers(absl::Time now);
   bool AnyPreparedNeedsBase() const;
   AttemptOutput SendInstalls(Part& part, absl::Time now);
-  // Ends the part, and the group with it if the part broke the group.
+  // Ends the part. If the part broke the communicator, ends the other parts that still transfer too.
   AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);
   AttemptOutput End(Part& part, const std::string& result, const std::string& detail, absl::Time now);
   SyncRecord MakeRecord(const Part& part, absl::Time now) const;
 
   Spec spec_;
   std::vector<Source> sources_;
-  std::map<std::string, Part> parts_;  // by replica
+  std::map<std::string, Part> parts_;  // by replica id
   int open_parts_ = 0;
   bool barrier_open_ = false;
-  std::string superseded_;  // what the source said whose version was, while its group received
+  std::string superseded_;  // message of the first source whose version was superseded while its group received
   std::string group_;
 };
 

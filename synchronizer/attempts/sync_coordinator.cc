@@ -12,28 +12,29 @@
 #include "base/status.h"
 #include "synchronizer/transport/transport_traits.h"
 
-// States of a replica, as the coordinator sees it:
+// States of a replica in the coordinator's view:
 //
 //   up to date --a version is published--> behind --attempt starts--> in an attempt --ok--> up to date
 //                                            ^                             |
 //                                            |<---- back-off runs out -----| failed: back-off doubles each time
 //                                            |<---- at once ---------------| its group was lost through another
 //                                            |<---- next publication ------| superseded
-//                                            |<---- it or the sources change,
-//                                            |      a publication, Trigger --| refused for good
-//   held: behind, and left out as long as it says that it takes no version (it sleeps); HELD to a Prepare is asked again
-//   laggard: behind, but with attempts of its own, until one succeeds
+//                                            |<---- a change --------------| refused for good
+//   a change: the replica's ranks or the sources change, a version is published, or Trigger is called
+//   held:     behind, and left out while it reports that it takes no version (it sleeps); asked again if it refuses a
+//             Prepare with HELD
+//   laggard:  behind, and gets attempts of its own until one succeeds
 //
-// The group of a communicating transport is formed ahead of need, by a rehearsal, when nobody is behind.
+// If a transport forms groups, a rehearsal forms the group ahead of need, when no replica is behind.
 namespace syncopate::synchronizer {
 namespace {
 
 constexpr double kDeadlineMedians = 4;
-constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // what connects sooner had nothing to form
-constexpr int kSupersededAlone = 2;  // so often in a row, and a replica goes with the others
+constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // a faster connect had no group to form
+constexpr int kSupersededAlone = 2;  // superseded this often in a row: wait for the next publication
 constexpr int kRegroupFactor = 3;    // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
-// The same question would get the same answer while everybody stays what it is.
+// The same request would be refused again as long as neither the sources nor the replica change.
 bool IsPermanent(const std::string& reason) {
   constexpr const char* kPermanent[] = {reason::kModelMismatch, reason::kLayoutMismatch,   reason::kDtypeMismatch,
                                         reason::kPlanMismatch,  reason::kPlanIncomplete,   reason::kNcclMismatch,
@@ -58,13 +59,13 @@ absl::Status SyncCoordinator::Options::Validate() const {
 AttemptOutput SyncCoordinator::SetSources(SourceGroup sources, absl::Time now) {
   AttemptOutput output;
   for (auto& [id, attempt] : attempts_) {
-    // An attempt goes on as long as all of its sources are there, whoever has joined beside them.
+    // An attempt continues as long as all of its sources are present; additional ranks do not matter.
     bool kept = absl::c_all_of(attempt.spec().sources, [&sources](const MemberId& used) {
       return absl::c_any_of(sources.ranks, [&used](const SyncPeer& peer) { return peer.id == used; });
     });
     if (!kept) output.Append(attempt.EndSources("SOURCE_LOST", "a trainer rank is no longer reachable", now));
   }
-  // A group that was formed with others is of no use; the new one is rehearsed once joining has calmed down.
+  // A group formed with other sources is useless. The new group is rehearsed once no more members join.
   if (sources.ranks != sources_.ranks) rehearse_at_ = now + options_.rehearse_after;
   bool same_model = sources_.manifest != nullptr && sources_.manifest == sources.manifest;
   sources_ = std::move(sources);
@@ -84,8 +85,8 @@ AttemptOutput SyncCoordinator::SetReceiver(ReceiverReplica replica, absl::Time n
   if (!receivers_.contains(replica.replica_id)) rehearse_at_ = now + options_.rehearse_after;
   State& state = receivers_[replica.replica_id];
   if (state.replica.held != replica.held) {
-    rehearse_at_ = now + options_.rehearse_after;  // the next sync has one member more, or less
-    // It takes versions again, and what it waits for is this.
+    rehearse_at_ = now + options_.rehearse_after;  // the next sync has one member more, or fewer
+    // The replica takes versions again: nothing else delayed it.
     if (replica.held.empty()) state.not_before = absl::InfinitePast();
   }
   state.replica = std::move(replica);
@@ -99,7 +100,7 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
   if (found == receivers_.end()) return {};
   AttemptOutput output;
   for (auto& [id, attempt] : attempts_) {
-    // A rehearsal has every replica in it and is no replica's own attempt.
+    // A rehearsal includes every replica and is not recorded as any replica's own attempt.
     const bool part = id == found->second.attempt || attempt.spec().rehearsal;
     if (part) output.Append(attempt.EndReceiver(replica_id, reason, detail, now));
   }
@@ -110,7 +111,7 @@ AttemptOutput SyncCoordinator::RemoveReceiver(const std::string& replica_id, con
 
 AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double stage_seconds, absl::Time now) {
   newest_ = version;
-  // What a replica that is slower than publications waits before it tries again.
+  // A replica that is slower than publications waits for this interval before it tries again.
   if (published_ != absl::InfinitePast()) publish_interval_ = now - published_;
   published_ = now;
   for (auto& [replica_id, state] : receivers_) {
@@ -122,7 +123,7 @@ AttemptOutput SyncCoordinator::Publish(const PublishedVersion& version, double s
 
 AttemptOutput SyncCoordinator::OnReport(const MemberId& from, const SyncReport& report, absl::Time now) {
   auto attempt = attempts_.find(report.attempt);
-  // A report that was overtaken by the end of its attempt. Its sender has heard, or will hear, Finish.
+  // The attempt ended before the report arrived. The sender has received, or will receive, Finish.
   if (attempt == attempts_.end()) return {};
   return ContinueAfter(attempt->second.OnReport(from, report, now), now);
 }
@@ -154,7 +155,7 @@ void SyncCoordinator::Postpone(absl::Duration by) {
 absl::Time SyncCoordinator::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.NextDeadline());
-  // Nobody waits for weights: the only thing that time brings is a rehearsal.
+  // No replica waits for weights, so only a rehearsal can become due.
   if (Idle()) return std::min(next, rehearse_at_);
   if (!CanSend()) return next;
   for (const auto& [replica_id, state] : receivers_) {
@@ -193,8 +194,8 @@ absl::Duration SyncCoordinator::CurrentDeadline() const {
   std::vector<double> sorted(recent_seconds_.begin(), recent_seconds_.end());
   auto middle = sorted.begin() + static_cast<int64_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  // Of what syncs took lately, so that a run of large models has longer deadlines without being told, and one stall
-  // does not stretch them.
+  // Derived from the durations of recent syncs, so that a run with large models gets longer deadlines without
+  // configuration. The median keeps one stall from stretching the deadline.
   return std::max(options_.min_deadline, absl::Seconds(kDeadlineMedians * *middle));
 }
 
@@ -228,8 +229,8 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
     Route route;
     std::vector<std::string> replica_ids;
   };
-  // Replicas that can be served by one transport and one plan go in one attempt: weights leave the sources once for all
-  // of them. The map makes the order of attempts a function of what they are, as a simulation needs.
+  // Replicas with the same transport and the same plan share one attempt, so that weights leave the sources once for
+  // all of them. The ordered map makes the order of attempts deterministic, which the simulation needs.
   std::map<std::tuple<std::string, uint64_t, std::string>, Group> groups;  // by transport, plan, laggard
   for (auto& [replica_id, state] : receivers_) {
     if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;
@@ -243,7 +244,7 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
       RecordOutcome(output.ended.back(), now);
     }
   }
-  // A real sync must not wait for a connection that is being tried out.
+  // A sync must not wait for a connection that is only rehearsed.
   if (!groups.empty()) output.Append(MakeRehearsalsGiveWay(now));
   for (const auto& [key, group] : groups) {
     output.Append(StartSync(group.replica_ids, group.route, stage_seconds, now));
@@ -252,7 +253,7 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
 }
 
 AttemptOutput SyncCoordinator::StartRehearsals(absl::Time now) {
-  // Until something changes again: a rehearsal that failed is not repeated by itself.
+  // The next rehearsal waits for the next change: a failed rehearsal is not repeated by itself.
   rehearse_at_ = absl::InfiniteFuture();
   if (options_.transport != "auto" && !FormsGroup(options_.transport)) return {};
   struct Group {
@@ -263,7 +264,7 @@ AttemptOutput SyncCoordinator::StartRehearsals(absl::Time now) {
   for (const auto& [replica_id, state] : receivers_) {
     if (state.laggard || !state.refusal.empty() || !state.replica.held.empty()) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
-    if (!route.ok() || !FormsGroup(route->transport.name)) continue;  // a sync says why
+    if (!route.ok() || !FormsGroup(route->transport.name)) continue;  // a sync reports the reason
     Group& group = groups[{route->transport.name, route->plan_hash}];
     group.replica_ids.push_back(replica_id);
     group.route = *std::move(route);
@@ -332,7 +333,7 @@ AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica
     state.attempt = spec.id;
     regroups = regroups || state.regroups;
   }
-  // Aborting the old group's communicator happens in Prepare, and takes long.
+  // Prepare aborts the old group's communicator, which takes long.
   if (regroups) spec.prepare_by = now + options_.prepare_deadline * kRegroupFactor;
   return Begin(std::move(spec));
 }
@@ -343,7 +344,7 @@ AttemptOutput SyncCoordinator::Rehearse(const std::vector<std::string>& replica_
   std::vector<MemberId> ranks;
   for (const SyncAttempt::Receiver& receiver : spec.receivers) absl::c_copy(receiver.ranks, std::back_inserter(ranks));
   const std::string group = GroupName(spec.sources, ranks);
-  // Its communicator is kept by all ranks: there is nothing to form.
+  // All ranks keep this group's communicator, so there is nothing to form.
   if (absl::c_linear_search(groups_, group)) return {};
   RememberGroup(group);
   spec.rehearsal = true;
@@ -378,7 +379,7 @@ void SyncCoordinator::ForgetEnded(const AttemptOutput& output, absl::Time now) {
 }
 
 void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
-  // How long forming a group takes is learned from whoever had to form one; kept communicators connect in no time.
+  // Forming time is measured only on records that had to form a group; kept communicators connect in almost no time.
   const absl::Duration connect = absl::Seconds(record.connect_seconds);
   if (connect >= kShortestForming && (record.ok() || record.reason == kConnected)) forming_ = connect;
   if (record.rehearsal()) return;
@@ -389,10 +390,10 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
   auto found = receivers_.find(record.replica_id);
   if (found == receivers_.end()) return;
   State& state = found->second;
-  if (state.laggard || !record.ok()) rehearse_at_ = std::min(rehearse_at_, now);  // others go together from now on
+  if (state.laggard || !record.ok()) rehearse_at_ = std::min(rehearse_at_, now);  // the next sync has other members
   state.attempt = 0;
   state.wants_newer = false;
-  // Lost through another member: no fault of this one, so neither a failure nor a back-off is counted below.
+  // If another member broke the group, this replica did nothing wrong: no failure and no back-off is counted below.
   state.regroups = record.reason == reason::kGroupLost;
   state.not_before = absl::InfinitePast();
   if (!record.superseded()) state.superseded = 0;
@@ -401,8 +402,8 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     state.laggard = false;
     state.replica.serving = record.version;
   } else if (record.superseded()) {
-    // The bits are gone, so the same version cannot be asked for again. Who was superseded twice in a row is slower
-    // than publications come: it lets this one pass and goes with all others at the next.
+    // The bits are gone, so the same version cannot be requested again. A replica that was superseded twice in a row is
+    // slower than publications: it skips this version and joins all others at the next publication.
     const bool none_newer = record.version == newest_->version;
     const bool left_behind = ++state.superseded >= kSupersededAlone && receivers_.size() > 1;
     state.wants_newer = none_newer || left_behind;
@@ -412,12 +413,12 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
       state.not_before = now + std::clamp(publish_interval_, options_.backoff, options_.max_backoff);
     }
   } else if (record.held()) {
-    state.not_before = now + options_.max_backoff;  // unless it says before that it takes versions again
+    state.not_before = now + options_.max_backoff;  // unless it reports earlier that it takes versions again
   } else if (IsPermanent(record.reason)) {
-    state.refusal = record.reason;  // left alone until something that it depends on changes
+    state.refusal = record.reason;  // left alone until the replica, the sources or the version changes
   } else if (record.reason != reason::kGroupLost) {
     ++state.failures;
-    // It made the others wait at the barrier once. It does not again: its next attempts have it alone.
+    // The replica made the others wait at the barrier. Its next attempts include no other replica.
     if (record.reason == reason::kNotPrepared || record.reason == reason::kDeadline) state.laggard = true;
     double doubled = std::exp2(std::min(state.failures, 16) - 1);
     state.not_before = now + std::min(options_.max_backoff, options_.backoff * doubled);

@@ -20,7 +20,7 @@ std::string NameOf(const SyncPeer& peer) {
   return peer.id.world == 1 ? peer.id.replica_id : absl::StrCat(peer.id.replica_id, " rank ", peer.id.rank);
 }
 
-// Why a transport can be used, or what stands in its way.
+// Whether a transport can be used, and why or why not.
 struct Verdict {
   bool usable = false;
   std::string why;
@@ -39,7 +39,7 @@ Verdict CheckOffers(const std::string& name, const Peers& all) {
   return Usable("");
 }
 
-// With `strict` unknown facts count against the transport; without, only facts that contradict it do.
+// With `strict`, unknown facts count against the transport; without it, only facts that contradict it do.
 Verdict CheckGpus(const Peers& all, bool strict) {
   for (const SyncPeer& peer : all) {
     if (strict && peer.facts.gpu_uuid.empty()) return Unusable(NameOf(peer) + " has no GPU");
@@ -104,7 +104,7 @@ Verdict Check(const TransportTraits& transport, const Peers& sources, const Peer
   return transport.one_host ? CheckIpc(sources, receivers, all, strict) : CheckNccl(all, strict);
 }
 
-// What ruled out the fastest transport that somebody offers: the most interesting reason for a slower one.
+// Explains a slower choice: what ruled out the fastest transport that any member offers.
 std::string WhyNotFaster(const Peers& sources, const Peers& receivers, std::string_view chosen) {
   for (const TransportTraits& transport : kTransports) {
     if (transport.name == chosen) break;

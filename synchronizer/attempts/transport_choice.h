@@ -11,7 +11,7 @@ namespace syncopate::synchronizer {
 // A rank that can take part in a sync.
 struct SyncPeer {
   MemberId id;
-  std::vector<std::string> transports;  // names that it offers
+  std::vector<std::string> transports;  // names of the transports that it offers
   DeviceFacts facts = {};
   std::string layout = {};  // as in Hello
   friend bool operator==(const SyncPeer&, const SyncPeer&) = default;
@@ -19,12 +19,12 @@ struct SyncPeer {
 
 struct TransportChoice {
   std::string name;
-  std::string reason;  // why this one, for people: "one host, peer access, NVLink"
+  std::string reason;  // for people: why this transport was chosen: "one host, peer access, NVLink"
 };
 
-// The transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts allow, in
-// the order of kTransports. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the member
-// that stands in the way of the one that was asked for, or NCCL_MISMATCH if that is nccl and versions differ.
+// Chooses the transport of a sync between these members: `requested`, or for "auto" the fastest one that the facts
+// allow, in the order of kTransports. FAILED_PRECONDITION reason NO_COMMON_TRANSPORT if there is none, naming the
+// member that cannot use the requested one; reason NCCL_MISMATCH if `requested` is nccl and the NCCL versions differ.
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers);
 

@@ -3,10 +3,10 @@
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr int kUnroll = 4;  // vectors that a thread has in flight
+constexpr int kUnroll = 4;  // vectors in flight for each thread
 constexpr int kWordBytes = 8;
 
-// The low `bytes` bytes of a word, the rest zero.
+// The low `bytes` bytes of a word; the other bytes are zero.
 __device__ __forceinline__ uint64_t LowBytes(uint64_t word, int64_t bytes) {
   return bytes >= kWordBytes ? word : word & ((uint64_t{1} << (8 * bytes)) - 1);
 }
@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t NotFinite(const FiniteTest& test, uint64_t w
   return test(static_cast<uint32_t>(word)) | test(static_cast<uint32_t>(word >> 32));
 }
 
-// The words that no whole vector covers: at most one before the first, and one, and one that is not whole, after the
-// last. The word at `at` counts as far as the item reaches.
+// Handles a word outside all whole vectors: there is at most one before the first vector; after the last one there may
+// be one whole word and one partial word. Of the word at `at`, only the bytes inside the item count.
 __device__ __forceinline__ void CheckLooseWord(const CheckItem& item, const char* arena, int64_t at,
                                                const FiniteTest& test, uint64_t* sum, uint32_t* bad) {
   const uint64_t word = LowBytes(*reinterpret_cast<const uint64_t*>(arena + at), item.begin + item.bytes - at);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void CheckAligned(const CheckItem& item, const char* 
   Report(sum, item.digest, bad, item.begin, findings);
 }
 
-// Words that lie across two words of memory.
+// Digests words that each span two words of memory.
 __device__ __forceinline__ void DigestShifted(const CheckItem& item, const char* arena, Findings findings) {
   const int shift = static_cast<int>(item.begin % kWordBytes) * 8;  // bits, not zero
   const uint64_t* in = reinterpret_cast<const uint64_t*>(arena + item.begin / kWordBytes * kWordBytes);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void DigestShifted(const CheckItem& item, const char*
   Report(sum, item.digest, 0, item.begin, findings);
 }
 
-// Any range of numbers; those of a word that lie outside are taken for zeros.
+// Checks any range of numbers; numbers in the same word outside the range count as zeros.
 __device__ __forceinline__ void CheckNumbers(const CheckItem& item, const char* arena, Findings findings) {
   const FiniteTest test(item.numbers);
   const int64_t end = item.begin + item.bytes;

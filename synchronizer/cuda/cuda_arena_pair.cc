@@ -23,8 +23,8 @@ absl::Status Released() {
 
 }  // namespace
 
-// Two blocks of memory and two ranges of addresses. An install exchanges which block is mapped where: no byte moves,
-// and CUDA graphs, which hold addresses, stay valid.
+// Two blocks of memory and two ranges of addresses. An install exchanges which block is mapped at which range: no byte
+// moves, and CUDA graphs, which contain addresses, stay valid.
 absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> RemappableArenas::MakeBlocks(int64_t bytes, const Options& options) {
   std::vector<cuda::GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
@@ -65,7 +65,7 @@ absl::Status RemappableArenas::Restore() {
   if (!released()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(blocks_, MakeBlocks(bytes_, options_));
   const absl::Status mapped = MapAndZero();
-  if (!mapped.ok()) Release().IgnoreError();  // `mapped` says why
+  if (!mapped.ok()) Release().IgnoreError();  // `mapped` has the error
   return mapped;
 }
 
@@ -95,7 +95,7 @@ absl::Status RemappableArenas::UnmapShadow() {
 
 absl::Status RemappableArenas::MapShadow() {
   if (released()) return Released();
-  // Not while decoding stands still: mapping takes milliseconds, and only the next sync needs the shadow.
+  // Not part of the pause: mapping takes milliseconds, and only the next sync needs the shadow.
   if (shadow_.mapped() || broken_) return absl::OkStatus();
   cuda::DeviceScope scope(options_.device);
   return shadow_.Map(blocks_[1 - live_block_], options_.device);
@@ -105,7 +105,7 @@ absl::Status RemappableArenas::Exchange() {
   if (broken_) return Unmapped(absl::InternalError("it failed before"));
   absl::Status exchanged = MapLive(1 - live_block_);
   if (exchanged.ok()) return exchanged;
-  // MapLive() sets the live block only once it is mapped, so this is still the old one.
+  // MapLive() sets live_block_ only after it has mapped, so this is still the old block.
   absl::Status restored = MapAs(live_block_);
   if (restored.ok()) return Annotate(exchanged, "the install was undone");
   broken_ = true;
@@ -143,7 +143,7 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
     serving_ = version;
     return absl::OkStatus();
   };
-  {  // Unless ExpectInstall has done it.
+  {  // does nothing if ExpectInstall has unmapped it
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(arenas_->UnmapShadow());
   }
@@ -151,16 +151,16 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
   return InstallResult{absl::ToDoubleSeconds(pause)};
 }
 
-// Half of the work of a remap, done while the engine still decodes.
+// Unmapping is half of the work of a remap; here it runs while the engine still decodes.
 void CudaArenaPair::ExpectInstall() {
   MutexLock lock(&mutex_);
-  arenas_->UnmapShadow().IgnoreError();  // Install tries again, and says why not
+  arenas_->UnmapShadow().IgnoreError();  // Install tries again and returns the error
 }
 
 void CudaArenaPair::RestoreShadow() {
   MutexLock lock(&mutex_);
   absl::Status mapped = arenas_->MapShadow();
-  // The next check tries again, and is the one to fail.
+  // The next check tries again and returns the error.
   if (!mapped.ok()) SYNCOPATE_LOG(kError, "the shadow arena: %s", std::string(mapped.message()));
 }
 

@@ -15,16 +15,16 @@
 namespace syncopate::synchronizer {
 
 // Two weight sets on one GPU, at two addresses that never change: `live` serves tokens, `shadow` receives. Exchange()
-// exchanges the physical memory behind them, so that nothing is copied and every pointer and every CUDA graph that was
-// made for the live address stays valid and reads the new weights.
+// exchanges the physical memory behind them. So nothing is copied, and every pointer and every CUDA graph made for the
+// live address stays valid and reads the new weights.
 //
-// Not thread-safe: one owner, who lets no work on either range be under way during Exchange().
+// Not thread-safe: one owner, which must ensure that no work on either range is under way during Exchange().
 class RemappableArenas {
  public:
   struct Options {
     int device = 0;
-    int64_t chunk_bytes = 0;               // 0: one handle a set; the exchange takes a time per handle, not per byte
-    const cuda::Driver* driver = nullptr;  // as GpuMemoryBlock::Create's: tests of failures give one that fails
+    int64_t chunk_bytes = 0;               // 0: one handle for each set; an exchange costs time per handle
+    const cuda::Driver* driver = nullptr;  // see GpuMemoryBlock::Create; tests pass one that fails
   };
 
   // Allocates 2 x `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
@@ -35,25 +35,26 @@ class RemappableArenas {
   int64_t bytes() const { return bytes_; }
   int device() const { return options_.device; }
   bool released() const { return blocks_.empty(); }
-  // Of the memory that is behind the shadow's, the live address now.
+  // Id of the memory that is mapped at the shadow's address now.
   uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
   // FAILED_PRECONDITION reason RELEASED.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
-  // Gives the memory of both sets back to the GPU and keeps the addresses: what they held is lost, and nothing else may
-  // be called before Restore(), which takes memory again, of zeros. Each does nothing if that is so already. Restore():
-  // errors as Create's, after which there is none. Memory that another process has mapped goes when it unmaps it.
+  // Release() gives the memory of both sets back to the GPU and keeps the addresses. The contents are lost, and no
+  // other function may be called before Restore(), which allocates zeroed memory again. Each does nothing if it is done
+  // already. Restore() has the errors of Create; after an error there is no memory. Memory that another process has
+  // mapped is freed when that process unmaps it.
   absl::Status Release();
   absl::Status Restore();
 
-  // What was shadow serves at the live address; what was live is behind no address until MapShadow(). Blocks for the
-  // remap of one weight set, 0.6 to 1.0 ms with one handle, and for UnmapShadow() unless that was called. After an
-  // error the memory lies as before; if even that could not be restored, INTERNAL reason WEIGHTS_UNMAPPED, and nothing
-  // but destroying this object is possible any more.
+  // Makes the shadow's memory serve at the live address; the memory that was live has no address until MapShadow().
+  // Blocks for the remap of one weight set (0.6 to 1.0 ms with one handle), and for UnmapShadow() unless that was
+  // called. An error restores the earlier state; if that fails too, INTERNAL reason WEIGHTS_UNMAPPED, and this object
+  // may only be destroyed.
   absl::Status Exchange();
-  // Take the shadow from its address and bring it back, beside whatever runs on the live weights: what an exchange can
-  // have done before the pause and after it. Nothing if it is so already. MapShadow(): FAILED_PRECONDITION reason
-  // RELEASED.
+  // Unmap the shadow from its address, and map it again, while work on the live weights runs: the parts of an exchange
+  // that can be done before and after the pause. Each does nothing if it is done already. MapShadow():
+  // FAILED_PRECONDITION reason RELEASED.
   absl::Status UnmapShadow();
   absl::Status MapShadow();
 
@@ -65,25 +66,25 @@ class RemappableArenas {
         blocks_(std::move(blocks)),
         live_(std::move(live)),
         shadow_(std::move(shadow)) {}
-  // The memory of both sets.
+  // Allocates the memory of both sets.
   static absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> MakeBlocks(int64_t bytes, const Options& options);
   absl::Status MapAndZero();
-  // Maps blocks_[live] at the live address and the other one at the shadow's, from whatever is mapped now.
+  // Maps blocks_[live] at the live address and the other block at the shadow's, whatever is mapped now.
   absl::Status MapAs(int live);
-  absl::Status MapLive(int live);  // and nothing at the shadow's address
+  absl::Status MapLive(int live);  // leaves the shadow's address unmapped
 
   const Options options_;
   const int64_t bytes_;
-  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; none while the memory is given back
+  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; empty while the memory is given back
   cuda::AddressRange live_;
   cuda::AddressRange shadow_;
   int live_block_ = 0;
   bool broken_ = false;
 };
 
-// Runs `remap` at a moment when no work that touches the weights is under way and none can begin: between two decode
-// steps, after the stream has drained. Returns for how long no decode step could run because of it. If no such moment
-// comes within `deadline`, an error, and `remap` has not run and never will. What `remap` returns is passed on.
+// Runs `remap` when no work that touches the weights is under way and none can begin: between two decode steps, after
+// the stream has drained. Returns how long decode steps were kept from running. If no such moment comes within
+// `deadline`, returns an error, and `remap` has not run and never will. An error of `remap` is returned.
 using BetweenSteps =
     std::function<absl::StatusOr<absl::Duration>(const std::function<absl::Status()>& remap, absl::Duration deadline)>;
 
@@ -93,14 +94,14 @@ class CudaArenaPair final : public WeightTarget {
  public:
   struct Options {
     RemappableArenas::Options arenas;
-    int max_check_blocks = 0;  // as CudaShadowChecker::Options::max_blocks
+    int max_check_blocks = 0;  // see CudaShadowChecker::Options::max_blocks
   };
 
-  // Errors as RemappableArenas::Create.
+  // Errors: see RemappableArenas::Create.
   static absl::StatusOr<std::unique_ptr<CudaArenaPair>> Create(int64_t bytes, BetweenSteps between_steps,
                                                                const Options& options);
 
-  char* shadow() override;  // mapped, unless that failed: then BeginCheck says why
+  char* shadow() override;  // mapped, unless mapping failed: then BeginCheck returns the error
   char* live() const { return arenas_->live(); }
   int64_t bytes() const { return arenas_->bytes(); }
   PolicyVersion serving() const;
@@ -109,7 +110,7 @@ class CudaArenaPair final : public WeightTarget {
 
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;
-  // Take the shadow from its address and bring it back, outside of the install: either takes a good part of the pause.
+  // Unmap and map the shadow outside of the install, because each takes a good part of the pause.
   void ExpectInstall() override;
   void RestoreShadow() override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
@@ -120,7 +121,7 @@ class CudaArenaPair final : public WeightTarget {
                 BetweenSteps between_steps)
       : arenas_(std::move(arenas)), checker_(std::move(checker)), between_steps_(std::move(between_steps)) {}
 
-  // The addresses are constant; what is behind them changes under `mutex_`.
+  // The addresses are constant; the memory behind them changes under `mutex_`.
   const std::unique_ptr<RemappableArenas> arenas_;
   const std::unique_ptr<CudaShadowChecker> checker_;
   const BetweenSteps between_steps_;

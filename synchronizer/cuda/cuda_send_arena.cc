@@ -14,12 +14,12 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// The numbers that each operation writes, by arena byte; elements are counted within the operation.
+// The numbers that each operation writes, by arena byte; elements count from the operation's first.
 std::vector<TypedRange> NumbersOf(const Manifest& manifest, const std::vector<PackOp>& ops) {
   std::vector<TypedRange> numbers;
   for (const PackOp& op : ops) {
-    // From the first to the last byte of the operation; gaps between rows belong to others, who have ranges of their
-    // own.
+    // From the first to the last byte of the operation; gaps between its rows belong to other operations, which have
+    // ranges of their own.
     const int64_t last_row = op.rows == 1 ? 0 : (op.rows - 1) * op.send_stride;
     const int64_t end = op.send_offset + last_row + op.row_elements * DTypeBytes(op.to);
     numbers.push_back({{op.send_offset, end}, op.to, manifest.tensors()[op.tensor].name});
@@ -93,14 +93,14 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
     MutexLock lock(&mutex_);
     slots_.resize(options_.slots);
     for (Slot& slot : slots_) {
-      // A rank that sends nothing still has an address to be asked for.
+      // A rank that sends nothing still needs an address that peers can ask for.
       const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
       SYNCOPATE_ASSIGN_OR_RETURN(slot.arena,
                                  cuda::CudaArena::Create(bytes, {device, options_.chunk_bytes, "the send arena"}));
     }
   }
   blocks_ = BlocksThatFill(device);
-  // Now: a kernel that is loaded at its first launch would stall the training step in which that happens.
+  // Loaded now: a kernel that is loaded at its first launch would stall that training step.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
   SYNCOPATE_ASSIGN_OR_RETURN(copies_, cuda::Stream::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(begun_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
@@ -127,7 +127,7 @@ absl::Status CudaSendArena::LoadTables(const StageProgram& program, size_t tenso
 }
 
 CudaSendArena::~CudaSendArena() {
-  // Kernels that were launched and not awaited write to the slots.
+  // Kernels that were launched and not awaited still write to the slots.
   constexpr absl::Duration kDeadline = absl::Seconds(10);
   if (staging_.has_value()) done_.Wait(kDeadline, "ending a stage").IgnoreError();
   MutexLock lock(&mutex_);
@@ -159,10 +159,10 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
     MutexLock lock(&mutex_);
     memory = slot->arena->data();
   }
-  // The slot is empty now: nobody else touches its bytes, except superseded copies, whose results nobody uses.
+  // The slot is empty now: nothing else touches its bytes, except superseded copies, whose results are not used.
   cuda::DeviceScope scope(options_.device);
-  // Where the parameters lie may change between stages (a policy's state leaves the device and comes back), so their
-  // addresses travel with each.
+  // The parameters may move between stages (a policy's state leaves the device and comes back), so each launch passes
+  // their addresses.
   std::copy(bases.begin(), bases.end(), tables_.host_bases.as<uint64_t>());
   SYNCOPATE_RETURN_IF_ERROR(RunKernels(memory, stream));
   staging_ = Staging{version, slot};
@@ -177,8 +177,8 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
       cuda::CudaStatus(cudaMemcpyAsync(tables_.bases.data(), tables_.host_bases.data(),
                                        static_cast<size_t>(tables_.bases.bytes()), cudaMemcpyHostToDevice, stream),
                        "staging weights"));
-  // All on one stream, so in this order: cleared, packed with a look for numbers that are not finite, digested from
-  // what was packed, read back. Nobody waits here.
+  // All work is on one stream, in this order: clear the findings, pack and check for numbers that are not finite,
+  // digest what was packed, read back. Nothing waits here.
   SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings, static_cast<int64_t>(buckets_.size()), stream));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchPackElements(tables_.elements.as<ElementItem>(), element_items_, bases, arena, findings, blocks_, stream),
@@ -200,7 +200,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
     return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "nothing is being staged");
   }
   absl::Status ended = done_.Wait(deadline, "staging weights");
-  // It is still under way, and may be awaited again.
+  // The stage is still under way and may be awaited again.
   if (ended.code() == absl::StatusCode::kDeadlineExceeded) return ended;
   const Staging staging = *std::exchange(staging_, std::nullopt);
   SYNCOPATE_RETURN_IF_ERROR(ended);
@@ -218,7 +218,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
   staged.digests = FinishDigests(tables_.host_findings.as<uint64_t>(), buckets_);
   SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, cuda::Event::SecondsBetween(begun_, done_));
   MutexLock lock(&mutex_);
-  // Only now can it be opened: before this its bytes were not known to be good.
+  // Only now can the version be opened: before, its bytes were not known to be good.
   staging.slot->version = newest_ = staging.version;
   return staged;
 }
@@ -234,7 +234,7 @@ CudaSendArena::Slot* CudaSendArena::TakeSlot() {
   std::vector<std::function<void()>> tell;
   {
     MutexLock lock(&mutex_);
-    // Unpinned slots first, the oldest version first; an empty slot has the oldest one of all.
+    // Prefers slots without readers, then older versions; an empty slot counts as the oldest version.
     slot = &*std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
       return std::pair(!a.readers.empty(), a.version) < std::pair(!b.readers.empty(), b.version);
     });
@@ -244,7 +244,7 @@ CudaSendArena::Slot* CudaSendArena::TakeSlot() {
     ++slot->occupancy;
     slot->version = PolicyVersion();
   }
-  // Outside the lock: it ends a sender's NCCL calls, which ask this arena.
+  // Outside the lock: it ends a sender's NCCL calls, which call this arena.
   for (const std::function<void()>& on_superseded : tell) on_superseded();
   MutexLock lock(&mutex_);
   auto no_copy_under_way = [slot] { return slot->copies == 0; };
@@ -294,7 +294,7 @@ absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range
     from = slot->arena->data() + range.begin;
   }
   cuda::DeviceScope scope(options_.device);
-  // To pageable memory: the bytes are there when this returns.
+  // The target is pageable memory: the bytes have arrived when this returns.
   absl::Status copied = cuda::CudaStatus(
       cudaMemcpyAsync(to, from, static_cast<size_t>(range.size()), cudaMemcpyDeviceToHost, copies_.get()),
       "copying weights to host memory");

@@ -20,71 +20,72 @@
 
 namespace syncopate::synchronizer {
 
-// A version in GPU memory, while it lasts. Pins its slot. Not thread-safe.
+// Reads a version in GPU memory until it is superseded. Pins its slot. Not thread-safe.
 class DeviceReader : public WeightReader {
  public:
-  // The slot: send_bytes of the plan at data(), in wire order, complete. Other processes map it by id() and Export().
+  // The slot: the plan's send_bytes at data(), complete, in wire order. Other processes map it by id() and Export().
   virtual const cuda::CudaArena& arena() const = 0;
-  // OK while the bytes are those of the version; ABORTED reason SUPERSEDED once the memory has been taken for a newer
-  // one. What was copied is good if this is OK after the copy has ended.
+  // OK while the bytes are those of the version; ABORTED reason SUPERSEDED once the memory was taken for a newer
+  // version. If this is OK after a copy has ended, the copied bytes are good.
   virtual absl::Status CheckCurrent() const = 0;
 };
 
-// A source rank's copies of its newest weights in GPU memory, in wire order, from which receivers are served while
+// A source rank's copies of its newest weights in GPU memory, in wire order. Receivers are served from them while
 // training goes on.
 //
-// A slot holds one staged version. Readers pin a slot; staging takes a slot that nobody pins, and if there is none it
-// takes the oldest one from its readers: they are told, and their copies no longer count. So the trainer never waits
-// for a receiver; at most for a copy to host memory of one chunk that is under way. Thread-safe; one thread stages.
+// A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
+// the oldest slot from its readers: they are notified, and their copies no longer count. So the trainer never waits for
+// a receiver, only for the copy of at most one chunk to host memory that is under way. Thread-safe; one thread stages.
 class CudaSendArena final : public WeightStore {
  public:
   struct Options {
     int device = 0;
     int slots = 1;
-    int64_t chunk_bytes = 0;  // as CudaArena's
+    int64_t chunk_bytes = 0;  // see CudaArena
     const Clock* clock = Clock::Real();
     absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 16
   };
 
-  // For what `plan` has source rank `source` send; a rank may send nothing. Allocates slots x plan.send_bytes(source)
-  // and scratch_bytes(). RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
+  // For the bytes that `plan` lets source rank `source` send; a rank may send nothing. Allocates slots x
+  // plan.send_bytes(source) and scratch_bytes(). RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION
+  // reason NO_GPU.
   static absl::StatusOr<std::unique_ptr<CudaSendArena>> Create(const Manifest& manifest, const SyncPlan& plan,
                                                                int32_t source, const Options& options);
-  ~CudaSendArena() override;  // no reader may be left
+  ~CudaSendArena() override;  // requires that no reader is left
 
-  // Begins to stage `version` in the order of `stream` (of options.device): the shard, as `bases` says, is read once by
-  // work that is on the stream when this returns, and may be changed by what comes on it later. FAILED_PRECONDITION
-  // reason VERSION_ORDER unless `version` is above all that were staged; STAGING if the last one was not awaited.
+  // Begins to stage `version` in the order of `stream` (of options.device). The shard at `bases` is read once, by work
+  // that is on the stream when this returns; later work on the stream may change it. FAILED_PRECONDITION reason
+  // VERSION_ORDER unless `version` is above all versions staged before; STAGING if the previous Launch was not awaited.
   absl::Status Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream);
 
   struct Staged {
     PolicyVersion version;
     std::vector<uint64_t> digests;  // plan.DigestsOf(source)
-    double seconds = 0;             // of the GPU
+    double seconds = 0;             // time on the GPU
   };
-  // Waits for what Launch began; after OK the version can be opened. After an error nothing is staged; the older
+  // Waits for the work of Launch; after OK the version can be opened. After an error nothing is staged, and the older
   // versions that are still there stay. DATA_LOSS reason NON_FINITE naming the tensor; DEADLINE_EXCEEDED reason
-  // DEADLINE: then it may be awaited again.
+  // DEADLINE: then Await may be called again.
   absl::StatusOr<Staged> Await(absl::Duration deadline);
 
-  // Both.
+  // Launch, then Await.
   absl::StatusOr<Staged> Stage(PolicyVersion version, const ShardBases& bases, cudaStream_t stream,
                                absl::Duration deadline);
 
   uint64_t fingerprint() const override { return fingerprint_; }
   int device() const { return options_.device; }
   int64_t send_bytes() const { return send_bytes_; }
-  // Device memory beside the slots: the kernels' tables.
+  // Bytes of device memory for the kernels' tables, besides the slots.
   int64_t scratch_bytes() const;
 
-  // Readers' Read copies to host memory.
+  // Returns a reader whose Read copies to host memory.
   absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
-  // `on_superseded` is called at most once, before the slot is written to again, by the thread that stages: quick, and
-  // without calling this arena.
+  // `on_superseded` is called at most once, before the slot is written to again, by the thread that stages. It must be
+  // quick and must not call this arena.
   absl::StatusOr<std::unique_ptr<DeviceReader>> OpenOnDevice(
       PolicyVersion version, std::function<void()> on_superseded = [] {});
 
-  int64_t superseded_readers() const;  // how many lost their slot so far
+  int64_t superseded_readers() const;  // readers that have lost their slot so far
 
  private:
   class Reader;
@@ -92,12 +93,12 @@ class CudaSendArena final : public WeightStore {
   struct Slot {
     std::unique_ptr<cuda::CudaArena> arena;
     PolicyVersion version;         // none: empty, or being staged
-    uint64_t occupancy = 0;        // counts what was staged here; a reader of an older one is superseded
+    uint64_t occupancy = 0;        // number of stagings in this slot; a reader of an older one is superseded
     std::vector<Reader*> readers;  // of the present occupancy
-    int copies = 0;                // copies to host memory under way, of whatever occupancy
+    int copies = 0;                // copies to host memory under way, of any occupancy
   };
 
-  // What is on the device and the host for the kernels.
+  // The kernels' tables on the device and the host.
   struct Tables {
     cuda::DeviceBuffer vectors, elements, words, bases, findings;
     cuda::PinnedBuffer host_bases, host_findings;
@@ -126,24 +127,24 @@ class CudaSendArena final : public WeightStore {
 
   const uint64_t fingerprint_;
   const int64_t send_bytes_;
-  const std::vector<ByteRange> buckets_;   // by digest
-  const std::vector<TypedRange> numbers_;  // of the send arena, for errors
+  const std::vector<ByteRange> buckets_;   // by digest index
+  const std::vector<TypedRange> numbers_;  // ranges of the send arena, for errors
   const Options options_;
 
-  // Of the staging thread; constant after Create but for the contents of `tables_`.
+  // Used by the staging thread only; constant after Create, except for the contents of `tables_`.
   int blocks_ = 0;
   int64_t vector_items_ = 0;
   int64_t element_items_ = 0;
   int64_t word_items_ = 0;
   Tables tables_;
-  cuda::Stream copies_;  // to host memory
+  cuda::Stream copies_;  // for copies to host memory
   cuda::Event begun_;
   cuda::Event done_;
   std::optional<Staging> staging_;
 
   mutable Mutex mutex_;
-  // The structure and the arenas' addresses are constant. A slot's bytes are written by kernels of Launch alone, while
-  // it is empty.
+  // The structure and the arenas' addresses are constant. Only kernels of Launch write a slot's bytes, while the slot
+  // is empty.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

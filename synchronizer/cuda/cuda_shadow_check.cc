@@ -20,7 +20,7 @@ bool SameContents(const ShadowContents& a, const ShadowContents& b) {
          std::equal(a.numbers.begin(), a.numbers.end(), b.numbers.begin(), b.numbers.end(), same_numbers);
 }
 
-// Which items of a sorted list have arrived whole. Not thread-safe.
+// Counts which items of a sorted list have arrived completely. Not thread-safe.
 class ArrivalCount {
  public:
   explicit ArrivalCount(const std::vector<CheckItem>& items)
@@ -112,7 +112,7 @@ absl::Status CudaShadowChecker::Load(ShadowContents contents) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::DeviceBuffer findings,
                              cuda::DeviceBuffer::Create(options_.device, (digests + 1) * 8, "the check's sums"));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer result, cuda::PinnedBuffer::Create((digests + 1) * 8));
-  // From pageable memory: has been read when this returns.
+  // The source is pageable memory, and has been read when this returns.
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpyAsync(table.data(), items.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_.get()),
       "loading the check's table"));
@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<ShadowCheck>> CudaShadowChecker::Begin(const char
 int64_t CudaShadowChecker::scratch_bytes() const { return items_.bytes() + findings_.bytes(); }
 
 CudaShadowChecker::Check::~Check() {
-  // What was begun reads the shadow, which may be unmapped next.
+  // Work that was begun reads the shadow, which may be unmapped next.
   constexpr absl::Duration kDeadline = absl::Seconds(10);
   cuda::DeviceScope scope(checker_->options_.device);
   absl::Status ended = checker_->done_.Record(checker_->stream_.get());

@@ -12,24 +12,25 @@
 
 namespace syncopate::synchronizer {
 
-// Digests a shadow on its GPU while it arrives, on a stream of its own and of low priority, behind the streams that
-// bring the bytes. One check at a time; a check ends before its checker does. The tables of the last check are kept, so
-// that syncs of one plan cost no set-up.
+// Digests a shadow on its GPU while it arrives, on its own low-priority stream, ordered after the streams that bring
+// the bytes. One check at a time; a check must end before its checker is destroyed. The tables of the last check are
+// kept, so that syncs of one plan have no set-up cost.
 class CudaShadowChecker {
  public:
   struct Options {
     int device = 0;
-    // Blocks that a check may take of the GPU at a time; 0: all. Fewer leave more to the decode steps beside it.
+    // Thread blocks that a check may use at a time; 0: all. Fewer leave more of the GPU to decode steps that run beside
+    // it.
     int max_blocks = 0;
   };
 
   static absl::StatusOr<std::unique_ptr<CudaShadowChecker>> Create(const Options& options);
 
-  // Checks `contents` of the arena at `shadow`, which is on the device. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY if
-  // the tables do not fit: they take scratch_bytes().
+  // Checks `contents` of the arena at `shadow` on the device. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY if the
+  // tables, which take scratch_bytes(), do not fit.
   absl::StatusOr<std::unique_ptr<ShadowCheck>> Begin(const char* shadow, ShadowContents contents);
 
-  int64_t scratch_bytes() const;  // device memory held beside the arenas
+  int64_t scratch_bytes() const;  // device memory used besides the arenas
 
  private:
   class Check;
@@ -48,11 +49,11 @@ class CudaShadowChecker {
   const cuda::Stream stream_;
   const cuda::Event arrived_;  // recorded on the stream that brings bytes
   const cuda::Event done_;
-  // Of the last check.
+  // State of the last check.
   ShadowContents contents_;
   CheckProgram program_;
   cuda::DeviceBuffer items_;     // program_.digests, then program_.numbers
-  cuda::DeviceBuffer findings_;  // sums, then the first number that is not finite
+  cuda::DeviceBuffer findings_;  // sums, then the position of the first number that is not finite
   cuda::PinnedBuffer result_;
 };
 

@@ -39,7 +39,7 @@ std::vector<uint64_t> FinishDigests(const uint64_t* sums, const std::vector<Byte
 
 absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begin, const char* arena, int device,
                             const std::string& counted) {
-  // An item's numbers, with room for one that is only partly in it.
+  // The bytes of one item, plus room for a number that is only partly in it.
   const int64_t end = begin + kCheckItemBytes + kVectorBytes;
   cuda::DeviceScope scope(device);
   auto at = std::upper_bound(numbers.begin(), numbers.end(), begin,

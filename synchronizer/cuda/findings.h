@@ -11,20 +11,20 @@
 #include "synchronizer/cuda/kernels.h"
 #include "synchronizer/transport/weight_target.h"
 
-// What the kernels found, made into digests and errors.
+// Converts the kernels' findings into digests and errors.
 namespace syncopate::synchronizer {
 
-inline constexpr int64_t kAllFinite = -1;  // what first_non_finite holds if no item found anything
+inline constexpr int64_t kAllFinite = -1;  // value of first_non_finite if no item found such a number
 
-// Findings as the kernels need them at first, in the order of `stream`. The two arrays of `findings` are neighbours.
+// Initialises `findings` for the kernels, in the order of `stream`. The two arrays of `findings` must be adjacent.
 absl::Status ClearFindings(Findings findings, int64_t digests, cudaStream_t stream);
 
-// The digest of each bucket from the sum of its words.
+// Computes the digest of each bucket from the sum of its words.
 std::vector<uint64_t> FinishDigests(const uint64_t* sums, const std::vector<ByteRange>& buckets);
 
 // DATA_LOSS reason NON_FINITE, naming tensor and element: the first of `numbers` (by begin) that is not finite at or
-// behind byte `begin` of the arena on `device`. Elements are counted from the begin of their range; `counted` says so
-// where that is not the tensor's begin. Blocks while it reads those bytes back.
+// after byte `begin` of the arena on `device`. Elements count from the begin of their range; `counted` tells people so
+// if that is not the tensor's begin. Blocks while it reads those bytes back.
 absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begin, const char* arena, int device,
                             const std::string& counted = "");
 

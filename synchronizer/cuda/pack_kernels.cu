@@ -15,17 +15,17 @@ __device__ __forceinline__ uint4 Round(uint4 first, uint4 second) {
           RoundPair(second.z, second.w)};
 }
 
-// Sources of an item's output vectors. kCast: eight fp32 make a vector of bf16; else sixteen bytes are copied.
+// Sources of an item's output vectors. kCast: eight fp32 become a vector of eight bf16; else sixteen bytes are copied.
 
-// Rows that start, and vectors that lie, on 16-byte boundaries.
+// For rows that start, and vectors that lie, on 16-byte boundaries.
 template <bool kCast>
 struct WideSource {
   static constexpr int kLoads = kCast ? 2 : 1;
-  static constexpr int kUnroll = 4;  // vectors that a thread has in flight
+  static constexpr int kUnroll = 4;  // vectors in flight for each thread
 
   const char* source;
   int64_t stride;
-  uint32_t first;        // vector of the first row
+  uint32_t first;        // index of the first vector in its row
   uint32_t row_vectors;  // 0: no row ends here
 
   struct Loaded {
@@ -43,7 +43,7 @@ struct WideSource {
         reinterpret_cast<const uint4*>(source + row * stride + int64_t{column} * (kLoads * kVectorBytes));
     Loaded loaded;
 #pragma unroll
-    // Streaming loads: each byte is read once, and must not push out what training has in the cache.
+    // Streaming loads: each byte is read once and must not evict training's data from the cache.
     for (int i = 0; i < kLoads; ++i) loaded.parts[i] = __ldcs(from + i);
     return loaded;
   }
@@ -56,7 +56,7 @@ struct WideSource {
   }
 };
 
-// Any alignment, rows of any length: element by element. `Element` is uint32_t (fp32) or uint16_t (bf16).
+// For any alignment and rows of any length: element by element. `Element` is uint32_t (fp32) or uint16_t (bf16).
 template <bool kCast, typename Element>
 struct NarrowSource {
   static constexpr int kElements = kCast ? 8 : static_cast<int>(kVectorBytes / sizeof(Element));
@@ -109,7 +109,7 @@ __device__ __forceinline__ void PackVectors(const PackItem& item, const Source& 
   auto load = [&source](int32_t v) { return source.Load(static_cast<uint32_t>(v)); };
   auto use = [&](int32_t v, const typename Source::Loaded& loaded) {
     const uint4 vector = Source::Finish(loaded);
-    // Packed, digested and looked at in one pass, while the vector is in registers: memory's bandwidth is the limit.
+    // Packed, digested and checked while the vector is in registers, because memory bandwidth is the limit.
     __stcs(out + v, vector);
     sum += DigestVector(vector, position);
     bad |= not_finite(vector);

@@ -8,16 +8,15 @@
 
 namespace syncopate::synchronizer {
 
-// Where on a device a source rank's shard lies, by tensor of the manifest: bases[t] + PackOp::source_offset is the
-// address of an operation's first element. Addresses, not pointers: some lie before any allocation.
+// The device addresses of a source rank's shard, by tensor of the manifest: bases[t] + PackOp::source_offset is the
+// address of an operation's first element. Integers, not pointers: some lie before any allocation.
 using ShardBases = std::vector<uint64_t>;
 
-// One buffer laid out as the source layout says.
+// One buffer with the source layout.
 ShardBases FlatShard(const Manifest& manifest, const void* buffer);
 
-// Each tensor's part in an allocation of its own, as an optimiser holds it: tensors[t] is the address of the rank's
-// piece of tensor t in `source`, dense, as long as in the layout; nullptr where the rank has none. At most one piece a
-// tensor.
+// Each tensor's part in its own allocation, as in an optimiser: tensors[t] is the address of the rank's piece of tensor
+// t in `source`, dense, with the layout's length; nullptr if the rank has none. At most one piece for each tensor.
 ShardBases SplitShard(const Layout& source, int32_t rank, const std::vector<const void*>& tensors);
 
 }  // namespace syncopate::synchronizer

@@ -15,7 +15,7 @@ constexpr int64_t kElementsPerItem = 8 << 10;
 constexpr int64_t RoundDown(int64_t value, int64_t to) { return value / to * to; }
 constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// Cuts a bucket's bytes [begin, end), which start on one of its words, into items.
+// Cuts bytes [begin, end) of a bucket, starting at one of its words, into items.
 void AppendChecks(ByteRange range, int64_t bucket_begin, int32_t digest, CheckItem::How how, NumberKind numbers,
                   std::vector<CheckItem>* items) {
   for (int64_t at = range.begin; at < range.end; at += kCheckItemBytes) {
@@ -30,9 +30,9 @@ void AppendChecks(ByteRange range, int64_t bucket_begin, int32_t digest, CheckIt
   }
 }
 
-// Turns operations into items of about equal work for thread blocks. The inner part of a dense row goes as 16-byte
-// vectors, which reach the memory's bandwidth and are digested on the way; its ends, and what is not dense, go element
-// by element and are digested afterwards from what was packed.
+// Turns operations into items of about equal work for thread blocks. The inner part of a dense row is copied as 16-byte
+// vectors, which reach the memory's bandwidth and are digested in the same pass. Its ends, and rows that are not dense,
+// are copied element by element and digested afterwards in the arena.
 class StagePlanner {
  public:
   explicit StagePlanner(const std::vector<ByteRange>& buckets) : buckets_(buckets), digested_(buckets.size()) {}
@@ -40,7 +40,7 @@ class StagePlanner {
   void Add(const PackOp& op) {
     const int64_t width = DTypeBytes(op.to);
     const bool dense = op.rows == 1 || op.send_stride == op.row_elements * width;
-    // Columns are 32-bit numbers in a vector item.
+    // Column numbers in a vector item are 32-bit.
     const bool short_rows = op.rows == 1 || op.row_elements <= std::numeric_limits<uint32_t>::max() / 2;
     if (!dense || !short_rows) {
       AddElements(op, 0, op.rows * op.row_elements);
@@ -63,7 +63,7 @@ class StagePlanner {
   }
 
  private:
-  // The bytes of a dense operation that lie in one bucket.
+  // The bytes of a dense operation in one bucket.
   void AddPart(const PackOp& op, ByteRange part, size_t bucket) {
     const int64_t width = DTypeBytes(op.to);
     const ByteRange wide{RoundUp(part.begin, kVectorBytes), RoundDown(part.end, kVectorBytes)};
@@ -75,7 +75,7 @@ class StagePlanner {
     AddElements(op, element(part.begin), element(wide.begin));
     AddElements(op, element(wide.end), element(part.end));
     const int64_t origin = buckets_[bucket].begin;
-    // A digest is over words from the bucket's first byte, and a vector must hold whole ones.
+    // A digest covers words counted from the bucket's first byte, and a vector must contain whole words.
     const bool digest = origin % kWordBytes == 0;
     for (int64_t at = wide.begin; at < wide.end; at += kPackItemBytes) {
       PackItem item = VectorsAt(op, element(at), std::min(kPackItemBytes, wide.end - at));
@@ -100,7 +100,7 @@ class StagePlanner {
     item.tensor = op.tensor;
     item.from = NumberKindOf(op.from);
     item.to = NumberKindOf(op.to);
-    // Only an item that goes over a row's end has to look where the next row begins.
+    // Only an item that crosses the end of a row must compute where the next row begins.
     if (column + elements > op.row_elements) {
       item.first_column = static_cast<uint32_t>(column);
       item.row_elements = static_cast<uint32_t>(op.row_elements);
@@ -145,11 +145,11 @@ class StagePlanner {
   }
 
   const std::vector<ByteRange>& buckets_;
-  std::vector<std::vector<ByteRange>> digested_;  // by bucket: what the vectors cover
+  std::vector<std::vector<ByteRange>> digested_;  // ranges that vectors cover, by bucket
   StageProgram program_;
 };
 
-// Neighbouring numbers of one kind; the padding between them is zero, which is finite in every kind.
+// Neighbouring numbers of one kind; padding between them is zero, which is finite in every kind.
 struct NumberRun {
   ByteRange range;
   NumberKind kind;
@@ -168,7 +168,7 @@ std::vector<NumberRun> RunsOf(const std::vector<TypedRange>& numbers) {
   return runs;
 }
 
-// The runs that lie in a bucket, as far as they do.
+// The parts of runs that lie in a bucket.
 std::vector<NumberRun> RunsWithin(const std::vector<NumberRun>& runs, ByteRange bucket) {
   std::vector<NumberRun> within;
   auto run = std::upper_bound(runs.begin(), runs.end(), bucket.begin,
@@ -179,7 +179,7 @@ std::vector<NumberRun> RunsWithin(const std::vector<NumberRun>& runs, ByteRange 
   return within;
 }
 
-// One pass is possible: the bucket starts on a word, and no word holds numbers of two kinds.
+// Whether one pass is possible: the bucket starts on a word, and no word contains numbers of two kinds.
 bool OnePass(ByteRange bucket, const std::vector<NumberRun>& runs) {
   if (bucket.begin % kWordBytes != 0) return false;
   for (size_t i = 1; i < runs.size(); ++i) {

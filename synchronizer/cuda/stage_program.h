@@ -8,29 +8,30 @@
 #include "synchronizer/plan/pack.h"
 #include "synchronizer/transport/weight_target.h"
 
-// The work of the kernels, cut out of a plan on the host. Pure; made once a plan.
+// Cuts a plan into work items for the kernels, on the host. Pure; called once for each plan.
 namespace syncopate::synchronizer {
 
 NumberKind NumberKindOf(DType dtype);
 
-// How one source rank packs its shard into its send arena and digests it, in one pass over both wherever that can be:
-// where an operation's elements lie densely in the arena, its vectors are loaded, cast, stored, digested and checked by
-// one thread each. What is left is done apart: elements at the edges of operations, operations with gaps between their
-// rows, and the digest of words that such elements or padding lie in.
+// How one source rank packs its shard into its send arena and digests it, in one pass where possible: if an operation's
+// elements are dense in the arena, one thread loads, casts, stores, digests and checks each vector. Other bytes take
+// separate passes: elements at the edges of operations, operations with gaps between their rows, and the digest of
+// words that contain such elements or padding.
 struct StageProgram {
   std::vector<PackItem> vectors;
-  std::vector<ElementItem> elements;  // before `words`
-  std::vector<CheckItem> words;       // after both; digest only
+  std::vector<ElementItem> elements;  // run before `words`
+  std::vector<CheckItem> words;       // run after both; digest only
 };
 
-// `buckets`: disjoint, by begin; digest i is that of buckets[i]. Every operation lies within them.
+// `buckets`: disjoint, by begin; digest i is that of buckets[i]. Every operation lies inside the buckets.
 StageProgram MakeStageProgram(const std::vector<PackOp>& ops, const std::vector<ByteRange>& buckets);
 
-// How a receiver digests its shadow's buckets and looks for numbers that are not finite, in one pass except for buckets
-// that do not start on a word or where numbers of two kinds share one. Items of either list are disjoint, by begin.
+// How a receiver digests its shadow's buckets and checks for numbers that are not finite. One pass, except for buckets
+// that do not start on a word or in which a word contains two kinds of numbers. Items of either list are disjoint, by
+// begin.
 struct CheckProgram {
   std::vector<CheckItem> digests;  // these check numbers too, except kShifted ones
-  std::vector<CheckItem> numbers;  // kNumbers only: what the first list does not check
+  std::vector<CheckItem> numbers;  // kNumbers only: bytes that the first list does not check
 };
 
 // Digest i is that of contents.buckets[i].

@@ -8,16 +8,16 @@
 #include "base/mix64.h"
 #include "synchronizer/cuda/kernels.h"
 
-// What the kernels share: the digest of base/digest.h a word at a time, and the finite test of a vector.
+// Shared by the kernels: the digest of base/digest.h for single words, and the finite test for a vector.
 namespace syncopate::synchronizer {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kBlocksPerMultiprocessor = 4;  // bounds the registers of a thread to 64
+inline constexpr int kBlocksPerMultiprocessor = 4;  // limits a thread to 64 registers
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Launches at most `blocks` blocks for `count` items, nothing for none. The launch's own answer: no error that
-// something else of this thread left behind.
+// Launches at most `blocks` blocks for `count` items; no launch for 0 items. Returns the launch's own error, not an
+// earlier error of this thread.
 template <typename... Parameters>
 cudaError_t Launch(void (*kernel)(Parameters...), int64_t count, int blocks, cudaStream_t stream,
                    std::type_identity_t<Parameters>... arguments) {
@@ -29,27 +29,27 @@ cudaError_t Launch(void (*kernel)(Parameters...), int64_t count, int blocks, cud
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// Asking for a kernel's attributes is the way to have it loaded.
+// Reading a kernel's attributes loads the kernel.
 template <typename... Parameters>
 cudaError_t Load(void (*kernel)(Parameters...)) {
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, kernel);
 }
 
-// What word `index` of a bucket adds to its sum is Mix64(word + Position(index)).
+// Word `index` of a bucket adds Mix64(word + Position(index)) to its sum.
 __device__ __forceinline__ uint64_t Position(int64_t index) { return static_cast<uint64_t>(index + 1) * kDigestStride; }
 
 __device__ __forceinline__ uint64_t Word(uint32_t low, uint32_t high) {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// Both words of a vector, the first of which has this position.
+// Both words of a vector; `position` is that of the first.
 __device__ __forceinline__ uint64_t DigestVector(uint4 vector, uint64_t position) {
   return Mix64(Word(vector.x, vector.y) + position) + Mix64(Word(vector.z, vector.w) + position + kDigestStride);
 }
 
-// A number is not finite iff all bits of its exponent are set: then, and only then, adding `carry` to the exponent's
-// bits sets the bit above them. One fp32 or two bf16 at a time.
+// A number is not finite iff all bits of its exponent are set. Exactly then, adding `carry` to the exponent's bits sets
+// the bit above them. Tests one fp32 or two bf16 at a time.
 struct FiniteTest {
   uint32_t exponent;
   uint32_t carry;
@@ -83,10 +83,10 @@ __device__ __forceinline__ void ForEachVector(int32_t count, const Load& load, c
   for (; v < count; v += kThreads) use(v, load(v));
 }
 
-// What the position of a thread's vector is ahead of that of its vector before.
+// The difference between the positions of a thread's consecutive vectors.
 inline constexpr uint64_t kPositionStep = 2 * kThreads * kDigestStride;
 
-// Adds up a warp's share of a sum and tells of numbers that are not finite. All lanes must call it together.
+// Adds a warp's part of a sum and records numbers that are not finite. All lanes must call it together.
 __device__ __forceinline__ void Report(uint64_t sum, int32_t digest, uint32_t bad, int64_t begin, Findings findings) {
   if (digest >= 0) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);

@@ -6,25 +6,25 @@
 
 namespace syncopate::synchronizer {
 
-// When a synchronizer that ends with its run may go: once every member has gone, but not before those whose streams
-// were broken have had the time to come back and hear of it, and at the latest when they had the time to stop. One that
-// was started on a run that is complete already waits longer, for a trainer that continues it. Sans-IO, not
+// Decides when a synchronizer that ends with its run may end: once every member has gone, but not before members with
+// broken streams have had the time to reconnect and learn of the completion; in any case after `longest`. A
+// synchronizer that was started on a completed run waits longer, for a trainer that continues the run. Sans-IO, not
 // thread-safe.
 class CompletionLinger {
  public:
   struct Options {
-    absl::Duration shortest = absl::Seconds(5);       // members rejoin within this
-    absl::Duration longest = absl::Seconds(10);       // from completion to the end, whoever is still there
-    absl::Duration after_restart = absl::Minutes(2);  // instead of both, if it was complete when this began
+    absl::Duration shortest = absl::Seconds(5);       // members rejoin within this time
+    absl::Duration longest = absl::Seconds(10);       // from completion to the end, even if members remain
+    absl::Duration after_restart = absl::Minutes(2);  // replaces both if the run was complete at the start
   };
 
   CompletionLinger(const Options& options, bool completed_at_start)
       : options_(options), completed_at_start_(completed_at_start) {}
 
-  // Tell it what is so, again and again; true: the process may end.
+  // Call again and again with the present state. True: the process may end.
   bool MayEnd(bool completed, int64_t members, absl::Time now) {
     if (!completed) {
-      completed_at_start_ = false;  // a trainer has taken it up again
+      completed_at_start_ = false;  // a trainer continues the run
       since_ = absl::InfiniteFuture();
       return false;
     }
@@ -37,7 +37,7 @@ class CompletionLinger {
  private:
   const Options options_;
   bool completed_at_start_;
-  absl::Time since_ = absl::InfiniteFuture();  // it is complete; infinite: it is not
+  absl::Time since_ = absl::InfiniteFuture();  // when the run became complete; infinite: it is not
 };
 
 }  // namespace syncopate::synchronizer

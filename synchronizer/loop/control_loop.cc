@@ -65,8 +65,8 @@ SessionId ControlLoop::Open(std::shared_ptr<Session> session) {
 }
 
 void ControlLoop::Closed(SessionId session) {
-  // Its end may call back into this object.
-  std::shared_ptr<Session> released;  // without the lock
+  // Destroying the session may call back into this object.
+  std::shared_ptr<Session> released;  // destroyed without the lock
   {
     MutexLock lock(&mutex_);
     auto found = sessions_.find(session);
@@ -95,7 +95,7 @@ void ControlLoop::Stop() {
 }
 
 void ControlLoop::Run() {
-  absl::Status status = CarryOut();  // what the plane wants at its start
+  absl::Status status = CarryOut();  // the plane's actions at its start
   if (status.ok()) observer_->RecordState(plane_);
   while (status.ok()) {
     if (options_.on_round) options_.on_round();
@@ -141,7 +141,7 @@ absl::Status ControlLoop::Handle() {
     SYNCOPATE_RETURN_IF_ERROR(status);
   }
   absl::Time now = options_.clock->Now();
-  // Also after events, which never stop in a large fleet: deadlines are looked at as often as anything else.
+  // Also after events, which never stop in a large fleet: deadlines must not starve.
   if (plane_.NextDeadline() > now) return absl::OkStatus();
   plane_.Tick(now);
   return CarryOut();
@@ -175,7 +175,7 @@ absl::Status ControlLoop::CarryOut() {
   }
   if (changed) observer_->RecordState(plane_);
   WriteEndedSyncs();
-  // Not before: until all actions are carried out the ledger is ahead of the log.
+  // Only now: until all actions are carried out, the ledger is ahead of the log.
   if (!log_->HasGrown() || ended_.count() > 0) return absl::OkStatus();
   return log_->Compact(plane_.ledger().Snapshot(), syncs_);
 }
@@ -191,7 +191,7 @@ absl::Status ControlLoop::WriteOnceThereIsRoom(const LedgerRecord& record, const
   absl::Status written = full;
   while (ErrorReason(written) == reason::kNoSpace) {
     SYNCOPATE_LOG(kError, "the synchronizer waits for room on its disk: %s", std::string(written.message()));
-    if (options_.on_round) options_.on_round();  // it waits, and is not stuck
+    if (options_.on_round) options_.on_round();  // shows that the loop waits and is not stuck
     {
       MutexLock lock(&mutex_);
       auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
@@ -224,7 +224,7 @@ void ControlLoop::HoldUp(const absl::Status& full) {
   for (const PostedEvents::Answer& call : calls) call(why);
 }
 
-// A count that the disk refuses is no reason to end: it is written with the next one.
+// A failure to write counts does not end the loop: they are written with the next ones.
 void ControlLoop::WriteEndedSyncs() {
   if (ended_.count() == 0) return;
   const absl::Status written = log_->AppendSyncs(ended_);

@@ -10,10 +10,10 @@
 #include "base/reasons.h"
 #include "base/status.h"
 
-// The state machines are others': Membership (who is there), TrainerGroup (whose epoch counts), VersionLedger (which
-// versions exist) and SyncCoordinator (who is sent what). Here events are handed to them in an order in which none sees
-// what another does not know yet, and their answers become actions for the loop: commands, records that must be
-// durable, notes for the log.
+// The state machines are elsewhere: Membership (which members are alive), TrainerGroup (which epoch is valid),
+// VersionLedger (which versions exist) and SyncCoordinator (which replica is sent which version). This file passes
+// events to them in an order in which none depends on state that another does not have yet. Their answers become
+// actions for the loop: commands, records that must be durable, notes for the log.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -26,7 +26,8 @@ SyncPeer PeerOf(const Member& member) {
   return {hello.member, hello.transports, hello.facts, hello.layout};
 }
 
-// How a member learns that it is out. It may come back with the same incarnation only after DECLARED_DEAD.
+// The status with which a removed member's stream is closed. It may come back with the same incarnation only after
+// DECLARED_DEAD.
 absl::Status Farewell(const MemberChange& change) {
   if (change.reason == reason::kLeft) return absl::OkStatus();
   bool may_return = change.reason == reason::kDeclaredDead || change.reason == reason::kNewStream;
@@ -55,9 +56,9 @@ ControlPlane::ControlPlane(const Options& options, VersionLedger ledger)
       membership_(options.membership),
       trainer_(ledger_.epoch()),
       coordinator_(options.sync) {
-  // A run's id is drawn once and written down before anybody hears of it.
+  // A run's id is chosen once and written down before any member learns it.
   if (ledger_.run_id().empty()) actions_.emplace_back(Persist{ledger_.SetRunId(options.run_id)});
-  // Nobody has joined, so this starts nothing.
+  // No member has joined, so this starts no attempt.
   if (ledger_.newest() != nullptr) Emit(coordinator_.Publish(*ledger_.newest(), 0.0, absl::InfinitePast()));
   last_directory_ = CurrentDirectory();
 }
@@ -71,28 +72,28 @@ void ControlPlane::OnHello(SessionId session, Hello hello, absl::Time now) {
 }
 
 absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now) {
-  // Everything that may refuse comes before anything that changes: a refused hello leaves no trace (invariant I16).
+  // All checks come before all changes: a refused hello leaves no trace (invariant I16).
   SYNCOPATE_RETURN_IF_ERROR(membership_.CheckMayJoin(hello.member));
   SYNCOPATE_RETURN_IF_ERROR(ledger_.CheckRun(hello.run_id));
-  // What the member says it serves is not believed before it was compared with the ledger; the hello that is kept says
-  // nothing of it.
+  // The version that the member claims to serve is not used before it is compared with the ledger; the stored hello
+  // does not contain it.
   const PolicyVersion claimed = std::exchange(hello.serving, {});
   const uint64_t digest = std::exchange(hello.serving_digest, 0);
   const absl::Status claim = ledger_.CheckServed(claimed, digest);
   if (hello.member.role == kTrainerRole) {
     SYNCOPATE_RETURN_IF_ERROR(AdmitTrainer(hello, now));
   } else if (absl::IsFailedPrecondition(claim)) {
-    // Other bits under a known name. A name that nobody has published may be newer than what a restarted synchronizer
-    // remembers: such a member is let in, and not believed.
+    // Other bits under a published version. An unpublished version is different: it may be newer than a restarted
+    // synchronizer remembers, so that member is admitted, but its claim is not used.
     return claim;
   } else if (model_ != nullptr && hello.manifest != nullptr) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
-    hello.manifest = model_;  // equal; a thousand members share one
+    hello.manifest = model_;  // equal; all members share one object
   }
   MemberKey key = KeyOf(hello.member);
   const Member* before = membership_.Find(key);
   if (before != nullptr && before->session != 0) {
-    // What was sent on the older stream may be lost, so it counts as broken, also if that has not been noticed yet.
+    // Commands sent on the older stream may be lost, so it counts as broken, even if that has not been noticed yet.
     SessionId older = before->session;
     OnStreamBroken(older, now);
     actions_.emplace_back(CloseSession{older, Error(absl::StatusCode::kUnavailable, reason::kNewStream,
@@ -100,7 +101,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
   }
   std::vector<MemberChange> changes = membership_.Join(session, std::move(hello), now);
   if (key.role == kRollouterRole) Believe(session, claimed, digest, claim);
-  // The welcome is the first command on the new stream, ahead of whatever the change of membership brings about.
+  // Welcome is the first command on the new stream, before any command that the change of membership causes.
   Send(membership_.Find(session)->hello.member,
        Welcome{ledger_.run_id(), trainer_.epoch(), options_.membership.heartbeat, options_.membership.dead_after,
                CurrentDirectory()});
@@ -119,21 +120,21 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
   const std::string& start = hello.start.empty() ? hello.member.incarnation : hello.start;
   SYNCOPATE_ASSIGN_OR_RETURN(TrainerGroup::Admission admission,
                              trainer_.Admit(hello.member, start, hello.held_epoch, hello.checkpoint_epoch));
-  // Another rank of the trainer that holds the epoch must fit those that have come. A raised epoch is a new trainer,
+  // Another rank of the trainer of this epoch must fit the ranks that have joined. A raised epoch is a new trainer,
   // which may bring another model.
   if (!admission.raised && model_ != nullptr) {
     absl::Status fits = CheckFitsGroup(hello);
-    // TrainerGroup has counted it in already; taking it out again is all that there is to undo.
+    // TrainerGroup has counted the rank already; removing it undoes everything.
     if (!fits.ok()) trainer_.Remove(hello.member);
     SYNCOPATE_RETURN_IF_ERROR(fits);
   }
   if (admission.raised) {
-    // Durable before the welcome goes out, as the loop performs actions in order: an epoch that was given away and
-    // forgotten would be given away twice.
+    // Durable before the welcome goes out, because the loop performs actions in order: an epoch that was given out and
+    // forgotten would be given out twice.
     actions_.emplace_back(Persist{ledger_.RaiseEpoch(admission.epoch)});
     actions_.emplace_back(Note{false, absl::StrFormat("epoch %d begins", admission.epoch)});
   }
-  // The older trainer's ranks, which may still believe in themselves: they are told, and their streams closed.
+  // The older trainer's ranks may still believe that they are the trainer: they are told, and their streams are closed.
   for (const MemberId& fenced : admission.fenced) {
     auto changes = membership_.Evict(KeyOf(fenced), reason::kFenced,
                                      absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);
@@ -167,7 +168,7 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
     bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
     if (member.hello.manifest == nullptr) continue;
     absl::Status same = CheckSameModel(*model, *member.hello.manifest);
-    // Evicting changes the map that is walked here: collected first.
+    // Collected first, because evicting changes the map of this loop.
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
   for (const auto& [key, status] : misfits) Expel(key, status, now);
@@ -178,14 +179,14 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
   if (member == nullptr || member->hello.member.role != kRollouterRole) return;
-  // What is sent each second by a thousand members must cost a comparison and no more.
+  // A thousand members send this each second, so it must cost only a comparison.
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
   const bool same_hold = held == member->hello.held;
-  if (same && same_hold && member->unbacked.IsNone()) return;  // nearly every heartbeat
+  if (same && same_hold && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
   const MemberKey key = KeyOf(member->hello.member);
   const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
   if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
-  // An older version than what is known is a heartbeat that a report has overtaken; none at all is news.
+  // A report can overtake a heartbeat, so an older version than the known one is ignored; none at all is news.
   const PolicyVersion known = member->hello.serving;
   const bool gone = serving.IsNone() && !known.IsNone();
   const bool news = claim.ok() ? known < serving || gone || !member->unbacked.IsNone()
@@ -202,8 +203,8 @@ void ControlPlane::SetHeld(SessionId session, const std::string& why) {
       Note{false, who + (why.empty() ? " takes versions again" : absl::StrCat(" takes no version for now: ", why))});
 }
 
-// A claim that the ledger backs is what the member serves. One that it does not know stays a claim: nothing older is
-// sent to that member, and it is looked at again when versions are published.
+// A version that the ledger knows is what the member serves. An unknown version stays a claim: nothing older is sent to
+// that member, and the claim is checked again when versions are published.
 void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim) {
   if (claim.ok()) return membership_.SetServing(session, claimed, digest);
   membership_.SetUnbacked(session, claimed);
@@ -212,7 +213,7 @@ void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t di
                                  claim.message())});
 }
 
-// A version has been published. Who claims a later one of the same epoch claims what nobody can have made.
+// After a publication no rank can have made a later version of the same epoch: evicts members that claim one.
 void ControlPlane::ExpelImpossible(PolicyVersion newest, absl::Time now) {
   std::vector<std::pair<MemberKey, absl::Status>> liars;
   for (const auto& [key, member] : membership_.members()) {
@@ -246,8 +247,8 @@ void ControlPlane::OnStreamBroken(SessionId session, absl::Time now) {
 }
 
 absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl::Time now) {
-  // A publication of an older epoch is checked by nothing but the ledger, which refuses it: a fenced trainer learns
-  // that here.
+  // A publication of an older epoch is checked by the ledger only, which refuses it: so a fenced trainer learns that it
+  // is fenced.
   bool current = publication.version.epoch >= ledger_.epoch();
   DigestSpan span;
   if (current) {
@@ -270,18 +271,18 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   bool known = ledger_.Find(publication.version) != nullptr;
   SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, Record(publication, span.begin));
   const PublishedVersion* published = ledger_.Find(publication.version);
-  // Ranks stage beside each other: the slowest is how long it took.
+  // Ranks stage in parallel, so the slowest one gives the duration.
   double& stage_seconds = stage_seconds_[publication.version];
   stage_seconds = std::max(stage_seconds, publication.stage_seconds);
-  // Receivers may get ready while the record is written: the version's bits are the trainer's and cannot change if the
-  // record is lost. Its publisher hears of success only after the record is safe.
+  // Receivers may prepare while the record is written: the bits belong to the trainer and do not change if the record
+  // is lost. The publisher gets OK only after the record is durable.
   if (!known && published != nullptr) {
     ExpelImpossible(published->version, now);
     Emit(coordinator_.Publish(*published, stage_seconds, now));
   }
   if (published != nullptr)
     stage_seconds_.erase(stage_seconds_.begin(), stage_seconds_.upper_bound(published->version));
-  // Versions of which some rank never published its part would pile up.
+  // Versions with parts that are never published must not pile up.
   if (stage_seconds_.size() > VersionLedger::kIncompleteKept) stage_seconds_.erase(stage_seconds_.begin());
   if (record.has_value()) actions_.emplace_back(Persist{*std::move(record)});
   BroadcastDirectory();
@@ -369,7 +370,7 @@ Directory ControlPlane::CurrentDirectory() const {
 
 void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time now) {
   using Kind = MemberChange::Kind;
-  if (changes.empty()) return;  // nearly every heartbeat
+  if (changes.empty()) return;  // true of nearly every heartbeat
   for (const MemberChange& change : changes) {
     switch (change.kind) {
       case Kind::kJoined:
@@ -400,8 +401,7 @@ void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time no
   BroadcastDirectory();
 }
 
-// Eviction is told before the stream ends, which would else look like a network that broke, after which the member
-// comes back.
+// Evicted is sent before the stream ends. Otherwise the member would take the end for a network failure and come back.
 void ControlPlane::Close(const MemberChange& change) {
   if (change.closed == 0) return;
   absl::Status farewell = Farewell(change);
@@ -431,12 +431,12 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     bool first = replica.ranks.empty();
     world = member.hello.member.world;
     const PolicyVersion serving = std::max(member.hello.serving, member.unbacked);  // nothing older is sent to it
-    // A replica serves what all of its ranks serve: one that is behind is sent the difference with the others.
+    // A replica serves what all of its ranks serve: if one rank is behind, the whole replica is synced again.
     replica.serving = first ? serving : std::min(replica.serving, serving);
     if (replica.held.empty()) replica.held = member.hello.held;
     replica.ranks.push_back(PeerOf(member));
   }
-  // Ranks are sorted by number, so that the last of the right number with the right count means that none is missing.
+  // Ranks are sorted by number. If the count is right and the last rank has the highest number, none is missing.
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&
                   replica.ranks.back().id.rank == world - 1;
   if (complete) {
@@ -458,15 +458,15 @@ void ControlPlane::RefreshSources(absl::Time now) {
     sources.ranks.push_back(PeerOf(*member));
     sources.destination_layout = member->hello.destination_layout;
   }
-  // A plan needs every rank's part. Without one of them there is nothing to send from, until it is back or a new
-  // trainer comes.
+  // A plan needs every rank's part. If one rank is missing, nothing can be sent until it is back or a new trainer
+  // starts.
   if (sources.ranks.size() != ranks.size()) sources.ranks.clear();
   Emit(coordinator_.SetSources(std::move(sources), now));
 }
 
 void ControlPlane::BroadcastDirectory() {
   Directory directory = CurrentDirectory();
-  // Called after everything that might change it, so that no caller has to know what does.
+  // Called after every possible change, so that callers need not know which changes matter.
   if (directory == last_directory_) return;
   last_directory_ = directory;
   for (const auto& [key, member] : membership_.members()) {
@@ -478,7 +478,7 @@ void ControlPlane::Emit(AttemptOutput output) {
   for (auto& [to, command] : output.sends) Send(to, std::move(command));
   for (SyncRecord& record : output.ended) {
     if (record.ok()) {
-      // Until its next heartbeat says the same.
+      // Valid until the member's next heartbeat reports the same.
       const auto& members = membership_.members();
       const PublishedVersion* version = ledger_.Find(record.version);
       for (auto at = members.lower_bound({kRollouterRole, record.replica_id, 0}); at != members.end(); ++at) {
@@ -490,8 +490,8 @@ void ControlPlane::Emit(AttemptOutput output) {
   }
 }
 
-// By member and not by session: what an attempt decided may have been overtaken by another process in that place, which
-// knows nothing of the attempt.
+// Finds the session by member id: another process, which does not know the attempt, may have taken the place since the
+// attempt was decided.
 void ControlPlane::Send(const MemberId& to, Command command) {
   const Member* member = membership_.Find(KeyOf(to));
   if (member == nullptr || member->session == 0 || member->hello.member != to) return;

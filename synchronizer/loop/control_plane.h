@@ -19,16 +19,16 @@
 
 namespace syncopate::synchronizer {
 
-// What the control plane wants done, in this order.
+// The actions of the control plane, in the order in which the loop carries them out.
 struct SendCommand {
   SessionId session = 0;
   Command command;
 };
-struct CloseSession {  // after what was sent on it
+struct CloseSession {  // after everything that was sent on it
   SessionId session = 0;
   absl::Status status;
 };
-struct Persist {  // before any later action: what follows may tell others of it
+struct Persist {  // before any later action, because later actions may report it to members
   LedgerRecord record;
 };
 struct SyncEnded {
@@ -41,7 +41,7 @@ struct Note {  // a line for the log
 using Action = std::variant<SendCommand, CloseSession, Persist, SyncEnded, Note>;
 
 // All decisions of the synchronizer: members, versions, weight syncs. Sans-IO and deterministic: events and the time
-// come in through the On... calls, actions are collected and taken with TakeActions() after each of them. Not
+// come in through the On... calls; actions are collected, and taken with TakeActions() after each call. Not
 // thread-safe; one loop owns it.
 class ControlPlane {
  public:
@@ -52,21 +52,21 @@ class ControlPlane {
     absl::Status Validate() const;
   };
 
-  // The state after `records` (of an earlier life, in order). INVALID_ARGUMENT reason BAD_OPTIONS; DATA_LOSS reason
-  // BAD_LEDGER.
+  // The state after `records`, which earlier incarnations wrote in this order. INVALID_ARGUMENT reason BAD_OPTIONS;
+  // DATA_LOSS reason BAD_LEDGER.
   static absl::StatusOr<ControlPlane> Restore(const Options& options, const std::vector<LedgerRecord>& records);
 
-  // A new stream said hello. A refusal closes it with the reason: BAD_MEMBER, WRONG_RUN, REPLACED, EVICTED, FENCED,
-  // MODEL_MISMATCH, or DTYPE_MISMATCH if only dtypes differ from the trainer's; for a trainer rank also LAYOUT_MISMATCH
-  // and DTYPE_MISMATCH if another rank shards in another way; for a rollouter WRONG_DIGEST if it serves other bits than
-  // were published under that version.
+  // Handles the first message of a new stream. A refusal closes the stream with the reason: BAD_MEMBER, WRONG_RUN,
+  // REPLACED, EVICTED, FENCED, MODEL_MISMATCH, or DTYPE_MISMATCH if only dtypes differ from the trainer's. For a
+  // trainer rank also LAYOUT_MISMATCH and DTYPE_MISMATCH if another rank has another layout. For a rollouter
+  // WRONG_DIGEST if it serves other bits than were published under that version.
   //
-  // What a rollouter says it serves, here and in heartbeats, is believed if it was published. A version that nobody has
-  // published counts as none for others, but nothing older is sent to that member; if the trainer then publishes an
-  // older one of the same epoch, the claim was false, and the member is out with reason UNPUBLISHED_VERSION. A
-  // heartbeat with other bits: out, reason WRONG_DIGEST.
+  // The version that a rollouter claims to serve, here and in heartbeats, is accepted if it was published. An
+  // unpublished version counts as none, but nothing older is sent to that member. If the trainer then publishes an
+  // older version of the same epoch, the claim was false, and the member is evicted with reason UNPUBLISHED_VERSION. A
+  // heartbeat with other bits than published evicts the member with reason WRONG_DIGEST.
   void OnHello(SessionId session, Hello hello, absl::Time now);
-  // `held`: why it takes no version for now; "": it does.
+  // `held`: why the member takes no version for now; "": it takes versions.
   void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
                    const std::string& held = "");
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
@@ -80,23 +80,24 @@ class ControlPlane {
     uint64_t manifest_fingerprint = 0;
     double stage_seconds = 0;
     double unix_seconds = 0;  // for people
-    Subset subset = {};       // the same from all ranks
+    Subset subset = {};       // equal on all ranks
   };
-  // One rank's part of a version; it is sent when all ranks of the trainer have published theirs. How many receivers
-  // are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what VersionLedger
-  // refuses, INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
-  // LAYOUT_MISMATCH.
+  // Records one rank's part of a version; the version is sent when all ranks of the trainer have published their parts.
+  // Returns the number of receivers that are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then
+  // repeat. INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
+  // LAYOUT_MISMATCH, or an error of VersionLedger.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
-  // The trainer says that the run is complete; `last` is its last version. Every member is told, those that join later
-  // too, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat. Otherwise what
-  // VersionLedger::Complete refuses.
+  // Records that the trainer reports the run as complete; `last` is its last version. Every member is told, also those
+  // that join later, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat.
+  // Otherwise the errors of VersionLedger::Complete.
   absl::Status OnComplete(const MemberId& member, const PolicyVersion& last);
-  // How many receivers are behind now. FAILED_PRECONDITION reason NO_VERSION before the first publication.
+  // Returns the number of receivers that are behind now. FAILED_PRECONDITION reason NO_VERSION before the first
+  // publication.
   absl::StatusOr<int> OnTrigger(absl::Time now);
   // NOT_FOUND reason UNKNOWN_MEMBER.
   absl::Status OnEvict(const std::string& replica_id, int32_t rank, const std::string& reason, absl::Time now);
 
-  // The loop was held up for this long and has listened to nobody: the deadlines of all members begin anew.
+  // Call when the loop was stopped for this long and read no messages: the deadlines of all members begin anew.
   void OnHeldUp(absl::Duration waited, absl::Time now);
   // Call when NextDeadline() has come.
   void Tick(absl::Time now);
@@ -114,21 +115,21 @@ class ControlPlane {
 
   absl::Status Admit(SessionId session, Hello hello, absl::Time now);
   absl::Status AdmitTrainer(const Hello& hello, absl::Time now);
-  // OK if this rank's model and layouts are those of the group that it has been admitted to.
+  // OK if this rank's model and layouts are those of the group to which it has been admitted.
   absl::Status CheckFitsGroup(const Hello& hello) const;
-  // Which of a version's digests this rank publishes.
+  // The range of a version's digests that this rank publishes.
   absl::StatusOr<DigestSpan> DigestsOf(const Hello& hello);
   absl::StatusOr<std::optional<LedgerRecord>> Record(const Publication& publication, int64_t first_digest);
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);
   void Close(const MemberChange& change);
   void SetHeld(SessionId session, const std::string& why);
-  // What a rollouter says it serves; `claim` is what the ledger says of that.
+  // Records the version that a rollouter claims to serve; `claim` is the ledger's verdict on it.
   void Believe(SessionId session, PolicyVersion claimed, uint64_t digest, const absl::Status& claim);
-  // `newest` has just been published: who serves a later one of its epoch does not tell the truth.
+  // Evicts every member that claims a later version of the epoch of `newest`, which has just been published.
   void ExpelImpossible(PolicyVersion newest, absl::Time now);
   void Expel(const MemberKey& key, const absl::Status& why, absl::Time now);
-  // Tells the coordinator what has become of a member's replica, or of the sources. `reason`: why, if it is gone.
+  // Reports the new state of a member's replica, or of the sources, to the coordinator. `reason`: why, if it is gone.
   void Refresh(const MemberKey& key, const std::string& reason, absl::Time now);
   void RefreshReplica(const std::string& replica_id, const std::string& reason, absl::Time now);
   void RefreshSources(absl::Time now);
@@ -141,9 +142,9 @@ class ControlPlane {
   Membership membership_;
   TrainerGroup trainer_;
   SyncCoordinator coordinator_;
-  std::shared_ptr<const Manifest> model_;          // the trainer's; null until one has joined in this life
-  std::optional<PlanCache> plans_;                 // of model_
-  std::map<PolicyVersion, double> stage_seconds_;  // the slowest rank's, of versions whose parts are not all there
+  std::shared_ptr<const Manifest> model_;          // the trainer's; null before a trainer has joined this process
+  std::optional<PlanCache> plans_;                 // for model_
+  std::map<PolicyVersion, double> stage_seconds_;  // of the slowest rank; for versions with missing parts
   Directory last_directory_;
   std::vector<Action> actions_;
 };

@@ -9,7 +9,7 @@ bool PostedEvents::Add(Posted posted) {
   if (held_up_) {
     if (posted.then != nullptr) return false;
     if (posted.kind == Kind::kEnd && ForgetUnheard(posted.session)) return true;
-    // At the end and not in the place of the older one: what it says is true now, after all that came before.
+    // Appended, not put in the older one's place: its content is true now, after all earlier events.
     if (auto older = heartbeats_.find(posted.session); posted.kind == Kind::kHeartbeat && older != heartbeats_.end()) {
       events_.erase(older->second);
     }
@@ -29,7 +29,7 @@ std::list<PostedEvents::Posted> PostedEvents::Take() {
 std::vector<PostedEvents::Answer> PostedEvents::HoldUp(std::list<Posted> rest) {
   rest.splice(rest.end(), events_);
   held_up_ = true;
-  // Added again one by one, by the rules that hold from now on.
+  // Added again one by one, by the rules of a stopped loop.
   std::vector<Answer> calls;
   for (Posted& posted : rest) {
     if (posted.then != nullptr) {

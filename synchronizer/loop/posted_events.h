@@ -14,10 +14,10 @@ namespace syncopate::synchronizer {
 
 class ControlPlane;
 
-// What was posted to the control loop and is not handled yet, in order. While the loop is held up by a full disk it
-// handles nothing, and what waits is bounded by the streams that are open, however long that takes: calls are not
-// taken, each stream's newest heartbeat replaces the one before, and a stream that ends before its hello was handled
-// leaves nothing behind. Sans-IO; not thread-safe.
+// Events that were posted to the control loop and are not handled yet, in order. While a full disk stops the loop, no
+// event is handled, and the number of waiting events is bounded by the number of open streams, for any duration: calls
+// are rejected, a stream's newest heartbeat replaces the previous one, and a stream that ends before its hello was
+// handled leaves no event. Sans-IO; not thread-safe.
 class PostedEvents {
  public:
   using Event = std::function<void(ControlPlane&, absl::Time)>;
@@ -25,13 +25,13 @@ class PostedEvents {
   enum class Kind : uint8_t {
     kHello,
     kHeartbeat,
-    kMessage,  // any other of a stream
-    kEnd,      // of a stream
-    kOther,    // of no stream
+    kMessage,  // any other message of a stream
+    kEnd,      // the end of a stream
+    kOther,    // belongs to no stream
   };
   struct Posted {
     Event event;
-    Answer then = nullptr;  // of a call; null for whatever nobody waits for
+    Answer then = nullptr;  // the answer to a call; null if there is no caller
     SessionId session = 0;  // the stream; 0 for kOther
     Kind kind = Kind::kOther;
   };
@@ -39,18 +39,18 @@ class PostedEvents {
   bool empty() const { return events_.empty(); }
   bool held_up() const { return held_up_; }
 
-  // Adds it at the end. False, and nothing is added: it is a call, and the loop is held up.
+  // Appends `posted`. False, and nothing is added, if it is a call and the loop is stopped.
   bool Add(Posted posted);
-  // All that waits, in order.
+  // Removes and returns all waiting events, in order.
   std::list<Posted> Take();
 
-  // The loop is held up; `rest` is what it has taken and not handled. The calls that wait: they are to be answered now,
-  // and their events will not be handled.
+  // Call when the loop stops; `rest` is what it has taken and not handled. Returns the answers of the waiting calls:
+  // the caller must answer them now, because their events will not be handled.
   std::vector<Answer> HoldUp(std::list<Posted> rest);
   void GoOn();
 
  private:
-  // True if it leaves nothing to do for the loop.
+  // True if the stream's hello was not handled, so that the loop need not handle its end.
   bool ForgetUnheard(SessionId session);
 
   std::list<Posted> events_;

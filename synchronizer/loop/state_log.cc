@@ -15,7 +15,7 @@ constexpr size_t kRewriteAbove = 1000;  // records, when a log is opened
 struct Contents {
   std::vector<LedgerRecord> records;
   SyncTally syncs;
-  size_t count = 0;  // of both kinds
+  size_t count = 0;  // number of records of both kinds
 };
 
 absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path, const StateCodec& codec) {
@@ -36,7 +36,7 @@ absl::StatusOr<Contents> ReadAll(FileSystem* files, const std::string& path, con
 
 std::string FreshPath(const std::string& path) { return path + ".new"; }
 
-// Writes the whole log beside the old one.
+// Writes the whole log to a new file beside the old one.
 absl::Status WriteFresh(FileSystem* files, const std::string& path, const StateCodec& codec,
                         const std::vector<LedgerRecord>& records, const SyncTally& syncs) {
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(FreshPath(path)));
@@ -99,11 +99,11 @@ absl::Status StateLog::AppendSyncs(const SyncTally& ended) {
   return absl::OkStatus();
 }
 
-// The folder first: a rename that is not durable would let the older file come back, without what is appended here.
+// Syncs the folder first: if the rename were not durable, the older file could come back without later records.
 absl::Status StateLog::OpenAgain() {
   SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(ParentPath(path_)));
   SYNCOPATE_ASSIGN_OR_RETURN(writer_, RecordWriter::Open(files_, path_));
-  unsynced_ = SyncTally();  // opening makes all that lies there durable
+  unsynced_ = SyncTally();  // opening makes everything in the file durable
   taken_back_ = false;
   return absl::OkStatus();
 }
@@ -115,9 +115,10 @@ absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const 
     SYNCOPATE_LOG(kWarning, "the state log is left as long as it is: %s", written.ToString());
     return absl::OkStatus();
   }
-  writer_.reset();  // what it would append to is about to be replaced
+  writer_.reset();  // the file that it appends to is about to be replaced
   written = files_->Rename(FreshPath(path_), path_);
-  // From here on whichever file has the name means the same. It is opened for the next record, if not now.
+  // From here on either file under this name has the same meaning. If it cannot be opened now, the next record opens
+  // it.
   if (written.ok()) written = OpenAgain();
   if (ErrorReason(written) != reason::kNoSpace) return written;
   SYNCOPATE_LOG(kWarning, "the state log waits for the disk: %s", written.ToString());

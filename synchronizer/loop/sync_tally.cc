@@ -24,7 +24,7 @@ void SyncTally::Add(const SyncRecord& sync) {
   if (outcome == SyncOutcome::kRehearsed || outcome == SyncOutcome::kHeld) return;
   ++sums_.outcomes[outcome];
   sums_.bytes += sync.bytes_by_kind;
-  // What failed took the time of a deadline, not that of a sync.
+  // A failed sync took the time of a deadline, not that of a sync.
   if (!sync.ok()) return;
   sums_.total.Add(sync.seconds.total);
   sums_.pause.Add(sync.pause_seconds);

@@ -9,20 +9,20 @@
 
 namespace syncopate::synchronizer {
 
-// Weight syncs, counted over all receivers; rehearsals are none. Not thread-safe.
+// Weight syncs, counted over all receivers; rehearsals do not count. Not thread-safe.
 class SyncTally {
  public:
-  // Of those that brought a version into use.
+  // Durations of syncs that brought a version into use.
   struct Times {
     LatencyHistogram histogram = {};
     absl::Duration longest = absl::ZeroDuration();
 
     void Add(double seconds);
     void Merge(const Times& other);
-    // As of the histogram, but never longer than the longest.
+    // The histogram's quantile, but at most `longest`.
     absl::Duration Quantile(double quantile) const;
   };
-  // All that is counted.
+  // All counts.
   struct Sums {
     std::map<SyncOutcome, int64_t> outcomes = {};
     PayloadBytes bytes = {};

@@ -34,8 +34,8 @@ SyncReport NotDone(int64_t attempt, SyncStage stage, absl::Status why) {
 
 }  // namespace
 
-// Commands are counted by attempt, so that Finish, which overtakes what waits in the queue, knows whether anything of
-// the attempt is still to come.
+// Commands are counted by attempt, so that Finish, which overtakes queued commands, knows whether any command of the
+// attempt is still to come.
 void CommandRunner::Stream::Add(int64_t attempt) {
   MutexLock lock(&mutex);
   ++attempts[attempt].commands;
@@ -127,8 +127,9 @@ void CommandRunner::Execute(const std::shared_ptr<Stream>& stream, Command comma
                 Error(absl::StatusCode::kCancelled, "CANCELLED",
                       absl::StrCat("attempt ", attempt, " was over before this command's turn came"))));
   }
-  // A Finish that came while a Prepare was under way may have found nothing to finish. A Transfer or an Install ends
-  // what its Prepare has begun, so they are found; and a source's Transfer may end when the participant is no more.
+  // A Finish during Prepare may have found nothing to finish, so it is repeated. During Transfer or Install, Finish
+  // finds what Prepare has begun. A source's Transfer may end after the participant is destroyed, so it gets no
+  // pointer.
   SyncParticipant* again = stage == SyncStage::kPrepare ? participant_ : nullptr;
   PhaseEvents* phases = again == nullptr ? nullptr : &phases_;
   CarryOut(command, arrived, [stream, attempt, stage, again, phases](SyncReport report) {

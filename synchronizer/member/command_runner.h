@@ -17,41 +17,41 @@
 
 namespace syncopate::member {
 
-// Carries out the sync commands of one Join stream after the other, on one thread in their order. Each command gets
-// exactly one report; a stream that is gone gets no more. A source's Transfer is only begun in that order: its report
-// comes when it has ended. Thread-safe; only Stop blocks.
+// Carries out the sync commands of the Join streams, which follow one another, on one thread, in order. Each command
+// gets exactly one report, or none if its stream has ended. A source's Transfer is only started in that order: its
+// report comes when it has ended. Thread-safe; only Stop blocks.
 //
 // Finish does not queue behind the commands, because it must end a transfer under way. So it can overtake commands of
-// its own attempt: those are not carried out any more, and a Prepare that was under way is finished afterwards.
+// its own attempt: such commands are not carried out, and a Prepare that was under way is finished afterwards.
 class CommandRunner {
  public:
   using Command = std::variant<synchronizer::Prepare, synchronizer::Transfer, synchronizer::Install>;
-  // Sends a report up the stream that brought the command; does nothing once that has ended. No lock is held. May
-  // outlive the runner, in the hands of a transfer that has not ended.
+  // Sends a report on the stream that brought the command; does nothing after that stream has ended. Called without a
+  // lock. May outlive the runner: a transfer that has not ended keeps it.
   using Reply = std::function<void(const synchronizer::SyncReport&)>;
 
-  // All are borrowed; what is carried out is recorded in `events`, unless that is null (PhaseEvents).
+  // All pointers are borrowed. Phases are recorded in `events` unless it is null (see PhaseEvents).
   explicit CommandRunner(SyncParticipant* participant, const Clock* clock = Clock::Real(),
                          EventRecorder* events = nullptr)
       : participant_(participant), clock_(clock), phases_(events, clock) {}
 
-  // A stream has begun. Every Begin is followed by its End before the next.
+  // Call when a stream begins. Each Begin must be followed by its End before the next Begin.
   void Begin(Reply reply);
-  // A command of the present stream.
+  // Queues a command of the present stream.
   void Run(Command command);
   void Finish(int64_t attempt);
-  // The stream has ended: all attempts are finished, what is queued is forgotten.
+  // Call when the stream has ended: all attempts are finished, queued commands are dropped.
   void End();
 
-  // Ends, and joins the thread once the command under way has returned. Idempotent.
+  // Stops the runner and joins the thread once the command under way has returned. Idempotent.
   void Stop();
 
  private:
   struct Attempt {
-    int commands = 0;  // queued or under way; forgotten when there are none
+    int commands = 0;  // queued or under way; the entry is erased at 0
     bool finished = false;
   };
-  // Shared with the commands of it that are under way.
+  // Shared with this stream's commands that are under way.
   struct Stream {
     explicit Stream(Reply reply) : reply(std::move(reply)) {}
     void Add(int64_t attempt);
@@ -59,7 +59,7 @@ class CommandRunner {
     void End();
     // False if the attempt was finished or the stream has ended.
     bool Wants(int64_t attempt);
-    // One command less; false if the attempt was finished meanwhile.
+    // Counts one command less; false if the attempt was finished meanwhile.
     bool Done(int64_t attempt);
 
     const Reply reply;
@@ -78,7 +78,7 @@ class CommandRunner {
   PhaseEvents phases_;
   Mutex mutex_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null between streams
-  Worker thread_;                                           // last: its tasks use the rest
+  Worker thread_;                                           // last: its tasks use the other members
 };
 
 }  // namespace syncopate::member

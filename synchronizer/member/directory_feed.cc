@@ -28,7 +28,7 @@ void DirectoryFeed::Deliver() {
   {
     MutexLock lock(&mutex_);
     queued_ = false;
-    if (listener_ == nullptr || latest_ == delivered_) return;  // changed back meanwhile
+    if (listener_ == nullptr || latest_ == delivered_) return;  // the directory has changed back meanwhile
     delivered_ = latest_;
     directory = *latest_;
     listener = listener_;

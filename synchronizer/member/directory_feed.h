@@ -9,16 +9,16 @@
 
 namespace syncopate::member {
 
-// Passes the latest directory on to one listener, on the thread of a Worker, in order. Never more than one call is
-// queued: while the listener is busy, directories that are overtaken are skipped. Thread-safe; does not block.
+// Passes the latest directory to one listener, on the thread of a Worker, in order. At most one call is queued: while
+// the listener is busy, overtaken directories are skipped. Thread-safe; does not block.
 class DirectoryFeed {
  public:
   using Listener = std::function<void(const synchronizer::Directory&)>;
 
-  // `thread` is borrowed; no call comes after its Stop. The feed must live until then.
+  // `thread` is borrowed; no call comes after its Stop. The feed must exist until then.
   explicit DirectoryFeed(Worker* thread) : thread_(thread) {}
 
-  // Replaces the listener, which is told the latest directory as soon as there is one, and each change from then on.
+  // Replaces the listener. It gets the latest directory as soon as there is one, and then each change.
   void SetListener(Listener listener);
   void Update(const synchronizer::Directory& directory);
 
@@ -30,7 +30,7 @@ class DirectoryFeed {
   Mutex mutex_;
   Listener listener_ ABSL_GUARDED_BY(mutex_);
   std::optional<synchronizer::Directory> latest_ ABSL_GUARDED_BY(mutex_);
-  std::optional<synchronizer::Directory> delivered_ ABSL_GUARDED_BY(mutex_);  // to this listener
+  std::optional<synchronizer::Directory> delivered_ ABSL_GUARDED_BY(mutex_);  // the last one delivered to this listener
   bool queued_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

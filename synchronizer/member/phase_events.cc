@@ -28,7 +28,7 @@ void PhaseEvents::Record(int64_t attempt, const char* phase, absl::Time begun, c
 
 SyncParticipant::Done PhaseEvents::Watch(int64_t attempt, std::shared_ptr<const std::atomic<bool>> returned,
                                          SyncParticipant::Done done) const {
-  // Not `this`: a push may end when its member is no more.
+  // Does not capture `this`: a push may end after its member is destroyed.
   return [events = events_, clock = clock_, begun = clock_->Now(), attempt, version = VersionOf(attempt),
           returned = std::move(returned), done = std::move(done)](SyncReport report) {
     const bool pulled = !*returned && report.status.ok() && report.bytes == 0;

@@ -13,23 +13,23 @@
 
 namespace syncopate::member {
 
-// Records how long each phase of a weight sync took here: event "phase" with the fields phase (prepare, transfer or in a
-// rehearsal connect, install), seconds, and where they mean something connect_seconds and verify_seconds (parts of
-// `seconds`), bytes, pause_seconds and reason. `syncopate events trace` draws them. Thread-safe; does not block.
+// Records how long each phase of a weight sync took on this member: event "phase" with the fields phase (prepare,
+// transfer or in a rehearsal connect, install), seconds, and where meaningful connect_seconds and verify_seconds (parts
+// of `seconds`), bytes, pause_seconds and reason. `syncopate events trace` draws them. Thread-safe; does not block.
 class PhaseEvents {
  public:
-  // Both are borrowed, `events` also by transfers that end when this is no more. It may be null: nothing is recorded.
+  // Both are borrowed. A transfer may use `events` after this object is destroyed. Null: nothing is recorded.
   PhaseEvents(EventRecorder* events, const Clock* clock) : events_(events), clock_(clock) {}
 
-  // The attempt is of this version: its later phases are recorded with it, until it is forgotten.
+  // Stores the attempt's version, with which its later phases are recorded until Forget.
   void Remember(int64_t attempt, PolicyVersion version);
   void Forget(int64_t attempt);
   void ForgetAll();
 
-  // A phase that began then has ended now, with this report.
+  // Records a phase that began at `begun`, has ended now, and gave this report.
   void Record(int64_t attempt, const char* phase, absl::Time begun, const synchronizer::SyncReport& report) const;
-  // `done`, by which the transfer that begins now is recorded, unless nothing ran here: a source that receivers pull from
-  // answers before `*returned`, and moves nothing.
+  // Wraps `done` so that it also records the transfer that begins now. If receivers pull from this source, nothing ran
+  // here: the answer comes before `*returned` is true with no bytes, and no event is recorded.
   SyncParticipant::Done Watch(int64_t attempt, std::shared_ptr<const std::atomic<bool>> returned,
                               SyncParticipant::Done done) const;
 
@@ -41,7 +41,7 @@ class PhaseEvents {
   EventRecorder* const events_;
   const Clock* const clock_;
   mutable Mutex mutex_;
-  std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts that are under way
+  std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts under way
 };
 
 }  // namespace syncopate::member

@@ -22,8 +22,8 @@ SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
   return report;
 }
 
-// Who joined with which role is known to the synchronizer, so that it never asks for this. A member that answered all
-// the same would hold an attempt up until its deadline.
+// The synchronizer knows each member's role, so it never sends this. The refusal keeps an attempt from waiting until
+// its deadline if it does.
 SyncReport OnlySends() {
   return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
                         "a trainer sends weights and receives none; join with the role rollouter to receive"));
@@ -36,7 +36,7 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
     return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotASource,
                           "a rollouter receives weights and sends none; join with the role trainer to send"));
   }
-  // A rehearsal has no version to hold against what serves: nothing but the plan and the transport is looked at.
+  // A rehearsal has no version to compare with what serves: only the plan and the transport are checked.
   if (command.rehearsal) return Rendezvous(receiver_->PrepareRehearsal(command));
   absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
   if (!prepared.ok()) return ReportOf(prepared.status());
@@ -48,7 +48,7 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
 }
 
 void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
-  // Forming a group takes longer than a sync, and this is the thread that a sync's commands come to.
+  // Forming a group takes longer than a sync, and a sync's commands need this thread, so Connect does not block it.
   if (receiver_->Rehearses(command.attempt)) {
     return receiver_->Connect(command, [done = std::move(done)](const absl::StatusOr<double>& seconds) {
       SyncReport report = ReportOf(seconds.status());
@@ -58,7 +58,7 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   }
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
   if (!received.ok()) return done(ReportOf(received.status()));
-  // A transfer that failed is not told of: its bytes say nothing of the rate.
+  // A failed transfer is not passed on: its bytes say nothing about the rate.
   const int64_t bytes = received->bytes.total();
   if (listeners_.received && bytes > 0) listeners_.received(bytes, received->transfer_seconds);
   SyncReport report;
@@ -72,7 +72,7 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
 SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
   if (!installed.ok()) return ReportOf(installed.status());
-  // Before the report: whoever hears of the install from the synchronizer finds it counted here.
+  // Called before the report, so that the install is counted when the synchronizer announces it.
   if (listeners_.installed) {
     listeners_.installed(
         {receiver_->serving(), receiver_->serving_digest(), installed->pause_seconds, installed->relabelled});

@@ -9,45 +9,46 @@
 
 namespace syncopate::member {
 
-// A member's part in weight syncs: what carries out the synchronizer's commands. Prepare, Transfer, Install and
+// A member's part in weight syncs: carries out the synchronizer's commands. Prepare, Transfer, Install and
 // WorkAfterReport are called by one thread, in the order of the commands, and may block until their attempt's deadline.
-// Finish and FinishAll may be called by any thread at any time, also during the others, which they make return soon;
+// Finish and FinishAll may be called by any thread at any time, also during the other calls, which then return soon;
 // they do not block.
 class SyncParticipant {
  public:
   virtual ~SyncParticipant() = default;
 
-  // Takes the answer to a command. `attempt` and `stage` are filled in by the caller.
+  // Takes the report of a command. The caller fills in `attempt` and `stage`.
   using Done = std::function<void(synchronizer::SyncReport)>;
 
   virtual synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) = 0;
   // `done` is called exactly once, by any thread, before or after this returns.
   virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
-  // The answer to Transfer, if it came before that returned, or to Install is on its way: what can be done meanwhile.
+  // Called while the report of Install, or of a Transfer that answered before it returned, is on its way: does work
+  // that needs no answer.
   virtual void WorkAfterReport() {}
 
-  // The attempt is over: lets go of what it holds. Ignores attempts that it does not know.
+  // The attempt is over: releases its resources. Ignores unknown attempts.
   virtual void Finish(int64_t attempt) = 0;
-  // All attempts: the stream to the synchronizer has ended, so nobody else will finish them.
+  // Finishes all attempts: the stream to the synchronizer has ended, so no Finish will come.
   virtual void FinishAll() = 0;
 };
 
-// What an install has made of a rollouter.
+// The result of an install in a rollouter.
 struct InstalledVersion {
   PolicyVersion version;
   uint64_t digest = 0;
-  double pause_seconds = 0;  // how long no decode step could run because of it
-  bool relabelled = false;   // the bits that served before are those of this version: nothing was moved
+  double pause_seconds = 0;  // how long the install kept decode steps from running
+  bool relabelled = false;   // the bits served before are those of this version: nothing was moved
 };
 
 // A rollouter's part. Refuses to be a source: FAILED_PRECONDITION reason NOT_A_SOURCE. Its Transfer blocks, except in a
-// rehearsal: a sync does not queue behind that.
+// rehearsal, so that a sync does not queue behind a rehearsal.
 class ReceiverParticipant final : public SyncParticipant {
  public:
-  // What went well, for whoever counts it. Called by the thread of the commands, before their reports; must not block.
+  // Get successful results, for counting. Called on the commands' thread before their reports; must not block.
   struct Listeners {
-    std::function<void(int64_t bytes, double seconds)> received;  // verified; the time that the bytes took
+    std::function<void(int64_t bytes, double seconds)> received;  // verified; seconds of the transfer alone
     std::function<void(const InstalledVersion&)> installed;
   };
 
@@ -68,8 +69,8 @@ class ReceiverParticipant final : public SyncParticipant {
   const Listeners listeners_;
 };
 
-// A trainer rank's part. It only sends: what asks it to receive or to install is refused with FAILED_PRECONDITION
-// reason NOT_A_RECEIVER. Its Transfer does not block: other receivers' commands do not wait for a push.
+// A trainer rank's part. It only sends: a request to receive or to install is refused with FAILED_PRECONDITION reason
+// NOT_A_RECEIVER. Its Transfer does not block, so commands for other attempts do not wait for a push.
 class SourceParticipant final : public SyncParticipant {
  public:
   // `source` is borrowed.

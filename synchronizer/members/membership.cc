@@ -42,7 +42,7 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
   ForgetGone(now);
   std::vector<MemberChange> changes;
   MemberKey key = KeyOf(hello.member);
-  // A forgotten member's former process may still live: once somebody else has its place, it may not come back.
+  // A forgotten member's former process may still run: after another process has taken its place, it may not come back.
   if (auto before = forgotten_.extract(key); before && before.mapped() != hello.member) {
     Retire(before.mapped(), "REPLACED");
   }
@@ -56,13 +56,13 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
           End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place", now));
     }
   } else if (found != members_.end() && !Gone(found->second)) {
-    // The same process over a new stream: the old one may be half open, and nothing more is believed from it.
+    // The same process on a new stream. The old stream may be half open; messages on it are ignored from now on.
     kind = MemberChange::Kind::kRejoined;
     superseded_stream = found->second.session;
     sessions_.erase(superseded_stream);
   }
   Member& member = members_[key];
-  // A hello says everything anew, so nothing is kept of what was known before.
+  // A hello is complete, so no earlier knowledge is kept.
   member = Member{};
   member.hello = std::move(hello);
   member.session = session;
@@ -82,7 +82,7 @@ std::vector<MemberChange> Membership::Heard(SessionId session, absl::Time now) {
   member->state = MemberState::kAlive;
   std::vector<MemberChange> changes;
   changes.push_back({MemberChange::Kind::kRecovered, sessions_.at(session), 0, "", ""});
-  // It may be the one that makes most of them heard.
+  // This member may end the majority of silent ones.
   if (holding()) absl::c_move(UpdateHold(now), std::back_inserter(changes));
   return changes;
 }
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<MemberChange>> Membership::Evict(const MemberKey& key
   ForgiveOwnAbsence(now);
   auto found = members_.find(key);
   if (auto before = forgotten_.find(key); found == members_.end() && before != forgotten_.end()) {
-    // There is nobody to say it to, but the process must not come back.
+    // The member is not listed any more, so there is no change to report, but its process must not come back.
     Retire(before->second, reason);
     return std::vector<MemberChange>();
   }
@@ -126,7 +126,7 @@ void Membership::SetServing(SessionId session, PolicyVersion serving, uint64_t d
   if (member == nullptr) return;
   member->hello.serving = serving;
   member->hello.serving_digest = digest;
-  // What it serves now was installed by an attempt, so it is backed.
+  // An attempt installed what it serves now, so the version is published.
   member->unbacked = {};
 }
 
@@ -151,7 +151,7 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
   next_deadline_.reset();
   ForgiveOwnAbsence(now);
   ForgetGone(now);
-  // First, as it decides whether silence means death.
+  // Must be first: it decides whether silence means death.
   std::vector<MemberChange> changes = UpdateHold(now);
   for (auto& [key, member] : members_) {
     if (Gone(member)) continue;
@@ -168,8 +168,8 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
 }
 
 absl::Time Membership::NextDeadline() const {
-  // Kept until something changes that could bring it nearer: with many members each message would cost a walk over all.
-  // One that is too early does no harm.
+  // Cached until a change could make it earlier: with many members, each message would otherwise cost a walk over all.
+  // A deadline that is too early is harmless.
   if (!next_deadline_.has_value()) next_deadline_ = EarliestDeadline();
   return *next_deadline_;
 }
@@ -179,14 +179,14 @@ absl::Time Membership::EarliestDeadline() const {
   size_t gone = 0;
   for (const auto& [key, member] : members_) {
     if (Gone(member)) {
-      // Too many are forgotten as soon as what has become of them has been acted on.
+      // Surplus members are forgotten as soon as their changes have been handled.
       next = ++gone > kGoneKept ? absl::InfinitePast() : std::min(next, member.gone_since + kGoneFor);
       if (gone > kGoneKept) return next;
       continue;
     }
     bool alive = member.state == MemberState::kAlive;
     absl::Time due = member.last_heard + (alive ? options_.suspect_after : options_.dead_after);
-    // A death that is held back is looked at again when the hold ends; anybody's return is an event of its own.
+    // A postponed death is checked again when the hold ends; a member's return is an event of its own.
     if (!alive && holding() && key.role == kRollouterRole) due = std::max(due, held_since_ + options_.max_hold);
     next = std::min(next, due);
   }
@@ -209,10 +209,10 @@ Member* Membership::FindMutable(SessionId session) {
 }
 
 void Membership::Retire(const MemberId& id, const std::string& reason) {
-  if (!retired_.emplace(id, reason).second) return;  // the first reason is why
+  if (!retired_.emplace(id, reason).second) return;  // the first reason is kept
   retired_order_.push_back(id);
   if (retired_order_.size() <= kRetiredKept) return;
-  // The oldest are forgotten: their processes ended long ago, and memory is bounded.
+  // The oldest entries are dropped to bound memory; their processes ended long ago.
   retired_.erase(retired_order_.front());
   retired_order_.pop_front();
 }
@@ -230,8 +230,8 @@ MemberChange Membership::End(const MemberKey& key, Member& member, MemberChange:
 }
 
 void Membership::ForgiveOwnAbsence(absl::Time now) {
-  // While anybody is alive NextDeadline() is at most suspect_after away, so a longer gap between two calls means that
-  // this process did not run.
+  // While any member is alive, NextDeadline() is at most suspect_after away. So a longer gap between two calls means
+  // that this process did not run.
   absl::Duration gap = now - last_call_;
   bool was_away = last_call_ != absl::InfinitePast() && gap > options_.suspect_after + options_.heartbeat;
   if (was_away) {
@@ -252,15 +252,15 @@ std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
     if (now - member.last_heard >= options_.suspect_after) ++silent;
     if (now - member.last_heard >= options_.dead_after) death_due = true;
   }
-  // Processes die one at a time; most of many that go silent at once are behind a switch. With few, half of them is no
-  // sign.
+  // Processes die one at a time; if most of many go silent at once, the cause is probably a network switch. If there
+  // are few rollouters, half of them is no sign.
   bool suspicious = known >= options_.hold_from && silent * 2 > known;
   if (!suspicious) {
     hold_spent_ = false;
     return EndHold("most rollouters are heard again");
   }
   if (holding() && now >= held_since_ + options_.max_hold) {
-    // Once for each time that they fall silent: without this it would begin again at once.
+    // Only once for each wave of silence: without this flag the hold would begin again at once.
     hold_spent_ = true;
     return EndHold("still silent: they are declared dead after all");
   }
@@ -293,7 +293,7 @@ void Membership::ForgetGone(absl::Time now) {
 }
 
 void Membership::Forget(std::map<MemberKey, Member>::iterator member) {
-  // Any of them: this many are gone only if something restarts without an end.
+  // Erases any entry: this many places are gone only if some process restarts without end.
   if (forgotten_.size() >= kForgottenKept) forgotten_.erase(forgotten_.begin());
   forgotten_.insert_or_assign(member->first, member->second.hello.member);
   members_.erase(member);

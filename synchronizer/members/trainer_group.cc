@@ -27,18 +27,18 @@ absl::Status FencedStart(const std::string& why) {
 absl::StatusOr<TrainerGroup::Admission> TrainerGroup::Admit(const MemberId& id, const std::string& start,
                                                             int64_t held_epoch, int64_t checkpoint_epoch) {
   auto place = places_.find(id.rank);
-  // A place that was left stays taken (Remove): the weights of a rank that went are not those of one that starts.
+  // The place of a rank that left stays taken (see Remove): a starting process does not have that rank's weights.
   bool free = place == places_.end();
   bool own = !free && place->second.id == id;
   bool starts = held_epoch == 0;
   if (!starts && held_epoch < epoch_) return Fenced(held_epoch, epoch_);
-  // The synchronizer has forgotten, or lost its state: the trainer knows better.
+  // The synchronizer has lost its state, so the trainer's epoch is adopted.
   if (!starts && held_epoch > epoch_) return Begin(id, start, held_epoch);
   if (!starts && !free && !own) return Fenced(held_epoch, epoch_);
   if (starts && !own) {
     if (absl::c_linear_search(fenced_, start)) return FencedStart("another start of the trainer came after this one");
     if (start == start_ && !free) return FencedStart("another process of this start has had this rank");
-    // Otherwise this is another start: it begins above every epoch that anybody has seen, so that it fences them.
+    // Otherwise this is another start. Its epoch is above every epoch ever seen, so it fences the earlier starts.
     bool joins = start == start_ && world_ == id.world && checkpoint_epoch <= epoch_;
     if (!joins) return Begin(id, start, std::max(epoch_, checkpoint_epoch) + 1);
   }
@@ -72,7 +72,7 @@ TrainerGroup::Admission TrainerGroup::Begin(const MemberId& id, const std::strin
   for (const auto& [rank, place] : places_) {
     if (place.id != id) admission.fenced.push_back(place.id);
   }
-  // Ranks of the start before that come only now must not begin a third group.
+  // Late ranks of the previous start must not begin a third group.
   if (!start_.empty() && start_ != start) fenced_.push_back(start_);
   if (fenced_.size() > kFencedKept) fenced_.pop_front();
   start_ = start;
@@ -85,7 +85,7 @@ TrainerGroup::Admission TrainerGroup::Begin(const MemberId& id, const std::strin
 
 absl::Status CheckSameModel(const Manifest& ours, const Manifest& theirs) {
   absl::Status same = ours.CheckSame(theirs);
-  // Told apart because the remedy differs: a key of the configuration in place of another model.
+  // A separate reason because the remedy differs: change a configuration key, not the model.
   bool only_dtypes = !same.ok() && ours.bucket_bytes() == theirs.bucket_bytes() &&
                      absl::c_equal(ours.tensors(), theirs.tensors(), [](const TensorSpec& a, const TensorSpec& b) {
                        return a.name == b.name && a.shape == b.shape;
@@ -96,7 +96,7 @@ absl::Status CheckSameModel(const Manifest& ours, const Manifest& theirs) {
 
 absl::Status CheckSubset(const Subset& subset, const Manifest& model) {
   int32_t at = 0;
-  // Without adapters there is no base that stays, and so nothing to name.
+  // Without adapters no base weights stay, so base_digest must be 0.
   bool good = subset.adapters.empty() == (subset.base_digest == 0);
   for (const TensorRange& range : subset.adapters) {
     good = good && range.begin >= at && range.begin < range.end;

@@ -19,7 +19,7 @@ absl::Status BadPiece(const Piece& piece, const std::string& problem) {
 bool IsInside(const Piece& piece, int64_t elements) {
   if (piece.begin < 0 || piece.begin >= piece.end || piece.end > elements || piece.rows < 1) return false;
   if (piece.rows == 1) return true;
-  // By division: the product of rows and stride may overflow for numbers that a peer has sent.
+  // Divides, because the product of rows and stride may overflow for numbers sent by a peer.
   return piece.stride >= piece.row_elements() && piece.rows - 1 <= (elements - piece.end) / piece.stride;
 }
 
@@ -57,7 +57,7 @@ absl::StatusOr<Layout> Layout::Create(const Manifest& manifest, int32_t ranks, s
   std::vector<int64_t> arena_bytes(ranks, 0);
   for (Piece& piece : pieces) {
     SYNCOPATE_RETURN_IF_ERROR(CheckPiece(manifest, ranks, dtype, piece));
-    // Sorted, so that comparing with the one before finds every overlap.
+    // Pieces are sorted, so comparing each with the previous one finds every overlap.
     if (piece.offset < arena_bytes[piece.rank]) return BadPiece(piece, "overlaps the piece before it");
     DType held = dtype.value_or(manifest.tensors()[piece.tensor].dtype);
     arena_bytes[piece.rank] = piece.offset + piece.elements() * DTypeBytes(held);
@@ -82,7 +82,7 @@ Layout Layout::FlatShards(const Manifest& manifest, int32_t ranks) {
   std::vector<Piece> pieces;
   std::vector<int64_t> arena_bytes;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    // Cut at bucket borders: a digest is of one rank's bytes then.
+    // Cut at bucket boundaries, so that each digest covers bytes of one rank only.
     int64_t first = std::min(buckets * rank / ranks * manifest.bucket_bytes(), manifest.arena_bytes());
     int64_t last = std::min(buckets * (rank + 1) / ranks * manifest.bucket_bytes(), manifest.arena_bytes());
     arena_bytes.push_back(last - first);

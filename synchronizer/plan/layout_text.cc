@@ -24,7 +24,7 @@ absl::Status Refuse(const std::string& text, const std::string& problem) {
       text, problem));
 }
 
-// The words of a descriptor, taken one after the other.
+// The parts of a descriptor, read one after the other.
 class Words {
  public:
   explicit Words(const std::string& text) : text_(text), words_(absl::StrSplit(text, ':')) {}
@@ -54,7 +54,7 @@ class Words {
     return true;
   }
 
-  // An error if something is left over.
+  // An error if a part is left over.
   absl::Status End() const {
     return done() ? absl::OkStatus() : Refuse(text_, absl::StrFormat("\"%s\" means nothing here", words_[next_]));
   }

@@ -12,7 +12,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// `last` with `next` as a further row, if it is one.
+// `last` extended by `next` as one more row; nullopt if `next` is not its next row.
 std::optional<PackOp> Folded(PackOp last, const PackOp& next) {
   if (last.tensor != next.tensor || last.row_elements != next.row_elements || next.rows != 1) return std::nullopt;
   int64_t source_step = next.source_offset - last.source_offset - (last.rows - 1) * last.source_stride;
@@ -25,13 +25,13 @@ std::optional<PackOp> Folded(PackOp last, const PackOp& next) {
   return last;
 }
 
-// What one destination rank needs from each source.
+// Finds the needs of one destination rank from each source.
 class NeedBuilder {
  public:
   NeedBuilder(const Manifest& manifest, const Layout& source, const Layout& destination)
       : manifest_(manifest), source_(source), destination_(destination), finder_(manifest, source, destination) {}
 
-  // [source] -> need of the destination rank whose pieces are [first, last).
+  // Indexed by source: the needs of the destination rank whose pieces are [first, last).
   absl::StatusOr<std::vector<Need>> Build(size_t first, size_t last) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Run> runs, finder_.Fill(first, last));
     needs_.assign(source_.ranks(), Need());
@@ -39,7 +39,7 @@ class NeedBuilder {
     for (const Run& run : runs) {
       SYNCOPATE_RETURN_IF_ERROR(CheckDType(run));
       int64_t end = ArenaByte(run.piece, run.end);
-      // Padding behind a run travels with it.
+      // The message includes the padding behind a run.
       Extend(run.source, ArenaByte(run.piece, run.begin), std::min(AlignUp(end), BorderAfter(run, last)));
       Pack(run);
     }
@@ -61,7 +61,7 @@ class NeedBuilder {
                                  spec.name, DTypeName(spec.dtype), DTypeName(held)));
   }
 
-  // Where the arena's next piece begins, moved or not; the run's own end if it stops inside its piece.
+  // Where the arena's next piece begins, even if that piece is not moved; the end of `run` if it ends inside its piece.
   int64_t BorderAfter(const Run& run, size_t last) const {
     const Piece& piece = destination_.pieces()[run.piece];
     if (run.end < piece.elements()) return ArenaByte(run.piece, run.end);
@@ -69,7 +69,7 @@ class NeedBuilder {
     return destination_.arena_bytes(piece.rank);
   }
 
-  // Adds [begin, end) to the last message if it follows that one directly, padding included; else begins a new one.
+  // Appends [begin, end) to the last message if it follows directly, padding included; otherwise begins a new message.
   void Extend(int32_t source, int64_t begin, int64_t end) {
     std::vector<Message>& messages = needs_[source].messages;
     if (source == last_source_ && messages.back().destination_offset + messages.back().bytes == begin) {
@@ -80,7 +80,7 @@ class NeedBuilder {
     last_source_ = source;
   }
 
-  // A run of rows is at most three operations: the rest of a row, whole rows, the beginning of a row.
+  // A run over several rows takes at most three operations: the rest of a row, whole rows, the beginning of a row.
   void Pack(const Run& run) {
     const Piece& piece = destination_.pieces()[run.piece];
     int64_t width = piece.row_elements();
@@ -117,7 +117,7 @@ class NeedBuilder {
     Append(needs_[run.source], op);
   }
 
-  // Rows of a source that is itself split by columns come one by one, and are one operation again.
+  // Rows from a source that is itself split by columns come one by one; folds them into one operation.
   static void Append(Need& need, const PackOp& op) {
     const size_t message = need.messages.size() - 1;
     std::optional<PackOp> folded;

@@ -8,7 +8,7 @@
 #include "synchronizer/plan/layout.h"
 #include "synchronizer/plan/pack.h"
 
-// The inside of SyncPlan: what has to go from each source rank to each destination rank.
+// Internal to SyncPlan: the data that each source rank must send to each destination rank.
 namespace syncopate::synchronizer {
 
 // A contiguous part of a destination's arena that comes from one source.
@@ -18,8 +18,8 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// What one destination rank needs from one source rank. The operations' send offsets are still those of the
-// destination.
+// The data that one destination rank needs from one source rank. The send offsets in `ops` are still offsets in the
+// destination's arena.
 struct Need {
   struct Op {
     PackOp op;
@@ -31,7 +31,7 @@ struct Need {
   friend bool operator==(const Need&, const Need&) = default;
 };
 
-// [destination][source]. Errors as of SyncPlan::Create.
+// Indexed [destination][source]. Errors: see SyncPlan::Create.
 absl::StatusOr<std::vector<std::vector<Need>>> FindNeeds(const Manifest& manifest, const Layout& source,
                                                          const Layout& destination);
 

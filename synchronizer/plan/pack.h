@@ -7,15 +7,15 @@
 
 namespace syncopate::synchronizer {
 
-// A strided copy, with a cast, from a source rank's shard buffer to its send arena: row r takes `row_elements` elements
-// from byte source_offset + r * source_stride to byte send_offset + r * send_stride. Elements of a row lie densely on
-// both sides; offsets are multiples of the element's size and of nothing more.
+// A strided copy, with a cast, from a source rank's shard buffer to its send arena. Row r copies `row_elements`
+// elements from byte source_offset + r * source_stride to byte send_offset + r * send_stride. The elements of a row are
+// contiguous on both sides. Offsets need only be multiples of the element's size.
 struct PackOp {
-  int32_t tensor = 0;  // index in the manifest: all elements are of this tensor
+  int32_t tensor = 0;  // index in the manifest; all elements belong to this tensor
   DType from = DType::kFloat32;
   DType to = DType::kFloat32;
-  int64_t source_offset = 0;  // bytes, as all offsets and strides
-  int64_t source_stride = 0;  // strides are positive; of no meaning for one row
+  int64_t source_offset = 0;  // bytes, like all offsets and strides
+  int64_t source_stride = 0;  // positive; ignored if rows is 1
   int64_t send_offset = 0;
   int64_t send_stride = 0;
   int64_t rows = 1;
@@ -24,11 +24,11 @@ struct PackOp {
   friend bool operator==(const PackOp&, const PackOp&) = default;
 };
 
-// Carries out `ops`, which know casts from fp32 to bf16 and to the same dtype (SyncPlan makes no others). Bytes of the
-// send arena between them are left alone; who stages keeps them zero. What a GPU's kernel is compared with.
+// Runs `ops`. Supports casts from fp32 to bf16 and copies within one dtype (SyncPlan makes no others). Bytes of the
+// send arena between the rows are not written; the caller keeps them zero. The reference for the GPU kernels.
 void PackOnHost(const std::vector<PackOp>& ops, const char* shard, char* send_arena);
 
-// DigestBytes of each range of an arena.
+// DigestBytes of each of `ranges` in `arena`.
 std::vector<uint64_t> DigestRanges(const std::vector<ByteRange>& ranges, const char* arena);
 
 }  // namespace syncopate::synchronizer

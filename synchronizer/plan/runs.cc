@@ -12,7 +12,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// How many of the piece's elements come before element `element` of the tensor.
+// The number of the piece's elements that come before element `element` of the tensor.
 int64_t DenseIndex(const Piece& piece, int64_t element) {
   int64_t ahead = std::max<int64_t>(element - piece.begin, 0);
   if (piece.rows == 1) return std::min(ahead, piece.row_elements());
@@ -21,7 +21,7 @@ int64_t DenseIndex(const Piece& piece, int64_t element) {
   return row * piece.row_elements() + std::min(ahead % piece.stride, piece.row_elements());
 }
 
-// The element of the tensor that is the piece's `dense`-th.
+// The index in the tensor of the piece's element number `dense`.
 int64_t ElementAt(const Piece& piece, int64_t dense) {
   return piece.begin + dense / piece.row_elements() * piece.stride + dense % piece.row_elements();
 }
@@ -49,7 +49,7 @@ std::vector<std::vector<RunFinder::Strip>> RunFinder::StripsByTensor(const Layou
   return strips;
 }
 
-// Cuts a tensor at every border of a strip.
+// Cuts a tensor at every boundary of a strip.
 std::vector<RunFinder::Segment> RunFinder::Cut(const std::vector<Strip>& strips) {
   struct Edges {
     std::vector<size_t> opening;
@@ -69,7 +69,7 @@ std::vector<RunFinder::Segment> RunFinder::Cut(const std::vector<Strip>& strips)
     Segment segment{edge->first, std::next(edge)->first, {}, 0};
     std::vector<int32_t> ranks;
     for (const auto& [rank, strip] : open) {
-      if (!ranks.empty() && ranks.back() == rank) continue;  // held twice by one rank
+      if (!ranks.empty() && ranks.back() == rank) continue;  // this rank stores the elements twice
       ranks.push_back(rank);
       segment.holders.push_back(strips[strip]);
     }
@@ -111,8 +111,8 @@ absl::StatusOr<std::vector<RunFinder::OpenRun>> RunFinder::Cover(size_t piece) c
   return open;
 }
 
-// Of what one set of ranks holds together, each gives one contiguous part in the order of the arena: few large
-// messages.
+// Of the elements that one set of ranks stores together, each rank supplies one contiguous part in the order of the
+// arena, so that messages are few and large.
 std::vector<Run> RunFinder::Share(const std::vector<OpenRun>& open) const {
   struct Party {
     int64_t total = 0;  // bytes
@@ -132,7 +132,7 @@ std::vector<Run> RunFinder::Share(const std::vector<OpenRun>& open) const {
       int64_t end = run.end;
       if (party.giver + 1 < holders.size()) {
         int64_t limit = party.total / count * static_cast<int64_t>(party.giver + 1);
-        // Rounded down to an aligned byte of the arena, so that the next giver's message starts there.
+        // Rounded down to an aligned byte of the arena, so that the next source's message starts there.
         int64_t border = (base + at * width + limit - party.given) / Manifest::kAlignment * Manifest::kAlignment;
         end = std::clamp((border - base) / width, at, run.end);
       }

@@ -8,27 +8,28 @@
 #include "base/manifest.h"
 #include "synchronizer/plan/layout.h"
 
-// The inside of SyncPlan: which source supplies which elements of a destination's pieces.
+// Internal to SyncPlan: which source supplies which elements of a destination's pieces.
 namespace syncopate::synchronizer {
 
-// Elements [begin, end) of a destination piece, counted in the piece's own dense order, and who supplies them.
+// Elements [begin, end) of a destination piece, as indices in the piece's dense order, and the source that supplies
+// them.
 struct Run {
   size_t piece = 0;  // index in the destination's pieces
   int64_t begin = 0;
   int64_t end = 0;
   int32_t source = 0;         // rank
-  int64_t source_origin = 0;  // byte of that rank's buffer at which element 0 of the tensor would lie
+  int64_t source_origin = 0;  // byte in that rank's buffer where element 0 of the tensor would be
 };
 
-// Finds suppliers. Borrows manifest and layouts.
+// Finds a source for each element. Borrows manifest and layouts.
 class RunFinder {
  public:
   RunFinder(const Manifest& manifest, const Layout& source, const Layout& destination);
   RunFinder(const RunFinder&) = delete;
 
-  // The runs that fill the destination's pieces [first, last), which are of one rank, in the order of its arena; a
-  // piece that is not to be moved has none. What several sources hold is cut evenly between them. FAILED_PRECONDITION
-  // reason PLAN_INCOMPLETE naming tensor and element.
+  // The runs that fill the destination's pieces [first, last), all of one rank, in the order of its arena. A piece that
+  // is not moved has no run. If several sources store the same elements, each supplies an equal share.
+  // FAILED_PRECONDITION reason PLAN_INCOMPLETE naming tensor and element if no source stores an element.
   absl::StatusOr<std::vector<Run>> Fill(size_t first, size_t last) const;
 
  private:
@@ -37,16 +38,17 @@ class RunFinder {
     int32_t rank = 0;
     int64_t begin = 0;
     int64_t end = 0;
-    int64_t origin = 0;  // as Run::source_origin
+    int64_t origin = 0;  // see Run::source_origin
   };
-  // Elements [begin, end) of one tensor, which each holder has all of: strips of distinct ranks, ascending by rank.
+  // Elements [begin, end) of one tensor that each holder stores completely. Strips of distinct ranks, ascending by
+  // rank.
   struct Segment {
     int64_t begin = 0;
     int64_t end = 0;
     std::vector<Strip> holders;
-    size_t party = 0;  // numbers the sets of ranks that hold something together
+    size_t party = 0;  // number of this set of holder ranks
   };
-  // A run whose supplier is still to be chosen among the holders of a segment.
+  // A run whose source is not yet chosen among the holders of a segment.
   struct OpenRun {
     size_t piece = 0;
     int64_t begin = 0;
@@ -58,12 +60,12 @@ class RunFinder {
   std::vector<Segment> Cut(const std::vector<Strip>& strips);
   absl::StatusOr<std::vector<OpenRun>> Cover(size_t piece) const;
   std::vector<Run> Share(const std::vector<OpenRun>& open) const;
-  int64_t WidthOf(size_t piece) const;  // bytes of an element in the destination
+  int64_t WidthOf(size_t piece) const;  // bytes of one element in the destination
 
   const Manifest& manifest_;
   const Layout& destination_;
   std::map<std::vector<int32_t>, size_t> parties_;
-  std::vector<std::vector<Segment>> segments_;  // by tensor; ascending, without what nobody holds
+  std::vector<std::vector<Segment>> segments_;  // by tensor; ascending, without elements that no rank stores
 };
 
 }  // namespace syncopate::synchronizer

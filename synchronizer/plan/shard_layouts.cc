@@ -32,7 +32,7 @@ absl::StatusOr<Layout> FlatGroups(const Manifest& manifest, int32_t ranks, std::
                                   const std::vector<Group>& groups) {
   SYNCOPATE_RETURN_IF_ERROR(CheckRanks(ranks));
   std::vector<Piece> pieces;
-  int64_t base = 0;  // of the group's part, in each rank's buffer
+  int64_t base = 0;  // where the group's part begins in each rank's buffer
   for (const Group& group : groups) {
     SYNCOPATE_ASSIGN_OR_RETURN(int64_t width, WidthOf(manifest, group, dtype));
     int64_t total = 0;
@@ -67,7 +67,7 @@ absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks,
   std::vector<Group> groups;
   int32_t unit = -1;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    if (manifest.tensors()[i].unit != unit) groups.emplace_back();  // they ascend
+    if (manifest.tensors()[i].unit != unit) groups.emplace_back();  // units are contiguous in the manifest
     unit = manifest.tensors()[i].unit;
     groups.back().push_back(static_cast<int32_t>(i));
   }

@@ -11,24 +11,24 @@
 #include "base/status.h"
 #include "synchronizer/plan/needs.h"
 
-// Both sides of a sync make the plan by themselves, from two layouts: the trainer packs by it, rollouters fetch by it,
-// and its hash says that they agree. So nothing here may depend on the order of a map or on the machine.
+// Both sides of a sync compute the plan from two layouts: the trainer packs by it, rollouters fetch by it, and equal
+// hashes show that they agree. So nothing here may depend on the order of a hash map or on the machine.
 namespace syncopate::synchronizer {
 namespace {
 
-// The smallest offset at or above `at` that is congruent to `like` modulo kAlignment.
+// The smallest offset >= `at` that is congruent to `like` modulo kAlignment.
 int64_t Congruent(int64_t at, int64_t like) {
   int64_t step = (like - at) % Manifest::kAlignment;
   return at + (step < 0 ? step + Manifest::kAlignment : step);
 }
 
-// One source's send arena, filled with the needs of one destination after the other.
+// Builds one source's send arena from the needs of one destination after the other.
 class SendArenaPlanner {
  public:
-  // Copies of one destination's need; an equal need that was placed before shares its bytes.
+  // The copies of one destination's need. An equal need that was placed before shares its bytes.
   std::vector<Copy> Place(int32_t source, int32_t destination, const Need& need) {
-    // Replicas of data-parallel layouts need the same bytes: they are packed once and read by all. Needs are few, so
-    // they are compared one by one.
+    // Replicas of data-parallel layouts need the same bytes, which are packed once and read by all. There are few
+    // needs, so comparing them one by one is enough.
     size_t known = 0;
     while (known < placed_.size() && !(*placed_[known].need == need)) ++known;
     if (known == placed_.size()) placed_.push_back({&need, Lay(need)});
@@ -46,13 +46,13 @@ class SendArenaPlanner {
  private:
   struct Placed {
     const Need* need;
-    std::vector<int64_t> offsets;  // of its messages in the send arena
+    std::vector<int64_t> offsets;  // of the need's messages in the send arena
   };
 
   std::vector<int64_t> Lay(const Need& need) {
     std::vector<int64_t> offsets;
     for (const Message& message : need.messages) {
-      // Aligned like its place at the destination, so that a copy of 16-byte words needs no shift.
+      // Aligned as in the destination, so that a copy of 16-byte words needs no shift.
       offsets.push_back(Congruent(used_, message.destination_offset));
       used_ = offsets.back() + message.bytes;
     }
@@ -73,8 +73,8 @@ std::vector<WireBucket> CutIntoBuckets(const std::vector<Copy>& copies, int64_t 
   for (const Copy& copy : copies) {
     for (int64_t done = 0; done < copy.bytes;) {
       int64_t at = copy.destination_offset + done;
-      // Cut at the destination's bucket borders: a bucket is what is verified, and what is fetched again if it arrived
-      // damaged.
+      // Cut at the destination's bucket boundaries: a bucket is the unit of verification, and of fetching again after
+      // damage.
       int64_t bytes = std::min(copy.bytes - done, bucket_bytes - at % bucket_bytes);
       buckets.push_back({copy.source, copy.destination, copy.source_offset + done, at, bytes, 0});
       done += bytes;
@@ -155,7 +155,7 @@ absl::StatusOr<SyncPlan> SyncPlan::Create(const Manifest& manifest, const Layout
     plan.packs_.push_back(arena.TakeOps());
     plan.send_bytes_.push_back(arena.bytes());
   }
-  // In the order of the destination's memory, which is how a receiver checks what arrives.
+  // Sorted by the destination's memory: a receiver checks arriving bytes in this order.
   std::sort(plan.copies_.begin(), plan.copies_.end(), [](const Copy& a, const Copy& b) {
     return std::tie(a.destination, a.destination_offset) < std::tie(b.destination, b.destination_offset);
   });

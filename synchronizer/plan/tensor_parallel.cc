@@ -12,13 +12,13 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// One rank's part of a tensor. Of equal shape on all ranks; the piece may hold less than the shape (padding).
+// One rank's part of a tensor. All ranks have the same shape; the piece may cover less than the shape (padding).
 struct Slice {
   std::vector<int64_t> shape;
-  Piece piece;  // rank, tensor, begin, end, rows, stride; nothing if begin == end
+  Piece piece;  // rank, tensor, begin, end, rows, stride; empty if begin == end
 };
 
-// A local tensor and the tensors of the model whose slices make it up, in their order.
+// A local tensor and the model's tensors whose slices form it, in order.
 struct Local {
   std::string name;
   std::vector<int32_t> parts;
@@ -79,7 +79,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // `below` put under `above`: rows after rows.
+  // Appends the rows of `below` to those of `above`.
   static absl::StatusOr<TensorSpec> Stack(TensorSpec above, const TensorSpec& below, const std::string& name) {
     bool fits = above.dtype == below.dtype && !above.shape.empty() && above.shape.size() == below.shape.size() &&
                 std::equal(above.shape.begin() + 1, above.shape.end(), below.shape.begin() + 1);
@@ -115,7 +115,7 @@ class Builder {
 
   absl::StatusOr<Slice> CutRows(const TensorSpec& spec, int32_t rank) const {
     const int64_t heads = spec.head > 0 ? spec.shape[0] / spec.head : 0;
-    // Key and value heads that are fewer than the ranks are each held by several of them.
+    // If there are fewer key and value heads than ranks, several ranks store the same head.
     const bool repeated =
         heads > 0 && heads < options_.ranks && options_.ranks % heads == 0 && spec.shape[0] % spec.head == 0;
     if (repeated) return Rows(spec, rank * heads / options_.ranks * spec.head, spec.head);
@@ -139,7 +139,7 @@ class Builder {
     return slice;
   }
 
-  // Whether each rank gets as many heads of `extent` rows or columns.
+  // OK if each rank gets the same number of whole heads; `extent` is the number of rows or columns.
   absl::Status CheckDivides(const TensorSpec& spec, int64_t extent) const {
     if (extent % (std::max<int64_t>(spec.head, 1) * options_.ranks) == 0) return absl::OkStatus();
     const std::string what = spec.head == 0 ? absl::StrFormat("%d rows or columns", extent)
@@ -152,7 +152,7 @@ class Builder {
   const TensorParallelOptions options_;
   std::vector<Piece> pieces_;
   std::vector<LocalTensor> tensors_;
-  int64_t end_ = 0;  // of the arena so far
+  int64_t end_ = 0;  // of the arena built so far
 };
 
 }  // namespace

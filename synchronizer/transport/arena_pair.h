@@ -9,7 +9,7 @@
 
 namespace syncopate::synchronizer {
 
-// Two equally sized host buffers whose roles an install exchanges. The target of receivers that generate nothing:
+// Two host buffers of one size whose roles an install exchanges. The target of receivers that generate no tokens:
 // benchmarks, tools, tests. Thread-safe, except that shadow() belongs to one receiver.
 class ArenaPair final : public WeightTarget {
  public:

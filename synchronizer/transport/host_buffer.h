@@ -7,7 +7,7 @@
 
 namespace syncopate::synchronizer {
 
-// Bytes of host memory, zero at first, aligned for vector loads. Move-only.
+// A zero-initialised block of host memory, aligned for vector loads. Move-only.
 class HostBuffer {
  public:
   static constexpr size_t kAlignment = 256;

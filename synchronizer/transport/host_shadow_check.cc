@@ -8,8 +8,8 @@
 #include "base/digest.h"
 #include "synchronizer/transport/finite_check.h"
 
-// Each bucket is checked as soon as its last byte is there, while others are still on their way: after the last one
-// nothing is left to do but one bucket.
+// Each bucket is checked as soon as its last byte has arrived, while others are still on their way. So after the last
+// byte only one bucket is left to check.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -35,7 +35,7 @@ HostShadowCheck::HostShadowCheck(const char* shadow, ShadowContents contents)
 }
 
 void HostShadowCheck::Arrived(ByteRange destination, void*) {
-  // Without the lock: several threads may check different buckets, and each becomes complete only once.
+  // Runs without the lock: several threads may check different buckets, and each bucket becomes complete only once.
   for (size_t bucket : Count(destination)) {
     const ByteRange range = contents_.buckets[bucket];
     const uint64_t digest = DigestBytes(shadow_ + range.begin, range.size());
@@ -54,7 +54,7 @@ std::vector<size_t> HostShadowCheck::Count(ByteRange arrived) {
   for (; at != order_.end() && contents_.buckets[*at].begin < arrived.end; ++at) {
     const ByteRange bucket = contents_.buckets[*at];
     missing_[*at] -= std::min(bucket.end, arrived.end) - std::max(bucket.begin, arrived.begin);
-    // Bytes are announced once each, so counting them is enough.
+    // Each byte is announced once, so counting bytes is enough.
     if (missing_[*at] == 0) complete.push_back(*at);
   }
   return complete;
@@ -63,7 +63,7 @@ std::vector<size_t> HostShadowCheck::Count(ByteRange arrived) {
 absl::Status HostShadowCheck::CheckNumbers(ByteRange bucket) const {
   auto at = std::upper_bound(contents_.numbers.begin(), contents_.numbers.end(), bucket.begin,
                              [](int64_t begin, const TypedRange& numbers) { return begin < numbers.range.end; });
-  // A tensor may lie in several buckets: each looks at its own part.
+  // A tensor may lie in several buckets; each check covers the part in its bucket.
   for (; at != contents_.numbers.end() && at->range.begin < bucket.end; ++at) {
     SYNCOPATE_RETURN_IF_ERROR(CheckFinite(*at, bucket, shadow_));
   }

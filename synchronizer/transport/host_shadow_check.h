@@ -8,8 +8,8 @@
 
 namespace syncopate::synchronizer {
 
-// ShadowCheck over host memory: whoever announces the last byte of a bucket digests and checks that bucket, while it is
-// still in the cache. Streams mean nothing here. Thread-safe.
+// ShadowCheck over host memory: the thread that announces the last byte of a bucket digests and checks that bucket,
+// while it is still in the cache. Ignores streams. Thread-safe.
 class HostShadowCheck final : public ShadowCheck {
  public:
   // `shadow` is borrowed.
@@ -20,17 +20,17 @@ class HostShadowCheck final : public ShadowCheck {
 
  private:
   absl::Status CheckNumbers(ByteRange bucket) const;
-  // Takes note of the bytes; returns the buckets that they complete.
+  // Counts the bytes; returns the buckets that they complete.
   std::vector<size_t> Count(ByteRange arrived) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const char* const shadow_;
   const ShadowContents contents_;
-  const std::vector<size_t> order_;  // buckets by begin
+  const std::vector<size_t> order_;  // indices of buckets, by begin
 
   Mutex mutex_;
   std::vector<int64_t> missing_ ABSL_GUARDED_BY(mutex_);  // bytes, by bucket
   std::vector<uint64_t> digests_ ABSL_GUARDED_BY(mutex_);
-  absl::Status non_finite_ ABSL_GUARDED_BY(mutex_);  // the first that was found
+  absl::Status non_finite_ ABSL_GUARDED_BY(mutex_);  // the first error found
 };
 
 }  // namespace syncopate::synchronizer

@@ -27,7 +27,7 @@ WeightStore* InprocHub::Find(const std::string& name) const {
 
 absl::Status InprocReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(Readers readers, OpenSources(request));
-  // All sources are open and agree: the first byte of the destination may change.
+  // All sources are open and fit the request, so the destination may be overwritten from here on.
   request.on_writing();
   for (const Copy& copy : request.copies) {
     SYNCOPATE_RETURN_IF_ERROR(CopyChunks(request, copy, readers[copy.source].get(), destination, stop));
@@ -42,7 +42,7 @@ absl::Status InprocReceiver::Probe(const ReceiveRequest& request, std::stop_toke
 absl::StatusOr<InprocReceiver::Readers> InprocReceiver::OpenSources(const ReceiveRequest& request) const {
   Readers readers;
   for (const Copy& copy : request.copies) {
-    // One for each source; opening it pins the version there.
+    // One reader for each source; opening a reader pins the version there.
     std::unique_ptr<WeightReader>& reader = readers[copy.source];
     if (reader != nullptr) continue;
     SYNCOPATE_ASSIGN_OR_RETURN(reader, OpenSource(request, copy.source));
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<WeightReader>> InprocReceiver::OpenSource(const R
 
 absl::Status InprocReceiver::CopyChunks(const ReceiveRequest& request, const Copy& copy, WeightReader* reader,
                                         char* destination, const std::stop_token& stop) const {
-  // In chunks, so that a stop and the deadline are noticed soon, and checking can begin.
+  // Copies in chunks, so that a stop and the deadline are noticed soon, and checking can begin.
   for (int64_t done = 0; done < copy.bytes;) {
     if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
     if (clock_->Now() >= request.deadline) {

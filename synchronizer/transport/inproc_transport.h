@@ -11,7 +11,7 @@
 
 namespace syncopate::synchronizer {
 
-// Where the sources of one process are, by rendezvous name. Thread-safe.
+// Finds the sources of one process by rendezvous name. Thread-safe.
 class InprocHub {
  public:
   // `store` is borrowed until Remove(name).

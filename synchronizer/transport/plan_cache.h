@@ -13,32 +13,32 @@
 
 namespace syncopate::synchronizer {
 
-// A member's layout as BuildLayout knows it: `descriptor`, or if that is empty what such members usually have (the
-// manifest's arena cut at buckets; everything).
+// A member's layout in the form that BuildLayout reads: `descriptor`, or if it is empty the usual layout (of a source
+// the manifest's arena cut at buckets; of a destination all tensors on each rank).
 std::string SourceLayoutName(const std::string& descriptor, int32_t ranks);
 std::string DestinationLayoutName(const std::string& descriptor, int32_t ranks);
 
-// OK if both names are of the same layout; else FAILED_PRECONDITION reason DTYPE_MISMATCH if they differ in the dtype
-// of the shards alone, or LAYOUT_MISMATCH. `whose` is for people: "this receiver".
+// OK if both names are the same layout; else FAILED_PRECONDITION reason DTYPE_MISMATCH if only the shards' dtypes
+// differ, or LAYOUT_MISMATCH. `whose` is for people: "this receiver".
 absl::Status CheckSameLayout(const std::string& ours, const std::string& theirs, const std::string& whose);
 
-// What a plan is a function of, besides the manifest. Descriptors may be empty, as above.
+// The inputs of a plan besides the manifest. Descriptors may be empty, as above.
 struct PlanKey {
   std::string source_layout;
-  int32_t sources = 1;  // ranks
+  int32_t sources = 1;  // number of source ranks
   std::string destination_layout;
-  int32_t world = 1;  // ranks of one replica; 0: as many as its layout has
+  int32_t world = 1;  // ranks of one replica; 0: the number in its layout
   friend auto operator<=>(const PlanKey&, const PlanKey&) = default;
 };
 
-// A plan with the layouts it was made from.
+// A plan with the two layouts from which it was made.
 struct PlannedLayouts {
   Layout source;
   Layout destination;
   SyncPlan plan;
 };
 
-// The plans of one manifest that were asked for last, so that each member computes a plan once a membership. Not
+// Recently used plans of one manifest, so that each member computes a plan only once for each membership. Not
 // thread-safe.
 class PlanCache {
  public:
@@ -46,8 +46,8 @@ class PlanCache {
 
   explicit PlanCache(std::shared_ptr<const Manifest> manifest) : manifest_(std::move(manifest)) {}
 
-  // FAILED_PRECONDITION reason LAYOUT_MISMATCH if a descriptor cannot be, or is of another number of ranks than `key`
-  // says; else errors of SyncPlan::Create.
+  // FAILED_PRECONDITION reason LAYOUT_MISMATCH if a descriptor is not valid for the model, or its number of ranks is
+  // not that of `key`; else errors of SyncPlan::Create.
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> Get(const PlanKey& key);
 
  private:

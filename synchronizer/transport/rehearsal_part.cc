@@ -33,7 +33,7 @@ void RehearsalPart::Connect(const ReceiveRequest& request, std::function<void(ab
     return done(Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                       absl::StrFormat("rehearsal %d is not under way at this receiver", request.attempt)));
   }
-  // Without the lock, as it waits for peers: Finish only marks the attempt then, and closing is left to this thread.
+  // Runs without the lock, because `done` may be called inside. A Finish meanwhile only marks; this thread then closes.
   transport->Connect(request, std::move(done));
   bool finished = false;
   {

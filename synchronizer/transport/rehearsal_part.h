@@ -12,15 +12,15 @@
 
 namespace syncopate::synchronizer {
 
-// A receiver's part in rehearsals, beside the attempt that it may take part in: one at a time, the newest. Thread-safe;
-// never blocks. The calls that a transport gets for one rehearsal come one after the other.
+// A receiver's part in rehearsals, which run beside its attempt: one rehearsal at a time, the newest. Thread-safe;
+// never blocks. The calls to a transport for one rehearsal come one after the other.
 class RehearsalPart {
  public:
-  // The rendezvous; an older rehearsal ends. What the transport says. `transport` is borrowed until the end.
+  // Returns the rendezvous, or the transport's error; an older rehearsal ends. `transport` is borrowed until the end.
   absl::StatusOr<std::string> Prepare(const synchronizer::Prepare& command, ReceiverTransport* transport);
-  // Whether this is the present rehearsal.
+  // Whether `attempt` is the present rehearsal.
   bool Concerns(int64_t attempt) const;
-  // As ReceiverTransport::Connect; FAILED_PRECONDITION reason NOT_PREPARED if the rehearsal is not the present one.
+  // See ReceiverTransport::Connect. FAILED_PRECONDITION reason NOT_PREPARED if the rehearsal is not the present one.
   void Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done);
   void Finish(int64_t attempt);
   void FinishAny();
@@ -29,7 +29,7 @@ class RehearsalPart {
   struct Present {
     int64_t attempt = 0;
     ReceiverTransport* transport = nullptr;
-    bool connecting = false;  // Connect is being called: whoever calls it closes if `finished`
+    bool connecting = false;  // Connect is running: its caller closes the transport if `finished`
     bool finished = false;
   };
 

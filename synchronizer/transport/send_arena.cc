@@ -78,7 +78,7 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
   char* bytes = nullptr;
   {
     MutexLock lock(&mutex_);
-    // Readers tell versions apart by name: a name that came again with other bytes would be mixed with the former.
+    // Readers identify versions by name: the same name with other bytes would be mixed with the earlier version.
     if (version <= newest_) {
       return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
                    absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
@@ -87,7 +87,7 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
     slot = TakeSlot();
     bytes = slot->buffer.data();
   }
-  // The slot is empty now: nobody else touches its bytes.
+  // The slot is empty now, so no other thread touches its bytes.
   SYNCOPATE_RETURN_IF_ERROR(fill(bytes));
   SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(bytes));
   Staged staged;
@@ -103,11 +103,12 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
 }
 
 SendArena::Slot* SendArena::TakeSlot() {
-  // Unpinned slots first, the oldest version first; an empty slot has the oldest one of all.
+  // Prefers slots without pins, then older versions; an empty slot counts as the oldest version.
   Slot* slot = &*std::min_element(slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
     return std::pair(a.pins > 0, a.version) < std::pair(b.pins > 0, b.version);
   });
-  // Its readers are told at their next read; the trainer does not wait for the slowest of them.
+  // The slot's readers learn at their next read that they are superseded; the trainer does not wait for the slowest
+  // one.
   superseded_readers_ += slot->pins;
   ++slot->occupancy;
   slot->version = PolicyVersion();

@@ -7,7 +7,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// Where the adapters lie in the rank's arena, by begin, disjoint.
+// The byte ranges of the adapters in the rank's arena, by begin, disjoint.
 std::vector<ByteRange> PlacesOf(const Manifest& manifest, const Layout& layout, int32_t rank,
                                 const std::vector<TensorRange>& adapters) {
   std::vector<ByteRange> places;
@@ -22,7 +22,7 @@ std::vector<ByteRange> PlacesOf(const Manifest& manifest, const Layout& layout, 
   return places;
 }
 
-// Bytes [begin, end) of the destination, which lie in `copy`.
+// The part of `copy` that covers bytes [begin, end) of the destination.
 Copy PartOf(const Copy& copy, int64_t begin, int64_t end) {
   Copy part = copy;
   part.source_offset += begin - copy.destination_offset;

@@ -11,15 +11,15 @@
 
 namespace syncopate::synchronizer {
 
-// What of a plan's copies to one rank is sent to it.
+// The part of a plan's copies to one rank that is sent to it.
 struct SplitCopies {
   std::vector<Copy> sent;
-  std::vector<ByteRange> kept;  // bytes of the shadow that are not sent: base weights, and the padding between them
-  PayloadBytes bytes;           // of `sent`; padding counts with its neighbours
+  std::vector<ByteRange> kept;  // bytes of the shadow that are not sent: base weights and the padding between them
+  PayloadBytes bytes;           // of `sent`; padding counts with neighbouring weights
 };
 
-// Cuts `copies` (SyncPlan::CopiesTo(rank)) where adapters begin and end in the rank's arena. With `base` everything is
-// sent, without it the adapters alone. Without adapters everything is base. A pure function.
+// Cuts `copies` (SyncPlan::CopiesTo(rank)) where adapters begin and end in the rank's arena. With `base` all bytes are
+// sent, without it only the adapters. If there are no adapters, all weights are base weights. A pure function.
 SplitCopies Split(const Manifest& manifest, const Layout& destination, int32_t rank, const std::vector<Copy>& copies,
                   const std::vector<TensorRange>& adapters, bool base);
 

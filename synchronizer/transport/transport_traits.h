@@ -6,15 +6,15 @@
 
 namespace syncopate::synchronizer {
 
-// What a transport is, for whoever has to choose, check or count transports. One row is all that they know of it: a new
-// transport is a row here, a WeightSource and a WeightTarget, and a choice of the key sync.transport.
+// The properties of a transport, for code that chooses, checks or counts transports; such code knows nothing else about
+// it. A new transport is a row here, a WeightSource and a WeightTarget, and a choice of the key sync.transport.
 struct TransportTraits {
   std::string_view name;
-  bool one_process = false;     // both ends live in one process: no configuration can ask for it
+  bool one_process = false;     // both ends are in one process: no configuration can ask for it
   bool one_host = false;        // members share a host and its GPUs
-  bool needs_gpus = false;      // both ends hold their weights on GPUs
-  bool forms_group = false;     // the members of a sync form one communicator, which is lost with any of them
-  bool receivers_meet = false;  // receivers have to know of each other: to relay, or to form one communicator
+  bool needs_gpus = false;      // both ends have their weights on GPUs
+  bool forms_group = false;     // the members of a sync form one communicator, which is lost if any member is lost
+  bool receivers_meet = false;  // receivers must know each other: to relay, or to form one communicator
 };
 
 // Fastest first: the order of preference of "auto".
@@ -25,7 +25,7 @@ inline constexpr TransportTraits kTransports[] = {
     {.name = "grpc"},
 };
 
-// Null for a name that is none: "auto".
+// Null if `name` names no transport ("auto").
 constexpr const TransportTraits* FindTransport(std::string_view name) {
   for (const TransportTraits& traits : kTransports) {
     if (traits.name == name) return &traits;
@@ -43,7 +43,7 @@ constexpr bool FormsGroup(std::string_view name) {
   return traits != nullptr && traits->forms_group;
 }
 
-// What a configuration may ask for: "auto" first, then the names, fastest first.
+// The values that a configuration may have: "auto" first, then the names, fastest first.
 inline std::vector<std::string> TransportChoices() {
   std::vector<std::string> names = {"auto"};
   for (const TransportTraits& traits : kTransports) {

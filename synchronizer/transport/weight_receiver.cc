@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "synchronizer/transport/split_copies.h"
 
-// Phases of an attempt. In brackets what blocks; Finish ends any of the others at once, and these when they return.
+// Phases of an attempt. Phases in brackets block: Finish ends the other phases at once, and these when they return.
 //
 //   kIdle --Prepare--> [kPreparing] --ok--> kPrepared --Transfer--> [kTransferring] --verified--> kVerified
 //     ^                     |                   ^                          |                          |
@@ -20,7 +20,7 @@
 //     |                                         |<--- installed, or failed --- [kInstalling] <--Install
 //     |<-- ClearUp -- kEnding <-- Finish -- kPrepared, kVerified, or a blocking phase that has returned
 //
-// In place (a target without a shadow) the same attempt also goes, in `in_place_`:
+// For a target in place (without a shadow), `in_place_` has these states too:
 //
 //   kNo --the sources have the version, generation stops--> kStopped --the first byte is written--> kOverwritten
 //   kStopped, the attempt fails: generation goes on.   kOverwritten, it fails: nothing serves.   installed: kNo
@@ -46,16 +46,16 @@ ShadowContents ContentsOf(const Manifest& manifest, const Layout& layout, const 
   return contents;
 }
 
-// A sleep has freed the weights since the latest sync.
+// True if a sleep has freed the weights since the latest sync.
 bool HasLostWeights(ReceiverWeights weights) {
   weights.base_present = true;
   return NeedsBase(weights);
 }
 
-// Between two looks at whether a version that waits for generation to stop is still there.
+// How often a receiver that waits for generation to stop checks that the sources still have the version.
 constexpr absl::Duration kPausePatience = absl::Milliseconds(50);
 
-// A ShadowCheck that knows how long it was at work.
+// A ShadowCheck that measures its own time.
 class TimedCheck {
  public:
   TimedCheck(std::unique_ptr<ShadowCheck> check, const Clock* clock) : check_(std::move(check)), clock_(clock) {}
@@ -87,7 +87,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
   SYNCOPATE_ASSIGN_OR_RETURN(ReceiverTransport * transport, FindTransport(command.transport));
   SYNCOPATE_RETURN_IF_ERROR(Begin(command.attempt));
   offer_.planned = std::move(planned);
-  // Once per plan: all syncs of a run share one, and what it means for this rank is a walk over every tensor.
+  // Computed once for each plan, because it walks over every tensor; all syncs of a run share one plan.
   Expect(offer_.planned);
   absl::StatusOr<Prepared> prepared = PrepareTarget(command, transport);
   if (!prepared.ok()) ReleaseTarget();
@@ -98,7 +98,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
 absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const synchronizer::Prepare& command,
                                                                        ReceiverTransport* transport) {
   SYNCOPATE_RETURN_IF_ERROR(ClaimTarget());
-  // Asked once the target is claimed: a sleep that comes later is held back until the attempt ends.
+  // Read after the target is claimed: a sleep that comes later is delayed until the attempt ends.
   const ReceiverWeights weights = WeightsFor(command);
   ForgetLostWeights(weights);
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command.version));
@@ -130,7 +130,7 @@ void WeightReceiver::ReleaseTarget() {
 }
 
 void WeightReceiver::ForgetLostWeights(const ReceiverWeights& weights) {
-  if (weights.slept) shadow_base_ = 0;  // a sleep keeps one weight set at most
+  if (weights.slept) shadow_base_ = 0;  // a sleep keeps at most one weight set
   if (!HasLostWeights(weights)) return;
   live_base_ = 0;
   MutexLock lock(&mutex_);
@@ -140,8 +140,8 @@ void WeightReceiver::ForgetLostWeights(const ReceiverWeights& weights) {
 
 absl::Status WeightReceiver::CheckNewer(const PolicyVersion& version) const {
   MutexLock lock(&mutex_);
-  // Versions never go back, or rollouters would stamp tokens with one that the trainer has forgotten. What was torn in
-  // place or dropped serves nothing, so there the same version may come again.
+  // Versions never go back; otherwise rollouters would stamp tokens with a version that the trainer has forgotten. If
+  // the weights were torn in place or dropped, nothing serves, so the same version may come again.
   const bool lost = serving_.IsNone() && !served_.IsNone();
   if (lost ? version >= served_ : version > served_) return absl::OkStatus();
   return Refuse("OLD_VERSION",
@@ -157,8 +157,8 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(
                                             DestinationLayoutName(command.destination_layout, world), "this receiver"));
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
                              plans_.Get({command.source_layout, command.sources, command.destination_layout, world}));
-  // Both sides make the plan themselves, from names of layouts. The hash says that they came to the same one; without
-  // it a difference of builds would be weights in wrong places.
+  // Both sides compute the plan from names of layouts. Equal hashes show that the plans are equal; without this check a
+  // difference of builds would put weights in wrong places.
   if (planned->plan.hash() != command.plan_hash) {
     return Refuse(reason::kPlanMismatch,
                   absl::StrFormat("the plan for %d sources is %016x here and %016x there; run the "
@@ -198,8 +198,8 @@ absl::Status WeightReceiver::Begin(int64_t attempt) {
 ReceiverWeights WeightReceiver::WeightsFor(const synchronizer::Prepare& command) const {
   ReceiverWeights weights = target_->LastSleep();
   const uint64_t base = command.subset.base_digest;
-  // Base weights that are kept must be where the others arrive. They are there already, can be copied from what serves,
-  // or the two are one set.
+  // Base weights that are not sent must end up beside the adapters: they are in the shadow already, can be copied from
+  // the live weights, or the target has one weight set.
   const bool in_shadow = target_->in_place() || target_->can_copy_live() || shadow_base_ == base;
   weights.base_present = base != 0 && live_base_ == base && in_shadow;
   weights.digest = serving_digest();
@@ -233,7 +233,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::Transfer(const synchron
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kPrepared, Phase::kTransferring));
   absl::StatusOr<Received> received = ReceiveAndVerify(command);
   if (!received.ok()) AbandonInPlace();
-  // A failed transfer leaves the attempt prepared: the synchronizer's Finish ends it, and closes what was opened.
+  // After a failed transfer the attempt stays prepared: the synchronizer's Finish ends it and closes what was opened.
   Leave(received.ok() ? Phase::kVerified : Phase::kPrepared);
   return received;
 }
@@ -265,7 +265,7 @@ ReceiveRequest WeightReceiver::RequestFor(const Offer& offer, const synchronizer
 }
 
 absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const synchronizer::Transfer& command) {
-  // The announced digests are checked against the version's before a byte moves: what arrives is judged by them.
+  // The announced digests are checked against the version's digest before any byte moves: they verify what arrives.
   bool announced = static_cast<int64_t>(command.bucket_digests.size()) == offer_.planned->plan.digests() &&
                    CombineDigests(command.bucket_digests) == offer_.prepare.digest;
   if (!announced) {
@@ -277,15 +277,15 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
                             offer_.prepare.subset.adapters, self->base);
   ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
-  // Before a target in place stands still for it.
+  // Made before generation stops for a target in place.
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_.contents));
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
-  // What is not sent is verified like what is, or a base that was damaged in memory would serve for ever.
+  // Base weights that are not sent are verified too; otherwise a base damaged in memory would serve for ever.
   for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
-  // Times are told apart: connecting, moving bytes, verifying. Checking runs inside Receive() as pieces arrive, so its
-  // share is taken out of the transfer's.
+  // Connecting, moving bytes and verifying are timed separately. Checks run inside Receive() as pieces arrive, so their
+  // time is subtracted from the transfer's.
   const absl::Duration checked_before = check.busy();
   const absl::Time begun = options_.clock->Now();
   absl::Time connected = begun;
@@ -293,14 +293,14 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
   request.on_writing = [this] { NoteOverwriting(); };
   const absl::Status moved = transport_->Receive(request, target_->shadow(), StopToken());
-  // In place the base that served is being written over; whether that ends well, it is no base any more until it is
+  // In place, the transfer overwrites the live base weights. Whatever the result, they count as absent until they are
   // verified.
   if (Overwrites()) live_base_ = 0;
   SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(offer_.deadline - arrived));
   const absl::Status intact = CheckDigests(expected_.buckets, command.bucket_digests, digests);
-  if (!intact.ok() && !self->base) live_base_ = 0;  // it may be the base weights that are damaged: have them sent
+  if (!intact.ok() && !self->base) live_base_ = 0;  // the base weights may be damaged: have them sent again
   SYNCOPATE_RETURN_IF_ERROR(intact);
   shadow_base_ = offer_.prepare.subset.base_digest;
   const absl::Duration checking = std::min(check.busy() - checked_before, arrived - connected);
@@ -324,13 +324,13 @@ std::stop_token WeightReceiver::StopToken() const {
   return stop_.get_token();
 }
 
-// What holds a pause up (an evaluation) may do so for longer than the version is there, or the attempt.
+// Whatever delays a pause (an evaluation) may outlast the version or the attempt, so both are checked while waiting.
 absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request) {
   if (!target_->in_place()) return absl::OkStatus();
   const std::stop_token stop = StopToken();
   for (;;) {
-    // Generation stops for a version that is there, never for one that has been superseded meanwhile. It is asked again
-    // at each turn, as stopping may take longer than the version lives.
+    // Generation stops only for a version that the sources have, not for a superseded one. Each iteration asks again,
+    // because the version may be superseded before generation stops.
     SYNCOPATE_RETURN_IF_ERROR(transport_->Probe(request, stop));
     const absl::Duration left = offer_.deadline - options_.clock->Now();
     const absl::Status paused = target_->BeginInPlace(std::min(left, kPausePatience));
@@ -379,13 +379,13 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
     in_place_ = InPlace::kNo;
   }
   AbandonInPlace();
-  // The shadow holds the older weights now, or garbage: nothing more can come of this attempt.
+  // The shadow contains the older weights now, or garbage: this attempt cannot succeed any more.
   Leave(Phase::kPrepared);
   return installed;
 }
 
 void WeightReceiver::WorkAfterReport() {
-  // The report may have ended the attempt meanwhile, and with it the promise that the weight sets are there.
+  // The report may have ended the attempt meanwhile; after that the weight sets need not be there.
   if (!target_->BeginAttempt().ok()) return;
   bool verified = false;
   {
@@ -411,7 +411,7 @@ void WeightReceiver::AbandonInPlace() {
     MutexLock lock(&mutex_);
     const InPlace left = std::exchange(in_place_, InPlace::kNo);
     if (left == InPlace::kNo) return;
-    // Bytes were written, or nothing had served before: going on with what is there would generate from mixed weights.
+    // Bytes were written, or nothing served before: continuing would generate with mixed weights.
     torn = left == InPlace::kOverwritten || serving_.IsNone();
     if (torn) serving_ = PolicyVersion();
     if (torn) serving_digest_ = 0;
@@ -437,16 +437,16 @@ void WeightReceiver::FinishIf(const std::function<bool(int64_t attempt)>& wanted
   {
     MutexLock lock(&mutex_);
     if (phase_ == Phase::kIdle || phase_ == Phase::kEnding || !wanted(attempt_)) return;
-    // Only one thread may clear up: this one if no blocking call is under way, else the one that is in it, when it
+    // Only one thread may clear up: this one if no blocking call is under way, else the thread in that call, when it
     // leaves.
     idle = phase_ == Phase::kPrepared || phase_ == Phase::kVerified;
     finished_ = true;
     if (idle) phase_ = Phase::kEnding;
     stop = stop_;
   }
-  // Outside the lock: callbacks of the token run here, and ask this object.
+  // Outside the lock: callbacks of the token run here and call this object.
   stop.request_stop();
-  if (idle) ClearUp();  // else Leave does it
+  if (idle) ClearUp();  // else Leave clears up
 }
 
 void WeightReceiver::ClearUp() {

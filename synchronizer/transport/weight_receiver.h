@@ -20,46 +20,46 @@
 namespace syncopate::synchronizer {
 
 // A receiver's part in sync attempts: prepare -> transfer into the shadow -> verify -> install -> finish, one attempt
-// at a time. Whatever fails before the install leaves what serves untouched, and the serving version never goes back.
-// With a target that has no shadow (in_place) generation stops when the sources have the version, and goes on if they
-// lose it before the first byte; whatever fails after that leaves nothing that serves.
+// at a time. A failure before the install leaves the live weights untouched, and the serving version never goes back.
+// With a target without a shadow (in_place) generation stops when the sources have the version. Generation continues if
+// they lose it before the first byte; after a later failure no weights serve.
 //
-// Rehearsals go beside the attempts: they touch no weights, and nobody waits for them.
+// Rehearsals run beside the attempts: they touch no weights, and no call waits for them.
 //
-// Prepare, Transfer, Install and WorkAfterReport are called by one thread in the order of the commands; Finish and the
-// getters by any.
+// One thread calls Prepare, Transfer, Install and WorkAfterReport in the order of the commands; any thread may call
+// Finish and the getters.
 class WeightReceiver {
  public:
   struct Options {
     Manifest manifest;
-    MemberId member = {};     // of the process that this receiver is part of; its rank and world choose its slice
+    MemberId member = {};     // of this process; its rank and world determine the slice
     std::string layout = {};  // of the target; "": whole
     const Clock* clock = Clock::Real();
-    std::function<void()> on_lost = nullptr;  // an attempt has left nothing that serves; by any thread, must not block
+    std::function<void()> on_lost = nullptr;  // an attempt left no live weights; called by any thread, must not block
   };
 
   // `target` and `transports` are borrowed.
   WeightReceiver(Options options, WeightTarget* target, std::vector<ReceiverTransport*> transports);
 
   struct Prepared {
-    bool already_held = false;  // the bits that serve are those of the version: the next step is Install
-    std::string rendezvous;     // where the others find this receiver, if they need to
-    ReceiverWeights weights;    // what decides whether it is sent base weights
+    bool already_held = false;  // the live bits are those of the version: the next step is Install
+    std::string rendezvous;     // where other members find this receiver, if they need to
+    ReceiverWeights weights;    // decides whether base weights are sent
   };
-  // Refuses, touching nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
-  // TRANSPORT_UNKNOWN or OLD_VERSION (not above what serves), UNAVAILABLE reason BUSY (another attempt has not been
-  // finished) or HELD (the target holds installs back), or what the transport says (NCCL_MISMATCH, ...).
+  // A refusal touches nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
+  // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version), UNAVAILABLE reason BUSY (another attempt has not
+  // been finished) or HELD (the target takes no installs now), or the transport's error (NCCL_MISMATCH, ...).
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
     PayloadBytes bytes;
-    double connect_seconds = 0;  // forming communicators, mapping memory; 0.0 where there is none to form
+    double connect_seconds = 0;  // forming communicators, mapping memory; 0.0 if there is none to form
     double transfer_seconds = 0;
     double verify_seconds = 0;
   };
-  // Blocks until the bytes are there and verified, the attempt's deadline, or Finish. What the transport says;
-  // DATA_LOSS reason DIGEST_MISMATCH naming the bucket, or NON_FINITE; FAILED_PRECONDITION reason NOT_PREPARED, or
-  // NOT_A_RECEIVER if the command does not name this member.
+  // Blocks until the bytes have arrived and are verified, until the attempt's deadline, or until Finish. Errors: the
+  // transport's; DATA_LOSS reason DIGEST_MISMATCH naming the bucket, or NON_FINITE; FAILED_PRECONDITION reason
+  // NOT_PREPARED, or NOT_A_RECEIVER if the command does not name this member.
   absl::StatusOr<Received> Transfer(const synchronizer::Transfer& command);
 
   struct Installed {
@@ -70,21 +70,21 @@ class WeightReceiver {
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
   absl::StatusOr<Installed> Install(const synchronizer::Install& command);
-  // What Transfer or Install said is on its way to the synchronizer: WeightTarget::ExpectInstall or RestoreShadow.
+  // Call when the report of Transfer or Install has been sent: runs WeightTarget::ExpectInstall or RestoreShadow.
   void WorkAfterReport();
 
-  // Prepare of a rehearsal; the answer says where the others find this receiver. Refuses as Prepare does.
+  // Prepare of a rehearsal; returns the rendezvous of this receiver. Refuses for the same reasons as Prepare.
   absl::StatusOr<std::string> PrepareRehearsal(const synchronizer::Prepare& command);
-  // Whether `attempt` is the present rehearsal: what follows then is Connect.
+  // Whether `attempt` is the present rehearsal, so that Connect must follow instead of Transfer.
   bool Rehearses(int64_t attempt) const { return rehearsal_.Concerns(attempt); }
-  // Transfer of a rehearsal. Does not block. `done` is called exactly once, by any thread: how many seconds it took to
-  // form what a sync needs, or what the transport says; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
+  // Transfer of a rehearsal. Does not block. `done` is called exactly once, by any thread, with the seconds that
+  // forming took, or the transport's error; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
   void Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done);
 
-  // The attempt is over: a transfer under way is cancelled, a shadow that was not installed is forgotten. Does not
-  // block. Ignores other attempts than the present one and the present rehearsal.
+  // Call when the attempt is over: a transfer under way is cancelled, a shadow that was not installed is forgotten.
+  // Does not block. Ignores attempts other than the present one and the present rehearsal.
   void Finish(int64_t attempt);
-  // Whatever attempt there is: the stream to the synchronizer has broken.
+  // Finishes any attempt: the stream to the synchronizer has broken.
   void FinishAny();
 
   // None, and 0, before the first install, after an in-place transfer that failed, and after a sleep that dropped the
@@ -95,25 +95,25 @@ class WeightReceiver {
  private:
   enum class Phase : uint8_t { kIdle, kPreparing, kPrepared, kTransferring, kVerified, kInstalling, kEnding };
 
-  // What this attempt has done to a target with one weight set.
+  // The state of a target with one weight set in this attempt.
   enum class InPlace : uint8_t { kNo, kStopped, kOverwritten };
 
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> CheckPlan(const synchronizer::Prepare& command);
-  // Makes what a transfer is checked by; the same plan's serves again.
+  // Sets expected_, against which a transfer is checked; reuses it for the same plan.
   void Expect(const std::shared_ptr<const PlannedLayouts>& planned);
   absl::StatusOr<ReceiverTransport*> FindTransport(const std::string& name) const;
   absl::Status Begin(int64_t attempt);
-  // The rest of Prepare; what it has begun by an error ClearUp or ReleaseTarget ends.
+  // The rest of Prepare. After an error, ClearUp or ReleaseTarget undoes what it has begun.
   absl::StatusOr<Prepared> PrepareTarget(const synchronizer::Prepare& command, ReceiverTransport* transport);
   absl::Status ClaimTarget();
   void ReleaseTarget();
-  // A sleep has dropped the weights: what is known of the arenas' contents is no longer true.
+  // A sleep has dropped the weights: forgets what was known about the arenas' contents.
   void ForgetLostWeights(const ReceiverWeights& weights);
   absl::Status CheckNewer(const PolicyVersion& version) const;
-  // What the present attempt would be spared: whether the base weights that the offer names need not be sent.
+  // What this receiver already has of the present offer: decides whether its base weights must be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
-  // What one Prepare asked for. Of the commands' thread.
+  // The contents of one Prepare. Used by the commands' thread only.
   struct Offer {
     synchronizer::Prepare prepare;
     absl::Time deadline;
@@ -122,56 +122,56 @@ class WeightReceiver {
   ReceiveRequest RequestFor(const Offer& offer, const synchronizer::Transfer& command, const SyncMember& self,
                             std::vector<Copy> copies) const;
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
-  // Brings the base weights that are not sent into the shadow, if they are not there yet.
+  // Copies base weights that are not sent into the shadow, if they are not there yet.
   absl::Status KeepBase(const std::vector<ByteRange>& kept);
   std::stop_token StopToken() const;
   static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
                                    const std::vector<uint64_t>& arrived);
-  // Generation is stopped only for a version that is there.
+  // Stops generation if the target is in place, but only for a version that the sources still have.
   absl::Status PauseIfInPlace(const ReceiveRequest& request);
   void NoteOverwriting();
   bool Overwrites() const;
-  // Nothing serves any more, if this attempt has begun to overwrite what served; else generation goes on.
+  // If this attempt has begun to overwrite the live weights, no weights serve any more; else generation continues.
   void AbandonInPlace();
   absl::StatusOr<Installed> CallTarget(bool relabel);
-  // Moves from one phase to the next; an error if the attempt or its phase is another one.
+  // Moves from one phase to the next; an error if the present attempt or phase is another one.
   absl::Status Enter(int64_t attempt, Phase from, Phase to);
-  // The end of a blocking phase; an attempt that was finished meanwhile is forgotten.
+  // Ends a blocking phase; forgets the attempt if it was finished meanwhile.
   void Leave(Phase to);
-  // Ends the attempt if `wanted` says so: at once, or as soon as the blocking phase under way has returned.
+  // Ends the attempt if `wanted` returns true: at once, or as soon as the blocking phase under way has returned.
   void FinishIf(const std::function<bool(int64_t attempt)>& wanted);
-  // After kEnding was entered: lets go of what the attempt holds.
+  // Call after kEnding was entered: releases the attempt's resources.
   void ClearUp();
 
   const Options options_;
   WeightTarget* const target_;
   const std::vector<ReceiverTransport*> transports_;
 
-  // Of the commands' thread.
+  // Used by the commands' thread only.
   PlanCache plans_;
-  Offer offer_;      // the present attempt's
-  Offer rehearsed_;  // the present rehearsal's
+  Offer offer_;      // of the present attempt
+  Offer rehearsed_;  // of the present rehearsal
   struct Expected {
     std::shared_ptr<const PlannedLayouts> planned;
     std::vector<WireBucket> buckets;
     ShadowContents contents;
   };
-  Expected expected_;  // by the last plan
+  Expected expected_;  // for the last plan
   ReceiverTransport* transport_ = nullptr;
   bool already_held_ = false;
-  uint64_t live_base_ = 0;    // Subset::base_digest of the weights that serve; 0: none
-  uint64_t shadow_base_ = 0;  // of those in the shadow
+  uint64_t live_base_ = 0;    // Subset::base_digest of the live weights; 0: none
+  uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow
 
   mutable Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kIdle;
   int64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when it ends
-  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;   // the target knows of the attempt
-  ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // to be closed when the attempt ends
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // during a blocking phase: forget the attempt when the phase ends
+  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;   // the target's BeginAttempt succeeded
+  ReceiverTransport* opened_ ABSL_GUARDED_BY(mutex_) = nullptr;  // must be closed when the attempt ends
   InPlace in_place_ ABSL_GUARDED_BY(mutex_) = InPlace::kNo;
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);
-  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);   // the newest ever: versions do not go back
-  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);  // that, or none
+  PolicyVersion served_ ABSL_GUARDED_BY(mutex_);   // the newest ever served: versions do not go back
+  PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);  // equal to served_, or none
   uint64_t serving_digest_ ABSL_GUARDED_BY(mutex_) = 0;
 
   RehearsalPart rehearsal_;

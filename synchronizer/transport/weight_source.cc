@@ -21,7 +21,7 @@ absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& c
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport->Open(command));
   MutexLock lock(&mutex_);
-  // From here on the slot is not staged over. An attempt that fails before this pins nothing.
+  // From here on the slot is protected from staging. An attempt that fails before this pins nothing.
   pins_[command.attempt] = {std::move(reader), transport};
   return rendezvous;
 }
@@ -36,7 +36,7 @@ absl::StatusOr<SourceTransport*> WeightSource::CheckPrepare(const synchronizer::
     SYNCOPATE_RETURN_IF_ERROR(
         CheckSameLayout(options_.destination_layout, command.destination_layout, "the receivers it stages for"));
   }
-  // Bytes that are staged by one plan and fetched by another would be digested as whole and be in the wrong places.
+  // Bytes that are staged by one plan and fetched by another would pass their digests and be in the wrong places.
   if (store_->plan_hash() != 0 && store_->plan_hash() != command.plan_hash) {
     return Error(absl::StatusCode::kFailedPrecondition, reason::kPlanMismatch,
                  absl::StrFormat("weights are staged for plan %016x, the attempt has plan %016x; run the same build on "
@@ -57,7 +57,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
     auto found = pins_.find(command.attempt);
     if (found != pins_.end()) {
       transport = found->second.transport;
-      // Finish may come while the transport starts, which happens without the lock: who sees the other's mark closes.
+      // Finish may come while the transport starts without the lock: the thread that sees the other's mark closes.
       found->second.starting = true;
     }
   }
@@ -65,7 +65,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
     return done(Error(absl::StatusCode::kFailedPrecondition, reason::kNotPrepared,
                       absl::StrFormat("attempt %d is not under way at this source", command.attempt)));
   }
-  // Without the lock, as `done` may be called from inside and come back here.
+  // Runs without the lock, because `done` may be called inside and call this object.
   const absl::Status started = transport->Start(command, done);
   if (!started.ok()) done(started);
   bool finished = false;
@@ -79,7 +79,7 @@ void WeightSource::Transfer(const synchronizer::Transfer& command, std::function
 }
 
 void WeightSource::Finish(int64_t attempt) {
-  Pin pin;  // dropped without the lock
+  Pin pin;  // destroyed without the lock
   {
     MutexLock lock(&mutex_);
     auto found = pins_.find(attempt);

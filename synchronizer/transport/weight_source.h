@@ -15,30 +15,30 @@
 
 namespace syncopate::synchronizer {
 
-// A source's part in sync attempts: pins the asked version from Prepare to Finish, says where receivers find it, and
-// starts the transports that push. Thread-safe; never blocks. The calls that a transport gets for one attempt come one
-// after the other.
+// A source's part in sync attempts: pins the requested version from Prepare to Finish, tells receivers where it is, and
+// starts the transports that push. Thread-safe; never blocks. The calls to a transport for one attempt come one after
+// the other.
 class WeightSource {
  public:
   struct Options {
     std::string layout = {};              // of the staged weights, as in Hello
-    std::string destination_layout = {};  // that they are staged for
+    std::string destination_layout = {};  // the receivers' layout for which they are staged
   };
 
-  // `store` and `transports` are borrowed. `options` say what this source's Hello says: an attempt of other layouts is
+  // `store` and `transports` are borrowed. `options` must equal this source's Hello: an attempt with other layouts is
   // refused.
   WeightSource(WeightStore* store, std::vector<SourceTransport*> transports, Options options);
 
-  // The rendezvous. A rehearsal pins nothing. FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH,
-  // DTYPE_MISMATCH, PLAN_MISMATCH or TRANSPORT_UNKNOWN; NOT_FOUND reason VERSION_NOT_STAGED; or what the transport
-  // says.
+  // Returns the rendezvous. A rehearsal pins nothing. FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH,
+  // DTYPE_MISMATCH, PLAN_MISMATCH or TRANSPORT_UNKNOWN; NOT_FOUND reason VERSION_NOT_STAGED; or the transport's error.
   absl::StatusOr<std::string> Prepare(const synchronizer::Prepare& command);
-  // All members have agreed. `done` is called exactly once, by any thread, perhaps before this returns: OK when this
-  // source has nothing left to send, why it cannot go on, or FAILED_PRECONDITION reason NOT_PREPARED.
+  // Call when all members have agreed. `done` is called exactly once, by any thread, perhaps before this returns: with
+  // OK when this source has nothing left to send, with the reason why it cannot go on, or FAILED_PRECONDITION reason
+  // NOT_PREPARED.
   void Transfer(const synchronizer::Transfer& command, std::function<void(absl::Status)> done);
   // Idempotent, also for attempts that were never prepared.
   void Finish(int64_t attempt);
-  // All attempts: the stream to the synchronizer has broken, so nobody will finish them.
+  // Finishes all attempts: the stream to the synchronizer has broken, so no Finish will come.
   void FinishAll();
 
   int pinned() const;
@@ -47,7 +47,7 @@ class WeightSource {
   struct Pin {
     std::unique_ptr<WeightReader> reader;  // null in a rehearsal
     SourceTransport* transport = nullptr;
-    bool starting = false;  // Start is being called: whoever calls it closes if `finished`
+    bool starting = false;  // Start is running: its caller closes the transport if `finished`
     bool finished = false;
   };
 

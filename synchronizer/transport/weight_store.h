@@ -9,26 +9,26 @@
 
 namespace syncopate::synchronizer {
 
-// One version's bytes, while they last. Not thread-safe; several readers of one version may read at the same time.
+// Reads one version's bytes until they are superseded. Not thread-safe; several readers may read one version at a time.
 class WeightReader {
  public:
-  virtual ~WeightReader() = default;  // lets the version go
+  virtual ~WeightReader() = default;  // unpins the version
   // Copies `range` (within the source's arena) to `to`. Blocks for the copy only. ABORTED reason SUPERSEDED once the
-  // memory has been taken for a newer version: what was read before is good, there is no more. INVALID_ARGUMENT
-  // reason BAD_RANGE for a range outside the arena.
+  // memory was taken for a newer version: bytes read before are good, and there are no more. INVALID_ARGUMENT reason
+  // BAD_RANGE for a range outside the arena.
   virtual absl::Status Read(ByteRange range, char* to) = 0;
 };
 
-// Where a source keeps staged versions. Thread-safe.
+// Stores a source's staged versions. Thread-safe.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
-  // Of the model whose weights, or whose shard of them, are staged here.
+  // Fingerprint of the model whose weights, or whose shard of them, are staged here.
   virtual uint64_t fingerprint() const = 0;
-  // Of the plan in whose wire order weights are staged here; 0: in the manifest's own order, which every plan of one
-  // unsharded source and whole receivers has.
+  // Hash of the plan in whose wire order weights are staged here. 0: they are in the manifest's own order, which is the
+  // wire order of every plan from one unsharded source to whole receivers.
   virtual uint64_t plan_hash() const { return 0; }
-  // NOT_FOUND reason VERSION_NOT_STAGED if the version is not there (any more).
+  // NOT_FOUND reason VERSION_NOT_STAGED if the version is not (or no longer) staged.
   virtual absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) = 0;
 };
 

@@ -28,8 +28,8 @@ absl::Status DigestChanged(PolicyVersion version) {
 
 }  // namespace
 
-// What these checks refuse no synchronizer has ever written in this order: going on from it could hand an epoch out
-// twice, or call a version by two digests.
+// No synchronizer ever writes records that these checks refuse. Continuing from such records could allocate an epoch
+// twice, or give one version two digests.
 absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRecord>& records) {
   VersionLedger ledger;
   for (const LedgerRecord& record : records) {
@@ -53,7 +53,7 @@ absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRec
       const auto* part = std::get_if<PublishedPart>(&record);
       PolicyVersion version = published != nullptr ? published->version : part->version;
       bool known_epoch = version.epoch >= 1 && version.epoch <= ledger.epoch_;
-      // Parts come in any order of ranks, and each of them is later than the newest version that is whole.
+      // Parts may come in any order of ranks. Each part is later than the newest complete version.
       bool in_order = ledger.versions_.empty() || ledger.versions_.back().version < version;
       if (!known_epoch || !in_order) {
         return BadLedger(absl::StrFormat("version %s is out of place", version.ToString()));
@@ -73,7 +73,7 @@ std::vector<LedgerRecord> VersionLedger::Snapshot() const {
   for (const auto& [version, ranks] : parts_) {
     for (const auto& [rank, part] : ranks) records.emplace_back(part);
   }
-  // Last: an epoch that follows it would take it back.
+  // Written last: an epoch record after it would clear the completion.
   if (completed_) records.emplace_back(CompletedRecord{epoch_});
   return records;
 }
@@ -93,13 +93,13 @@ LedgerRecord VersionLedger::RaiseEpoch(int64_t epoch) {
   SYNCOPATE_CHECK(epoch > epoch_);
   epoch_ = epoch;
   completed_ = false;
-  parts_.clear();  // nobody completes an older trainer's version
+  parts_.clear();  // no trainer completes an older trainer's version
   return EpochRecord{epoch};
 }
 
 absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Complete(const PolicyVersion& last) {
   SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(last));
-  // Saying it again is no error: the trainer repeats it until it has an answer.
+  // Repeating it is no error: the trainer repeats it until it gets an answer.
   if (std::exchange(completed_, true)) return std::optional<LedgerRecord>();
   return std::optional<LedgerRecord>(CompletedRecord{epoch_});
 }
@@ -124,7 +124,7 @@ absl::Status VersionLedger::CheckOrder(PolicyVersion version) const {
 }
 
 void VersionLedger::Add(PublishedVersion published) {
-  // What is older can no longer become whole in order.
+  // Older versions can no longer become complete in order.
   parts_.erase(parts_.begin(), parts_.upper_bound(published.version));
   versions_.push_back(std::move(published));
   if (versions_.size() > kKept) versions_.pop_front();
@@ -143,7 +143,7 @@ void VersionLedger::AddPart(const PublishedPart& part) {
     whole.unix_seconds = part.unix_seconds;
     whole.subset = part.subset;
     Add(std::move(whole));
-    // A rank that never publishes its part must not make the others' parts pile up.
+    // If a rank never publishes its part, the other ranks' parts must not pile up.
   } else if (parts_.size() > kIncompleteKept) {
     parts_.erase(parts_.begin());
   }
@@ -153,7 +153,7 @@ absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Publish(const Publish
   const PolicyVersion& version = published.version;
   SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(version));
   if (const PublishedVersion* known = Find(version)) {
-    // A publication whose answer was lost comes again: nothing is written, and the trainer hears the same.
+    // The trainer repeats a publication whose answer was lost: nothing is written, and the answer is the same.
     if (known->bucket_digests == published.bucket_digests) return std::optional<LedgerRecord>();
     return DigestChanged(version);
   }
@@ -168,7 +168,7 @@ absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::PublishPart(const Pub
   const std::vector<uint64_t>& digests = part.bucket_digests;
   if (const PublishedVersion* known = Find(version)) {
     const std::vector<uint64_t>& all = known->bucket_digests;
-    // The version is whole, so this is a repetition: its digests must be those that it gave at its place.
+    // The version is complete, so this part is a repetition: its digests must equal the version's from `begin` on.
     bool fits =
         part.begin >= 0 && part.begin + static_cast<int64_t>(digests.size()) <= static_cast<int64_t>(all.size());
     if (fits && std::equal(digests.begin(), digests.end(), all.begin() + part.begin)) {
@@ -195,7 +195,7 @@ absl::Status VersionLedger::CheckServed(PolicyVersion served, uint64_t digest) c
                                    "them, and look at the memory of its host if that happens again",
                                    served.ToString()));
   }
-  // Too long ago to be kept: there is nothing left to compare with.
+  // The version is too old to be remembered: there is no digest to compare with.
   if (!versions_.empty() && served < versions_.front().version) return absl::OkStatus();
   return Error(absl::StatusCode::kNotFound, "UNPUBLISHED_VERSION",
                absl::StrFormat("it says that it serves %s, which nobody has published", served.ToString()));

@@ -13,7 +13,7 @@
 
 namespace syncopate::synchronizer {
 
-// What must survive the synchronizer, one record a change.
+// What must survive a restart of the synchronizer: one record for each change.
 struct RunIdRecord {
   std::string run_id;
   friend bool operator==(const RunIdRecord&, const RunIdRecord&) = default;
@@ -22,7 +22,7 @@ struct EpochRecord {
   int64_t epoch = 0;
   friend bool operator==(const EpochRecord&, const EpochRecord&) = default;
 };
-// One trainer rank's part of a version: the digests from `begin` on, in the version's order.
+// One trainer rank's part of a version: bucket_digests are the version's digests from index `begin` on.
 struct PublishedPart {
   PolicyVersion version;
   int32_t rank = 0;
@@ -33,19 +33,19 @@ struct PublishedPart {
   Subset subset = {};
   friend bool operator==(const PublishedPart&, const PublishedPart&) = default;
 };
-// The trainer of that epoch has said that the run is complete.
+// The trainer of that epoch has reported that the run is complete.
 struct CompletedRecord {
   int64_t epoch = 0;
   friend bool operator==(const CompletedRecord&, const CompletedRecord&) = default;
 };
 using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, PublishedPart, CompletedRecord>;
 
-// Which policy versions exist, which epoch is the newest, and which run this is. Sans-IO and deterministic: a change
-// is returned as a record, which the owner makes durable before it lets anybody know of the change.
+// Knows which policy versions exist, which epoch is the newest, and which run this is. Sans-IO and deterministic: a
+// change is returned as a record. The owner makes the record durable before it reports the change to any member.
 class VersionLedger {
  public:
-  static constexpr size_t kKept = 100;          // newest versions that are remembered
-  static constexpr size_t kIncompleteKept = 4;  // newest ones of which parts are missing
+  static constexpr size_t kKept = 100;          // number of newest versions that are remembered
+  static constexpr size_t kIncompleteKept = 4;  // number of newest versions with missing parts that are remembered
 
   VersionLedger() = default;
   // The state after `records`, in the order they were written. DATA_LOSS reason BAD_LEDGER if they contradict each
@@ -61,27 +61,27 @@ class VersionLedger {
   absl::Status CheckRun(const std::string& run_id) const;
 
   int64_t epoch() const { return epoch_; }
-  // `epoch` is above epoch(). A run that was complete goes on.
+  // Requires `epoch` > epoch(). A run that was complete continues.
   LedgerRecord RaiseEpoch(int64_t epoch);
 
-  // Whether the newest epoch's trainer has said that the run is complete.
+  // Whether the newest epoch's trainer has reported that the run is complete.
   bool completed() const { return completed_; }
-  // It says so. FAILED_PRECONDITION with reason FENCED for a lower epoch, EPOCH_UNKNOWN for one that was not
-  // allocated. Nothing if that is known already.
+  // Records that the trainer reports the run as complete. FAILED_PRECONDITION with reason FENCED for a lower epoch,
+  // EPOCH_UNKNOWN for one that was not allocated. Returns no record if completion is known already.
   absl::StatusOr<std::optional<LedgerRecord>> Complete(const PolicyVersion& last);
 
   // FAILED_PRECONDITION with reason FENCED for a lower epoch, EPOCH_UNKNOWN for one that was not allocated,
   // DIGEST_CHANGED if the version is known with other bits, VERSION_ORDER if it is unknown and not above newest().
-  // Nothing if the very same publication is known already: repeating it is harmless.
+  // Returns no record if the same publication is known already: repeating it is harmless.
   absl::StatusOr<std::optional<LedgerRecord>> Publish(const PublishedVersion& published);
 
-  // The same for one rank's part, of a group of part.world ranks. The version is known from when all ranks have
-  // published theirs: then its digests are theirs in rank order.
+  // Like Publish(), for one rank's part in a group of part.world ranks. The version is known once all ranks have
+  // published their parts; its digests are then the parts' digests in rank order.
   absl::StatusOr<std::optional<LedgerRecord>> PublishPart(const PublishedPart& part);
 
-  // Whether a member can serve this. OK for none, for a published version with its digest, and for whatever is older
-  // than all that are remembered. FAILED_PRECONDITION reason WRONG_DIGEST: its bits are not the version's. NOT_FOUND
-  // reason UNPUBLISHED_VERSION: unknown, though it may be that the record of it was lost in a crash and it is published
+  // Checks that a member can serve this version. OK for none, for a published version with its digest, and for every
+  // version older than all remembered ones. FAILED_PRECONDITION reason WRONG_DIGEST: its bits are not the version's.
+  // NOT_FOUND reason UNPUBLISHED_VERSION: unknown; a crash may have lost its record, and the trainer may publish it
   // again.
   absl::Status CheckServed(PolicyVersion served, uint64_t digest) const;
 
@@ -99,7 +99,7 @@ class VersionLedger {
   int64_t epoch_ = 0;
   bool completed_ = false;
   std::deque<PublishedVersion> versions_;
-  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // of versions that are not complete, by rank
+  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // of incomplete versions, by rank
 };
 
 }  // namespace syncopate::synchronizer
