@@ -47,7 +47,7 @@ class CudaCopyQueue final : public CopyQueue {
     while (!under_way_.empty()) {
       cudaError_t state = cudaEventQuery(under_way_.front().get());
       if (state == cudaErrorNotReady) {
-        cudaGetLastError();  // an answer, not an error of what comes next
+        cudaGetLastError();  // clears the state, which is no error, before the next call reads it
         break;
       }
       SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "copying weights"));
@@ -79,7 +79,7 @@ class CudaCopyQueue final : public CopyQueue {
 
   const int device_;
   const cuda::Stream stream_;
-  std::deque<cuda::Event> under_way_;  // after each copy
+  std::deque<cuda::Event> under_way_;  // one event after each copy
   std::vector<cuda::Event> spare_;
   int64_t finished_ = 0;
 };
@@ -97,7 +97,7 @@ absl::StatusOr<std::unique_ptr<CudaCopyEngine>> CudaCopyEngine::Create(int devic
 }
 
 absl::StatusOr<std::shared_ptr<const MappedMemory>> CudaCopyEngine::Map(LentMemory memory) {
-  // A GPU that this process does not see can be reachable all the same: then the driver says whether it is.
+  // A GPU that this process does not see may still be accessible: the driver decides.
   auto holder = devices_.find(memory.info.device);
   if (holder != devices_.end() && holder->second != device_) {
     SYNCOPATE_RETURN_IF_ERROR(cuda::CheckPeerAccess(device_, holder->second));

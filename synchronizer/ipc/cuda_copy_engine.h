@@ -9,8 +9,8 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// Copies from other GPUs' memory of this host with the copy engines of one GPU: the decode kernels that run beside lose
-// memory bandwidth, but no multiprocessor. Thread-safe.
+// Copies from the memory of other GPUs of this host with the copy engines of one GPU: decode kernels that run at the
+// same time lose memory bandwidth, but no multiprocessor. Thread-safe.
 class CudaCopyEngine final : public CopyEngine {
  public:
   // FAILED_PRECONDITION reason NO_GPU.
@@ -23,7 +23,7 @@ class CudaCopyEngine final : public CopyEngine {
   CudaCopyEngine(int device, std::map<std::string, int> devices) : device_(device), devices_(std::move(devices)) {}
 
   const int device_;
-  const std::map<std::string, int> devices_;  // that this process sees, by UUID
+  const std::map<std::string, int> devices_;  // devices that this process sees, by UUID
 };
 
 }  // namespace syncopate::synchronizer::ipc

@@ -11,7 +11,7 @@
 
 namespace syncopate::synchronizer {
 
-// Lends the slots of a send arena. Thread-safe.
+// Lends the slots of a send arena to other processes. Thread-safe.
 class CudaLendingStore final : public LendingStore {
  public:
   // `arena` is borrowed. FAILED_PRECONDITION reason NO_GPU.
@@ -28,8 +28,8 @@ class CudaLendingStore final : public LendingStore {
   const std::string gpu_;
 };
 
-// Memory of the GPU with this UUID as the transport "ipc" lends it: what IpcReceiver::Options::shadow answers, with
-// what CudaArenaPair::ExportShadow says.
+// Wraps memory of the GPU with this UUID for lending by the transport "ipc". For IpcReceiver::Options::shadow, `memory`
+// is the result of CudaArenaPair::ExportShadow.
 ipc::SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu);
 
 }  // namespace syncopate::synchronizer

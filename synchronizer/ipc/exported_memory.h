@@ -12,15 +12,15 @@ namespace syncopate::synchronizer::ipc {
 
 // Physical memory that other processes of this host can map.
 struct MemoryInfo {
-  uint64_t id = 0;              // drawn when the memory was made; no other memory has it, now or later
-  std::string device;           // UUID of the GPU that holds it; "" for host memory
-  std::vector<int64_t> chunks;  // bytes of its parts, in the order of their addresses
+  uint64_t id = 0;              // random; chosen when the memory was made; never used for other memory
+  std::string device;           // UUID of its GPU; "" for host memory
+  std::vector<int64_t> chunks;  // bytes of each part, in address order
 
   int64_t bytes() const { return std::accumulate(chunks.begin(), chunks.end(), int64_t{0}); }
   friend bool operator==(const MemoryInfo&, const MemoryInfo&) = default;
 };
 
-// The same with what lets another process map it. Holding the descriptors keeps the memory allocated.
+// MemoryInfo with the descriptors by which another process maps the memory. The descriptors keep the memory allocated.
 struct LentMemory {
   MemoryInfo info;
   std::vector<FileDescriptor> handles;  // one for each of info.chunks

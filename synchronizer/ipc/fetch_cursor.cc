@@ -16,7 +16,7 @@ FetchCursor::FetchCursor(std::vector<Segment> segments, int64_t chunk_bytes)
 }
 
 void FetchCursor::Available(int32_t upstream, int32_t source, int64_t bytes) {
-  // Messages may say less than was said before; bytes that were there stay there.
+  // A message may give a smaller number than an earlier one; available bytes stay available.
   int64_t& known = available_[{upstream, source}];
   known = std::max(known, bytes);
 }
@@ -29,8 +29,8 @@ int64_t FetchCursor::NextBytes() const {
   if (current_ == segments_.size()) return 0;
   const Segment& segment = segments_[current_];
   int64_t bytes = std::min(chunk_bytes_, segment.bytes - issued_of_current_);
-  // Progress is counted from the start of a source's part, and every reader takes the parts in the same order: so what
-  // is available less what was issued is what can be copied now.
+  // Progress is counted from the start of a source's part, and every reader takes the parts in the same order. So
+  // available bytes minus issued bytes can be copied now.
   if (complete_[segment.upstream]) return bytes;
   auto available = available_.find({segment.upstream, segment.source});
   auto issued = issued_.find(segment.source);

@@ -9,42 +9,42 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// Bytes that lie densely at an upstream and here.
+// A range of bytes that is contiguous at an upstream and here.
 struct Segment {
   int32_t upstream = 0;  // index in the list of upstreams
-  int32_t source = 0;    // rank whose bytes these are, whoever lends them
+  int32_t source = 0;    // rank whose bytes these are, from whichever upstream
   int64_t from = 0;      // in the upstream's memory
   int64_t to = 0;        // in the destination
   int64_t bytes = 0;
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-// Which chunk a receiver copies next, and what it has by now: strictly in the order of the segments, since that order
-// gives every upstream one reader at a time, and never beyond what the upstream has itself. Pure bookkeeping; not
-// thread-safe. Segments of one source stand together and in the order of the plan's copies, so that "how many bytes of
-// this source" says which bytes, to whoever reads from here.
+// Decides which chunk a receiver copies next, and counts what has arrived. Chunks go strictly in the order of the
+// segments, because that order gives every upstream one reader at a time, and never beyond what the upstream has
+// itself. Pure bookkeeping; not thread-safe. Segments of one source are adjacent and in the order of the plan's copies,
+// so a byte count for a source tells readers of this receiver exactly which bytes have arrived.
 class FetchCursor {
  public:
   FetchCursor(std::vector<Segment> segments, int64_t chunk_bytes);
 
-  // The upstream has so many bytes of this source by now; nothing ever goes back.
+  // Records that the upstream now has `bytes` bytes of this source; a lower number than before is ignored.
   void Available(int32_t upstream, int32_t source, int64_t bytes);
-  // The upstream has everything.
+  // Records that the upstream has all bytes.
   void AllAvailable(int32_t upstream);
 
-  // The next chunk to copy, at most chunk_bytes long; nothing if the upstream does not have it yet or all are issued.
+  // The next chunk to copy, at most chunk_bytes long; nullopt if the upstream does not have it yet or all are issued.
   std::optional<Segment> Next();
-  // Whether Next would give one.
+  // Whether Next would return a chunk.
   bool ready() const { return NextBytes() > 0; }
-  // The oldest `count` chunks that Next gave and that had not finished have finished. The sources that they are of.
+  // Records that the oldest `count` chunks in flight have finished. Returns the sources of these chunks.
   std::vector<int32_t> Finish(int64_t count);
 
   int64_t in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   int64_t bytes_in_flight() const { return bytes_in_flight_; }
-  // Bytes of this source that have arrived, from the first on.
+  // Number of bytes of this source that have arrived, counted from its first.
   int64_t progress(int32_t source) const;
   bool done() const { return current_ == segments_.size() && in_flight_.empty(); }
-  // Whom Next waits for; -1 if it waits for nobody.
+  // The upstream that Next waits for; -1 if all chunks are issued.
   int32_t waits_for() const { return current_ == segments_.size() ? -1 : segments_[current_].upstream; }
 
  private:

@@ -15,7 +15,7 @@ std::string NameOf(const SyncMember& member) {
   return absl::StrFormat("%s rank %d", member.id.replica_id, member.id.rank);
 }
 
-// A replica can be read from if it lends its shadow and is sent the same bytes.
+// Replicas can read from each other if all lend their shadows and all are sent the same bytes.
 bool AllRelay(const std::vector<SyncMember>& receivers) {
   return std::ranges::none_of(receivers, [&receivers](const SyncMember& member) {
     return member.rendezvous.empty() || member.base != receivers.front().base;
@@ -30,7 +30,8 @@ std::vector<Fetch> FetchesOf(const ReceiveRequest& request) {
   options.replicas = std::max(request.replicas, 1);
   int32_t replica = request.self / options.slices;
   if (options.replicas > options.sources && !AllRelay(request.receivers)) {
-    // As if there were as many sources as replicas: everybody reads directly, and starts at another source.
+    // Routes as for equal numbers of sources and replicas: every receiver reads directly, each starting at another
+    // source.
     options.replicas = options.sources;
     replica %= options.replicas;
   }

@@ -12,7 +12,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// What those are told who read from this receiver. That the version has been superseded is as true for them.
+// The error for replicas that read from this receiver. SUPERSEDED is passed on, because it is true for them too.
 absl::Status Failed(const absl::Status& why) {
   if (IsSuperseded(ErrorReason(why))) return why;
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
@@ -45,7 +45,7 @@ IpcReceiver::IpcReceiver(Options options, std::string host, std::unique_ptr<ipc:
 IpcReceiver::~IpcReceiver() {
   MutexLock lock(&mutex_);
   for (Copies& copies : stuck_copies_) {
-    // To free memory that a GPU still writes to would damage others: what cannot be drained is leaked.
+    // Freeing memory that a GPU still writes to would corrupt other data: a queue that cannot be drained is leaked.
     if (copies.queue->Drain(options_.drain_deadline).ok()) continue;
     [[maybe_unused]] Copies* leaked = new Copies(std::move(copies));
   }
@@ -56,7 +56,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(stuck_);
   }
-  // Without a shadow in device memory others cannot map it: this receiver only reads.
+  // Other processes can map a shadow in device memory only; without one this receiver only reads.
   if (options_.shadow == nullptr || attempt.rehearsal) return std::string();
   absl::StatusOr<ipc::SharedMemory> shadow = options_.shadow();
   if (!shadow.ok()) {
@@ -70,7 +70,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
   offer.memory = *std::move(shadow);
   offer.progress.assign(static_cast<size_t>(attempt.sources), 0);
   ipc::Rendezvous where{host_, offer.memory->info.id, server_->socket_path()};
-  // The shadow is about to be written: those who still read an older version from it are told.
+  // The shadow is about to be overwritten: replicas that still read an older version from it are notified.
   server_->Reclaim(where.memory, attempt.version);
   server_->Add(std::move(offer));
   return where.ToString();
@@ -83,7 +83,7 @@ absl::Status IpcReceiver::Receive(const ReceiveRequest& request, char* destinati
   if (received.ok()) {
     server_->Complete(request.attempt);
   } else {
-    // Replicas behind this one wait for its bytes, and need not wait for their deadline.
+    // Replicas that read from this one wait for its bytes; the error spares them the wait until their deadline.
     server_->Withdraw(request.attempt, Failed(received));
   }
   GiveBack(std::move(copies), received);
@@ -134,7 +134,7 @@ void IpcReceiver::GiveBack(Copies copies, const absl::Status& received) {
     stuck_ = received;
     stuck_copies_.push_back(std::move(copies));
   } else {
-    // Kept for the next sync: making a stream and its events is slow.
+    // Kept for the next sync, because making a stream and its events is slow.
     idle_queues_.push_back(std::move(copies.queue));
   }
 }

@@ -19,26 +19,26 @@
 
 namespace syncopate::synchronizer {
 
-// The receiver's end of the transport "ipc": maps the memory of whoever it reads from, once, and copies from it with
-// its own copy engine, in chunks, while it listens on their sockets. With more replicas than sources it reads from
-// another replica as that receives, and lends its own shadow to the next one.
+// The receiver's end of the transport "ipc". It maps the memory of each upstream once, and copies from it in chunks
+// with its own copy engine, while it listens on the upstreams' sockets. With more replicas than sources it reads from
+// another replica while that one receives, and lends its own shadow to the next one.
 //
-// An upstream that dies, takes its memory back or closes the attempt ends Receive within milliseconds. Its memory stays
-// mapped, so the copies under way end well; they have ended whenever Receive returns. If they cannot be waited for
-// (INTERNAL reason COPY_STUCK: the GPU does not answer) this receiver takes part in nothing any more, since they might
-// still write to the destination.
+// An upstream that dies, withdraws its memory or closes the attempt ends Receive within milliseconds. The memory stays
+// mapped, so copies under way end safely; they have ended when Receive returns. If they do not end (INTERNAL reason
+// COPY_STUCK: the GPU does not answer), this receiver refuses all further attempts, because the copies might still
+// write to the destination.
 class IpcReceiver final : public ReceiverTransport {
  public:
   struct Options {
     ipc::CopyEngine* engine = nullptr;  // borrowed
-    // The memory of the destination that the next Receive will write: what is lent to other replicas. Null, or an
-    // error, and this receiver is only read to, never from.
+    // Returns the memory of the next Receive's destination, which is lent to other replicas. If null, or on an error,
+    // this receiver does not relay: no replica reads from it.
     std::function<absl::StatusOr<ipc::SharedMemory>()> shadow = nullptr;
     int64_t chunk_bytes = 64 << 20;                          // of one copy: the unit of progress and cancellation
-    int64_t bytes_in_flight = 256 << 20;                     // copies queued ahead, so that the engine never waits
-    absl::Duration poll_interval = absl::Microseconds(100);  // between two looks at copies under way
+    int64_t bytes_in_flight = 256 << 20;                     // of copies queued ahead, so that the engine never waits
+    absl::Duration poll_interval = absl::Microseconds(100);  // between two checks of copies under way
     absl::Duration drain_deadline = absl::Seconds(5);        // for the copies under way when an attempt fails
-    size_t mapped_memories = 64;                             // that are kept mapped between syncs
+    size_t mapped_memories = 64;                             // number that stay mapped between syncs
     ipc::IpcServer::Options server;
     const Clock* clock = Clock::Real();
 
@@ -46,16 +46,16 @@ class IpcReceiver final : public ReceiverTransport {
   };
 
   static absl::StatusOr<std::unique_ptr<IpcReceiver>> Create(Options options);
-  ~IpcReceiver() override;  // leaks what copies that cannot be waited for may still use
+  ~IpcReceiver() override;  // leaks memory that copies which do not end may still use
 
   std::string name() const override { return "ipc"; }
-  // "" if it lends nothing.
+  // Returns "" if this receiver lends nothing.
   absl::StatusOr<std::string> Open(const Prepare& attempt) override;
   // FAILED_PRECONDITION reason OTHER_HOST or NO_PEER_ACCESS before any byte moves.
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
-  // Maps the sources' memory too, so that Receive need not.
+  // Also maps the sources' memory, so that Receive need not.
   absl::Status Probe(const ReceiveRequest& request, std::stop_token stop) override;
-  // What has arrived whole stays readable for the replicas that still copy it, until the memory is next received into.
+  // After a complete Receive the bytes stay readable for replicas that still copy them, until the memory is reused.
   void Close(int64_t attempt) override;
 
   size_t mapped_memories() const { return mappings_->size(); }
@@ -63,7 +63,7 @@ class IpcReceiver final : public ReceiverTransport {
  private:
   IpcReceiver(Options options, std::string host, std::unique_ptr<ipc::IpcServer> server);
 
-  // A queue, and what its copies read from.
+  // A queue, and the mappings from which its copies read.
   struct Copies {
     std::unique_ptr<ipc::CopyQueue> queue;
     std::vector<std::shared_ptr<const ipc::MappedMemory>> mappings;

@@ -12,7 +12,7 @@
 namespace syncopate::synchronizer::ipc {
 namespace {
 
-// Without descriptors no connection can be taken; the listener is looked at again after so long.
+// If no descriptors are left, no connection can be accepted; the listener is polled again after this time.
 constexpr int kBreathMs = 50;
 
 }  // namespace
@@ -64,7 +64,7 @@ bool IpcServer::TakeConnections() {
     }
     if (!taken->has_value()) return true;
     MutexLock lock(&mutex_);
-    if (static_cast<int>(sessions_.size()) >= options_.max_sessions) continue;  // hung up on
+    if (static_cast<int>(sessions_.size()) >= options_.max_sessions) continue;  // closes the connection
     sessions_[next_session_++].socket = *std::move(*taken);
   }
 }
@@ -92,7 +92,7 @@ absl::Status IpcServer::Answer(SessionId id, int socket) {
 }
 
 void IpcServer::End(SessionId id) {
-  Session ended;  // closed, and told, without the lock
+  Session ended;  // closed, and its callback run, without the lock
   {
     MutexLock lock(&mutex_);
     auto found = sessions_.find(id);
@@ -110,7 +110,7 @@ void IpcServer::Perform(const OfferTable::Actions& actions) {
     if (found == sessions_.end()) continue;
     int socket = found->second.socket.get();
     const std::vector<FileDescriptor>& handles = action.handles != nullptr ? action.handles->handles : kNoHandles;
-    // Who takes no news must not read on as if there were none: the thread finds the socket shut and ends the session.
+    // A reader that missed a message must not read on: the thread finds the socket shut down and ends the session.
     if (!Send(socket, action.message, handles).ok()) ::shutdown(socket, SHUT_RDWR);
   }
 }

@@ -16,25 +16,25 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// Lends this process's memory to others of the same user and host, over a Unix socket in a private folder. One thread,
-// which sleeps until a socket has something to say. Thread-safe; nothing blocks.
+// Lends this process's memory to processes of the same user and host, over a Unix socket in a private folder. One
+// thread, which sleeps until a socket is readable. Thread-safe; no call blocks.
 //
-// What changes for readers is sent from within the call that says so: when Withdraw or Reclaim has returned, every
-// reader finds the news in its socket before anything that the caller does next to the memory.
+// Withdraw and Reclaim send their message to all readers before they return. So every reader finds it in its socket
+// before any later change of the memory by the caller.
 class IpcServer {
  public:
   struct Options {
-    std::string folder = "/tmp";  // in which the private folder is made
-    int max_sessions = 256;       // connections beyond are hung up on
+    std::string folder = "/tmp";  // parent of the private folder
+    int max_sessions = 256;       // more connections than this are closed at once
   };
 
   // UNAVAILABLE reason SYSTEM, INVALID_ARGUMENT reason BAD_PATH.
   static absl::StatusOr<std::unique_ptr<IpcServer>> Start(const Options& options);
-  ~IpcServer();  // hangs up on everybody
+  ~IpcServer();  // closes all connections
 
   std::string socket_path() const { return folder_.socket_path(); }
 
-  // As OfferTable's.
+  // See the functions of OfferTable.
   void Add(OfferTable::Offer offer);
   void Advance(int64_t attempt, int32_t source, int64_t bytes);
   void Complete(int64_t attempt);
@@ -42,7 +42,7 @@ class IpcServer {
   void Retire(int64_t attempt);
   void Reclaim(uint64_t memory_id, const PolicyVersion& version);
 
-  // Calls `on_gone` from the server's thread, once, when the other end of `socket` is gone.
+  // Makes the server's thread call `on_gone` once when the peer of `socket` is gone.
   void Watch(FileDescriptor socket, std::function<void()> on_gone);
 
   int64_t readers(int64_t attempt) const;
@@ -52,7 +52,7 @@ class IpcServer {
 
   struct Session {
     FileDescriptor socket;
-    std::function<void()> on_gone;  // not null: a socket that is watched, not served
+    std::function<void()> on_gone;  // not null: the socket is watched, not served
   };
 
   IpcServer(const Options& options, SocketFolder folder, FileDescriptor listener)
@@ -72,11 +72,11 @@ class IpcServer {
 
   mutable Mutex mutex_;
   OfferTable table_ ABSL_GUARDED_BY(mutex_);
-  // Only the thread closes sockets, so a number that it polls is never another socket's.
+  // Only the thread closes sockets, so a descriptor that it polls never belongs to another socket.
   std::map<SessionId, Session> sessions_ ABSL_GUARDED_BY(mutex_);
   SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;
 
-  std::jthread thread_;  // last: ends before what it uses
+  std::jthread thread_;  // last: ends before the members that it uses
 };
 
 }  // namespace syncopate::synchronizer::ipc

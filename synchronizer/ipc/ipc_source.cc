@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<IpcSource>> IpcSource::Create(LendingStore* store
 }
 
 absl::StatusOr<std::string> IpcSource::Open(const Prepare& attempt) {
-  if (attempt.rehearsal) return std::string();  // there is no memory yet, and mapping some takes little time
+  if (attempt.rehearsal) return std::string();  // no version has memory yet, and mapping memory takes little time
   auto gone = std::make_shared<std::atomic<bool>>(false);
   auto superseded = [this, gone, id = attempt.attempt] {
     *gone = true;
@@ -37,11 +37,11 @@ absl::StatusOr<std::string> IpcSource::Open(const Prepare& attempt) {
   offer.complete = true;
   ipc::Rendezvous where{host_, offer.memory->info.id, server_->socket_path()};
   server_->Add(std::move(offer));
-  if (*gone) {  // between the loan and the offer
+  if (*gone) {  // superseded between Lend and Add
     server_->Withdraw(attempt.attempt, Superseded());
     return Superseded();
   }
-  std::unique_ptr<LentVersion> previous;  // let go without the lock
+  std::unique_ptr<LentVersion> previous;  // destroyed without the lock
   MutexLock lock(&mutex_);
   previous = std::exchange(lent_[attempt.attempt], std::move(version));
   return where.ToString();
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> IpcSource::Open(const Prepare& attempt) {
 
 void IpcSource::Close(int64_t attempt) {
   server_->Withdraw(attempt, Error(absl::StatusCode::kUnavailable, "PEER_LOST", "the source has ended the attempt"));
-  std::unique_ptr<LentVersion> version;  // let go without the lock
+  std::unique_ptr<LentVersion> version;  // destroyed without the lock
   MutexLock lock(&mutex_);
   auto found = lent_.find(attempt);
   if (found == lent_.end()) return;

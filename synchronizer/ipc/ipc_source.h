@@ -14,32 +14,32 @@
 
 namespace syncopate::synchronizer {
 
-// A staged version whose memory others may map. Lets the version go when it is destroyed.
+// A staged version whose memory other processes may map. Unpins the version when it is destroyed.
 class LentVersion {
  public:
   virtual ~LentVersion() = default;
   virtual ipc::SharedMemory memory() const = 0;
 };
 
-// Where a source's staged versions lie. Thread-safe.
+// Lends a source's staged versions. Thread-safe.
 class LendingStore {
  public:
   virtual ~LendingStore() = default;
-  virtual uint64_t fingerprint() const = 0;  // as WeightStore's
-  // Pins a version. If the memory is needed for a newer one nevertheless, `on_superseded` is called before anything is
-  // written to it, once, by the staging thread; it is quick, and never called after the LentVersion is destroyed.
-  // NOT_FOUND reason VERSION_NOT_STAGED.
+  virtual uint64_t fingerprint() const = 0;  // see WeightStore
+  // Pins a version. If the memory is taken for a newer version nevertheless, the staging thread calls `on_superseded`
+  // once, before anything is written to the memory; it must be quick. It is never called after the LentVersion is
+  // destroyed. NOT_FOUND reason VERSION_NOT_STAGED.
   virtual absl::StatusOr<std::unique_ptr<LentVersion>> Lend(PolicyVersion version,
                                                             std::function<void()> on_superseded) = 0;
 };
 
 // The source's end of the transport "ipc", for members on one host: lends the memory of its send arena to receivers,
-// which copy from it. It moves no byte itself: from Open to Close it only answers a socket, and tells readers at once
+// which copy from it. It moves no byte itself: from Open to Close it only answers on a socket. Readers learn at once
 // when the memory is taken for a newer version (ABORTED reason SUPERSEDED) or the attempt is closed (UNAVAILABLE reason
 // PEER_LOST).
 class IpcSource final : public SourceTransport {
  public:
-  // `store` is borrowed. Starts the one thread that answers. UNAVAILABLE reason SYSTEM or NO_HOST_ID.
+  // `store` is borrowed. Starts the thread that answers. UNAVAILABLE reason SYSTEM or NO_HOST_ID.
   static absl::StatusOr<std::unique_ptr<IpcSource>> Create(LendingStore* store, const ipc::IpcServer::Options& options);
 
   std::string name() const override { return "ipc"; }

@@ -7,7 +7,7 @@ namespace syncopate::synchronizer::ipc {
 
 std::shared_ptr<const MappedMemory> MappingCache::Find(uint64_t memory_id) {
   MutexLock lock(&mutex_);
-  // What was used last comes first, and the last one is what a full cache drops.
+  // Moves the entry to the front; a full cache drops its last entry.
   std::list<Entry> found = Extract(memory_id);
   entries_.splice(entries_.begin(), found);
   if (entries_.empty() || entries_.front().memory_id != memory_id) return nullptr;
@@ -33,7 +33,7 @@ size_t MappingCache::size() const {
   return entries_.size();
 }
 
-// Few entries: a walk over them is faster than any index.
+// There are few entries, so a linear search is fastest.
 std::list<MappingCache::Entry> MappingCache::Extract(uint64_t memory_id) {
   std::list<Entry> taken;
   auto found = std::ranges::find(entries_, memory_id, &Entry::memory_id);

@@ -9,14 +9,14 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// Other processes' memory that is mapped here, by its id, so that it is mapped once and not in every sync. Whoever uses
-// a mapping shares it: what is dropped meanwhile goes when the last user is done. Thread-safe.
+// Memory of other processes that is mapped here, by id, so that it is mapped once and not in every sync. Users share a
+// mapping: a dropped mapping is unmapped when its last user is done. Thread-safe.
 class MappingCache {
  public:
   explicit MappingCache(size_t capacity) : capacity_(capacity) {}
 
-  std::shared_ptr<const MappedMemory> Find(uint64_t memory_id);  // null if it is not here
-  // Drops the one that was not used for longest if there are more than `capacity`.
+  std::shared_ptr<const MappedMemory> Find(uint64_t memory_id);  // null if it is not mapped
+  // Drops the least recently used mapping if there are more than `capacity`.
   void Insert(uint64_t memory_id, std::shared_ptr<const MappedMemory> mapped);
   void Drop(uint64_t memory_id);
   size_t size() const;
@@ -30,7 +30,7 @@ class MappingCache {
 
   const size_t capacity_;
   mutable Mutex mutex_;
-  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the last used first
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
 };
 
 }  // namespace syncopate::synchronizer::ipc

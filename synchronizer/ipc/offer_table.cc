@@ -24,7 +24,7 @@ OfferTable::Actions OfferTable::Add(Offer offer) {
   SYNCOPATE_CHECK(offer.memory != nullptr && offer.memory->handles.size() <= kMaxHandles);
   int64_t attempt = offer.attempt;
   auto known = offers_.find(attempt);
-  // A command that is repeated offers the same again; readers of it must not be refused.
+  // A repeated command repeats the offer; its readers must not be refused.
   bool same = known != offers_.end() && known->second.memory->info.id == offer.memory->info.id &&
               known->second.version == offer.version;
   if (same) return {};
@@ -45,7 +45,7 @@ OfferTable::Actions OfferTable::Advance(int64_t attempt, int32_t source, int64_t
 OfferTable::Actions OfferTable::Complete(int64_t attempt) {
   auto found = offers_.find(attempt);
   if (found != offers_.end()) found->second.complete = true;
-  return {};  // the last Advance has said it
+  return {};  // the last Advance has told the readers
 }
 
 OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& why) {
@@ -67,8 +67,8 @@ OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
 OfferTable::Actions OfferTable::Retire(int64_t attempt) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
-  // What is complete stays on offer: a slower replica of the same attempt may still read it, and its memory is taken
-  // back only when a newer version needs it.
+  // A complete offer stays: a slower replica of the same attempt may still read it. Its memory is taken back only when
+  // a newer version needs it.
   return found->second.complete ? Actions{} : Drop(attempt, AttemptEnded(attempt));
 }
 
@@ -79,8 +79,8 @@ OfferTable::Actions OfferTable::Reclaim(uint64_t memory_id, const PolicyVersion&
   }
   Actions actions;
   for (int64_t attempt : attempts) {
-    // For another attempt of the same version readers come again; for a newer one this version is over, and who asks
-    // later should hear why.
+    // If the memory is reused for the same version, readers ask again in the new attempt. If it is reused for a newer
+    // one, later readers must be told why this version is gone.
     const bool newer = offers_.at(attempt).version < version;
     std::ranges::move(newer ? Withdraw(attempt, Superseded()) : Drop(attempt, Superseded()),
                       std::back_inserter(actions));
@@ -101,12 +101,12 @@ absl::StatusOr<OfferTable::Actions> OfferTable::OnMessage(SessionId session, con
 void OfferTable::OnGone(SessionId session) { reading_.erase(session); }
 
 OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
-  reading_.erase(session);  // one grant a session
+  reading_.erase(session);  // a session has one grant at a time
   absl::Status good = Check(want);
   if (!good.ok()) return {{session, RefusalOf(want.attempt, good), nullptr}};
   const Offer& offer = offers_.at(want.attempt);
   reading_[session] = want.attempt;
-  // Descriptors only for whoever has not mapped this memory: they are a scarce thing.
+  // Descriptors are scarce, so they are sent only to a reader that has not mapped this memory.
   bool with_handles = want.mapped_memory != offer.memory->info.id;
   Grant grant{want.attempt, offer.memory->info, offer.complete, offer.progress, with_handles};
   return {{session, std::move(grant), with_handles ? offer.memory : nullptr}};

@@ -11,8 +11,8 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// What an upstream lends, to whom, and what it has to tell them: the decisions of IpcServer, without its sockets. A
-// session is one connection of one downstream. Not thread-safe.
+// The decisions of IpcServer, without its sockets: which memory an upstream lends, to which sessions, and which
+// messages they get. A session is one connection of one downstream. Not thread-safe.
 class OfferTable {
  public:
   using SessionId = int64_t;
@@ -23,35 +23,35 @@ class OfferTable {
     PolicyVersion version;
     uint64_t fingerprint = 0;
     SharedMemory memory;
-    bool complete = false;          // all bytes are there; else Advance says what is
-    std::vector<int64_t> progress;  // as in wire.h, one for each source
+    bool complete = false;          // all bytes are there; else see `progress` and Advance
+    std::vector<int64_t> progress;  // bytes for each source, as in wire.h
   };
 
   struct Action {
     SessionId session = 0;
     Message message;
-    SharedMemory handles;  // whose descriptors travel with the message; null: none
+    SharedMemory handles;  // their descriptors are sent with the message; null: none
   };
   using Actions = std::vector<Action>;
   static constexpr size_t kWithdrawnKept = 64;
 
-  // Lends from now on. Another offer of the same attempt is withdrawn; the same one again changes nothing.
+  // Lends from now on. Withdraws an earlier, different offer of the same attempt; repeating an offer changes nothing.
   Actions Add(Offer offer);
-  // More has arrived from `source`. Ignores attempts that are not offered.
+  // Records that `bytes` bytes from `source` are there. Ignores attempts that are not offered.
   Actions Advance(int64_t attempt, int32_t source, int64_t bytes);
-  // Nothing is missing any more.
+  // Records that all bytes are there.
   Actions Complete(int64_t attempt);
-  // The offer is over: who reads is told why, and so is who comes later (of the newest kWithdrawnKept offers).
+  // Ends the offer: present readers are told why, and later ones too (for the newest kWithdrawnKept offers).
   Actions Withdraw(int64_t attempt, const absl::Status& why);
-  // The attempt has ended for its owner. What is complete stays readable until Reclaim; whoever waits for bytes that
-  // will never come is told UNAVAILABLE reason PEER_LOST.
+  // Call when the attempt has ended for its owner. A complete offer stays readable until Reclaim; readers of an
+  // incomplete offer are told UNAVAILABLE reason PEER_LOST.
   Actions Retire(int64_t attempt);
-  // The memory will hold the bytes of `version`: whoever reads it is told ABORTED reason SUPERSEDED. Who comes later
-  // is told the same if that is a newer version than was offered; else UNAVAILABLE reason PEER_LOST, as there may be no
-  // newer one to wait for.
+  // Call before the memory is overwritten by `version`: its readers are told ABORTED reason SUPERSEDED. Later readers
+  // are told the same if `version` is newer than the offered one; else UNAVAILABLE reason PEER_LOST, because there may
+  // be no newer version to wait for.
   Actions Reclaim(uint64_t memory_id, const PolicyVersion& version);
 
-  // A message of a downstream. An error means that the session is to be closed.
+  // Handles a message of a downstream. After an error the session must be closed.
   absl::StatusOr<Actions> OnMessage(SessionId session, const Message& message);
   void OnGone(SessionId session);
 
@@ -66,8 +66,8 @@ class OfferTable {
   Actions ProgressOf(const Offer& offer) const;
 
   std::map<int64_t, Offer> offers_;            // by attempt
-  std::map<int64_t, absl::Status> withdrawn_;  // by attempt, why
-  std::map<SessionId, int64_t> reading_;       // sessions that hold a grant, and of which attempt
+  std::map<int64_t, absl::Status> withdrawn_;  // the reason, by attempt
+  std::map<SessionId, int64_t> reading_;       // the attempt of each session with a grant
 };
 
 }  // namespace syncopate::synchronizer::ipc

@@ -13,7 +13,7 @@
 namespace syncopate::synchronizer::ipc {
 namespace {
 
-// The longest sleep without copies under way: news wakes at once, an injected clock does not.
+// The longest sleep without copies under way. A message wakes it at once; an injected clock does not.
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(50);
 
 absl::Status Cancelled() { return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended"); }
@@ -36,7 +36,7 @@ Reception::Reception(const Options& options, Parts parts, const ReceiveRequest& 
 
 Reception::~Reception() {
   for (Link& link : links_) {
-    // A connection that watches over mapped memory stays open: the upstream must not think that it is still read.
+    // A connection that watches mapped memory stays open, so the upstream must be told that reading has ended.
     if (link.granted) Send(link.socket.get(), Release{request_.attempt}).IgnoreError();
   }
 }
@@ -46,7 +46,7 @@ absl::Status Reception::Run(const std::stop_token& stop) {
   std::stop_callback wake(stop, [this] { wake_.Wake(); });
   absl::Status received = Attempt();
   if (received.ok()) return received;
-  // After an error copies may still be running, and their memory must not be given back under them.
+  // After an error copies may still run, and their memory must not be freed.
   absl::Status drained = parts_.queue->Drain(options_.drain_deadline);
   return drained.ok() ? received : drained;
 }
@@ -78,8 +78,8 @@ absl::Status Reception::ConnectAll() {
     absl::StatusOr<FileDescriptor> socket = Connect(where.socket);
     if (!socket.ok()) return Blame(i, socket.status());
     links_[i].socket = *std::move(socket);
-    // Mapping another process's memory takes milliseconds, and its address stays good for its life: it is kept from
-    // sync to sync, and the request says that no descriptors are needed.
+    // Mapping another process's memory takes milliseconds, and the mapping stays valid while the memory exists. So it
+    // is kept from sync to sync, and `mapped_memory` tells the upstream that no descriptors are needed.
     links_[i].mapped = parts_.mappings->Find(where.memory);
     Want want;
     want.attempt = request_.attempt;
@@ -104,20 +104,20 @@ absl::Status Reception::CopyAll() {
     SYNCOPATE_RETURN_IF_ERROR(WaitForNews());
   }
   if (stop_.stop_requested()) return Cancelled();
-  // What was read is only good if nobody took it back while it was read.
+  // The copied bytes are good only if no upstream withdrew its memory during the copies.
   for (size_t i = 0; i < links_.size(); ++i) SYNCOPATE_RETURN_IF_ERROR(TakeNews(i));
   return absl::OkStatus();
 }
 
 absl::Status Reception::IssueChunks() {
-  // At least one, however large; else as much as keeps the copy engine busy without queueing what a stop would have to
-  // wait for.
+  // At least one chunk of any size; otherwise enough bytes to keep the copy engine busy, but not more, because a stop
+  // must wait for all queued copies.
   while (cursor_.in_flight() == 0 || cursor_.bytes_in_flight() < options_.bytes_in_flight) {
     std::optional<Segment> chunk = cursor_.Next();
     if (!chunk.has_value()) break;
     char* to = destination_ + chunk->to;
     const char* from = links_[chunk->upstream].mapped->data() + chunk->from;
-    // Before the first byte of the destination changes.
+    // Called before the first byte of the destination changes.
     if (!std::exchange(writing_, true)) request_.on_writing();
     SYNCOPATE_RETURN_IF_ERROR(parts_.queue->Copy(to, from, chunk->bytes));
     request_.on_arrived({chunk->to, chunk->to + chunk->bytes}, parts_.queue->stream());
@@ -130,7 +130,7 @@ absl::Status Reception::CollectFinishedChunks() {
   int64_t fresh = finished - finished_;
   finished_ += fresh;
   for (int32_t source : cursor_.Finish(fresh)) {
-    // Replicas behind this one read from it what it has just got.
+    // Replicas that read from this one may now read these bytes.
     parts_.server->Advance(request_.attempt, source, cursor_.progress(source));
   }
   return absl::OkStatus();
@@ -140,7 +140,7 @@ absl::Status Reception::WaitForNews() {
   SYNCOPATE_RETURN_IF_ERROR(CheckTime());
   std::vector<pollfd> sockets = {{wake_.fd(), POLLIN, 0}};
   for (const Link& link : links_) sockets.push_back({link.socket.get(), POLLIN, 0});
-  // Copies finish on the GPU and wake nobody, so they are polled for; without any, only a message can bring news.
+  // Copies that finish on the GPU wake no thread, so they are polled; without copies under way only a message matters.
   absl::Duration sleep = cursor_.in_flight() > 0 ? options_.poll_interval : kLongestSleep;
   if (cursor_.in_flight() == 0 && cursor_.ready()) sleep = absl::ZeroDuration();
   timespec timeout = absl::ToTimespec(std::min(sleep, request_.deadline - options_.clock->Now()));
@@ -176,7 +176,7 @@ absl::Status Reception::OnMessage(size_t upstream, Packet packet) {
 absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDescriptor> handles) {
   const FetchRoute::Upstream& expected = route_.upstreams[upstream];
   Link& link = links_[upstream];
-  // Everything that a peer says is compared with what was asked and announced.
+  // Every value from the peer is checked against the request and the rendezvous.
   if (grant.attempt != request_.attempt || link.granted) return BadReply("a grant of nothing asked");
   if (grant.memory.id != expected.where.memory || grant.memory.bytes() < expected.bytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "MEMORY_MISMATCH",
@@ -188,7 +188,7 @@ absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDe
     FileDescriptor watched(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
     SYNCOPATE_ASSIGN_OR_RETURN(link.mapped, parts_.engine->Map({grant.memory, std::move(handles)}));
     parts_.mappings->Insert(grant.memory.id, link.mapped);
-    // A mapping keeps the memory of a dead process allocated.
+    // A mapping keeps the memory of a dead process allocated, so the mapping is dropped when the process is gone.
     auto drop = [mappings = parts_.mappings, id = grant.memory.id] { mappings->Drop(id); };
     if (watched.valid()) parts_.server->Watch(std::move(watched), drop);
   }

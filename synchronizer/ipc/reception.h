@@ -18,7 +18,7 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// One Receive of the transport "ipc", from the first connection to the last chunk. One thread.
+// One Receive of the transport "ipc", from the first connection to the last chunk. Used by one thread.
 class Reception {
  public:
   struct Options {
@@ -28,28 +28,28 @@ class Reception {
     absl::Duration drain_deadline;
     const Clock* clock = nullptr;
   };
-  // What it works with. All borrowed but the cache, which outlives this in the server's watches.
+  // The objects that it uses. All are borrowed except the cache, which outlives this object in the server's watches.
   struct Parts {
     CopyEngine* engine = nullptr;
     CopyQueue* queue = nullptr;  // idle
     std::shared_ptr<MappingCache> mappings;
-    IpcServer* server = nullptr;  // told how far this has got, for those who read from the destination
+    IpcServer* server = nullptr;  // gets the progress, for replicas that read from the destination
   };
 
   Reception(const Options& options, Parts parts, const ReceiveRequest& request, FetchRoute route, char* destination);
-  ~Reception();  // hangs up, except on memory that stays mapped
+  ~Reception();  // closes connections, except those that watch memory which stays mapped
 
-  // As ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue: then
-  // neither that nor mappings() may be freed.
+  // See ReceiverTransport::Receive. INTERNAL reason COPY_STUCK if copies may still be under way in the queue: then
+  // neither the queue nor mappings() may be freed.
   absl::Status Run(const std::stop_token& stop);
-  // As ReceiverTransport::Probe; maps what Run will read from. In place of Run, without a queue.
+  // See ReceiverTransport::Probe. Maps the memory that Run would read. Call instead of Run; needs no queue.
   absl::Status Probe(const std::stop_token& stop);
-  std::vector<std::shared_ptr<const MappedMemory>> mappings() const;  // that it reads from
+  std::vector<std::shared_ptr<const MappedMemory>> mappings() const;  // from which it reads
 
  private:
   struct Link {
     FileDescriptor socket;
-    std::shared_ptr<const MappedMemory> mapped;  // null until it is granted, unless it was mapped before
+    std::shared_ptr<const MappedMemory> mapped;  // null until granted, unless found in the cache
     bool granted = false;
   };
 
@@ -59,7 +59,7 @@ class Reception {
   absl::Status CopyAll();
   absl::Status IssueChunks();
   absl::Status CollectFinishedChunks();
-  // Sleeps until there is news, or it is time to look at the copies, and takes the news in.
+  // Sleeps until a message arrives or copies must be polled, then handles the messages.
   absl::Status WaitForNews();
   absl::Status TakeNews(size_t upstream);
   absl::Status OnMessage(size_t upstream, Packet packet);
@@ -77,8 +77,8 @@ class Reception {
   std::stop_token stop_;
   bool writing_ = false;
   FetchCursor cursor_;
-  std::vector<Link> links_;  // as route_.upstreams
-  int64_t finished_ = 0;     // of all copies that the queue has ever seen
+  std::vector<Link> links_;  // in the order of route_.upstreams
+  int64_t finished_ = 0;     // number of copies that the queue has ever finished
 };
 
 }  // namespace syncopate::synchronizer::ipc

@@ -21,7 +21,7 @@ std::string Rendezvous::ToString() const {
 }
 
 absl::StatusOr<Rendezvous> Rendezvous::Parse(const std::string& text) {
-  // The path comes last, as it may hold blanks.
+  // The path is last, because it may contain blanks.
   std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 3));
   uint64_t memory = 0;
   bool good = words.size() == 4 && words[0] == kVersionWord && !words[1].empty() && words[2].size() == 16 &&
@@ -34,7 +34,7 @@ absl::StatusOr<Rendezvous> Rendezvous::Parse(const std::string& text) {
 }
 
 absl::StatusOr<std::string> HostId() {
-  // The same in all containers of a host, other than its name, and another one on each host and after each boot.
+  // The boot id is equal in all containers of a host, unlike the host name, and differs between hosts and boots.
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   if (std::getline(file, id) && !id.empty()) return id;

@@ -6,11 +6,11 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// Where an end of the transport "ipc" listens, and which memory it will lend in this attempt. Travels through the
-// synchronizer as one line of text: "ipc1 <host> <memory> <socket path>".
+// The address of an end of the transport "ipc", and the memory that it lends in this attempt. The synchronizer passes
+// it on as one line of text: "ipc1 <host> <memory> <socket path>".
 struct Rendezvous {
   std::string host;     // HostId() of the process
-  uint64_t memory = 0;  // MemoryInfo::id; a receiver's shadow, so that nobody can mistake the live one for it
+  uint64_t memory = 0;  // MemoryInfo::id; of a receiver's shadow, so that no peer reads the live weights by mistake
   std::string socket;   // path
 
   std::string ToString() const;
@@ -19,7 +19,7 @@ struct Rendezvous {
   friend bool operator==(const Rendezvous&, const Rendezvous&) = default;
 };
 
-// Equal iff two processes run in the same boot of the same machine, whatever their containers.
+// Equal iff two processes run in the same boot of the same machine, in any container.
 absl::StatusOr<std::string> HostId();
 
 }  // namespace syncopate::synchronizer::ipc

@@ -22,13 +22,13 @@ namespace {
 
 constexpr char kPrefix[] = "syncopate-ipc-";
 constexpr char kSocketName[] = "/socket";
-// A folder this young may belong to a process that is about to listen.
+// A folder younger than this may belong to a process that is about to listen.
 constexpr time_t kSettlingSeconds = 60;
 
 std::string SocketOf(const std::string& folder) { return folder + kSocketName; }
 
-// A process that was killed leaves its socket behind, and connecting to it is how to tell: nobody listens, or the file
-// is gone. Anything else may be a process at work.
+// A killed process leaves its socket behind. A connection attempt shows that: it is refused, or the file is missing.
+// Any other result may come from a running process.
 bool NobodyListens(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -42,14 +42,14 @@ bool NobodyListens(const std::string& path) {
 
 bool LeftBehind(const std::string& folder) {
   struct stat facts {};
-  // lstat(), and our own folders only: a link in a folder that all may write to must lead nowhere.
+  // Uses lstat(), and accepts only this user's folders: `parent` is writable for all, so no symbolic link is followed.
   return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
          facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketOf(folder));
 }
 
 void RemoveFolder(const std::string& folder) {
   ::unlink(SocketOf(folder).c_str());
-  ::rmdir(folder.c_str());  // a folder that holds anything else is not ours to remove
+  ::rmdir(folder.c_str());  // fails if the folder contains anything else, which is not ours to remove
 }
 
 void RemoveLeftBehind(const std::string& parent) {

@@ -6,12 +6,12 @@
 
 namespace syncopate::synchronizer::ipc {
 
-// A new folder that only this user may enter (0700), for one socket. Removed with what it holds by the destructor.
+// A new folder that only this user may enter (0700), for one socket. The destructor removes the socket and the folder.
 // Move-only.
 class SocketFolder {
  public:
-  // Within `parent`, e.g. "/tmp". Also removes folders there that processes which were killed have left behind.
-  // UNAVAILABLE reason SYSTEM.
+  // Creates the folder in `parent`, for example "/tmp". Also removes folders there that killed processes have left
+  // behind. UNAVAILABLE reason SYSTEM.
   static absl::StatusOr<SocketFolder> Create(const std::string& parent);
   SocketFolder(SocketFolder&& other) noexcept;
   SocketFolder& operator=(SocketFolder&&) = delete;

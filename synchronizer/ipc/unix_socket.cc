@@ -43,15 +43,15 @@ absl::StatusOr<FileDescriptor> NewSocket() {
   return fd;
 }
 
-// Whoever connects gets descriptors of this process's memory. The folder's mode keeps others out already; this asks the
-// kernel.
+// A process that connects gets descriptors of this process's memory. The folder's mode keeps other users out already;
+// this check asks the kernel as well.
 bool SameUser(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
-// The descriptors that came with a packet.
+// The descriptors sent with a packet.
 std::vector<FileDescriptor> TakeHandles(msghdr& header) {
   std::vector<FileDescriptor> handles;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
@@ -83,7 +83,7 @@ absl::StatusOr<std::optional<FileDescriptor>> Accept(const FileDescriptor& liste
     if (SameUser(fd.get())) return std::optional<FileDescriptor>(std::move(fd));
     return std::optional<FileDescriptor>();
   }
-  // Other errors are of the connection, which has ended before it was taken.
+  // Other errors belong to a connection that ended before it was accepted.
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
     return Error(absl::StatusCode::kResourceExhausted, "NO_DESCRIPTORS",
                  absl::StrCat("a connection cannot be taken: ", std::strerror(errno)));
@@ -129,7 +129,7 @@ absl::Status Send(int socket, const Message& message, const std::vector<FileDesc
     sent = ::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(packet.size())) return absl::OkStatus();
-  // A buffer's worth of messages is unread: it has stopped, and a server with one thread waits for nobody.
+  // The peer has not read a full buffer of messages, so it has stopped; a server with one thread must not wait for it.
   if (errno == EAGAIN || errno == EWOULDBLOCK) return PeerLost("the peer takes no messages any more");
   return PeerLost(absl::StrCat("the peer cannot be told anything: ", std::strerror(errno)));
 }
@@ -149,7 +149,7 @@ absl::StatusOr<std::optional<Packet>> Receive(int socket) {
   } while (size < 0 && errno == EINTR);
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<Packet>();
   if (size <= 0) return PeerLost(size == 0 ? "the peer hung up" : absl::StrCat("the peer: ", std::strerror(errno)));
-  // Before anything is looked at, so that they are closed whatever comes of the packet.
+  // Taken before the packet is checked, so that the descriptors are closed in every case.
   std::vector<FileDescriptor> handles = TakeHandles(header);
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "the peer sent more than a packet may hold");
@@ -163,13 +163,13 @@ WakeUp::WakeUp() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SYNCOPATE_CHE
 
 void WakeUp::Wake() const {
   uint64_t one = 1;
-  // Only a counter that is full refuses this, and it wakes already.
+  // Fails only if the counter is full; then the descriptor is readable anyway.
   [[maybe_unused]] ssize_t written = ::write(fd_.get(), &one, sizeof(one));
 }
 
 void WakeUp::Clear() const {
   uint64_t count = 0;
-  [[maybe_unused]] ssize_t taken = ::read(fd_.get(), &count, sizeof(count));  // nothing to take is fine
+  [[maybe_unused]] ssize_t taken = ::read(fd_.get(), &count, sizeof(count));  // an empty counter is fine
 }
 
 }  // namespace syncopate::synchronizer::ipc

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
-// One message is one packet of a seqpacket socket. Protobuf would do, but descriptors travel with these packets, and
+// One message is one packet of a seqpacket socket. Protobuf is not needed: descriptors travel with these packets, and
 // both sides are always the same build on one host.
 namespace syncopate::synchronizer::ipc {
 namespace {
@@ -20,7 +20,7 @@ class Writer {
  public:
   explicit Writer(Kind kind) {
     Number(static_cast<uint8_t>(kind));
-    // Checked before anything else is read.
+    // Checked before any other field is read.
     Number(kWireVersion);
   }
   template <typename T>
@@ -29,7 +29,7 @@ class Writer {
     for (size_t i = 0; i < sizeof(T); ++i) packet_.push_back(static_cast<char>(static_cast<uint64_t>(value) >> 8 * i));
   }
   void Text(const std::string& text) {
-    // A text explains something to people: its end can go.
+    // A text is an explanation for people: its end may be cut.
     std::string cut = text.substr(0, kMaxText);
     Number(static_cast<uint16_t>(cut.size()));
     packet_ += cut;
@@ -44,7 +44,7 @@ class Writer {
   std::string packet_;
 };
 
-// Reads what Writer wrote. After the first thing that does not fit it is not good() and yields zeros.
+// Decodes what Writer wrote. After the first field that does not fit, good() is false and all values are zeros.
 class Reader {
  public:
   explicit Reader(const std::string& packet) : packet_(packet) {}
@@ -73,11 +73,11 @@ class Reader {
     at_ += size;
     return packet_.substr(at_ - size, size);
   }
-  // Sizes, so none is negative.
+  // The elements are sizes, so none may be negative.
   std::vector<int64_t> List() {
     size_t size = Number<uint16_t>();
     std::vector<int64_t> values;
-    // Before memory is taken for what is not there.
+    // Checked before allocating: the list may claim more elements than the packet has.
     if (!Has(size * sizeof(int64_t))) return values;
     for (size_t i = 0; i < size; ++i) {
       values.push_back(Number<int64_t>());
@@ -143,7 +143,7 @@ std::string Encoded(const Release& release) {
   return to.Take();
 }
 
-// Braced initialisers are evaluated from left to right, so the fields are read in their order.
+// Braced initialisers are evaluated from left to right, so the fields are read in order.
 Want ReadWant(Reader& from) {
   return {from.Number<int64_t>(),
           {from.Number<int64_t>(), from.Number<int64_t>()},
@@ -169,7 +169,7 @@ bool Sane(const Grant& grant) {
   if (grant.memory.chunks.empty() || grant.memory.chunks.size() > kMaxHandles) return false;
   int64_t sum = 0;
   for (int64_t bytes : grant.memory.chunks) {
-    // Before the sum can overflow.
+    // Checked before the sum can overflow.
     if (bytes == 0 || bytes > std::numeric_limits<int64_t>::max() - sum) return false;
     sum += bytes;
   }
@@ -177,7 +177,7 @@ bool Sane(const Grant& grant) {
 }
 
 bool Sane(const Refusal& refusal) {
-  // OK would be no refusal, and other numbers no codes.
+  // OK would be no refusal, and other numbers are no codes.
   return refusal.code > static_cast<int32_t>(absl::StatusCode::kOk) &&
          refusal.code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
 }

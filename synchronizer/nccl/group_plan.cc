@@ -22,7 +22,7 @@ std::vector<Copy> OfPair(const std::vector<Copy>& copies, int32_t source, int32_
 ByteRange SentRange(const Copy& copy) { return {copy.source_offset, copy.source_offset + copy.bytes}; }
 ByteRange ReceivedRange(const Copy& copy) { return {copy.destination_offset, copy.destination_offset + copy.bytes}; }
 
-// Puts `parts` of one pair into the rounds of one seat, the first part into the first round and so on.
+// Adds the parts of one pair to the rounds of one seat: part i to round i.
 void AddMessages(const std::vector<std::vector<Copy>>& parts, Kind kind, int32_t peer, std::vector<Round>& rounds,
                  size_t seat) {
   bool sends = kind == Kind::kSend;
@@ -46,8 +46,8 @@ std::vector<Round> BroadcastRounds(const std::vector<std::vector<Copy>>& parts, 
   return rounds;
 }
 
-// Of `bytes` that go in `rounds` rounds, those of the first: shares fall evenly towards the last one, but not below
-// `least` where there is enough.
+// The bytes for the first of `rounds` rounds that carry `bytes`: shares decrease evenly towards the last round, but
+// stay at least `least` if there are enough bytes.
 int64_t ShareOfNext(int64_t bytes, int64_t rounds, int64_t least) {
   if (rounds <= 1) return bytes;
   const int64_t equal = (bytes + rounds - 1) / rounds;
@@ -65,8 +65,8 @@ absl::Status RoundOptions::Validate() const {
 }
 
 // In P2P rounds the k-th part of every pair moves at the same time. In broadcasts a source serves its slices in
-// ascending order and a receiver hears the sources in ascending order: part (s, p) waits only for (s, p - 1) and
-// (s - 1, p), so nobody waits in a circle.
+// ascending order, and a receiver receives from the sources in ascending order: part (s, p) waits only for (s, p - 1)
+// and (s - 1, p), so there is no circular wait.
 GroupPlan PlanOfSource(const GroupShape& shape, int32_t rank, const std::vector<Copy>& copies,
                        const RoundOptions& options) {
   GroupPlan plan;
@@ -126,15 +126,15 @@ std::vector<std::vector<Copy>> CutIntoRounds(const std::vector<Copy>& copies, co
   for (const Copy& copy : copies) total += copy.bytes;
   std::vector<std::vector<Copy>> rounds;
   if (total == 0) return rounds;
-  int64_t left = std::clamp<int64_t>(total / options.min_message_bytes, 1, options.max_rounds);  // rounds
-  int64_t room = 0;                                                                              // in the last one
+  int64_t left = std::clamp<int64_t>(total / options.min_message_bytes, 1, options.max_rounds);  // number of rounds
+  int64_t room = 0;                                                                              // bytes, last round
   for (Copy rest : copies) {
     while (rest.bytes > 0) {
       if (room <= 0) {
         rounds.emplace_back();
         room = ShareOfNext(total, left--, options.min_message_bytes);
       }
-      // Parts begin on aligned addresses wherever their copy does.
+      // A part begins at an aligned address if its copy does.
       int64_t aligned = (room + Manifest::kAlignment - 1) / Manifest::kAlignment * Manifest::kAlignment;
       int64_t bytes = std::min(rest.bytes, aligned);
       Copy part = rest;

@@ -40,7 +40,7 @@ void GroupWorker::Submit(Job job) {
 }
 
 void GroupWorker::Cancel(int64_t attempt, const absl::Status& why) {
-  std::deque<Job> cancelled;  // told without the lock
+  std::deque<Job> cancelled;  // their `done` is called without the lock
   {
     MutexLock lock(&mutex_);
     if (current_ == attempt && cancelled_.ok()) cancelled_ = why;
@@ -59,8 +59,8 @@ bool GroupWorker::Has(const std::string& group) const {
          std::ranges::find(jobs_, group, &Job::group) != jobs_.end();
 }
 
-// One thread makes all calls of NCCL: communicators are not thread-safe, and jobs that went side by side in different
-// orders on two members would wait for each other for ever.
+// One thread makes all NCCL calls: communicators are not thread-safe, and jobs that ran in parallel in different orders
+// on two members could wait for each other for ever.
 void GroupWorker::Run(const std::stop_token& stop) {
   for (;;) {
     Job job;
@@ -111,14 +111,14 @@ absl::StatusOr<GroupWorker::Group*> GroupWorker::Connect(const Job& job) {
       return Error(absl::StatusCode::kUnavailable, reason::kGroupLost,
                    "this member has no communicator of the group; the next attempt forms one");
     }
-    // Used last, so ended last.
+    // Used most recently, so ended last.
     groups_.splice(groups_.begin(), groups_, known);
     Publish();
     return &groups_.front();
   }
-  if (known != groups_.end()) groups_.erase(known);  // some member has lost it
+  if (known != groups_.end()) groups_.erase(known);  // some member has lost its communicators
   groups_.push_front({job.group, {}});
-  // Others may be done with this transfer, and ask for the next one, before this member is.
+  // Other members may finish this transfer, and ask for the next one, before this member does.
   Publish(/*without=*/job.group);
   SYNCOPATE_RETURN_IF_ERROR(FormGroup(job, &groups_.front()));
   return &groups_.front();
@@ -136,7 +136,8 @@ absl::Status GroupWorker::FormGroup(const Job& job, Group* group) {
     group->seats.push_back(std::move(communicator));
   }
   SYNCOPATE_RETURN_IF_ERROR(AwaitReady(job, group));
-  // NCCL connects at the first message between two members: here, and not while a sync is measured or an engine waits.
+  // NCCL connects two members at their first message. So the first messages are sent here, not while a sync is measured
+  // or an engine waits.
   return Exchange(job, job.warm_up, group, /*warm_up=*/true);
 }
 
@@ -168,10 +169,10 @@ absl::Status GroupWorker::AwaitMark(const Job& job, Group* group) {
   for (;;) {
     SYNCOPATE_ASSIGN_OR_RETURN(bool reached, device_->Reached());
     if (reached) return absl::OkStatus();
-    SYNCOPATE_RETURN_IF_ERROR(AwaitReady(job, group));  // tells of peers that failed
+    SYNCOPATE_RETURN_IF_ERROR(AwaitReady(job, group));  // returns errors of failed peers
     absl::Status paused = Pause(job);
     if (paused.ok()) continue;
-    // Whoever is told that all is over while its last message ends has not failed, and keeps its communicators.
+    // If all messages have ended when the job is cancelled, the job has not failed, and its communicators are kept.
     SYNCOPATE_ASSIGN_OR_RETURN(reached, device_->Reached());
     return reached ? absl::OkStatus() : paused;
   }
@@ -188,7 +189,7 @@ absl::Status GroupWorker::Pause(const Job& job) {
   return cancelled_;
 }
 
-// Adds to `status` what makes this worker useless.
+// Adds to `status` an error that makes this worker unusable.
 void GroupWorker::Abort(const std::string& name, absl::Status* status) {
   auto failed = std::ranges::find(groups_, name, &Group::name);
   if (failed == groups_.end()) return;
@@ -197,7 +198,7 @@ void GroupWorker::Abort(const std::string& name, absl::Status* status) {
     if (!aborted.ok()) stuck_ = aborted;
   }
   groups_.erase(failed);
-  // Messages may still write to the destination: nobody may use it before they have ended.
+  // Messages may still write to the destination: it may not be used before they have ended.
   absl::Status drained = device_->Drain(options_.drain_deadline);
   if (!drained.ok()) stuck_ = drained;
   if (stuck_.ok()) return;
@@ -217,7 +218,7 @@ void GroupWorker::EndOldGroups(size_t kept) {
 }
 
 void GroupWorker::Publish(const std::string& without) {
-  // Those that will be ended after this job are not offered for the next one.
+  // Groups that will be ended after this job are not offered for the next one.
   std::vector<std::string> names;
   for (const Group& group : groups_) {
     if (names.size() < options_.kept_groups) names.push_back(group.name);

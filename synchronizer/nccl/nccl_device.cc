@@ -37,7 +37,7 @@ class NcclCommunicator final : public Communicator {
       posted = Post(message, base);
       if (!posted.ok()) break;
     }
-    // Also after an error: a group that was begun must be ended.
+    // Also after an error, because a group that was begun must be ended.
     const absl::Status begun = comm_.EndRound();
     return posted.ok() ? begun : posted;
   }
@@ -93,7 +93,7 @@ class NcclDevice final : public GroupDevice {
   absl::StatusOr<bool> Reached() override {
     cudaError_t state = cudaEventQuery(mark_.get());
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // an answer, not an error of what comes next
+      cudaGetLastError();  // clears the state, which is no error, before the next call reads it
       return false;
     }
     SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(state, "exchanging weights"));
@@ -134,7 +134,7 @@ absl::StatusOr<NcclFacts> ReadNcclFacts(int device) {
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts gpu, cuda::ReadGpuFacts(device));
   NcclFacts facts;
   facts.gpu = gpu.gpu_uuid;
-  // What NCCL believes of the host decides whether two processes on one GPU can be of one group.
+  // NCCL's view of the host decides whether two processes on one GPU can be in one group.
   if (const char* host = std::getenv("NCCL_HOSTID"); host != nullptr && *host != '\0') {
     absl::StrAppend(&facts.gpu, "@", absl::StrReplaceAll(host, {{" ", "_"}}));
   }

@@ -10,7 +10,7 @@
 #include "synchronizer/nccl/nccl_source.h"
 #include "synchronizer/nccl/staged_memory.h"
 
-// NCCL behind the seams of communicator.h.
+// The real NCCL and GPU behind the interfaces of communicator.h.
 namespace syncopate::synchronizer {
 
 // FAILED_PRECONDITION reason NO_GPU.
@@ -18,16 +18,16 @@ absl::StatusOr<NcclFacts> ReadNcclFacts(int device);
 
 struct NcclDeviceOptions {
   int device = 0;
-  int max_ctas = 0;  // multiprocessors that one message may occupy; 0: NCCL's choice. Fewer than 16 halve the rate
+  int max_ctas = 0;  // multiprocessors that one message may use; 0: NCCL's choice. Fewer than 16 halve the rate
 };
 
-// For GroupWorker: makes the stream, the mark and the scratch memory on the worker's thread.
+// For GroupWorker: creates the stream, the mark and the scratch memory on the worker's thread.
 nccl::GroupWorker::DeviceFactory NcclDevices(const NcclDeviceOptions& options);
 
-// The slots of a send arena, for NcclSource. Thread-safe.
+// Pins the slots of a send arena for NcclSource. Thread-safe.
 class CudaStagedMemory final : public StagedMemory {
  public:
-  explicit CudaStagedMemory(CudaSendArena* arena) : arena_(arena) {}  // borrowed
+  explicit CudaStagedMemory(CudaSendArena* arena) : arena_(arena) {}  // borrows `arena`
   absl::StatusOr<std::unique_ptr<StagedVersion>> Pin(PolicyVersion version,
                                                      std::function<void()> on_superseded) override;
 

@@ -10,14 +10,14 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// What another thread says once.
+// A status that another thread sets once.
 class Outcome {
  public:
   void Set(absl::Status status) {
     MutexLock lock(&mutex_);
     status_ = std::move(status);
   }
-  // The worker bounds every job by its deadline and the time of an abort, so this does too.
+  // The worker bounds every job by its deadline plus the time of an abort, so this wait is bounded too.
   absl::Status Await() {
     MutexLock lock(&mutex_);
     auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return status_.has_value(); };

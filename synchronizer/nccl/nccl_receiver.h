@@ -12,19 +12,19 @@
 
 namespace syncopate::synchronizer {
 
-// What a process says of its NCCL and its GPU.
+// The NCCL version and the GPU of a process.
 struct NcclFacts {
   int version = 0;  // NCCL's own number, e.g. 22809
   std::string gpu;  // UUID
 };
 
-// The receiver's end of the transport "nccl", on GPUs of one or many hosts: forms communicators with the other members
-// of an attempt, or uses those of the last attempt of the same members, and receives in few large messages. One Receive
+// The receiver's end of the transport "nccl", for GPUs of one or many hosts: forms communicators with the other members
+// of an attempt, or uses those of an earlier attempt of the same members, and receives few large messages. One Receive
 // at a time.
 //
-// A member that is lost, or leaves the transfer, leaves the others hanging: NCCL does not tell them. So the attempt's
-// deadline, or whoever notices, ends Receive (`stop`), which aborts the communicators within about half a second. The
-// GPU stays usable, and the next attempt forms new ones.
+// If a member is lost or leaves the transfer, the others hang, because NCCL does not notify them. So the attempt's
+// deadline or `stop` ends Receive, which aborts the communicators within about half a second. The GPU stays usable, and
+// the next attempt forms new communicators.
 class NcclReceiver final : public ReceiverTransport {
  public:
   struct Options {
@@ -40,9 +40,9 @@ class NcclReceiver final : public ReceiverTransport {
 
   std::string name() const override { return "nccl"; }
   absl::StatusOr<std::string> Open(const Prepare& attempt) override;
-  // Before a communicator exists: FAILED_PRECONDITION reason NCCL_MISMATCH or DUPLICATE_GPU, INVALID_ARGUMENT reason
-  // BAD_RENDEZVOUS. Later also UNAVAILABLE reason GROUP_LOST or PEER_LOST, INTERNAL reason NCCL_ERROR, ABORT_STUCK or
-  // COPY_STUCK.
+  // Before a communicator exists: FAILED_PRECONDITION reason NCCL_MISMATCH, DUPLICATE_GPU or MIXED_PAYLOAD,
+  // INVALID_ARGUMENT reason BAD_RENDEZVOUS. Later also UNAVAILABLE reason GROUP_LOST or PEER_LOST, INTERNAL reason
+  // NCCL_ERROR, ABORT_STUCK or COPY_STUCK.
   absl::Status Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) override;
   void Connect(const ReceiveRequest& request, std::function<void(absl::Status)> done) override;
   void Close(int64_t attempt) override;
@@ -51,7 +51,7 @@ class NcclReceiver final : public ReceiverTransport {
   NcclReceiver(const Options& options, nccl::GroupWorker::DeviceFactory device)
       : options_(options), worker_(std::move(device), options.worker) {}
 
-  // What Receive and Connect ask of the worker; `done` is the caller's to fill in.
+  // The job for Receive and Connect; the caller must set `done`.
   absl::StatusOr<nccl::GroupWorker::Job> JobFor(const ReceiveRequest& request) const;
 
   const Options options_;

@@ -41,10 +41,10 @@ absl::StatusOr<std::string> NcclSource::Open(const Prepare& attempt) {
   if (!attempt.rehearsal) {
     SYNCOPATE_ASSIGN_OR_RETURN(opened.version, memory_->Pin(attempt.version, mark));
   }
-  // Making communicators takes seconds, so a group that met before meets over the same ones. Everybody says whether
-  // they have them still; new ids are needed only if one has not.
+  // Making communicators takes seconds, so a group that is used again keeps its communicators. Every member reports
+  // whether it still has them; new ids are needed only if one has not.
   const std::string kept = Keeps(attempt.group) ? attempt.group : "";
-  // Somebody has to name the place to meet.
+  // Source rank 0 makes the ids at which a new group meets.
   if (options_.rank == 0 && kept.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(opened.ids, IdsFor(attempt));
   }
@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<nccl::UniqueId>> NcclSource::IdsFor(const Prepare& at
   std::vector<nccl::UniqueId> ids;
   {
     MutexLock lock(&mutex_);
-    // An id is a listening socket of this process, which NCCL keeps until it is used: ids that were not are used first.
+    // NCCL keeps a listening socket of this process for each id until the id is used, so unused ids are taken first.
     size_t count = std::min(spare_ids_.size(), static_cast<size_t>(shape.communicators()));
     ids.assign(spare_ids_.end() - static_cast<int64_t>(count), spare_ids_.end());
     spare_ids_.resize(spare_ids_.size() - count);
@@ -84,8 +84,8 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   absl::Status checked = nccl::CheckMembers(attempt.sources, attempt.receivers, attempt.group);
   {
     MutexLock lock(&mutex_);
-    // Somebody else has lost it: at the next attempt this source must not say that it keeps the group, or nobody would
-    // make a new one.
+    // Another member has lost the group. At the next attempt this source must not report that it keeps the group;
+    // otherwise no new one would be formed.
     lost_group_ = ErrorReason(checked) == reason::kGroupLost ? attempt.group : "";
   }
   SYNCOPATE_RETURN_IF_ERROR(checked);
@@ -118,11 +118,11 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
     // A rehearsal only connects.
     job.plan.rounds.clear();
   } else {
-    job.base = const_cast<char*>(opened.version->data());  // only read: a source sends
+    job.base = const_cast<char*>(opened.version->data());  // a source only reads it
   }
   job.deadline = opened.deadline;
-  // The version is held until the last byte has been sent. If its slot was taken on the way, what was sent is wrong,
-  // though NCCL saw no error.
+  // The callback keeps the version pinned until the last byte has been sent. If its slot was taken meanwhile, the sent
+  // bytes are wrong although NCCL reported no error.
   job.done = [version = opened.version, superseded = opened.superseded, on_done = std::move(on_done)](
                  const absl::Status& status) { on_done(status.ok() && *superseded ? Superseded() : status); };
   worker_.Submit(std::move(job));
@@ -154,7 +154,7 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> NcclSource::PlanFor(const 
 std::vector<Copy> NcclSource::CopiesFor(const PlannedLayouts& planned, const Subset& subset, bool base) const {
   if (base) return planned.plan.copies();
   std::vector<Copy> copies;
-  // All receivers have the base already: the adapters alone are sent. Receivers cut the same list from the same plan.
+  // All receivers have the base weights, so only the adapters are sent. Receivers cut the same list from the same plan.
   for (int32_t slice = 0; slice < planned.plan.destinations(); ++slice) {
     std::vector<Copy> sent = Split(*options_.manifest, planned.destination, slice, planned.plan.CopiesTo(slice),
                                    subset.adapters, /*base=*/false)
@@ -165,14 +165,14 @@ std::vector<Copy> NcclSource::CopiesFor(const PlannedLayouts& planned, const Sub
 }
 
 void NcclSource::Close(int64_t attempt) {
-  Opened closed;  // lets the version go without the lock
+  Opened closed;  // unpins the version without the lock
   {
     MutexLock lock(&mutex_);
     auto found = opened_.find(attempt);
     if (found == opened_.end()) return;
     closed = std::move(found->second);
     opened_.erase(found);
-    // Nobody was told to meet at the ids of an attempt that never started.
+    // No member was told to meet at the ids of an attempt that never started.
     if (!closed.started) spare_ids_.insert(spare_ids_.end(), closed.ids.begin(), closed.ids.end());
   }
   if (closed.started) worker_.Cancel(attempt, Error(absl::StatusCode::kAborted, "CLOSED", "the attempt has ended"));

@@ -25,14 +25,15 @@ namespace syncopate::synchronizer {
 // The source's end of the transport "nccl": sends its part of a staged version to all receivers of an attempt, on a
 // thread of its own. Source rank 0 makes the ids by which the members of a new group meet. Thread-safe.
 //
-// If the trainer needs the memory for a newer version meanwhile, the messages under way are sent to their end, so that
-// no communicator is lost, and this source reports ABORTED reason SUPERSEDED; receivers find that the digests differ.
+// If the trainer takes the memory for a newer version meanwhile, messages under way are still sent to their end, so
+// that no communicator is lost. This source then reports ABORTED reason SUPERSEDED, and receivers find that the digests
+// differ.
 class NcclSource final : public SourceTransport {
  public:
   using NewId = std::function<absl::StatusOr<nccl::UniqueId>()>;
 
   struct Options {
-    int32_t rank = 0;  // among the sources
+    int32_t rank = 0;  // rank among the sources
     std::shared_ptr<const Manifest> manifest;
     NcclFacts facts;
     nccl::RoundOptions rounds;
@@ -47,19 +48,19 @@ class NcclSource final : public SourceTransport {
 
   std::string name() const override { return "nccl"; }
   absl::StatusOr<std::string> Open(const Prepare& attempt) override;
-  // As NcclReceiver::Receive, by way of `on_done`.
+  // Errors: see NcclReceiver::Receive, here returned or passed to `on_done`.
   absl::Status Start(const Transfer& attempt, std::function<void(absl::Status)> on_done) override;
   void Close(int64_t attempt) override;
 
  private:
-  // What an attempt needs between Open and Close.
+  // The state of an attempt between Open and Close.
   struct Opened {
     Prepare prepare;
     absl::Time deadline;
-    std::shared_ptr<StagedVersion> version;  // a transfer under way holds it too; null in a rehearsal
+    std::shared_ptr<StagedVersion> version;  // a transfer under way shares it; null in a rehearsal
     std::shared_ptr<std::atomic<bool>> superseded;
     bool started = false;
-    std::vector<nccl::UniqueId> ids;  // that were made for it
+    std::vector<nccl::UniqueId> ids;  // made for this attempt
   };
 
   NcclSource(const Options& options, StagedMemory* memory, nccl::GroupWorker::DeviceFactory device, NewId new_id)
@@ -72,9 +73,9 @@ class NcclSource final : public SourceTransport {
   bool Keeps(const std::string& group);
   absl::StatusOr<std::vector<nccl::UniqueId>> IdsFor(const Prepare& attempt);
   absl::StatusOr<std::shared_ptr<const PlannedLayouts>> PlanFor(const Prepare& attempt, int32_t world);
-  // All pairs' messages, as the receivers see theirs: of everything, or of the adapters alone.
+  // The messages of all pairs, in the receivers' view: all weights, or only the adapters.
   std::vector<Copy> CopiesFor(const PlannedLayouts& planned, const Subset& subset, bool base) const;
-  // With fewer receivers than were asked, fewer communicators may be formed than there are ids.
+  // Keeps unused ids: if fewer receivers take part than were asked, fewer communicators than ids may be needed.
   void KeepSpareIds(std::vector<nccl::UniqueId>& ids, int32_t needed);
   absl::StatusOr<Opened> TakeToStart(int64_t attempt);
 
@@ -85,11 +86,11 @@ class NcclSource final : public SourceTransport {
   Mutex mutex_;
   PlanCache plans_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Opened> opened_ ABSL_GUARDED_BY(mutex_);  // by attempt
-  std::string lost_group_ ABSL_GUARDED_BY(mutex_);            // that some member does not keep any more
-  // Ids at which nobody was told to meet. NCCL answers at each of them until the process ends, so none is wasted.
+  std::string lost_group_ ABSL_GUARDED_BY(mutex_);            // a group that some member does not keep any more
+  // Ids that no member was told to use. NCCL listens at each id until the process ends, so they are reused.
   std::vector<nccl::UniqueId> spare_ids_ ABSL_GUARDED_BY(mutex_);
 
-  nccl::GroupWorker worker_;  // last: ends before what its jobs use
+  nccl::GroupWorker worker_;  // last: ends before the members that its jobs use
 };
 
 }  // namespace syncopate::synchronizer

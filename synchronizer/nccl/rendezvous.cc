@@ -60,10 +60,10 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
                           const std::string& group) {
   std::vector<SyncMember> members = sources;
   members.insert(members.end(), receivers.begin(), receivers.end());
-  std::map<std::string, std::string> owners;  // of GPUs
+  std::map<std::string, std::string> owners;  // by GPU
   int version = 0;
   bool have_ids = false;
-  std::string lost;  // who does not keep the group
+  std::string lost;  // a member that does not keep the group
   for (const SyncMember& member : members) {
     absl::StatusOr<Rendezvous> parsed = Rendezvous::Parse(member.rendezvous);
     if (!parsed.ok()) return Annotate(parsed.status(), NameOf(member));

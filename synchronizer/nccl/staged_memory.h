@@ -9,7 +9,7 @@
 
 namespace syncopate::synchronizer {
 
-// A staged version where this process's GPU reads it. Lets the version go when it is destroyed.
+// A staged version in memory that this process's GPU can read. Unpins the version when it is destroyed.
 class StagedVersion {
  public:
   virtual ~StagedVersion() = default;
@@ -17,13 +17,13 @@ class StagedVersion {
   virtual int64_t bytes() const = 0;
 };
 
-// Where a source's staged versions lie. Thread-safe.
+// Gives access to a source's staged versions. Thread-safe.
 class StagedMemory {
  public:
   virtual ~StagedMemory() = default;
-  // Pins a version. If the memory is needed for a newer one nevertheless, `on_superseded` is called before anything is
-  // written to it, once, by the staging thread; it is quick, and never called after the StagedVersion is destroyed.
-  // NOT_FOUND reason VERSION_NOT_STAGED.
+  // Pins a version. If the memory is taken for a newer version nevertheless, the staging thread calls `on_superseded`
+  // once, before anything is written to the memory; it must be quick. It is never called after the StagedVersion is
+  // destroyed. NOT_FOUND reason VERSION_NOT_STAGED.
   virtual absl::StatusOr<std::unique_ptr<StagedVersion>> Pin(PolicyVersion version,
                                                              std::function<void()> on_superseded) = 0;
 };
