@@ -61,9 +61,9 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
-    bool receivers_meet = false;    // false: a receiver is told about itself only, which keeps messages short
-    double stage_seconds = 0;       // 0.0 unless this attempt starts right after the staging
-    std::vector<MemberId> sources;  // in rank order
+    bool receivers_meet = false;      // false: a receiver is told about itself only, which keeps messages short
+    double stage_seconds = 0;         // 0.0 unless this attempt starts right after the staging
+    std::vector<MemberId> sources;    // in rank order
     std::vector<Receiver> receivers;  // by replica_id
     absl::Time begun;
     absl::Time prepare_by;

@@ -166,7 +166,7 @@ class SyncCoordinator {
   absl::Duration forming_;          // how long forming a group took last
   absl::Time published_ = absl::InfinitePast();             // when the newest version was published
   absl::Duration publish_interval_ = absl::ZeroDuration();  // between the two newest publications
-  absl::Time rehearse_at_ = absl::InfiniteFuture();         // earliest time; infinite if there is nothing new to rehearse
+  absl::Time rehearse_at_ = absl::InfiniteFuture();  // earliest time; infinite if there is nothing new to rehearse
   int64_t next_attempt_;
 };
 

@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<LentVersion>> CudaLendingStore::Lend(PolicyVersio
                                                                     std::function<void()> on_superseded) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceReader> reader,
                              arena_->OpenOnDevice(version, std::move(on_superseded)));
-  ipc::SharedMemory memory = std::make_shared<ipc::LentMemory>();  // empty if the rank sends nothing: no peer asks for it
+  ipc::SharedMemory memory =
+      std::make_shared<ipc::LentMemory>();  // empty if the rank sends nothing: no peer asks for it
   if (arena_->send_bytes() > 0) {
     SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, reader->arena().Export());
     memory = LendGpuMemory(std::move(exported), gpu_);

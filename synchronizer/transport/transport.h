@@ -53,14 +53,15 @@ struct ReceiveRequest {
   int64_t attempt = 0;
   PolicyVersion version;
   uint64_t manifest_fingerprint = 0;
-  std::vector<SyncMember> sources;    // by rank
-  std::vector<SyncMember> receivers;  // by (replica_id, rank): this receiver, and the others if the transport needs them
-  int32_t self = 0;                   // index in `receivers`
-  int32_t replicas = 1;               // number of replicas among `receivers`
-  int32_t world = 1;                  // tensor-parallel ranks of each replica
-  std::string group;                  // GroupName of sources and receivers
-  std::vector<Copy> copies;           // the copies that this rank's plan asks for
-  absl::Time deadline;                // on the clock with which the transport was made
+  std::vector<SyncMember> sources;  // by rank
+  std::vector<SyncMember>
+      receivers;             // by (replica_id, rank): this receiver, and the others if the transport needs them
+  int32_t self = 0;          // index in `receivers`
+  int32_t replicas = 1;      // number of replicas among `receivers`
+  int32_t world = 1;         // tensor-parallel ranks of each replica
+  std::string group;         // GroupName of sources and receivers
+  std::vector<Copy> copies;  // the copies that this rank's plan asks for
+  absl::Time deadline;       // on the clock with which the transport was made
   // Announces each byte of the copies exactly once, in ranges of whole copies or chunks of them; all of them before
   // Receive returns OK. Never null.
   Arrived on_arrived = [](ByteRange, void*) {};
