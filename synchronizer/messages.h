@@ -34,7 +34,7 @@ struct TensorRange {
   friend bool operator==(const TensorRange&, const TensorRange&) = default;
 };
 
-// What a sender declares about versions that differ in some tensors only (adapters). Without adapters every version
+// A sender's declaration about versions that differ in some tensors only (adapters). Without adapters every version
 // changes all tensors.
 struct Subset {
   std::vector<TensorRange> adapters;  // ascending, disjoint
@@ -54,10 +54,11 @@ struct PublishedVersion {
 
 // Messages from a member to the synchronizer.
 
-// What a member's process knows about its machine; "" and false if it has no GPU. Transports are chosen by these facts.
+// The facts that a member's process knows about its machine; "" and false if it has no GPU. Transports are chosen by
+// these facts.
 struct DeviceFacts {
   std::string host;                    // equal iff two processes run on the same machine in the same boot
-  std::string gpu_uuid;                // of the GPU that stores the weights
+  std::string gpu_uuid;                // the GPU that stores the weights
   std::vector<std::string> peer_gpus;  // uuids of the GPUs whose memory gpu_uuid's GPU can access
   bool nvlink = false;                 // every GPU in peer_gpus is reached over NVLink
   std::string nccl_version;            // "2.28.9"
@@ -80,7 +81,7 @@ struct Hello {
   int64_t checkpoint_epoch = 0;
   std::string build;
   DeviceFacts facts;
-  std::string layout;              // of this member's weights; "": flat shards (trainer), whole (rollouter)
+  std::string layout;              // the layout of this member's weights; "": flat shards (trainer), whole (rollouter)
   std::string destination_layout;  // trainer: the receivers' layout for which it stages; "": whole
   // Trainer: names the start of the trainer to which this rank belongs, for example by the incarnation of its rank 0.
   // All ranks of one start give the same name, and no other start has it. "" if this is the only rank.
@@ -143,9 +144,9 @@ struct Prepare {
   int32_t sources = 0;  // number of ranks that send; the plan is a function of it
   // GroupName of the sources and of all receivers that get this Prepare. Fewer may take part in the end: see Transfer.
   std::string group = {};
-  std::string source_layout = {};  // as in Hello; the plan is a function of both layouts
+  std::string source_layout = {};  // see Hello; the plan is a function of both layouts
   std::string destination_layout = {};
-  Subset subset = {};  // that of `version`
+  Subset subset = {};  // the subset of `version`
   // The members form the communicators that a sync between them would need, so that no sync has to wait for them. A
   // Transfer follows and moves no byte. `version` is none.
   bool rehearsal = false;
@@ -184,7 +185,7 @@ inline constexpr std::pair<const char*, double StageSeconds::*> kStages[] = {
     {"stage", &StageSeconds::stage},   {"prepare", &StageSeconds::prepare}, {"transfer", &StageSeconds::transfer},
     {"verify", &StageSeconds::verify}, {"install", &StageSeconds::install}, {"total", &StageSeconds::total}};
 
-// One receiver's part in one attempt, recorded when that part has ended.
+// The record of one receiver's part in one attempt, made when that part has ended.
 struct SyncRecord {
   int64_t attempt = 0;
   PolicyVersion version;
@@ -192,8 +193,8 @@ struct SyncRecord {
   std::string transport;
   std::string transport_reason;
   SyncOutcome outcome = SyncOutcome::kFailed;
-  // The reason of the error; "" if the receiver serves the version. For a rehearsal kConnected or kNotConnected: the error's
-  // reason is then in `detail`, and `version` is none.
+  // The reason of the error; "" if the receiver serves the version. For a rehearsal kConnected or kNotConnected: the
+  // error's reason is then in `detail`, and `version` is none.
   std::string reason;
   std::string detail;
   int64_t bytes = 0;
@@ -202,7 +203,7 @@ struct SyncRecord {
   double connect_seconds = 0;  // part of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;
 
-  // "ok", "relabelled", or the reason: the word for people and for other processes.
+  // "ok", "relabelled", or the reason: the word that people and other processes read.
   std::string result() const {
     return outcome == SyncOutcome::kDone ? "ok" : outcome == SyncOutcome::kRelabelled ? "relabelled" : reason;
   }

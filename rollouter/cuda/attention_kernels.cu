@@ -9,8 +9,8 @@ namespace syncopate::rollouter {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 4;                      // of one block: one query head of one row
-constexpr int kPerLane = kMaxHeadDim / kWarp;  // elements of a head that a lane holds, at most
+constexpr int kWarps = 4;                      // warps of a thread block, which computes one query head of one row
+constexpr int kPerLane = kMaxHeadDim / kWarp;  // the most elements of a head that a lane stores
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kStoreThreads = 256;
 
@@ -27,13 +27,13 @@ __device__ __nv_bfloat16 Narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// The sum over the warp's lanes, the same bits in each of them.
+// Returns the sum over the warp's lanes, bit-identical in each of them.
 __device__ float WarpSum(float x) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
 
-// Where token `t` of the sequence with `blocks` begins.
+// Returns the offset of token `t` of the sequence with table `blocks`.
 __device__ int64_t PlaceOf(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t t) {
   return blocks[t / table.block_tokens] * cache.block_stride + t % table.block_tokens * cache.position_stride;
 }
@@ -50,16 +50,17 @@ __global__ void Store(RowTable table, CacheLayer cache, const T* k, const T* v) 
   }
 }
 
-// Softmax-weighted values of some positions, in the form that can be merged (Milakov and Gimelshein, arXiv 1805.02867):
-// the highest score, the sum of exp(score - highest), and the sum of exp(score - highest) * value. Each lane holds the
-// elements lane, lane + 32, .. of the last one.
+// The softmax-weighted values of some positions, in a form that can be merged (Milakov and Gimelshein, arXiv
+// 1805.02867): the highest score, the sum of exp(score - highest), and the sum of exp(score - highest) * value. In the
+// last one each lane stores the elements lane, lane + 32, ...
 struct Partial {
   float highest = -INFINITY;
   float total = 0;
   float values[kPerLane] = {};
 };
 
-// The positions warp, warp + kWarps, .. of the row's own; `begin`: of its head within a position.
+// Attends to the positions warp, warp + kWarps, ... of the row's sequence; `begin` is the offset of the head within a
+// position.
 template <typename T>
 __device__ Partial AttendPart(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t begin,
                               int64_t length, const float* query, int head_dim, int warp, int lane) {
@@ -116,7 +117,8 @@ __global__ void Attend(RowTable table, CacheLayer cache, HeadShape shape, const 
   for (int i = 0; i < kPerLane; ++i) values[warp][lane + i * kWarp] = part.values[i];
   __syncthreads();
 
-  // Merged in the warps' order. Warp 0 has had position 0, so `peak` is finite; a warp without a position weighs 0.
+  // Merges in the order of the warps. Warp 0 has position 0, so `peak` is finite; a warp without a position has weight
+  // 0.
   float peak = highest[0];
   for (int w = 1; w < kWarps; ++w) peak = fmaxf(peak, highest[w]);
   float weights[kWarps], sum = 0;

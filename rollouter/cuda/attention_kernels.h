@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-// Attention over keys and values in blocks, as kernels. Nothing of libtorch, so that nvcc compiles it alone. A block is
-// [block_tokens, kv_heads, head_dim] for the keys of one layer, and the same for its values.
+// Kernels for attention over keys and values in blocks. No libtorch, so that nvcc compiles this alone. A block is
+// [block_tokens, kv_heads, head_dim] for the keys of one layer, and another such array for its values.
 namespace syncopate::rollouter {
 
-// Row r of a batch is token position[r] of a sequence whose token t lies in block
-// blocks[table[r] * table_stride + t / block_tokens], at t % block_tokens; device memory.
+// Device memory that places the rows of a batch: row r is token position[r] of a sequence whose token t is in block
+// blocks[table[r] * table_stride + t / block_tokens], at t % block_tokens.
 struct RowTable {
   const int32_t* blocks = nullptr;
   int64_t table_stride = 0;
@@ -19,7 +19,7 @@ struct RowTable {
   int64_t rows = 0;
 };
 
-// One layer's part of all blocks; strides in elements.
+// The part of all blocks that belongs to one layer; strides in elements.
 struct CacheLayer {
   void* keys = nullptr;
   void* values = nullptr;
@@ -37,13 +37,13 @@ constexpr int32_t kMaxHeadDim = 256;
 
 enum class CacheElement : uint8_t { kFloat32, kBFloat16 };
 
-// Writes k and v [rows, kv_heads, head_dim] of `element`, dense, to the rows' places. Queues and returns.
+// Writes k and v, dense [rows, kv_heads, head_dim] of `element`, to the rows' places. Queues the work and returns.
 cudaError_t StoreRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const void* k,
                       const void* v, cudaStream_t stream);
 
-// out[r, h] = softmax(q[r, h] . keys / sqrt(head_dim)) . values over positions [0, position[r]] of the row's sequence;
-// q and out [rows, heads, head_dim] of `element`, dense. Computed in float32 in an order that depends on the row's
-// position alone. head_dim at most kMaxHeadDim. Queues and returns.
+// Computes out[r, h] = softmax(q[r, h] . keys / sqrt(head_dim)) . values over positions [0, position[r]] of the row's
+// sequence; q and out are dense [rows, heads, head_dim] of `element`. Computes in float32, in an order that depends
+// only on the row's position. INVALID_VALUE for a head_dim above kMaxHeadDim. Queues the work and returns.
 cudaError_t AttendRows(CacheElement element, const RowTable& table, const CacheLayer& cache, const HeadShape& shape,
                        const void* q, void* out, cudaStream_t stream);
 

@@ -28,7 +28,7 @@ using cuda::ExportedMemory;
 using synchronizer::CudaShadowChecker;
 using synchronizer::RemappableArenas;
 
-// Views of the weights at `address`, which stays theirs.
+// Returns views of the weights at `address`, without ownership.
 model::TransformerWeights ViewsAt(const model::ModelConfig& config, const Manifest& manifest, char* address,
                                   at::Device device) {
   const DType dtype = manifest.tensors().front().dtype;
@@ -40,7 +40,7 @@ model::TransformerWeights ViewsAt(const model::ModelConfig& config, const Manife
   return model::ViewWeights(config, manifest, arena);
 }
 
-// Waits for it.
+// Copies and blocks until the copy is done.
 absl::Status CopyWeights(int device, char* to, const char* from, int64_t bytes, cudaMemcpyKind kind) {
   constexpr char kWhat[] = "moving the weights between GPU and host";
   constexpr absl::Duration kDeadline = absl::Seconds(60);  // 100 GB take 2 to 4 s
@@ -71,7 +71,7 @@ class CudaBackend::Arenas : public WeightArenas {
     if (!keep_live) kept_ = cuda::PinnedBuffer();
     if (bytes() == 0) return absl::OkStatus();
     if (keep_live) {
-      // Before anything is given back: the host may have no room.
+      // Allocated before any memory is released, because host memory may not suffice.
       SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer kept, cuda::PinnedBuffer::Create(set_bytes_));
       SYNCOPATE_RETURN_IF_ERROR(CopyWeights(device_, kept.data(), live(), set_bytes_, cudaMemcpyDeviceToHost));
       kept_ = std::move(kept);
@@ -89,19 +89,19 @@ class CudaBackend::Arenas : public WeightArenas {
   }
 
  protected:
-  // Of all sets, behind the addresses, which stay.
+  // Release or allocate the memory of all sets; their addresses stay the same.
   virtual absl::Status ReleaseMemory() = 0;
   virtual absl::Status RestoreMemory() = 0;
 
  private:
   const int device_;
   const int64_t set_bytes_;
-  cuda::PinnedBuffer kept_;  // the live weights, while their memory is given back
+  cuda::PinnedBuffer kept_;  // the live weights while their memory is released
   const model::TransformerWeights weights_;
   const std::unique_ptr<CudaShadowChecker> checker_;
 };
 
-// Two weight sets; which memory is behind the live address changes, the address does not.
+// Two weight sets: an install changes the memory behind the live address, not the address.
 class CudaBackend::Remapped final : public Arenas {
  public:
   Remapped(std::unique_ptr<RemappableArenas> arenas, cuda::Stream copies, model::TransformerWeights weights,
@@ -112,7 +112,7 @@ class CudaBackend::Remapped final : public Arenas {
         shadow_(arenas->shadow()),
         arenas_(std::move(arenas)) {}
 
-  // Mapped again since the last exchange, or BeginCheck says why not.
+  // Maps the shadow again after an exchange. If that fails, BeginCheck returns the error.
   char* shadow() override {
     MapShadow().IgnoreError();
     return shadow_;
@@ -133,7 +133,7 @@ class CudaBackend::Remapped final : public Arenas {
   }
   void ExpectExchange() override {
     MutexLock lock(&mutex_);
-    arenas_->UnmapShadow().IgnoreError();  // Exchange() does it otherwise
+    arenas_->UnmapShadow().IgnoreError();  // if this fails, Exchange() unmaps
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
@@ -175,7 +175,7 @@ class CudaBackend::Remapped final : public Arenas {
   const std::unique_ptr<RemappableArenas> arenas_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
-// One weight set, which receives while nothing is generated.
+// One weight set, which receives while no decode step runs.
 class CudaBackend::InPlace final : public Arenas {
  public:
   InPlace(int device, std::unique_ptr<cuda::ReleasableArena> arena, model::TransformerWeights weights,
@@ -187,7 +187,8 @@ class CudaBackend::InPlace final : public Arenas {
   int64_t bytes() const override { return arena_->held_bytes(); }
   bool in_place() const override { return true; }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override { return absl::OkStatus(); }
-  absl::Status CopyLive(const std::vector<ByteRange>&) override { return absl::OkStatus(); }  // they are the same
+  // Live and shadow are the same bytes.
+  absl::Status CopyLive(const std::vector<ByteRange>&) override { return absl::OkStatus(); }
   absl::StatusOr<ExportedMemory> ExportShadow() const override {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "weights that are received in place are not lent");
   }
@@ -241,10 +242,10 @@ CudaBackend::~CudaBackend() = default;
 
 WeightArenas& CudaBackend::arenas() { return *arenas_; }
 
-// A pass fills the GPU better the larger it is, and everybody who decodes, and an install, waits for it.
+// A larger pass uses the GPU better, but all decoding sequences, and an install, wait for its end.
 int64_t CudaBackend::prefill_tokens(bool deterministic) const {
   constexpr int64_t kLeast = 4096, kMost = 16384;
-  constexpr double kOperations = 0.05 * 500e12;  // of 50 ms
+  constexpr double kOperations = 0.05 * 500e12;  // the operations that an H100 does in 50 ms
   if (deterministic || !ViewForDecoding(config_, arenas_->weights()).ok()) return kLeast;
   const int64_t weights = config_.num_hidden_layers * config_.hidden_size *
                           (2 * config_.query_size() + 2 * config_.key_value_size() + 3 * config_.intermediate_size);

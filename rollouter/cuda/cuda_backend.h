@@ -12,14 +12,14 @@ namespace syncopate::rollouter {
 
 class NcclDeviceRanks;
 
-// An engine on one GPU, in float32 or bfloat16. Weights lie in CUDA virtual memory at addresses that never change; an
-// install exchanges the memory behind them, or there is one weight set and none is needed.
+// The backend for one GPU, in float32 or bfloat16. Weights are in CUDA virtual memory at addresses that never change.
+// With two weight sets an install exchanges the memory behind the addresses; with one weight set it exchanges nothing.
 class CudaBackend final : public EngineBackend {
  public:
-  // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT reason BAD_MODEL for heads that are
-  // too large; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU. `memory_share`: of the
-  // GPU's memory that may be in use in the end, see KvBudget. With `ranks`, which is borrowed, this is one rank of a replica,
-  // and config and manifest are of its slice (rank_slice.h).
+  // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT (reason BAD_MODEL) for too large
+  // heads; RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY), FAILED_PRECONDITION (reason NO_GPU). `memory_share` is the
+  // share of the GPU's memory that may be in use in the end, see KvBudget. With `ranks` (borrowed) this is one rank of
+  // a replica, and `config` and `manifest` are those of its slice (rank_slice.h).
   static absl::StatusOr<std::shared_ptr<CudaBackend>> Create(const model::ModelConfig& config, const Manifest& manifest,
                                                              int device, CudaInstall install, double memory_share = 0.9,
                                                              NcclGroup* ranks = nullptr);
@@ -28,14 +28,15 @@ class CudaBackend final : public EngineBackend {
   at::Device device() const override { return device_; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
-  // With a CudaModelRunner so many that a step of prompts takes about 50 ms on an H100, between 4096 and 16384; 4096 if
-  // prompts go through in small passes.
+  // With a CudaModelRunner, the number of tokens for which a prefill step takes about 50 ms on an H100, between 4096
+  // and 16384; 4096 with `deterministic` or another runner.
   int64_t prefill_tokens(bool deterministic) const override;
-  // A CudaModelRunner where its kernels take the model, else a HostModelRunner with kernels of its own for attention; the
-  // log says which and why.
+  // Creates a CudaModelRunner if its kernels support the model, otherwise a HostModelRunner with GPU kernels for
+  // attention; the log says which and why.
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
-  // For transports that lend the shadow's memory; thread-safe. FAILED_PRECONDITION reason NOT_LENT with kInPlace.
+  // Exports the shadow's memory for transports that map it; thread-safe. FAILED_PRECONDITION (reason NOT_LENT) with
+  // kInPlace.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
  private:

@@ -20,6 +20,7 @@ at::Tensor Rows(const KvBatch& batch, at::Device device) {
     values[i] = batch.rows[i].table;
     values[count + i] = batch.rows[i].position;
   }
+  // One copy to the device per batch, instead of one per layer.
   return rows.to(device);
 }
 
@@ -52,7 +53,7 @@ int64_t CudaKvStore::bytes() const {
 
 void CudaKvStore::Release() {
   data_ = at::Tensor();
-  // libtorch keeps what is freed for itself, and others are to have it.
+  // libtorch caches freed memory; emptyCache() returns it to the device for other users.
   c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
@@ -90,6 +91,7 @@ CudaAttention::CudaAttention(const model::ModelConfig& config, const CudaKvStore
 at::Tensor CudaAttention::Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::Tensor& data = store_.data();
   const c10::cuda::CUDAGuard guard(data.device());
+  // The kernels run on the same stream as libtorch's operators, so they need no event between them.
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(data.device().index());
   const CacheElement element = data.scalar_type() == at::kBFloat16 ? CacheElement::kBFloat16 : CacheElement::kFloat32;
   const RowTable table{blocks_.data_ptr<int32_t>(),

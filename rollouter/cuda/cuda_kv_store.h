@@ -11,10 +11,12 @@
 
 namespace syncopate::rollouter {
 
-// On a GPU, in float32 or bfloat16, all of its memory taken at once. What is queued runs on the current stream.
+// Keys and values on a GPU, in float32 or bfloat16; all memory is allocated at once. Work is queued on the current
+// stream.
 class CudaKvStore final : public KvStore {
  public:
-  // `config` must outlive it, its head_dim is at most kMaxHeadDim. `options`: dtype and device. May throw c10::Error.
+  // `config` must outlive it; its head_dim is at most kMaxHeadDim. `options` gives dtype and device. May throw
+  // c10::Error.
   CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks, at::TensorOptions options);
 
   int64_t bytes() const override;
@@ -23,7 +25,7 @@ class CudaKvStore final : public KvStore {
   void SwapOut(absl::Span<const BlockSwap> swaps) override;
   void SwapIn(absl::Span<const BlockSwap> swaps) override;
   void Copy(absl::Span<const BlockCopy> copies) override;
-  // Computed in float32; a row's bits depend on its own positions alone.
+  // Computes in float32; a row's bits depend only on its own positions.
   std::unique_ptr<model::Attention> MakeAttention(KvBatch batch) override;
 
   // [blocks + 1, layers, 2, kBlockTokens, kv_heads * head_dim], dense; keys at index 0 of the third dimension.
@@ -33,14 +35,14 @@ class CudaKvStore final : public KvStore {
   const model::ModelConfig& config_;
   const at::TensorOptions options_;
   const int64_t blocks_;
-  at::Tensor data_;           // undefined while it is given back
-  const at::Tensor swapped_;  // the same, on the host
+  at::Tensor data_;           // undefined while released
+  const at::Tensor swapped_;  // blocks on the host, dimensions as `data_`
 };
 
 // Attention of one batch over a CudaKvStore.
 class CudaAttention final : public model::Attention {
  public:
-  // As KvStore::MakeAttention.
+  // See KvStore::MakeAttention.
   CudaAttention(const model::ModelConfig& config, const CudaKvStore& store, const KvBatch& batch);
 
   at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;

@@ -21,10 +21,10 @@ using cuda::CudaStatus;
 static_assert(kTokensPerBlock == kBlockTokens);
 
 constexpr int64_t kHalfBytes = 2;
-// Beside what is counted: graphs, kernels of the libraries, and libtorch's attention of one layer.
+// Memory not counted elsewhere: graphs, kernels of the libraries, and libtorch's attention of one layer.
 constexpr int64_t kUncounted = int64_t{1} << 30;
 constexpr int32_t kLeastPackedRows = 512;
-// Passes of more tokens take the device long enough for the host to queue them kernel by kernel.
+// A pass of more tokens keeps the device busy long enough for the host to queue it kernel by kernel.
 constexpr int32_t kMostCapturedRows = 4096;
 constexpr int64_t kMostPackedScratch = int64_t{64} << 20;
 
@@ -32,7 +32,7 @@ int64_t LayerBlockBytes(const HeadCounts& heads) {
   return int64_t{heads.kv_heads} * kTokensPerBlock * heads.head_dim * kHalfBytes;
 }
 
-// A graph for each of these batch sizes below `most`, and for `most`.
+// The batch sizes that get a graph: these sizes below `most`, and `most`.
 std::vector<int32_t> BatchSizes(int32_t most) {
   std::vector<int32_t> sizes;
   for (int32_t size : {1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896}) {
@@ -42,7 +42,7 @@ std::vector<int32_t> BatchSizes(int32_t most) {
   return sizes;
 }
 
-// Sizes of passes of prompt tokens, by doubling.
+// The sizes of packed prefill passes, by doubling.
 std::vector<int32_t> PackedSizes(int64_t max_prefill_tokens) {
   std::vector<int32_t> sizes;
   for (int64_t size = kLeastPackedRows; size < max_prefill_tokens; size *= 2) {
@@ -52,7 +52,7 @@ std::vector<int32_t> PackedSizes(int64_t max_prefill_tokens) {
   return sizes;
 }
 
-// Sizes of passes of prompt tokens that attend in graphs, a graph each: what is more goes in several.
+// The sizes of prefill passes whose attention runs in a graph, one graph each; more tokens need several passes.
 std::vector<int32_t> ChunkSizes(int64_t max_prefill_tokens) {
   std::vector<int32_t> sizes = {16};
   for (int32_t size = 64; size <= kMaxAttentionRows && sizes.back() < max_prefill_tokens; size *= 2) {
@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.max_positions = static_cast<int32_t>(runner.max_context);
   decoder.rotations = RotationsOf(config, runner.max_context);
   decoder.rows_alike = runner.deterministic;
+  // A measured choice of kernels could differ from process to process.
   decoder.choose_fastest = !runner.deterministic;
   decoder.ranks = options.ranks;
   decoder.batch_sizes = BatchSizes(decoder.max_slots);
@@ -120,13 +121,13 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                                             .max_context = runner.max_context,
                                             .blocks_asked = runner.blocks,
                                             .blocks_of_use = runner.BlocksForAll()}));
-  // One scheduler hands out the blocks of all ranks.
+  // All ranks must have the same number of blocks, because one scheduler allocates for all of them.
   if (options.agree_on_least != nullptr) {
     SYNCOPATE_ASSIGN_OR_RETURN(blocks, options.agree_on_least(blocks));
   }
   const Capacity capacity{.blocks = blocks,
                           .host_blocks = runner.host_blocks,
-                          .max_kept_blocks = blocks,  // their memory is taken anyhow
+                          .max_kept_blocks = blocks,  // their memory is allocated in any case
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
                                                  : GraphDecoder::kMostUnderWay};
@@ -167,6 +168,7 @@ BlockPlaces CudaModelRunner::HostPlaces() const {
 }
 
 absl::Status CudaModelRunner::MoveBlocks(const StepPlan& plan) {
+  // Each plan in progress has a pairs buffer of its own, because the device reads it after this returns.
   BlockPair* const pairs = pairs_[static_cast<size_t>(launched_ % GraphDecoder::kMostUnderWay)].as<BlockPair>();
   const int64_t block = LayerBlockBytes(shape_.heads);
   BlockPair* end = pairs;
@@ -192,6 +194,7 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
   slot = {.drawn = static_cast<int32_t>(start.drawn.size()),
           .next_token = start.drawn.empty() ? -1 : start.drawn.back(),
           .sampling = start.sampling};
+  // Only rank 0 draws, so only it needs a filter.
   if (leads()) {
     SYNCOPATE_ASSIGN_OR_RETURN(slot.filter, filters_.Lend(start, decoder_->stream()));
   }
@@ -216,6 +219,8 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
     SYNCOPATE_ASSIGN_OR_RETURN(const SamplingSetting setting, StartSlot(start));
     sampling.push_back(setting);
   }
+  // The stream runs the moves before the rows. The settings that StartSlot returned take effect only in
+  // GraphDecoder::Launch, so they may be prepared first.
   SYNCOPATE_RETURN_IF_ERROR(MoveBlocks(plan));
   std::vector<TableSetting> tables;
   for (const TableEntry& entry : plan.tables) tables.push_back({entry.slot, entry.index, entry.block});
@@ -258,6 +263,7 @@ absl::StatusOr<StepResult> CudaModelRunner::Await(const Ticket& ticket) {
     result.logprobs.push_back(drawn[i].logprob);
     if (step.draws[i] == nullptr) continue;
     const SamplingParams& sampling = *step.draws[i];
+    // The vector stays empty if no draw of the step asks for it.
     result.top_logprobs.resize(drawn.size());
     result.top_logprobs[i] = LikeliestTokens(decoder_->WantedLogits(logits++).data(), shape_.vocab,
                                              sampling.temperature, sampling.top_logprobs);

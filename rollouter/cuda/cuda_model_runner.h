@@ -18,22 +18,24 @@
 
 namespace syncopate::rollouter {
 
-// Plans as graphs of our own kernels, one step ahead of the host: bf16, head sizes 64 and 128. Every option of sampling
-// is on the device, and tokens are fed back there; for top_logprobs the logits of the rows that ask are copied to the
-// host.
+// Executes plans as CUDA graphs of our own kernels, one step ahead of the host: bf16, head sizes 64 and 128. All
+// sampling options run on the device, and drawn tokens are fed back there. Only for top_logprobs the logits of the rows
+// that ask are copied to the host.
 class CudaModelRunner final : public ModelRunner {
  public:
   struct Options {
     int device = 0;
     double memory_share = 0.9;  // see KvBudget
     RunnerOptions runner;
-    // As GraphDecoder::Options::ranks; then agree_on_least(n) is the least n that any rank gives, and blocks.
+    // See GraphDecoder::Options::ranks. If set, agree_on_least(n) returns the least n that any rank passes; the runner
+    // uses it for the number of blocks.
     DeviceRanks* ranks = nullptr;
     std::function<absl::StatusOr<int64_t>(int64_t)> agree_on_least = nullptr;
   };
-  // `views` are addresses that outlive it. INVALID_ARGUMENT reason BAD_OPTIONS, also for determinism over more than two
-  // ranks, whose sums NCCL makes in an order that depends on the batch; RESOURCE_EXHAUSTED reason
-  // OUT_OF_GPU_MEMORY if not one sequence has room; else as GraphDecoder::Create.
+  // `views` has addresses that outlive the runner. INVALID_ARGUMENT (reason BAD_OPTIONS) for bad options, also for
+  // determinism over more than two ranks, because NCCL then sums in an order that depends on the batch;
+  // RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY) if not even one sequence has room; otherwise the errors of
+  // GraphDecoder::Create.
   static absl::StatusOr<std::unique_ptr<CudaModelRunner>> Create(const model::ModelConfig& config,
                                                                  const DecodeViews& views, const Options& options);
 
@@ -50,15 +52,15 @@ class CudaModelRunner final : public ModelRunner {
 
  private:
   struct Slot {
-    int32_t drawn = 0;        // tokens of the answer, those under way included
-    int32_t next_token = -1;  // what the next row puts in; -1: what the device drew last
+    int32_t drawn = 0;        // tokens of the answer, including draws in progress
+    int32_t next_token = -1;  // the token that the next row inputs; -1: the token that the device drew last
     std::shared_ptr<const SamplingParams> sampling = nullptr;
     std::unique_ptr<SlotFilters::Lent> filter = nullptr;
   };
   struct UnderWay {
     int64_t plan = 0;
     PolicyVersion version;
-    std::vector<std::shared_ptr<const SamplingParams>> draws;  // by number; null: without top_logprobs
+    std::vector<std::shared_ptr<const SamplingParams>> draws;  // by number of the draw; null: without top_logprobs
   };
 
   CudaModelRunner(const Options& options, const DecodeShape& shape, const Capacity& capacity)
@@ -79,11 +81,11 @@ class CudaModelRunner final : public ModelRunner {
   const DecodeShape shape_;
   const Capacity capacity_;
   std::unique_ptr<cuda::ReleasableArena> storage_;  // keys, then values
-  cuda::PinnedBuffer swapped_;                      // likewise, host_blocks of them
-  std::vector<cuda::PinnedBuffer> pairs_;           // of blocks to move; one a plan that may be under way
+  cuda::PinnedBuffer swapped_;                      // host_blocks of keys, then of values
+  std::vector<cuda::PinnedBuffer> pairs_;           // blocks to move; one buffer per plan in progress
   std::shared_ptr<const cuda::DeviceBuffer> packed_scratch_;
   SlotFilters filters_;
-  std::unique_ptr<GraphDecoder> decoder_;  // ends first: it waits for what reads the rest
+  std::unique_ptr<GraphDecoder> decoder_;  // destroyed before the members above: it waits for work that reads them
   std::vector<Slot> slots_;
   std::deque<UnderWay> under_way_;
   int64_t launched_ = 0;

@@ -7,15 +7,15 @@
 
 namespace syncopate::rollouter {
 
-// The model as the decode kernels see it. FAILED_PRECONDITION reason UNSUPPORTED_SHAPE, naming what they are not made
-// for.
+// Returns the model in the form that the decode kernels read. FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming
+// what the kernels do not support.
 struct DecodeViews {
   DecodeShape shape;
-  DecodeWeights weights;  // addresses of `weights`, which stay theirs
+  DecodeWeights weights;  // addresses of `weights`, which keeps ownership
 };
 absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config, const model::TransformerWeights& weights);
 
-// The rotary table of Transformer's positions [0, positions): [positions, head_dim / 2, 2], cosine and sine.
+// Returns the rotary table of Transformer's positions [0, positions): [positions, head_dim / 2, 2], cosine and sine.
 std::vector<float> RotationsOf(const model::ModelConfig& config, int64_t positions);
 
 }  // namespace syncopate::rollouter

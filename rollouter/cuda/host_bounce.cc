@@ -26,7 +26,7 @@ absl::Status HostBounce::Receive(const ReceiveRequest& request, char* destinatio
     SYNCOPATE_ASSIGN_OR_RETURN(buffer_, cuda::PinnedBuffer::Create(arena_bytes_));
   }
   Mutex mutex;
-  absl::Status copied;  // guarded by it: the inner transport may announce from several threads
+  absl::Status copied;  // guarded by `mutex`: the inner transport may announce from several threads
   ReceiveRequest to_host = request;
   to_host.on_arrived = [&](ByteRange range, void*) {
     const cuda::DeviceScope here(stream_.device());
@@ -41,7 +41,7 @@ absl::Status HostBounce::Receive(const ReceiveRequest& request, char* destinatio
     request.on_arrived(range, stream_.get());
   };
   absl::Status received = inner_->Receive(to_host, buffer_.data(), stop);
-  // The buffer is used again, and after an error nothing may write to the destination any more.
+  // The next transfer reuses the buffer, and after an error no copy may write to the destination later.
   absl::Status drained = CudaStatus(cudaStreamSynchronize(stream_.get()), "copying received weights to the GPU");
   SYNCOPATE_RETURN_IF_ERROR(received);
   SYNCOPATE_RETURN_IF_ERROR(copied);

@@ -13,11 +13,12 @@
 
 namespace syncopate::rollouter {
 
-// Lets a transport over host memory ("grpc") receive into a GPU: what arrives in a page-locked buffer is copied on at
-// once, on a stream of its own. The buffer is as large as an arena, and made by the first transfer.
+// Lets a transport over host memory ("grpc") receive into a GPU: bytes that arrive in a page-locked buffer are copied
+// to the GPU at once, on a stream of its own. The buffer has the size of an arena; the first transfer allocates it.
+// Receive() blocks and is used by one thread at a time.
 class HostBounce final : public synchronizer::ReceiverTransport {
  public:
-  // `arena_bytes`: of the destinations.
+  // `arena_bytes` is the size of the destinations.
   static absl::StatusOr<std::unique_ptr<HostBounce>> Create(std::unique_ptr<synchronizer::ReceiverTransport> inner,
                                                             int device, int64_t arena_bytes);
 
@@ -39,7 +40,7 @@ class HostBounce final : public synchronizer::ReceiverTransport {
   const std::unique_ptr<synchronizer::ReceiverTransport> inner_;
   const int64_t arena_bytes_;
   const cuda::Stream stream_;
-  cuda::PinnedBuffer buffer_;  // of the receiving thread
+  cuda::PinnedBuffer buffer_;  // used by the receiving thread
 };
 
 }  // namespace syncopate::rollouter

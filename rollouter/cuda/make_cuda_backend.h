@@ -8,7 +8,7 @@
 #include "cuda/gpu_memory.h"
 #include "model/model_config.h"
 
-// CudaBackend for those who cannot see libtorch's headers.
+// Creates a CudaBackend for callers that cannot include libtorch's headers.
 namespace syncopate {
 class NcclGroup;
 }
@@ -21,11 +21,11 @@ enum class CudaInstall { kRemap, kInPlace };
 
 struct CudaEngine {
   std::shared_ptr<EngineBackend> backend;
-  // CudaBackend::ExportShadow, for as long as somebody holds this function.
+  // Calls CudaBackend::ExportShadow; a copy of this function keeps the backend alive.
   std::function<absl::StatusOr<cuda::ExportedMemory>()> export_shadow;
 };
 
-// Errors, `memory_share` and `ranks` as CudaBackend::Create.
+// Errors, `memory_share` and `ranks` as in CudaBackend::Create.
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
                                            CudaInstall install, double memory_share, NcclGroup* ranks = nullptr);
 

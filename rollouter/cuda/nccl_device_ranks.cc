@@ -15,7 +15,8 @@ namespace {
 
 using cuda::CudaStatus;
 
-// Above so many rows several peers' parts are read faster by NCCL, which reads each row's share once.
+// The most rows that the kernel sums over more than two ranks: for more rows NCCL is faster, because it reads each part
+// once.
 constexpr int32_t kMostRowsOfMany = 1024;
 constexpr int64_t kPage = int64_t{2} << 20;
 
@@ -23,12 +24,12 @@ int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-// By which another rank finds this one's memory.
+// What another rank needs to find this rank's memory.
 struct NcclDeviceRanks::Card {
   std::array<char, 64> host = {};
   int64_t process = 0;
   int32_t device = 0;
-  int32_t shared = 0;  // the handle is good
+  int32_t shared = 0;  // 1 if `handle` is valid
   uint64_t address = 0;
   cudaIpcMemHandle_t handle = {};
 };
@@ -42,9 +43,9 @@ absl::StatusOr<DeviceRanks::Memory> NcclDeviceRanks::MakeMemory(const Extent& ex
   const cuda::DeviceScope scope(device_);
   piece_bytes_ = int64_t{extent.rows} * extent.hidden * 2;
   const int64_t logits_at = Aligned(2 * piece_bytes_), flags_at = logits_at + Aligned(extent.logits_bytes);
-  const int32_t rows = extent.rows + 1;  // the last is that of JoinLogits
+  const int32_t rows = extent.rows + 1;  // the last row is for JoinLogits
   const int64_t flags = int64_t{4} * rows * (world() + 1);
-  // Whole pages: memory that is lent to another process is lent by the page.
+  // The size is a multiple of a page, because memory is shared with other processes by the page.
   SYNCOPATE_ASSIGN_OR_RETURN(memory_,
                              cuda::DeviceBuffer::Create(device_, (flags_at + flags + kPage - 1) / kPage * kPage,
                                                         "sums and logits of several ranks"));
@@ -60,7 +61,8 @@ absl::StatusOr<DeviceRanks::Memory> NcclDeviceRanks::MakeMemory(const Extent& ex
     sums.stop = stop_.as<int32_t>();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const bool mapped, MapPeers(flags_at));
-  // Either all ranks read each other's memory or none: their calls have to fit. By it all have cleared theirs, too.
+  // Either all ranks read each other's memory or none does, because their calls must match. This exchange also ensures
+  // that all ranks have cleared their memory.
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t all, AgreeOnLeast(mapped ? 1 : 0));
   reads_peers_ = all == 1;
   SYNCOPATE_LOG(kInfo, "sums over %d ranks are made by %s", world(),
@@ -79,7 +81,7 @@ absl::StatusOr<bool> NcclDeviceRanks::MapPeers(int64_t flags_at) {
   mine.device = device_;
   mine.address = reinterpret_cast<uint64_t>(memory_.data());
   mine.shared = cudaIpcGetMemHandle(&mine.handle, memory_.data()) == cudaSuccess ? 1 : 0;
-  cudaGetLastError();  // an answer, not an error of what comes next
+  cudaGetLastError();  // clears the error state: the failure is a normal answer
   const auto bytes = static_cast<int64_t>(sizeof(Card));
   const at::Tensor cards = at::empty({world(), bytes}, at::kByte);
   cards.zero_();
@@ -142,7 +144,7 @@ absl::Status NcclDeviceRanks::JoinLogits(cudaStream_t stream) {
 
 absl::Status NcclDeviceRanks::Check() {
   const absl::Status checked = group_->Check();
-  // Rows that wait for a rank that is gone wait no longer.
+  // Ends the waits of rows for a lost rank.
   if (!checked.ok() && stop_.bytes() > 0) *stop_.as<volatile int32_t>() = 1;
   return checked;
 }

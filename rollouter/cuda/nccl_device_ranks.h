@@ -13,10 +13,10 @@
 
 namespace syncopate::rollouter {
 
-// The ranks of one replica as its decoders see them. Where all GPUs can read each other's memory sums are made by our own
-// kernel (peer_sum.h), which also makes the norm; else, and with more than two ranks in passes of many rows, whose parts
-// it would read too often, by NCCL; and ranks write their logits straight into rank 0's memory, which else makes all of them.
-// Ends after what is captured with it.
+// The ranks of one replica for its decoders. If all GPUs can read each other's memory, our own kernel computes sums
+// together with the norm (peer_sum.h), and every rank writes its logits into rank 0's memory. Otherwise NCCL computes
+// sums, and rank 0 computes all logits. With more than two ranks NCCL also computes the sums of passes of many rows,
+// because the kernel would read each part too often. Must outlive graphs that captured its calls.
 class NcclDeviceRanks final : public DeviceRanks {
  public:
   // `group` is borrowed.
@@ -33,12 +33,12 @@ class NcclDeviceRanks final : public DeviceRanks {
     return group_->QueueBroadcast(data, bytes, stream);
   }
   absl::Status Check() override;
-  // The least number that any rank gives. Blocks.
+  // Returns the least number that any rank passes. Blocks.
   absl::StatusOr<int64_t> AgreeOnLeast(int64_t mine);
 
  private:
   struct Card;
-  // Maps the others' memory; false if that cannot be.
+  // Maps the memory of the other ranks; false if that is impossible.
   absl::StatusOr<bool> MapPeers(int64_t flags_at);
   bool MapPeer(const Card& mine, const Card& theirs, char** at);
 
@@ -46,7 +46,7 @@ class NcclDeviceRanks final : public DeviceRanks {
   const int device_;
   cuda::DeviceBuffer memory_;  // two pieces, logits, flags, counts
   cuda::PinnedBuffer stop_;
-  std::vector<void*> opened_;  // of other processes
+  std::vector<void*> opened_;  // mappings of other processes' memory
   int64_t piece_bytes_ = 0;
   bool reads_peers_ = false;
   std::array<PeerSums, 2> sums_;  // by piece

@@ -13,7 +13,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-// A view; the memory stays its owner's.
+// Returns a view without ownership.
 at::Tensor View(const void* data, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   return at::for_blob(const_cast<void*>(data), shape)
       .options(at::TensorOptions(type).device(device))
@@ -48,7 +48,7 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
   inputs.queries = call.queries;
   inputs.keys = call.keys;
   inputs.values = call.values;
-  // Else all prompts are whole: none goes on from keys of an earlier pass or of a shared prefix.
+  // Without key_starts all prompts are complete: no sequence continues from keys of an earlier pass or a shared prefix.
   if (call.key_count != call.query_count) {
     inputs.key_starts = call.key_starts;
     inputs.key_rows = call.key_count;
@@ -82,7 +82,7 @@ absl::Status AttendPackedByFlash(const PackedAttention& call, const HeadCounts& 
   const at::Tensor values = View(call.values, {call.key_count, heads.kv_heads, heads.head_dim}, at::kBFloat16, place);
   const at::Tensor query_starts = View(call.query_starts, {call.sequences + 1}, at::kInt, place);
   const at::Tensor key_starts = View(call.key_starts, {call.sequences + 1}, at::kInt, place);
-  // With fewer queries than keys its causal mask ends with the last key: the queries are the newest tokens.
+  // With fewer queries than keys, its causal mask is aligned to the last key: the queries are the newest tokens.
   const at::Tensor out = std::get<0>(at::_flash_attention_forward(
       queries, keys, values, query_starts, key_starts, call.longest_query, call.longest_key, /*dropout_p=*/0,
       /*is_causal=*/true, /*return_debug_mask=*/false, 1 / std::sqrt(static_cast<double>(heads.head_dim))));

@@ -21,6 +21,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 absl::StatusOr<std::unique_ptr<SlotFilters::Lent>> SlotFilters::Lend(const SlotStart& start, cudaStream_t stream) {
   const SamplingParams& sampling = *start.sampling;
+  // Most sequences need no filter, and the plain sampling kernel is faster.
   if (sampling.DrawsFromThePolicy()) return nullptr;
   auto lent = std::make_unique<Lent>();
   lent->filter = {.repetition_penalty = sampling.repetition_penalty,
@@ -69,12 +70,13 @@ absl::Status SlotFilters::Copy(const void* from, int64_t bytes, cudaStream_t str
     SYNCOPATE_ASSIGN_OR_RETURN(scratch_, DeviceBuffer::Create(options_.device, most, "lists of tokens"));
   }
   SYNCOPATE_CHECK(bytes <= scratch_.bytes());
-  // Memory that is not page-locked: it has been read when the call returns.
+  // The memory is not page-locked, so CUDA has read it when the call returns.
   return CudaStatus(cudaMemcpyAsync(scratch_.data(), from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream),
                     "copying a list of tokens");
 }
 
 absl::Status SlotFilters::FillBiasOf(const SamplingParams& sampling, float* bias, cudaStream_t stream) {
+  // A token that is not allowed stays at -inf, whatever its bias is.
   const bool all = sampling.allowed_token_ids.empty();
   std::map<int32_t, float> changed;
   for (int32_t token : sampling.allowed_token_ids) changed[token] = 0;

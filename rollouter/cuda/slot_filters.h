@@ -11,8 +11,8 @@
 
 namespace syncopate::rollouter {
 
-// The device's memory for sequences whose sampling looks at more than the model's own logits: a bias and a count of each
-// token of the vocabulary, taken when a sequence first needs one and kept for the next. Not thread-safe.
+// Device memory for sequences whose sampling changes the model's own logits: a bias and a count for each token of the
+// vocabulary. A buffer is allocated when a sequence first needs one, and reused for later sequences. Not thread-safe.
 class SlotFilters {
  public:
   struct Options {
@@ -22,18 +22,18 @@ class SlotFilters {
   };
   explicit SlotFilters(const Options& options) : options_(options) {}
 
-  // What one sequence can take, bytes.
+  // The most bytes that one sequence uses.
   static int64_t BytesOfOne(int32_t vocab) { return vocab * int64_t{sizeof(float) + sizeof(uint16_t)}; }
 
-  // One sequence's filter, for as long as draws are launched with it.
+  // One sequence's filter, valid until Return().
   struct Lent {
     DrawFilter filter;
-    int64_t bias = -1, counts = -1;  // places; -1: none
+    int64_t bias = -1, counts = -1;  // indices in the pools; -1: none
   };
-  // Queues what fills the memory on `stream`, on which all draws are. Null if the sequence is drawn from the policy itself.
-  // RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY.
+  // Allocates a filter and queues the work that fills it on `stream`, which must be the stream of all draws. Null if
+  // the sequence is drawn from the policy itself. RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY).
   absl::StatusOr<std::unique_ptr<Lent>> Lend(const SlotStart& start, cudaStream_t stream);
-  // Its last draw has been launched.
+  // Call after the last draw with `lent` was launched.
   void Return(std::unique_ptr<Lent> lent);
 
  private:
@@ -42,7 +42,7 @@ class SlotFilters {
     std::vector<int64_t> free;
   };
   absl::StatusOr<int64_t> Allocate(Pool& pool, int64_t bytes, const char* what) const;
-  // Copies to the scratch memory that all fills share, one after the other on the stream.
+  // Queues a copy to the scratch memory that all fills share; the stream runs fills one after the other.
   absl::Status Copy(const void* from, int64_t bytes, cudaStream_t stream);
   absl::Status FillBiasOf(const SamplingParams& sampling, float* bias, cudaStream_t stream);
   absl::Status CountTokensOf(const SlotStart& start, uint16_t* counts, cudaStream_t stream);

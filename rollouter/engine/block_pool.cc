@@ -41,8 +41,9 @@ void BlockPool::RemoveUser(BlockIndex block) {
   Block& left = blocks_[block];
   SYNCOPATE_CHECK(left.users > 0);
   if (--left.users > 0) return;
-  // What an older version made is never looked for again.
+  // A block of an older version is never searched for again, so it is not kept.
   if (left.indexed != nullptr && left.indexed->scope.version != version_) Forget(block);
+  // Contents that are not indexed cannot be found again.
   if (left.indexed == nullptr) {
     free_.push_back(block);
     return;
@@ -62,6 +63,7 @@ BlockPool::Prefix BlockPool::Find(const PrefixScope& scope, absl::Span<const int
   while (static_cast<int64_t>(found.blocks.size()) < max_blocks) {
     const size_t begin = found.blocks.size() * kBlockTokens;
     auto entry = index_.find(MakeKey(scope, found.end, tokens.subspan(begin, kBlockTokens)));
+    // A longer prefix can only be indexed below this node.
     if (entry == index_.end()) break;
     found.blocks.push_back(entry->second.block);
     found.end = entry->second.node;
@@ -101,11 +103,11 @@ void BlockPool::ForgetAll() {
     free_.push_back(block);
   }
   kept_.clear();
-  // A storage that takes memory as blocks are used takes the least again.
+  // Sorted so that low blocks are used first again: a storage that allocates by use then needs the least memory.
   std::sort(free_.begin(), free_.end(), std::greater<>());
 }
 
-// What follows it in the tree can no longer be found: node numbers are not used twice.
+// The nodes below this block can no longer be found, because node numbers are never reused.
 void BlockPool::Forget(BlockIndex block) {
   index_.erase(index_.find(*blocks_[block].indexed));
   blocks_[block].indexed = nullptr;

@@ -10,7 +10,7 @@ void ConcurrencyLimit::Follow(double usage, int64_t running) {
   if (usage > kTrimAbove) {
     TrimTo(running);
   } else if (usage < kGrowBelow && held_somebody_back) {
-    // One at a time: what a sequence will use shows only as it grows, many plans after it has started.
+    // The limit grows by one at a time: a sequence's use of blocks shows only as it grows, many plans after its start.
     limit_ = std::min(most_, limit_ + 1);
   }
 }

@@ -4,13 +4,13 @@
 
 namespace syncopate::rollouter {
 
-// How many sequences may run at once, so that those that run find blocks to grow into. It follows the share of blocks
-// that running sequences use: above kTrimAbove nobody may start until so many have ended that the share has fallen, and
-// no more may run after that than ran then; below kGrowBelow one more may run with each plan. In between, whoever ends
-// makes room for another. Nobody is stopped by it: sequences make room only when blocks are out, and that they had to is
-// the strongest sign that too many ran.
+// Limits how many sequences run at once, so that running sequences find blocks to grow into. The limit follows the
+// share of blocks in use. Above kTrimAbove the limit drops to the number that runs now, so no sequence starts until one
+// has ended. Below kGrowBelow the limit grows by one with each plan that it held back. In between, each sequence that
+// ends makes room for another. The limit never stops a running sequence: sequences are preempted only when blocks run
+// out, and a preemption is the strongest sign that too many ran.
 //
-// It starts without a limit: while memory is ample, it is never noticed. Pure; not thread-safe.
+// At the start there is no limit beyond `most`, so with ample memory it has no effect. Pure; not thread-safe.
 class ConcurrencyLimit {
  public:
   static constexpr double kGrowBelow = 0.6;
@@ -18,13 +18,14 @@ class ConcurrencyLimit {
 
   explicit ConcurrencyLimit(int64_t most) : most_(most), limit_(most) {}
 
-  // What one plan begins with: the share of blocks in use, 0 to 1, and how many sequences run.
+  // Call at the beginning of each plan. `usage`: the share of blocks in use, 0 to 1. `running`: the number of running
+  // sequences.
   void Follow(double usage, int64_t running);
-  // `running` are left after sequences had to make room.
+  // Call after preemptions; `running` sequences are left.
   void NotePreemption(int64_t running);
 
-  // Whether `samples` more may start beside `running`. If nothing runs they may, however many they are. One that may not
-  // lets the limit grow.
+  // Whether `samples` more sequences may start beside `running`. If nothing runs, any number may start. A refusal lets
+  // the limit grow.
   bool Admits(int64_t running, int64_t samples);
   int64_t limit() const { return limit_; }
 
@@ -33,7 +34,7 @@ class ConcurrencyLimit {
 
   const int64_t most_;
   int64_t limit_;
-  bool held_somebody_back_ = false;  // since the last Follow()
+  bool held_somebody_back_ = false;  // Admits() refused a start since the last Follow()
 };
 
 }  // namespace syncopate::rollouter

@@ -13,7 +13,7 @@ absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
 }
 
-// For a look that ends before `value` does.
+// Wraps `value` in a shared_ptr without ownership, for uses that end before `value` does.
 template <typename T>
 std::shared_ptr<const T> Borrowed(const T& value) {
   return std::shared_ptr<const T>(std::shared_ptr<const void>(), &value);
@@ -114,7 +114,7 @@ int32_t Engine::Abort(const std::string& id) {
   for (const auto& [key, active] : active_) {
     if (id.empty() || active.request.id == id) keys.push_back(key);
   }
-  std::sort(keys.begin(), keys.end());  // in the order of their arrival
+  std::sort(keys.begin(), keys.end());  // in the order of arrival
   int32_t ended = 0;
   for (uint64_t key : keys) {
     for (int32_t sample : scheduler_.Abort(key)) {
@@ -128,7 +128,7 @@ int32_t Engine::Abort(const std::string& id) {
 absl::Status Engine::Step() {
   const size_t before = launched_.size();
   SYNCOPATE_RETURN_IF_ERROR(Launch());
-  // Nothing to launch: everything waits for what is under way.
+  // No plan was launched: every sequence waits for the plans in progress.
   const bool waits = launched_.size() == before && !launched_.empty();
   return waits || launched_.size() >= plans_under_way_ ? AwaitOldest() : absl::OkStatus();
 }
@@ -147,7 +147,7 @@ absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
   SYNCOPATE_CHECK(!HasWork());
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   const int64_t held = weight_bytes() + kv_bytes();
-  // Weights first: they can say that the host has no room for them.
+  // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
   scheduler_.ForgetBlocks();
@@ -158,12 +158,13 @@ absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
 absl::Status Engine::WakeUp() {
   SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
   const absl::Status restored = backend_->arenas().Restore();
-  // Blocks can always be given back again, kept weights only if the host has room for them once more.
+  // Blocks can always be released again; keeping the weights again could fail for lack of host memory.
   if (!restored.ok()) SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
   return restored;
 }
 
 absl::Status Engine::Launch() {
+  // An install changed the version since the last plan.
   if (scheduler_.version() != policy_.version()) scheduler_.SetVersion(policy_.version());
   const StepPlan plan = scheduler_.Plan();
   if (plan.IsEmpty()) return absl::OkStatus();
@@ -195,6 +196,7 @@ void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Tim
   if (active.request.sampling.top_logprobs > 0) {
     trajectory.top_logprobs.push_back(std::move(result.top_logprobs[drawn.draw]));
   }
+  // A span ends where the version changes, which happens at an install in the middle of an answer.
   if (trajectory.spans.empty() || trajectory.spans.back().version != result.version) {
     trajectory.spans.push_back({result.version, position, position});
   }
@@ -224,6 +226,7 @@ void Engine::FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, F
   const absl::Duration took = Clock::Real()->Now() - active.started;  // negative if it never started
   trajectory.generate_seconds = std::max(0.0, absl::ToDoubleSeconds(took));
   active.sink->OnFinished(sample, std::move(trajectory));
+  // The request stays active until its last sample has ended, because an install waits for the whole request.
   if (--active.live > 0) return;
   holding_ -= active.request.holds_install ? 1 : 0;
   active_.erase(key);

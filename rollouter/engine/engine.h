@@ -19,63 +19,65 @@
 
 namespace syncopate::rollouter {
 
-// Continuous batching on one thread: the scheduler plans steps, the backend's runner executes them, and what they drew
-// goes to the requests' sinks. Sequences join and leave at any step. Not thread-safe: EngineLoop owns it. Create(),
-// BindThread(), Step(), AwaitLaunched() and Synchronize() may throw c10::Error; after that, or after an error of theirs, only
-// Abort() makes sense.
+// Continuous batching on one thread: the scheduler plans steps, the backend's runner executes them, and each drawn
+// token goes to the sink of its request. Sequences join and leave at any step. Not thread-safe: `EngineLoop` owns it.
+// Create(), BindThread(), Step(), AwaitLaunched() and Synchronize() may throw c10::Error. After such an exception or an
+// error that they returned, only Abort() may be called.
 class Engine {
  public:
   struct Options {
-    int64_t max_sequences = 256;     // that run at once
-    int64_t max_prefill_tokens = 0;  // per step, longer prompts are prefilled in chunks; 0: as the backend chooses
-    int64_t max_context = 0;         // tokens of one sequence; 0: the model's
-    int64_t kv_blocks = 0;           // for keys and values; 0: as the backend's runner chooses
-    int64_t host_kv_blocks = 0;      // to swap to
-    int64_t max_kept_blocks = -1;    // blocks without a user that are kept for their prefix; -1: the runner's
-    int32_t plans_under_way = 0;     // 0: as the backend's runner chooses
+    int64_t max_sequences = 256;     // the largest number that run at once
+    int64_t max_prefill_tokens = 0;  // per step; longer prompts are prefilled in chunks; 0: the backend's default
+    int64_t max_context = 0;         // tokens of one sequence; 0: the model's limit
+    int64_t kv_blocks = 0;           // blocks for keys and values; 0: the runner's default
+    int64_t host_kv_blocks = 0;      // blocks in host memory for swapping
+    // The most blocks without a user that stay cached for their prefix; -1: the runner's default.
+    int64_t max_kept_blocks = -1;
+    int32_t plans_under_way = 0;  // the most plans in progress; 0: the runner's default
     Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
-    bool follow_usage = true;    // as Scheduler::Options::follow_usage
-    bool deterministic = false;  // as RunnerOptions::deterministic
+    bool follow_usage = true;    // see Scheduler::Options::follow_usage
+    bool deterministic = false;  // see RunnerOptions::deterministic
     absl::Status Validate() const;
   };
 
-  // `config` must be valid, and `backend` made for it. RESOURCE_EXHAUSTED if there is no memory.
+  // `config` must be valid, and `backend` made for it. RESOURCE_EXHAUSTED if memory does not suffice.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const model::ModelConfig& config,
                                                         std::shared_ptr<EngineBackend> backend, const Options& options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request can never run. Reads only what never changes, so any thread
-  // may call it.
+  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request can never run. Reads only immutable state, so any thread may
+  // call it.
   absl::Status CheckShape(const GenerationRequest& request) const;
 
-  // Queues a request that passed CheckShape(); one that holds installs goes to the front.
+  // Queues a request that passed CheckShape(); a request with holds_install goes to the front.
   void Add(GenerationRequest request, std::shared_ptr<GenerationSink> sink);
 
-  // Ends a request (every request if `id` is empty). Its samples get OnFinished with kAborted. Returns how many
-  // sequences ended.
+  // Ends the request `id`, or every request if `id` is empty. Its samples get OnFinished with kAborted. Returns the
+  // number of sequences that ended.
   int32_t Abort(const std::string& id);
 
   bool HasWork() const { return scheduler_.HasWork() || !launched_.empty(); }
-  // A request that asked for one version throughout is under way: an install must wait.
+  // True while a request with holds_install runs or waits: an install must wait for its end.
   bool InstallHeld() const { return holding_ > 0; }
 
-  // The calling thread makes all steps between the two. (Steps without them run on the thread's present stream.)
+  // The thread that calls BindThread() makes all steps until UnbindThread(), on a stream of its own. Steps outside such
+  // a pair run on the thread's current stream.
   void BindThread() { runner_->BindThread(); }
   void UnbindThread() { runner_->UnbindThread(); }
 
-  // Launches a step, and hands on what an earlier one drew when there are enough under way. Precondition: HasWork() and
-  // has weights.
+  // Launches a step. If the most plans are in progress, or no step can be launched, also waits for the oldest launched
+  // step and delivers its tokens. Precondition: HasWork() and there are weights.
   absl::Status Step();
-  // Hands on what all launched steps drew.
+  // Waits for all launched steps and delivers their tokens.
   absl::Status AwaitLaunched();
-  // The same, and blocks until nothing reads the weights. Before they change.
+  // Does what AwaitLaunched() does, then blocks until no work reads the weights. Call it before the weights change.
   absl::Status Synchronize();
 
-  // Gives the memory of weights, keys and values back, and says how much of it that was; the live weights stay in host
-  // memory with `keep_weights`, else nothing serves. No step before WakeUp(). Once more only takes what is left.
-  // Precondition: !HasWork(), and nobody receives. RESOURCE_EXHAUSTED: nothing has changed; after another error the
-  // engine cannot go on. The same for WakeUp().
+  // Releases the memory of weights, keys and values, and returns the number of bytes released. With `keep_weights` the
+  // live weights stay in host memory; otherwise no version serves afterwards. No step may run before WakeUp(). A second
+  // call releases only what is left. Precondition: !HasWork(), and no weight sync is in progress. RESOURCE_EXHAUSTED:
+  // nothing has changed; after another error the engine is unusable. Both rules also hold for WakeUp().
   absl::StatusOr<int64_t> Sleep(bool keep_weights);
   absl::Status WakeUp();
 
@@ -90,7 +92,8 @@ class Engine {
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }
   int64_t generated_tokens() const { return generated_tokens_; }
-  int64_t prefilled_tokens() const { return scheduler_.counters().prefilled_tokens; }  // of prompts
+  // Tokens of prompts that were computed.
+  int64_t prefilled_tokens() const { return scheduler_.counters().prefilled_tokens; }
   const Scheduler::Counters& counters() const { return scheduler_.counters(); }
   const RequestFigures& request_figures() const { return figures_; }
 
@@ -100,7 +103,8 @@ class Engine {
     std::shared_ptr<GenerationSink> sink;
     absl::Time started = absl::InfiniteFuture();
     std::vector<Trajectory> samples;
-    std::vector<absl::Time> last_tokens;  // of each sample; the request's arrival before its first
+    // The time of each sample's last token; before its first token, the arrival of the request.
+    std::vector<absl::Time> last_tokens;
     int32_t live = 0;
   };
 

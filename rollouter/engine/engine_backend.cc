@@ -32,11 +32,13 @@ class HostBackend::Arenas final : public WeightArenas {
   const model::TransformerWeights& weights() const override { return views_[live_]; }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
+    // Both sets are ordinary memory, so the exchange is a change of index.
     live_ = Other();
     return absl::OkStatus();
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     for (const ByteRange& range : ranges) {
+      // With one weight set nothing calls CopyLive (WeightReceiver::KeepBase), so source and target are different sets.
       std::memcpy(shadow() + range.begin, live() + range.begin, static_cast<size_t>(range.size()));
     }
     return absl::OkStatus();
@@ -45,7 +47,7 @@ class HostBackend::Arenas final : public WeightArenas {
       synchronizer::ShadowContents contents) override {
     return std::make_unique<synchronizer::HostShadowCheck>(shadow(), std::move(contents));
   }
-  // The live weights are in host memory already.
+  // Kept weights stay where they are: they are already in host memory.
   absl::Status Release(bool keep_live) override {
     for (int i = 0; i < weight_sets_; ++i) {
       if (keep_live && i == live_) continue;
@@ -115,6 +117,8 @@ WeightArenas& HostBackend::arenas() { return *arenas_; }
 absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const RunnerOptions& options) {
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
                                        .host_blocks = options.host_blocks,
+                                       // The host runner does all work in Launch, so more plans in progress do not help
+                                       // by default.
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);

@@ -22,11 +22,12 @@ class LeadingRunner final : public ModelRunner {
     return followers_->Send({.kind = EngineCommand::Kind::kReleaseBlocks});
   }
   absl::Status RestoreBlocks() override {
+    // This rank first: if it has too little memory, the other ranks stay unchanged.
     SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
     return followers_->Send({.kind = EngineCommand::Kind::kRestoreBlocks});
   }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
-    // First, so that the others begin while this rank queues its own.
+    // The followers get the plan first, so that they begin while this rank queues its own.
     SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = EngineCommand::Kind::kPlan, .plan = plan}));
     return runner_->Launch(plan);
   }
@@ -38,7 +39,7 @@ class LeadingRunner final : public ModelRunner {
   EngineFollowers* const followers_;
 };
 
-// What has failed here changes nothing, here or elsewhere; so the others are told of what has been done.
+// An operation that fails here changes nothing on any rank, so the followers only get operations that have succeeded.
 class LeadingArenas final : public WeightArenas {
  public:
   LeadingArenas(WeightArenas* arenas, EngineFollowers* followers) : arenas_(arenas), followers_(followers) {}
@@ -82,7 +83,7 @@ class LeadingBackend final : public EngineBackend {
   WeightArenas& arenas() override { return arenas_; }
   int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
-    // First: runners of several ranks may have to be made at the same time.
+    // The followers get the command first: runners of several ranks may have to be created at the same time.
     SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = EngineCommand::Kind::kMakeRunner, .runner = options}));
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
     return std::make_unique<LeadingRunner>(std::move(runner), followers_);
@@ -124,6 +125,7 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
     return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 has a plan before there is a runner");
   }
   if (command.kind == EngineCommand::Kind::kPlan) return Launch(command.plan);
+  // Every other command changes weights or blocks, which plans in progress may still read.
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   switch (command.kind) {
     case EngineCommand::Kind::kExchange:
@@ -146,6 +148,7 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
 }
 
 absl::Status FollowingEngine::Launch(const StepPlan& plan) {
+  // The oldest plans are awaited first, because a runner accepts only a limited number of plans.
   SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched(static_cast<size_t>(runner_->capacity().plans_under_way) - 1));
   SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
   launched_.push_back(ticket);

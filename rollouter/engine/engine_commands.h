@@ -11,20 +11,20 @@
 #include "rollouter/engine/runner_options.h"
 #include "rollouter/engine/step_plan.h"
 
-// How rank 0 of a replica leads the others: its engine is the only one that schedules, and everything that it does to
-// runner and weights the others do too, in the same order. So plans cannot cross with installs, and all ranks queue the
-// same collectives. This header needs no libtorch.
+// Rank 0 of a replica leads the other ranks: only its engine schedules, and the other ranks repeat every operation on
+// runner and weights in the same order. So a plan and an install cannot swap places, and all ranks queue the same
+// collectives. This header needs no libtorch.
 namespace syncopate::rollouter {
 
 class EngineBackend;
 
-// One thing to do.
+// One operation on runner or weights that a follower repeats.
 struct EngineCommand {
   enum class Kind : uint8_t {
-    kMakeRunner = 1,  // with `runner`
-    kPlan,            // `plan`
-    kExchange,        // the shadow serves as `version`, with `digest`
-    kReleaseWeights,  // keep_live as WeightArenas::Release()
+    kMakeRunner = 1,  // uses `runner`
+    kPlan,            // uses `plan`
+    kExchange,        // the shadow becomes live as `version` with `digest`
+    kReleaseWeights,  // uses `keep_live`, see WeightArenas::Release()
     kRestoreWeights,
     kReleaseBlocks,
     kRestoreBlocks,
@@ -37,40 +37,41 @@ struct EngineCommand {
   bool keep_live = false;
 };
 
-// All ranks but rank 0.
+// The connection from rank 0 to all other ranks.
 class EngineFollowers {
  public:
   virtual ~EngineFollowers() = default;
-  // Sends it behind all others that were sent, and does not wait until it is done. UNAVAILABLE reason RANK_LOST.
+  // Queues the command behind all earlier ones; does not wait for its execution. UNAVAILABLE (reason RANK_LOST).
   virtual absl::Status Send(const EngineCommand& command) = 0;
 };
 
-// Rank 0's backend: does what `backend` does and has the followers do it too. Both outlive the engine. What succeeds
-// here and fails on another rank is the end of that rank, and by that of the replica.
+// Creates rank 0's backend: it calls `backend` and sends the same operation to the followers. Both must outlive the
+// engine. An operation that succeeds here and fails on another rank ends that rank, and with it the replica.
 std::shared_ptr<EngineBackend> MakeLeadingBackend(std::shared_ptr<EngineBackend> backend, EngineFollowers* followers);
 
-// Another rank's runner and weights.
+// The runner and the weights of a rank other than rank 0. Not thread-safe.
 class FollowingEngine {
  public:
-  // `backend` is made for this rank's slice.
+  // `backend` was made for this rank's slice.
   explicit FollowingEngine(std::shared_ptr<EngineBackend> backend);
   ~FollowingEngine();
   FollowingEngine(const FollowingEngine&) = delete;
   FollowingEngine& operator=(const FollowingEngine&) = delete;
 
-  // Does it; by one thread, in the order of rank 0's commands. Blocks for a plan at most, until an earlier one is done.
-  // After an error the only thing to do is to destroy this; an error of libtorch is one, too.
+  // Executes a command. One thread calls it, in the order of rank 0's commands. A plan may block until an earlier plan
+  // is done; other commands block until they are done. After an error, which includes errors of libtorch, this object
+  // can only be destroyed.
   absl::Status Obey(const EngineCommand& command);
 
-  PolicyVersion serving() const { return serving_; }  // what the last exchange brought
-  int64_t plans() const { return plans_; }            // launched so far
+  PolicyVersion serving() const { return serving_; }  // the version of the last exchange
+  int64_t plans() const { return plans_; }            // the number of plans launched so far
   int64_t kv_bytes() const { return runner_ != nullptr ? runner_->kv_bytes() : 0; }
 
  private:
   absl::Status Perform(const EngineCommand& command);
   absl::Status Launch(const StepPlan& plan);
   absl::Status AwaitLaunched(size_t most);
-  // Blocks until nothing reads the weights.
+  // Blocks until no work reads the weights.
   absl::Status Synchronize();
 
   const std::shared_ptr<EngineBackend> backend_;

@@ -19,7 +19,7 @@ namespace syncopate::rollouter {
 
 namespace {
 
-// What WeightArenas::Exchange says when it could not even restore what was.
+// The reason of WeightArenas::Exchange when it could not restore the old mapping either.
 constexpr char kWeightsUnmapped[] = "WEIGHTS_UNMAPPED";
 
 }  // namespace
@@ -28,7 +28,7 @@ using synchronizer::InstallResult;
 using synchronizer::ReceiverWeights;
 
 absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
-  // CheckShape() reads what never changes; whether weights are there is mirrored in status_.
+  // CheckShape() reads only immutable state; status_ says whether weights are there.
   MutexLock lock(&mutex_);
   if (status_.sleep_level > 0 && !stopping_) {
     return Error(absl::StatusCode::kFailedPrecondition, "ASLEEP",
@@ -64,7 +64,7 @@ void EngineThread::Pause() {
     MutexLock lock(&mutex_);
     paused_ = true;
   }
-  // When it has run, no decode step is under way, and the status counts all tokens.
+  // After this command no decode step is in progress, and the status counts all tokens.
   RunOnThread([this] {
     broken_.Update(engine_->AwaitLaunched());
     MutexLock lock(&mutex_);
@@ -81,6 +81,7 @@ void EngineThread::Resume() {
 absl::Status EngineThread::Drain(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
+  // Resume() ends the wait too: it clears draining_.
   auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopped_ || !draining_ || (commands_.empty() && !has_work_);
   };
@@ -193,7 +194,7 @@ void EngineThread::End(const absl::Status& why) {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
-    status_.failure = why;  // before anybody hears of an aborted request
+    status_.failure = why;  // set first: a sink of an aborted request may ask for the status
   }
   engine_->UnbindThread();
   RunCommands();  // requests accepted before the end still get their OnFinished
@@ -211,7 +212,8 @@ void EngineThread::RunCommands() {
   {
     MutexLock lock(&mutex_);
     commands.swap(commands_);
-    if (!commands.empty()) has_work_ = true;  // until PublishStatus() knows: a drain must not slip in between
+    // True until PublishStatus(): otherwise Drain() could return while a command adds a request.
+    if (!commands.empty()) has_work_ = true;
   }
   for (std::function<void()>& command : commands) command();
 }
@@ -281,7 +283,8 @@ absl::StatusOr<InstallResult> EngineThread::ChangeWeights(Change kind, const Pol
   change_ = change;
   auto ended = [this, &change]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return change->done || stopped_; };
   const bool in_time = mutex_.AwaitWithTimeout(Condition(&ended), deadline);
-  if (!in_time && change->begun) mutex_.Await(Condition(&ended));  // it has the deadline, too
+  // Apply() has the same deadline, so this wait is bounded
+  if (!in_time && change->begun) mutex_.Await(Condition(&ended));
   change_ = nullptr;
   if (change->done) return change->result;
   if (stopped_) return Error(absl::StatusCode::kUnavailable, "INSTALL_BUSY", "the engine has stopped");
@@ -310,7 +313,7 @@ absl::Status EngineThread::CheckChangeLocked(const PendingChange& change) const 
 
 void EngineThread::CancelInPlace() {
   MutexLock lock(&mutex_);
-  // After a transfer that failed there are no weights to go on with.
+  // After a failed transfer there are no weights, so decode steps must stay blocked.
   if (!status_.serving.IsNone()) transferring_in_place_ = false;
 }
 
@@ -319,7 +322,7 @@ void EngineThread::Invalidate() {
   if (!transferring_in_place_) return;
   status_.serving = PolicyVersion();
   status_.serving_digest = 0;
-  // Before whatever the thread does next; no step runs.
+  // The command runs before the thread's next operation; no step runs meanwhile.
   commands_.push_back([this] { engine_->policy().Invalidate(); });
 }
 
@@ -343,11 +346,13 @@ absl::Status EngineThread::RunChange() {
     }
     if (applied.ok() && change->change != Change::kBeginInPlace) listener = install_listener_;
   }
+  // The listener runs before `done` is set, so the caller of the install returns only after it.
   if (listener) listener(change->version);
   {
     MutexLock lock(&mutex_);
     change->done = true;
   }
+  // Without mapped weights no later step is possible, so the loop must end. The caller handles any other error.
   return ErrorReason(applied) == kWeightsUnmapped ? applied : absl::OkStatus();
 }
 
@@ -387,8 +392,10 @@ absl::StatusOr<int64_t> EngineThread::Sleep(int32_t level, absl::Duration deadli
   }
   auto fall_asleep = [this, level] { return FallAsleep(level); };
   absl::StatusOr<int64_t> freed = RunFallible(fall_asleep);
+  // UNAVAILABLE means that a weight sync is in progress; other errors cannot be waited for.
   if (!absl::IsUnavailable(freed.status())) return freed;
-  // A weight sync is under way. It ends by itself, and no other may begin before this sleep has.
+  // The weight sync ends by itself. No other can begin before this sleep has ended, because waiting_sleeps_ is
+  // positive.
   if (AwaitReceived(deadline)) freed = RunFallible(fall_asleep);
   MutexLock lock(&mutex_);
   --waiting_sleeps_;
@@ -409,7 +416,7 @@ absl::Status EngineThread::WakeUp() {
 }
 
 absl::Status EngineThread::CheckMaySleepLocked() const {
-  // Requests that Submit() has taken are counted, also those whose turn to be added comes after this sleep's.
+  // `added_` counts requests that Submit() accepted and that the thread has not yet added to the engine.
   if (engine_->HasWork() || added_ > 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "BUSY",
                  "requests run or wait: drain this rollouter first, or abort them");
@@ -427,7 +434,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
     before = status_.sleep_level;
     if (before >= level) return 0;
     SYNCOPATE_RETURN_IF_ERROR(CheckMaySleepLocked());
-    status_.sleep_level = level;  // from here on nothing is taken: neither requests nor weights
+    status_.sleep_level = level;  // from here on neither requests nor weights are accepted
   }
   absl::StatusOr<int64_t> freed = engine_->Sleep(/*keep_weights=*/level == 1);
   MutexLock lock(&mutex_);
@@ -436,7 +443,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
     return freed;
   }
   broken_.Update(freed.status());
-  PublishMemoryLocked();  // before the caller looks
+  PublishMemoryLocked();  // published before the caller can look
   last_sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
   if (level == 2) {
     status_.serving = PolicyVersion();
@@ -472,7 +479,8 @@ absl::Status EngineThread::BeginAttempt() {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "this rollouter sleeps; it takes weights again when it is woken");
   }
-  // Not in the middle: what has begun to receive waits for requests that come later (ChangeWeights).
+  // An attempt is refused at its start, not in the middle: an install that has begun to receive would wait for later
+  // evaluation requests too (ChangeWeights).
   if (status_.pins_version) {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "an evaluation has pinned the version here; weights are taken again when it has ended");

@@ -11,8 +11,8 @@
 
 namespace syncopate::rollouter {
 
-// EngineLoop, as a thread that makes all steps. Callers leave commands in a queue; the thread runs them between decode
-// steps. Everything that the engine owns is touched by that thread only; the shadow's bytes by the one receiver.
+// Implements EngineLoop with one thread that makes all steps. Callers put commands into a queue; the thread runs them
+// between decode steps. Only that thread touches the engine's state; only the one receiver touches the shadow's bytes.
 class EngineThread final : public EngineLoop {
  public:
   EngineThread(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
@@ -41,7 +41,7 @@ class EngineThread final : public EngineLoop {
   void EndAttempt() override;
   synchronizer::ReceiverWeights LastSleep() const override;
   void ExpectInstall() override { arenas().ExpectExchange(); }
-  void RestoreShadow() override { shadow(); }  // which brings it back to its address
+  void RestoreShadow() override { shadow(); }  // shadow() moves it back to its address
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
     return arenas().BeginCheck(std::move(contents));
@@ -58,9 +58,9 @@ class EngineThread final : public EngineLoop {
   void Stop() override;
 
  private:
-  // What a caller wants done to the weights between two decode steps.
+  // The kinds of change to the weights that a caller may request between two decode steps.
   enum class Change : uint8_t { kInstall, kRelabel, kBeginInPlace };
-  // One caller's change. Forgotten at the caller's deadline, unless the thread has begun it.
+  // One caller's change. The caller abandons it at its deadline, unless the thread has begun it.
   struct PendingChange {
     Change change = Change::kInstall;
     PolicyVersion version;
@@ -72,27 +72,28 @@ class EngineThread final : public EngineLoop {
   };
 
   WeightArenas& arenas() const { return engine_->backend().arenas(); }
-  // `version` and `digest` are not looked at by kBeginInPlace.
+  // kBeginInPlace ignores `version` and `digest`.
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
                                                             uint64_t digest, absl::Duration deadline);
   absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Requests that hold installs and have waited for a transfer in place have no token yet: they cannot hold its end up.
+  // Requests with holds_install that wait for a transfer in place have no token yet, so they do not delay its end.
   bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
   }
   bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ && !transferring_in_place_; }
 
   void Run();
-  // Until Stop(), or an error after which no step can be made. May throw what libtorch throws.
+  // Runs until Stop(), or until an error after which no step is possible. May throw what libtorch throws.
   absl::Status Loop();
-  // Blocks until there is something to do; false if that is to end.
+  // Blocks until there is work. False if the loop must end.
   bool AwaitWork();
   void End(const absl::Status& why);
   void RunCommands();
-  // An error only if there are no weights any more; whoever asked for the change hears of every one.
+  // Runs a pending change. Returns an error only if there are no weights any more; the caller of the change gets every
+  // error.
   absl::Status RunChange();
   absl::Status Apply(const PendingChange& change);
-  // Takes note of a change that was applied, between `begin` and now.
+  // Records a change that was applied between `begin` and now.
   synchronizer::InstallResult FinishChangeLocked(const PendingChange& change, absl::Time begin)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StepOnce();
@@ -101,31 +102,33 @@ class EngineThread final : public EngineLoop {
   void PublishMemoryLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs `command` on the engine's thread and waits for it; false if the loop has stopped.
   bool RunOnThread(std::function<void()> command);
-  // The same for a command that can fail; CANCELLED (reason STOPPING) if the loop has stopped.
+  // Like RunOnThread, for a command that can fail; CANCELLED (reason STOPPING) if the loop has stopped.
   absl::StatusOr<int64_t> RunFallible(std::function<absl::StatusOr<int64_t>()> command);
-  // Holds further attempts back, and waits for the present one to end.
+  // Blocks further attempts and waits for the current one to end. False at `deadline`. The caller must decrement
+  // `waiting_sleeps_`.
   bool AwaitReceived(absl::Duration deadline);
   absl::Status CheckMaySleepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // On the thread.
+  // Commands of Sleep() and WakeUp(); they run on the engine's thread.
   absl::StatusOr<int64_t> FallAsleep(int32_t level);
   absl::StatusOr<int64_t> Wake();
 
   const Manifest manifest_;
-  const int threads_;                     // intra-op
-  const std::unique_ptr<Engine> engine_;  // the thread's own
-  absl::Status broken_;                   // the thread's own: why the engine cannot go on
+  const int threads_;                     // intra-op threads of libtorch
+  const std::unique_ptr<Engine> engine_;  // only the thread uses it
+  absl::Status broken_;                   // why the engine is unusable; only the thread uses it
   std::function<void(const PolicyVersion&)> install_listener_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> pin_listener_ ABSL_GUARDED_BY(mutex_);
 
   mutable Mutex mutex_;
   std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<PendingChange> change_ ABSL_GUARDED_BY(mutex_);
-  // The live weights are being overwritten, or are what such a transfer left.
+  // The live weights are being overwritten in place, or such a transfer has failed.
   bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // then
-  int receiving_ ABSL_GUARDED_BY(mutex_) = 0;              // BeginAttempt() without its EndAttempt()
-  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // for that to end
-  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;              // requests among commands_, or just being added
+  absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // when transferring_in_place_ began
+  int receiving_ ABSL_GUARDED_BY(mutex_) = 0;              // calls of BeginAttempt() without their EndAttempt()
+  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // sleeps that wait for receiving_ to become 0
+  // Requests accepted by Submit() that the engine has not added yet.
+  int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;
   synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

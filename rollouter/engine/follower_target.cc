@@ -7,14 +7,15 @@
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/superseded.h"
 
-// The way of one version on this rank; two threads meet here, the receiver's (Install) and the one that obeys rank 0.
+// The states of one version on this rank. Two threads meet here: the receiver's, in Install(), and the one that
+// executes rank 0's commands.
 //
 //   Install(): pending, said to be ready --exchange ordered--> serves
 //                                        --relabelled, or given up by rank 0--> serves, or given up
 //                                        --deadline--> withdrawn, answered by rank 0 with one of the above
 //
-// A withdrawal is a question and not a fact: rank 0 may have ordered the exchange while it was on its way. Whoever
-// withdraws waits for the answer, so that no rank ever stays behind the others.
+// A withdrawal is a question, not a fact: rank 0 may have ordered the exchange while the withdrawal was on its way. So
+// a rank that withdraws waits for the answer, and no rank ever stays behind the others.
 namespace syncopate::rollouter {
 
 using synchronizer::InstallResult;
@@ -44,7 +45,7 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
     pending_digest_ = digest;
     outcome_ = Outcome::kNone;
   }
-  // Outside the lock: it writes to a stream, and rank 0's answer takes the lock on another thread.
+  // Called outside the lock: it writes to a stream, and rank 0's answer takes the lock on another thread.
   options_.send_ready(version);
   auto is_settled = [this]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return outcome_ != Outcome::kNone || !ended_.ok(); };
@@ -53,15 +54,15 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
     MutexLock lock(&mutex_);
     settled = mutex_.AwaitWithTimeout(Condition(&is_settled), deadline);
   }
-  if (!settled) options_.send_withdrawn(version);  // rank 0 may have had all exchange it meanwhile: it says which
+  if (!settled) options_.send_withdrawn(version);  // rank 0 may have ordered the exchange meanwhile; its answer says so
   absl::Status lost;
   {
     MutexLock lock(&mutex_);
-    // At once if it was settled in time. After a withdrawal rank 0 owes an answer, whichever it is.
+    // Returns at once if the outcome is known. After a withdrawal rank 0 must answer with one of the outcomes.
     settled = mutex_.AwaitWithTimeout(Condition(&is_settled), options_.answer_within);
-    // From here on an order for this version finds nobody, which is an error of rank 0's (CheckReady).
+    // From here on an order to exchange this version is an error of rank 0 (CheckReady).
     pending_ = PolicyVersion();
-    // An order that came after the deadline counts: the others serve the version too.
+    // An exchange ordered after the deadline counts: the other ranks serve the version too.
     if (outcome_ == Outcome::kServes) return InstallResult();
     SYNCOPATE_RETURN_IF_ERROR(ended_);
     if (!settled) lost = RankLost(absl::StrCat("rank 0 does not say whether ", version.ToString(), " serves"));
@@ -85,7 +86,7 @@ absl::Status FollowerTarget::CheckReady(const PolicyVersion& version) {
 void FollowerTarget::RecordOutcomeLocked(const PolicyVersion& version, Outcome outcome) {
   if (outcome == Outcome::kServes) {
     serving_.version = version;
-    // Relabelled weights keep the digest that they have: they are the same bytes.
+    // Relabelled weights keep their digest, because the bytes are the same.
     if (pending_ == version) serving_.digest = pending_digest_;
     last_sleep_.slept = false;
   }
@@ -104,7 +105,7 @@ void FollowerTarget::EndWithoutExchange(const PolicyVersion& version, bool relab
 
 absl::Status FollowerTarget::BeginAttempt() {
   MutexLock lock(&mutex_);
-  // Memory of the shadow may be away. HELD is an answer that is no failure: the synchronizer asks again later.
+  // The memory of the shadow may be released. HELD is not a failure: the synchronizer asks again later.
   if (serving_.asleep) {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "this replica sleeps; it takes weights again when it is woken");
@@ -120,14 +121,14 @@ void FollowerTarget::EndAttempt() {
 
 absl::Status FollowerTarget::BeginSleep(bool keeps_weights, absl::Duration deadline) {
   MutexLock lock(&mutex_);
-  // Before the wait: an attempt that comes meanwhile is refused, or the wait might never end.
+  // Set before the wait: an attempt that begins meanwhile is refused; otherwise the wait might never end.
   serving_.asleep = true;
   auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return receiving_ == 0 || !ended_.ok(); };
   if (!mutex_.AwaitWithTimeout(Condition(&is_free), deadline)) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync of this rank does not end");
   }
   last_sleep_ = {.sleep_level = keeps_weights ? 1 : 2, .free_cache_engine = true, .slept = true};
-  // What serves is gone with the memory; until the next install this rank has no version.
+  // The serving weights are lost with the memory; until the next install this rank has no version.
   if (!keeps_weights) serving_ = {.version = {}, .digest = 0, .asleep = true};
   return absl::OkStatus();
 }

@@ -14,14 +14,15 @@ namespace syncopate::rollouter {
 class EngineBackend;
 class WeightArenas;
 
-// The weights of another rank than rank 0 as the target of weight syncs: what is verified here serves when rank 0 has all
-// ranks exchange it. The receiver's thread waits in Install() for what the thread that obeys rank 0 says.
+// The target of weight syncs on a rank other than rank 0: a version that was verified here serves when rank 0 makes all
+// ranks exchange it. The receiver's thread waits in Install() for the outcome, which the thread that executes rank 0's
+// commands reports. Thread-safe.
 class FollowerTarget final : public synchronizer::WeightTarget {
  public:
   struct Options {
-    // Says to rank 0 that the version is ready, or that it is given up. Must not block.
+    // Tells rank 0 that the version is ready, or that this rank withdraws it. Must not block.
     std::function<void(const PolicyVersion&)> send_ready, send_withdrawn;
-    // Rank 0 has not answered a withdrawal: it is lost.
+    // Called if rank 0 did not answer a withdrawal within answer_within: it counts as lost.
     std::function<void(const absl::Status&)> on_lost;
     absl::Duration answer_within = absl::Seconds(10);
   };
@@ -42,16 +43,18 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
   synchronizer::ReceiverWeights LastSleep() const override;
 
-  // Of the thread that obeys rank 0. An exchange of what is not ready here: INTERNAL (reason RANK_MISMATCH).
+  // Called by the thread that executes rank 0's commands, before an exchange. INTERNAL (reason RANK_MISMATCH) if the
+  // version is not ready here.
   absl::Status CheckReady(const PolicyVersion& version);
+  // Records that the version was exchanged and serves.
   void Exchanged(const PolicyVersion& version);
-  // The end of a version that was not exchanged.
+  // Records the end of a version that was not exchanged: it was relabelled or given up.
   void EndWithoutExchange(const PolicyVersion& version, bool relabelled);
-  // Before the memory of the weights is given back: no attempt begins from here on, and the present one has ended.
-  // UNAVAILABLE (reason BUSY) if it does not within `deadline`.
+  // Call before the memory of the weights is released: no attempt begins afterwards, and the current one has ended when
+  // this returns OK. Blocks for at most `deadline`; UNAVAILABLE (reason BUSY) if the attempt has not ended by then.
   absl::Status BeginSleep(bool keeps_weights, absl::Duration deadline);
   void EndSleep();
-  // Nobody settles anything any more.
+  // Ends all waits with `why` (OK: CANCELLED, reason STOPPING): no further outcome will arrive.
   void End(const absl::Status& why);
 
   struct Serving {
@@ -71,7 +74,7 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   WeightArenas& arenas_;
   const Options options_;
   mutable Mutex mutex_;
-  PolicyVersion pending_ ABSL_GUARDED_BY(mutex_);  // none: nobody waits
+  PolicyVersion pending_ ABSL_GUARDED_BY(mutex_);  // none: no install waits
   uint64_t pending_digest_ ABSL_GUARDED_BY(mutex_) = 0;
   Outcome outcome_ ABSL_GUARDED_BY(mutex_) = Outcome::kNone;
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);

@@ -12,12 +12,14 @@ HostAttention::HostAttention(const model::ModelConfig& config, HostKvStore& stor
   int32_t longest = 0;
   for (const KvBatch::Row& row : batch_.rows) {
     longest = std::max(longest, row.position + 1);
+    // The memory is reserved once per batch, not in every layer.
     store_.Reserve(batch_.tables[row.table][row.position / kBlockTokens]);
   }
   scores_.resize(static_cast<size_t>(longest));
 }
 
 at::Tensor HostAttention::Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  // All keys are stored first, because a row of a chunk attends to earlier rows of the same batch.
   Store(layer, k.to(at::kFloat).contiguous(), v.to(at::kFloat).contiguous());
   at::Tensor queries = q.to(at::kFloat).contiguous();
   at::Tensor out = at::empty({q.size(0), config_.query_size()}, queries.options());

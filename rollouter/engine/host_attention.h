@@ -11,12 +11,12 @@
 
 namespace syncopate::rollouter {
 
-// Attention of one batch over a HostKvStore. Rows of one sequence may come together (prefill, in chunks or whole) or
-// alone (decode): the arithmetic of a row is the same loop over its own positions, in order, so its bits depend on nothing
-// else.
+// Attention of one batch over a HostKvStore. Rows of one sequence may come together (prefill, whole or in chunks) or
+// one at a time (decode). The arithmetic of a row is the same loop over its own positions, in order, so its bits depend
+// on nothing else.
 class HostAttention final : public model::Attention {
  public:
-  // As KvStore::MakeAttention.
+  // See KvStore::MakeAttention.
   HostAttention(const model::ModelConfig& config, HostKvStore& store, KvBatch batch);
 
   at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
@@ -29,7 +29,7 @@ class HostAttention final : public model::Attention {
   HostKvStore& store_;
   const KvBatch batch_;
   std::vector<float> scores_;
-  std::vector<const float*> blocks_;  // of a row
+  std::vector<const float*> blocks_;  // the blocks of the current row
 };
 
 }  // namespace syncopate::rollouter

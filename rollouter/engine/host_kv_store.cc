@@ -9,7 +9,7 @@ namespace syncopate::rollouter {
 namespace {
 
 constexpr int64_t kSlabBytes = 1 << 20;
-// Between blocks, in floats: a power of two from block to block would make them fight for the same cache lines.
+// Padding between blocks, in floats: with a power-of-two distance, blocks would compete for the same cache lines.
 constexpr int64_t kGap = 32;
 
 }  // namespace
@@ -28,7 +28,7 @@ HostKvStore::HostKvStore(const model::ModelConfig& config, int64_t blocks, int64
 void HostKvStore::Reserve(BlockIndex block) {
   std::unique_ptr<float[]>& slab = slabs_[block / slab_blocks_];
   if (slab != nullptr) return;
-  // Not zeroed: nobody reads a position before it was written.
+  // The memory is not zeroed: every position is written before it is read.
   slab.reset(new float[static_cast<size_t>(slab_blocks_ * block_size_)]);
   bytes_ += slab_blocks_ * block_size_ * static_cast<int64_t>(sizeof(float));
 }

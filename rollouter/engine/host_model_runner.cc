@@ -12,7 +12,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-// `values` on `device`: on the CPU a view, which must not outlive them.
+// Returns `values` as a tensor on `device`; on the CPU it is a view, which must not outlive `values`.
 at::Tensor OnDevice(const std::vector<int64_t>& values, at::Device device) {
   return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
       .to(device);
@@ -63,9 +63,10 @@ absl::Status HostModelRunner::Execute(const StepPlan& plan, StepResult& result) 
     for (const Batch::Draw& draw : batch.draws) Draw(draw, values + draw.logits_row * logits.size(1), result);
   }
   return group_.has_value() ? ShareDraws(batch, result) : absl::OkStatus();
+  // Ranks that do not lead also call this, to learn the drawn tokens.
 }
 
-// One rank decides: that all would draw alike asks for the same bits of logits on different machines.
+// Only rank 0 draws: separate draws would agree only if all machines computed bit-identical logits.
 absl::Status HostModelRunner::ShareDraws(const Batch& batch, StepResult& result) {
   result.tokens.resize(batch.draws.size());
   result.logprobs.resize(batch.draws.size());
@@ -136,6 +137,7 @@ HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan) const {
   return batch;
 }
 
+// Matrix libraries select another kernel for few rows, so each pass has at least `least` rows.
 void HostModelRunner::Pad(Batch& batch) const {
   const size_t least = fixed_rows_ ? kFixedRows : model::Transformer::kMinRows;
   batch.kv.tables.push_back(padding_table_);
@@ -161,11 +163,11 @@ at::Tensor HostModelRunner::Forward(Batch& batch) {
   return transformer_.Logits(weights, sampled).contiguous().to(at::kCPU);
 }
 
-// Rows of a sequence are in order, so what a row attends to is in its own pass or in one before.
+// The rows of a sequence are in order, so the positions that a row attends to are in its own pass or an earlier one.
 at::Tensor HostModelRunner::ForwardInPasses(const Batch& batch) {
   const size_t rows = batch.ids.size();
   std::vector<at::Tensor> logits;
-  auto sampled = batch.sampled_rows.begin();  // they rise
+  auto sampled = batch.sampled_rows.begin();  // the row numbers ascend
   for (size_t begin = 0; begin < rows; begin += kFixedRows) {
     const size_t end = std::min<size_t>(rows, begin + kFixedRows);
     Batch pass;
@@ -190,6 +192,7 @@ void HostModelRunner::Draw(const Batch::Draw& draw, const float* logits, StepRes
   slot.last_token = drawn.token;
   if (slot.counts.has_value()) slot.counts->AddDrawn(drawn.token);
   if (slot.sampling->top_logprobs > 0) {
+    // `top_logprobs` stays empty until a draw asks for it; earlier draws then get empty lists.
     result.top_logprobs.resize(result.tokens.size());
     result.top_logprobs.push_back(std::move(drawn.top));
   } else if (!result.top_logprobs.empty()) {

@@ -20,15 +20,15 @@ namespace syncopate::rollouter {
 class WeightArenas;
 struct RunnerOptions;
 
-// The reference: model::Transformer on any device, and the sampler on the host. Launch() does all the work. On the CPU the
-// bits of a row depend on its own tokens and weights alone, for matrices of the sizes that were tried: batches are padded
-// to Transformer::kMinRows rows, and attention walks the row's own blocks.
+// The reference runner: model::Transformer on any device, and the sampler on the host. Launch() does all the work and
+// blocks for it. On the CPU the bits of a row depend only on its own tokens and the weights, for the tested matrix
+// sizes: batches are padded to Transformer::kMinRows rows, and attention walks the row's own blocks.
 class HostModelRunner final : public ModelRunner {
  public:
-  // `arenas` must outlive it; `store` is on `device` and has as many blocks as `capacity` says.
-  // RunnerOptions::deterministic: every product has kFixedRows rows, whatever the library makes of other numbers.
-  // `ranks`: this is one rank of a replica, and `config`, weights and store are its slice of the model; null: the whole.
-  // All ranks launch the same plans; rank 0 draws.
+  // `arenas` must outlive this runner; `store` is on `device` and has as many blocks as `capacity` says. With
+  // RunnerOptions::deterministic every pass has kFixedRows rows, so that the library selects the same kernel each time.
+  // `ranks`: this is one rank of a replica, and `config`, weights and store are its slice of the model; null: the whole
+  // model. All ranks launch the same plans; rank 0 draws.
   HostModelRunner(const model::ModelConfig& config, WeightArenas* arenas, std::unique_ptr<KvStore> store,
                   at::Device device, const RunnerOptions& options, const Capacity& capacity,
                   Communicator* ranks = nullptr);
@@ -49,10 +49,10 @@ class HostModelRunner final : public ModelRunner {
     std::shared_ptr<const SamplingParams> sampling;
     int64_t drawn = 0;
     int32_t last_token = 0;
-    std::optional<TokenCounts> counts;  // if its penalties need them
+    std::optional<TokenCounts> counts;  // set if its penalties need counts
     std::vector<BlockIndex> table;
   };
-  // One forward pass: its rows, and which of them give tokens to which slots.
+  // One forward pass: its rows, and which rows give tokens to which slots.
   struct Batch {
     struct Draw {
       SlotIndex slot = 0;
@@ -60,7 +60,7 @@ class HostModelRunner final : public ModelRunner {
     };
     std::vector<int64_t> ids;
     KvBatch kv;
-    std::vector<int64_t> sampled_rows;  // rows whose logits are needed
+    std::vector<int64_t> sampled_rows;  // the rows whose logits are needed
     std::vector<Draw> draws;
   };
 
@@ -69,11 +69,11 @@ class HostModelRunner final : public ModelRunner {
   void StartSlot(const SlotStart& start);
   Batch MakeBatch(const StepPlan& plan) const;
   void Pad(Batch& batch) const;
-  // Logits of the sampled rows, float32 on the CPU.
+  // Returns the logits of the sampled rows, float32 on the CPU; an empty tensor on ranks that do not lead.
   at::Tensor Forward(Batch& batch);
   at::Tensor ForwardInPasses(const Batch& batch);
   absl::Status Execute(const StepPlan& plan, StepResult& result);
-  // What rank 0 drew becomes what every rank's slots drew last.
+  // Copies rank 0's draws to every rank's slots.
   absl::Status ShareDraws(const Batch& batch, StepResult& result);
   bool leads() const { return !group_.has_value() || group_->leads(); }
   void Draw(const Batch::Draw& draw, const float* logits, StepResult& result);
@@ -83,10 +83,10 @@ class HostModelRunner final : public ModelRunner {
   const std::unique_ptr<KvStore> store_;
   const at::Device device_;
   const Capacity capacity_;
-  const bool fixed_rows_;  // every pass has kFixedRows
+  const bool fixed_rows_;  // every pass has kFixedRows rows
   const std::vector<BlockIndex> padding_table_;
   std::vector<Slot> slots_;
-  std::deque<StepResult> done_;  // not awaited yet
+  std::deque<StepResult> done_;  // results that were not awaited yet
   std::optional<RankSums> group_;
   std::optional<model::DeviceStream> stream_;
 };

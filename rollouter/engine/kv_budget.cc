@@ -11,6 +11,7 @@ namespace syncopate::rollouter {
 
 absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
   constexpr int64_t kMiB = int64_t{1} << 20;
+  // The share is of the whole device, so memory used by other processes reduces what is left.
   const int64_t kept_free = budget.total - std::llround(budget.share * static_cast<double>(budget.total));
   const int64_t room = std::max<int64_t>(budget.free - kept_free - budget.reserved, 0);
   const int64_t fit = room / budget.block_bytes;
@@ -29,6 +30,7 @@ absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
             asked ? "rollout.kv_tokens" : "the context (model.context_length)", ", or let nobody else use this GPU"));
   }
   if (budget.blocks_asked > 0) return budget.blocks_asked;
+  // One sequence of max_context tokens must fit, even if blocks_of_use is smaller.
   return std::min(fit, std::max(budget.blocks_of_use, of_one));
 }
 

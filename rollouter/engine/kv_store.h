@@ -10,8 +10,8 @@
 
 namespace syncopate::rollouter {
 
-// Where the rows of one batch have their keys and values: row r is position rows[r].position of a sequence whose block
-// table is tables[rows[r].table].
+// The places of the keys and values of one batch: row r is position rows[r].position of a sequence whose block table is
+// tables[rows[r].table].
 struct KvBatch {
   struct Row {
     int32_t table = 0;
@@ -22,13 +22,13 @@ struct KvBatch {
 };
 
 // Keys and values of all sequences, in blocks, on one device; the block after the last one is for rows that only pad a
-// batch. Not thread-safe. All may throw c10::Error.
+// batch. Not thread-safe. All methods may throw c10::Error.
 class KvStore {
  public:
   virtual ~KvStore() = default;
-  virtual int64_t bytes() const = 0;  // held now
-  // Gives the memory back, and what it holds is lost; the next use comes after Restore(). Both do nothing if it is so
-  // already.
+  virtual int64_t bytes() const = 0;  // memory allocated now
+  // Release() frees the memory and loses its contents; Restore() must come before the next use. A repeated call does
+  // nothing.
   virtual void Release() = 0;
   virtual void Restore() = 0;
 
@@ -36,9 +36,9 @@ class KvStore {
   virtual void SwapIn(absl::Span<const BlockSwap> swaps) = 0;
   virtual void Copy(absl::Span<const BlockCopy> copies) = 0;
 
-  // Attention of one batch; the store and what the tables point to must outlive it. Writes the rows' keys and values at
-  // their places, then lets each row attend to positions [0, its own] of its sequence. Every position before a row's
-  // own is either in the store or in the batch. What a row gets depends on its own positions alone.
+  // Creates the attention of one batch; the store and the tables' memory must outlive it. It writes the rows' keys and
+  // values to their places, then lets each row attend to positions [0, its own] of its sequence. Every position before
+  // a row's own is either in the store or in the batch. The result of a row depends only on its own positions.
   virtual std::unique_ptr<model::Attention> MakeAttention(KvBatch batch) = 0;
 };
 

@@ -42,6 +42,7 @@ class LeadingTarget final : public synchronizer::WeightTarget {
   absl::StatusOr<InstallResult> Jointly(const PolicyVersion& version, absl::Duration deadline, InstallRanks::End end,
                                         const Change& change) {
     const absl::Time until = Clock::Real()->Now() + deadline;
+    // Only the time left after the claim may be spent on the change.
     SYNCOPATE_RETURN_IF_ERROR(ranks_->Claim(version, deadline));
     absl::StatusOr<InstallResult> result = change(until - Clock::Real()->Now());
     ranks_->EndClaim(version, result.ok() ? end : InstallRanks::End::kGivenUp);

@@ -9,19 +9,20 @@
 
 namespace syncopate::rollouter {
 
-// How rank 0 of a replica has the other ranks change a version with it (joint_install.h). Thread-safe.
+// Lets rank 0 of a replica change a version together with the other ranks (joint_install.h). Thread-safe.
 class InstallRanks {
  public:
   virtual ~InstallRanks() = default;
-  // Waits until every other rank has its slice of the version, and holds them to it until EndClaim(). DEADLINE_EXCEEDED
-  // (reason INSTALL_DEADLINE), after which nobody is held; UNAVAILABLE (reason RANK_LOST).
+  // Waits until every other rank has its slice of the version; after OK no rank may withdraw until EndClaim().
+  // DEADLINE_EXCEEDED (reason INSTALL_DEADLINE): all ranks are released; UNAVAILABLE (reason RANK_LOST).
   virtual absl::Status Claim(const PolicyVersion& version, absl::Duration deadline) = 0;
   enum class End { kExchanged, kRelabelled, kGivenUp };
+  // Ends the claim and tells the other ranks the outcome.
   virtual void EndClaim(const PolicyVersion& version, End end) = 0;
 };
 
-// Rank 0's weights as the target of weight syncs: `engine`'s, but that a version is installed when all ranks can. Borrows
-// both.
+// Creates rank 0's target of weight syncs: forwards to `engine`, but installs a version only when all ranks can.
+// Borrows both.
 std::unique_ptr<synchronizer::WeightTarget> MakeLeadingTarget(synchronizer::WeightTarget* engine, InstallRanks* ranks);
 
 }  // namespace syncopate::rollouter

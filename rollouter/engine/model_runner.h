@@ -10,60 +10,61 @@
 
 namespace syncopate::rollouter {
 
-// What a runner drew in one step, all of it at once; everything by the number of the draw (see StepPlan).
+// All draws of one step; every vector is indexed by the number of the draw (see StepPlan).
 struct StepResult {
   int64_t plan = 0;
-  PolicyVersion version;  // the plan's
+  PolicyVersion version;  // the version of the plan
   std::vector<int32_t> tokens;
-  // Of each token under softmax(logits / temperature) of the model's own logits over the whole vocabulary: before
-  // allowed tokens, bias, penalties, min-p, top-k and top-p. At temperature 0 the temperature is taken as 1 for it.
+  // The log-probability of each token under softmax(logits / temperature) of the model's own logits over the whole
+  // vocabulary: before allowed tokens, bias, penalties, min-p, top-k and top-p. At temperature 0 it uses temperature 1.
   std::vector<float> logprobs;
-  // Empty if no draw of the step asks; else, of each draw, as many of the likeliest tokens as its sampling asks for
-  // (none: an empty list), likeliest first, the lower index first among equals, in the same terms as `logprobs`.
+  // Empty if no draw of the step asks for it. Otherwise, for each draw, as many of the likeliest tokens as its sampling
+  // asks for (an empty list if none), likeliest first, the lower index first among equals, with log-probabilities as in
+  // `logprobs`.
   std::vector<std::vector<TokenLogProb>> top_logprobs;
 };
 
-// Executes plans on one model, from embedding to sampler: the keys and values, the block tables and the samplers of all
-// slots live behind it. Belongs to one thread, between BindThread() and UnbindThread(). Launch() and Await() may throw
-// c10::Error; after that, or after an error, the only thing to do is to destroy it.
+// Executes plans on one model, from embedding to sampler. The keys and values, the block tables and the samplers of all
+// slots belong to it. Used by one thread, between BindThread() and UnbindThread(). Launch() and Await() may throw
+// c10::Error; after that, or after an error, the runner can only be destroyed.
 //
-// The weights are those of the backend that made it. They may change only while nothing is under way.
+// The weights are those of the backend that made the runner. They may change only while no plan is in progress.
 class ModelRunner {
  public:
   struct Capacity {
-    int64_t blocks = 0;              // on the device
-    int64_t host_blocks = 0;         // to swap to; 0: it cannot swap
-    int64_t max_kept_blocks = 1024;  // worth keeping without a user, for the prefix they hold
-    // How many plans may be under way before the oldest one must be awaited. 1: each step's tokens are known before the
-    // next is planned. 2: it has a plan to go on with while the tokens of the one before are looked at.
+    int64_t blocks = 0;              // blocks on the device
+    int64_t host_blocks = 0;         // blocks for swapping; 0: the runner cannot swap
+    int64_t max_kept_blocks = 1024;  // the most blocks without a user that are worth keeping for their prefix
+    // The most plans in progress before the oldest one must be awaited. 1: each step's tokens are known before the next
+    // step is planned. 2: the runner has a plan to work on while the tokens of the previous plan are processed.
     int32_t plans_under_way = 1;
   };
-  // Names a launched plan.
+  // Identifies a launched plan.
   struct Ticket {
     int64_t plan = 0;
   };
 
   virtual ~ModelRunner() = default;
   virtual Capacity capacity() const = 0;
-  // Of keys and values: memory held now, on the device and on the host.
+  // Memory of keys and values allocated now, on the device and on the host.
   virtual int64_t kv_bytes() const = 0;
-  // Device memory taken for life beside that: what steps compute in.
+  // Device memory for the buffers of the steps, allocated as long as the runner exists.
   virtual int64_t buffer_bytes() const { return 0; }
-  // Gives the memory of keys and values back, and what they hold is lost; no step before RestoreBlocks(). Where addresses
-  // are for life they stay. Nothing is under way. Both do nothing if it is so already. RestoreBlocks():
-  // RESOURCE_EXHAUSTED if there is no memory now, and it may be called again.
+  // ReleaseBlocks() frees the memory of keys and values and loses their contents; no step may run before
+  // RestoreBlocks(). Runners with fixed addresses keep them. Precondition: no plan is in progress. A repeated call does
+  // nothing. RestoreBlocks(): RESOURCE_EXHAUSTED if there is too little memory now; it may be called again.
   virtual absl::Status ReleaseBlocks() = 0;
   virtual absl::Status RestoreBlocks() = 0;
 
-  // The calling thread makes all calls between the two.
+  // The thread that calls BindThread() makes all calls until UnbindThread().
   virtual void BindThread() {}
   virtual void UnbindThread() {}
 
-  // Queues a plan behind those that are under way and returns. The plan is not needed after that.
+  // Queues a plan behind those in progress and returns. `plan` is not needed after the call.
   virtual absl::StatusOr<Ticket> Launch(const StepPlan& plan) = 0;
-  // Blocks until the plan's draws are there. Tickets are awaited in the order of their launches, each once.
+  // Blocks until the plan's draws are known. Await tickets in the order of their launches, each once.
   virtual absl::StatusOr<StepResult> Await(const Ticket& ticket) = 0;
-  // Blocks until nothing that reads the weights is under way. Every ticket has been awaited.
+  // Blocks until no work reads the weights. Precondition: every ticket was awaited.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
 };
 

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int32_t kSizes[] = {1, 2, 4, 8};
 
-// As synchronizer/plan/tensor_parallel.h cuts: heads are whole, and those of outputs that are fewer than the ranks are repeated.
+// Whether `ranks` divides the module by the rules of synchronizer/plan/tensor_parallel.h: heads stay whole, and if
+// there are fewer key/value heads than ranks, several ranks store the same head.
 bool Divides(const model::ModuleSpec& module, int32_t ranks) {
   switch (module.role) {
     case model::ModuleRole::kColumn: {
@@ -69,7 +70,7 @@ absl::StatusOr<RankSlice> MakeRankSlice(const model::ModelConfig& config, const 
   std::vector<TensorSpec> specs;
   for (const synchronizer::LocalTensor& tensor : made.tensors) specs.push_back(tensor.spec);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), whole.bucket_bytes()));
-  // Both begin each tensor on a boundary of kAlignment.
+  // Both begin each tensor on a boundary of kAlignment, so the offsets must be equal.
   for (size_t i = 0; i < made.tensors.size(); ++i) {
     SYNCOPATE_CHECK(manifest.ranges()[i].begin == made.tensors[i].offset);
   }

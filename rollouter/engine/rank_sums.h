@@ -11,19 +11,19 @@
 
 namespace syncopate::rollouter {
 
-// What the ranks of a replica compute together in one pass of HostModelRunner. Borrows the communicator, whose calls
-// are on the memory of `device`. Used by one thread.
+// The collectives of a replica's ranks in one pass of HostModelRunner. Borrows the communicator, whose calls use memory
+// of `device`. Used by one thread.
 class RankSums final : public model::PartialSums {
  public:
   RankSums(Communicator* ranks, at::Device device) : ranks_(ranks), device_(device) {}
 
   bool leads() const { return ranks_->rank() == 0; }
   bool adds_biases() const override { return leads(); }
-  // In float32, in the order of ranks on the CPU. May overwrite `partial`.
+  // Returns the sum over the ranks, computed in float32; on the CPU in the order of ranks. May overwrite `partial`.
   at::Tensor Sum(const at::Tensor& partial) override;
-  // Rank 0's, on every rank; as many on each. Blocks.
+  // Replaces `tokens` by rank 0's, on every rank; every rank passes the same number. Blocks.
   absl::Status Share(std::vector<int32_t>& tokens);
-  // OK, or what the first call said that failed: RANK_LOST, RANK_MISMATCH. After an error nothing is of use.
+  // OK, or the first error of a collective: RANK_LOST, RANK_MISMATCH. After an error all results are invalid.
   const absl::Status& status() const { return status_; }
 
  private:

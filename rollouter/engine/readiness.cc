@@ -13,6 +13,7 @@ absl::Status NotReady(const char* reason, const std::string& message) {
 }
 
 absl::Status CheckVersion(const PolicyVersion& serving, const PolicyVersion& newest, int64_t allowed_lag) {
+  // A newer epoch than the published one counts as current; steps are compared only within one epoch.
   const bool current_epoch = serving.epoch >= newest.epoch;
   if (current_epoch && (serving.epoch > newest.epoch || newest.step - serving.step <= allowed_lag)) {
     return absl::OkStatus();

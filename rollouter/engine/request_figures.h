@@ -9,8 +9,8 @@
 
 namespace syncopate::rollouter {
 
-// How many times lay between two bounds, and their sum: what a Prometheus histogram is made of. `kBounds` are the upper
-// bounds in seconds, ascending; the last count is of times above all of them.
+// A histogram of times and their sum, as Prometheus needs it. `kBounds` are the upper bounds in seconds, ascending; the
+// last count is of times above all bounds.
 template <const auto& kBounds>
 struct TimeCounts {
   std::array<int64_t, kBounds.size() + 1> counts{};
@@ -22,18 +22,18 @@ struct TimeCounts {
   }
 };
 
-// The bounds of vLLM's histograms of the same names, so that its dashboards show the same classes.
+// The bounds equal those of vLLM's histograms of the same names, so that its dashboards show the same classes.
 inline constexpr std::array kFirstTokenBounds = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
                                                  0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
                                                  20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
 inline constexpr std::array kOutputTokenBounds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
                                                   0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
 
-// What became of samples since the engine was made.
+// Latencies and outcomes of samples since the engine was created.
 struct RequestFigures {
-  TimeCounts<kFirstTokenBounds> time_to_first_token;     // from the request's arrival
+  TimeCounts<kFirstTokenBounds> time_to_first_token;     // from the arrival of the request
   TimeCounts<kOutputTokenBounds> time_per_output_token;  // from one token of a sample to its next
-  int64_t stopped = 0;                                   // by a stop token or sequence, or by the sink
+  int64_t stopped = 0;                                   // ended by a stop token or sequence, or by the sink
   int64_t at_length = 0;
   int64_t aborted = 0;
 

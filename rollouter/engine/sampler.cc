@@ -19,7 +19,7 @@ absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
 }
 
-// Unnormalised probabilities relative to the likeliest token.
+// Unnormalised probabilities, relative to the likeliest token.
 struct Masses {
   std::vector<double> mass;
   double total = 0;
@@ -37,8 +37,8 @@ Masses MassesOf(const float* logits, int64_t vocab_size, double inverse_temperat
   return masses;
 }
 
-// The first index at which the running sum of `mass` exceeds uniform * total; the last index with mass if rounding
-// carries the sum short of it.
+// Returns the first index at which the running sum of `mass` exceeds uniform * total. If rounding keeps the sum below
+// it, returns the last index with mass.
 int64_t InverseCdf(const std::vector<double>& mass, double total, float uniform) {
   const double target = static_cast<double>(uniform) * total;
   double running = 0;
@@ -52,7 +52,7 @@ int64_t InverseCdf(const std::vector<double>& mass, double total, float uniform)
   return last;
 }
 
-// Sets to zero what min-p excludes. The likeliest token has mass 1.
+// Sets the masses that min-p excludes to zero and returns the remaining mass. The likeliest token has mass 1.
 double CutUnlikely(float min_p, std::vector<double>& mass) {
   double left = 0;
   for (double& m : mass) {
@@ -62,10 +62,11 @@ double CutUnlikely(float min_p, std::vector<double>& mass) {
   return left;
 }
 
-// Sets to zero what top-k and top-p exclude. Returns the mass that is left.
+// Sets the masses that top-k and top-p exclude to zero and returns the remaining mass.
 double Filter(const SamplingParams& params, std::vector<double>& mass) {
   std::vector<int32_t> order(mass.size());
   std::iota(order.begin(), order.end(), 0);
+  // The sort is stable, so that among equals the lower index stays.
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return mass[a] > mass[b]; });
   size_t keep = params.top_k > 0 ? std::min<size_t>(params.top_k, mass.size()) : mass.size();
   double total = 0;
@@ -86,7 +87,7 @@ void PenaliseRepetition(float penalty, int32_t token, std::vector<float>& logits
   logit = logit > 0 ? logit / penalty : logit * penalty;
 }
 
-// The logits that are drawn from, if they are not the given ones.
+// Returns the logits to draw from, or none if they are the given logits.
 std::optional<std::vector<float>> ChangedLogits(const float* logits, int64_t vocab_size, const SamplingParams& params,
                                                 const TokenCounts* counts) {
   if (params.allowed_token_ids.empty() && params.logit_bias.empty() && !NeedsCounts(params)) return std::nullopt;
@@ -188,6 +189,7 @@ SampledToken SampleToken(const float* logits, int64_t vocab_size, const Sampling
     if (params.top_k > 0 || params.top_p < 1.0f) left = Filter(params, drawn_from.mass);
     token = InverseCdf(drawn_from.mass, left, PhiloxUniform(seed, static_cast<uint64_t>(position)));
   }
+  // Rounding could give a value slightly above 0, which is not a log-probability.
   const double logprob = (static_cast<double>(logits[token]) - logits[own_best]) * inverse_temperature - log_total;
   SampledToken sampled{static_cast<int32_t>(token), static_cast<float>(std::min(logprob, 0.0)), {}};
   if (params.top_logprobs > 0) {

@@ -15,7 +15,7 @@ bool EndsWith(const std::vector<int32_t>& tokens, const std::vector<int32_t>& se
 SequenceOrder OrderOf(const ScheduledSequence& sequence) {
   const ScheduledRequest& state = *sequence.request;
   const int32_t rank = state.request.first ? 0 : state.overtaken ? 1 : 2;
-  // Those that waited long enough go by arrival alone: a priority must not hold them up again.
+  // Overtaken requests are ordered by arrival alone: a priority must not delay them again.
   if (rank == 1) return {rank, 0, 0, state.arrival, sequence.sample};
   return {rank, -static_cast<int64_t>(state.request.priority), state.request.deadline, state.arrival, sequence.sample};
 }

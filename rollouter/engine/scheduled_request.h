@@ -10,19 +10,19 @@
 #include "rollouter/engine/block_pool.h"
 #include "rollouter/engine/step_plan.h"
 
-// What the scheduler knows of a request and its samples, and what follows from that alone. What it does with them is in
-// scheduler.h.
+// The scheduler's state of a request and its samples, and functions of that state alone. scheduler.h says how the
+// scheduler uses it.
 namespace syncopate::rollouter {
 
-// What the scheduler is asked for: one prompt, and a sample of it for each seed.
+// A request to the scheduler: one prompt, and one sample of it for each seed.
 struct SchedulerRequest {
-  uint64_t key = 0;  // the caller's name for it, unique among those it has added
+  uint64_t key = 0;  // the caller's name for the request, unique among those it has added
   std::shared_ptr<const std::vector<int32_t>> prompt;
   std::shared_ptr<const SamplingParams> sampling;
-  std::vector<uint64_t> seeds;  // one a sample
+  std::vector<uint64_t> seeds;  // one per sample
   bool first = false;
   int32_t priority = 0;
-  int64_t deadline = INT64_MAX;  // in any unit: only its order counts
+  int64_t deadline = INT64_MAX;  // in any unit: only the order counts
   int64_t adapter = 0;
 };
 
@@ -40,14 +40,14 @@ struct ScheduledSequence {
   int32_t sample = 0;
   SequencePhase phase = SequencePhase::kWaiting;
   SlotIndex slot = -1;
-  std::vector<int32_t> drawn;  // what is known of its answer
-  int32_t undrawn = 0;         // draws under way
-  int64_t computed = 0;        // positions whose keys and values are there when all plans have run
-  bool has_computed = false;   // some of them itself, since it started
+  std::vector<int32_t> drawn;  // the known tokens of its answer
+  int32_t undrawn = 0;         // draws in progress
+  int64_t computed = 0;        // positions whose keys and values exist when all plans have run
+  bool has_computed = false;   // it has computed positions itself since it started
   std::vector<BlockIndex> table;
-  std::vector<BlockIndex> on_host;  // if it waits and was swapped out, its table there
-  // The leading `indexed` blocks are places in the tree of prefixes; `scope`: in which all of it was computed, none
-  // if not known to be one.
+  std::vector<BlockIndex> on_host;  // its table on the host, if it waits and was swapped out
+  // The first `indexed` blocks are nodes in the tree of prefixes. `scope` is the scope in which all positions were
+  // computed; none if not known to be one scope.
   std::optional<PrefixScope> scope;
   int64_t indexed = 0;
   BlockPool::Node node = 0;
@@ -58,14 +58,14 @@ struct ScheduledRequest {
   int64_t arrival = 0;
   int64_t passed_over = 0;
   bool overtaken = false;
-  std::vector<ScheduledSequence> samples;  // never moves
+  std::vector<ScheduledSequence> samples;  // never resized, so pointers to samples stay valid
   int32_t live = 0;
   int32_t draws_under_way = 0;
 };
 
-// Place in the order; less is sooner.
+// The position in the order of starting; a smaller value starts sooner.
 struct SequenceOrder {
-  int32_t rank = 0;  // 0: first, 1: overtaken often enough, 2: everybody else
+  int32_t rank = 0;  // 0: first, 1: overtaken often enough, 2: all others
   int64_t priority = 0;
   int64_t deadline = 0;
   int64_t arrival = 0;
@@ -74,11 +74,11 @@ struct SequenceOrder {
 };
 
 SequenceOrder OrderOf(const ScheduledSequence& sequence);
-// Tokens of the prompt and of the answer so far.
+// The number of tokens of the prompt and of the answer so far.
 int64_t KnownTokens(const ScheduledSequence& sequence);
-// Those from position `begin` up to `end`, which are known.
+// The known tokens from position `begin` up to `end`.
 std::vector<int32_t> TokensOf(const ScheduledSequence& sequence, int64_t begin, int64_t end);
-// How the newest token of the answer ends it, in a context of so many tokens.
+// Whether and how the newest token of the answer ends it, for a context of `max_context` tokens.
 std::optional<FinishReason> FinishOf(const ScheduledSequence& sequence, int64_t max_context);
 
 }  // namespace syncopate::rollouter

@@ -14,8 +14,8 @@ absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
 }
 
-// Blocks that samples which have all computed `tokens` write to next: a new one each, or all but one a copy of the
-// last.
+// Returns how many blocks `samples` samples allocate for their next write when each has computed `tokens`: a new block
+// for each, or, if the last block is partly filled, a copy of it for all but one.
 int64_t BlocksToWrite(int64_t tokens, int64_t samples) { return tokens % kBlockTokens == 0 ? samples : samples - 1; }
 
 }  // namespace
@@ -113,7 +113,8 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   SYNCOPATE_CHECK(under_way_.empty());
   version_ = version;
   pool_.ForgetOtherVersions(ScopeOf(/*adapter=*/0).version);
-  // Who has found a prefix of the older version and computed nothing itself starts anew: nothing crosses an install.
+  // A sequence that only found a prefix of the older version, and computed nothing itself, starts again: it can then
+  // use the new version from its first token. A prefix of an older version never continues under a newer one.
   const std::deque<Unit> started = std::exchange(prefilling_, {});
   for (const Unit& unit : started) {
     if (unit.front()->has_computed) {
@@ -134,9 +135,9 @@ StepPlan Scheduler::Plan() {
   plan.version = version_;
   std::vector<Sequence*> draws, row_draws;
   concurrency_.Follow(block_usage(), running_sequences());
-  // Who has just made room must not take it again at once.
+  // A plan that preempts admits nothing, or the preempted sequence could start again at once.
   if (!MakeRoom(plan)) Admit(plan);
-  // Rows before chunks: who draws from a chunk of this plan has its first row in the next.
+  // Rows come before chunks: a sequence that draws from a chunk of this plan has its first row in the next plan.
   AddRows(plan, row_draws);
   AddChunks(plan, draws);
   if (plan.IsEmpty()) return plan;
@@ -162,6 +163,7 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
     RequestState& state = *sequence.request;
     --sequence.undrawn;
     if (--state.draws_under_way == 0 && state.live == 0) ended_.push_back(&state);
+    // The plan may have been made before this sequence was known to have ended.
     if (sequence.phase == Phase::kEnded) {
       ++counters_.thrown_away;
       continue;
@@ -177,7 +179,7 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
 }
 
 int64_t Scheduler::MaxPositions(const Request& request) const {
-  // The last token of an answer is never put in.
+  // The last token of an answer is never input, so it needs no position.
   const int64_t wanted = static_cast<int64_t>(request.prompt->size()) + request.sampling->max_new_tokens - 1;
   return std::min(wanted, options_.max_context - 1);
 }
@@ -188,7 +190,7 @@ bool Scheduler::MayDraw(const Sequence& sequence) const {
 
 bool Scheduler::MakeRoom(StepPlan& plan) {
   bool made = false;
-  // Ends: the last one left writes to one block at most, and Check() has seen to it that there is one.
+  // The loop ends: the last remaining sequence writes to at most one block, and Check() made sure that it exists.
   while (BlocksForDecode() > pool_.available()) {
     Preempt(*LastInOrder(), plan);
     made = true;
@@ -198,7 +200,7 @@ bool Scheduler::MakeRoom(StepPlan& plan) {
 }
 
 bool Scheduler::MayRun(const Unit& unit) {
-  // Who goes first holds installs back, and is not to be waited for.
+  // A `first` request blocks installs while it runs or waits, so it must not wait for the limit.
   if (!options_.follow_usage || unit.front()->request->request.first) return true;
   return concurrency_.Admits(running_sequences(), static_cast<int64_t>(unit.size()));
 }
@@ -213,7 +215,7 @@ int64_t Scheduler::BlocksForDecode() {
       ++needed;
       continue;
     }
-    // Everybody who writes to a shared block takes a copy, except the last of its users.
+    // Each writer to a shared block takes a copy, except the last of its users.
     const BlockIndex block = sequence->table[index];
     const int32_t users = pool_.users(block);
     if (users == 1) continue;
@@ -266,17 +268,17 @@ void Scheduler::Admit(StepPlan& plan) {
   while (!waiting_.empty()) {
     const Unit& unit = waiting_.begin()->second;
     Sequence& leader = *unit.front();
-    // Its last draw is not known yet; it is with the next plan.
+    // The last draw of a preempted sequence may be in progress; its token is known for a later plan.
     if (leader.undrawn > 0 || unit.size() > free_slots_.size() || !MayRun(unit)) return;
     BlockPool::Prefix prefix;
     if (leader.on_host.empty()) {
-      // At least one token is computed, for its logits.
+      // At least one token is computed even if all are cached, because its logits are needed.
       const int64_t known = KnownTokens(leader);
       prefix =
           pool_.Find(ScopeOf(leader.request->request.adapter), TokensOf(leader, 0, known), (known - 1) / kBlockTokens);
     }
-    // Those that run grow by a block every kBlockTokens steps: room for some steps is left to them, or whoever starts
-    // now is soon preempted.
+    // Each running sequence needs a new block every kBlockTokens steps. Some room is left for them; otherwise a
+    // sequence that starts now would soon be preempted.
     const int64_t running = running_sequences();
     if (BlocksToStart(unit, prefix) + BlocksForDecode() + (running + 1) / 2 > pool_.available()) return;
     const Unit started = std::move(waiting_.begin()->second);
@@ -296,7 +298,7 @@ int64_t Scheduler::BlocksToStart(const Unit& unit, const BlockPool::Prefix& pref
   const int64_t samples = static_cast<int64_t>(unit.size());
   const int64_t tokens = leader.on_host.empty() ? KnownTokens(leader) : leader.computed;
   const int64_t to_write = tokens < MaxPositions(leader.request->request) ? BlocksToWrite(tokens, samples) : 0;
-  // Blocks of the prefix that nobody uses count as available until they are taken.
+  // Prefix blocks without a user count as available in the pool until they are taken.
   return Blocks(tokens) - static_cast<int64_t>(prefix.blocks.size()) + prefix.kept + to_write;
 }
 
@@ -311,7 +313,7 @@ void Scheduler::TakeSlot(Sequence& sequence, StepPlan& plan) {
 void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPlan& plan) {
   Sequence& leader = *unit.front();
   const size_t blocks = static_cast<size_t>(Blocks(KnownTokens(leader)));
-  for (BlockIndex block : prefix.blocks) AddUser(block);  // before Allocate() gives them away
+  for (BlockIndex block : prefix.blocks) AddUser(block);  // takes the prefix before Allocate() could reuse its blocks
   leader.table = prefix.blocks;
   while (leader.table.size() < blocks) leader.table.push_back(pool_.Allocate());
   for (size_t i = 0; i < blocks; ++i) plan.tables.push_back({leader.slot, static_cast<int32_t>(i), leader.table[i]});
@@ -334,12 +336,12 @@ void Scheduler::SwapIn(Sequence& sequence, StepPlan& plan) {
     free_host_blocks_.push_back(sequence.on_host[i]);
   }
   sequence.on_host.clear();
-  sequence.scope.reset();  // other versions may have made some of it
+  sequence.scope.reset();  // several versions may have computed parts of it
   sequence.phase = Phase::kDecoding;
   decoding_.push_back(&sequence);
 }
 
-// `arrival` has just started: who waits and came before it was overtaken once more.
+// Counts that `arrival` has just started before each waiting request that arrived earlier.
 void Scheduler::CountOvertaken(int64_t arrival) {
   std::set<RequestState*> counted;
   for (auto& [order, unit] : waiting_) {
@@ -349,6 +351,7 @@ void Scheduler::CountOvertaken(int64_t arrival) {
   for (RequestState* state : counted) {
     if (!HasWaitedEnough(++state->passed_over) || state->overtaken) continue;
     state->overtaken = true;
+    // The order of these units has changed, so their keys in `waiting_` must change too.
     for (auto unit = waiting_.begin(); unit != waiting_.end();) {
       auto next = std::next(unit);
       if (unit->second.front()->request == state) {
@@ -371,7 +374,7 @@ void Scheduler::AddRows(StepPlan& plan, std::vector<Sequence*>& draws) {
   }
 }
 
-// The block of the position that is written next is there, and nobody else's.
+// Makes sure that the block of the next written position exists and has no other user.
 void Scheduler::MakeWritable(Sequence& sequence, StepPlan& plan) {
   const size_t index = static_cast<size_t>(sequence.computed / kBlockTokens);
   if (index == sequence.table.size()) {
@@ -409,7 +412,7 @@ void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
   }
 }
 
-// The prompt is complete with `chunk`: all samples draw from its last token and share its blocks.
+// Completes the prompt with `chunk`: all samples draw from its last token and share its blocks.
 void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
   const Sequence& leader = *unit.front();
   for (Sequence* sequence : unit) {
@@ -430,7 +433,7 @@ void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
 }
 
 void Scheduler::IndexBlocks(Sequence& sequence) {
-  // After an install its blocks are of two versions: nobody else may go on from them.
+  // After an install the blocks of a running sequence mix two versions: no other sequence may continue from them.
   if (!sequence.scope.has_value() || *sequence.scope != ScopeOf(sequence.request->request.adapter)) return;
   const int64_t full = std::min(sequence.computed, KnownTokens(sequence)) / kBlockTokens;
   for (; sequence.indexed < full; ++sequence.indexed) {
@@ -454,7 +457,7 @@ void Scheduler::EndSequence(Sequence& sequence) {
 
 void Scheduler::LeaveUnit(Sequence& sequence) {
   if (sequence.phase == Phase::kDecoding) {
-    decoding_has_ended_ = true;  // ForgetEnded() takes all of a step out at once
+    decoding_has_ended_ = true;  // ForgetEnded() removes all ended sequences of a step in one pass
     return;
   }
   for (auto unit = waiting_.begin(); unit != waiting_.end(); ++unit) {
@@ -470,7 +473,7 @@ void Scheduler::LeaveUnit(Sequence& sequence) {
 }
 
 void Scheduler::ReleaseBlocks(Sequence& sequence) {
-  // The end first: of blocks that are kept, the one that others follow is given away last.
+  // Releases the last block first, so that the first blocks of a prefix, on which the others depend, are reused last.
   for (auto block = sequence.table.rbegin(); block != sequence.table.rend(); ++block) RemoveUser(*block);
   sequence.table.clear();
 }

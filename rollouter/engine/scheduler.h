@@ -19,79 +19,86 @@
 
 namespace syncopate::rollouter {
 
-// Decides what each step of an engine computes: which sequences run, where their keys and values lie, who waits and who
-// makes room. Pure: requests and drawn tokens go in, plans come out; no thread, no clock, no tensors.
+// Decides what each step of an engine computes: which sequences run, where their keys and values are, which sequences
+// wait and which are preempted. Pure: requests and drawn tokens go in, plans come out; no thread, no clock, no tensors.
+// Not thread-safe.
 //
-// A request is one prompt and n samples of it. Its samples start together; the prompt is computed once, in chunks
-// beside the decoding of others, and what is already there of it (same version, adapter and tokens) not at all. Then
-// each sample goes its own way and shares the prompt's blocks until it writes to one.
+// A request is one prompt and n samples of it. Its samples start together. The prompt is computed once, in chunks
+// beside the decoding of others; a prefix that is already computed (same version, adapter and tokens) is not computed
+// again. Then each sample continues alone and shares the prompt's blocks until it writes to one.
 //
-// Blocks are taken as sequences grow. When they run out, the sequence that is last in order makes room: it gives its
-// blocks away and is computed again later (kRecompute), or its blocks go to the host (kSwap, as long as there is room).
+// Blocks are allocated as sequences grow. When they run out, the sequence that is last in order is preempted: it
+// releases its blocks and is computed again later (kRecompute), or its blocks are swapped to the host (kSwap, as long
+// as there is room).
 //
-// How many run at once follows the share of blocks in use (ConcurrencyLimit), so that this is rare.
+// The number of sequences that run at once follows the share of blocks in use (ConcurrencyLimit), so that preemption is
+// rare.
 //
-// Order: requests that go `first`, then by priority (higher first), deadline (sooner first) and arrival. Nobody starts
-// before the first in this order can. A request that max_passed_over younger ones have overtaken goes before all that
-// are not `first`; so nobody waits for ever.
+// The order is: requests with `first`, then higher priority, then earlier deadline, then earlier arrival. No request
+// starts before the first in this order can start. A request that max_passed_over younger ones have overtaken goes
+// before all that are not `first`, so no request waits forever.
 //
-// The caller may make a plan before the result of the one before it is known: a sequence that turns out to have ended
-// has one draw too many, which Complete() does not report.
+// The caller may make a plan before it knows the result of the plan before: a sequence that turns out to have ended
+// then has one draw too many, which Complete() does not report.
 class Scheduler {
  public:
   enum class Preemption : uint8_t { kRecompute, kSwap };
 
   struct Options {
-    int64_t blocks = 0;                 // of the storage
-    int64_t host_blocks = 0;            // of the storage to swap to
-    int64_t max_kept_blocks = 1 << 20;  // blocks without a user that are kept for the prefix they hold; 0: none
-    int64_t max_sequences = 256;        // slots
-    int64_t max_prefill_tokens = 4096;  // of one plan
-    int64_t max_context = 0;            // tokens of one sequence, prompt and answer
+    int64_t blocks = 0;                 // blocks of the storage on the device
+    int64_t host_blocks = 0;            // blocks of the storage for swapping
+    int64_t max_kept_blocks = 1 << 20;  // the most blocks without a user that are kept for their prefix; 0: none
+    int64_t max_sequences = 256;        // the number of slots
+    int64_t max_prefill_tokens = 4096;  // the largest number in one plan
+    int64_t max_context = 0;            // tokens of one sequence, prompt and answer together
     int64_t max_passed_over = 64;
     Preemption preemption = Preemption::kRecompute;
-    bool follow_usage = true;  // limit how many run by the share of blocks in use; false: start whatever has room
-    // INVALID_ARGUMENT reason BAD_OPTIONS.
+    // Limit the running sequences by the share of blocks in use; false: start a request if there is room.
+    bool follow_usage = true;
+    // INVALID_ARGUMENT (reason BAD_OPTIONS).
     absl::Status Validate() const;
   };
 
   using Request = SchedulerRequest;
 
-  // One token of one sample, that counts.
+  // One token of one sample that is not to be dropped.
   struct Drawn {
     uint64_t key = 0;
     int32_t sample = 0;
-    int64_t draw = 0;                    // its number in the plan
-    std::optional<FinishReason> finish;  // the sample ends with it
+    int64_t draw = 0;                    // the number of the draw in the plan
+    std::optional<FinishReason> finish;  // set if the sample ends with this token
   };
 
-  // `options` have been validated.
+  // `options` must be valid (Validate()).
   explicit Scheduler(const Options& options);
   virtual ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // INVALID_ARGUMENT reason BAD_REQUEST if the request could never run. Reads options only: any thread may call it.
+  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request could never run. Reads `options` only: any thread may call it.
   absl::Status Check(const Request& request) const;
 
   // Precondition: Check() is OK.
   void Add(Request request);
-  // Ends all samples of a request, at any moment. Returns those that had not ended.
+  // Ends all samples of a request; may be called at any time. Returns the samples that had not ended.
   std::vector<int32_t> Abort(uint64_t key);
-  // Ends a sample that has drawn a token. Nothing happens if it has ended.
+  // Ends a sample that has drawn a token. No effect if it has already ended.
   void End(uint64_t key, int32_t sample);
 
-  // Plans from now on run on these weights. Precondition: nothing is under way.
+  // Declares that later plans run on weights of this version. Precondition: no plan is in progress.
   void SetVersion(const PolicyVersion& version);
   const PolicyVersion& version() const { return version_; }
-  // The blocks have lost what they held. Precondition: no request has not ended, and nothing is under way.
+  // Declares that all blocks have lost their contents. Precondition: all requests have ended, and no plan is in
+  // progress.
   void ForgetBlocks();
 
-  // There is a request that has not ended.
+  // True while a request has not ended.
   bool HasWork() const { return live_samples_ > 0; }
-  // The next step. Empty if nothing can be done before a plan that is under way is completed. Precondition: a version.
+  // Returns the next step. Empty if nothing can be done before a plan in progress is completed. Precondition: a version
+  // is set.
   StepPlan Plan();
-  // The draws of the oldest plan under way that had any rows, swaps or copies, by number. Returns those that count.
+  // Takes the tokens drawn by the oldest plan in progress (only plans that were not empty count), by number of the
+  // draw. Returns the draws that count.
   std::vector<Drawn> Complete(int64_t plan, absl::Span<const int32_t> tokens);
   int64_t plans_under_way() const { return static_cast<int64_t>(under_way_.size()); }
 
@@ -106,17 +113,17 @@ class Scheduler {
   int64_t concurrency_limit() const { return concurrency_.limit(); }
 
   struct Counters {
-    int64_t prefilled_tokens = 0;  // that chunks computed
-    int64_t preemptions = 0;       // sequences that made room
-    int64_t swaps = 0;             // of them, to the host
-    int64_t shared_tokens = 0;     // of prompts, that were not computed because they were there
-    int64_t prompt_tokens = 0;     // that were to be computed or shared, again after a preemption
-    int64_t thrown_away = 0;       // draws of sequences that had ended
+    int64_t prefilled_tokens = 0;  // tokens that prefill chunks computed
+    int64_t preemptions = 0;       // preempted sequences
+    int64_t swaps = 0;             // preemptions that swapped to the host
+    int64_t shared_tokens = 0;     // tokens not computed, because their prefix was cached
+    int64_t prompt_tokens = 0;     // tokens to compute or share, counted again after a preemption
+    int64_t thrown_away = 0;       // draws of sequences that had already ended
   };
   const Counters& counters() const { return counters_; }
 
  protected:
-  // What tests break to see that they notice.
+  // Rules that tests override to prove that a check detects the fault.
   virtual void AddUser(BlockIndex block) { pool_.AddUser(block); }
   virtual void RemoveUser(BlockIndex block) { pool_.RemoveUser(block); }
   virtual PrefixScope ScopeOf(int64_t adapter) const { return {version_, adapter}; }
@@ -130,22 +137,22 @@ class Scheduler {
   using Order = SequenceOrder;
   using Phase = SequencePhase;
 
-  // Samples that start together: all of a request, whose first member computes the prompt, or one that was preempted.
+  // Samples that start together: all samples of a request, whose first member computes the prompt, or one preempted
+  // sample.
   using Unit = std::vector<Sequence*>;
 
   static int64_t Blocks(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-  // Positions that it can ever have keys and values for.
+  // The largest number of positions that need keys and values.
   int64_t MaxPositions(const Request& request) const;
   bool MayDraw(const Sequence& sequence) const;
 
-  // Plan().
-  // True if somebody made room.
+  // Steps of Plan(). MakeRoom() returns true if it preempted a sequence.
   bool MakeRoom(StepPlan& plan);
   bool MayRun(const Unit& unit);
   int64_t BlocksForDecode();
   Sequence* LastInOrder() const;
   void Preempt(Sequence& victim, StepPlan& plan);
-  // What has started waits again, without slots and blocks.
+  // Returns a started unit to `waiting_`, without slots and blocks.
   void PutBack(const Unit& unit);
   void Admit(StepPlan& plan);
   int64_t BlocksToStart(const Unit& unit, const BlockPool::Prefix& prefix) const;
@@ -163,7 +170,7 @@ class Scheduler {
   void LeaveUnit(Sequence& sequence);
   void ReleaseBlocks(Sequence& sequence);
   void ReleaseSlot(Sequence& sequence);
-  // After EndSequence(): forgets those that have ended, and requests of which nothing is left or under way.
+  // Call after EndSequence(): removes ended sequences, and requests without live samples and draws in progress.
   void ForgetEnded();
 
   const Options options_;
@@ -176,14 +183,14 @@ class Scheduler {
   std::map<Order, Unit> waiting_;
   std::deque<Unit> prefilling_;      // in order of their starts
   std::vector<Sequence*> decoding_;  // in order of their starts
-  bool decoding_has_ended_ = false;  // some of them have ended: until ForgetEnded()
+  bool decoding_has_ended_ = false;  // some of decoding_ have ended: true until ForgetEnded()
   struct UnderWay {
     int64_t plan = 0;
     std::vector<Sequence*> draws;
   };
   std::deque<UnderWay> under_way_;
-  std::vector<RequestState*> ended_;  // to be looked at by ForgetEnded()
-  std::vector<int32_t> writers_;      // of each block: scratch of BlocksForDecode(), else 0
+  std::vector<RequestState*> ended_;  // requests that ForgetEnded() will remove
+  std::vector<int32_t> writers_;      // by block: scratch space of BlocksForDecode(), 0 outside it
   int64_t live_samples_ = 0;
   int64_t arrivals_ = 0;
   int64_t last_plan_ = 0;

@@ -10,8 +10,8 @@
 
 namespace syncopate::rollouter {
 
-// Which policy version the live weights of an engine are. The live side belongs to the engine's thread; the shadow
-// bytes belong to whoever receives.
+// The policy version of an engine's live weights. The live side belongs to the engine's thread; the shadow bytes belong
+// to the receiver.
 class ServingPolicy {
  public:
   // `arenas` must outlive this object.
@@ -20,13 +20,13 @@ class ServingPolicy {
   char* shadow() { return arenas_->shadow(); }
   const char* live() const { return arenas_->live(); }
 
-  // The shadow's contents serve from now on as `version`. Only between decode steps, when no work on the weights is
-  // under way. After an error what served serves.
+  // Makes the shadow's contents serve as `version`. Call only between decode steps, when no work on the weights is in
+  // progress. After an error the older version still serves. Errors of WeightArenas::Exchange.
   absl::Status Install(const PolicyVersion& version, uint64_t digest,
                        absl::Duration deadline = absl::InfiniteDuration());
-  // The live contents are also `version` (equal digests): nothing is exchanged.
+  // Gives the live contents the newer `version` (equal digests): no bytes are exchanged.
   void Relabel(const PolicyVersion& version);
-  // The live contents are garbage: nothing serves until the next Install.
+  // Declares the live contents invalid: no version serves until the next Install.
   void Invalidate();
 
   bool has_weights() const { return !version_.IsNone(); }

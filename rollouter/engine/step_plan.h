@@ -7,77 +7,78 @@
 #include "base/policy_version.h"
 #include "base/trajectory.h"
 
-// What the scheduler tells a runner to do in one step. Plain data that stands alone: it can be sent to the ranks of a
-// replica, and what it says does not change when the scheduler goes on.
+// The work of one step, from the scheduler to a runner. Plain data without references to the scheduler: it can be sent
+// to the ranks of a replica, and it does not change when the scheduler plans further.
 namespace syncopate::rollouter {
 
-// Tokens whose keys and values lie together. A sequence's keys and values lie in the blocks of its table: position p in
-// block table[p / kBlockTokens], at p % kBlockTokens.
+// The number of tokens whose keys and values share a block. Position p of a sequence is in block table[p /
+// kBlockTokens] of its table, at p % kBlockTokens.
 constexpr int32_t kBlockTokens = 16;
 
-// Where a running sequence has its block table and the state of its sampler: 0 to max_sequences - 1.
+// The place of a running sequence's block table and sampler state: 0 to max_sequences - 1.
 using SlotIndex = int32_t;
 // A block of the storage on the device: 0 to blocks - 1.
 using BlockIndex = int32_t;
 
-// Between the device's storage and the host's.
+// A copy of one block between the device's storage and the host's.
 struct BlockSwap {
   BlockIndex block = 0;
   BlockIndex host_block = 0;
 };
 
-// The first `tokens` tokens of a block become those of another, in all layers. (A whole block may be copied.)
+// Copies the first `tokens` tokens of block `from` to block `to`, in all layers. (A runner may copy the whole block.)
 struct BlockCopy {
   BlockIndex from = 0;
   BlockIndex to = 0;
   int32_t tokens = 0;
 };
 
-// A sequence begins in a slot: whatever the slot held is forgotten, its table too.
+// Starts a sequence in a slot: the earlier state of the slot, including its table, is forgotten.
 struct SlotStart {
   SlotIndex slot = 0;
-  uint64_t key = 0;  // of its request, and which sample of it: for logs and times
+  uint64_t key = 0;  // the request and the sample, for logs and timings
   int32_t sample = 0;
   uint64_t seed = 0;
   std::shared_ptr<const std::vector<int32_t>> prompt;
   std::shared_ptr<const SamplingParams> sampling;
-  std::vector<int32_t> drawn;  // its answer so far: not empty if it ran before in another slot
+  std::vector<int32_t> drawn;  // the tokens of its answer so far: not empty if it ran before in another slot
 };
 
-// The block table of `slot` says `block` at `index` from now on.
+// Sets entry `index` of the block table of `slot` to `block`.
 struct TableEntry {
   SlotIndex slot = 0;
   int32_t index = 0;
   BlockIndex block = 0;
 };
 
-// Tokens [begin, begin + tokens.size()) of the sequence in `slot`. Everything before `begin` is in its blocks.
+// Computes tokens [begin, begin + tokens.size()) of the sequence in `slot`. Everything before `begin` is already in its
+// blocks.
 struct PrefillChunk {
   SlotIndex slot = 0;
   int32_t begin = 0;
   std::vector<int32_t> tokens;
-  // The slots that draw their next token from the logits of the chunk's last one. Empty if more of the prompt follows;
-  // several if several samples share the prompt.
+  // The slots that draw their next token from the logits of the chunk's last token. Empty if more of the prompt
+  // follows; several if several samples share the prompt.
   std::vector<SlotIndex> draws;
 };
 
-// The token that the slot drew last goes in at `position`, and the slot draws the next one. That token may be known to
-// the runner alone: the plan is made before the result of the one before it is looked at.
+// The token that the slot drew last is input at `position`, and the slot draws the next one. Only the runner may know
+// that token: the plan may be made before the result of the previous plan is read.
 struct DecodeRow {
   SlotIndex slot = 0;
   int32_t position = 0;
 };
 
 // One step. A runner executes plans in order, and the parts of a plan in the order of the fields: swaps out, swaps in,
-// copies, starts, tables, then all rows at once. Within one field nothing depends on order: no block is the target of
+// copies, starts, tables, then all rows at once. Within one field the order does not matter: no block is the target of
 // two copies, and none is source and target. Each slot has at most one chunk or row.
 //
-// A slot draws with Philox(seed, n), n = the tokens that its sequence has drawn before: for a row that goes in at
-// `position` that is position + 1 - prompt.size(). Draws are numbered: first those of the chunks in order, then one a
-// decode row in order.
+// A slot draws with Philox(seed, n), where n is the number of tokens that its sequence drew before: for a row that is
+// input at `position` this is position + 1 - prompt.size(). Draws are numbered: first the draws of the chunks in order,
+// then one for each decode row in order.
 struct StepPlan {
   int64_t id = 0;         // 1, 2, ..
-  PolicyVersion version;  // of the weights it runs on
+  PolicyVersion version;  // the version of the weights it runs on
   std::vector<BlockSwap> swaps_out;
   std::vector<BlockSwap> swaps_in;
   std::vector<BlockCopy> copies;

@@ -8,13 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
 
-// The way of a group: built-in terms are judged at once; what they leave open, and what others judge, waits in
-// `waiting_`, one entry a term:
+// The states of a term: built-in terms are judged at once; samples that they leave undecided, and samples that a remote
+// judges, wait in `waiting_`, one entry per term:
 //
-//   due --somebody is there, OnTick--> called --OnAnswer, all good--> gone
-//                                        |--timeout, error, some missing--> due again after a pause; too often: failed
+//   due --remote available, OnTick--> called --OnAnswer, all good--> gone
+//                                       |--timeout, error, some missing--> due again after a pause; too often: failed
 //
-// The first failure is the group's: its lease is handed back with the reason.
+// The first failure becomes the failure of the group: its lease is returned with that reason.
 namespace syncopate::rollouter {
 namespace {
 
@@ -44,7 +44,7 @@ absl::StatusOr<RewardPlan> RewardPlan::Create(const std::string& formula, const 
       resolved.function = reward->function;
       reads_text = reward->reads_text;
     }
-    // Found out when the run starts, not at the first answer.
+    // The check is here so that a bad configuration fails when the run starts, not at the first answer.
     if (reads_text && decode == nullptr) {
       return Error(absl::StatusCode::kInvalidArgument, "NO_TEXT",
                    absl::StrCat("reward ", term.part,
@@ -110,8 +110,7 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
       if (!IsPossibleReward(judged->value)) return Fail(term.part, Impossible(judged->value));
       values_[t][static_cast<size_t>(i)] = judged->value;
       if (!judged->undecided) continue;
-      // What a built-in reward cannot tell is asked of the judge, sample by sample; without one it counts as the rule
-      // says.
+      // The judge decides each sample that a built-in reward left undecided; without a judge `undecided_fails` decides.
       if (!rules_.judge.empty()) {
         waiting.samples.push_back(i);
       } else if (rules_.undecided_fails) {
@@ -127,7 +126,8 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
   Actions actions;
   for (Waiting& waiting : waiting_) {
     if (!failure_.ok()) break;
-    // The answer may still come; it is told to be dropped, as the next call has another name.
+    // The late answer may still come. The call is cancelled, and the next call has another id, so the answer is
+    // ignored.
     if (!waiting.called.empty() && now >= waiting.due) {
       actions.cancels.emplace_back(waiting.to, std::exchange(waiting.called, ""));
       OnFailure(&waiting, TimedOut(rules_.timeout), now);
@@ -138,17 +138,17 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
     if (there.ok()) {
       waiting.since = absl::InfiniteFuture();
       waiting.due = now + rules_.timeout;
-      // A name for each call, so that a late answer to an earlier one is nobody's.
+      // Each call has an id of its own, so that a late answer to an earlier call matches no entry.
       waiting.called = absl::StrCat(id_, "/", ++calls_);
       actions.calls.push_back({waiting.to, ItemOf(waiting)});
       continue;
     }
     if (absl::IsResourceExhausted(there)) {
       waiting.since = absl::InfiniteFuture();
-      waiting.due = absl::InfiniteFuture();  // until availability changes
+      waiting.due = absl::InfiniteFuture();  // no timer: a change of availability calls OnTick
       continue;
     }
-    // Nobody is there. Waiting is bounded by the same time as an answer, or a group would be held for ever.
+    // The remote is away. The wait has the same limit as an answer; otherwise the lease would be held forever.
     waiting.since = std::min(waiting.since, now);
     if (now < waiting.since + rules_.timeout) continue;
     failure_ = Error(absl::StatusCode::kUnavailable, "SCORER_AWAY",
@@ -195,7 +195,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
       continue;
     }
     left.push_back(found->samples[i]);
-    // Of several reasons one that trying again cannot mend.
+    // If several samples failed, a permanent error wins, because it makes retrying useless.
     if (failed.ok() || absl::IsInvalidArgument(one)) failed = one;
   }
   found->samples = std::move(left);
@@ -212,7 +212,8 @@ void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& rewa
   const std::string& part = plan_->terms[waiting->term].term.part;
   for (const auto& [name, value] : reward.components) {
     const std::string full = absl::StrCat(part, "/", name);
-    // Names and numbers are the user's code's: what is beyond the limits is left out, and the reward itself counts.
+    // User code chooses names and numbers: a component beyond the limits is dropped, and the reward itself still
+    // counts.
     if (full.size() > kMaxRewardNameBytes || !IsPossibleReward(value)) continue;
     if (components_.size() + plan_->terms.size() >= kMaxRewardTerms && components_.count(full) == 0) continue;
     std::vector<float>& of = components_[full];
@@ -256,7 +257,7 @@ absl::StatusOr<TrajectoryGroup> GroupScore::Finish() {
   SYNCOPATE_RETURN_IF_ERROR(failure_);
   for (size_t i = 0; i < group_.samples.size(); ++i) {
     Trajectory& sample = group_.samples[i];
-    // In float64: weights of a formula differ by orders of magnitude.
+    // The sum is in float64: the weights of a formula differ by orders of magnitude.
     double reward = 0;
     sample.reward_parts.clear();
     for (size_t t = 0; t < plan_->terms.size(); ++t) {
@@ -264,7 +265,7 @@ absl::StatusOr<TrajectoryGroup> GroupScore::Finish() {
       reward += term.weight * static_cast<double>(values_[t][i]);
       sample.reward_parts.push_back({term.part, values_[t][i]});
     }
-    // One that was not given for every sample would be a part of some only, and parts are the same in a whole group.
+    // A component that some samples lack is dropped: every sample of a group must have the same reward parts.
     for (const auto& [name, values] : components_) {
       const bool whole = std::none_of(values.begin(), values.end(), [](float value) { return std::isnan(value); });
       if (whole) sample.reward_parts.push_back({name, values[i]});

@@ -15,41 +15,43 @@
 
 namespace syncopate::rollouter {
 
-// What a run makes of answers: its formula, resolved. Immutable.
+// The resolved reward formula of a run. Immutable.
 struct RewardPlan {
   struct Term {
     RewardTerm term;
-    RewardFunction function;  // of built-in ones
+    RewardFunction function;  // set for built-in terms only
   };
   std::vector<Term> terms;
   bool reads_text = false;
-  TextDecoder decode;  // null if nothing reads text
+  TextDecoder decode;  // null if no term reads text
 
-  // Errors of ParseRewardFormula and RewardRegistry::Find; INVALID_ARGUMENT (reason NO_TEXT) if a term reads text and
-  // `decode` is null. What it finds in `registry` is copied.
+  // Resolves `formula`. Errors of ParseRewardFormula and RewardRegistry::Find; INVALID_ARGUMENT (reason NO_TEXT) if a
+  // term reads text and `decode` is null. The plan keeps copies of the functions in `registry`.
   static absl::StatusOr<RewardPlan> Create(const std::string& formula, const RewardRegistry& registry,
                                            TextDecoder decode);
 };
 
-// How rewards outside this process are asked, and what stays undecided counts.
+// How rewards outside this process are called, and how an undecided answer counts.
 struct ScoringRules {
-  absl::Duration timeout = absl::Seconds(30);      // of one call
-  int32_t attempts = 3;                            // calls that fail before the group does
-  absl::Duration pause = absl::Milliseconds(200);  // between them
-  bool undecided_fails = false;                    // else it counts as the reward said
-  std::string judge = {};                          // Python reward that decides; "": nobody
-  // INVALID_ARGUMENT (reason BAD_OPTIONS).
+  // The time limit of one call, and of waiting for a remote that is away.
+  absl::Duration timeout = absl::Seconds(30);
+  int32_t attempts = 3;                            // the number of failed calls after which the group fails
+  absl::Duration pause = absl::Milliseconds(200);  // the pause between two calls
+  // True: an undecided answer fails the group; false: it counts as the built-in reward said.
+  bool undecided_fails = false;
+  std::string judge = {};  // the Python reward that decides undecided answers; "" for none
+  // INVALID_ARGUMENT (reason BAD_OPTIONS) unless timeout and attempts are positive and pause is not negative.
   absl::Status Validate() const;
 };
 
-// One group on its way from its tokens to its rewards.
+// The scoring of one group, from its tokens to its rewards.
 //
 //   each term:   (built in) judged
 //                (remote)   waits -> called -> judged
 //                             ^---- failed, or no answer within the timeout; `attempts` times, then the group fails
-//   While the remote is away its terms wait, for `timeout` at most; then the group is handed back unharmed. While it has
-//   its hands full they wait for as long as it takes.
-//   Undecided answers of a term wait for the judge in the same way.
+//   While the remote is away its terms wait, for `timeout` at most; then the group fails with SCORER_AWAY. While the
+//   remote is busy (RESOURCE_EXHAUSTED) its terms wait without a limit.
+//   The undecided answers of a built-in term wait for the judge by the same rules.
 //
 // Sans-IO: events in, actions out; no thread, lock or clock. Equal events give equal actions.
 class GroupScore {
@@ -63,43 +65,46 @@ class GroupScore {
     std::vector<Call> calls;
     std::vector<std::pair<Remote, std::string>> cancels;  // ids of items
   };
-  // Asked before a call: RemoteScorer::Availability.
+  // The query made before each call; answers as RemoteScorer::Availability does.
   using Availability = std::function<absl::Status(Remote, const std::string& reward)>;
 
-  // `id` begins the ids of its items. `plan` must outlive it.
+  // The ids of the items begin with `id`. `plan` must outlive this object.
   GroupScore(std::string id, Lease lease, TrajectoryGroup group, const RewardPlan* plan, const ScoringRules& rules);
 
-  // Judges what needs nobody else: decodes, computes. Call it once, first, where it may take milliseconds.
+  // Decodes the samples and computes the built-in terms. Call it once, before any other method, on a thread where it
+  // may take milliseconds.
   void JudgeBuiltIn(absl::Time now);
-  // The time has come, or availability has changed.
+  // Call when NextTick is due or availability has changed. Returns the calls to make and to cancel.
   Actions OnTick(absl::Time now, const Availability& availability);
-  // The answer to a call; of calls that are over, nothing.
+  // The answer to the call `item`. An answer to a call that is over has no effect.
   void OnAnswer(const std::string& item, const absl::StatusOr<RemoteScorer::Rewards>& rewards, absl::Time now);
 
-  // Done: the group with its rewards and their parts, or
-  //   INTERNAL (reason REWARD_FAILED)         a reward failed, hung, or was no number: the prompt's or the code's
-  //   fault UNAVAILABLE (reason SCORER_AWAY)        nobody's fault
+  // True once Finish may be called. Finish returns the group with its rewards and their parts, or
+  //   INTERNAL (reason REWARD_FAILED)    a reward failed, timed out or was not a valid number: the fault of the prompt
+  //                                      or of the reward's code
+  //   UNAVAILABLE (reason SCORER_AWAY)   a remote stayed away for `timeout`: nothing is wrong with the group
   bool done() const { return !failure_.ok() || waiting_.empty(); }
-  // Call once, when it is done. Cancels of what is under way come with the last OnTick or from here.
+  // Call once, when done() is true. Then cancel the calls in UnderWay().
   absl::StatusOr<TrajectoryGroup> Finish();
+  // The remote and the item id of each call that is in progress.
   std::vector<std::pair<Remote, std::string>> UnderWay() const;
-  // When OnTick is due; InfiniteFuture while only answers or availability can change something.
+  // The time at which OnTick is due; InfiniteFuture while only an answer or a change of availability matters.
   absl::Time NextTick() const;
 
  private:
-  // Samples of one term that somebody else judges.
+  // The samples of one term that a remote must judge.
   struct Waiting {
     size_t term = 0;
     Remote to = Remote::kPython;
     std::string reward;
-    bool judges = false;  // decides what was undecided
+    bool judges = false;  // true: the remote is the judge of undecided answers
     std::vector<int32_t> samples;
     int32_t failures = 0;
-    std::string called;  // id of the item under way; "" while it waits
-    absl::Time due;      // called: when its time is up; else when it may be called; InfiniteFuture: when there is room
-    absl::Time since;    // not called: since when it waits for a remote that is away; InfiniteFuture if it is there
+    std::string called;  // the id of the item in progress; "" while the term waits
+    absl::Time due;      // called: its deadline; else: when it may be called; InfiniteFuture: when there is room
+    absl::Time since;    // when the remote was first found away; InfiniteFuture while it is available
   };
-  using Components = std::map<std::string, std::vector<float>>;  // by sample; NaN where none was given
+  using Components = std::map<std::string, std::vector<float>>;  // by sample; NaN where a sample has none
 
   RewardInput InputOf(int32_t sample, const RewardRow& row) const;
   void OnFailure(Waiting* waiting, const absl::Status& why, absl::Time now);

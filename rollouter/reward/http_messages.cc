@@ -47,7 +47,7 @@ std::string HttpRequestBody(const std::vector<HttpAnswer>& answers) {
   std::string body = "{\"answers\":[";
   for (const HttpAnswer& answer : answers) {
     if (&answer != answers.data()) body += ",";
-    // The row goes as it came: its numbers may have more digits than a double.
+    // The row is copied unparsed: its numbers may have more digits than a double keeps.
     absl::StrAppend(&body, "{\"text\":", Quoted(answer.text), ",\"finish\":\"",
                     answer.finish == FinishReason::kLength ? "length" : "stop",
                     "\",\"row\":", answer.row_json.empty() ? "null" : answer.row_json, "}");
@@ -56,6 +56,7 @@ std::string HttpRequestBody(const std::vector<HttpAnswer>& answers) {
 }
 
 absl::StatusOr<RemoteScorer::Rewards> ParseHttpResponse(absl::string_view body, size_t answers) {
+  // Without exceptions, because the body comes from another program and may be anything.
   const json parsed = json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return BadAnswer("what is no JSON object");
   const auto rewards = parsed.find("rewards");

@@ -15,11 +15,11 @@ namespace syncopate::rollouter {
 namespace {
 
 constexpr long kConnectTimeoutMs = 5000;
-constexpr int kPollMs = 1000;  // the longest that the thread sleeps; it is woken for work
+constexpr int kPollMs = 1000;  // the longest sleep of the thread; new work wakes it earlier
 
 absl::Status Away(const std::string& why) { return Error(absl::StatusCode::kUnavailable, "HTTP_AWAY", why); }
 
-// An error of these says that nobody is there; any other is of one request, and is counted against that.
+// True for errors which mean that the service is away. Any other error concerns one request, and counts as its failure.
 bool IsOfTheConnection(CURLcode code) {
   return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_SSL_CONNECT_ERROR ||
          code == CURLE_PEER_FAILED_VERIFICATION;
@@ -36,7 +36,7 @@ absl::Status HttpScorer::Options::Validate() const {
                       "positive");
 }
 
-// What callers and the thread share.
+// The state that the callers and the thread share.
 struct HttpScorer::Shared {
   struct Asked {
     RemoteItem item;
@@ -54,17 +54,18 @@ struct HttpScorer::Shared {
     std::shared_ptr<const std::function<void()>> tell;
     {
       MutexLock lock(&mutex);
-      // Called outside the lock: listeners ask for Availability().
+      // The listener runs outside the lock: it may call Availability().
       if (there.ok() != now.ok()) tell = listener;
       there = now;
     }
     if (tell != nullptr) (*tell)();
   }
-  // So many answers are not judged any more.
+  // `answers` answers are no longer in progress.
   void Release(int64_t answers) {
     std::shared_ptr<const std::function<void()>> tell;
     {
       MutexLock lock(&mutex);
+      // Only the step from full to not full changes the result of Availability().
       if (outstanding >= capacity) tell = listener;
       outstanding -= answers;
     }
@@ -72,7 +73,7 @@ struct HttpScorer::Shared {
   }
 
   const int64_t capacity;                  // answers
-  CURLM* const multi = curl_multi_init();  // of the thread, but for curl_multi_wakeup
+  CURLM* const multi = curl_multi_init();  // only the thread uses it, except for curl_multi_wakeup
   mutable Mutex mutex;
   absl::Status there ABSL_GUARDED_BY(mutex) = Away("the reward service was not reached yet");
   int64_t outstanding ABSL_GUARDED_BY(mutex) = 0;  // answers
@@ -82,7 +83,7 @@ struct HttpScorer::Shared {
   bool stopping ABSL_GUARDED_BY(mutex) = false;
 };
 
-// The thread and what it alone touches.
+// The thread's function and the state that only this thread uses.
 class HttpScorer::Loop {
  public:
   Loop(Options options, std::shared_ptr<Shared> shared) : options_(std::move(options)), shared_(std::move(shared)) {}
@@ -103,7 +104,7 @@ class HttpScorer::Loop {
       const bool probes = !shared_->IsThere() && !probing_;
       const absl::Duration sleep = probes ? next_probe_ - Clock::Real()->Now() : absl::Milliseconds(kPollMs);
       const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(sleep), 0, kPollMs);
-      // A request that just ended has made room: no sleep before the next one goes out.
+      // A request that just ended has freed a slot: the next request starts without a sleep.
       if (StartableNow()) continue;
       curl_multi_poll(shared_->multi, nullptr, 0, static_cast<int>(ms), nullptr);
     }
@@ -123,7 +124,7 @@ class HttpScorer::Loop {
     size_t missing = 0;
   };
   struct Request {
-    std::vector<Unit> units;  // none: a probe
+    std::vector<Unit> units;  // empty: this is a probe
     std::string body;
     std::string response;
     int64_t max_response_bytes = 0;
@@ -132,7 +133,7 @@ class HttpScorer::Loop {
   bool StartableNow() const { return !waiting_.empty() && Running() < options_.connections; }
   int64_t Running() const { return static_cast<int64_t>(requests_.size()) - (probing_ ? 1 : 0); }
 
-  // False when it is time to stop.
+  // Takes over new items and cancellations. Returns false when the thread must stop.
   bool TakeIn() {
     std::vector<Shared::Asked> asked;
     std::vector<std::string> cancelled;
@@ -154,7 +155,7 @@ class HttpScorer::Loop {
     }
     for (const std::string& id : cancelled) {
       auto gone = items_.extract(id);
-      // Its answers under way are dropped when they come: they find no item.
+      // Answers in progress are dropped when they arrive: their item is no longer in `items_`.
       if (gone) shared_->Release(static_cast<int64_t>(gone.mapped().rewards.size()));
     }
     if (!cancelled.empty()) DropUnwanted();
@@ -184,7 +185,7 @@ class HttpScorer::Loop {
         waiting_.pop_front();
         const Item& item = items_.at(unit.item);
         answers.push_back({item.item.row_json, item.item.texts[unit.index], item.item.finishes[unit.index]});
-        // The request ends when the most urgent of its answers is late; the others are asked again.
+        // The request ends when its most urgent answer is late; GroupScore calls again for the others.
         due = std::min(due, item.due);
         request->units.push_back(std::move(unit));
       }
@@ -200,7 +201,7 @@ class HttpScorer::Loop {
     }
   }
 
-  // A connection and nothing else.
+  // Opens a connection and sends nothing.
   void Probe(absl::Time now) {
     next_probe_ = now + options_.probe_every;
     auto request = std::make_unique<Request>();
@@ -216,8 +217,8 @@ class HttpScorer::Loop {
     request->max_response_bytes = options_.max_response_bytes;
     CURL* easy = curl_easy_init();
     curl_easy_setopt(easy, CURLOPT_URL, options_.url.c_str());
-    // No file:// and the like, whatever a configuration or a redirect says; no proxy that the environment names; no
-    // signals in a process of threads.
+    // Only HTTP is allowed, whatever a configuration or a redirect says. The environment's proxy is ignored. Signals
+    // are off, because libcurl's timeouts by signal are not safe with threads.
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
@@ -229,7 +230,7 @@ class HttpScorer::Loop {
 
   static size_t AppendBody(char* data, size_t size, size_t count, void* user) {
     auto* request = static_cast<Request*>(user);
-    // Ends the transfer with an error.
+    // A result of 0 makes libcurl end the transfer with an error, which bounds the memory.
     if (static_cast<int64_t>(request->response.size() + size * count) > request->max_response_bytes) return 0;
     request->response.append(data, size * count);
     return size * count;
@@ -276,7 +277,7 @@ class HttpScorer::Loop {
       Item& item = found->second;
       item.rewards[request.units[i].index] = rewards.ok() ? (*rewards)[i] : rewards.status();
       if (--item.missing > 0) continue;
-      // Out of the map before it is told: `done` may ask for the next one.
+      // The item leaves the map before `done` runs: `done` may call Score for the next one.
       const Item ended = std::move(item);
       items_.erase(found);
       ended.done(ended.rewards);
@@ -305,7 +306,7 @@ class HttpScorer::Loop {
 
 absl::StatusOr<std::unique_ptr<HttpScorer>> HttpScorer::Start(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process
+  static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);  // libcurl wants this once per process
   auto shared = std::make_shared<Shared>(options.batch * options.connections);
   if (started != CURLE_OK || shared->multi == nullptr) {
     return Error(absl::StatusCode::kUnavailable, "NO_CURL", "libcurl cannot start");

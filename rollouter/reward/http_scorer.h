@@ -16,19 +16,20 @@
 
 namespace syncopate::rollouter {
 
-// Rewards from an HTTP service: answers of several groups in one POST, several requests under way, on one thread of
-// libcurl's multi interface. Every request has the budget of its most urgent answer. It does not retry: a request that
-// fails, by its connection or by a status that is not 2xx, fails its answers, and GroupScore asks again. Nobody is
-// followed elsewhere, no proxy of the environment is used, certificates are checked.
+// Gets rewards from an HTTP service: one POST carries answers of several groups, and several requests are in progress,
+// on one thread that drives libcurl's multi interface. The time limit of a request is that of its most urgent answer.
+// `HttpScorer` does not retry: a request that fails, by its connection or by a status outside 2xx, fails its answers,
+// and `GroupScore` calls again. Redirects are not followed, the environment's proxy is not used, certificates are
+// verified.
 //
-// The service is away from the start, and after a connection that failed, until a connection is made; that is tried
-// every probe_every.
+// The service counts as away at the start and after a failed connection, until a connection succeeds; a probe tries to
+// connect every `probe_every`. Thread-safe.
 class HttpScorer final : public RemoteScorer {
  public:
   struct Options {
     std::string url;
-    int64_t batch = 64;       // answers of one request
-    int64_t connections = 8;  // requests under way
+    int64_t batch = 64;       // the largest number of answers in one request
+    int64_t connections = 8;  // the largest number of requests in progress
     absl::Duration probe_every = absl::Seconds(1);
     int64_t max_response_bytes = 16 << 20;
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
@@ -36,7 +37,7 @@ class HttpScorer final : public RemoteScorer {
 
   // UNAVAILABLE (reason NO_CURL) if libcurl cannot start.
   static absl::StatusOr<std::unique_ptr<HttpScorer>> Start(const Options& options);
-  ~HttpScorer() override;  // ends what is under way; its callers do not hear of it
+  ~HttpScorer() override;  // Stops the thread and drops what is in progress without calling `done`
 
   absl::Status Availability(const std::string& reward) const override;
   void Score(RemoteItem item, Done done) override;

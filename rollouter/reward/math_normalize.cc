@@ -12,7 +12,7 @@ namespace {
 
 bool IsLetter(char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); }
 
-// Index behind the brace that closes the one at `open`, or npos.
+// Returns the index behind the brace that closes the one at `open`, or npos.
 size_t BehindGroup(absl::string_view text, size_t open) {
   int depth = 0;
   for (size_t i = open; i < text.size(); ++i) {
@@ -27,7 +27,7 @@ size_t BehindGroup(absl::string_view text, size_t open) {
   return absl::string_view::npos;
 }
 
-// What a command \name without arguments turns into; null if it stays.
+// Returns the replacement of a command without arguments; null if the command stays.
 const char* ReplacementOf(absl::string_view name) {
   static constexpr std::pair<absl::string_view, const char*> kCommands[] = {
       {"left", ""},        {"right", ""},       {"big", ""},         {"Big", ""},       {"bigl", ""},
@@ -50,7 +50,8 @@ bool IsTextCommand(absl::string_view name) {
   return false;
 }
 
-// "and" and "or" make a list; a word for a number, or one that may be the answer itself, stays.
+// Returns the replacement of a \text command. "and" and "or" make a list. A word for a number stays, and so does a text
+// that is the whole answer (`alone`).
 std::string TextInPlace(absl::string_view content, bool alone) {
   const std::string word = absl::AsciiStrToLower(absl::StripAsciiWhitespace(content));
   if (word == "and" || word == "or" || word == ", and" || word == ", or") return ",";
@@ -59,7 +60,7 @@ std::string TextInPlace(absl::string_view content, bool alone) {
                                          "percent", "quarter", "third", "pair", "double", "minus", "negative", "not"}) {
     if (absl::StrContains(word, number)) return word;
   }
-  // A unit: letters, blanks, dots, exponents of units.
+  // The remaining words are units: letters, blanks, dots.
   for (const char c : word) {
     if (IsDigit(c) || c == '=' || c == '<' || c == '>' || c == '\\') return word;
   }
@@ -91,7 +92,7 @@ std::string WithoutCommands(absl::string_view text) {
             absl::StripAsciiWhitespace(out).empty() && absl::StripAsciiWhitespace(text.substr(behind)).empty();
         out += TextInPlace(text.substr(open + 1, behind - open - 2), alone);
         i = behind;
-        // The exponent of a unit goes with it.
+        // The exponent of a unit is removed with the unit.
         if (out.back() == ' ' && text.substr(i, 1) == "^") {
           const size_t end_of_exponent = text.substr(i + 1, 1) == "{" ? BehindGroup(text, i + 1) : i + 2;
           i = std::min(end_of_exponent, text.size());
@@ -106,7 +107,7 @@ std::string WithoutCommands(absl::string_view text) {
   return out;
 }
 
-// 1,000 and 1{,}000 lose their commas where no bracket is open: in (1,000) they could be two numbers.
+// Removes the commas of 1,000 (1{,}000 was rewritten before) where no bracket is open: (1,000) could be two numbers.
 std::string WithoutThousands(absl::string_view text) {
   std::string out;
   int depth = 0;
@@ -131,7 +132,7 @@ std::string WithoutThousands(absl::string_view text) {
   return out;
 }
 
-// "x = 5" and "x \in [0, 1]" without their beginning. Two equations stay.
+// Removes a leading "x =" or "x \in". A text with a second "=" stays unchanged.
 absl::string_view WithoutName(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   if (text.empty() || !IsLetter(text[0])) return text;
@@ -166,7 +167,7 @@ std::string NormalizeMath(absl::string_view latex) {
   text = WithoutThousands(std::string(WithoutName(text)));
   absl::string_view view = absl::StripAsciiWhitespace(text);
   while (absl::ConsumeSuffix(&view, ".") || absl::ConsumeSuffix(&view, ",")) view = absl::StripAsciiWhitespace(view);
-  // Blanks mean nothing but between two signs that would run together.
+  // A blank is kept only between two characters that would otherwise join into one number or word.
   std::string out;
   for (size_t i = 0; i < view.size(); ++i) {
     if (view[i] != ' ') {

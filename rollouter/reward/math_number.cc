@@ -7,7 +7,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-constexpr int64_t kMaxUnderRoot = 10'000'000'000;  // its factors are searched one by one, 10^5 of them at most
+constexpr int64_t kMaxUnderRoot = 10'000'000'000;  // SplitSquare tries each factor up to its root, at most 10^5 of them
 constexpr int64_t kMaxExponent = 512;
 
 Int128 Gcd(Int128 a, Int128 b) {
@@ -59,7 +59,7 @@ std::optional<Rational> IntegerPower(const Rational& base, int64_t exponent) {
   return power;
 }
 
-// The integer r with r^degree = n, if there is one; n >= 0.
+// Returns the integer r with r^degree = n, or none; n >= 0.
 std::optional<int64_t> PerfectRoot(Int128 n, int64_t degree) {
   const double near = std::pow(static_cast<double>(n), 1.0 / static_cast<double>(degree));
   if (near > 1e18) return std::nullopt;
@@ -76,7 +76,7 @@ std::optional<int64_t> PerfectRoot(Int128 n, int64_t degree) {
 // -- Rational
 
 std::optional<Rational> Rational::Make(Int128 numerator, Int128 denominator) {
-  constexpr Int128 kMin = static_cast<Int128>(1) << 127;  // has no opposite
+  constexpr Int128 kMin = static_cast<Int128>(1) << 127;  // the smallest 128-bit integer has no opposite
   if (denominator == 0 || numerator == kMin || denominator == kMin) return std::nullopt;
   const Int128 common = Gcd(numerator, denominator) * (denominator < 0 ? -1 : 1);
   Rational made;
@@ -114,7 +114,7 @@ MathNumber MathNumber::Pi() {
 }
 
 bool MathNumber::Add(const Rational& coefficient, int64_t a, int64_t b, int64_t pi_power) {
-  // sqrt(a) * sqrt(b) = g * sqrt(a/g * b/g), squarefree as a and b are.
+  // For squarefree a and b: sqrt(a) * sqrt(b) = g * sqrt(a/g * b/g) with g = gcd(a, b).
   const int64_t common = std::gcd(a, b);
   int64_t under_root = 0;
   if (__builtin_mul_overflow(a / common, b / common, &under_root)) return false;
@@ -184,7 +184,7 @@ std::optional<MathNumber> MathNumber::Power(const Rational& exponent) const {
     const std::optional<MathNumber> inverse = Inverse();
     return inverse.has_value() ? inverse->Power(*Rational::Make(-above, exponent.denominator())) : std::nullopt;
   }
-  // 0^0 and roots of negative numbers are matters of taste.
+  // 0^0 and roots of negative numbers have no agreed value.
   if (terms_.empty() && above == 0) return std::nullopt;
   std::optional<MathNumber> base = *this;
   if (!exponent.IsInteger()) {

@@ -9,12 +9,13 @@ namespace syncopate::rollouter {
 
 __extension__ typedef __int128 Int128;
 
-// A fraction of 128-bit integers in lowest terms, its denominator positive. Whatever would not fit gives none.
+// A fraction of 128-bit integers in lowest terms with a positive denominator. An operation whose result would overflow
+// returns none.
 class Rational {
  public:
   Rational() = default;
   explicit Rational(int64_t value) : numerator_(value) {}
-  // None for a denominator of 0.
+  // Returns none for a denominator of 0, and for the smallest 128-bit integer, which has no opposite.
   static std::optional<Rational> Make(Int128 numerator, Int128 denominator);
 
   Int128 numerator() const { return numerator_; }
@@ -36,7 +37,8 @@ class Rational {
 
 // An exact real number: a sum of q * sqrt(n) * pi^k with rational q, squarefree n >= 1 and integer k. Such terms are
 // linearly independent over the rationals (for fixed k: Besicovitch 1940; pi is transcendental), so two numbers are
-// equal exactly if their terms are. What cannot be written so, or not within 128 bits and kMaxTerms terms, gives none.
+// equal exactly if their terms are equal. An operation returns none if its result has no such form, or exceeds 128 bits
+// or kMaxTerms terms.
 class MathNumber {
  public:
   static constexpr size_t kMaxTerms = 16;
@@ -47,15 +49,16 @@ class MathNumber {
 
   std::optional<MathNumber> Plus(const MathNumber& other) const;
   std::optional<MathNumber> Times(const MathNumber& other) const;
-  // None for 0, and for sums of more than two terms or with different powers of pi.
+  // Returns none for 0, for a sum of more than two terms, and for terms with different powers of pi.
   std::optional<MathNumber> Inverse() const;
   MathNumber Negated() const;
-  // Exponents n and n/2, and others of perfect powers; |n| <= 512.
+  // Supports the exponents n and n/2, and other fractions for perfect powers; |n| <= 512.
   std::optional<MathNumber> Power(const Rational& exponent) const;
-  // The real root of a rational number: a square root of one that is not negative, else of a perfect power.
+  // Returns the real root of a rational number: a square root of any number that is not negative, or another root of a
+  // perfect power.
   std::optional<MathNumber> Root(int64_t degree) const;
 
-  // None if it is not rational.
+  // Returns none if the number is not rational.
   std::optional<Rational> AsRational() const;
   double ToDouble() const;
 
@@ -68,10 +71,10 @@ class MathNumber {
     friend auto operator<=>(const Basis&, const Basis&) = default;
   };
 
-  // Adds coefficient * sqrt(a) * sqrt(b) * pi^k.
+  // Adds coefficient * sqrt(a) * sqrt(b) * pi^pi_power; a and b are squarefree. False if the result exceeds the limits.
   bool Add(const Rational& coefficient, int64_t a, int64_t b, int64_t pi_power);
 
-  std::map<Basis, Rational> terms_;  // none is 0
+  std::map<Basis, Rational> terms_;  // no coefficient is 0
 };
 
 }  // namespace syncopate::rollouter

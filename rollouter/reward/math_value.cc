@@ -16,7 +16,7 @@ constexpr int kMaxDigits = 36;
 // group   = ("(" | "[") value (")" | "]") | "\{" value "\}"
 // sum     = ["-"|"+"] product {("+"|"-") product}  product = power {("*"|"/"|nothing) power}
 // power   = atom ["^" (digit | "{" sum "}")]       atom  = number | fraction | root | "\pi" | "(" sum ")" | "{" sum "}"
-// Every method gives none as soon as the text is something else.
+// Every method returns none at the first character that does not fit the grammar.
 class MathParser {
  public:
   explicit MathParser(absl::string_view text) : text_(text) {}
@@ -30,13 +30,13 @@ class MathParser {
  private:
   struct Factor {
     MathNumber number;
-    bool whole = false;  // a plain integer literal, as a mixed number begins with
+    bool whole = false;  // a plain integer literal, which can begin a mixed number
   };
 
   bool Eat(absl::string_view word) {
     if (!absl::StartsWith(text_.substr(at_), word)) return false;
     at_ += word.size();
-    // A command ends where its letters end.
+    // A command name ends at the first character that is not a letter.
     const bool command = word[0] == '\\' && absl::ascii_isalpha(static_cast<unsigned char>(word.back()));
     if (command && absl::ascii_isalpha(static_cast<unsigned char>(Peek()))) {
       at_ -= word.size();
@@ -88,7 +88,7 @@ class MathParser {
     return value;
   }
 
-  // Only what stands for itself: "(1)+2" and "(1)" are numbers.
+  // Parses a group only if it is a whole item: "(1)+2" and "(1)" are numbers.
   std::optional<MathValue> Group() {
     MathValue group;
     const bool set = Eat("\\{");
@@ -154,7 +154,7 @@ class MathParser {
       const bool times = Eat("*");
       const bool over = !times && Eat("/");
       if (!times && !over && !AtomBegins()) return product;
-      // 1/2\pi is read in two ways.
+      // A product behind a quotient is ambiguous: 1/2\pi.
       if (!times && !over && divided) return std::nullopt;
       const bool mixed = !times && !over && whole && absl::StartsWith(text_.substr(at_), "\\frac");
       if (mixed) return MixedNumber(product);
@@ -169,7 +169,8 @@ class MathParser {
     }
   }
 
-  // 1\frac{1}{2} is 3/2. A fraction that is no proper one, or more behind it, would be a product.
+  // 1\frac{1}{2} is 3/2. Returns none if the fraction is not between 0 and 1, or if a factor follows: the text could
+  // then be a product.
   std::optional<MathNumber> MixedNumber(const MathNumber& whole) {
     const std::optional<Factor> fraction = Power();
     const std::optional<Rational> part = fraction.has_value() ? fraction->number.AsRational() : std::nullopt;
@@ -185,7 +186,7 @@ class MathParser {
     if (Eat("{")) {
       exponent = Sum();
       if (!Eat("}")) return std::nullopt;
-    } else if (IsDigit(Peek())) {  // x^12 is x to the 1, times 2
+    } else if (IsDigit(Peek())) {  // LaTeX reads x^12 as x^1 times 2
       exponent = MathNumber(Rational(text_[at_++] - '0'));
       if (IsDigit(Peek())) return std::nullopt;
     }
@@ -227,9 +228,9 @@ class MathParser {
       digits = digits * 10 + (Peek() - '0');
       if (point) scale *= 10;
     }
-    // 000 is the end of a number with commas rather than 0.
+    // A literal such as 000 is rather the end of a number with commas than 0.
     if (!point && count > 2 && text_[at_ - static_cast<size_t>(count)] == '0') return std::nullopt;
-    // Behind a number, a blank, a digit or a point are two numbers.
+    // A blank or a point behind a number begins a second number.
     if (count == 0 || Peek() == ' ' || Peek() == '.') return std::nullopt;
     const std::optional<Rational> value = Rational::Make(digits, scale);
     if (!value.has_value()) return std::nullopt;
@@ -237,7 +238,7 @@ class MathParser {
     return Factor{.number = MathNumber(*value), .whole = !point};
   }
 
-  // The argument of a command: a group, or one digit.
+  // Parses the argument of a command: a group, one digit, or \pi.
   std::optional<MathNumber> Argument() {
     if (Eat("{")) {
       std::optional<MathNumber> number = Sum();
@@ -268,7 +269,7 @@ class MathParser {
   const absl::string_view text_;
   size_t at_ = 0;
   int depth_ = 0;
-  bool decimal_ = false;  // of the item being read
+  bool decimal_ = false;  // whether the current item has a decimal point
 };
 
 }  // namespace

@@ -12,9 +12,9 @@ namespace {
 
 using Kind = MathValue::Kind;
 
-// Decimals may have been rounded: nearer than this, equal and not are both a matter of taste.
+// Decimals may have been rounded: a difference below this limit gives kUndecided.
 constexpr double kRounding = 2e-6;
-// Boxes that are looked at from the end on: each that is never closed is read to the end of the text.
+// The largest number of boxes tried, from the end of the text: a box that is never closed is read to the end each time.
 constexpr int kMaxBoxes = 16;
 
 Verdict CompareNumbers(const MathNumber& a, const MathNumber& b, bool decimal) {
@@ -48,7 +48,7 @@ Verdict CompareInOrder(const MathValue& a, const MathValue& b) {
   return all;
 }
 
-// Each of `a` is in `b`.
+// Whether each item of `a` is in `b`.
 Verdict IsSubset(const MathValue& a, const MathValue& b) {
   Verdict all = Verdict::kYes;
   for (const MathValue& item : a.items) {
@@ -68,7 +68,8 @@ Verdict CompareBracketed(const MathValue& a, const MathValue& b) {
   if (a.items.size() != b.items.size()) return Verdict::kNo;
   const Verdict items = CompareInOrder(a, b);
   if (items != Verdict::kYes || (a.open == b.open && a.close == b.close)) return items;
-  // Two numbers in other brackets are another interval; of more, people write tuples with either.
+  // Two numbers in other brackets are another interval. With more numbers it is a tuple, which people write with either
+  // bracket.
   return a.items.size() == 2 ? Verdict::kNo : Verdict::kUndecided;
 }
 
@@ -88,7 +89,7 @@ Verdict Compare(const MathValue& a, const MathValue& b) {
     return there == Verdict::kYes && back == Verdict::kYes ? Verdict::kYes : Verdict::kUndecided;
   }
   if (a.kind == Kind::kBracketed && b.kind == Kind::kBracketed) return CompareBracketed(a, b);
-  // A number is no list, but {5} may be 5.
+  // A number does not equal a list of several items, but {5} may mean 5.
   const MathValue& many = a.kind == Kind::kNumber ? b : a;
   const MathValue& one = a.kind == Kind::kNumber ? a : b;
   const bool certain = one.kind == Kind::kNumber && many.items.size() > 1;
@@ -101,6 +102,7 @@ Verdict CompareMath(absl::string_view expected, absl::string_view given) {
   if (expected.size() > 4 * kMaxMathBytes || given.size() > 4 * kMaxMathBytes) return Verdict::kUndecided;
   const std::string a = NormalizeMath(expected);
   const std::string b = NormalizeMath(given);
+  // An empty text after normalisation may have lost its content, so two empty texts are not known to be equal.
   if (a.empty() || b.empty()) return a == b ? Verdict::kUndecided : Verdict::kNo;
   if (a == b) return Verdict::kYes;
   const std::optional<MathValue> left = ParseMath(a);

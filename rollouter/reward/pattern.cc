@@ -42,7 +42,8 @@ struct Pattern::Code {
 absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // MATCH_INVALID_UTF: a text that was cut in the middle of a character is still searched.
+  // MATCH_INVALID_UTF: a text that was truncated inside a character is still searched. NEVER_BACKSLASH_C: \C would
+  // match half a character.
   pcre2_code* compiled = pcre2_compile(Bytes(pattern), pattern.size(),
                                        PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C,
                                        &error, &offset, nullptr);
@@ -64,7 +65,7 @@ bool Pattern::MatchesAll(absl::string_view text) const {
   const MatchData data(pcre2_match_data_create_from_pattern(code_->code, nullptr));
   const int matched = pcre2_match(code_->code, Bytes(text), text.size(), 0, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
                                   data.get(), context.get());
-  // Where text is no UTF-8, PCRE2 takes what comes before for all of it.
+  // If the text is not valid UTF-8, PCRE2 takes the part before the bad byte for the whole text.
   return matched > 0 && pcre2_get_ovector_pointer(data.get())[1] == text.size();
 }
 
@@ -79,9 +80,9 @@ std::optional<std::string> Pattern::LastMatch(absl::string_view text) const {
     const bool grouped = groups_ > 0 && pcre2_get_ovector_count(data.get()) > 1 && ends[2] != PCRE2_UNSET;
     const size_t begin = grouped ? ends[2] : ends[0];
     const size_t end = grouped ? ends[3] : ends[1];
-    if (end < begin) break;  // \K in a look-ahead
+    if (end < begin) break;  // \K in a look-ahead can move the start behind the end
     last = std::string(text.substr(begin, end - begin));
-    // An empty match is not found again; the byte behind it may be within a character, where none begins.
+    // An empty match would be found again, so the search advances one byte, and then to the start of a character.
     at = ends[1] > at ? ends[1] : at + 1;
     while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
   }

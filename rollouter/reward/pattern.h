@@ -10,9 +10,9 @@
 
 namespace syncopate::rollouter {
 
-// A regular expression of PCRE2 on UTF-8 text, compiled once. Whatever it is and is matched with, a match takes bounded
-// time and memory: kMatchLimit steps, kDepthLimit levels, kHeapLimitKib, and the first kMaxTextBytes of the text's end.
-// Immutable, safe to use from any thread.
+// A PCRE2 regular expression over UTF-8 text, compiled once. A match takes bounded time and memory for every pattern
+// and text: kMatchLimit steps, kDepthLimit levels and kHeapLimitKib of heap; at most kMaxTextBytes of the text are
+// searched. Immutable, safe to use from any thread.
 class Pattern {
  public:
   static constexpr uint32_t kMatchLimit = 1'000'000;
@@ -20,16 +20,17 @@ class Pattern {
   static constexpr uint32_t kHeapLimitKib = 16'384;
   static constexpr size_t kMaxTextBytes = 1 << 20;
 
-  // INVALID_ARGUMENT (reason BAD_PATTERN) saying where and why it is none.
+  // INVALID_ARGUMENT (reason BAD_PATTERN) with the position and the cause of a syntax error.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 
-  // Whether it has a group whose contents LastMatch gives.
+  // Whether the pattern has a group, whose contents LastMatch returns.
   bool has_group() const { return groups_ > 0; }
-  // Whether it matches the text from its first byte to its last. No if the limits do not suffice to tell, and for text
-  // that is no UTF-8.
+  // Whether the pattern matches `text` from its first byte to its last. False if a limit was exceeded, if `text` is
+  // longer than kMaxTextBytes, and if `text` is not valid UTF-8.
   bool MatchesAll(absl::string_view text) const;
-  // What the last of its matches gave: group 1, or all of it if it has no group or group 1 took no part. None if there
-  // is no match; a match beyond the limits is none, and none is looked for behind it.
+  // Searches the last kMaxTextBytes of `text`. Returns group 1 of the last match, or the whole match if the pattern has
+  // no group or group 1 took no part. None if nothing matches. A match that exceeds a limit ends the search: later
+  // matches are not found.
   std::optional<std::string> LastMatch(absl::string_view text) const;
 
  private:

@@ -11,39 +11,40 @@
 
 namespace syncopate::rollouter {
 
-// Answers of one prompt that somebody else judges.
+// Answers to one prompt that a scorer outside this process judges.
 struct RemoteItem {
-  std::string id;        // never used twice
+  std::string id;        // unique: an id is never reused
   std::string reward;    // Python: the name of the function; http: ""
-  std::string row_json;  // of the lease's task; "" if there is none
+  std::string row_json;  // the row of the lease's task; "" if there is none
   std::vector<std::string> texts;
-  std::vector<FinishReason> finishes;  // of the same answers
-  absl::Duration budget;               // from now on
+  std::vector<FinishReason> finishes;  // one entry per text
+  absl::Duration budget;               // the time limit, counted from the call of Score
 };
 
-// What somebody else judged one answer to be worth, and what that is made of, for people to see.
+// The reward of one answer from a remote scorer, with the components that it reports for display.
 struct RemoteReward {
   float value = 0;
   std::vector<std::pair<std::string, float>> components = {};
 };
 
-// The seam to rewards outside this process. Thread-safe; nothing blocks.
+// The interface to rewards outside this process. Thread-safe; no method blocks.
 class RemoteScorer {
  public:
-  // One entry an answer, in order. Or an error of all of them.
+  // One entry per answer, in order. `Done` receives these, or one error that applies to all answers.
   using Rewards = std::vector<absl::StatusOr<RemoteReward>>;
   using Done = std::function<void(absl::StatusOr<Rewards>)>;
 
   virtual ~RemoteScorer() = default;
-  // OK while it can be asked for `reward`. RESOURCE_EXHAUSTED: it has its hands full, and is asked later. Else it is
-  // away: UNAVAILABLE, or what people must mend before it can be asked.
+  // OK while the scorer can be called for `reward`. RESOURCE_EXHAUSTED: the scorer is busy, call later. Any other error
+  // means that the scorer is away: UNAVAILABLE, or an error that an operator must fix before it can be called.
   virtual absl::Status Availability(const std::string& reward) const = 0;
-  // `done` is called once, on any thread but not from within this call, unless the item is cancelled: then it may be
-  // left out. INVALID_ARGUMENT is for good, everything else may be tried again.
+  // `done` is called once, on any thread but not from within this call. If the item is cancelled, `done` may never be
+  // called. INVALID_ARGUMENT is permanent; a call that ended with any other error may be retried.
   virtual void Score(RemoteItem item, Done done) = 0;
+  // Cancels the item `id`; an unknown id has no effect.
   virtual void Cancel(const std::string& id) = 0;
-  // `changed` is called after the answer of Availability has changed, on any thread; it must not call back. Set it
-  // once, before the first item.
+  // `changed` is called on any thread after the answer of Availability has changed; it must not call back into the
+  // scorer. Set it once, before the first item.
   virtual void SetAvailabilityListener(std::function<void()> changed) = 0;
 };
 

@@ -14,7 +14,7 @@ namespace syncopate::rollouter {
 namespace {
 
 float DenseReward(const RewardInput& input) {
-  // A share of nothing.
+  // A share of an empty answer is undefined, so it counts as 0.
   if (input.answer_ids.empty()) return 0.0f;
   const size_t common = std::min(input.answer_ids.size(), input.response.size());
   int64_t right = 0;
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> TruthOf(const RewardInput& input) {
   return NoTruth("the row has no right answer to compare with; data.answer_field names its field");
 }
 
-// A reasoning model tries answers in its thoughts; what it says afterwards is its answer.
+// A reasoning model tries answers in its thoughts; its answer is the text after them.
 absl::string_view BehindThoughts(absl::string_view text) {
   constexpr absl::string_view kEnd = "</think>";
   const size_t end = text.rfind(kEnd);
@@ -57,7 +57,7 @@ absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
   const std::optional<std::string> given = LastBoxed(input.text);
   if (!given.has_value()) return OneIf(false);
-  // Truths of data sets are the bare answer, or a whole solution that ends in a box.
+  // The truth of a data set is either the bare answer or a whole solution that ends in a box.
   const Verdict verdict = CompareMath(LastBoxed(truth).value_or(truth), *given);
   return RewardValue{.value = verdict == Verdict::kYes ? 1.0f : 0.0f, .undecided = verdict == Verdict::kUndecided};
 }
@@ -65,7 +65,7 @@ absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
 RewardFunction RegexReward(const Pattern& pattern) {
   return [pattern](const RewardInput& input) -> absl::StatusOr<RewardValue> {
     const std::optional<std::string> found = pattern.LastMatch(input.text);
-    // Without a group the pattern itself is what is asked for.
+    // Without a group, a match of the pattern alone decides.
     if (!found.has_value() || !pattern.has_group()) return OneIf(found.has_value());
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
     return OneIf(absl::StripAsciiWhitespace(*found) == absl::StripAsciiWhitespace(truth));
@@ -74,7 +74,7 @@ RewardFunction RegexReward(const Pattern& pattern) {
 
 RewardFunction OverlongReward(int64_t buffer) {
   return [buffer](const RewardInput& input) -> absl::StatusOr<RewardValue> {
-    // 0 up to `buffer` tokens before the limit, then down to -1 at it.
+    // The reward is 0 up to `buffer` tokens before the limit, then falls linearly to -1 at the limit.
     const int64_t over = static_cast<int64_t>(input.response.size()) - (input.max_new_tokens - buffer);
     const double share = static_cast<double>(std::clamp<int64_t>(over, 0, buffer)) / static_cast<double>(buffer);
     return RewardValue{.value = over > 0 ? static_cast<float>(-share) : 0.0f};
@@ -97,7 +97,7 @@ absl::StatusOr<RewardRow> ParseRewardRow(const std::string& row_json) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW", "the row that came with the lease is no JSON object");
   }
   const auto found = json.find("ground_truth");
-  // What is structured is for users' code, which gets the whole row: there is no one text to compare with.
+  // An array or object has no single text to compare with. User code can read it, as it gets the whole row.
   if (found == json.end() || found->is_null() || found->is_structured()) return row;
   row.truth = found->is_string() ? found->get<std::string>() : found->dump();
   row.has_truth = true;

@@ -17,7 +17,7 @@ absl::Status BadFormula(const std::string& what) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REWARD_FORMULA", what);
 }
 
-// '+', '*' and blanks are the formula's own; what else is left out would need quoting in a record or a line of a log.
+// '+', '*' and blanks belong to the formula. Other excluded characters would need quoting in records and log lines.
 bool IsPythonName(absl::string_view name) {
   auto allowed = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.' || c == '/';
@@ -30,7 +30,7 @@ absl::StatusOr<RewardTerm> ParseTerm(absl::string_view text) {
   const size_t star = text.find('*');
   if (star != absl::string_view::npos) {
     const absl::string_view weight = absl::StripAsciiWhitespace(text.substr(0, star));
-    // Negative weights are penalties. The bound keeps a slip of the keyboard from turning advantages into infinities.
+    // A negative weight is a penalty. The bound keeps a typing error from turning advantages into infinities.
     if (!absl::SimpleAtod(weight, &term.weight) || !std::isfinite(term.weight) || std::fabs(term.weight) > 1e6) {
       return BadFormula(absl::StrCat("'", weight, "' is no weight; write a number, such as 0.2*format"));
     }
@@ -38,7 +38,7 @@ absl::StatusOr<RewardTerm> ParseTerm(absl::string_view text) {
   }
   absl::string_view name = absl::StripAsciiWhitespace(text);
   term.part = std::string(name);
-  // Before the prefix is taken off: the whole is what travels in every lease.
+  // The check precedes the removal of the prefix: every lease carries the whole name.
   if (name.size() > kMaxRewardNameBytes) {
     return BadFormula(absl::StrCat("the name of a reward has at most ", kMaxRewardNameBytes, " bytes"));
   }
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<RewardTerm>> ParseRewardFormula(absl::string_view for
   std::vector<RewardTerm> terms;
   for (const absl::string_view text : absl::StrSplit(formula, '+')) {
     SYNCOPATE_ASSIGN_OR_RETURN(RewardTerm term, ParseTerm(text));
-    // Parts are told apart by their names in records and figures, so the same one twice could not be.
+    // Records and metrics distinguish parts by their names, so a name may occur only once.
     for (const RewardTerm& other : terms) {
       if (other.part == term.part) return BadFormula(absl::StrCat("'", term.part, "' stands there twice"));
     }
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<RewardTerm>> ParseRewardFormula(absl::string_view for
   return terms;
 }
 
-// Those three read token ids alone, so that runs by keys, which have no tokenizer, can use them.
+// These three rewards read token ids only, so that a run on synthetic keys, which has no tokenizer, can use them.
 bool IsOfText(const RewardTerm& term) {
   return term.name != "dense" && term.name != "exact" && term.name != "overlong";
 }

@@ -7,7 +7,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-constexpr size_t kMaxPlans = 64;  // a trainer names one or two
+constexpr size_t kMaxPlans = 64;  // a limit against growth; a trainer normally names one or two rewards
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 
 absl::Status NoScorer(const std::string& part, const std::string& key) {
@@ -24,14 +24,14 @@ absl::Status Cancelled() {
 absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Create(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.rules.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(RewardRegistry registry, RewardRegistry::Create(options.parameters));
-  // One thread does all: groups, their calls and deadlines need no locks among them. Answers of remote services come
-  // through the inbox, which may outlive the scorer.
+  // One thread does all the work, so groups, calls and deadlines need no locks among them. The answers of remote
+  // scorers arrive through the inbox, which may outlive the scorer.
   std::unique_ptr<Scorer> scorer(new Scorer(options, std::move(registry)));
   SYNCOPATE_RETURN_IF_ERROR(scorer->Check(options.reward));
   for (RemoteScorer* remote : {options.http, options.python}) {
     if (remote == nullptr) continue;
     remote->SetAvailabilityListener([inbox = scorer->inbox_] {
-      inbox->Post([] {});  // the thread looks at what waits
+      inbox->Post([] {});  // wakes the thread, which calls Advance for every job
       std::shared_ptr<const std::function<void()>> listener;
       {
         MutexLock lock(&inbox->mutex);
@@ -59,7 +59,7 @@ absl::StatusOr<std::shared_ptr<const RewardPlan>> Scorer::FindPlan(const std::st
   if (found != plans_.end()) return found->second;
   SYNCOPATE_ASSIGN_OR_RETURN(RewardPlan plan, RewardPlan::Create(reward, registry_, options_.decode));
   SYNCOPATE_RETURN_IF_ERROR(CheckRemotes(plan));
-  // The run's own stays: Availability() looks for it. Whoever scores by another holds it himself.
+  // The run's own plan stays, because Availability() looks it up. A job shares the ownership of its plan.
   if (plans_.size() >= kMaxPlans)
     std::erase_if(plans_, [this](const auto& one) { return one.first != options_.reward; });
   return plans_[reward] = std::make_shared<const RewardPlan>(std::move(plan));
@@ -84,7 +84,7 @@ absl::Status Scorer::Availability() const {
   std::shared_ptr<const RewardPlan> plan;
   {
     MutexLock lock(&plans_mutex_);
-    plan = plans_.at(options_.reward);  // Create() made it
+    plan = plans_.at(options_.reward);  // Create() inserted it
   }
   for (const RewardPlan::Term& one : plan->terms) {
     absl::Status there;
@@ -95,7 +95,7 @@ absl::Status Scorer::Availability() const {
     } else if (one.term.name == "math" && !options_.rules.judge.empty()) {
       there = options_.python->Availability(options_.rules.judge);
     }
-    // Who has his hands full is not away: what is leased already bounds what waits for him.
+    // A busy scorer counts as available: the number of leases already limits what waits for it.
     if (!there.ok() && !absl::IsResourceExhausted(there)) return there;
   }
   return absl::OkStatus();
@@ -115,7 +115,7 @@ bool Scorer::Inbox::Post(std::function<void()> event) {
 
 void Scorer::Score(const std::string& id, Lease lease, TrajectoryGroup group, Done done) {
   absl::StatusOr<std::shared_ptr<const RewardPlan>> plan = FindPlan(lease.reward);
-  // Shared, as std::function wants what can be copied.
+  // The job is shared because std::function requires a copyable callable.
   auto job = std::make_shared<Job>();
   job->done = done;
   if (plan.ok()) {
@@ -128,13 +128,13 @@ void Scorer::Score(const std::string& id, Lease lease, TrajectoryGroup group, Do
     Job& placed = jobs_[id] = std::move(*job);
     Advance(id, &placed, Clock::Real()->Now());
   });
-  // Whoever asked is answered in any case.
+  // `done` must be called even if the scorer has stopped.
   if (!posted) done(Cancelled());
 }
 
 void Scorer::Cancel(const std::string& id) {
   inbox_->Post([this, id] {
-    // It may have ended in the meantime.
+    // The job may have ended in the meantime.
     if (jobs_.count(id) > 0) End(id, Cancelled());
   });
 }
@@ -172,6 +172,7 @@ void Scorer::OnAnswer(const std::string& item, const absl::StatusOr<RemoteScorer
 
 void Scorer::End(const std::string& id, absl::StatusOr<TrajectoryGroup> result) {
   auto ended = jobs_.extract(id);
+  // The job leaves the map before `done` runs.
   for (const auto& [remote, item] : ended.mapped().score->UnderWay()) {
     callers_.erase(item);
     RemoteOf(remote)->Cancel(item);
@@ -183,7 +184,7 @@ absl::Time Scorer::RunDueJobs() {
   const absl::Time now = Clock::Real()->Now();
   absl::Time next = absl::InfiniteFuture();
   for (auto job = jobs_.begin(); job != jobs_.end();) {
-    const auto one = job++;  // it may end here
+    const auto one = job++;  // Advance may erase the job
     const std::string id = one->first;
     Advance(id, &one->second, now);
     auto still = jobs_.find(id);
@@ -204,6 +205,7 @@ void Scorer::Loop() {
       };
       inbox_->mutex.AwaitWithTimeout(Condition(&something), std::min(next - Clock::Real()->Now(), kLongestWait));
       events.swap(inbox_->events);
+      // Events posted before Stop still run, so each of their `done` callbacks is called.
       if (inbox_->stopping && events.empty()) break;
     }
     for (const std::function<void()>& event : events) event();

@@ -19,42 +19,46 @@
 
 namespace syncopate::rollouter {
 
-// Gives finished groups their rewards, away from the thread that generates them: on a thread of its own, and by asking
-// those outside this process. How a group is judged is GroupScore's; this is its shell. Thread-safe.
+// Computes the rewards of finished groups on a thread of its own, and calls remote scorers, so that the engine's thread
+// does not wait. `GroupScore` decides how a group is judged; `Scorer` supplies its thread, clock and calls.
+// Thread-safe.
 class Scorer {
  public:
   struct Options {
     RewardParameters parameters = {};
     ScoringRules rules = {};
-    std::string reward = "dense";    // the run's: what Availability() speaks of. Leases may name others
-    TextDecoder decode = nullptr;    // null: there is no text, and rewards of text are refused
-    RemoteScorer* http = nullptr;    // borrowed, must outlive this; null: leases that ask for them are refused
-    RemoteScorer* python = nullptr;  // the same
+    std::string reward = "dense";    // the run's reward, which Availability() reports on; a lease may name another
+    TextDecoder decode = nullptr;    // null: there is no text, and rewards that read text are refused
+    RemoteScorer* http = nullptr;    // borrowed, must outlive this; null: leases that need it are refused
+    RemoteScorer* python = nullptr;  // the rules of `http` apply
   };
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
-  // INVALID_ARGUMENT, or errors of RewardPlan::Create for `reward`.
+  // INVALID_ARGUMENT for bad options, errors of RewardPlan::Create and Check for `options.reward`.
   static absl::StatusOr<std::unique_ptr<Scorer>> Create(const Options& options);
-  ~Scorer();  // Stop
+  ~Scorer();  // calls Stop
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
 
-  // Whether a lease of this reward can be judged at all: errors of RewardPlan::Create, FAILED_PRECONDITION (reason
-  // NO_SCORER) if it needs somebody whom this process does not know. Cheap after the first time.
+  // Whether a lease with this reward can be judged at all: errors of RewardPlan::Create, FAILED_PRECONDITION (reason
+  // NO_SCORER) if it needs a remote scorer that is not configured. The result is cached.
   absl::Status Check(const std::string& reward);
-  // Judges what the engine made of `lease`; does not block. `id` names it for Cancel and is never used twice at once.
-  // `done` is called once, on the scorer's thread, with the group and its rewards or with an error of GroupScore, or
-  // CANCELLED; it may take milliseconds.
+  // Judges the group that the engine generated for `lease`; does not block. `id` names the job for Cancel and must be
+  // unique among the running jobs. `done` is called once with the group and its rewards, with an error of Check or
+  // GroupScore, or with CANCELLED. It runs on the scorer's thread and may take milliseconds; after Stop it runs within
+  // this call.
   void Score(const std::string& id, Lease lease, TrajectoryGroup group, Done done);
-  // Ends the judging of `id` soon with CANCELLED; unknown ids are ignored.
+  // Ends the job `id` soon with CANCELLED; an unknown id is ignored.
   void Cancel(const std::string& id);
-  // Whether groups of the run's reward would be judged now: UNAVAILABLE while somebody is away who is needed.
+  // OK if groups of the run's reward can be judged now; UNAVAILABLE, or another error of RemoteScorer::Availability,
+  // while a scorer that the reward needs is away. A busy scorer counts as available.
   absl::Status Availability() const;
-  // Called after that has changed, on any thread; must not call back. Set it once, before the first lease.
+  // `changed` is called on any thread after the answer of Availability() has changed; it must not call back. Set it
+  // once, before the first lease.
   void SetAvailabilityListener(std::function<void()> changed);
 
-  // Ends what is being judged with CANCELLED, and joins the thread. What comes later ends at once. Idempotent. Blocks
-  // for as long as a built-in reward takes.
+  // Ends every job with CANCELLED and joins the thread. A later Score ends at once. Idempotent. Blocks for as long as a
+  // built-in reward takes.
   void Stop();
 
  private:
@@ -63,9 +67,9 @@ class Scorer {
     std::unique_ptr<GroupScore> score;
     Done done;
   };
-  // What the thread is to do. Outlives the scorer in the hands of those outside who may still answer.
+  // The events for the thread. Shared with the callbacks of remote calls, which may outlive the scorer.
   struct Inbox {
-    // False if nobody will look at it any more.
+    // Returns false if the thread no longer reads events.
     bool Post(std::function<void()> event);
 
     Mutex mutex;
@@ -90,8 +94,8 @@ class Scorer {
   const Options options_;
   const RewardRegistry registry_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
-  std::map<std::string, Job> jobs_;             // the thread's own
-  std::map<std::string, std::string> callers_;  // item -> job; the thread's own
+  std::map<std::string, Job> jobs_;             // only the thread uses it
+  std::map<std::string, std::string> callers_;  // item -> job; only the thread uses it
   mutable Mutex plans_mutex_;
   std::map<std::string, std::shared_ptr<const RewardPlan>> plans_ ABSL_GUARDED_BY(plans_mutex_);
   Mutex join_mutex_;

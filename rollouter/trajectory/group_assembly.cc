@@ -13,6 +13,7 @@ GenerationRequest RequestFor(const Lease& lease, const std::string& id) {
   request.prompt_ids = lease.prompt_ids;
   request.sampling = lease.sampling;
   for (int32_t i = 0; i < lease.samples; ++i) request.seeds.push_back(SampleSeed(lease.seed, i));
+  // Only evaluation needs one version; training groups may continue across an install.
   request.holds_install = lease.kind == LeaseKind::kEvaluation;
   return request;
 }
@@ -53,6 +54,7 @@ absl::StatusOr<TrajectoryGroup> GroupAssembly::Finish() {
 
 absl::Status CheckLogProbs(absl::Span<const float> logprobs) {
   for (size_t i = 0; i < logprobs.size(); ++i) {
+    // A bad value here would become a bad importance ratio in the trainer.
     if (IsPossibleLogProb(logprobs[i])) continue;
     return Error(absl::StatusCode::kInternal, "BAD_LOGPROB",
                  absl::StrCat("the log-probability of token ", i, " is ", logprobs[i],

@@ -15,27 +15,26 @@
 
 namespace syncopate::rollouter {
 
-// The engine's request for a lease, under the name `id`: sample i draws with SampleSeed(lease.seed, i). Evaluation
-// holds installs back, so that all of its tokens come from one version.
+// Returns the engine's request for `lease`, under the name `id`: sample i draws with SampleSeed(lease.seed, i). An
+// evaluation request postpones installs, so that all of its tokens come from one version.
 GenerationRequest RequestFor(const Lease& lease, const std::string& id);
 
-// What an engine with good weights always gives: OK if every log-probability is finite and at most 0. Else INTERNAL
-// (reason BAD_LOGPROB) naming the token: numbers of the model's have overflowed, and nothing that was drawn from them
-// means anything.
+// Checks the log-probabilities of one sample. OK if every one is finite and at most 0. Otherwise INTERNAL (reason
+// BAD_LOGPROB) naming the first bad token: the model's numbers have overflowed, and its samples are meaningless.
 absl::Status CheckLogProbs(absl::Span<const float> logprobs);
 
-// Collects the n samples of one lease and gives the finished group away, whole or not at all, its rewards not yet set.
-// Runs on the engine's thread.
+// Collects the n samples of one lease and delivers the finished group, complete or not at all; its rewards are not set
+// yet. Runs on the engine's thread; not thread-safe.
 class GroupAssembly final : public GenerationSink {
  public:
-  // The group, its samples in order; or
+  // Receives the group with its samples in order, or one of these errors:
   //   ABORTED (reason GROUP_ABORTED)        a sample was ended early
   //   ABORTED (reason WRONG_VERSION)        evaluation: a token is not of the version that was asked for
-  //   INTERNAL (reason BAD_LOGPROB)         a log-probability is not finite
+  //   INTERNAL (reason BAD_LOGPROB)         a log-probability is not finite or is above 0
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
-  // `member` makes the group. `done` is called once, on the engine's thread, by the last sample; it must not block and
-  // must not call the engine. `made` counts the tokens of all samples.
+  // `member` is the rollouter that generates the group. `done` is called once, on the engine's thread, by the last
+  // sample; it must not block and must not call the engine. `made` counts the tokens of all samples.
   GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made);
 
   bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {

@@ -22,7 +22,7 @@ int64_t LeaseBook::OnConnecting() {
 
 std::vector<LeaseId> LeaseBook::OnDisconnected() {
   std::vector<LeaseId> lost = GiveUp();
-  // Their groups may or may not have arrived; the trainer knows, and leases again what it has not.
+  // The submitted groups may or may not have arrived. The trainer knows, and leases the missing ones again.
   unacknowledged_.clear();
   welcomed_ = false;
   return lost;
@@ -32,7 +32,8 @@ std::vector<LeaseId> LeaseBook::GiveUp() {
   std::vector<LeaseId> given_up;
   for (const auto& [lease, held] : generating_) {
     given_up.push_back(lease);
-    // Its room is taken until the engine says that it has ended: credits for it now would run twice as much at once.
+    // The capacity of the lease stays occupied until the engine reports its end: credits for it now would double the
+    // work.
     ending_[{stream_, lease}] = {.samples = held.samples};
   }
   generating_.clear();
@@ -97,7 +98,8 @@ std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
 
 int32_t LeaseBook::Credits() const {
   if (draining_ || paused_ || asleep_ || scorer_away_) return 0;
-  // By samples, not groups: evaluation leases have one, and the engine's slots are what runs out.
+  // The unit is samples, not groups: an evaluation lease has one sample, and the engine's slots are the scarce
+  // resource.
   int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }

@@ -22,7 +22,7 @@
 //   barrier   closed --all sources kReady, and no rank of an open replica kPreparing or prepare_by has passed--> open
 //   rehearsal the same up to kSent and kVerified; ends for all replicas at once, "connected" or "not_connected"
 //
-// The attempt is done when no replica is open. Then the sources are told to unpin the version.
+// The attempt is done when no replica is open. Then Finish makes the sources unpin the version.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -321,7 +321,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     output.sends.emplace_back(source.id, transfer);
   }
   for (const SyncMember& receiver : std::vector<SyncMember>(transfer.receivers)) {
-    // A receiver is told about itself only: otherwise the message to each of 1000 separate receivers would name 1000.
+    // The message names only its receiver: otherwise each of 1000 messages would name 1000 separate receivers.
     if (!spec_.receivers_meet) transfer.receivers = {receiver};
     output.sends.emplace_back(receiver.id, transfer);
   }

@@ -34,7 +34,7 @@ constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // a faster
 constexpr int kSupersededAlone = 2;  // superseded this often in a row: wait for the next publication
 constexpr int kRegroupFactor = 3;    // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
-// The same request would be refused again as long as neither the sources nor the replica change.
+// Whether a repeated request would be refused again as long as neither the sources nor the replica change.
 bool IsPermanent(const std::string& reason) {
   constexpr const char* kPermanent[] = {reason::kModelMismatch, reason::kLayoutMismatch,   reason::kDtypeMismatch,
                                         reason::kPlanMismatch,  reason::kPlanIncomplete,   reason::kNcclMismatch,

@@ -42,6 +42,7 @@ Verdict CheckOffers(const std::string& name, const Peers& all) {
 // With `strict`, unknown facts count against the transport; without it, only facts that contradict it do.
 Verdict CheckGpus(const Peers& all, bool strict) {
   for (const SyncPeer& peer : all) {
+    // A member that reports no GPU may only lack the facts, so an explicit request is not refused for that.
     if (strict && peer.facts.gpu_uuid.empty()) return Unusable(NameOf(peer) + " has no GPU");
   }
   return Usable("");
@@ -132,6 +133,7 @@ absl::StatusOr<TransportChoice> ChooseFastest(const Peers& sources, const Peers&
 
 absl::StatusOr<TransportChoice> ChooseTransport(const std::string& requested, const std::vector<SyncPeer>& sources,
                                                 const std::vector<SyncPeer>& receivers) {
+  // An explicit request is checked less strictly: the operator may know more than the facts say.
   if (requested == "auto") return ChooseFastest(sources, receivers);
   const TransportTraits* transport = FindTransport(requested);
   Verdict verdict = transport == nullptr ? Unusable("there is no such transport")

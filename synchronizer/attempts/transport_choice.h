@@ -13,7 +13,7 @@ struct SyncPeer {
   MemberId id;
   std::vector<std::string> transports;  // names of the transports that it offers
   DeviceFacts facts = {};
-  std::string layout = {};  // as in Hello
+  std::string layout = {};  // see Hello
   friend bool operator==(const SyncPeer&, const SyncPeer&) = default;
 };
 

@@ -95,7 +95,7 @@ absl::Status RemappableArenas::UnmapShadow() {
 
 absl::Status RemappableArenas::MapShadow() {
   if (released()) return Released();
-  // Not part of the pause: mapping takes milliseconds, and only the next sync needs the shadow.
+  // Mapping is not part of the pause: it takes milliseconds, and only the next sync needs the shadow.
   if (shadow_.mapped() || broken_) return absl::OkStatus();
   cuda::DeviceScope scope(options_.device);
   return shadow_.Map(blocks_[1 - live_block_], options_.device);

@@ -18,7 +18,7 @@ namespace syncopate::synchronizer {
 // exchanges the physical memory behind them. So nothing is copied, and every pointer and every CUDA graph made for the
 // live address stays valid and reads the new weights.
 //
-// Not thread-safe: one owner, which must ensure that no work on either range is under way during Exchange().
+// Not thread-safe: one owner, which must ensure that no work on either range is in progress during Exchange().
 class RemappableArenas {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class RemappableArenas {
   // FAILED_PRECONDITION reason RELEASED.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
-  // Release() gives the memory of both sets back to the GPU and keeps the addresses. The contents are lost, and no
+  // Release() frees the memory of both sets on the GPU and keeps the addresses. The contents are lost, and no
   // other function may be called before Restore(), which allocates zeroed memory again. Each does nothing if it is done
   // already. Restore() has the errors of Create; after an error there is no memory. Memory that another process has
   // mapped is freed when that process unmaps it.
@@ -75,14 +75,14 @@ class RemappableArenas {
 
   const Options options_;
   const int64_t bytes_;
-  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; empty while the memory is given back
+  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; empty while the memory is released
   cuda::AddressRange live_;
   cuda::AddressRange shadow_;
   int live_block_ = 0;
   bool broken_ = false;
 };
 
-// Runs `remap` when no work that touches the weights is under way and none can begin: between two decode steps, after
+// Runs `remap` when no work that touches the weights is in progress and none can begin: between two decode steps, after
 // the stream has drained. Returns how long decode steps were kept from running. If no such moment comes within
 // `deadline`, returns an error, and `remap` has not run and never will. An error of `remap` is returned.
 using BetweenSteps =

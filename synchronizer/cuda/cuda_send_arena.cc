@@ -200,7 +200,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
     return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "nothing is being staged");
   }
   absl::Status ended = done_.Wait(deadline, "staging weights");
-  // The stage is still under way and may be awaited again.
+  // The stage is still in progress and may be awaited again.
   if (ended.code() == absl::StatusCode::kDeadlineExceeded) return ended;
   const Staging staging = *std::exchange(staging_, std::nullopt);
   SYNCOPATE_RETURN_IF_ERROR(ended);

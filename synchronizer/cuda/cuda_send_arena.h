@@ -35,7 +35,8 @@ class DeviceReader : public WeightReader {
 //
 // A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
 // the oldest slot from its readers: they are notified, and their copies no longer count. So the trainer never waits for
-// a receiver, only for the copy of at most one chunk to host memory that is under way. Thread-safe; one thread stages.
+// a receiver, only for the copy of at most one chunk to host memory that is in progress. Thread-safe; one thread
+// stages.
 class CudaSendArena final : public WeightStore {
  public:
   struct Options {
@@ -94,8 +95,8 @@ class CudaSendArena final : public WeightStore {
     std::unique_ptr<cuda::CudaArena> arena;
     PolicyVersion version;         // none: empty, or being staged
     uint64_t occupancy = 0;        // number of stagings in this slot; a reader of an older one is superseded
-    std::vector<Reader*> readers;  // of the present occupancy
-    int copies = 0;                // copies to host memory under way, of any occupancy
+    std::vector<Reader*> readers;  // the readers of the present occupancy
+    int copies = 0;                // copies to host memory in progress, of any occupancy
   };
 
   // The kernels' tables on the device and the host.

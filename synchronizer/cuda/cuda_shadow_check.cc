@@ -35,7 +35,7 @@ class ArrivalCount {
     auto at = std::upper_bound(items_.begin(), items_.end(), arrived.begin,
                                [](int64_t begin, const CheckItem& item) { return begin < item.begin + item.bytes; });
     size_t index = static_cast<size_t>(at - items_.begin());
-    size_t first = index;  // of the run
+    size_t first = index;  // the first item of the run
     for (; index < items_.size() && items_[index].begin < arrived.end; ++index) {
       const CheckItem& item = items_[index];
       const int64_t bytes = std::min(item.begin + item.bytes, arrived.end) - std::max(item.begin, arrived.begin);

@@ -23,8 +23,8 @@ absl::Status ClearFindings(Findings findings, int64_t digests, cudaStream_t stre
 std::vector<uint64_t> FinishDigests(const uint64_t* sums, const std::vector<ByteRange>& buckets);
 
 // DATA_LOSS reason NON_FINITE, naming tensor and element: the first of `numbers` (by begin) that is not finite at or
-// after byte `begin` of the arena on `device`. Elements count from the begin of their range; `counted` tells people so
-// if that is not the tensor's begin. Blocks while it reads those bytes back.
+// after byte `begin` of the arena on `device`. Elements count from the begin of their range; `counted` says so in the
+// message if that is not the tensor's begin. Blocks while it reads those bytes back.
 absl::Status NonFiniteError(const std::vector<TypedRange>& numbers, int64_t begin, const char* arena, int device,
                             const std::string& counted = "");
 

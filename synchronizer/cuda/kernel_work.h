@@ -7,8 +7,8 @@
 namespace syncopate::synchronizer {
 
 inline constexpr int64_t kVectorBytes = 16;            // loaded and stored by a thread at once
-inline constexpr int64_t kPackItemBytes = 64 << 10;    // of the send arena; the work of one block at a time
-inline constexpr int64_t kCheckItemBytes = 128 << 10;  // of an arena
+inline constexpr int64_t kPackItemBytes = 64 << 10;    // bytes of the send arena; the work of one block at a time
+inline constexpr int64_t kCheckItemBytes = 128 << 10;  // bytes of an arena
 
 // The format of numbers that are checked for NaN and infinity.
 enum class NumberKind : uint8_t { kNone, kFloat32, kBFloat16 };

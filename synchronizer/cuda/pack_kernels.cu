@@ -17,7 +17,7 @@ __device__ __forceinline__ uint4 Round(uint4 first, uint4 second) {
 
 // Sources of an item's output vectors. kCast: eight fp32 become a vector of eight bf16; else sixteen bytes are copied.
 
-// For rows that start, and vectors that lie, on 16-byte boundaries.
+// The source for rows and vectors that start on 16-byte boundaries.
 template <bool kCast>
 struct WideSource {
   static constexpr int kLoads = kCast ? 2 : 1;
@@ -56,7 +56,8 @@ struct WideSource {
   }
 };
 
-// For any alignment and rows of any length: element by element. `Element` is uint32_t (fp32) or uint16_t (bf16).
+// The source for any alignment and rows of any length: it loads element by element. `Element` is uint32_t (fp32) or
+// uint16_t (bf16).
 template <bool kCast, typename Element>
 struct NarrowSource {
   static constexpr int kElements = kCast ? 8 : static_cast<int>(kVectorBytes / sizeof(Element));

@@ -9,10 +9,10 @@
 namespace syncopate::synchronizer {
 
 // The device addresses of a source rank's shard, by tensor of the manifest: bases[t] + PackOp::source_offset is the
-// address of an operation's first element. Integers, not pointers: some lie before any allocation.
+// address of an operation's first element. Integers, not pointers: some are addresses before any allocation.
 using ShardBases = std::vector<uint64_t>;
 
-// One buffer with the source layout.
+// The bases of one buffer with the source layout.
 ShardBases FlatShard(const Manifest& manifest, const void* buffer);
 
 // Each tensor's part in its own allocation, as in an optimiser: tensors[t] is the address of the rank's piece of tensor

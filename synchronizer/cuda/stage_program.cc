@@ -168,7 +168,7 @@ std::vector<NumberRun> RunsOf(const std::vector<TypedRange>& numbers) {
   return runs;
 }
 
-// The parts of runs that lie in a bucket.
+// Returns the parts of runs that are in a bucket.
 std::vector<NumberRun> RunsWithin(const std::vector<NumberRun>& runs, ByteRange bucket) {
   std::vector<NumberRun> within;
   auto run = std::upper_bound(runs.begin(), runs.end(), bucket.begin,

@@ -23,7 +23,7 @@ struct StageProgram {
   std::vector<CheckItem> words;       // run after both; digest only
 };
 
-// `buckets`: disjoint, by begin; digest i is that of buckets[i]. Every operation lies inside the buckets.
+// `buckets`: disjoint, by begin; digest i is that of buckets[i]. Every operation is inside the buckets.
 StageProgram MakeStageProgram(const std::vector<PackOp>& ops, const std::vector<ByteRange>& buckets);
 
 // How a receiver digests its shadow's buckets and checks for numbers that are not finite. One pass, except for buckets

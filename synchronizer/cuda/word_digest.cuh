@@ -43,7 +43,7 @@ __device__ __forceinline__ uint64_t Word(uint32_t low, uint32_t high) {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// Both words of a vector; `position` is that of the first.
+// Returns the sum of both words of a vector; `position` is the position of the first word.
 __device__ __forceinline__ uint64_t DigestVector(uint4 vector, uint64_t position) {
   return Mix64(Word(vector.x, vector.y) + position) + Mix64(Word(vector.z, vector.w) + position + kDigestStride);
 }
@@ -61,7 +61,7 @@ struct FiniteTest {
     carry = pairs ? 0x00800080u : 0x00800000u;
     above = pairs ? 0x80008000u : 0x80000000u;
   }
-  // Not zero iff a number in these bits is not finite.
+  // Returns a value other than zero iff a number in these bits is not finite.
   __device__ __forceinline__ uint32_t operator()(uint32_t bits) const { return ((bits & exponent) + carry) & above; }
   __device__ __forceinline__ uint32_t operator()(uint4 vector) const {
     return (*this)(vector.x) | (*this)(vector.y) | (*this)(vector.z) | (*this)(vector.w);

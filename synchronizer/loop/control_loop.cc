@@ -127,6 +127,7 @@ std::optional<std::list<ControlLoop::Posted>> ControlLoop::NextBatch() {
   auto urgent = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || hurry_; };
   if (!posted_.empty()) mutex_.AwaitWithTimeout(Condition(&urgent), std::min(kGather, until_deadline));
   hurry_ = false;
+  // Posted events are handled even after Stop, so that every call gets its answer.
   if (posted_.empty() && stopping_) return std::nullopt;
   return posted_.Take();
 }
@@ -141,7 +142,7 @@ absl::Status ControlLoop::Handle() {
     SYNCOPATE_RETURN_IF_ERROR(status);
   }
   absl::Time now = options_.clock->Now();
-  // Also after events, which never stop in a large fleet: deadlines must not starve.
+  // Deadlines are checked also after events: events never stop in a large fleet, and deadlines must not starve.
   if (plane_.NextDeadline() > now) return absl::OkStatus();
   plane_.Tick(now);
   return CarryOut();
@@ -175,7 +176,7 @@ absl::Status ControlLoop::CarryOut() {
   }
   if (changed) observer_->RecordState(plane_);
   WriteEndedSyncs();
-  // Only now: until all actions are carried out, the ledger is ahead of the log.
+  // The log is compacted only now: until all actions are carried out, the ledger is ahead of the log.
   if (!log_->HasGrown() || ended_.count() > 0) return absl::OkStatus();
   return log_->Compact(plane_.ledger().Snapshot(), syncs_);
 }
@@ -221,6 +222,7 @@ void ControlLoop::HoldUp(const absl::Status& full) {
     held_up_ = why;
     calls = posted_.HoldUp(std::exchange(batch_, {}));
   }
+  // Answered outside the lock, because an answer may post again.
   for (const PostedEvents::Answer& call : calls) call(why);
 }
 

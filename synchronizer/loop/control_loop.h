@@ -70,7 +70,7 @@ class ControlLoop {
 
   // Runs `event` on the loop's thread, carries out the plane's resulting actions, durably, then calls `then` with OK.
   // If the loop has stopped or failed, `event` is not run, and `then` gets UNAVAILABLE at once on the calling thread.
-  // The same happens to the `then` of a call while the disk is full (NO_SPACE). Does not block.
+  // While the disk is full, the `then` of a call also gets UNAVAILABLE at once (reason NO_SPACE). Does not block.
   void Post(Event event, PostedEvents::Answer then = nullptr);
 
   // Posts a message of a stream; it has no answer. A heartbeat (about a thousand arrive each second) is not urgent:
@@ -105,7 +105,7 @@ class ControlLoop {
   static void Drop(std::list<Posted> dropped);
   absl::Status CarryOut();
   absl::Status Write(const LedgerRecord& record);
-  // Retries until there is room. CANCELLED if the loop is told to stop first.
+  // Retries until there is room. CANCELLED if Stop is called first.
   absl::Status WriteOnceThereIsRoom(const LedgerRecord& record, const absl::Status& full);
   void HoldUp(const absl::Status& full);
   void WriteEndedSyncs();

@@ -134,7 +134,7 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
     actions_.emplace_back(Persist{ledger_.RaiseEpoch(admission.epoch)});
     actions_.emplace_back(Note{false, absl::StrFormat("epoch %d begins", admission.epoch)});
   }
-  // The older trainer's ranks may still believe that they are the trainer: they are told, and their streams are closed.
+  // The older trainer's ranks may still believe that they are the trainer: each gets Evicted, and its stream is closed.
   for (const MemberId& fenced : admission.fenced) {
     auto changes = membership_.Evict(KeyOf(fenced), reason::kFenced,
                                      absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);

@@ -87,9 +87,9 @@ class ControlPlane {
   // repeat. INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
   // LAYOUT_MISMATCH, or an error of VersionLedger.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
-  // Records that the trainer reports the run as complete; `last` is its last version. Every member is told, also those
-  // that join later, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then repeat.
-  // Otherwise the errors of VersionLedger::Complete.
+  // Records that the trainer reports the run as complete; `last` is its last version. Every member learns it, also
+  // members that join later, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then
+  // repeat. Otherwise the errors of VersionLedger::Complete.
   absl::Status OnComplete(const MemberId& member, const PolicyVersion& last);
   // Returns the number of receivers that are behind now. FAILED_PRECONDITION reason NO_VERSION before the first
   // publication.
@@ -144,7 +144,7 @@ class ControlPlane {
   SyncCoordinator coordinator_;
   std::shared_ptr<const Manifest> model_;          // the trainer's; null before a trainer has joined this process
   std::optional<PlanCache> plans_;                 // for model_
-  std::map<PolicyVersion, double> stage_seconds_;  // of the slowest rank; for versions with missing parts
+  std::map<PolicyVersion, double> stage_seconds_;  // the slowest rank's time; for versions with missing parts
   Directory last_directory_;
   std::vector<Action> actions_;
 };

@@ -55,7 +55,7 @@ class PostedEvents {
 
   std::list<Posted> events_;
   bool held_up_ = false;
-  std::map<SessionId, std::list<Posted>::iterator> heartbeats_;  // while held up
+  std::map<SessionId, std::list<Posted>::iterator> heartbeats_;  // the newest per stream, while the loop is stopped
 };
 
 }  // namespace syncopate::synchronizer

@@ -117,7 +117,7 @@ absl::Status StateLog::Compact(const std::vector<LedgerRecord>& snapshot, const 
   }
   writer_.reset();  // the file that it appends to is about to be replaced
   written = files_->Rename(FreshPath(path_), path_);
-  // From here on either file under this name has the same meaning. If it cannot be opened now, the next record opens
+  // Either file under this name has the same meaning from here on. If it cannot be opened now, the next record opens
   // it.
   if (written.ok()) written = OpenAgain();
   if (ErrorReason(written) != reason::kNoSpace) return written;

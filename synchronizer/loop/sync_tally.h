@@ -27,7 +27,7 @@ class SyncTally {
     std::map<SyncOutcome, int64_t> outcomes = {};
     PayloadBytes bytes = {};
     Times total = {};  // publish to commit
-    Times pause = {};  // of the decode loop
+    Times pause = {};  // pauses of the decode loop
   };
 
   SyncTally() = default;

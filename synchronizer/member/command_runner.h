@@ -21,8 +21,8 @@ namespace syncopate::member {
 // gets exactly one report, or none if its stream has ended. A source's Transfer is only started in that order: its
 // report comes when it has ended. Thread-safe; only Stop blocks.
 //
-// Finish does not queue behind the commands, because it must end a transfer under way. So it can overtake commands of
-// its own attempt: such commands are not carried out, and a Prepare that was under way is finished afterwards.
+// Finish does not queue behind the commands, because it must end a transfer in progress. So it can overtake commands of
+// its own attempt: such commands are not carried out, and a Prepare that was in progress is finished afterwards.
 class CommandRunner {
  public:
   using Command = std::variant<synchronizer::Prepare, synchronizer::Transfer, synchronizer::Install>;
@@ -43,15 +43,15 @@ class CommandRunner {
   // Call when the stream has ended: all attempts are finished, queued commands are dropped.
   void End();
 
-  // Stops the runner and joins the thread once the command under way has returned. Idempotent.
+  // Stops the runner and joins the thread once the command in progress has returned. Idempotent.
   void Stop();
 
  private:
   struct Attempt {
-    int commands = 0;  // queued or under way; the entry is erased at 0
+    int commands = 0;  // queued or in progress; the entry is erased at 0
     bool finished = false;
   };
-  // Shared with this stream's commands that are under way.
+  // Shared with this stream's commands that are in progress.
   struct Stream {
     explicit Stream(Reply reply) : reply(std::move(reply)) {}
     void Add(int64_t attempt);

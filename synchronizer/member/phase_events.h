@@ -41,7 +41,7 @@ class PhaseEvents {
   EventRecorder* const events_;
   const Clock* const clock_;
   mutable Mutex mutex_;
-  std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // of attempts under way
+  std::map<int64_t, PolicyVersion> versions_ ABSL_GUARDED_BY(mutex_);  // versions of attempts in progress
 };
 
 }  // namespace syncopate::member

@@ -56,7 +56,7 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
           End(key, found->second, MemberChange::Kind::kDead, "REPLACED", "a new process joined in its place", now));
     }
   } else if (found != members_.end() && !Gone(found->second)) {
-    // The same process on a new stream. The old stream may be half open; messages on it are ignored from now on.
+    // This process has joined before on another stream, which may be half open; messages on it are ignored from now on.
     kind = MemberChange::Kind::kRejoined;
     superseded_stream = found->second.session;
     sessions_.erase(superseded_stream);
@@ -260,7 +260,7 @@ std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
     return EndHold("most rollouters are heard again");
   }
   if (holding() && now >= held_since_ + options_.max_hold) {
-    // Only once for each wave of silence: without this flag the hold would begin again at once.
+    // Deaths are postponed once for each wave of silence: without this flag the hold would begin again at once.
     hold_spent_ = true;
     return EndHold("still silent: they are declared dead after all");
   }

@@ -64,7 +64,7 @@ struct MemberChange {
 //
 // A member is declared dead after `dead_after` of silence, even if its stream looks healthy: a stopped process keeps
 // its sockets open. The same incarnation may come back. An incarnation that was evicted, or replaced by another process
-// at the same place, is retired for ever (in fact: until kRetiredKept others were retired after it).
+// at the same place, is retired forever (in fact: until kRetiredKept others were retired after it).
 //
 // A member that is dead or has left stays listed for a minute, unless more than kGoneKept others went after it.
 //

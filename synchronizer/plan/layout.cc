@@ -105,6 +105,7 @@ Layout Layout::Only(const std::vector<int32_t>& tensors) const {
   for (const Piece& piece : pieces_) count = std::max(count, piece.tensor + 1);
   subset.only_.emplace(count, false);
   for (int32_t tensor : tensors) {
+    // Indices come from a peer, so they are checked; a restriction of a restricted layout is the intersection.
     if (tensor >= 0 && tensor < count) (*subset.only_)[tensor] = Moves(tensor);
   }
   return subset;

@@ -11,7 +11,7 @@
 namespace syncopate::synchronizer {
 
 // A block of one tensor in one rank's buffer: `rows` runs of elements. Run r is elements [begin + r * stride, end + r *
-// stride) of the tensor in row-major order. The runs lie densely, one after another, from byte `offset` of the buffer.
+// stride) of the tensor in row-major order. The runs are dense, one after another, from byte `offset` of the buffer.
 // A whole tensor, a flat cut and a split by rows have one run. A split by columns has one run for each row, and is
 // still one piece.
 struct Piece {

@@ -15,6 +15,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
+// A descriptor comes from a peer; the limit bounds the memory that a wrong one can cost.
 constexpr int32_t kMaxRanks = 4096;
 
 absl::Status Refuse(const std::string& text, const std::string& problem) {
@@ -97,6 +98,7 @@ absl::StatusOr<Layout> BuildLayout(const Manifest& manifest, const std::string& 
     SYNCOPATE_RETURN_IF_ERROR(words.End());
     return whole ? Layout::Whole(manifest, ranks) : Layout::FlatShards(manifest, ranks);
   }
+  // The remaining kinds share one grammar: ranks, then an optional dtype.
   ShardLayout make = FindShardLayout(words.kind());
   if (make == nullptr) return Refuse(descriptor, absl::StrFormat("\"%s\" is no kind of layout", words.kind()));
   SYNCOPATE_ASSIGN_OR_RETURN(int32_t ranks, words.Ranks());

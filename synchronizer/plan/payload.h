@@ -4,11 +4,11 @@
 
 namespace syncopate::synchronizer {
 
-// What a receiver has when a version is offered to it.
+// The state of a receiver's weights when a version is offered to it.
 struct ReceiverWeights {
   bool base_present = false;       // base weights were received since its process started
-  uint64_t digest = 0;             // of the version that it serves or last served; 0 before its first sync
-  int sleep_level = 0;             // of its latest sleep: 1 keeps the weights on the host, 2 drops them
+  uint64_t digest = 0;             // the version that it serves or last served; 0 before its first sync
+  int sleep_level = 0;             // its latest sleep: 1 keeps the weights on the host, 2 drops them
   bool free_cache_engine = false;  // a sleep really frees memory
   bool slept = false;              // since its latest sync
 };

@@ -111,8 +111,8 @@ absl::StatusOr<std::vector<RunFinder::OpenRun>> RunFinder::Cover(size_t piece) c
   return open;
 }
 
-// Of the elements that one set of ranks stores together, each rank supplies one contiguous part in the order of the
-// arena, so that messages are few and large.
+// Several ranks may store the same elements. Each of them supplies one contiguous part, in the order of the arena, so
+// that messages are few and large.
 std::vector<Run> RunFinder::Share(const std::vector<OpenRun>& open) const {
   struct Party {
     int64_t total = 0;  // bytes

@@ -22,7 +22,7 @@ absl::StatusOr<Layout> FlatLayout(const Manifest& manifest, int32_t ranks, std::
 absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
 
 // Every tensor cut along its first dimension into parts of ceil(extent / ranks) rows (torch's chunk, as FSDP2 does):
-// late ranks may have fewer rows, or none. A tensor's part lies at the same byte of every rank's buffer, on a
+// late ranks may have fewer rows, or none. A tensor's part is at the same byte of every rank's buffer, on a
 // kAlignment boundary. A scalar is one row.
 absl::StatusOr<Layout> RowShardsLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
 

@@ -46,7 +46,7 @@ class SendArenaPlanner {
  private:
   struct Placed {
     const Need* need;
-    std::vector<int64_t> offsets;  // of the need's messages in the send arena
+    std::vector<int64_t> offsets;  // the places of the need's messages in the send arena
   };
 
   std::vector<int64_t> Lay(const Need& need) {

@@ -152,7 +152,7 @@ class Builder {
   const TensorParallelOptions options_;
   std::vector<Piece> pieces_;
   std::vector<LocalTensor> tensors_;
-  int64_t end_ = 0;  // of the arena built so far
+  int64_t end_ = 0;  // the end of the arena built so far
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ struct TensorParallelOptions {
   bool whole_vocabulary = false;
 };
 
-// One tensor as a rank stores it.
+// The form in which a rank stores one tensor.
 struct LocalTensor {
   TensorSpec spec;
   int64_t offset = 0;  // in the rank's arena

@@ -63,7 +63,7 @@ std::vector<size_t> HostShadowCheck::Count(ByteRange arrived) {
 absl::Status HostShadowCheck::CheckNumbers(ByteRange bucket) const {
   auto at = std::upper_bound(contents_.numbers.begin(), contents_.numbers.end(), bucket.begin,
                              [](int64_t begin, const TypedRange& numbers) { return begin < numbers.range.end; });
-  // A tensor may lie in several buckets; each check covers the part in its bucket.
+  // A tensor may extend over several buckets; each check covers the part in its bucket.
   for (; at != contents_.numbers.end() && at->range.begin < bucket.end; ++at) {
     SYNCOPATE_RETURN_IF_ERROR(CheckFinite(*at, bucket, shadow_));
   }

@@ -62,6 +62,7 @@ void RehearsalPart::FinishIf(const std::function<bool(int64_t attempt)>& wanted)
     ended = *present_;
     present_.reset();
   }
+  // Called without the lock: Close may end a Connect, whose `done` may call this object.
   ended.transport->Close(ended.attempt);
 }
 

@@ -140,6 +140,7 @@ absl::Status SendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, ch
     if (slot->occupancy != occupancy) {
       return SupersededError("the send slot was needed for a newer version; the next attempt brings that one");
     }
+    // The copy runs without the lock; TakeSlot waits until `copies` is 0.
     ++slot->copies;
     from = slot->buffer.data() + range.begin;
   }

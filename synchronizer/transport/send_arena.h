@@ -20,7 +20,7 @@ namespace syncopate::synchronizer {
 //
 // A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
 // the oldest slot from its readers, whose next Read returns SUPERSEDED. So the trainer never waits for a receiver, only
-// for the copy of at most one chunk that is under way. Thread-safe; one thread stages at a time.
+// for the copy of at most one chunk that is in progress. Thread-safe; one thread stages at a time.
 class SendArena final : public WeightStore {
  public:
   struct Options {
@@ -76,7 +76,7 @@ class SendArena final : public WeightStore {
     PolicyVersion version;   // none: empty, or being staged
     uint64_t occupancy = 0;  // number of stagings in this slot; a reader of an older one is superseded
     int pins = 0;            // readers of the present occupancy
-    int copies = 0;          // chunk copies under way, of any occupancy
+    int copies = 0;          // chunk copies in progress, of any occupancy
   };
 
   SendArena(Manifest manifest, Wire wire, const Options& options);

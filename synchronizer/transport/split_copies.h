@@ -15,7 +15,7 @@ namespace syncopate::synchronizer {
 struct SplitCopies {
   std::vector<Copy> sent;
   std::vector<ByteRange> kept;  // bytes of the shadow that are not sent: base weights and the padding between them
-  PayloadBytes bytes;           // of `sent`; padding counts with neighbouring weights
+  PayloadBytes bytes;           // the size of `sent`; padding counts with neighbouring weights
 };
 
 // Cuts `copies` (SyncPlan::CopiesTo(rank)) where adapters begin and end in the rank's arena. With `base` all bytes are

@@ -7,7 +7,8 @@
 namespace syncopate::synchronizer {
 
 // The properties of a transport, for code that chooses, checks or counts transports; such code knows nothing else about
-// it. A new transport is a row here, a WeightSource and a WeightTarget, and a choice of the key sync.transport.
+// it. A transport is a `SourceTransport` and a `ReceiverTransport` (transport.h). A new transport needs these two, a
+// row here, and its name among the values of the key sync.transport.
 struct TransportTraits {
   std::string_view name;
   bool one_process = false;     // both ends are in one process: no configuration can ask for it
@@ -17,7 +18,7 @@ struct TransportTraits {
   bool receivers_meet = false;  // receivers must know each other: to relay, or to form one communicator
 };
 
-// Fastest first: the order of preference of "auto".
+// All transports, fastest first: the order in which "auto" prefers them.
 inline constexpr TransportTraits kTransports[] = {
     {.name = "inproc", .one_process = true},
     {.name = "ipc", .one_host = true, .needs_gpus = true, .receivers_meet = true},
@@ -25,7 +26,7 @@ inline constexpr TransportTraits kTransports[] = {
     {.name = "grpc"},
 };
 
-// Null if `name` names no transport ("auto").
+// Returns the row of `name`; null if no transport has that name ("auto").
 constexpr const TransportTraits* FindTransport(std::string_view name) {
   for (const TransportTraits& traits : kTransports) {
     if (traits.name == name) return &traits;

@@ -106,7 +106,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   offer_.deadline = options_.clock->Now() + command.deadline;
   already_held_ = !serving().IsNone() && weights.digest == command.digest;
   transport_ = transport;
-  // The same bits under a new name: nothing is opened, and Install only relabels.
+  // The live bits already are those of the version: nothing is opened, and Install only relabels.
   if (already_held_) return Prepared{true, "", weights};
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport_->Open(command));
   MutexLock lock(&mutex_);
@@ -282,7 +282,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
-  // Base weights that are not sent are verified too; otherwise a base damaged in memory would serve for ever.
+  // Base weights that are not sent are verified too; otherwise a base damaged in memory would serve forever.
   for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
   // Connecting, moving bytes and verifying are timed separately. Checks run inside Receive() as pieces arrive, so their
   // time is subtracted from the transfer's.
@@ -437,7 +437,7 @@ void WeightReceiver::FinishIf(const std::function<bool(int64_t attempt)>& wanted
   {
     MutexLock lock(&mutex_);
     if (phase_ == Phase::kIdle || phase_ == Phase::kEnding || !wanted(attempt_)) return;
-    // Only one thread may clear up: this one if no blocking call is under way, else the thread in that call, when it
+    // Only one thread may clear up: this one if no blocking call is in progress, else the thread in that call, when it
     // leaves.
     idle = phase_ == Phase::kPrepared || phase_ == Phase::kVerified;
     finished_ = true;

@@ -32,8 +32,8 @@ class WeightReceiver {
  public:
   struct Options {
     Manifest manifest;
-    MemberId member = {};     // of this process; its rank and world determine the slice
-    std::string layout = {};  // of the target; "": whole
+    MemberId member = {};     // this process; its rank and world determine the slice
+    std::string layout = {};  // the target's layout; "": whole
     const Clock* clock = Clock::Real();
     std::function<void()> on_lost = nullptr;  // an attempt left no live weights; called by any thread, must not block
   };
@@ -81,7 +81,7 @@ class WeightReceiver {
   // forming took, or the transport's error; FAILED_PRECONDITION reason NOT_PREPARED or NOT_A_RECEIVER.
   void Connect(const synchronizer::Transfer& command, std::function<void(absl::StatusOr<double>)> done);
 
-  // Call when the attempt is over: a transfer under way is cancelled, a shadow that was not installed is forgotten.
+  // Call when the attempt is over: a transfer in progress is cancelled, a shadow that was not installed is forgotten.
   // Does not block. Ignores attempts other than the present one and the present rehearsal.
   void Finish(int64_t attempt);
   // Finishes any attempt: the stream to the synchronizer has broken.
@@ -110,7 +110,7 @@ class WeightReceiver {
   // A sleep has dropped the weights: forgets what was known about the arenas' contents.
   void ForgetLostWeights(const ReceiverWeights& weights);
   absl::Status CheckNewer(const PolicyVersion& version) const;
-  // What this receiver already has of the present offer: decides whether its base weights must be sent.
+  // Returns the state of this receiver's weights for the offer; it decides whether base weights must be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
   // The contents of one Prepare. Used by the commands' thread only.
@@ -138,7 +138,7 @@ class WeightReceiver {
   absl::Status Enter(int64_t attempt, Phase from, Phase to);
   // Ends a blocking phase; forgets the attempt if it was finished meanwhile.
   void Leave(Phase to);
-  // Ends the attempt if `wanted` returns true: at once, or as soon as the blocking phase under way has returned.
+  // Ends the attempt if `wanted` returns true: at once, or as soon as the blocking phase in progress has returned.
   void FinishIf(const std::function<bool(int64_t attempt)>& wanted);
   // Call after kEnding was entered: releases the attempt's resources.
   void ClearUp();
@@ -149,8 +149,8 @@ class WeightReceiver {
 
   // Used by the commands' thread only.
   PlanCache plans_;
-  Offer offer_;      // of the present attempt
-  Offer rehearsed_;  // of the present rehearsal
+  Offer offer_;      // the offer of the present attempt
+  Offer rehearsed_;  // the offer of the present rehearsal
   struct Expected {
     std::shared_ptr<const PlannedLayouts> planned;
     std::vector<WireBucket> buckets;

@@ -21,7 +21,7 @@ namespace syncopate::synchronizer {
 class WeightSource {
  public:
   struct Options {
-    std::string layout = {};              // of the staged weights, as in Hello
+    std::string layout = {};              // the layout of the staged weights, see Hello
     std::string destination_layout = {};  // the receivers' layout for which they are staged
   };
 

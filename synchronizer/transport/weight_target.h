@@ -67,7 +67,7 @@ class WeightTarget {
   // these are not called, the operation that needs the work does it.
   virtual void ExpectInstall() {}
   virtual void RestoreShadow() {}
-  // Only changes the label: the live bytes are those of `version` too. Otherwise like Install.
+  // Changes only the version of the live bytes, which are those of `version` too. Blocks and fails as Install does.
   virtual absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) = 0;
 
   // Begins to check the bytes that arrive in shadow(). One check at a time; it must end before the next one begins and
@@ -80,7 +80,8 @@ class WeightTarget {
   virtual absl::Status CopyLive(const std::vector<ByteRange>& /*ranges*/) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_COPY", "this target cannot copy what serves");
   }
-  // What the latest sleep did to the weights. Only `sleep_level`, `free_cache_engine` and `slept` are set. Thread-safe.
+  // Returns what the latest sleep did to the weights. Only `sleep_level`, `free_cache_engine` and `slept` are set.
+  // Thread-safe.
   virtual ReceiverWeights LastSleep() const { return {}; }
 
   // True for a target with one weight set: shadow() is the live set, so generation stops while a transfer writes to it.

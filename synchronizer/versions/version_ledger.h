@@ -13,7 +13,7 @@
 
 namespace syncopate::synchronizer {
 
-// What must survive a restart of the synchronizer: one record for each change.
+// The records that must survive a restart of the synchronizer: one for each change.
 struct RunIdRecord {
   std::string run_id;
   friend bool operator==(const RunIdRecord&, const RunIdRecord&) = default;
@@ -99,7 +99,7 @@ class VersionLedger {
   int64_t epoch_ = 0;
   bool completed_ = false;
   std::deque<PublishedVersion> versions_;
-  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // of incomplete versions, by rank
+  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // parts of incomplete versions, by rank
 };
 
 }  // namespace syncopate::synchronizer

@@ -8,9 +8,9 @@
 #include "base/status.h"
 #include "trainer/data/submission_check.h"
 
-// The log is read from the oldest record that the checkpoint may need, so much of it is older than the checkpoint:
-// every record is either known to the queue already, and skipped, or applied. Steps after the checkpoint are made
-// again with the groups that they took, so that a resumed run does as it did.
+// `DataRestore` reads the log from the oldest record that the checkpoint may need, so many records are older than the
+// checkpoint. A record that the queue already knows is skipped; every other record is applied. Each step after the
+// checkpoint is repeated with the groups of its logged take, so a resumed run trains the same batches.
 namespace syncopate::trainer {
 namespace {
 
@@ -19,7 +19,7 @@ absl::Status Inconsistent(const std::string& text) {
                absl::StrCat(text, "; the log and the checkpoint do not belong together: restore both from one copy"));
 }
 
-// 0 is none.
+// The value 0 stands for "no sequence".
 uint64_t EarlierSequence(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
 
 bool IsSameTake(const RestoredData::Replay& replay, const TakeRecord& take) {
@@ -34,9 +34,11 @@ bool IsSameTake(const RestoredData::Replay& replay, const TakeRecord& take) {
 DataRestore::DataRestore(const PromptQueue::Options& options, const DataState& state, int64_t step)
     : step_(step), queue_(options, state), sums_(state.sums) {}
 
-// Takes are counted when they are made: those of the checkpoint have been, the others are repeated.
+// Accepted and drop records are counted here. Takes are not: the checkpoint's sums include its own takes, and later
+// takes are counted when they are replayed.
 void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
-  // The checkpoint's sums say up to where they have counted.
+  // `counted_to` is the last sequence that the checkpoint's sums include; counting an older record again would double
+  // it.
   if (sequence <= sums_.counted_to || std::holds_alternative<TakeRecord>(record)) return;
   sums_.counted_to = sequence;
   if (std::holds_alternative<AcceptedRecord>(record)) ++sums_.accepted;
@@ -47,7 +49,7 @@ void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
   if (drop->reason == DropReason::kSkipped) ++sums_.skipped;
   if (drop->reason == DropReason::kFailed) ++sums_.failed;
   if (drop->reason != DropReason::kFiltered) return;
-  ++sums_.accepted;  // it was acknowledged, and this is the only record of it
+  ++sums_.accepted;  // a filtered group was acknowledged, and this drop is its only record
   ++sums_.filtered;
 }
 
@@ -61,7 +63,8 @@ absl::Status DataRestore::Add(LogRecord record, uint64_t sequence) {
 absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) {
   const LeaseId lease = record.group->lease;
   if (queue_.IsConsumed(lease.group)) return absl::OkStatus();
-  // A later attempt gets a higher number than any that the log has seen: an answer to an old lease is told apart by it.
+  // The next attempt must get a number above every attempt in the log, so that an answer to an old lease cannot match
+  // it.
   queue_.SawAttempt(lease);
   queue_.Hold(lease.group);
   accepted_[lease.group] = {std::move(record), sequence};
@@ -70,7 +73,7 @@ absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) 
 
 absl::Status DataRestore::AddTake(const TakeRecord& take, uint64_t sequence) {
   const int64_t step = take.produces.step;
-  // In the checkpoint's weights already.
+  // The checkpoint's weights already contain this step, so its groups are consumed and not replayed.
   if (step <= step_) {
     for (const LeaseId& lease : take.groups) {
       queue_.SawAttempt(lease);
@@ -80,7 +83,7 @@ absl::Status DataRestore::AddTake(const TakeRecord& take, uint64_t sequence) {
     return absl::OkStatus();
   }
   const int64_t expected = step_ + 1 + static_cast<int64_t>(replays_.size());
-  if (step < expected) {  // logged twice because the first writing was not answered in time
+  if (step < expected) {  // the record was written twice: the first write was not confirmed in time
     if (IsSameTake(replays_[step - step_ - 1], take)) return absl::OkStatus();
     return Inconsistent(absl::StrCat("the log holds two different takes for step ", step));
   }
@@ -143,13 +146,14 @@ RestoredData DataRestore::Finish() {
   std::vector<DropRecord> drops;
   uint64_t oldest = oldest_replayed_;
   for (auto& [id, accepted] : accepted_) {
-    // Made by a version that this run has not got any more: it will publish another one under that name.
+    // The group holds tokens of a version that this run lost. The run will publish a different version with the same
+    // number, so the tokens cannot be trained.
     if (NewestVersion(*accepted.record.group).step > step_) {
       drops.push_back({accepted.record.group->lease, DropReason::kRolledBack});
       queue_.PutBack(id);
       continue;
     }
-    // The log may be cut off before this one, and no later.
+    // The log may be truncated only before the oldest record that is still needed.
     oldest = EarlierSequence(oldest, accepted.sequence);
     kept.push_back(std::move(accepted));
   }

@@ -11,38 +11,39 @@
 
 namespace syncopate::trainer {
 
-// What a trainer starts from: nothing done, or what a checkpoint and the log say.
+// The data position that a trainer starts from: empty for a new run, else rebuilt from a checkpoint and the log.
 struct RestoredData {
   struct Accepted {
     AcceptedRecord record;
-    uint64_t sequence = 0;  // of its record in the log
+    uint64_t sequence = 0;  // number of the group's record in the log
   };
   struct Replay {
-    int64_t step = 0;  // that it produces
+    int64_t step = 0;  // the step that the take produces
     std::vector<SharedGroup> groups = {};
-    // A supervised step: these prompts, whose answers the data have; `groups` is empty.
+    // True for a supervised step: it trains the data's answers to `prompts`, and `groups` is empty.
     bool supervised = false;
     std::vector<LeaseId> prompts = {};
   };
 
   PromptQueue queue;
-  std::vector<Accepted> accepted = {};  // durable and not taken, by prompt
-  std::deque<Replay> replays = {};      // takes after the checkpoint, in order: they are repeated before anything else
-  std::vector<DropRecord> drops = {};   // what restoring dropped; durable in the log before any step
-  uint64_t oldest_sequence = 0;         // of the records behind `accepted` and `replays`; 0: none
-  TrainingSums sums = {};               // all that the log holds counted, but for `replays` and `drops`
+  std::vector<Accepted> accepted = {};  // durable groups that no take contains, ordered by prompt
+  // takes after the checkpoint, in order; the trainer repeats them before it makes new batches
+  std::deque<Replay> replays = {};
+  std::vector<DropRecord> drops = {};  // groups that the restore dropped; these records must be durable before any step
+  uint64_t oldest_sequence = 0;        // lowest sequence of the records behind `accepted` and `replays`; 0: none
+  TrainingSums sums = {};              // totals over all records of the log, without `replays` and `drops`
 };
 
-// Rebuilds the trainer's data position at step `step` from the checkpoint's DataState and the whole log that is left.
-// Feed the records in order, then Finish once. Takes at or below `step` are part of the checkpoint; later ones are
-// replayed. Accepted groups that hold tokens of versions beyond `step` are dropped as rolled back and their prompts
-// leased again; a take holds such groups only because the replayed steps make those versions anew.
+// Rebuilds the trainer's data position at step `step` from the checkpoint's DataState and the log's remaining records.
+// Feed the records in order, then call Finish once. Takes at or below `step` are part of the checkpoint; later takes
+// are replayed. Accepted groups that hold tokens of versions beyond `step` are dropped as rolled back and their prompts
+// are leased again; a replayed take keeps such groups, because the replayed steps make those versions again.
 class DataRestore {
  public:
   DataRestore(const PromptQueue::Options& options, const DataState& state, int64_t step);
 
-  // DATA_LOSS (reason LOG_INCONSISTENT) if a take names a group whose record is missing, or takes do not follow each
-  // other: the log and the checkpoint do not belong together.
+  // Errors: DATA_LOSS (reason LOG_INCONSISTENT) if a take names a group whose record is missing, if takes do not follow
+  // each other, or if two different takes name one step: the log and the checkpoint do not belong together.
   absl::Status Add(LogRecord record, uint64_t sequence);
   RestoredData Finish();
 

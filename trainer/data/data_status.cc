@@ -24,7 +24,8 @@ RolloutView MakeView(const RolloutSession& session, const DataStatusInputs& inpu
           .no_rewards = session.no_rewards};
 }
 
-// A wait for answers that nobody can judge ends with those who judge.
+// Names the reward as the cause of the wait if a rollouter has no reward and nothing is leased, or if the reward alarm
+// is on.
 void ExplainRewards(const GroupLedger& ledger, Explanation* explanation) {
   const RewardFailures::Figures& rewards = ledger.rewards().figures();
   const auto& sessions = ledger.sessions().all();
@@ -55,6 +56,8 @@ Explanation Explain(const LeaseDesk& desk, const DataStatusInputs& inputs) {
                                       " evaluation prompts are answered by ", evaluation->options().version.ToString());
     explanation.unblocked_by = "answers of rollouters that serve that version";
   }
+  // Each later cause overrides an earlier one: without rewards no group can be accepted, and without the disk no record
+  // can be written.
   if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewards(ledger, &explanation);
   if (inputs.disk->stands()) inputs.disk->Explain(inputs.now, &explanation);
   return explanation;

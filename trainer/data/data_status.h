@@ -25,41 +25,41 @@ struct RolloutView {
   int64_t credits = 0;
   int64_t accepted_groups = 0;
   int64_t invalid_groups = 0;
-  int64_t returned_groups = 0;    // leases that it handed back
-  int64_t stalled_groups = 0;     // taken from it because they came no further; it gets none while this is above 0
-  double quarantine_seconds = 0;  // it gets no leases for so long; 0: it does
-  std::string last_fault;         // why its last answers were of no use; "" if the last one was
-  std::string no_rewards;         // why it can have no rewards, and so asks for no work; "": it can
+  int64_t returned_groups = 0;  // leases that this rollouter handed back without an answer
+  int64_t stalled_groups = 0;   // leases revoked from it because they made no progress; while above 0 it gets no leases
+  double quarantine_seconds = 0;  // remaining seconds without leases; 0: not quarantined
+  std::string last_fault;         // why its last answers were not usable; "" if the last answer was valid
+  std::string no_rewards;         // why its rewards do not work, so that it asks for no work; "": they work
 };
 
-// What a run's data tell people and other processes.
+// The state of a run's data as the status page and other processes see it.
 struct DataStatus {
   PolicyVersion version;
-  Explanation explanation;       // waiting_for may be "evaluation", "rewards" or "disk" too
-  GroupLedger::Counters groups;  // of this life, as `leases` and `staleness` are
-  TrainingSums sums;             // of the whole run
+  Explanation explanation;       // waiting_for may also be "evaluation", "rewards" or "disk"
+  GroupLedger::Counters groups;  // counts of this incarnation, like `leases` and `staleness`
+  TrainingSums sums;             // totals of the whole run
   LeaseDesk::Counts leases;
   RewardFailures::Figures rewards;
-  absl::Status reward_verdict;  // not OK: the run must end
+  absl::Status reward_verdict;  // an error: the run must end
   int64_t queued_groups = 0;
   int64_t leased_groups = 0;
   int64_t staleness_bound = 0;
-  StalenessTally staleness;  // of all batches of this life
+  StalenessTally staleness;  // tokens of all batches of this incarnation
   std::vector<RolloutView> rollouters;
 };
 
-// What a status needs beside the desk. Borrows `disk`.
+// The inputs of MakeDataStatus besides the desk. Borrows `disk`.
 struct DataStatusInputs {
   absl::Time now;
   TrainingSums sums;
   int64_t max_staleness = 0;
-  int64_t samples = 0;  // of a group
+  int64_t samples = 0;  // rollouts per group
   int64_t evaluation_prompts = 0;
-  absl::Time evaluation_since;  // when the evaluation under way began, if there is one
+  absl::Time evaluation_since;  // start of the evaluation under way; not read without one
   const DiskTrouble* disk = nullptr;
 };
 
-// Pure. The owner of `desk` holds its lock.
+// Pure function of its arguments. The caller holds the lock that guards `desk`.
 DataStatus MakeDataStatus(const LeaseDesk& desk, const DataStatusInputs& inputs);
 
 }  // namespace syncopate::trainer

@@ -5,6 +5,7 @@
 namespace syncopate::trainer {
 namespace {
 
+// The disk is tried again after this rest: short against a step, long against one failed write.
 constexpr absl::Duration kDiskRest = absl::Seconds(1);
 
 }  // namespace
@@ -13,6 +14,7 @@ void DiskTrouble::Record(const absl::Status& written, absl::Time now) {
   if (written.ok()) {
     trouble_.reset();
   } else if (!absl::IsCancelled(written)) {
+    // `since` keeps the first refusal, so that the status shows how long the trouble has lasted.
     trouble_ = Trouble{written, trouble_.has_value() ? trouble_->since : now, now};
   }
 }

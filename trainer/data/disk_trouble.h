@@ -8,15 +8,17 @@
 
 namespace syncopate::trainer {
 
-// Whether the disk of the trainer's log refuses what is to be written down. Plain state: the owner's lock.
+// Remembers whether the disk of the trainer's log refuses writes. Plain state: the owner's lock guards it.
 class DiskTrouble {
  public:
-  // What the log answered to the latest record. CANCELLED is no trouble: it is stopping.
+  // Records the log's result for the latest record. OK ends the trouble; CANCELLED changes nothing: the log is
+  // stopping.
   void Record(const absl::Status& written, absl::Time now);
   bool stands() const { return trouble_.has_value(); }
-  // So shortly after a refusal the next answer would meet the same fate: no prompt is leased.
+  // True for 1 s after a refused write. No prompt is leased meanwhile, because the disk would probably refuse its
+  // answer too.
   bool IsFresh(absl::Time now) const;
-  // What people are told while it stands.
+  // Fills in what the status shows during the trouble. Call only while stands().
   void Explain(absl::Time now, Explanation* explanation) const;
 
  private:

@@ -19,8 +19,8 @@ Evaluation::Evaluation(const Options& options, const PromptSource* prompts) : op
 Lease Evaluation::MakeLease(int64_t ordinal) const {
   const Asked& asked = asked_[ordinal];
   Lease lease;
-  // Passes below zero are no prompts of the run, and each evaluation has its own: an answer to an earlier one is
-  // nobody's.
+  // Each evaluation has its own pass below zero, which no training prompt has, so an answer to an earlier evaluation
+  // matches no lease.
   lease.id = {{-1 - options_.index, ordinal}, asked.attempt};
   lease.kind = LeaseKind::kEvaluation;
   lease.version = options_.version;
@@ -29,7 +29,7 @@ Lease Evaluation::MakeLease(int64_t ordinal) const {
   lease.task = asked.prompt.task;
   lease.reward = options_.reward;
   lease.sampling = options_.sampling;
-  // The same in every evaluation, so that two of them differ by their weights alone.
+  // The seed does not depend on the evaluation's index, so two evaluations differ only by their weights.
   lease.seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, ordinal});
   return lease;
 }
@@ -45,8 +45,8 @@ std::map<SessionId, int64_t> Evaluation::Held() const {
 int64_t Evaluation::MostHolders(const RolloutSessions& sessions, absl::Time now) const {
   int64_t rollouters = 0;
   for (const auto& [id, session] : sessions.all()) rollouters += session.IsHeldBack(now) ? 0 : 1;
-  // An evaluation pins its version: rollouters that hold its leases install nothing, and the others go on with
-  // training.
+  // A lease pins its version: a rollouter with an evaluation lease installs no weights. Only half of the rollouters may
+  // be pinned, so the other half continues to train.
   return std::max<int64_t>(rollouters / 2, 1);
 }
 
@@ -66,7 +66,8 @@ std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl:
       if (count >= share || (count == 0 && static_cast<int64_t>(held.size()) >= most)) continue;
       if (best == nullptr || count < fewest) best = &session, fewest = count;
     }
-    // Prompts are alike here: if nobody takes this one, nobody takes the next.
+    // Evaluation prompts differ in nothing that matters for dealing: if no rollouter can take this one, none can take
+    // the next.
     if (best == nullptr) break;
     --best->room;
     ++held[best->id];
@@ -116,14 +117,14 @@ absl::Status Evaluation::CheckAnswer(const TrajectoryGroup& group, SubmissionRul
                  absl::StrCat("the answer was made by ", NewestVersion(group).ToString(), ", but ",
                               options_.version.ToString(), " is evaluated; it is asked for again"));
   }
-  // Training may have left this version behind: what its tokens may come from says nothing here.
+  // Training may have released this version already, so the known steps of the training rules do not apply.
   rules.known_steps = {options_.version.step};
   return CheckSubmission(group, MakeLease(group.lease.group.ordinal), options_.version, rules);
 }
 
 GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules) {
   Asked* asked = Find(group.lease);
-  // Of an evaluation that is over.
+  // The lease belongs to an evaluation that has ended.
   if (asked == nullptr) return {.result = Result::kExpired};
   if (asked->stage == Stage::kAnswered && asked->attempt == group.lease.attempt) {
     return {.result = Result::kAlreadyAccepted};
@@ -146,7 +147,7 @@ std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& l
   Asked* asked = Find(lease);
   if (asked == nullptr || !Holds(*asked, session, lease)) return std::nullopt;
   asked->stage = Stage::kWaiting;
-  // One row whose reward always fails must not keep an evaluation from ending.
+  // A row whose reward always fails must not keep the evaluation from ending.
   if (IsPromptsFault(why) && ++asked->reward_failures >= kMaxRewardFailures) {
     asked->stage = Stage::kFailed;
     ++failed_;
@@ -170,7 +171,7 @@ void Evaluation::LeaveOutFailed() {
 }
 
 bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
-  // Without rollouters nothing is overtaken: those that come may still serve it.
+  // Without rollouters the evaluation is not overtaken: a rollouter that connects later may still serve the version.
   if (done() || sessions.all().empty()) return false;
   return std::all_of(sessions.all().begin(), sessions.all().end(),
                      [this](const auto& entry) { return entry.second.serving > options_.version; });

@@ -19,71 +19,72 @@ struct EvaluationResult {
   struct Sample {
     std::vector<int32_t> prompt_ids;
     std::vector<int32_t> answer_ids;
-    std::vector<int32_t> expected_ids;  // none where only the reward knows
-    std::string row_json;               // of a data file; empty for built-in tasks
+    std::vector<int32_t> expected_ids;  // empty if only the reward can judge the answer
+    std::string row_json;               // the data file's row as JSON; empty for built-in tasks
     float reward = 0;
   };
   PolicyVersion version;
-  int64_t asked = 0;       // prompts
-  int64_t prompts = 0;     // of them, those that were answered and judged
-  double reward_mean = 0;  // of those; 0 without any
-  // Share of answers that are wholly right, of prompts with answer ids; none without any.
+  int64_t asked = 0;       // number of prompts of the evaluation
+  int64_t prompts = 0;     // number of prompts that were answered and judged
+  double reward_mean = 0;  // mean over `prompts` answers; 0 without any
+  // Share of the prompts with answer ids whose answer equals those ids; nullopt without such prompts.
   std::optional<double> exact = std::nullopt;
   EvaluationFigures figures = {};
-  std::vector<Sample> samples = {};  // the first prompts, for people
+  std::vector<Sample> samples = {};  // the first answered prompts, for display
 };
 
-// One evaluation of one policy version: each prompt is answered once, greedily, by a rollouter that serves exactly this
-// version. An answer that is lost, spoilt or made by another version is asked for again; a prompt whose reward has failed
-// kMaxRewardFailures times is left out. Outside the staleness gate and
-// the log: a restarted trainer evaluates anew. Sans-IO, as GroupLedger.
+// One evaluation of one policy version: a rollouter that serves exactly this version answers each prompt once,
+// greedily. The prompt is leased again if its answer is lost, invalid or made by another version; a prompt whose reward
+// has failed kMaxRewardFailures times is left out. An evaluation passes neither the staleness gate nor the log: a
+// restarted trainer begins the evaluation again. Sans-IO, like GroupLedger.
 //
-// Its leases are told apart by their pass: the i-th evaluation of a trainer's life has pass -1-i, training has passes
-// from 0.
+// The pass number identifies the leases: the i-th evaluation of a trainer's incarnation has pass -1-i; training passes
+// start at 0.
 class Evaluation {
  public:
   static constexpr int32_t kMaxRewardFailures = 8;
 
   struct Options {
-    int64_t index = 0;  // counts evaluations of this trainer's life
+    int64_t index = 0;  // number of the evaluation within this trainer's incarnation, from 0
     PolicyVersion version;
     int64_t prompts = 256;
     int64_t show_samples = 4;
     std::string reward = "dense";
-    SamplingParams sampling;  // greedy: temperature 0
+    SamplingParams sampling;  // greedy: temperature is 0
     uint64_t seed = 0;
     LeaseLimits lease_limits = {};
   };
 
-  // `prompts` must outlive it; PromptSource::kEvaluationPass of it is asked.
+  // `prompts` must outlive this object; its pass PromptSource::kEvaluationPass supplies the prompts.
   Evaluation(const Options& options, const PromptSource* prompts);
 
   static bool IsEvaluation(const LeaseId& lease) { return lease.group.pass < 0; }
 
-  // All leases that may go out now. One takes the room of one sample. Whoever holds one takes no weights, so at most half
-  // of the rollouters do at a time, if there are several; each of them no more than its share of the prompts, so that those
-  // who come to serve the version a moment later find work, too. Who is quarantined or has stalled gets none.
+  // Returns all leases that may go out now. One lease takes the room of one sample. A rollouter with an evaluation
+  // lease installs no weights, so with several rollouters at most half of them get leases at a time. Each gets at most
+  // its share of the prompts, so that rollouters that serve the version a moment later find work too. Rollouters that
+  // are quarantined or stalled get none.
   std::vector<IssuedLease> NextLeases(RolloutSessions* sessions, absl::Time now);
-  // As GroupLedger's.
+  // OnProgress and ExpireLeases behave like those of GroupLedger.
   void OnProgress(RolloutSessions* sessions, SessionId session, const LeaseId& lease, absl::Time now);
   std::vector<Revocation> ExpireLeases(RolloutSessions* sessions, absl::Time now);
-  // kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason (WRONG_VERSION, which is nobody's fault: a newer
-  // version was installed meanwhile; else those of CheckSubmission); nothing is logged. Of `rules` the known steps do
-  // not matter: training may have left this version behind.
+  // Returns kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason. The reason WRONG_VERSION blames no
+  // rollouter (a newer version was installed meanwhile); the other reasons are those of CheckSubmission. Nothing is
+  // logged. The known steps of `rules` are ignored, because training may have released this version already.
   GroupLedger::Verdict Submit(SessionId session, const TrajectoryGroup& group, const SubmissionRules& rules);
-  // Gives when the lease was issued; none if this session does not hold it.
+  // Puts the prompt back and returns when the lease was issued; nullopt if this session does not hold the lease.
   std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
   void OnSessionLost(SessionId session);
-  // Leaves out the prompts whose reward has failed: nobody is there any more to try them again.
+  // Leaves out the open prompts whose reward has failed. Call when no rollouter remains that could try them again.
   void LeaveOutFailed();
 
   bool done() const { return answered_ + failed_ == static_cast<int64_t>(asked_.size()); }
-  // Every rollouter there is has gone on to a newer version, and not all prompts are answered.
+  // True if every connected rollouter serves a newer version and some prompts are not answered.
   bool IsOvertaken(const RolloutSessions& sessions) const;
-  // Somebody there serves the version, so that answers can be expected.
+  // True if a connected rollouter serves the version, so that answers can be expected.
   bool IsServed(const RolloutSessions& sessions) const;
   int64_t answered() const { return answered_; }
-  EvaluationResult Result() const;  // of what has been answered
+  EvaluationResult Result() const;  // over the prompts answered so far
   const Options& options() const { return options_; }
 
  private:
@@ -95,13 +96,13 @@ class Evaluation {
     SessionId session = 0;
     LeaseTimes times = {};
     Prompt prompt = {};
-    Trajectory answer = {};  // tokens, reward, its parts and how it ended
+    Trajectory answer = {};  // only tokens, finish reason, reward and reward parts are filled
   };
 
   Lease MakeLease(int64_t ordinal) const;
   absl::Status CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const;
-  std::map<SessionId, int64_t> Held() const;  // leases by holder
-  // How many rollouters may hold leases at a time.
+  std::map<SessionId, int64_t> Held() const;  // number of leases per session
+  // The number of rollouters that may hold evaluation leases at a time.
   int64_t MostHolders(const RolloutSessions& sessions, absl::Time now) const;
   Asked* Find(const LeaseId& lease);
   bool Holds(const Asked& asked, SessionId session, const LeaseId& lease) const;

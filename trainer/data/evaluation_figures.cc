@@ -6,7 +6,7 @@
 namespace syncopate::trainer {
 namespace {
 
-// A file is called by its name alone, unless another one has the same in another folder.
+// Maps each path to its file name, or to the whole path if two files in different folders have the same name.
 std::map<std::string, std::string> FileNames(const std::vector<std::string>& paths) {
   std::map<std::string, int> same;
   for (const std::string& path : paths) ++same[std::filesystem::path(path).filename().string()];
@@ -35,7 +35,7 @@ void EvaluationTally::Add(const Prompt& prompt, const Trajectory& answer) {
   truncated_ += answer.finish == FinishReason::kLength ? 1 : 0;
   ++answers_;
   for (const RewardPart& part : answer.reward_parts) AddTo(part.name, part.value, kMaxParts, &parts_);
-  // A built-in task has no files, and no subsets.
+  // A built-in task has no file and so no subsets.
   if (prompt.origin.file.empty()) return;
   AddTo(prompt.origin.file, answer.reward, kMaxSubsets, &files_);
   const std::string& source = prompt.origin.data_source;

@@ -10,28 +10,29 @@
 
 namespace syncopate::trainer {
 
-// What an evaluation's answers were like, beside their mean reward.
+// Figures of an evaluation's answers besides their mean reward.
 struct EvaluationFigures {
-  // The prompts of one data file, or of one data_source.
+  // Figures of the prompts of one data file or one data_source.
   struct Subset {
     std::string name;
     int64_t prompts = 0;
     double reward_mean = 0;
     friend bool operator==(const Subset&, const Subset&) = default;
   };
-  std::map<std::string, double> reward_parts = {};  // mean of each part, by its name, over the answers that have it
+  std::map<std::string, double> reward_parts = {};  // mean of each reward part over the answers that have it, by name
   double response_tokens_mean = 0;
   int64_t response_tokens_min = 0, response_tokens_max = 0;
-  int64_t truncated = 0;  // answers that were cut off
-  // By name. Empty where there is only one: it would repeat the mean reward.
+  int64_t truncated = 0;  // answers cut off by the length limit
+  // Subsets ordered by name. Empty if there is only one subset, because it would repeat the mean reward.
   std::vector<Subset> files = {}, data_sources = {};
 };
 
-// Adds graded answers up. Plain state; not thread-safe.
+// Accumulates graded answers. Plain state; not thread-safe.
 class EvaluationTally {
  public:
-  static constexpr size_t kMaxParts = 32, kMaxSubsets = 32;  // those that come first; users' rewards may have many
-  static constexpr char kNoSource[] = "(none)";              // rows without a data_source
+  // the first names to appear are kept: users' rewards may have many
+  static constexpr size_t kMaxParts = 32, kMaxSubsets = 32;
+  static constexpr char kNoSource[] = "(none)";  // subset name for rows without a data_source
 
   void Add(const Prompt& prompt, const Trajectory& answer);
   EvaluationFigures Figures() const;

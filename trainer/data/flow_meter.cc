@@ -7,6 +7,7 @@
 namespace syncopate::trainer {
 namespace {
 
+// A lease is late only when far beyond the usual time: a second attempt costs a whole group of generation.
 constexpr double kLateTimes = 10;
 constexpr absl::Duration kLeastPatience = absl::Seconds(1);
 

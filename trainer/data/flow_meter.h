@@ -9,7 +9,7 @@
 
 namespace syncopate::trainer {
 
-// The last `window` values of a quantity.
+// Keeps the last `window` values of a quantity.
 class RecentValues {
  public:
   explicit RecentValues(size_t window) : window_(window) {}
@@ -23,14 +23,14 @@ class RecentValues {
   double sum_ = 0;
 };
 
-// The median of the last `window` values: what is usual, however long the longest one was.
+// The median of the last `window` values: one very long value does not change it much.
 class RecentMedian {
  public:
   explicit RecentMedian(size_t window) : window_(window) {}
   void Add(double value);
   void Clear() { values_.clear(), median_ = 0; }
   bool empty() const { return values_.empty(); }
-  double median() const { return median_; }  // 0 when empty; of an even number the upper one
+  double median() const { return median_; }  // 0 when empty; the upper middle value of an even number
 
  private:
   size_t window_;
@@ -38,8 +38,9 @@ class RecentMedian {
   double median_ = 0;
 };
 
-// Live measurements for the sizing law: with T the step interval and E[D], D_max the mean and the longest time of a
-// group, target_staleness of about E[D]/T keeps the trainer busy and max_staleness of at least D_max/T never stalls it.
+// Measures the inputs of the sizing law. T is the mean interval between steps; E[D] and D_max are the mean and the
+// longest time of a group. A target_staleness of about E[D]/T keeps the trainer busy, and a max_staleness of at least
+// D_max/T never stalls it. Plain state; not thread-safe.
 class FlowMeter {
  public:
   void OnGroup(absl::Duration time);
@@ -50,11 +51,12 @@ class FlowMeter {
   double step_interval_seconds() const { return steps_.Mean(); }
   double suggested_target_staleness() const;  // 0 until two steps are done
   double suggested_max_staleness() const;
-  // The age from which on a lease is late: 10 times the median time of the groups accepted last, and 1 s at least. None
-  // before `least_groups` are accepted: the first to come are the shortest, and say little of the others.
+  // The age at which a lease counts as late: 10 times the median time of the recently accepted groups, and at least 1
+  // s. Returns nullopt before `least_groups` groups are accepted: the first groups to finish are the shortest and do
+  // not represent the others.
   std::optional<absl::Duration> Patience(int64_t least_groups) const;
   absl::Duration median_group_time() const { return absl::Seconds(usual_group_.median()); }
-  Explanation Explain() const;  // these figures, with nothing said of waits
+  Explanation Explain() const;  // fills in only these figures and nothing about waits
 
  private:
   RecentValues groups_{1024};

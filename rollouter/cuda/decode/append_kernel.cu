@@ -14,8 +14,8 @@ struct Layer {
   bf16* values = nullptr;
 };
 
-// Scales `low` and `high`, a thread's parts of both halves of a head, by the head's norm. The head's threads are
-// `threads` neighbours of one warp, and all of them call.
+// Scales `low` and `high`, a thread's parts of both halves of a head, by the head's norm. A head has `threads` adjacent
+// threads of one warp, and all of them call this.
 __device__ __forceinline__ void NormHead(float* low, float* high, const bf16* weight, int element, int half,
                                          int threads, float epsilon) {
   float squares = 0;
@@ -35,8 +35,9 @@ __device__ __forceinline__ void NormHead(float* low, float* high, const bf16* we
   for (int i = 0; i < kVector; ++i) low[i] = model::Round(low[i]), high[i] = model::Round(high[i]);
 }
 
-// A block is a row. Its work: head_dim / 16 threads for each head to rotate (a thread has eight elements of the lower
-// half and their partners in the upper one), then head_dim / 8 for each head of values to copy.
+// One thread block computes one row. Its work: head_dim / 16 threads for each head to rotate (a thread has eight
+// elements of the lower half and the matching eight of the upper half), then head_dim / 8 for each head of values to
+// copy.
 __global__ void __launch_bounds__(kMostThreads)
     Append(PagedRows rows, HeadCounts heads, AppendInputs inputs, Layer layer, bf16* queries) {
   model::WaitForEarlierKernels();
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kMostThreads)
       static_cast<const bf16*>(inputs.qkv) + static_cast<int64_t>(row) * (heads.heads + 2 * heads.kv_heads) * dim;
   const int64_t block =
       rows.tables[static_cast<int64_t>(rows.slots[row]) * rows.table_stride + position / kTokensPerBlock];
-  // Of head 0 in the block; the next head is kTokensPerBlock * dim further.
+  // The offset of head 0 in the block; the next head is kTokensPerBlock * dim further.
   const int64_t place = (block * heads.kv_heads * kTokensPerBlock + position % kTokensPerBlock) * dim;
   for (int work = static_cast<int>(threadIdx.x); work < rotated + copied; work += static_cast<int>(blockDim.x)) {
     if (work >= rotated) {

@@ -3,36 +3,36 @@
 #include "model/cuda/device_code.cuh"
 #include "rollouter/cuda/decode/paged_attention.h"
 
-// The line of tiles that a step's attention is cut from (paged_attention.h): row after row, of a row head after head, of
-// a head tile after tile.
+// The line of tiles of a step's attention (paged_attention.h): row after row, within a row head after head, within a
+// head tile after tile.
 //
-// Rows that attend jointly are the tokens of one sequence whose positions differ in the last digit alone, by base
-// `window`. The last of them that there is stands for all of them in the line, the others have no tiles.
+// Rows that attend jointly are a window: tokens of one sequence whose positions are equal after division by `window`.
+// The last row of a window represents all of its rows in the line; the other rows have no tiles.
 namespace syncopate::rollouter {
 
 constexpr int kTileTokens = 64;
 
 __device__ __forceinline__ int TilesOf(int length) { return (length + kTileTokens - 1) / kTileTokens; }
 
-// Whether `row` is the token after the one of the row before it, and in its window.
+// Whether `row` is the next token after the row before it, and in the same window.
 __device__ __forceinline__ bool JoinsRowBefore(const PagedRows& rows, int row, int window) {
   const int length = rows.lengths[row];
   return (length - 1) % window != 0 && rows.lengths[row - 1] == length - 1 && rows.slots[row - 1] == rows.slots[row];
 }
 
-// Tiles of a head of the row in the line.
+// The number of tiles that one head of the row has in the line.
 __device__ __forceinline__ int TilesOfRow(const PagedRows& rows, int row, int window) {
   const int length = rows.lengths[row];
   const bool stands_back = window > 1 && length > 0 && row + 1 < rows.rows && JoinsRowBefore(rows, row + 1, window);
   return stands_back ? 0 : TilesOf(length);
 }
 
-// How many blocks get a piece: none without a tile, since a row is merged when all pieces that it lies in have arrived,
-// and an empty one never does.
+// The number of blocks that get a piece. Each of them must have a tile: a row is merged when all its pieces have
+// arrived, and a block with an empty piece would never arrive.
 __device__ __forceinline__ long UsedPieces(long blocks, long tiles) { return blocks < tiles ? blocks : tiles; }
-// Piece c of the line of `tiles` tiles: [c * tiles / pieces, (c + 1) * tiles / pieces).
+// The begin of a piece: piece c of `tiles` tiles is [c * tiles / pieces, (c + 1) * tiles / pieces).
 __device__ __forceinline__ long PieceBegin(long piece, long tiles, long pieces) { return piece * tiles / pieces; }
-// The piece that holds a tile.
+// The piece that contains a tile.
 __device__ __forceinline__ int PieceOf(long tile, long tiles, long pieces) {
   return static_cast<int>(((tile + 1) * pieces - 1) / tiles);
 }

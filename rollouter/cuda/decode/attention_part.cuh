@@ -5,32 +5,33 @@
 #include "rollouter/cuda/decode/attention_line.cuh"
 #include "rollouter/cuda/decode/hopper.cuh"
 
-// What one warp computes of a token's attention, by 16x8 products: tokens of the cache as the rows and query heads as the
-// columns of scores, elements of the head as the rows of values. Each number of the result depends on its own column
-// alone, and is made by instructions that a compiler does not merge (__fmul_rn and so on): a token that attends by itself
-// and one that attends jointly with its neighbours have the same bits.
+// One warp's computation of a token's attention, by 16x8 products. For scores, tokens of the cache are the rows and
+// query heads the columns; for values, elements of the head are the rows. Each number of the result depends only on its
+// own column, and is computed by instructions that a compiler does not fuse (__fmul_rn and so on). So a token that
+// attends alone and one that attends jointly with its neighbours have bit-identical results.
 namespace syncopate::rollouter {
 
 using model::bf16;
 using model::kAllLanes;
 using model::kWarp;
 
-constexpr int kChunks = kTileTokens / kTokensPerBlock;  // of a tile; a warp has one of them
-constexpr int kRowBytes = 128;                          // of a tile in shared memory: 64 elements
+constexpr int kChunks = kTileTokens / kTokensPerBlock;  // chunks of a tile; each warp computes one of them
+constexpr int kRowBytes = 128;                          // bytes of a row of a tile in shared memory: 64 elements
 static_assert(kTokensPerBlock == 16);
 
-// A tile in shared memory: keys [halves][64 tokens][64 elements], values likewise; rows swizzled by the copy engine.
+// The layout of a tile in shared memory: keys [halves][64 tokens][64 elements], then values in the same form; the copy
+// engine swizzles rows.
 template <int kDim>
 struct TileSizes {
   static constexpr int kHalves = kDim / 64;
   static constexpr int kHalfBytes = kTileTokens * kRowBytes;
-  static constexpr int kTileBytes = kHalves * kHalfBytes;  // of keys, or of values
+  static constexpr int kTileBytes = kHalves * kHalfBytes;  // keys, or values
   static constexpr int kStageBytes = 2 * kTileBytes;
-  static constexpr int kSteps = kDim / 16;  // of 16 elements
+  static constexpr int kSteps = kDim / 16;  // steps of 16 elements
 };
 
-// What a warp has of a token so far, of one chunk of each tile, in the form that can be merged (Milakov and Gimelshein,
-// arXiv 1805.02867). A lane has two query heads, 2 (lane % 4) and the next; of values, elements lane / 4 and lane / 4 + 8
+// A warp's state for one token over one chunk of each tile, in a form that can be merged (Milakov and Gimelshein, arXiv
+// 1805.02867). A lane stores two query heads, 2 (lane % 4) and the next; of values, elements lane / 4 and lane / 4 + 8
 // of each 16.
 template <int kDim>
 struct Part {
@@ -38,7 +39,7 @@ struct Part {
   float values[TileSizes<kDim>::kSteps][4];
   uint32_t queries[TileSizes<kDim>::kSteps][2];
 
-  // `from`: the first query of the group.
+  // `from` points to the first query of the group.
   __device__ __forceinline__ void Start(const bf16* from, int group) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, head = lane / 4;
     from += head * kDim + lane % 4 * 2;
@@ -54,9 +55,9 @@ struct Part {
   }
 };
 
-// Chunk `chunk` of the tile at `stage`, for several tokens' queries at a time; valid[q] of its tokens are there for query
-// q, none if that is 0 or less, and there is one for some. What is done for the queries stands side by side, without a
-// branch of each: a warp would wait for every step of it.
+// Processes chunk `chunk` of the tile at `stage` for the queries of several tokens at a time. Query q attends to
+// valid[q] of the chunk's tokens, none if that is 0 or less; at least one query has a token. The operations of the
+// queries are interleaved without a branch for each; otherwise the warp would wait for every step.
 template <int kDim, int kQueries>
 struct ChunkOf {
   using S = TileSizes<kDim>;
@@ -81,17 +82,17 @@ struct ChunkOf {
   }
 
  private:
-  // One query's chunk is not empty anyhow.
+  // Whether query q has a token in the chunk; a single query always has one.
   __device__ __forceinline__ bool Takes(int q) const { return kQueries == 1 || valid[q] > 0; }
 
-  // Of tokens lane / 4 and lane / 4 + 8, for the lane's two heads; -inf of those that are not there.
+  // Computes the scores of tokens lane / 4 and lane / 4 + 8 for the lane's two heads; -inf for tokens beyond valid[q].
   __device__ __forceinline__ void Score(float scale, float (&scores)[kQueries][4]) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int token = chunk * kTokensPerBlock + lane % 16, offset = lane / 16;
-    float sums[kQueries][2][4] = {};  // two chains of products
+    float sums[kQueries][2][4] = {};  // two independent chains of products
 #pragma unroll
     for (int step = 0; step < S::kSteps; ++step) {
-      const int piece = step * 2 + offset;  // of 8 elements
+      const int piece = step * 2 + offset;  // pieces of 8 elements
       uint32_t a[4];
       LoadMatrices(a, stage + piece / 8 * S::kHalfBytes + token * kRowBytes + ((piece % 8 ^ token % 8) << 4));
 #pragma unroll
@@ -109,7 +110,7 @@ struct ChunkOf {
     }
   }
 
-  // `weights`: of the chunk's tokens, as the columns of a product.
+  // Computes `weights` of the chunk's tokens, in the form of a product's columns, and updates the totals.
   __device__ __forceinline__ void Weigh(float (&scores)[kQueries][4], uint32_t (&weights)[kQueries][2]) {
     float peak[kQueries][2];
 #pragma unroll
@@ -144,7 +145,7 @@ struct ChunkOf {
     }
   }
 
-  // A head whose highest score stays is multiplied by 1.
+  // Rescales sums to a higher peak. A head whose highest score stays is multiplied by 1.
   __device__ __forceinline__ void Raise(const float (&peak)[kQueries][2]) {
 #pragma unroll
     for (int q = 0; q < kQueries; ++q) {
@@ -153,7 +154,7 @@ struct ChunkOf {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float raised = fmaxf(part.highest[i], peak[q][i]);
-        // 0 at the first tile: 2^-inf. Without a token there would be no number.
+        // The factor is 0 at the first tile: 2^-inf. Without a token it would be NaN, so it is 1.
         kept[i] = Takes(q) ? Exp2(__fsub_rn(part.highest[i], raised)) : 1.0f;
         part.total[i] = __fmul_rn(part.total[i], kept[i]);
         part.highest[i] = raised;
@@ -166,7 +167,7 @@ struct ChunkOf {
     }
   }
 
-  // kMasked: tokens that are not there have weight 0, but what lies in their place may be anything, and 0 * NaN is not 0.
+  // With kMasked, tokens beyond valid[q] have weight 0, but their memory may contain anything, and 0 * NaN is not 0.
   template <bool kMasked>
   __device__ __forceinline__ void AddValues(const uint32_t (&weights)[kQueries][2]) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -190,14 +191,14 @@ struct ChunkOf {
     }
   }
 
-  // Of this lane's two tokens from `offset` on, the bits of those that are there.
+  // A bit mask that keeps those of this lane's two tokens, from `offset` on, that exist for query q.
   __device__ __forceinline__ uint32_t Keep(int q, int offset) const {
     const int first = static_cast<int>(threadIdx.x) % 4 * 2 + offset;
     return (first < valid[q] ? 0xffffu : 0) | (first + 1 < valid[q] ? 0xffff0000u : 0);
   }
 };
 
-// Two neighbouring elements of one head, merged from parts.
+// Two adjacent elements of one head, merged from parts.
 struct Merged {
   float highest = -INFINITY, total = 0, x = 0, y = 0;
 

@@ -10,20 +10,20 @@ constexpr int kPlanThreads = 1024;
 constexpr int kMostRowsEach = kMaxAttentionRows / kPlanThreads;
 static_assert(kMaxAttentionRows % kPlanThreads == 0);
 
-// A head of a row costs a block this many tiles beside its own: to begin it and to merge its parts. Where a piece is of
-// whole heads that is counted, or those with many short ones would take the longest.
+// The cost, in tiles, for a block to begin a head of a row and to merge its parts. It is counted where a piece has
+// whole heads; otherwise pieces with many short heads would take longest.
 constexpr int kTilesToBegin = 6;
 
-// Row r has [before[r], before[r + 1]) times kv_heads of a line: its tiles, or what they cost.
+// A prefix sum over rows: row r has [before[r], before[r + 1]) times kv_heads of a line, in tiles or in costs.
 struct Line {
   const int* before;
   int rows, kv_heads;
 
   __device__ __forceinline__ long size() const { return static_cast<long>(before[rows]) * kv_heads; }
   __device__ __forceinline__ long BeginOf(int row) const { return static_cast<long>(before[row]) * kv_heads; }
-  // Of a head of it.
+  // The size of one head of the row.
   __device__ __forceinline__ int SizeOf(int row) const { return before[row + 1] - before[row]; }
-  // The last row that begins at or before `at`.
+  // Returns the last row that begins at or before `at`.
   __device__ __forceinline__ int RowAt(long at) const {
     int low = 0, high = rows - 1;
     while (low < high) {
@@ -38,7 +38,7 @@ struct Line {
   }
 };
 
-// A piece: from tile `tile` of a head of a row on.
+// A piece: `count` tiles from tile `tile` of a head of a row on.
 struct Piece {
   int row = 0, head = 0, tile = 0;
   int count = 0;  // tiles
@@ -51,11 +51,12 @@ __device__ __forceinline__ Piece PieceAnywhere(const Line& tiles, int piece, lon
   return {row, into / size, into % size, static_cast<int>(end - begin)};
 }
 
-// The first head that begins at or after a piece's share of the costs: `count` is of the tiles before it.
+// Returns the first head that begins at or after cost `at`; `count` is the number of tiles before it.
 __device__ __forceinline__ Piece HeadFrom(const Line& tiles, const Line& costs, long at) {
   if (at >= costs.size()) return {costs.rows, 0, 0, static_cast<int>(tiles.size())};
   const int row = costs.RowAt(at), size = costs.SizeOf(row);
-  const int head = static_cast<int>((at - costs.BeginOf(row) + size - 1) / size);  // may be the one after its last
+  // May be one after the row's last head.
+  const int head = static_cast<int>((at - costs.BeginOf(row) + size - 1) / size);
   return {row, head, 0, static_cast<int>(tiles.BeginOf(row)) + head * tiles.SizeOf(row)};
 }
 
@@ -63,16 +64,16 @@ __device__ __forceinline__ Piece PieceBetweenRows(const Line& tiles, const Line&
   Piece begin = HeadFrom(tiles, costs, PieceBegin(piece, costs.size(), used));
   const Piece end = HeadFrom(tiles, costs, PieceBegin(piece + 1, costs.size(), used));
   const int before = begin.count;
-  if (end.count == before) return {};  // nothing begins in it
+  if (end.count == before) return {};  // no head begins in this piece
   if (begin.head == tiles.kv_heads) begin = {tiles.RowAt(before), 0, 0, 0};
   begin.count = end.count - before;
   return begin;
 }
 
-// Sums over rows, by all threads of the block: of their tiles, and `more` for each row that has any.
+// Computes prefix sums over rows, with all threads of the block: of their tiles, plus `more` for each row that has any.
 __device__ __forceinline__ void SumTiles(const PagedRows& rows, int window, int more, int* before, int* warps) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-  int tiles[kMostRowsEach], sum = 0;  // of this thread's rows
+  int tiles[kMostRowsEach], sum = 0;  // sum over this thread's rows
 #pragma unroll
   for (int i = 0; i < kMostRowsEach; ++i) {
     const int row = thread * kMostRowsEach + i;
@@ -97,8 +98,9 @@ __device__ __forceinline__ void SumTiles(const PagedRows& rows, int window, int 
   __syncthreads();
 }
 
-// One block. Row r's tiles are [row_tiles[r], row_tiles[r + 1]) times kv_heads of the line, head by head. pieces[2 c] =
-// {row, head, tile of the row, tiles}, pieces[2 c + 1] = {the row's length, its tiles, its slot}.
+// Runs as one thread block. Row r's tiles are [row_tiles[r], row_tiles[r + 1]) times kv_heads of the line, head by
+// head. Writes pieces[2 c] = {row, head, tile of the row, tiles} and pieces[2 c + 1] = {the row's length, its tiles,
+// its slot}.
 __global__ void __launch_bounds__(kPlanThreads)
     Plan(PagedRows rows, int kv_heads, int pieces, int window, bool between_rows, int* row_tiles, int4* cuts) {
   __shared__ int before[kMaxAttentionRows + 1], costs[kMaxAttentionRows + 1], warps[kPlanThreads / kWarp];

@@ -10,7 +10,7 @@ using model::kVector;
 constexpr int kThreads = 256;
 constexpr int kMostBlocksAcross = 65535;
 
-// A block of the grid copies one block's keys or values of one layer.
+// Each block of the grid copies one block's keys or values of one layer.
 __global__ void __launch_bounds__(kThreads)
     Copy(const BlockPair* pairs, int32_t layers, int64_t vectors, BlockPlaces from, BlockPlaces to) {
   model::WaitForEarlierKernels();
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x) target[i] = source[i];
 }
 
-// A thread moves a vector of a token's keys and the same of its values.
+// Each thread moves one vector of a token's keys and the matching vector of its values.
 __global__ void __launch_bounds__(kThreads)
     Pack(PackedSequencesOf sequences, PagedRows rows, int32_t kv_heads, int32_t dim, const bf16* keys,
          const bf16* values, model::Vector* packed_keys, model::Vector* packed_values) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= static_cast<int64_t>(sequences.key_starts[sequences.sequences]) * vectors) return;
   const int token = static_cast<int>(at / vectors), vector = static_cast<int>(at % vectors);
-  int low = 0, high = sequences.sequences - 1;  // the last sequence that begins at or before the token
+  int low = 0, high = sequences.sequences - 1;  // finds the last sequence that begins at or before the token
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (sequences.key_starts[middle] <= token) {

@@ -7,7 +7,7 @@
 namespace syncopate::rollouter {
 namespace {
 
-// Adds rows from pass.end on until they end or a limit is reached.
+// Adds rows from pass.end on, until no rows are left or a limit is reached.
 void FillPacked(absl::Span<const PassRow> rows, const ChunkLimits& limits, ChunkPass& pass) {
   while (pass.end < rows.size() && pass.rows() < limits.max_packed_rows) {
     const PassRow& first = rows[pass.end];

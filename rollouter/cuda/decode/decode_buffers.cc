@@ -11,8 +11,8 @@ namespace {
 
 using cuda::CudaStatus;
 
-constexpr int64_t kAlignment = 256;  // of the parts of the inputs
-constexpr int64_t kHalfBytes = 2;    // a bf16
+constexpr int64_t kAlignment = 256;  // alignment of the parts of the inputs
+constexpr int64_t kHalfBytes = 2;    // bytes of a bf16
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -60,7 +60,7 @@ absl::StatusOr<DecodeBuffers> DecodeBuffers::Create(const DecodeShape& shape, co
     DeviceBuffer& buffer = buffers.*piece.buffer;
     SYNCOPATE_ASSIGN_OR_RETURN(buffer, DeviceBuffer::Create(options.device, piece.bytes, piece.what));
     buffers.device_bytes_ += piece.bytes;
-    // What a step does with rows that are empty is thrown away, but it should be the same each time.
+    // Results of empty rows are ignored, but they should be the same in each run.
     SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaMemset(buffer.data(), 0, static_cast<size_t>(piece.bytes)), piece.what));
   }
   buffers.logits_at_ = buffers.logits_.data();
@@ -68,6 +68,7 @@ absl::StatusOr<DecodeBuffers> DecodeBuffers::Create(const DecodeShape& shape, co
       cudaMemcpy(buffers.rotations_.data(), rotations.data(), rotations.size() * sizeof(float), cudaMemcpyHostToDevice),
       "copying the rotary table"));
   for (int place = 0; place < options.input_places; ++place) {
+    // Page-locked, so that the copies to the device do not block the host.
     SYNCOPATE_ASSIGN_OR_RETURN(PinnedBuffer inputs, PinnedBuffer::Create(buffers.inputs_at_.end));
     buffers.host_inputs_.push_back(std::move(inputs));
   }
@@ -95,7 +96,7 @@ int64_t DecodeBuffers::DeviceBytes(const DecodeShape& shape, const Options& opti
 std::vector<DecodeBuffers::Piece> DecodeBuffers::Pieces(const DecodeShape& shape, const Options& options) {
   using B = DecodeBuffers;
   const int64_t rows = options.max_rows, draws = options.max_draws;
-  const int64_t slots = options.max_slots + 1;  // the last one is that of empty rows
+  const int64_t slots = options.max_slots + 1;  // the last slot is for empty rows
   const int64_t logit_bytes = options.logits_elsewhere ? 0 : LogitsBytes(shape, options);
   const int64_t packed_bytes =
       int64_t{options.max_packed_keys} * shape.heads.kv_heads * shape.heads.head_dim * kHalfBytes;
@@ -141,7 +142,7 @@ absl::StatusOr<int32_t> DecodeBuffers::Upload(int at, const Pass& pass, int32_t 
   PutSequences(host, pass.sequences);
   const int64_t table_count = static_cast<int64_t>(pass.tables.size());
   const int64_t sampling_count = static_cast<int64_t>(pass.sampling.size());
-  // One behind the other, so that no more is copied than there is.
+  // The two lists are adjacent, so that the copy has no unused bytes between them.
   const int64_t sampling_at = inputs_at_.settings + Aligned(table_count * int64_t{sizeof(TableSetting)});
   std::copy(pass.tables.begin(), pass.tables.end(), At<TableSetting>(host, inputs_at_.settings));
   std::copy(pass.sampling.begin(), pass.sampling.end(), At<SamplingSetting>(host, sampling_at));
@@ -179,7 +180,7 @@ int32_t DecodeBuffers::PutDraws(const PinnedBuffer& host, absl::Span<const PassD
     const PassDraw draw = i < draws.size() ? draws[i] : PassDraw{.slot = max_slots_};
     slots[i] = draw.slot;
     numbers[i] = draw.number;
-    // Draws from one row are neighbours.
+    // Draws from one row are adjacent.
     if (i < draws.size() && (logits == 0 || drawn_rows[logits - 1] != draw.row)) drawn_rows[logits++] = draw.row;
     logits_rows[i] = i < draws.size() ? logits - 1 : 0;
   }
@@ -199,6 +200,7 @@ void DecodeBuffers::PutSequences(const PinnedBuffer& host, absl::Span<const Pass
     key_starts[i + 1] = key_starts[i] + sequences[i].keys;
   }
   const size_t all = static_cast<size_t>(max_slots_) + 1;
+  // The sequences behind the last one are empty, because a captured graph always reads max_slots of them.
   std::fill(query_starts + sequences.size() + 1, query_starts + all, query_starts[sequences.size()]);
   std::fill(key_starts + sequences.size() + 1, key_starts + all, key_starts[sequences.size()]);
 }
@@ -217,6 +219,7 @@ absl::Span<const Drawn> DecodeBuffers::results(int at, int32_t draws) const {
 absl::Status DecodeBuffers::ReserveLogits(int at, int32_t count) {
   PinnedBuffer& buffer = host_logits_[static_cast<size_t>(at)];
   const int64_t bytes = int64_t{count} * logits_stride_ * int64_t{sizeof(float)};
+  // The buffer only grows: most passes need no logits on the host.
   if (bytes <= buffer.bytes()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(buffer, PinnedBuffer::Create(bytes));
   return absl::OkStatus();

@@ -16,81 +16,82 @@
 
 namespace syncopate::rollouter {
 
-// A token that goes into the sequence in `slot`.
+// A token that is input to the sequence in `slot`.
 struct PassRow {
   int32_t slot = 0;
-  int32_t token = -1;  // -1: the one that the slot has drawn last
-  int32_t length = 0;  // tokens of the sequence with it; its key and value are appended. 0: the row is empty
+  int32_t token = -1;  // -1: the token that the slot drew last
+  // Tokens of the sequence including this one, whose key and value are appended; 0: the row is empty.
+  int32_t length = 0;
 };
 
-// Token `number` of a slot's answer is drawn from the logits of a row.
+// A draw of token `number` of a slot's answer, from the logits of a row.
 struct PassDraw {
   int32_t slot = 0;
   int32_t number = 0;
   int32_t row = 0;
-  bool wants_logits = false;           // the host gets the logits that it is drawn from
+  bool wants_logits = false;           // the host gets the logits of this draw
   const DrawFilter* filter = nullptr;  // read until Launch returns; nullptr: drawn from the policy itself
 };
 
-// The rows of a pass that are one sequence's: so many of its newest tokens, which it has `keys` of with them.
+// One sequence in a packed pass: the pass has the `queries` newest of its `keys` tokens as rows.
 struct PassSequence {
   int32_t slot = 0;
   int32_t queries = 0;
   int32_t keys = 0;
 };
 
-// What goes through the model at once. Settings come before rows, and hold until others come for the same place.
+// The input of one pass through the model. Settings apply before the rows, and stay until later settings replace them.
 struct Pass {
   absl::Span<const SamplingSetting> sampling = {};
   absl::Span<const TableSetting> tables = {};
   absl::Span<const PassRow> rows = {};
   absl::Span<const PassDraw> draws = {};
-  absl::Span<const PassSequence> sequences = {};  // all rows, if they attend as packed sequences
+  absl::Span<const PassSequence> sequences = {};  // all rows, if they attend as packed sequences; else empty
 };
 
-// The device memory of a decoder, apart from weights and blocks, and the host's ends of it. Addresses stay for life.
+// The device memory of a decoder, except weights and blocks, and its host buffers. Addresses never change.
 class DecodeBuffers {
  public:
   struct Options {
     int device = 0;
-    int32_t max_rows = 0;            // of a pass
-    int32_t max_paged_rows = 0;      // of a pass whose rows attend one by one
-    int32_t max_draws = 0;           // of a pass
-    int32_t max_packed_keys = 0;     // of a pass of packed sequences
-    int32_t max_table_settings = 0;  // of a pass
+    int32_t max_rows = 0;            // rows of one pass
+    int32_t max_paged_rows = 0;      // rows of one pass without packing
+    int32_t max_draws = 0;           // draws of one pass
+    int32_t max_packed_keys = 0;     // tokens of one packed pass
+    int32_t max_table_settings = 0;  // table settings of one pass
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     bool float32_logits = true;
-    bool logits_elsewhere = false;  // UseLogits() says where
+    bool logits_elsewhere = false;  // logits are in memory passed to UseLogits()
     int32_t attention_grid = 0;
-    int input_places = 0;  // on the host, a pass each
+    int input_places = 0;  // host buffers for inputs, one pass each
     int result_places = 0;
   };
-  // `rotations` [max_positions, head_dim / 2, 2]: cosine and sine of each position's angles. RESOURCE_EXHAUSTED reason
-  // OUT_OF_GPU_MEMORY.
+  // `rotations` is [max_positions, head_dim / 2, 2]: cosine and sine of each position's angles. RESOURCE_EXHAUSTED
+  // (reason OUT_OF_GPU_MEMORY).
   static absl::StatusOr<DecodeBuffers> Create(const DecodeShape& shape, const Options& options,
                                               absl::Span<const float> rotations);
-  // Memory for logits that somebody else owns: LogitsBytes() of it.
+  // Sets memory for logits that the caller owns: LogitsBytes() bytes.
   void UseLogits(void* logits) { logits_at_ = logits; }
   static int64_t LogitsBytes(const DecodeShape& shape, const Options& options);
-  // Device memory that Create() takes.
+  // The device memory that Create() allocates.
   static int64_t DeviceBytes(const DecodeShape& shape, const Options& options);
   DecodeBuffers() = default;
   DecodeBuffers(DecodeBuffers&&) noexcept = default;
   DecodeBuffers& operator=(DecodeBuffers&&) noexcept = default;
 
-  // Queues a pass's settings and the copy of its rows and draws, from the host's place `at`. There are empty rows after
-  // them, up to `rows`, and up to `draws` draws for the slot that nobody has, from row 0. Logits are computed for each
-  // row that is drawn from, in the order of first draws: returns how many. The former copy from `at` must be over.
+  // Queues a pass's settings and the copy of its rows and draws, from host buffer `at`. Pads with empty rows up to
+  // `rows`, and with draws from row 0 for an unused slot up to `draws`. Each row that is drawn from gets logits, in the
+  // order of first draws; returns their number. The earlier copy from `at` must be complete.
   absl::StatusOr<int32_t> Upload(int at, const Pass& pass, int32_t rows, int32_t draws, cudaStream_t stream);
-  // Queues the copy of `count` draws to place `at` of the host's, behind `before` others.
+  // Queues the copy of `count` draws to host buffer `at`, behind the first `before` draws there.
   absl::Status Download(int at, int32_t before, int32_t count, cudaStream_t stream);
   absl::Span<const Drawn> results(int at, int32_t draws) const;
-  // Makes room at place `at` of the host's for `count` rows of float32 logits; what was there is lost. May block.
+  // Ensures that host buffer `at` has room for `count` rows of float32 logits; its contents are lost. May block.
   absl::Status ReserveLogits(int at, int32_t count);
-  // Queues the copy of a row of float32 logits to place `at`, as row `to` of it.
+  // Queues the copy of a row of float32 logits to row `to` of host buffer `at`.
   absl::Status DownloadLogits(int at, int32_t to, int32_t row, cudaStream_t stream);
-  // Room at place `at` of the host's, which the device can read, for a filtered draw of each slot.
+  // Host buffer `at`, which the device can read, with room for one filtered draw per slot.
   FilteredDraw* filtered(int at) const { return host_filtered_[static_cast<size_t>(at)].as<FilteredDraw>(); }
   const float* host_logits(int at, int32_t row) const {
     return host_logits_[static_cast<size_t>(at)].as<float>() + int64_t{row} * logits_stride_;
@@ -98,12 +99,12 @@ class DecodeBuffers {
 
   PagedRows rows(int32_t count) const;
   model::TokenSource tokens() const;
-  // From logits rows of the same numbers, or from those that the pass says.
+  // The draws of a pass: draw d is from logits row d (draws), or from the row that the pass gives (shared_draws).
   Draws draws(int32_t count) const;
   Draws shared_draws(int32_t count) const;
   const int32_t* drawn_rows() const { return At<int32_t>(inputs_, inputs_at_.drawn_rows); }
-  // Of the pass uploaded last, which is followed by empty sequences, up to max_slots of all. `keys`: as its tokens, or
-  // more.
+  // The sequences of the pass uploaded last, padded with empty sequences up to max_slots. `keys`: at least the number
+  // of their tokens.
   PackedSequencesOf packed(int32_t sequences, int32_t keys) const;
   const int32_t* query_starts() const { return At<int32_t>(inputs_, inputs_at_.query_starts); }
   const SlotSampling* sampling() const { return sampling_.as<SlotSampling>(); }
@@ -132,12 +133,12 @@ class DecodeBuffers {
   using DeviceBuffer = cuda::DeviceBuffer;
   using PinnedBuffer = cuda::PinnedBuffer;
 
-  // Byte offsets in a pass's inputs, which are one piece: a number each for every row and draw, then the settings.
+  // Byte offsets in a pass's inputs, which are one buffer: a number for each row and draw, then the settings.
   struct InputPlaces {
-    int64_t given = 0, slots = 0, lengths = 0;                   // of rows
-    int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;   // of draws
-    int64_t drawn_rows = 0;                                      // of logits
-    int64_t packed_slots = 0, query_starts = 0, key_starts = 0;  // of packed sequences
+    int64_t given = 0, slots = 0, lengths = 0;                   // per row
+    int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;   // per draw
+    int64_t drawn_rows = 0;                                      // per logits row
+    int64_t packed_slots = 0, query_starts = 0, key_starts = 0;  // per packed sequence
     int64_t settings = 0, end = 0;
   };
   template <typename T, typename Buffer>
@@ -172,7 +173,7 @@ class DecodeBuffers {
   int64_t device_bytes_ = 0;
 };
 
-// Elements from row to row of logits.
+// The distance from row to row of logits, in elements.
 int32_t LogitsStride(int32_t vocab);
 
 }  // namespace syncopate::rollouter

@@ -19,6 +19,7 @@ absl::Status Unsupported(const std::string& what) {
 
 absl::Status DecodeShape::Validate() const {
   if (layers < 1 || vocab < 1) return Unsupported("a model without layers or tokens");
+  // The kernels load vectors of 8 bf16.
   if (hidden < 8 || hidden % 8 != 0 || hidden > model::kMaxHidden) {
     return Unsupported(absl::StrCat("hidden size ", hidden, ": multiples of 8 up to ", model::kMaxHidden));
   }
@@ -52,6 +53,7 @@ std::vector<float> RotaryTable(int32_t positions, int32_t head_dim, double theta
   const int32_t half = head_dim / 2;
   std::vector<float> table(static_cast<size_t>(positions) * head_dim);
   for (int32_t i = 0; i < half; ++i) {
+    // Computed in float32, as Transformer does, so that the angles agree with its table.
     const float frequency =
         std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / -static_cast<float>(head_dim));
     for (int32_t position = 0; position < positions; ++position) {

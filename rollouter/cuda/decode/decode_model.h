@@ -7,7 +7,7 @@
 #include "model/model_config.h"
 #include "rollouter/cuda/decode/paged_cache.h"
 
-// The model as decode steps see it: sizes and addresses. No libtorch.
+// The model in the form that decode steps read: sizes and addresses. No libtorch.
 namespace syncopate::rollouter {
 
 struct DecodeShape {
@@ -23,17 +23,18 @@ struct DecodeShape {
   int32_t query_size() const { return heads.heads * heads.head_dim; }
   int32_t qkv_size() const { return (heads.heads + 2 * heads.kv_heads) * heads.head_dim; }
 
-  // FAILED_PRECONDITION reason UNSUPPORTED_SHAPE, naming what the kernels are not made for.
+  // FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming what the kernels do not support.
   absl::Status Validate() const;
 };
 DecodeShape ShapeOf(const model::ModelConfig& config);
 
-// Device memory in bf16, rows as Hugging Face has them; q, k and v in one matrix, gate and up in another.
+// The weights of one layer: bf16 device memory, rows as in Hugging Face checkpoints; q, k and v are one matrix, gate
+// and up are another.
 struct DecodeLayer {
   const void* input_norm = nullptr;  // [hidden]
   const void* qkv = nullptr;         // [qkv_size, hidden]
-  const void* qkv_bias = nullptr;    // [qkv_size], with qkv_bias
-  const void* q_norm = nullptr;      // [head_dim], with qk_norm
+  const void* qkv_bias = nullptr;    // [qkv_size], null without qkv_bias
+  const void* q_norm = nullptr;      // [head_dim], null without qk_norm
   const void* k_norm = nullptr;
   const void* output = nullptr;     // [hidden, query_size]
   const void* post_norm = nullptr;  // [hidden]
@@ -44,12 +45,12 @@ struct DecodeWeights {
   const void* tokens = nullptr;  // [vocab, hidden]
   std::vector<DecodeLayer> layers = {};
   const void* norm = nullptr;       // [hidden]
-  const void* head = nullptr;       // [vocab, hidden]; `tokens` itself when tied
-  const void* positions = nullptr;  // [positions, hidden], what each adds to the token in it; nullptr: nothing
+  const void* head = nullptr;       // [vocab, hidden]; equals `tokens` when tied
+  const void* positions = nullptr;  // [positions, hidden], added to the token at each position; nullptr: none
 };
 
-// Cosine and sine of each position's angles, [positions, head_dim / 2, 2], as Transformer (model/transformer.h) has
-// them.
+// Returns cosine and sine of each position's angles, [positions, head_dim / 2, 2], as Transformer (model/transformer.h)
+// computes them.
 std::vector<float> RotaryTable(int32_t positions, int32_t head_dim, double theta);
 
 }  // namespace syncopate::rollouter

@@ -43,6 +43,7 @@ DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul
       parts_(parts) {}
 
 void* DecodeProducts::ResultOf(int which, const DecodeBuffers& buffers) const {
+  // With several ranks the collective adds the sum to the residual, not the product.
   if (parts_[0] != nullptr) return parts_[static_cast<size_t>(which)];
   return adds_to_residual() ? buffers.residual() : buffers.projected();
 }
@@ -93,7 +94,8 @@ absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers&
 absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
                                            cudaStream_t stream) {
   std::vector<MatmulOperands> qkv, output, gate_up, down;
-  // Few rows read weights, which should come from memory; many multiply, and a few layers tell enough.
+  // With few rows a product mostly reads weights, so each layer is measured, to read them from memory and not from
+  // cache. With many rows computation dominates, and a few layers suffice.
   constexpr int32_t kManyRows = 512;
   constexpr size_t kFewLayers = 3;
   const size_t layers = weights.layers.size();

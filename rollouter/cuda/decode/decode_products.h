@@ -12,26 +12,26 @@
 
 namespace syncopate::rollouter {
 
-// A product that gives a row the bits that `like` gives it: by its way, or with a trial by one that is alike there. The
-// library's choice if it is null.
+// Creates a product whose result for a row is bit-identical to that of `like`: the same algorithm, or with `trial` one
+// that passed it. If `like` is null, the library chooses.
 absl::StatusOr<model::Matmul> MakeAlike(const model::MatmulLibrary& library, const model::MatmulShape& shape,
                                         const model::Matmul* like, const model::MatmulTrial* trial);
 
-// The matrix products of a pass of so many rows. Results go where DecodeBuffers says.
+// The matrix products of a pass with a fixed number of rows. DecodeBuffers gives the places of the results.
 class DecodeProducts {
  public:
   struct Options {
     int32_t rows = 0;
-    bool add_to_residual = true;  // output and down are added to the residual; else they are `projected`
-    // Or this rank's parts of them, in these two places; null: there are no others.
+    bool add_to_residual = true;  // output and down add to the residual; else they write `projected`
+    // The two buffers for this rank's parts of output and down; null: there is one rank.
     std::array<void*, 2> parts = {};
-    bool rows_alike = false;  // as MatmulShape
-    // Its ways are taken, however many rows it has; all else is the same. Null: the library's choice.
+    bool rows_alike = false;  // see MatmulShape
+    // Products whose algorithms are used for any number of rows; everything else is equal. Null: the library chooses.
     const DecodeProducts* like = nullptr;
-    // Other ways are taken for other numbers of rows where they give the same bits on this.
+    // Allows other algorithms for other numbers of rows if their results on this trial are bit-identical.
     const model::MatmulTrial* trial = nullptr;
   };
-  // Its products' shapes are in the extent.
+  // Adds the products' shapes to `extent`.
   static void Include(const DecodeShape& shape, int32_t rows, model::MatmulTrial::Extent& extent);
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
@@ -41,7 +41,7 @@ class DecodeProducts {
   absl::Status GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
 
-  // Chooses each product's kernel by measuring it over all layers. Overwrites the buffers.
+  // Chooses each product's kernel by measuring it over the layers. Overwrites the buffers; blocks.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
   bool adds_to_residual() const { return output_.shape().accumulate; }
@@ -49,7 +49,7 @@ class DecodeProducts {
  private:
   DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
                  std::array<void*, 2> parts);
-  // Where output (0) and down (1) go.
+  // The destination of output (which = 0) or down (which = 1).
   void* ResultOf(int which, const DecodeBuffers& buffers) const;
 
   model::Matmul qkv_, output_, gate_up_, down_;

@@ -3,10 +3,10 @@
 #include "rollouter/cuda/decode/filtered_sample.h"
 #include "rollouter/cuda/decode/sample_code.cuh"
 
-// A block is a draw, and goes over its row several times. The tokens that are kept are those above a threshold, and some
-// of those at it, the lowest indices: the threshold of top-k is the k-th highest logit, that of top-p the logit at which
-// the sum of masses from above reaches its share. Both are found by a histogram over the distance to the highest logit
-// and then, within one of its bins, digit by digit of the logit's bits.
+// One thread block computes one draw and passes over its row several times. The kept tokens are those above a
+// threshold, and the lowest indices among those at it. The threshold of top-k is the k-th highest logit; that of top-p
+// is the logit at which the sum of masses from above reaches its share. A histogram over the distance to the highest
+// logit finds a bin, and then digits of the logit's bits find the threshold within the bin.
 namespace syncopate::rollouter {
 namespace {
 
@@ -16,16 +16,16 @@ using Count = unsigned long long;
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kEach = 4;  // neighbours that a thread has of a tile
+constexpr int kEach = 4;  // adjacent elements that a thread has of a tile
 constexpr int kTile = kThreads * kEach;
-constexpr int kAhead = 4;  // vectors of a thread that are read before the first is looked at
+constexpr int kAhead = 4;  // vectors that a thread loads before it processes the first
 constexpr int kMostVocab = 1 << 19;
 constexpr int kMostTiles = kMostVocab / kTile;
 constexpr int kBins = 2048;
-constexpr float kBinsAUnit = 64;      // of distance: the last bin has what is 32 and more away
-constexpr float kMassUnit = 0x1p40f;  // of a mass of 1, as an integer; sums of 2^19 stay below 2^60
+constexpr float kBinsAUnit = 64;      // bins per unit of distance: the last bin has all distances of 32 and more
+constexpr float kMassUnit = 0x1p40f;  // the integer for a mass of 1; sums of 2^19 masses stay below 2^60
 
-// Grows with the number; NaN is left out before.
+// Returns an integer that grows with the number; NaN was excluded before.
 __device__ __forceinline__ uint32_t KeyOf(float value) {
   const uint32_t bits = __float_as_uint(value == 0 ? 0.0f : value);  // -0 and 0 are equal
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -36,7 +36,7 @@ struct Row {
   int vocab = 0;
   DrawFilter filter;
   float scale = 1;
-  float highest = 0;  // of the changed logits
+  float highest = 0;  // the highest changed logit
 
   __device__ __forceinline__ float Changed(int i) const { return Changed(i, logits[i]); }
   __device__ __forceinline__ float Changed(int i, float logit) const {
@@ -60,7 +60,7 @@ struct Row {
   }
 };
 
-// see(token, its logit) for all tokens, several at a time in flight: a row is read from memory at each pass over it.
+// Calls see(token, its logit) for all tokens; several loads are in flight, because each pass reads the row from memory.
 template <typename See>
 __device__ __forceinline__ void ForEach(const Row& row, const See& see) {
   const int vectors = row.vocab / kEach;
@@ -83,14 +83,14 @@ __device__ __forceinline__ void ForEach(const Row& row, const See& see) {
   if (left < row.vocab) see(left, row.logits[left]);
 }
 
-// Logits `begin` to `begin` + 3; the row's padding makes a whole vector of the last.
+// Loads logits `begin` to `begin` + 3; the row's padding completes the last vector.
 __device__ __forceinline__ void LoadFour(const Row& row, int begin, float (&four)[kEach]) {
   if (begin >= row.vocab) return;
   const float4 vector = *reinterpret_cast<const float4*>(row.logits + begin);
   four[0] = vector.x, four[1] = vector.y, four[2] = vector.z, four[3] = vector.w;
 }
 
-// What is kept: keys above `key`, and the first `ties` of those equal to it.
+// The kept tokens: keys above `key`, and the first `ties` of those equal to it.
 struct Threshold {
   uint32_t key = 0;
   int ties = INT_MAX;
@@ -102,9 +102,9 @@ struct Shared {
   Count tile_masses[kMostTiles];
   int tile_ties[kMostTiles];
   float highests[2][kWarps];
-  int chosen;      // bin
-  Count above;     // weight above the chosen bin
-  Count tie_mass;  // of one token at the threshold
+  int chosen;      // the chosen bin
+  Count above;     // the weight above the chosen bin
+  Count tie_mass;  // the mass of one token at the threshold
   int first, last;
 };
 
@@ -115,7 +115,7 @@ __device__ __forceinline__ T WarpSum(T value) {
   return value;
 }
 
-// Every thread gets the sum. Ends and begins with all threads in step.
+// Returns the sum to every thread. Synchronises all threads at its begin and end.
 __device__ __forceinline__ Count BlockSum(Count value, Shared& shared) {
   value = WarpSum(value);
   __syncthreads();
@@ -127,7 +127,7 @@ __device__ __forceinline__ Count BlockSum(Count value, Shared& shared) {
   return sum;
 }
 
-// The sum over all threads before this one.
+// Returns the sum over all threads before this one.
 __device__ __forceinline__ Count BlockBefore(Count value, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   Count sum = value;
@@ -145,8 +145,9 @@ __device__ __forceinline__ Count BlockBefore(Count value, Shared& shared) {
   return before;
 }
 
-// The first bin, from the highest or the lowest one on, with which the sum of `above` and all bins up to it reaches `target`; the last
-// one with weight if none does. The first warp looks, all threads get the answer in shared.chosen and shared.above.
+// Finds the first bin, from the highest or the lowest one on, at which the sum of `above` and all bins up to it reaches
+// `target`, or the last bin with weight if none does. The first warp searches; all threads get the result in
+// shared.chosen and shared.above.
 __device__ __forceinline__ void ChooseBin(Count above, Count target, bool from_high, Shared& shared) {
   constexpr int kOfLane = kBins / kWarp;
   __syncthreads();
@@ -177,11 +178,12 @@ __device__ __forceinline__ void ChooseBin(Count above, Count target, bool from_h
   __syncthreads();
 }
 
-// The threshold at which weights from above reach `target` (> 0): counted (kMass false), or masses of what `kept` keeps.
+// Returns the threshold at which weights from above reach `target` (> 0): weights are counts, or with kMass masses of
+// the tokens that `kept` keeps.
 template <bool kMass>
 __device__ __forceinline__ Threshold Select(const Row& row, const Threshold& kept, Count target, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
-  // A bin of distance, then 11, 11 and 10 bits of the key.
+  // The rounds use a bin of distance, then 11, 11 and 10 bits of the key.
   int distance_bin = -1;
   uint32_t prefix = 0;
   Count above = 0;
@@ -209,7 +211,7 @@ __device__ __forceinline__ Threshold Select(const Row& row, const Threshold& kep
       prefix = prefix << bits | static_cast<uint32_t>(shared.chosen);
     }
   }
-  // All that are left have one key and, each, one weight.
+  // All remaining tokens have the same key and so the same weight.
   const Count weight_here = shared.bins[shared.chosen];
   int equal = 0;
   ForEach(row, [&](int i, float logit) { equal += KeyOf(row.Changed(i, logit)) == prefix ? 1 : 0; });
@@ -221,10 +223,10 @@ __device__ __forceinline__ Threshold Select(const Row& row, const Threshold& kep
   return threshold;
 }
 
-// Of each tile the mass above the threshold and the number of ties; returns the mass of what is kept.
+// Computes for each tile the mass above the threshold and the number of ties; returns the mass of all kept tokens.
 __device__ __forceinline__ Count SumTiles(const Row& row, const Threshold& kept, Shared& shared) {
   const int tiles = (row.vocab + kTile - 1) / kTile;
-  Count tie_mass = 0;  // of each
+  Count tie_mass = 0;  // the mass of one tie
   for (int i = static_cast<int>(threadIdx.x); i < tiles; i += kThreads)
     shared.tile_masses[i] = 0, shared.tile_ties[i] = 0;
   __syncthreads();
@@ -266,7 +268,8 @@ __device__ __forceinline__ Count SumTiles(const Row& row, const Threshold& kept,
   return total;
 }
 
-// The first kept token with which the sum of masses in the order of tokens exceeds `target`; SumTiles has been called.
+// Returns the first kept token at which the sum of masses, in the order of tokens, exceeds `target`. Call SumTiles
+// first.
 __device__ __forceinline__ int Find(const Row& row, const Threshold& kept, double target, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x), tiles = (row.vocab + kTile - 1) / kTile;
   const Count tie_mass = shared.tie_mass;
@@ -311,7 +314,7 @@ __device__ __forceinline__ int Find(const Row& row, const Threshold& kept, doubl
   return shared.first != INT_MAX ? shared.first : shared.last;
 }
 
-// The highest of the model's own logits and of the changed ones, NaN if there is one.
+// Returns the highest of the model's own logits and of the changed ones; NaN if any is NaN.
 __device__ __forceinline__ float2 Highest(const Row& row, Shared& shared) {
   float own = -INFINITY, changed = -INFINITY;
   bool broken = false;
@@ -339,8 +342,8 @@ __device__ __forceinline__ float2 Highest(const Row& row, Shared& shared) {
   return any != 0 ? make_float2(NAN, NAN) : make_float2(own, changed);
 }
 
-// The logarithm of the sum of exponentials of the model's own logits, scaled, over the highest one's. In integers, so the
-// order of the sum does not tell.
+// Returns the logarithm of the sum of exponentials of the model's own scaled logits, relative to the highest one. It
+// sums integers, so the order of the sum does not change the result.
 __device__ __forceinline__ double LogTotal(const Row& row, float own_highest, Shared& shared) {
   Count sum = 0;
   ForEach(row, [&](int i, float logit) { sum += static_cast<Count>(Mass(logit, own_highest, row.scale) * kMassUnit); });
@@ -398,7 +401,7 @@ __global__ void __launch_bounds__(kThreads)
   if (counts != nullptr && (counts[token] & kMostCounted) < kMostCounted) ++counts[token];
 }
 
-// One block: tokens may be the same.
+// Runs as one thread block, because tokens may repeat.
 __global__ void __launch_bounds__(kThreads)
     CountAll(const int32_t* tokens, int32_t prompt, int32_t answer, int32_t vocab, uint16_t* counts) {
   model::WaitForEarlierKernels();

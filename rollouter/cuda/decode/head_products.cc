@@ -9,7 +9,7 @@
 namespace syncopate::rollouter {
 
 VocabSlice SliceOfRank(int32_t vocab, int32_t rank, int32_t world) {
-  constexpr int32_t kTogether = 8;  // elements, so that each slice of a row begins on a vector's boundary
+  constexpr int32_t kTogether = 8;  // elements: each slice of a row begins at a vector's boundary
   const int32_t each = (vocab + world * kTogether - 1) / (world * kTogether) * kTogether;
   const int32_t begin = std::min(vocab, rank * each);
   return {begin, std::min(each, vocab - begin)};

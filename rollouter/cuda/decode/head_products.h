@@ -13,37 +13,40 @@
 
 namespace syncopate::rollouter {
 
-// Tokens [begin, begin + count) of the vocabulary.
+// The tokens [begin, begin + count) of the vocabulary.
 struct VocabSlice {
   int32_t begin = 0;
   int32_t count = 0;
 };
-// A rank's, when ranks share the vocabulary out; the last ones may have less than others, or nothing.
+// Returns a rank's slice when ranks share the vocabulary; the last ranks may have a smaller or an empty slice.
 VocabSlice SliceOfRank(int32_t vocab, int32_t rank, int32_t world);
 
-// Logits: the product of rows that are drawn from and the model's head, for each number of rows. Rank 0 makes all of
-// them, or every rank its slice, which it writes to rank 0's memory.
+// Computes logits: the product of the rows that are drawn from and the model's head, for each number of rows. Rank 0
+// computes all of them, or every rank computes its slice and writes it to rank 0's memory.
 class HeadProducts {
  public:
   enum class Input : uint8_t { kNormed, kGathered };
   struct Options {
-    VocabSlice slice = {};  // that this rank makes; may be empty
+    VocabSlice slice = {};  // the part that this rank computes; may be empty
     bool float32_logits = true;
-    bool rows_alike = false;  // as MatmulShape
+    bool rows_alike = false;  // see MatmulShape
     bool choose_fastest = true;
-    DeviceRanks* sharers = nullptr;  // who make the other slices; null: nobody
+    DeviceRanks* sharers = nullptr;  // the ranks that compute the other slices; null: none
   };
-  // What is given here is borrowed.
+  // All references are borrowed.
   HeadProducts(const model::MatmulLibrary& library, const DecodeShape& shape, const DecodeWeights& weights,
                const DecodeBuffers& buffers, const Options& options)
       : library_(library), shape_(shape), weights_(weights), buffers_(buffers), options_(options) {}
 
-  // The way that the library takes for so many rows is that of all products from now on.
+  // Makes the algorithm that the library chooses for `rows` rows the reference for all later products.
   absl::Status MakePattern(int32_t rows);
-  // With choose_fastest it blocks, and overwrites the buffers. `trial`: as DecodeProducts::Options.
+  // Creates the product for `rows` rows. With choose_fastest it blocks and overwrites the buffers. `trial`: see
+  // DecodeProducts::Options.
   absl::Status Make(int32_t rows, const model::MatmulTrial* trial, cudaStream_t stream);
+  // Adds the product's shape to `extent`.
   void Include(int32_t rows, model::MatmulTrial::Extent& extent) const;
-  // For a number of rows that was made: when this is over rank 0 has all of their logits. Every rank calls.
+  // Queues the product for a number of rows passed to Make(); when it completes, rank 0 has all logits. Every rank must
+  // call it.
   absl::Status Queue(int32_t rows, Input input, cudaStream_t stream);
 
  private:

@@ -4,8 +4,8 @@
 
 #include "model/cuda/device_code.cuh"
 
-// Instructions of the GPU that the attention kernel is written in: copies by the copy engine (TMA) that arrive at
-// barriers in shared memory, and 16x8 matrix products of a warp. Names of arguments as in the PTX manual.
+// GPU instructions of the attention kernel: copies by the copy engine (TMA) that arrive at barriers in shared memory,
+// and 16x8 matrix products of a warp. Argument names follow the PTX manual.
 namespace syncopate::rollouter {
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
@@ -16,7 +16,7 @@ __device__ __forceinline__ void InitBarrier(uint32_t barrier, uint32_t arrivals)
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-// What InitBarrier wrote is seen by the copy engine and, after a block barrier, by the block's other threads.
+// Makes InitBarrier's writes visible to the copy engine and, after a block barrier, to the block's other threads.
 __device__ __forceinline__ void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
@@ -53,7 +53,7 @@ __device__ __forceinline__ uint64_t ReadOncePolicy() {
   return policy;
 }
 
-// Copies the box at coordinates (x, y, z) of the map into shared memory; its bytes count at `barrier`.
+// Copies the box at coordinates (x, y, z) of the map into shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier,
                                         uint64_t policy) {
   asm volatile(
@@ -63,7 +63,7 @@ __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap* map, int
       : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices of 16-bit elements; lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&to)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -78,7 +78,7 @@ __device__ __forceinline__ void LoadTransposed(uint32_t (&to)[4], uint32_t row) 
                : "memory");
 }
 
-// c += a b: a 16x16 row-major, b 16x8 column-major, bf16; c 16x8 float32.
+// Computes c += a b: a 16x16 row-major, b 16x8 column-major, bf16; c 16x8 float32.
 __device__ __forceinline__ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -86,7 +86,7 @@ __device__ __forceinline__ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Transposes an 8x8 matrix of 16-bit elements held by the warp.
+// Transposes an 8x8 matrix of 16-bit elements, distributed over the warp.
 __device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));

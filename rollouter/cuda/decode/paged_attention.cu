@@ -5,20 +5,20 @@
 #include "rollouter/cuda/decode/hopper.cuh"
 #include "rollouter/cuda/decode/paged_attention.h"
 
-// Of the block's warps one asks the copy engine for tiles of keys and values, into a ring of stages in shared memory, and
-// four, or two sets of four, multiply: each has 16 tokens of a tile and all query heads of the group, of one query token
-// or of those of a window that are its set's.
+// The warps of a block have two roles. One warp asks the copy engine for tiles of keys and values, into a ring of
+// stages in shared memory. Four warps, or two sets of four, multiply: each has 16 tokens of a tile and all query heads
+// of the group, for one query token or for the tokens of a window that belong to its set.
 //
 //   full[s]   the stage's bytes have arrived          empty[s]   all multiplying warps are done with it
 namespace syncopate::rollouter {
 namespace {
 
-constexpr int kBlocksPerMultiprocessor = 2;  // where rows attend by themselves; else one
+constexpr int kBlocksPerMultiprocessor = 2;  // for rows that attend alone; one block for joint rows
 constexpr int kLookAhead = 4;                // tiles whose block numbers are read ahead
-constexpr int kPartExtra = 2;                // a part's highest score and total, behind its values
+constexpr int kPartExtra = 2;                // a part's highest score and total, after its values
 constexpr int kJointSets = 2;
 
-// Tokens whose queries and sums a joint set's warps have in registers.
+// The number of tokens whose queries and sums a joint set's warps store in registers.
 constexpr int JointQueries(int dim) { return dim == 64 ? 4 : 2; }
 
 template <int kDim, bool kJoint>
@@ -27,14 +27,14 @@ struct Kernel : TileSizes<kDim> {
   static constexpr bool kIsJoint = kJoint;
   static constexpr int kStages = kDim == 64 ? 6 : kJoint ? 4 : 3;
   static constexpr int kSets = kJoint ? kJointSets : 1;
-  static constexpr int kQueries = kJoint ? JointQueries(kDim) : 1;  // tokens of a set
+  static constexpr int kQueries = kJoint ? JointQueries(kDim) : 1;  // tokens of one set
   static constexpr int kWindow = kSets * kQueries;
   static constexpr int kWorkers = kSets * kChunks;  // warps that multiply
   static constexpr int kWorkerThreads = kWorkers * kWarp;
   static constexpr int kThreads = kWorkerThreads + kWarp;
   static constexpr int kBlocks = kJoint ? 1 : kBlocksPerMultiprocessor;
 
-  // The bytes that a block wants.
+  // The bytes of shared memory that a block needs.
   static constexpr int SharedBytes(int group) {
     return kStages * TileSizes<kDim>::kStageBytes + kWindow * kChunks * (group * kDim + 2 * kMaxGroup) * 4 +
            2 * kStages * 8 + 4 + kWindow * 4;
@@ -51,18 +51,18 @@ struct Shared {
   uint32_t full = 0, empty = 0;
   float* values = nullptr;   // [window][kChunks][group][dim]
   float* highest = nullptr;  // [window][kChunks][kMaxGroup]
-  float* totals = nullptr;   // likewise
+  float* totals = nullptr;   // dimensions as `highest`
   int* last = nullptr;       // whether this block merges the row
-  int* rows = nullptr;       // [window]: whose results these are; -1: nobody's
+  int* rows = nullptr;       // [window]: the row of each result; -1: none
 };
 
 struct Call {
   PagedRows rows;
   int kv_heads = 0;
-  int group = 0;            // query heads of a key/value head
-  int first_block = 0;      // of the layer in the storage
-  bool wait_first = false;  // before anything is read
-  float scale = 0;          // of scores, as powers of two
+  int group = 0;            // query heads per key/value head
+  int first_block = 0;      // the layer's first block in the storage
+  bool wait_first = false;  // wait for the previous kernel before any read
+  float scale = 0;          // factor of scores, for powers of two
   const int* row_tiles = nullptr;
   const int4* pieces = nullptr;
   float* parts = nullptr;
@@ -76,17 +76,17 @@ __device__ __forceinline__ void WorkersBarrier() {
   asm volatile("bar.sync 1, %0;" ::"n"(K::kWorkerThreads) : "memory");
 }
 
-// Of queries and of what is attended: the first head of a row's group.
+// Returns the offset of the first head of a row's group, in queries and in results.
 template <class K>
 __device__ __forceinline__ int64_t GroupPlace(const Call& call, int row, int head) {
   return (static_cast<int64_t>(row) * call.kv_heads + head) * call.group * K::kHeadDim;
 }
 
-// What the asking warp knows of a tile ahead of time.
+// The asking warp's information on a tile, read ahead of time.
 struct Request {
   int block = 0;  // of this lane's box
   int head = 0;
-  int blocks = 0;  // of the tile that hold tokens
+  int blocks = 0;  // blocks of the tile that contain tokens
   bool written_now = false;
 };
 
@@ -105,7 +105,8 @@ __device__ __forceinline__ Request ReadAhead(const Call& call, Cursor& cursor, i
   return request;
 }
 
-// The asking warp. A tile takes a box for each block, half and of keys and values; a lane asks for one of them.
+// The role of the asking warp. A tile has one box for each block and half, of keys and of values; each lane asks for
+// one box.
 template <class K>
 __device__ __forceinline__ void AskForTiles(const Call& call, const Shared& shared, const CUtensorMap* keys,
                                             const CUtensorMap* values, Cursor cursor, int count) {
@@ -149,7 +150,7 @@ __device__ __forceinline__ void AskForTiles(const Call& call, const Shared& shar
   }
 }
 
-// A token's part, of chunk `chunk`, to shared memory; `place` is the token's in its window.
+// Writes a token's part of chunk `chunk` to shared memory; `place` is the token's index in its window.
 template <class K>
 __device__ __forceinline__ void PutDown(Part<K::kHeadDim>& part, const Shared& shared, int group, int place,
                                         int chunk) {
@@ -175,7 +176,8 @@ __device__ __forceinline__ void PutDown(Part<K::kHeadDim>& part, const Shared& s
   }
 }
 
-// The first chunk always has a token of the part; one without weighs 2^-inf. So it is merged first.
+// Merges the chunks' parts. The first chunk always has a token, so it is merged first; a chunk without one has weight
+// 2^-inf.
 template <class K>
 __device__ __forceinline__ Merged MergeChunks(const Shared& shared, int group, int place, int head, int element) {
   Merged merged;
@@ -188,14 +190,15 @@ __device__ __forceinline__ Merged MergeChunks(const Shared& shared, int group, i
   return merged;
 }
 
-// A block has at most two parts of rows that other blocks have parts of as well: the one it begins with and the one it
-// ends with.
+// Returns the place of a part of a row that several blocks share. A block has at most two such parts: the one it begins
+// with and the one it ends with.
 template <class K>
 __device__ __forceinline__ float* PartPlace(const Call& call, int piece, int which) {
   return call.parts + (static_cast<int64_t>(piece) * 2 + which) * call.group * (K::kHeadDim + kPartExtra);
 }
 
-// Another block has the rest of the row: leaves this part behind, and merges all of them if it is the last to come.
+// Called if other blocks have parts of the row: publishes this part, and merges all parts if this block is the last to
+// arrive.
 template <class K>
 __device__ __forceinline__ void MergeBlocks(const Call& call, const Shared& shared, const Cursor& at) {
   constexpr int kDim = K::kHeadDim;
@@ -210,7 +213,7 @@ __device__ __forceinline__ void MergeBlocks(const Call& call, const Shared& shar
   WorkersBarrier<K>();
   if (*shared.last == 0) return;
   __threadfence();
-  // The first block's part is the one it ended with, unless it begins there.
+  // The first block's part is the one it ended with, unless the row begins where that block begins.
   const int which = PieceBegin(first, tiles, pieces) == begin ? 0 : 1;
   bf16* out = call.out + GroupPlace<K>(call, at.row, at.head);
   for (int i = static_cast<int>(threadIdx.x); i < call.group * kDim / 2; i += K::kWorkerThreads) {
@@ -225,7 +228,7 @@ __device__ __forceinline__ void MergeBlocks(const Call& call, const Shared& shar
   if (threadIdx.x == 0) *arrived = 0;
 }
 
-// The part that the warps have put down is over: writes the row's result, or this block's share of it.
+// Called when the warps have written a part: writes the row's result, or this block's part of it.
 template <class K>
 __device__ __forceinline__ void FinishPart(const Call& call, const Shared& shared, const Cursor& at, bool whole,
                                            int which) {
@@ -246,7 +249,7 @@ __device__ __forceinline__ void FinishPart(const Call& call, const Shared& share
   if (!whole) MergeBlocks<K>(call, shared, at);
 }
 
-// The same of a window, which is whole.
+// Writes the results of a window, which is always complete.
 template <class K>
 __device__ __forceinline__ void FinishWindow(const Call& call, const Shared& shared, int kv_head) {
   constexpr int kDim = K::kHeadDim;
@@ -261,7 +264,7 @@ __device__ __forceinline__ void FinishWindow(const Call& call, const Shared& sha
   }
 }
 
-// A multiplying warp.
+// The role of a multiplying warp.
 template <class K>
 struct Worker {
   static constexpr int kQueries = K::kQueries;
@@ -269,7 +272,7 @@ struct Worker {
   const Shared& shared;
   const int chunk, set;
   Part<K::kHeadDim> parts[kQueries];
-  int lengths[kQueries];  // tokens that each query attends to; 0: it is not there
+  int lengths[kQueries];  // tokens that each query attends to; 0: the query does not exist
 
   __device__ __forceinline__ Worker(const Call& its_call, const Shared& its_shared)
       : call(its_call),
@@ -292,7 +295,8 @@ struct Worker {
       const int place = set * kQueries + q, behind = (at.length - 1) % K::kWindow - place;
       const bool may_be = behind >= 0 && behind <= at.row;
       const int row = may_be ? at.row - behind : at.row;
-      // Read whether it is the query's row or not, all at once; the results of others are of no use to anybody.
+      // Queries are loaded even if the row is not in the window, so that all loads are in flight together; such results
+      // are not written.
       parts[q].Start(call.queries + GroupPlace<K>(call, row, at.head), call.group);
       const bool there = may_be && call.rows.lengths[row] == at.length - behind && call.rows.slots[row] == at.slot;
       lengths[q] = there ? at.length - behind : 0;
@@ -322,7 +326,7 @@ struct Worker {
     WorkersBarrier<K>();
   }
 
-  // All of a piece.
+  // Processes all tiles of a piece.
   __device__ __forceinline__ void Attend(Cursor at, int count) {
     model::WaitForEarlierKernels();
     model::LetNextKernelStart();
@@ -354,7 +358,7 @@ template <class K>
 __global__ void __launch_bounds__(K::kThreads, K::kBlocks)
     AttendPieces(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values,
                  const __grid_constant__ Call call) {
-  extern __shared__ __align__(1024) uint8_t memory[];  // the swizzle counts rows from there
+  extern __shared__ __align__(1024) uint8_t memory[];  // the swizzle counts rows from this alignment
   Shared shared;
   shared.stages = SharedAddress(memory);
   shared.values = reinterpret_cast<float*>(memory + K::kStages * K::kStageBytes);
@@ -394,7 +398,7 @@ bool Fits(const HeadCounts& heads) {
          heads.heads / heads.kv_heads <= kMaxGroup;
 }
 
-// The limits are the process's, whatever group a model has.
+// The limits are per process, so they are set for the largest group.
 template <class K>
 cudaError_t Prepare() {
   const cudaError_t error =

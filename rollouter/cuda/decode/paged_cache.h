@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-// Keys and values in blocks of 16 tokens, and what decode steps do with them, as kernels. Everything is bf16 device
-// memory; launches queue, return, and are chained (model/cuda/device_code.cuh). Nothing of libtorch, so that nvcc
-// compiles it alone.
+// Keys and values in blocks of 16 tokens, and the kernel that appends to them. Everything is bf16 device memory;
+// launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch, so that nvcc compiles
+// this alone.
 namespace syncopate::rollouter {
 
 constexpr int32_t kTokensPerBlock = 16;
@@ -17,8 +17,8 @@ struct HeadCounts {
   int32_t head_dim = 0;
 };
 
-// Where blocks are: keys and values are each [layers, blocks, kv_heads, kTokensPerBlock, head_dim], so that one head's
-// part of a block is one dense piece. Addresses stay for the life of whoever was given them.
+// The memory of the blocks: keys and values are each [layers, blocks, kv_heads, kTokensPerBlock, head_dim], so that one
+// head's part of a block is contiguous. The addresses must stay valid as long as a copy of this struct is used.
 struct BlockStorage {
   void* keys = nullptr;
   void* values = nullptr;
@@ -26,8 +26,8 @@ struct BlockStorage {
   int32_t blocks = 0;
 };
 
-// The rows of a step. Row r is a token of the sequence in slots[r], which holds lengths[r] tokens up to and with it; 0
-// is an empty row, which nothing is done for. Token t of slot s lies in block tables[s * table_stride + t /
+// The rows of a step. Row r is a token of the sequence in slots[r], which has lengths[r] tokens including it; length 0
+// is an empty row, for which nothing is computed. Token t of slot s is in block tables[s * table_stride + t /
 // kTokensPerBlock].
 struct PagedRows {
   const int32_t* slots = nullptr;
@@ -37,18 +37,18 @@ struct PagedRows {
   int32_t rows = 0;
 };
 
-// What the append kernel needs beside the rows.
+// The inputs of the append kernel besides the rows.
 struct AppendInputs {
   const void* qkv = nullptr;     // [rows, (heads + 2 kv_heads) * head_dim]
-  const void* q_norm = nullptr;  // [head_dim] each, both nullptr if queries and keys are not normed
+  const void* q_norm = nullptr;  // [head_dim] each; both nullptr if queries and keys are not normed
   const void* k_norm = nullptr;
   float epsilon = 0;
   const float* rotations = nullptr;  // [positions, head_dim / 2, 2]: cosine and sine
 };
 
-// Norms (if asked) and rotates queries and keys by each row's position, lengths - 1, writes the queries to `queries`
-// [rows, heads, head_dim], and keys and values into the rows' blocks of `layer`. head_dim: 32, 64, 128 or 256.
-// Rounded where model/transformer.h rounds.
+// Norms (if q_norm is set) and rotates queries and keys by each row's position, lengths - 1. Writes queries to
+// `queries` [rows, heads, head_dim], and keys and values into the rows' blocks of `layer`. head_dim: 32, 64, 128 or
+// 256. Rounds at the same places as model/transformer.h.
 cudaError_t RotateAndAppend(const PagedRows& rows, const HeadCounts& heads, const AppendInputs& inputs,
                             const BlockStorage& storage, int32_t layer, void* queries, cudaStream_t stream);
 

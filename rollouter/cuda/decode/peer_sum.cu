@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t Look(const uint32_t* flag) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
-// From another GPU's memory, past this one's first cache.
+// Loads from another GPU's memory, without this GPU's L1 cache.
 __device__ __forceinline__ void LoadPeer(const bf16* from, float* values) {
   union {
     uint4 words;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void LoadPeer(const bf16* from, float* values) {
   model::Widen(loaded.vector, values);
 }
 
-// A thread for each other rank. What this rank's earlier kernels wrote is complete.
+// Waits for all ranks at `row`, one thread per other rank. The writes of this rank's earlier kernels are complete.
 __device__ void MeetAt(const PeerSums& peers, int64_t row) {
   const int32_t peer = static_cast<int32_t>(threadIdx.x);
   if (peer >= peers.world || peer == peers.rank) return;
@@ -45,7 +45,7 @@ __device__ void MeetAt(const PeerSums& peers, int64_t row) {
   }
 }
 
-// A block is a row, a thread eight elements of it, as in AddAndNorm.
+// One thread block computes one row, a thread eight elements of it, as in AddAndNorm.
 __global__ void __launch_bounds__(kMaxThreads)
     SumAndNorm(model::NormShape shape, PeerSums peers, const bf16* weight, bf16* residual, bf16* normed) {
   __shared__ float warps[kMaxThreads / kWarp];

@@ -3,9 +3,9 @@
 
 #include "rollouter/cuda/decode/sample_code.cuh"
 
-// Two kernels. The first cuts each row into chunks and gives each chunk's highest logit and its sum of exponentials.
-// The second finds the chunk that the uniform number falls into and looks for the token in that one alone. Sums over
-// threads and chunks are in float64: with 150,000 tokens of like probability, float32 would often move the draw to a
+// Two kernels. The first cuts each row into chunks and computes each chunk's highest logit and sum of exponentials. The
+// second finds the chunk that the uniform number falls into and searches only that chunk for the token. Sums over
+// threads and chunks are in float64: with 150,000 tokens of similar probability, float32 would often move the draw to a
 // neighbour of the token that the CPU draws.
 namespace syncopate::rollouter {
 namespace {
@@ -17,7 +17,7 @@ using model::kWarp;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kVectors = 4;  // of a thread
+constexpr int kVectors = 4;  // vectors of one thread
 constexpr int kMostChunk = kThreads * kVectors * kVector;
 constexpr int kMostChunks = 64;
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ int64_t RowOf(const Draws& draws, int draw) {
   return draws.logits_rows != nullptr ? draws.logits_rows[draw] : draw;
 }
 
-// Vector v of the chunk, -inf beyond its `count` elements.
+// Loads vector v of the chunk; elements beyond `count` become -inf.
 template <typename T>
 __device__ __forceinline__ void LoadVector(const T* chunk, int v, int count, float* values) {
   const int first = v * kVector;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void LoadVector(const T* chunk, int v, int count, flo
     for (int i = 0; i < kVector; ++i) values[i] = -INFINITY;
     return;
   }
-  model::Load(chunk + first, values);  // the row's padding makes whole vectors of all
+  model::Load(chunk + first, values);  // the row's padding makes all vectors complete
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     if (first + i >= count) values[i] = -INFINITY;
@@ -103,18 +103,18 @@ __global__ void __launch_bounds__(kThreads) SumChunks(LogitsShape shape, int chu
   sums[static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x] = {total, highest};
 }
 
-// What the second kernel looks for: in chunk `chunk` the first element whose running sum exceeds `target`, or, greedy,
-// the first that equals `highest`.
+// The search of the second kernel: in chunk `chunk` the first element whose running sum exceeds `target`, or, if
+// greedy, the first element that equals `highest`.
 struct Search {
   int chunk = 0;
-  double target = 0;  // of sums of exp((logit - highest) * scale)
-  float highest = 0;  // of the chunk
+  double target = 0;  // in sums of exp((logit - highest) * scale)
+  float highest = 0;  // the chunk's highest logit
   float row_highest = 0;
   double row_total = 0;  // relative to row_highest
 };
 
-// Every thread gets the same answer. `sums` [chunks] and `weights` [chunks] are shared memory; NaN makes NaN of
-// row_total.
+// Finds the chunk of the draw; every thread gets the same result. `sums` [chunks] and `weights` [chunks] are shared
+// memory; NaN makes row_total NaN.
 __device__ __forceinline__ Search FindChunk(const ChunkSum* sums, const double* weights, int chunks, float row_highest,
                                             float uniform, bool greedy) {
   Search search;
@@ -125,7 +125,7 @@ __device__ __forceinline__ Search FindChunk(const ChunkSum* sums, const double* 
   for (int c = 0; c < chunks; ++c) {
     const double mass = sums[c].total * weights[c];
     const bool found = greedy ? sums[c].highest == row_highest : running + mass > target;
-    // The last chunk with mass, if rounding carries the sum short of the target.
+    // If rounding keeps the sum below the target, the last chunk with mass is chosen.
     if (found || mass > 0) {
       search.chunk = c;
       search.highest = sums[c].highest;
@@ -137,14 +137,14 @@ __device__ __forceinline__ Search FindChunk(const ChunkSum* sums, const double* 
   return search;
 }
 
-// The log-probability of a logit, as the CPU computes it.
+// Computes the log-probability of a logit as the CPU does.
 __device__ __forceinline__ float LogProbability(float logit, const Search& search, float scale) {
   const double logprob = (static_cast<double>(logit) - search.row_highest) * scale - log(search.row_total);
   return static_cast<float>(fmin(logprob, 0.0));
 }
 
-// inclusive[j]: the sum of the masses of all vectors up to this thread's vector j * kThreads + thread. All threads
-// call.
+// Sets inclusive[j] to the sum of the masses of all vectors up to this thread's vector j * kThreads + thread. All
+// threads must call it.
 __device__ __forceinline__ void SumBefore(const float (&masses)[kVectors], double (&inclusive)[kVectors],
                                           double (&warps)[kVectors][kWarps]) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads)
          const ChunkSum* sums, Drawn* results, int32_t* tokens) {
   __shared__ ChunkSum row_sums[kMostChunks];
   __shared__ double weights[kMostChunks], warps[kVectors][kWarps];
-  __shared__ int first, last;  // vectors: the one that is looked for, and the last one with mass
+  __shared__ int first, last;  // vectors: the chosen one, and the last one with mass
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
   const int thread = static_cast<int>(threadIdx.x), draw = static_cast<int>(blockIdx.x);
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread < chunks) {
     weights[thread] = row_sums[thread].total > 0
                           ? exp((static_cast<double>(row_sums[thread].highest) - row_highest) * scale)
-                          : row_sums[thread].total;  // nothing but -inf; or NaN stays NaN
+                          : row_sums[thread].total;  // 0 if all logits are -inf; NaN stays NaN
   }
   __syncthreads();
   const Search search = FindChunk(row_sums, weights, chunks, row_highest,

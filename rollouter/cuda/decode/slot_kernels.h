@@ -6,10 +6,10 @@
 
 #include "rollouter/cuda/decode/sample_kernels.h"
 
-// What the device keeps of each slot, between steps: its block table and how it is drawn.
+// The state of each slot on the device between steps: its block table and its sampling settings.
 namespace syncopate::rollouter {
 
-// The table of `slot` says `block` at `index`.
+// Sets entry `index` of the table of `slot` to `block`.
 struct TableSetting {
   int32_t slot = 0;
   int32_t index = 0;
@@ -27,8 +27,8 @@ struct SlotStates {
   SlotSampling* sampling = nullptr;  // [slots]
 };
 
-// Both lists are device memory. No two settings are for one place. Queues, returns, and is chained
-// (model/cuda/device_code.cuh).
+// Applies both lists, which are device memory. No two settings are for the same place. Queues the work, returns, and is
+// chained (model/cuda/device_code.cuh).
 cudaError_t ApplySettings(const TableSetting* tables, int64_t table_count, const SamplingSetting* sampling,
                           int64_t sampling_count, const SlotStates& slots, cudaStream_t stream);
 
