@@ -73,7 +73,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
 
 // Whether another trainer owns the run directory now, or an operator has evicted this one.
 bool IsTakenOver(const absl::Status& refusal) {
-  return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
+  return daemon::ToExitCode(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
 }
 
 }  // namespace
@@ -142,7 +142,7 @@ absl::Status TrainerDaemon::OpenRun() {
       KeepModelFingerprint(Files(), daemon_->run_dir(), config.model().path(), /*begun=*/identity.epoch > 0));
   SYNCOPATE_RETURN_IF_ERROR(KeepModelDescription());
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, trainer::RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
-  metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(config));
+  metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MakeMetricLimits(config));
   recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
 }
@@ -238,7 +238,7 @@ absl::Status TrainerDaemon::Listen() {
   source_ = std::make_unique<synchronizer::WeightSource>(
       device_.stager->store(), transports_,
       synchronizer::WeightSource::Options{device_.stager->layout(),
-                                          config::RolloutLayoutOf(config, device_.model.shape)});
+                                          config::MakeRolloutLayout(config, device_.model.shape)});
   participant_ = std::make_unique<member::SourceParticipant>(source_.get());
   return absl::OkStatus();
 }
@@ -294,7 +294,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
   hello.manifest = std::make_shared<const Manifest>(device_.stager->manifest());
   for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
   hello.layout = device_.stager->layout();
-  hello.destination_layout = config::RolloutLayoutOf(config, device_.model.shape);
+  hello.destination_layout = config::MakeRolloutLayout(config, device_.model.shape);
   hello.facts = device_.facts;
   hello.checkpoint_epoch = std::max(identity.epoch, there.empty() ? 0 : there.back().epoch);
   hello.build = daemon::BuildVersion();
@@ -324,8 +324,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join(const Restored& restor
 }
 
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
-  const trainer::TrainingData::Options options = DataOptionsOf(daemon_->config(), device_.model.shape, prompts_,
-                                                               daemon_->Path(absl::StrCat(kStateFolder, "/log")));
+  const trainer::TrainingData::Options options = MakeDataOptions(daemon_->config(), device_.model.shape, prompts_,
+                                                                 daemon_->Path(absl::StrCat(kStateFolder, "/log")));
   flow_file_ =
       std::make_unique<trainer::FlowFile>(Files(), daemon_->Path(kFlowFile), kFlowCodec, [this, epoch = welcome.epoch] {
         const absl::StatusOr<trainer::IdentityFile::Identity> identity = identity_file_.Read();
@@ -423,7 +423,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                                   .give_up_after = config::CheckedDuration(daemon_->config().sync().give_up_after()),
                                   .on_failing = [this](const absl::Status& why) { GiveUp(why); }});
   loop_ = std::make_unique<trainer::StepLoop>(
-      LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
+      MakeLoopOptions(daemon_->config(), daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
           .policy = device_.shared_policy(),
           .data = data_.get(),
@@ -565,7 +565,7 @@ trainer::FlowSums TrainerDaemon::FlowSoFar(double wall_seconds) const {
 bool TrainerDaemon::HasSummaryOf(int64_t step, const std::string& status) const {
   constexpr int64_t kMaxBytes = 16 << 20;
   const absl::StatusOr<std::string> text = ReadFile(Files(), daemon_->Path(kSummaryFile), kMaxBytes);
-  return text.ok() && trainer::IsSummaryOf(*text, step, status);
+  return text.ok() && trainer::IsSummaryFor(*text, step, status);
 }
 
 absl::Status TrainerDaemon::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {

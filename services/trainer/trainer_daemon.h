@@ -82,7 +82,7 @@ class TrainerDaemon {
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
   void GiveUp(const absl::Status& why);
-  bool HasSummaryOf(int64_t step, const std::string& status) const;  // trainer::IsSummaryOf
+  bool HasSummaryOf(int64_t step, const std::string& status) const;  // trainer::IsSummaryFor
   absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
   // The sums of the whole run so far; `wall_seconds` is this process's share of its time.
   trainer::FlowSums FlowSoFar(double wall_seconds) const;

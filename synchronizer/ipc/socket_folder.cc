@@ -25,7 +25,7 @@ constexpr char kSocketName[] = "/socket";
 // A folder younger than this may belong to a process that is about to listen.
 constexpr time_t kSettlingSeconds = 60;
 
-std::string SocketOf(const std::string& folder) { return folder + kSocketName; }
+std::string SocketFor(const std::string& folder) { return folder + kSocketName; }
 
 // A killed process leaves its socket behind. A connection attempt shows that: it is refused, or the file is missing.
 // Any other result may come from a running process.
@@ -44,11 +44,11 @@ bool LeftBehind(const std::string& folder) {
   struct stat facts {};
   // Uses lstat(), and accepts only this user's folders: `parent` is writable for all, so no symbolic link is followed.
   return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
-         facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketOf(folder));
+         facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketFor(folder));
 }
 
 void RemoveFolder(const std::string& folder) {
-  ::unlink(SocketOf(folder).c_str());
+  ::unlink(SocketFor(folder).c_str());
   ::rmdir(folder.c_str());  // fails if the folder contains anything else, which is not ours to remove
 }
 
@@ -78,6 +78,6 @@ SocketFolder::~SocketFolder() {
   if (!path_.empty()) RemoveFolder(path_);
 }
 
-std::string SocketFolder::socket_path() const { return SocketOf(path_); }
+std::string SocketFolder::socket_path() const { return SocketFor(path_); }
 
 }  // namespace syncopate::synchronizer::ipc

@@ -12,7 +12,7 @@ namespace syncopate::rollouter {
 
 constexpr int kTileTokens = 64;
 
-__device__ __forceinline__ int TilesOf(int length) { return (length + kTileTokens - 1) / kTileTokens; }
+__device__ __forceinline__ int MakeTiles(int length) { return (length + kTileTokens - 1) / kTileTokens; }
 
 // Whether `row` is the next token after the row before it, and in the same window.
 __device__ __forceinline__ bool JoinsRowBefore(const PagedRows& rows, int row, int window) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ bool JoinsRowBefore(const PagedRows& rows, int row, i
 __device__ __forceinline__ int TilesOfRow(const PagedRows& rows, int row, int window) {
   const int length = rows.lengths[row];
   const bool stands_back = window > 1 && length > 0 && row + 1 < rows.rows && JoinsRowBefore(rows, row + 1, window);
-  return stands_back ? 0 : TilesOf(length);
+  return stands_back ? 0 : MakeTiles(length);
 }
 
 // The number of blocks that get a piece. Each of them must have a tile: a row is merged when all its pieces have
@@ -33,7 +33,7 @@ __device__ __forceinline__ long UsedPieces(long blocks, long tiles) { return blo
 // The begin of a piece: piece c of `tiles` tiles is [c * tiles / pieces, (c + 1) * tiles / pieces).
 __device__ __forceinline__ long PieceBegin(long piece, long tiles, long pieces) { return piece * tiles / pieces; }
 // The piece that contains a tile.
-__device__ __forceinline__ int PieceOf(long tile, long tiles, long pieces) {
+__device__ __forceinline__ int GetPiece(long tile, long tiles, long pieces) {
   return static_cast<int>(((tile + 1) * pieces - 1) / tiles);
 }
 

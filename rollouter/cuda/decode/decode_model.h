@@ -26,7 +26,7 @@ struct DecodeShape {
   // FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming what the kernels do not support.
   absl::Status Validate() const;
 };
-DecodeShape ShapeOf(const model::ModelConfig& config);
+DecodeShape GetShape(const model::ModelConfig& config);
 
 // The weights of one layer: bf16 device memory, rows as in Hugging Face checkpoints; q, k and v are one matrix, gate
 // and up are another.

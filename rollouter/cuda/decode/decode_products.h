@@ -50,7 +50,7 @@ class DecodeProducts {
   DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
                  std::array<void*, 2> parts);
   // The destination of output (which = 0) or down (which = 1).
-  void* ResultOf(int which, const DecodeBuffers& buffers) const;
+  void* GetResult(int which, const DecodeBuffers& buffers) const;
 
   model::Matmul qkv_, output_, gate_up_, down_;
   std::array<void*, 2> parts_;
