@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::Duration kJoinDeadline = absl::Seconds(60);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
-constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kLeaveWithin = absl::Seconds(1);
 
 std::vector<synchronizer::SourceTransport*> OfferedTransports(const TrainDevice& device, member::GrpcSource* grpc) {
   std::vector<synchronizer::SourceTransport*> offered;
@@ -90,7 +90,7 @@ absl::Status TrainerMembership::Begin() {
 }
 
 void TrainerMembership::Stop() {
-  if (member_ != nullptr) member_->Stop(kStopGrace);
+  if (member_ != nullptr) member_->Stop(kLeaveWithin);
   if (publisher_ != nullptr) publisher_->Stop();
   if (sync_watch_ != nullptr) sync_watch_->Stop();
 }

@@ -54,8 +54,6 @@ struct DataStatusInputs {
   TrainingSums sums;
   int64_t max_staleness = 0;
   int64_t samples = 0;  // of a group
-  int64_t evaluation_prompts = 0;
-  absl::Time evaluation_since;  // when the evaluation under way began, if there is one
   const DiskTrouble* disk = nullptr;
 };
 

@@ -34,9 +34,9 @@ struct EvaluationResult {
 };
 
 // One evaluation of one policy version: each prompt is answered once, greedily, by a rollouter that serves exactly this
-// version. An answer that is lost, spoilt or made by another version is asked for again; a prompt whose reward has failed
-// kMaxRewardFailures times is left out. Outside the staleness gate and
-// the log: a restarted trainer evaluates anew. Sans-IO, as GroupLedger.
+// version. An answer that is lost, spoilt or made by another version is asked for again; a prompt whose reward has
+// failed kMaxRewardFailures times is left out. Evaluation uses neither the staleness gate nor the log: a restarted
+// trainer evaluates anew. Sans-IO, as GroupLedger.
 //
 // Its leases are told apart by their pass: the i-th evaluation of a trainer's life has pass -1-i, training has passes
 // from 0.
