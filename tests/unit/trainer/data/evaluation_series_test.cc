@@ -15,8 +15,8 @@ namespace {
 using ::syncopate::testing::HasReason;
 using ::testing::SizeIs;
 
-constexpr PolicyVersion kVersion{1, 10};
-constexpr PolicyVersion kNewer{1, 11};
+constexpr PolicyVersion kEvaluated{1, 10};
+constexpr PolicyVersion kNext{1, 11};
 
 class EvaluationSeriesTest : public ::testing::Test {
  protected:
@@ -26,14 +26,14 @@ class EvaluationSeriesTest : public ::testing::Test {
         rules_{.vocab_size = prompts_->vocab_size(), .epoch = 1, .known_steps = {10, 11}} {
     session_ = sessions_.Add({"rollouter", "r0", 0, 1, "x"}).session;
     sessions_.Find(session_)->room = 4;
-    Serve(kVersion);
+    Serve(kEvaluated);
   }
 
   static SamplingParams Greedy() { return {.temperature = 0, .max_new_tokens = 5, .stop_token_ids = {}}; }
   void Serve(const PolicyVersion& version) { sessions_.Find(session_)->serving = version; }
   void AnswerAll(const std::vector<IssuedLease>& issued) {
     for (const IssuedLease& one : issued) {
-      ASSERT_EQ(series_.current()->Submit(session_, AnswerTo(one.lease, kVersion), rules_).result,
+      ASSERT_EQ(series_.current()->Submit(session_, AnswerTo(one.lease, kEvaluated), rules_).result,
                 GroupLedger::Result::kAccepted);
     }
   }
@@ -53,7 +53,7 @@ TEST_F(EvaluationSeriesTest, HasNoResultBeforeOneIsStarted) {
 }
 
 TEST_F(EvaluationSeriesTest, GoesOnUntilAllPromptsAreAnswered) {
-  series_.Start(kVersion, absl::UnixEpoch());
+  series_.Start(kEvaluated, absl::UnixEpoch());
   EXPECT_TRUE(series_.IsServed(sessions_));
   const std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(2));
@@ -64,13 +64,13 @@ TEST_F(EvaluationSeriesTest, GoesOnUntilAllPromptsAreAnswered) {
   const auto result = series_.TakeResult(sessions_);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->prompts, 2);
-  EXPECT_EQ(result->version, kVersion);
+  EXPECT_EQ(result->version, kEvaluated);
   EXPECT_THAT(series_.TakeResult(sessions_), HasReason("NO_EVALUATION")) << "a result is given once";
 }
 
 TEST_F(EvaluationSeriesTest, IsOverWhenEveryRollouterServesANewerVersion) {
-  series_.Start(kVersion, absl::UnixEpoch());
-  Serve(kNewer);
+  series_.Start(kEvaluated, absl::UnixEpoch());
+  Serve(kNext);
   EXPECT_TRUE(series_.HasEnded(sessions_));
   EXPECT_FALSE(series_.IsServed(sessions_));
   EXPECT_THAT(series_.TakeResult(sessions_), HasReason("OVERTAKEN"));
@@ -78,9 +78,9 @@ TEST_F(EvaluationSeriesTest, IsOverWhenEveryRollouterServesANewerVersion) {
 }
 
 TEST_F(EvaluationSeriesTest, TellsTheLeasesOfTwoEvaluationsApart) {
-  series_.Start(kVersion, absl::UnixEpoch());
+  series_.Start(kEvaluated, absl::UnixEpoch());
   const LeaseId first = Leases().front().lease.id;
-  series_.Start(kVersion, absl::UnixEpoch() + absl::Seconds(9));
+  series_.Start(kEvaluated, absl::UnixEpoch() + absl::Seconds(9));
   sessions_.Find(session_)->room = 4;
   const LeaseId second = Leases().front().lease.id;
   EXPECT_NE(first.group.pass, second.group.pass) << "an answer to the first must not count for the second";
