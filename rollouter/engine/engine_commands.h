@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "base/policy_version.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/runner_options.h"
 #include "rollouter/engine/step_plan.h"
 
 // How rank 0 of a replica leads the others: its engine is the only one that schedules, and everything that it does to

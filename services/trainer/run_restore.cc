@@ -1,21 +1,76 @@
 #include "services/trainer/run_restore.h"
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reasons.h"
+#include "model/model_fingerprint.h"
 #include "model/model_folder.h"
 #include "services/config/model_options.h"
-#include "services/trainer/kept_model.h"
 #include "services/trainer/run_paths.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/loop/checkpoint_writer.h"
 
 namespace syncopate::trainerd {
 namespace {
+
+constexpr int64_t kMaxRecordBytes = 1 << 20;
+constexpr char kModelRecord[] = "model.json";
+
+using Fingerprint = std::map<std::string, std::string>;
+
+absl::StatusOr<Fingerprint> ParseRecord(const std::string& text, const std::string& path) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Fingerprint record;
+  bool good = json.is_object();
+  for (const auto& [name, digest] : json.items()) {
+    good = good && digest.is_string();
+    if (good) record[name] = digest.get<std::string>();
+  }
+  if (good) return record;
+  return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat(path, " is no record of a model directory"));
+}
+
+// The first file of `now` that differs from the run's record; "" if there is none.
+std::string FindDifference(const Fingerprint& now, const Fingerprint& kept) {
+  for (const auto& [name, digest] : now) {
+    const auto known = kept.find(name);
+    if (known == kept.end() || known->second != digest) return name;
+  }
+  return "";
+}
+
+// Checks model.path against <run_dir>/state/trainer/model.json, the fingerprint of its files (model::FingerprintModel).
+// A run that begins writes that record. Once the run has `begun`, the files in `folder` must match the record; the
+// folder may have another path, and may be missing, in whole or in part. FAILED_PRECONDITION (reason FIXED_KEY) that
+// names a file which differs; DATA_LOSS (reason BAD_RECORD); errors of FingerprintModel and FileSystem. OK if a begun
+// run has no record. Blocks for the disk.
+absl::Status KeepModelFingerprint(FileSystem* files, const std::string& run_dir, const std::string& folder,
+                                  bool begun) {
+  if (folder.empty()) return absl::OkStatus();
+  const absl::StatusOr<Fingerprint> now = model::FingerprintModel(folder);
+  if (begun && absl::IsNotFound(now.status())) return absl::OkStatus();
+  if (!now.ok()) return Annotate(now.status(), "model.path");
+  const std::string state = JoinPath(run_dir, kStateFolder), path = JoinPath(state, kModelRecord);
+  if (!begun) {
+    SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(state));
+    return WriteFileAtomically(files, path, nlohmann::json(*now).dump());
+  }
+  const absl::StatusOr<std::string> text = ReadFile(files, path, kMaxRecordBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(text.status());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Fingerprint kept, ParseRecord(*text, path));
+  const std::string other = FindDifference(*now, kept);
+  if (other.empty()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
+               absl::StrCat("model.path: ", folder, " is not the model that the run in ", run_dir,
+                            " was begun with, which is fixed for the whole run: ", other, " differs"));
+}
 
 absl::Status RunDirTaken(const std::string& dir) {
   return Error(

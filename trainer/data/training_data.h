@@ -21,10 +21,25 @@
 #include "trainer/data/prompts.h"
 #include "trainer/data/record_codec.h"
 #include "trainer/data/rollout_roster.h"
-#include "trainer/data/rollout_sink.h"
 #include "trainer/data/trajectory_log.h"
 
 namespace syncopate::trainer {
+
+// The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
+// stream is over, calls do nothing.
+class RolloutSink {
+ public:
+  struct Ack {
+    LeaseId lease;
+    GroupLedger::Result result = GroupLedger::Result::kAccepted;  // never kPending
+    absl::Status error = {};
+  };
+  virtual ~RolloutSink() = default;
+  virtual void SendLease(const Lease& lease) = 0;
+  virtual void SendAck(const Ack& ack) = 0;
+  virtual void SendRevoke(const LeaseId& lease, const std::string& reason) = 0;  // UPPER_SNAKE_CASE
+  virtual void Close(const absl::Status& why) = 0;
+};
 
 // All data of a training run: prompts, leases, accepted groups, their log, staleness, evaluation. A thread-safe shell
 // round LeaseDesk (which decides, by GroupLedger and Evaluation) and TrajectoryLog (which remembers). What a rollouter
