@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<Certificate>> ParseAll(const std::string& pem) {
   return all;
 }
 
-std::string SubjectOf(X509* certificate) {
+std::string GetSubject(X509* certificate) {
   Bio bio(BIO_new(BIO_s_mem()));
   X509_NAME_print_ex(bio.get(), X509_get_subject_name(certificate), 0, XN_FLAG_RFC2253);
   char* text = nullptr;
@@ -68,13 +68,13 @@ std::string SubjectOf(X509* certificate) {
   return std::string(text, static_cast<size_t>(bytes));
 }
 
-absl::Time TimeOf(const ASN1_TIME* time) {
+absl::Time GetTime(const ASN1_TIME* time) {
   std::tm parts{};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
   return absl::FromTimeT(::timegm(&parts));
 }
 
-std::vector<std::string> UrisOf(X509* certificate) {
+std::vector<std::string> MakeUris(X509* certificate) {
   std::vector<std::string> uris;
   const Names names(static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
@@ -88,17 +88,17 @@ std::vector<std::string> UrisOf(X509* certificate) {
 }
 
 std::string Date(const ASN1_TIME* time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", TimeOf(time), absl::UTCTimeZone());
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", GetTime(time), absl::UTCTimeZone());
 }
 
 absl::Status Explain(int error, X509* leaf, X509* culprit) {
   auto refused = [leaf](absl::string_view reason, const std::string& why) {
     return Error(absl::StatusCode::kUnauthenticated, reason,
-                 absl::StrCat("the certificate of ", SubjectOf(leaf), " ", why));
+                 absl::StrCat("the certificate of ", GetSubject(leaf), " ", why));
   };
   // Names the certificate that has expired: if it is an authority, renewing the leaf would not help.
   X509* dated = culprit == nullptr ? leaf : culprit;
-  const std::string whose = dated == leaf ? "" : absl::StrCat("comes from ", SubjectOf(dated), ", which ");
+  const std::string whose = dated == leaf ? "" : absl::StrCat("comes from ", GetSubject(dated), ", which ");
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return refused(reason::kCertificateExpired, absl::StrCat(whose, "expired at ", Date(X509_get0_notAfter(dated))));
@@ -122,8 +122,8 @@ absl::Status Explain(int error, X509* leaf, X509* culprit) {
 absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& pem) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Certificate> all, ParseAll(pem));
   X509* first = all.front().get();
-  return CertificateFacts{SubjectOf(first), UrisOf(first), TimeOf(X509_get0_notBefore(first)),
-                          TimeOf(X509_get0_notAfter(first))};
+  return CertificateFacts{GetSubject(first), MakeUris(first), GetTime(X509_get0_notBefore(first)),
+                          GetTime(X509_get0_notAfter(first))};
 }
 
 absl::Status CheckKey(const std::string& certificate_pem, const std::string& key_pem) {

@@ -12,7 +12,7 @@ namespace syncopate {
 
 // The inode of an open descriptor's file or socket, which tells whether `fd` still means the same file; nullopt if `fd`
 // is closed.
-inline std::optional<ino_t> InodeOf(int fd) {
+inline std::optional<ino_t> GetInode(int fd) {
   struct stat status {};
   return ::fstat(fd, &status) == 0 ? std::optional<ino_t>(status.st_ino) : std::nullopt;
 }

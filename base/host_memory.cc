@@ -45,7 +45,7 @@ std::string ReadControlGroup(const std::string& name) {
   return ReadText(absl::StrCat("/sys/fs/cgroup", group == "/" ? "" : group, "/", name));
 }
 
-HostMemory HostMemoryOf(const MemoryTexts& texts) {
+HostMemory GetHostMemory(const MemoryTexts& texts) {
   constexpr int64_t kKiB = 1024;
   HostMemory memory{NumberBehind(texts.meminfo, "MemTotal:") * kKiB,
                     NumberBehind(texts.meminfo, "MemAvailable:") * kKiB};
@@ -58,10 +58,10 @@ HostMemory HostMemoryOf(const MemoryTexts& texts) {
 }
 
 HostMemory ReadHostMemory() {
-  return HostMemoryOf({.meminfo = ReadText("/proc/meminfo"),
-                       .group_max = ReadControlGroup("memory.max"),
-                       .group_current = ReadControlGroup("memory.current"),
-                       .group_stat = ReadControlGroup("memory.stat")});
+  return GetHostMemory({.meminfo = ReadText("/proc/meminfo"),
+                        .group_max = ReadControlGroup("memory.max"),
+                        .group_current = ReadControlGroup("memory.current"),
+                        .group_stat = ReadControlGroup("memory.stat")});
 }
 
 }  // namespace syncopate

@@ -22,7 +22,7 @@ struct HostMemory {
   int64_t bytes = 0;
   int64_t available = 0;
 };
-HostMemory HostMemoryOf(const MemoryTexts& texts);
+HostMemory GetHostMemory(const MemoryTexts& texts);
 // Reads a few files; does not block.
 HostMemory ReadHostMemory();
 

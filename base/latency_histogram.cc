@@ -7,7 +7,7 @@
 namespace syncopate {
 
 // Each number below 2^kStepBits has its own slot; from there on each doubling has 2^kStepBits slots of equal width.
-int LatencyHistogram::SlotOf(int64_t micros) {
+int LatencyHistogram::GetSlot(int64_t micros) {
   const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(micros)));
   if (bits <= kStepBits) return static_cast<int>(micros);
   const int doubling = std::min(bits - kStepBits, kDoublings);
@@ -15,7 +15,7 @@ int LatencyHistogram::SlotOf(int64_t micros) {
   return (doubling << kStepBits) + static_cast<int>(step);
 }
 
-int64_t LatencyHistogram::EndOf(int slot) {
+int64_t LatencyHistogram::GetEnd(int slot) {
   const int doubling = slot >> kStepBits;
   if (doubling == 0) return slot;
   const int64_t step = slot & ((1 << kStepBits) - 1);
@@ -23,14 +23,14 @@ int64_t LatencyHistogram::EndOf(int slot) {
 }
 
 void LatencyHistogram::Add(absl::Duration latency, int64_t times) {
-  slots_[SlotOf(std::max<int64_t>(0, absl::ToInt64Microseconds(latency)))] += times;
+  slots_[GetSlot(std::max<int64_t>(0, absl::ToInt64Microseconds(latency)))] += times;
   count_ += times;
 }
 
 std::vector<std::pair<absl::Duration, int64_t>> LatencyHistogram::Classes() const {
   std::vector<std::pair<absl::Duration, int64_t>> classes;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i] > 0) classes.emplace_back(absl::Microseconds(EndOf(static_cast<int>(i))), slots_[i]);
+    if (slots_[i] > 0) classes.emplace_back(absl::Microseconds(GetEnd(static_cast<int>(i))), slots_[i]);
   }
   return classes;
 }
@@ -49,7 +49,7 @@ absl::Duration LatencyHistogram::Quantile(double quantile) const {
     seen += slots_[slot];
     if (seen >= wanted) break;
   }
-  return absl::Microseconds(EndOf(static_cast<int>(slot)));
+  return absl::Microseconds(GetEnd(static_cast<int>(slot)));
 }
 
 }  // namespace syncopate

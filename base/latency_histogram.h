@@ -27,8 +27,8 @@ class LatencyHistogram {
   static constexpr int kStepBits = 5;  // each doubling has 2^5 slots
   static constexpr int kDoublings = 32;
 
-  static int SlotOf(int64_t micros);
-  static int64_t EndOf(int slot);  // the largest number of microseconds that falls into the slot
+  static int GetSlot(int64_t micros);
+  static int64_t GetEnd(int slot);  // the largest number of microseconds that falls into the slot
 
   std::array<int64_t, (kDoublings + 1) << kStepBits> slots_{};
   int64_t count_ = 0;

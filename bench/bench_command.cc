@@ -37,7 +37,7 @@ struct SyncArguments {
 
 // Flags name what is left out (--no-decode), but the case names what is done. Durations come as numbers from CLI11,
 // which knows no units.
-SyncCase CaseOf(const SyncArguments& arguments) {
+SyncCase GetCase(const SyncArguments& arguments) {
   SyncCase sync_case = arguments.sync_case;
   sync_case.decode = !arguments.no_decode;
   sync_case.ceiling = !arguments.no_ceiling;
@@ -49,7 +49,7 @@ SyncCase CaseOf(const SyncArguments& arguments) {
 }
 
 int RunSync(const SyncArguments& arguments) {
-  const SyncCase sync_case = CaseOf(arguments);
+  const SyncCase sync_case = GetCase(arguments);
   // A plan is pure arithmetic on the case: it starts no process and looks for no GPU.
   if (arguments.plan) {
     absl::StatusOr<std::string> plan = DescribePlan(sync_case);

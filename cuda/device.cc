@@ -26,7 +26,7 @@ std::string UuidText(const cudaUUID_t& uuid) {
   return text;
 }
 
-absl::StatusOr<std::string> UuidOf(int device) {
+absl::StatusOr<std::string> GetUuid(int device) {
   cudaDeviceProp properties{};
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties"));
   return UuidText(properties.uuid);
@@ -81,11 +81,11 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
   GpuFacts facts;
   facts.host = BootId() + "/" + HostName();
-  SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, UuidOf(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, GetUuid(device));
   facts.nvlink = true;
   for (int peer = 0; peer < GpuCount(); ++peer) {
     if (peer == device || !CheckPeerAccess(device, peer).ok()) continue;
-    SYNCOPATE_ASSIGN_OR_RETURN(std::string uuid, UuidOf(peer));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string uuid, GetUuid(peer));
     facts.peer_gpus.push_back(std::move(uuid));
     // NVLink supports atomics between GPUs, PCIe does not.
     int atomics = 0;

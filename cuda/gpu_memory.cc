@@ -17,7 +17,7 @@ constexpr int64_t kAddressGranularity = 2 << 20;
 
 constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
-CUmemAllocationProp PropertiesOf(int device) {
+CUmemAllocationProp GetProperties(int device) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -47,7 +47,7 @@ absl::StatusOr<GpuMemoryBlock> GpuMemoryBlock::Create(int device, int64_t bytes,
     SYNCOPATE_ASSIGN_OR_RETURN(driver, Driver::Load());
   }
   DeviceScope scope(device);
-  const CUmemAllocationProp properties = PropertiesOf(device);
+  const CUmemAllocationProp properties = GetProperties(device);
   size_t granularity = 0;
   SYNCOPATE_RETURN_IF_ERROR(
       DriverStatus(driver->granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), what));

@@ -89,7 +89,7 @@ double InitialStd(const ModuleSpec& module, const ModelConfig& config) {
   return 1.0 / std::sqrt(static_cast<double>(module.shape[1]));
 }
 
-Split SplitOf(const ModuleSpec& module, bool of_bias) {
+Split GetSplit(const ModuleSpec& module, bool of_bias) {
   switch (module.role) {
     case ModuleRole::kColumn:
       return Split::kRows;
@@ -130,7 +130,7 @@ class Lister {
     TensorSpec tensor{absl::StrCat(prefix, module.name, leaf), dtype_, module.shape};
     if (is_bias) tensor.shape.resize(1);
     tensor.unit = unit;
-    tensor.split = SplitOf(module, is_bias);
+    tensor.split = GetSplit(module, is_bias);
     const bool in_heads = tensor.split == Split::kRows || tensor.split == Split::kColumns;
     tensor.head = in_heads ? module.head : 0;
     if (!module.joint.empty()) tensor.joint = absl::StrCat(prefix, module.joint, leaf);
@@ -176,8 +176,8 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
 
 namespace {
 
-const char* NameOf(AttentionKind kind) { return kind == AttentionKind::kWindow ? "window" : "full"; }
-const char* NameOf(FeedForwardKind kind) { return kind == FeedForwardKind::kRouted ? "routed" : "gated"; }
+const char* GetName(AttentionKind kind) { return kind == AttentionKind::kWindow ? "window" : "full"; }
+const char* GetName(FeedForwardKind kind) { return kind == FeedForwardKind::kRouted ? "routed" : "gated"; }
 
 // Appends a text that is different for any two different lists of modules.
 void Describe(const std::vector<ModuleSpec>& modules, std::string* text) {
@@ -192,22 +192,22 @@ void Describe(const std::vector<ModuleSpec>& modules, std::string* text) {
 std::vector<std::string> LayerKinds(const DecoderSpec& spec) {
   std::set<std::string> kinds;
   for (const LayerSpec& layer : spec.layers) {
-    kinds.insert(NameOf(layer.attention));
-    kinds.insert(NameOf(layer.feed_forward));
+    kinds.insert(GetName(layer.attention));
+    kinds.insert(GetName(layer.feed_forward));
   }
   return {kinds.begin(), kinds.end()};
 }
 
 bool IsLayerKind(const std::string& kind) {
-  return kind == NameOf(AttentionKind::kFull) || kind == NameOf(AttentionKind::kWindow) ||
-         kind == NameOf(FeedForwardKind::kGated) || kind == NameOf(FeedForwardKind::kRouted);
+  return kind == GetName(AttentionKind::kFull) || kind == GetName(AttentionKind::kWindow) ||
+         kind == GetName(FeedForwardKind::kGated) || kind == GetName(FeedForwardKind::kRouted);
 }
 
 uint64_t SpecDigest(const DecoderSpec& spec) {
   std::string text;
   Describe(spec.embeddings, &text);
   for (const LayerSpec& layer : spec.layers) {
-    absl::StrAppend(&text, NameOf(layer.attention), "|", layer.window, "|", NameOf(layer.feed_forward), "|",
+    absl::StrAppend(&text, GetName(layer.attention), "|", layer.window, "|", GetName(layer.feed_forward), "|",
                     layer.experts, "|", layer.experts_per_token, "|", layer.weights_sum_to_one, "\n");
     Describe(layer.modules, &text);
   }
@@ -215,7 +215,7 @@ uint64_t SpecDigest(const DecoderSpec& spec) {
   return DigestBytes(text.data(), static_cast<int64_t>(text.size()));
 }
 
-std::vector<ParameterSpec> ParametersOf(const DecoderSpec& spec, const ModelConfig& config, DType dtype) {
+std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelConfig& config, DType dtype) {
   Lister lister(config, dtype);
   lister.Add(spec.embeddings, "", /*unit=*/0);
   for (size_t i = 0; i < spec.layers.size(); ++i) {

@@ -86,6 +86,6 @@ struct ParameterSpec {
 inline constexpr double kInitialOnes = -1;
 
 // Every parameter in the order of modules, which is also the order on the wire and in memory.
-std::vector<ParameterSpec> ParametersOf(const DecoderSpec& spec, const ModelConfig& config, DType dtype);
+std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelConfig& config, DType dtype);
 
 }  // namespace syncopate::model

@@ -15,10 +15,10 @@ namespace {
 constexpr size_t kAlignment = 64;  // the alignment that libtorch uses
 
 // The block's address is stored right before the tensor's numbers.
-void*& BlockOf(void* numbers) { return static_cast<void**>(numbers)[-1]; }
+void*& GetBlock(void* numbers) { return static_cast<void**>(numbers)[-1]; }
 
 void FreeTensor(void* numbers) {
-  if (numbers != nullptr) std::free(BlockOf(numbers));
+  if (numbers != nullptr) std::free(GetBlock(numbers));
 }
 
 class PlainBlockAllocator final : public c10::Allocator {
@@ -37,7 +37,7 @@ class PlainBlockAllocator final : public c10::Allocator {
     // A block begins at a multiple of 16, so its address fits before the next multiple of 64.
     void* const numbers =
         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + kAlignment) & ~uintptr_t{kAlignment - 1});
-    BlockOf(numbers) = block;
+    GetBlock(numbers) = block;
     return numbers;
   }
 };

@@ -45,7 +45,7 @@ void ForRows(int64_t rows, int64_t columns, const Body& body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kNumbersAThread / columns), body);
 }
 
-HostSequence ShapeOf(const at::Tensor& qkv, const Ops::AttentionShape& shape) {
+HostSequence GetShape(const at::Tensor& qkv, const Ops::AttentionShape& shape) {
   return {.heads = shape.heads,
           .kv_heads = shape.kv_heads,
           .head_dim = qkv.size(1) / (shape.heads + 2 * shape.kv_heads),
@@ -141,7 +141,7 @@ class OpsOnHost final : public Ops {
     if (!AreHostRows({qkv}) || sequences.longest() > kLongestByLoops) {
       return AtenOps().Attend(qkv, shape, sequences);
     }
-    const HostSequence rows = ShapeOf(qkv, shape);
+    const HostSequence rows = GetShape(qkv, shape);
     Attended result{at::empty({qkv.size(0), rows.query_size()}, qkv.options()),
                     {at::empty({qkv.size(0), shape.heads}, qkv.options())}};
     ForSequences(sequences, rows, [&](int64_t row, const HostSequence& sequence, float* scratch) {
@@ -157,7 +157,7 @@ class OpsOnHost final : public Ops {
     if (forward.stats.empty()) return AtenOps().AttendBackward(dy, qkv, forward, shape, sequences);
     const at::Tensor dense = dy.contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
-    ForSequences(sequences, ShapeOf(qkv, shape), [&](int64_t row, const HostSequence& sequence, float* scratch) {
+    ForSequences(sequences, GetShape(qkv, shape), [&](int64_t row, const HostSequence& sequence, float* scratch) {
       const int64_t query = row * sequence.query_size(), all = row * sequence.row_size();
       rows_.AttendBackward(sequence, In(dense) + query, In(qkv) + all, In(forward.y) + query,
                            In(forward.stats[0]) + row * shape.heads, Out(dqkv) + all, scratch);

@@ -121,7 +121,7 @@ bool ModelConfig::has_windows() const {
 
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype) {
   std::vector<TensorSpec> specs;
-  for (ParameterSpec& parameter : ParametersOf(MakeDecoderSpec(config), config, dtype)) {
+  for (ParameterSpec& parameter : GetParameters(MakeDecoderSpec(config), config, dtype)) {
     specs.push_back(std::move(parameter.tensor));
   }
   return specs;
@@ -163,7 +163,7 @@ void FillElements(double initial_std, uint64_t seed, size_t tensor, int64_t firs
 
 void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint64_t seed, float* arena) {
   std::fill_n(arena, manifest.arena_bytes() / sizeof(float), 0.0f);
-  const std::vector<ParameterSpec> parameters = ParametersOf(MakeDecoderSpec(config), config, DType::kFloat32);
+  const std::vector<ParameterSpec> parameters = GetParameters(MakeDecoderSpec(config), config, DType::kFloat32);
   SYNCOPATE_CHECK(parameters.size() == manifest.tensors().size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     FillElements(parameters[i].initial_std, seed, i, 0, manifest.tensors()[i].NumElements(),
@@ -173,7 +173,7 @@ void InitialiseWeights(const ModelConfig& config, const Manifest& manifest, uint
 
 void InitialiseElements(const ModelConfig& config, uint64_t seed, size_t tensor, int64_t first, int64_t count,
                         float* values) {
-  const std::vector<ParameterSpec> parameters = ParametersOf(MakeDecoderSpec(config), config, DType::kFloat32);
+  const std::vector<ParameterSpec> parameters = GetParameters(MakeDecoderSpec(config), config, DType::kFloat32);
   FillElements(parameters[tensor].initial_std, seed, tensor, first, count, values);
 }
 

@@ -9,7 +9,7 @@
 
 namespace syncopate::model {
 
-inline at::ScalarType ScalarTypeOf(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
+inline at::ScalarType ToScalarType(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
 
 // y = x W^T + b.
 struct Linear {

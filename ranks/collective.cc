@@ -33,7 +33,7 @@ void CombineBFloat16(Reduction reduction, void* accumulated, const void* values,
   }
 }
 
-const char* NameOf(Element element) {
+const char* GetName(Element element) {
   switch (element) {
     case Element::kFloat32:
       return "float32";
@@ -45,7 +45,7 @@ const char* NameOf(Element element) {
   return "unknown numbers";
 }
 
-const char* NameOf(Collective::Kind kind) {
+const char* GetName(Collective::Kind kind) {
   switch (kind) {
     case Collective::Kind::kAllGather:
       return "all-gather";
@@ -85,7 +85,7 @@ int64_t Collective::bytes_in(int32_t rank, int32_t world) const {
 int64_t Collective::bytes_out(int32_t world) const { return kind == Kind::kAllGather ? bytes * world : bytes; }
 
 std::string Collective::ToString() const {
-  const std::string name = NameOf(kind);
+  const std::string name = GetName(kind);
   switch (kind) {
     case Kind::kBarrier:
       return name;
@@ -98,7 +98,7 @@ std::string Collective::ToString() const {
       break;
   }
   return absl::StrCat(name, reduction == Reduction::kSum ? " (sum) of " : " (max) of ", bytes / ElementBytes(element),
-                      " ", NameOf(element));
+                      " ", GetName(element));
 }
 
 void Combine(const Collective& call, void* accumulated, const void* values, int64_t bytes) {

@@ -38,7 +38,7 @@ constexpr int64_t kSumBytes = 1 << 18;  // received and then summed at a time: f
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);  // between calls of go_on
 constexpr absl::Duration kGreetingWithin = absl::Seconds(5);
 
-FrameHeader HeaderOf(const Collective& call, int32_t rank, uint64_t sequence, int64_t payload) {
+FrameHeader HeaderFor(const Collective& call, int32_t rank, uint64_t sequence, int64_t payload) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(call.kind);
   header.element = static_cast<uint8_t>(call.element);
@@ -51,7 +51,7 @@ FrameHeader HeaderOf(const Collective& call, int32_t rank, uint64_t sequence, in
   return header;
 }
 
-Collective CallOf(const FrameHeader& header) {
+Collective GetCall(const FrameHeader& header) {
   return {.kind = static_cast<Collective::Kind>(header.kind),
           .bytes = header.bytes,
           .element = static_cast<Element>(header.element),
@@ -136,7 +136,7 @@ class MiddleRank final : public SocketRank {
     }
     for (int32_t rank = 1; rank < world(); ++rank) {
       const auto [bytes, from] = Answer(call, rank, in, out);
-      const FrameHeader header = HeaderOf(call, 0, sequence(), bytes);
+      const FrameHeader header = HeaderFor(call, 0, sequence(), bytes);
       TcpSocket& peer = peers()[static_cast<size_t>(rank - 1)];
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(&header, sizeof(header), until).status());
       SYNCOPATE_RETURN_IF_ERROR(peer.Send(from, bytes, until).status());
@@ -157,8 +157,8 @@ class MiddleRank final : public SocketRank {
     SYNCOPATE_RETURN_IF_ERROR(peer.Receive(&header, sizeof(header), until));
     if (header.magic != FrameHeader::kMagic || header.rank != rank) return BadFrame(peer.peer());
     // Without this check, ranks that make different calls would exchange bytes of different tensors.
-    if (!(CallOf(header) == call) || header.sequence != sequence()) {
-      return RankMismatch(rank, CallOf(header), call, header.sequence);
+    if (!(GetCall(header) == call) || header.sequence != sequence()) {
+      return RankMismatch(rank, GetCall(header), call, header.sequence);
     }
     const int64_t bytes = call.bytes_in(rank, world());
     if (header.payload != bytes) return BadFrame(peer.peer());
@@ -224,7 +224,7 @@ class OuterRank final : public SocketRank {
     TcpSocket& middle = peers()[0];
     const absl::Time until = Until();
     const int64_t bytes = call.bytes_in(rank(), world());
-    const FrameHeader header = HeaderOf(call, rank(), sequence(), bytes);
+    const FrameHeader header = HeaderFor(call, rank(), sequence(), bytes);
     // Rank 0 answers early only with an error, so a readable socket stops the sending.
     SYNCOPATE_ASSIGN_OR_RETURN(bool sent, middle.Send(&header, sizeof(header), until, /*stop_if_readable=*/true));
     if (sent) {
@@ -236,7 +236,7 @@ class OuterRank final : public SocketRank {
     if (answer.is_error != 0) return ReceiveComplaint(answer, until);
     const bool has_it = call.kind == Collective::Kind::kBroadcast && rank() == call.root;
     const int64_t expected = has_it ? 0 : call.bytes_out(world());
-    if (!(CallOf(answer) == call) || answer.sequence != sequence() || answer.payload != expected) {
+    if (!(GetCall(answer) == call) || answer.sequence != sequence() || answer.payload != expected) {
       return BadFrame(middle.peer());
     }
     return middle.Receive(out, expected, until);

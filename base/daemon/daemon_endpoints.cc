@@ -22,7 +22,7 @@ json ToJson(const DaemonEndpoint& endpoint) {
           {"metrics", endpoint.metrics}, {"pid", endpoint.pid},     {"name", endpoint.Name()}};
 }
 
-std::string PathOf(const std::string& run_dir, const std::string& name) {
+std::string GetPath(const std::string& run_dir, const std::string& name) {
   return (fs::path(run_dir) / "endpoints" / (name + ".json")).string();
 }
 
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadUnion(const std::string& path) {
 std::string DaemonEndpoint::Name() const { return name.empty() ? absl::StrCat(role, "-", index) : name; }
 
 std::string EndpointPath(const std::string& run_dir, const std::string& role, int64_t index) {
-  return PathOf(run_dir, absl::StrCat(role, "-", index));
+  return GetPath(run_dir, absl::StrCat(role, "-", index));
 }
 
 std::string RanksSecretPath(const std::string& run_dir) {
@@ -116,7 +116,7 @@ absl::StatusOr<std::string> ReadRanksSecret(const std::string& run_dir) {
 }
 
 absl::Status WriteDaemonEndpoint(const std::string& run_dir, const DaemonEndpoint& endpoint) {
-  std::string path = PathOf(run_dir, endpoint.Name());
+  std::string path = GetPath(run_dir, endpoint.Name());
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(fs::path(path).parent_path().string()));
   // Atomically, because other processes poll this file and must never read a part of it.
   return WriteFileAtomically(FileSystem::Real(), path, ToJson(endpoint).dump() + "\n");

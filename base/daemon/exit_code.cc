@@ -60,7 +60,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
 
 }  // namespace
 
-int ExitCodeOf(const absl::Status& status) {
+int ToExitCode(const absl::Status& status) {
   if (status.ok()) return kExitDone;
   const std::string reason = ErrorReason(status);
   const auto* known =

@@ -13,6 +13,6 @@ inline constexpr int kExitLostPeer = 4;   // this process has lost a peer or a d
 inline constexpr int kExitNoSpace = 5;    // the disk is full and the process could not start: restart it each second
 
 // The exit code for an error, by its reason (base/status.h); kExitFailed for reasons that are not listed.
-int ExitCodeOf(const absl::Status& status);
+int ToExitCode(const absl::Status& status);
 
 }  // namespace syncopate::daemon

@@ -46,7 +46,7 @@ bool AnnouncesBody(absl::string_view received) {
   return false;
 }
 
-std::string HostOf(absl::string_view received) {
+std::string GetHost(absl::string_view received) {
   std::string host;
   int hosts = 0;
   for (absl::string_view line : absl::StrSplit(received, '\n')) {
@@ -95,7 +95,7 @@ HttpRequest ReadHttpRequest(absl::string_view received, size_t max_bytes) {
       const absl::string_view headers = received.substr(0, end);
       if (headers.size() > max_bytes) return {431, ""};
       if (request.code == 200 && AnnouncesBody(headers)) return {413, ""};
-      request.host = HostOf(headers);
+      request.host = GetHost(headers);
       return request;
     }
   } else if (!received.empty() && std::isupper(static_cast<unsigned char>(received[0])) == 0) {

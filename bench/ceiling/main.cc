@@ -32,7 +32,7 @@ bool ReadDevices(const json& list, std::vector<int>* devices) {
   return true;
 }
 
-absl::StatusOr<CeilingCase> CaseOf(const json& object) {
+absl::StatusOr<CeilingCase> GetCase(const json& object) {
   CeilingCase ceiling_case;
   for (const char* key : {"sources", "receivers", "replicas", "bytes", "transport"}) {
     if (!object.contains(key)) return BadCase();
@@ -66,7 +66,7 @@ void Print(const CeilingCase& ceiling_case, const char* transport, const char* n
 
 absl::Status Run(const std::string& text) {
   SYNCOPATE_ASSIGN_OR_RETURN(const json object, ParseStrictJson(text, {}));
-  SYNCOPATE_ASSIGN_OR_RETURN(const CeilingCase ceiling_case, CaseOf(object));
+  SYNCOPATE_ASSIGN_OR_RETURN(const CeilingCase ceiling_case, GetCase(object));
   const std::string transport = object["transport"].is_string() ? object["transport"].get<std::string>() : "auto";
   const bool relayed = ceiling_case.replicas > static_cast<int>(ceiling_case.sources.size());
   if (transport != "nccl") {

@@ -76,13 +76,16 @@ absl::StatusOr<Rates> MeasureRounds(const ControlCase& control_case, Load* load,
 
 // Adds the figures that all rates share.
 void AddCosts(const std::string& part, const Rates& rates, double p99_at_most, ControlResult* result) {
-  result->figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = SpreadOf(rates.p50_ms)});
+  result->figures.push_back({.part = part, .name = "latency p50", .unit = "ms", .value = ComputeSpread(rates.p50_ms)});
+  result->figures.push_back({.part = part,
+                             .name = "latency p99",
+                             .unit = "ms",
+                             .value = ComputeSpread(rates.p99_ms),
+                             .at_most = p99_at_most});
   result->figures.push_back(
-      {.part = part, .name = "latency p99", .unit = "ms", .value = SpreadOf(rates.p99_ms), .at_most = p99_at_most});
+      {.part = part, .name = "of a core for one, the daemon", .unit = "us", .value = ComputeSpread(rates.server_us)});
   result->figures.push_back(
-      {.part = part, .name = "of a core for one, the daemon", .unit = "us", .value = SpreadOf(rates.server_us)});
-  result->figures.push_back(
-      {.part = part, .name = "of a core for one, the client", .unit = "us", .value = SpreadOf(rates.client_us)});
+      {.part = part, .name = "of a core for one, the client", .unit = "us", .value = ComputeSpread(rates.client_us)});
 }
 
 // One run of the benchmark, part by part.
@@ -162,7 +165,7 @@ absl::Status ControlBench::MeasureUnary() {
   result_.figures.push_back({.part = "unary",
                              .name = absl::StrCat("GetStatus, ", case_.callers, " in flight"),
                              .unit = "/s",
-                             .value = SpreadOf(rates.per_second),
+                             .value = ComputeSpread(rates.per_second),
                              .at_least = 50000});
   AddCosts("unary", rates, /*p99_at_most=*/5, &result_);
   return absl::OkStatus();
@@ -215,14 +218,14 @@ void ControlBench::AddOverload(const Overload& overload) {
   auto add = [this](const std::string& name, const std::string& unit, const Spread& value) -> ControlFigure& {
     return result_.figures.emplace_back(ControlFigure{.part = "overload", .name = name, .unit = unit, .value = value});
   };
-  add("peak, between the turns", "/s", SpreadOf(overload.peaks));
-  add(absl::StrCat("goodput with ", case_.overload, " times the callers"), "/s", SpreadOf(overload.goodput));
-  add("of the peak before and after", "", SpreadOf(overload.shares)).at_least = 0.9;
-  add("refused or late", "", SpreadOf({static_cast<double>(overload.totals.failed)}));
-  add("latency p99", "ms", SpreadOf({Milliseconds(overload.totals.latency.Quantile(0.99))}));
+  add("peak, between the turns", "/s", ComputeSpread(overload.peaks));
+  add(absl::StrCat("goodput with ", case_.overload, " times the callers"), "/s", ComputeSpread(overload.goodput));
+  add("of the peak before and after", "", ComputeSpread(overload.shares)).at_least = 0.9;
+  add("refused or late", "", ComputeSpread({static_cast<double>(overload.totals.failed)}));
+  add("latency p99", "ms", ComputeSpread({Milliseconds(overload.totals.latency.Quantile(0.99))}));
   const double grown = *std::max_element(overload.resident_mb.begin(), overload.resident_mb.end());
-  add("memory that it grew by after the first turn", "MB", SpreadOf({grown - overload.resident_mb.front()})).at_most =
-      10;
+  add("memory that it grew by after the first turn", "MB", ComputeSpread({grown - overload.resident_mb.front()}))
+      .at_most = 10;
 }
 
 absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
@@ -247,7 +250,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
       {.part = part,
        .name = absl::StrCat(durable ? "durable answers of " : "answers of ", case_.message_bytes / 1024, " KiB"),
        .unit = "/s",
-       .value = SpreadOf(rates.per_second),
+       .value = ComputeSpread(rates.per_second),
        .at_least = durable          ? 12000.0
                    : case_.tls.on() ? 40000.0
                                     : 60000.0});
@@ -255,7 +258,7 @@ absl::Status ControlBench::MeasureExchange(ExchangeLoad::Answers answers) {
   result_.figures.push_back({.part = part,
                              .name = "memory of the trainer's side at the end",
                              .unit = "MB",
-                             .value = SpreadOf({static_cast<double>(after.resident_bytes) / 1e6})});
+                             .value = ComputeSpread({static_cast<double>(after.resident_bytes) / 1e6})});
   return absl::OkStatus();
 }
 

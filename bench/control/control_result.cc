@@ -15,7 +15,7 @@ std::string Number(double value) {
   return absl::StrFormat("%.*f", size >= 1000 ? 0 : size >= 10 ? 1 : 3, value);
 }
 
-std::string AimOf(const ControlFigure& figure) {
+std::string GetAim(const ControlFigure& figure) {
   std::string aim;
   if (std::isfinite(figure.at_least)) absl::StrAppend(&aim, ">= ", Number(figure.at_least));
   if (std::isfinite(figure.at_most)) absl::StrAppend(&aim, aim.empty() ? "" : ", ", "<= ", Number(figure.at_most));
@@ -51,7 +51,7 @@ std::string ToText(const ControlResult& result) {
     const std::string range =
         figure.value.count < 2 ? "" : absl::StrCat(Number(figure.value.min), " to ", Number(figure.value.max));
     absl::StrAppendFormat(&text, "%-10s %-46s %10s %22s %-6s %-12s %s\n", figure.part, figure.name,
-                          Number(figure.value.median), range, figure.unit, AimOf(figure),
+                          Number(figure.value.median), range, figure.unit, GetAim(figure),
                           !figure.has_aim() ? ""
                           : figure.met()    ? "yes"
                                             : "NO");

@@ -69,14 +69,14 @@ absl::Status MembersBench::MeasureScrapes(bool members) {
   }
   const std::string with = absl::StrCat(" with ", members ? case_.members : 0, " members");
   ControlFigure scrape{
-      .part = "members", .name = absl::StrCat("GET /metrics", with), .unit = "ms", .value = SpreadOf(took)};
+      .part = "members", .name = absl::StrCat("GET /metrics", with), .unit = "ms", .value = ComputeSpread(took)};
   // The aim is for all members; without members the figure only shows the cost of the responder itself.
   if (members) scrape.at_most = 10;
   result_.figures.push_back(std::move(scrape));
   result_.figures.push_back({.part = "members",
                              .name = absl::StrCat("its answer", with),
                              .unit = "kB",
-                             .value = SpreadOf({static_cast<double>(last.bytes) / 1e3})});
+                             .value = ComputeSpread({static_cast<double>(last.bytes) / 1e3})});
   return absl::OkStatus();
 }
 
@@ -101,7 +101,7 @@ absl::Status MembersBench::MeasureAtRest() {
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - began);
   // The process's own CPU time (user and system) over the same window: other load of the machine does not count.
   const double cores = (after.cpu_seconds - before.cpu_seconds) / seconds;
-  auto one = [](double value) { return SpreadOf({value}); };
+  auto one = [](double value) { return ComputeSpread({value}); };
   result_.figures.push_back(
       {.part = "members", .name = "of a core, probes included", .unit = "%", .value = one(100 * cores), .at_most = 10});
   result_.figures.push_back({.part = "members",
@@ -144,10 +144,10 @@ absl::Status MembersBench::MeasureRestart() {
   result_.figures.push_back({.part = "restart",
                              .name = absl::StrCat("all ", case_.members, " back after the kill"),
                              .unit = "s",
-                             .value = SpreadOf(from_kill),
+                             .value = ComputeSpread(from_kill),
                              .at_most = 5});
   result_.figures.push_back(
-      {.part = "restart", .name = "after it listened again", .unit = "s", .value = SpreadOf(from_ready)});
+      {.part = "restart", .name = "after it listened again", .unit = "s", .value = ComputeSpread(from_ready)});
   return absl::OkStatus();
 }
 

@@ -72,7 +72,7 @@ double Milliseconds(double seconds) { return std::round(seconds * 1e7) / 1e4; }
 
 absl::Status RunCase(const NamedShape& named, const RandomModel& model, const DecodeCase& decode_case) {
   SYNCOPATE_ASSIGN_OR_RETURN(const DecodeTimes times, TimeDecode(named, model, decode_case));
-  const StepLimits limits = LimitsOf(named.shape, decode_case.rows, decode_case.context);
+  const StepLimits limits = MakeLimits(named.shape, decode_case.rows, decode_case.context);
   Print({{"event", "decode"},
          {"model", named.name},
          {"batch", decode_case.rows},
@@ -94,7 +94,7 @@ absl::Status RunCase(const NamedShape& named, const RandomModel& model, const De
 absl::Status RunParts(const NamedShape& named, const RandomModel& model, int32_t rows, const Arguments& arguments) {
   SYNCOPATE_ASSIGN_OR_RETURN(const double attention,
                              TimeAttention(named, model, rows, arguments.context, arguments.repeats));
-  const StepLimits limits = LimitsOf(named.shape, rows, arguments.context);
+  const StepLimits limits = MakeLimits(named.shape, rows, arguments.context);
   json line = {{"event", "parts"},
                {"model", named.name},
                {"batch", rows},

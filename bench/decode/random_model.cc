@@ -16,7 +16,7 @@ using rollouter::DecodeShape;
 
 absl::StatusOr<NamedShape> FindShape(const std::string& name) {
   SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig config, model::FindPreset(name));
-  return NamedShape{name, rollouter::ShapeOf(config), config.rope_theta, config.tie_word_embeddings};
+  return NamedShape{name, rollouter::GetShape(config), config.rope_theta, config.tie_word_embeddings};
 }
 
 // Random weights, because times depend on values: GPUs take less power for zeros, and raise their clock.
@@ -73,7 +73,7 @@ absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t
   return model;
 }
 
-StepLimits LimitsOf(const DecodeShape& shape, int64_t rows, int64_t context) {
+StepLimits MakeLimits(const DecodeShape& shape, int64_t rows, int64_t context) {
   // Measured rates of an H200's memory and tensor cores. No step can be faster than these allow.
   constexpr double kBytesPerSecond = 4.3e12, kFlopPerSecond = 790e12;
   const double hidden = shape.hidden;

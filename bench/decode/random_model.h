@@ -45,6 +45,6 @@ struct StepLimits {
   double logits = 0;
   double total() const { return products + attention + logits; }
 };
-StepLimits LimitsOf(const rollouter::DecodeShape& shape, int64_t rows, int64_t context);
+StepLimits MakeLimits(const rollouter::DecodeShape& shape, int64_t rows, int64_t context);
 
 }  // namespace syncopate::bench

@@ -146,8 +146,8 @@ class SecondlySyncs {
 };
 
 // Tokens a second during `seconds` under the load; `between` is called before each step.
-absl::StatusOr<double> RateOf(EngineWorld& world, SteadyLoad& load, double seconds,
-                              const std::function<absl::Status()>& between) {
+absl::StatusOr<double> ComputeRate(EngineWorld& world, SteadyLoad& load, double seconds,
+                                   const std::function<absl::Status()>& between) {
   const int64_t tokens = world.engine().generated_tokens();
   const auto begin = SteadyClock::now();
   while (SecondsSince(begin) < seconds) {
@@ -169,7 +169,7 @@ absl::Status InstallArrived(Engine& engine, std::vector<double>& waits, std::vec
   return absl::OkStatus();
 }
 
-double ShareOf(std::vector<double> values, double share) {
+double GetShare(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
@@ -195,18 +195,18 @@ absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seco
 
   SteadyLoad load(world, batch);
   auto nothing = [] { return absl::OkStatus(); };
-  SYNCOPATE_RETURN_IF_ERROR(RateOf(world, load, seconds / 8, nothing).status());  // warm-up
-  SYNCOPATE_ASSIGN_OR_RETURN(const double before, RateOf(world, load, seconds / 4, nothing));
+  SYNCOPATE_RETURN_IF_ERROR(ComputeRate(world, load, seconds / 8, nothing).status());  // warm-up
+  SYNCOPATE_ASSIGN_OR_RETURN(const double before, ComputeRate(world, load, seconds / 4, nothing));
   std::vector<double> waits, exchanges;
   SecondlySyncs syncs(engine.backend().arenas(), manifest, source.data(), std::move(stream));
-  SYNCOPATE_ASSIGN_OR_RETURN(const double beside, RateOf(world, load, seconds, [&]() -> absl::Status {
+  SYNCOPATE_ASSIGN_OR_RETURN(const double beside, ComputeRate(world, load, seconds, [&]() -> absl::Status {
                                if (!syncs.Arrived()) return absl::OkStatus();
                                SYNCOPATE_RETURN_IF_ERROR(InstallArrived(engine, waits, exchanges));
                                syncs.Installed();
                                return absl::OkStatus();
                              }));
   SYNCOPATE_RETURN_IF_ERROR(syncs.Stop());
-  SYNCOPATE_ASSIGN_OR_RETURN(const double after, RateOf(world, load, seconds / 4, nothing));
+  SYNCOPATE_ASSIGN_OR_RETURN(const double after, ComputeRate(world, load, seconds / 4, nothing));
   engine.Abort("");
   while (engine.HasWork()) SYNCOPATE_RETURN_IF_ERROR(engine.Step());
   if (exchanges.empty()) return Error(absl::StatusCode::kInternal, "BENCH", "no weights were installed");
@@ -220,9 +220,9 @@ absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seco
                {"tokens_per_second", std::round(beside)},
                {"calm_tokens_per_second", {std::round(before), std::round(after)}},
                {"kept", Rounded(2 * beside / (before + after), 1e-4)},
-               {"transfer_ms", ms(ShareOf(syncs.transfers(), 0.5))},
-               {"wait_ms", {{"p50", ms(ShareOf(waits, 0.5))}, {"max", ms(ShareOf(waits, 1))}}},
-               {"exchange_ms", {{"p50", ms(ShareOf(exchanges, 0.5))}, {"max", ms(ShareOf(exchanges, 1))}}}});
+               {"transfer_ms", ms(GetShare(syncs.transfers(), 0.5))},
+               {"wait_ms", {{"p50", ms(GetShare(waits, 0.5))}, {"max", ms(GetShare(waits, 1))}}},
+               {"exchange_ms", {{"p50", ms(GetShare(exchanges, 0.5))}, {"max", ms(GetShare(exchanges, 1))}}}});
 }
 
 }  // namespace syncopate::bench

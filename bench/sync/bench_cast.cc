@@ -127,8 +127,8 @@ std::string BenchCast::PeerArgument(bool source, int32_t replica, int32_t rank) 
   peer.world = source ? sync_case.sources : sync_case.tensor_parallel;
   if (source) peer.start = start_;
   peer.replica = replica;
-  peer.source_layout = SourceLayoutOf(sync_case);
-  peer.receiver_layout = ReceiverLayoutOf(sync_case);
+  peer.source_layout = MakeSourceLayout(sync_case);
+  peer.receiver_layout = MakeReceiverLayout(sync_case);
   const int32_t place = source ? rank : sync_case.sources + replica * sync_case.tensor_parallel + rank;
   peer.device = sync_case.cpu ? -1 : places[place];
   peer.shared_device = !sync_case.cpu && std::ssize(places) > devices_;
@@ -199,8 +199,9 @@ absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, co
   // Waits for both: the record comes from the synchronizer, the time of serving from the receivers themselves.
   auto done = [&] {
     return static_cast<int32_t>(StageSeconds(step).size()) == options_.sync_case.sources &&
-           std::all_of(replicas.begin(), replicas.end(),
-                       [&](int32_t replica) { return CommitOf(step, replica) != nullptr && ServedAt(step, replica); });
+           std::all_of(replicas.begin(), replicas.end(), [&](int32_t replica) {
+             return MakeCommit(step, replica) != nullptr && ServedAt(step, replica);
+           });
   };
   absl::Status status = Await(done, limit, absl::StrCat("the commit of step ", step));
   if (!status.ok()) {
@@ -217,14 +218,14 @@ absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, co
   }
   std::vector<SyncSample> commits;
   for (int32_t replica : replicas) {
-    SyncSample sample = *CommitOf(step, replica);
+    SyncSample sample = *MakeCommit(step, replica);
     sample.stage_to_commit = ServedAt(step, replica).value_or(begun) - begun;
     commits.push_back(std::move(sample));
   }
   return commits;
 }
 
-const SyncSample* BenchCast::CommitOf(int64_t step, int32_t replica) const {
+const SyncSample* BenchCast::MakeCommit(int64_t step, int32_t replica) const {
   auto found = samples_.find(step);
   if (found == samples_.end()) return nullptr;
   for (const SyncSample& sample : found->second) {

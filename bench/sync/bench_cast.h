@@ -117,7 +117,7 @@ class BenchCast {
   absl::Status Handle(const BenchEvent& event);
   absl::Status OnEnded(const std::string& name);
   void OnSync(const nlohmann::json& record, absl::Time when);
-  const SyncSample* CommitOf(int64_t step, int32_t replica) const;
+  const SyncSample* MakeCommit(int64_t step, int32_t replica) const;
 
   const Options options_;
   EventQueue events_;

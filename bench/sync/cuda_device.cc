@@ -59,7 +59,7 @@ class CudaSource final : public SourceWeights {
     DeviceScope scope(options_.device);
     for (const Piece& piece : plan_.source.pieces()) {
       if (piece.rank != options_.rank) continue;
-      const DType dtype = plan_.source.DTypeOf(plan_.manifest.tensors()[piece.tensor]);
+      const DType dtype = plan_.source.ToDType(plan_.manifest.tensors()[piece.tensor]);
       // A function of tensor, element and step, so that a receiver can check every number.
       const FillPiece fill{static_cast<uint64_t>(piece.tensor),
                            piece.begin,

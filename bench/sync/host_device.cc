@@ -50,7 +50,7 @@ class HostSource final : public SourceWeights {
   absl::Status Fill(int64_t step) override {
     for (const Piece& piece : plan_.source.pieces()) {
       if (piece.rank != rank_) continue;
-      FillPiece(piece, plan_.source.DTypeOf(plan_.manifest.tensors()[piece.tensor]), step, shard_.data());
+      FillPiece(piece, plan_.source.ToDType(plan_.manifest.tensors()[piece.tensor]), step, shard_.data());
     }
     return absl::OkStatus();
   }

@@ -27,7 +27,7 @@ MemberId ReceiverId(const PeerOptions& options, const MemberSecret& secret) {
           secret.incarnation()};
 }
 
-double SecondsOf(const std::vector<DecodeLoop::Window>& windows) {
+double GetSeconds(const std::vector<DecodeLoop::Window>& windows) {
   absl::Duration sum;
   for (const auto& [begin, end] : windows) sum += end - begin;
   return absl::ToDoubleSeconds(sum);
@@ -125,9 +125,9 @@ absl::Status ReceiverPeer::Report(PeerDevice* device) {
                           {"step", receiver_->serving().step},
                           {"digest", absl::StrCat(receiver_->serving_digest())},
                           {"calm_steps", loop.StepsWithin(calm)},
-                          {"calm_seconds", SecondsOf(calm)},
+                          {"calm_seconds", GetSeconds(calm)},
                           {"transfer_steps", loop.StepsWithin(transfers)},
-                          {"transfer_seconds", SecondsOf(transfers)},
+                          {"transfer_seconds", GetSeconds(transfers)},
                           {"longest_gap_seconds", absl::ToDoubleSeconds(loop.LongestGap())}});
   return absl::OkStatus();
 }

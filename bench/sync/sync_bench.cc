@@ -40,8 +40,8 @@ struct PlannedCase {
 absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   SYNCOPATE_RETURN_IF_ERROR(sync_case.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, BenchManifest(sync_case.model));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(manifest, SourceLayoutOf(sync_case)));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(manifest, MakeSourceLayout(sync_case)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, MakeReceiverLayout(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(manifest, source, receiver));
   return PlannedCase{std::move(manifest), std::move(plan)};
 }
@@ -173,7 +173,7 @@ absl::Status Bench::JoinLate() {
   rounds_.Add(late);
   result_.late.ran = true;
   result_.late.start_to_serving_seconds = *cast_.ServedAt(joined_at_step, late) - started;
-  result_.late.others_total_seconds = SpreadOf(std::move(totals));
+  result_.late.others_total_seconds = ComputeSpread(std::move(totals));
   // The new replica takes part in the next sync like all others.
   return rounds_.SyncOnce().status();
 }

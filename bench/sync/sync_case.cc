@@ -15,7 +15,7 @@ constexpr int32_t kMostProcesses = 64;
 
 absl::Status BadCase(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", what); }
 
-absl::Status CheckOneOf(const std::string& option, const std::string& value, const std::vector<std::string>& choices) {
+absl::Status CheckChoice(const std::string& option, const std::string& value, const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return absl::OkStatus();
   return BadCase(absl::StrCat(option, " is '", value, "'; it may be ", absl::StrJoin(choices, ", ")));
 }
@@ -28,8 +28,8 @@ absl::Status CheckRange(const std::string& option, int64_t value, int64_t least,
 absl::Status CheckFault(const SyncCase& sync_case) {
   if (sync_case.fault.kind == BenchFault::Kind::kNone) return absl::OkStatus();
   SYNCOPATE_RETURN_IF_ERROR(
-      CheckOneOf("--kill or --stop", sync_case.fault.target, {"source", "receiver", "synchronizer"}));
-  SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--at", sync_case.fault.stage, {"prepare", "transfer", "install"}));
+      CheckChoice("--kill or --stop", sync_case.fault.target, {"source", "receiver", "synchronizer"}));
+  SYNCOPATE_RETURN_IF_ERROR(CheckChoice("--at", sync_case.fault.stage, {"prepare", "transfer", "install"}));
   if (sync_case.fault.target == "receiver" && sync_case.replicas < 2) {
     return BadCase("--kill receiver needs --replicas 2 or more, so that there are survivors to look at");
   }
@@ -45,8 +45,8 @@ absl::Status SyncCase::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--sources and receivers together", sources + receivers(), 2, kMostProcesses));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--syncs", syncs, 1, 100000));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--warmup", warmup, 0, 1000));
-  SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--transport", transport, synchronizer::TransportChoices()));
-  SYNCOPATE_RETURN_IF_ERROR(CheckOneOf("--install", install, {"remap", "in_place"}));
+  SYNCOPATE_RETURN_IF_ERROR(CheckChoice("--transport", transport, synchronizer::TransportChoices()));
+  SYNCOPATE_RETURN_IF_ERROR(CheckChoice("--install", install, {"remap", "in_place"}));
   if (cpu && synchronizer::NeedsGpus(transport)) {
     return BadCase(absl::StrCat("--transport ", transport, " needs GPUs; with --cpu it may be grpc or auto"));
   }
@@ -73,12 +73,12 @@ std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices) {
   return placed;
 }
 
-std::string SourceLayoutOf(const SyncCase& sync_case) {
+std::string MakeSourceLayout(const SyncCase& sync_case) {
   const std::vector<std::string> words = absl::StrSplit(sync_case.source_layout, absl::MaxSplits(':', 1));
   return absl::StrCat(words[0], ":", sync_case.sources, words.size() > 1 ? ":" : "", words.size() > 1 ? words[1] : "");
 }
 
-std::string ReceiverLayoutOf(const SyncCase& sync_case) {
+std::string MakeReceiverLayout(const SyncCase& sync_case) {
   if (sync_case.tensor_parallel == 1) return "whole:1";
   return absl::StrCat("tp:", sync_case.tensor_parallel);
 }

@@ -51,7 +51,7 @@ struct SyncCase {
 std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices);
 
 // The layout descriptors (synchronizer/plan/layout_text.h) of the two sides.
-std::string SourceLayoutOf(const SyncCase& sync_case);
-std::string ReceiverLayoutOf(const SyncCase& sync_case);
+std::string MakeSourceLayout(const SyncCase& sync_case);
+std::string MakeReceiverLayout(const SyncCase& sync_case);
 
 }  // namespace syncopate::bench

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-double PhaseOf(const SyncSample& sample, const std::string& phase) {
+double GetPhase(const SyncSample& sample, const std::string& phase) {
   auto found = sample.seconds.find(phase);
   return found == sample.seconds.end() ? 0.0 : found->second;
 }
@@ -31,7 +31,7 @@ Spread SpreadOver(const std::vector<SyncSample>& samples, double SyncSample::*me
   for (const SyncSample& sample : samples) {
     if (sample.ok()) values.push_back(sample.*member);
   }
-  return SpreadOf(std::move(values));
+  return ComputeSpread(std::move(values));
 }
 
 json CaseToJson(const SyncCase& sync_case) {
@@ -85,7 +85,7 @@ json FaultToJson(const FaultOutcome& fault) {
 }  // namespace
 
 // Median and extremes, no mean: one sync that the machine disturbed must not change the figure.
-Spread SpreadOf(std::vector<double> values) {
+Spread ComputeSpread(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
@@ -104,9 +104,9 @@ std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& sample
   for (const std::string& phase : SyncPhases()) {
     std::vector<double> values;
     for (const SyncSample& sample : samples) {
-      if (sample.ok()) values.push_back(PhaseOf(sample, phase));
+      if (sample.ok()) values.push_back(GetPhase(sample, phase));
     }
-    spreads[phase] = SpreadOf(std::move(values));
+    spreads[phase] = ComputeSpread(std::move(values));
   }
   return spreads;
 }
@@ -116,11 +116,11 @@ std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& sample
 double WorstPhaseGap(const std::vector<SyncSample>& samples) {
   double worst = 0;
   for (const SyncSample& sample : samples) {
-    const double total = PhaseOf(sample, "total");
+    const double total = GetPhase(sample, "total");
     if (!sample.ok() || total <= 0) continue;
     double parts = 0;
     for (const std::string& phase : SyncPhases()) {
-      if (phase != "total") parts += PhaseOf(sample, phase);
+      if (phase != "total") parts += GetPhase(sample, phase);
     }
     worst = std::max(worst, std::abs(total - parts) / total);
   }
@@ -130,12 +130,12 @@ double WorstPhaseGap(const std::vector<SyncSample>& samples) {
 Spread ReceiverRates(const SyncResult& result) {
   std::vector<double> rates;
   for (const SyncSample& sample : result.samples) {
-    const double seconds = PhaseOf(sample, "transfer");
+    const double seconds = GetPhase(sample, "transfer");
     if (!sample.ok() || seconds <= 0) continue;
     // The bytes go to the whole replica; each of its ranks gets its share at the same time.
     rates.push_back(static_cast<double>(sample.bytes) / result.sync_case.tensor_parallel / seconds);
   }
-  return SpreadOf(std::move(rates));
+  return ComputeSpread(std::move(rates));
 }
 
 double DecodeShare(const SyncResult& result) {
@@ -167,7 +167,7 @@ json ToJson(const SyncResult& result) {
                  {"worst_phase_gap", WorstPhaseGap(result.samples)},
                  {"stage_to_commit_seconds", ToJson(SpreadOver(result.samples, &SyncSample::stage_to_commit))},
                  {"pause_seconds", ToJson(SpreadOver(result.samples, &SyncSample::pause_seconds))},
-                 {"trainer_stall_seconds", ToJson(SpreadOf(result.stage_seconds))},
+                 {"trainer_stall_seconds", ToJson(ComputeSpread(result.stage_seconds))},
                  {"receiver_bytes_per_second", ToJson(rates)},
                  {"decode", DecodeToJson(result)},
                  {"memory", MemoryToJson(result.memory)},

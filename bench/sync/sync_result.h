@@ -17,7 +17,7 @@ struct Spread {
   double max = 0;
   int64_t count = 0;  // 0: never measured, and the others have no meaning
 };
-Spread SpreadOf(std::vector<double> values);
+Spread ComputeSpread(std::vector<double> values);
 
 // One replica's part in one sync of the benchmark, as the synchronizer recorded it.
 struct SyncSample {

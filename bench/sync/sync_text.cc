@@ -45,9 +45,9 @@ std::string PhaseTable(const SyncResult& result) {
     commits.push_back(sample.stage_to_commit);
     pauses.push_back(sample.pause_seconds);
   }
-  const std::vector<std::pair<std::string, Spread>> more = {{"publish to commit", SpreadOf(commits)},
-                                                            {"pause of decoding", SpreadOf(pauses)},
-                                                            {"trainer's stall", SpreadOf(result.stage_seconds)}};
+  const std::vector<std::pair<std::string, Spread>> more = {{"publish to commit", ComputeSpread(commits)},
+                                                            {"pause of decoding", ComputeSpread(pauses)},
+                                                            {"trainer's stall", ComputeSpread(result.stage_seconds)}};
   for (const auto& [name, spread] : more) {
     std::vector<std::string> cells = Row(name, spread);
     cells.push_back("");

@@ -98,7 +98,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   return words;
 }
 
-absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments) {
+absl::StatusOr<model::ModelConfig> GetShape(const TrainArguments& arguments) {
   SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::FindPreset(arguments.model));
   if (arguments.layers > shape.num_hidden_layers) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE",

@@ -45,6 +45,6 @@ std::vector<std::string> ToWords(const TrainArguments& arguments);
 
 // The shape to train, with positions for the longest sequence. NOT_FOUND of model::FindPreset; INVALID_ARGUMENT (reason
 // BAD_CASE) if it has fewer layers than requested.
-absl::StatusOr<model::ModelConfig> ShapeOf(const TrainArguments& arguments);
+absl::StatusOr<model::ModelConfig> GetShape(const TrainArguments& arguments);
 
 }  // namespace syncopate::bench

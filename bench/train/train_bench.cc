@@ -56,7 +56,7 @@ std::string ToText(const nlohmann::json& line) {
 }
 
 absl::Status Run(const TrainArguments& arguments) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig shape, ShapeOf(arguments));
+  SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig shape, GetShape(arguments));
   SYNCOPATE_ASSIGN_OR_RETURN(
       const std::string device,
       model::ChooseDevice({.key = "--device", .wanted = arguments.device}, model::ProbeHardware()));

@@ -38,7 +38,7 @@ void Wait(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-trainer::Recompute RecomputeOf(const TrainArguments& arguments) {
+trainer::Recompute ToRecompute(const TrainArguments& arguments) {
   return arguments.recompute == "none"   ? trainer::Recompute::kNone
          : arguments.recompute == "full" ? trainer::Recompute::kFull
                                          : trainer::Recompute::kSelective;
@@ -65,7 +65,7 @@ struct Memory {
   double reserved = 0;
   double reserved_peak = 0;
 };
-Memory MemoryOf(at::Device device) {
+Memory GetMemory(at::Device device) {
   if (device.is_cpu()) return {};
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
@@ -88,7 +88,7 @@ class Case {
   }
 
   json Program() {
-    TrainWorld world({shape_, lengths_, RecomputeOf(arguments_), arguments_.float32_logits, device_});
+    TrainWorld world({shape_, lengths_, ToRecompute(arguments_), arguments_.float32_logits, device_});
     const bool passes = name_ == "logprobs";
     auto once = [&] { passes ? world.LogProbs() : world.Step(); };
     Warm([&] {
@@ -107,7 +107,7 @@ class Case {
     Wait(device_);
     std::vector<double> ms;
     for (int i = 0; i < arguments_.steps; ++i) ms.push_back(clock.Seconds(static_cast<size_t>(i)) * 1e3);
-    json line = LineOf(Median(ms), passes ? 3 : 1);
+    json line = MakeLine(Median(ms), passes ? 3 : 1);
     line["queued_ms"] = queued_ms;
     line["entropy"] = world.entropy().mean().item<double>();
     return line;
@@ -129,7 +129,7 @@ class Case {
       return PolicyOptions(device_.is_cpu() ? "cpu" : absl::StrCat("cuda:", rank));
     };
     SYNCOPATE_ASSIGN_OR_RETURN(const json measured, MeasureRankSteps(asked, make_ranks));
-    json line = LineOf(measured["ms"], 1);
+    json line = MakeLine(measured["ms"], 1);
     line["ranks"] = world;
     line["reduce_dtype"] = arguments_.reduce_dtype;
     line.update(measured);
@@ -162,7 +162,7 @@ class Case {
       SYNCOPATE_RETURN_IF_ERROR(policy->Digest().status());
       digest_ms.push_back(MillisecondsSince(begin));
     }
-    json line = LineOf(Median(ms), 1);
+    json line = MakeLine(Median(ms), 1);
     line["digest_ms"] = Median(digest_ms);
     line["device_ms"] = Median(device_ms);
     line["optimizer_ms"] = Median(optimizer_ms);
@@ -191,7 +191,7 @@ class Case {
       if (std::count(std::begin(kMemoryLines), std::end(kMemoryLines), step) == 0 && step != arguments_.memory_steps) {
         continue;
       }
-      const Memory memory = MemoryOf(device_);
+      const Memory memory = GetMemory(device_);
       tell({{"case", name_},
             {"model", arguments_.model},
             {"allocator", arguments_.allocator},
@@ -349,7 +349,7 @@ class Case {
           {"at_rest_parameter_bytes", rest.parameter_bytes},
           {"at_rest_optimizer_bytes", rest.optimizer_bytes},
           {"at_rest_reserved_gib", static_cast<double>(rest.reserved_bytes) / kMiB / 1024},
-          {"peak_gib", MemoryOf(device_).allocated_peak + static_cast<double>(arenas) / kMiB / 1024},
+          {"peak_gib", GetMemory(device_).allocated_peak + static_cast<double>(arenas) / kMiB / 1024},
           {"digest", absl::StrCat(absl::Hex(digest, absl::kZeroPad16))}});
     return absl::OkStatus();
   }
@@ -385,7 +385,7 @@ class Case {
     options.memory.empty_cache = arguments_.empty_cache == "always"        ? trainer::EmptyCache::kAlways
                                  : arguments_.empty_cache == "on_pressure" ? trainer::EmptyCache::kOnPressure
                                                                            : trainer::EmptyCache::kNever;
-    options.step.recompute = RecomputeOf(arguments_);
+    options.step.recompute = ToRecompute(arguments_);
     options.step.float32_logits = arguments_.float32_logits;
     options.reduce_dtype = arguments_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     options.seed = kSeed;
@@ -394,8 +394,8 @@ class Case {
   }
 
   // The case makes 1 / `parts` of a step's operations.
-  json LineOf(double ms, double parts) const {
-    const Memory memory = MemoryOf(device_);
+  json MakeLine(double ms, double parts) const {
+    const Memory memory = GetMemory(device_);
     return {{"case", name_},
             {"model", arguments_.model},
             {"layers", shape_.num_hidden_layers},

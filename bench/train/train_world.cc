@@ -11,7 +11,7 @@ namespace {
 constexpr double kClip = 0.2;
 constexpr double kEntropyBonus = 0.001;
 
-Manifest ManifestOf(const model::ModelConfig& config) {
+Manifest ManifestFor(const model::ModelConfig& config) {
   absl::StatusOr<Manifest> manifest = model::MakeManifest(config, DType::kFloat32);
   SYNCOPATE_CHECK(manifest.ok());
   return *manifest;
@@ -23,7 +23,7 @@ at::TensorOptions Float32On(at::Device device) { return at::TensorOptions(at::kF
 
 TrainWorld::TrainWorld(const Options& options)
     : options_(options),
-      manifest_(ManifestOf(options.model)),
+      manifest_(ManifestFor(options.model)),
       parameters_(at::randn({manifest_.arena_bytes() / 4}, Float32On(options.device)).mul_(0.02)),
       first_moment_(at::zeros_like(parameters_)),
       second_moment_(at::zeros_like(parameters_)),

@@ -33,7 +33,7 @@ absl::Status NcclStatus(ncclResult_t result, ncclComm_t comm, const std::string&
   return Error(absl::StatusCode::kInternal, "NCCL_ERROR", words);
 }
 
-ncclDataType_t TypeOf(NcclComm::Number number) {
+ncclDataType_t GetType(NcclComm::Number number) {
   switch (number) {
     case NcclComm::Number::kFloat32:
       return ncclFloat32;
@@ -161,13 +161,13 @@ absl::Status NcclComm::AllGather(const void* mine, void* all, size_t bytes, cuda
 
 absl::Status NcclComm::ReduceScatter(const void* all, void* mine, size_t count, Number number, cudaStream_t stream) {
   DeviceScope scope(device_);
-  return NcclStatus(ncclReduceScatter(all, mine, count, TypeOf(number), ncclSum, comm_, stream), comm_,
+  return NcclStatus(ncclReduceScatter(all, mine, count, GetType(number), ncclSum, comm_, stream), comm_,
                     "beginning a reduce-scatter");
 }
 
 absl::Status NcclComm::AllReduce(void* in_place, size_t count, Number number, cudaStream_t stream) {
   DeviceScope scope(device_);
-  return NcclStatus(ncclAllReduce(in_place, in_place, count, TypeOf(number), ncclSum, comm_, stream), comm_,
+  return NcclStatus(ncclAllReduce(in_place, in_place, count, GetType(number), ncclSum, comm_, stream), comm_,
                     "beginning an all-reduce");
 }
 

@@ -18,10 +18,12 @@ namespace {
 
 using kernels::Number;
 
-Number NumberOf(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? Number::kBFloat16 : Number::kFloat32; }
-int64_t VectorOf(const at::Tensor& x) { return kernels::VectorElements(NumberOf(x)); }
+Number GetNumber(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 ? Number::kBFloat16 : Number::kFloat32;
+}
+int64_t MakeVector(const at::Tensor& x) { return kernels::VectorElements(GetNumber(x)); }
 
-cudaStream_t StreamOf(const at::Tensor& x) { return c10::cuda::getCurrentCUDAStream(x.device().index()).stream(); }
+cudaStream_t GetStream(const at::Tensor& x) { return c10::cuda::getCurrentCUDAStream(x.device().index()).stream(); }
 
 at::Tensor Rows32(const at::Tensor& like, at::IntArrayRef shape) {
   return at::empty(shape, like.options().dtype(at::kFloat));
@@ -37,10 +39,10 @@ class OpsByKernels final : public Ops {
     if (!FitsNorm(x)) return AtenOps().AddNorm(x, residual, weight, eps);
     const c10::cuda::CUDAGuard guard(x.device());
     Normed result{residual.defined() ? at::empty_like(x) : x, at::empty_like(x), Rows32(x, {x.size(0)})};
-    const kernels::NormArguments norm{NumberOf(x), x.size(0), x.size(1), weight.const_data_ptr()};
+    const kernels::NormArguments norm{GetNumber(x), x.size(0), x.size(1), weight.const_data_ptr()};
     C10_CUDA_CHECK(kernels::AddNorm(norm, x.const_data_ptr(), DataOrNull(residual), static_cast<float>(eps),
                                     result.sum.mutable_data_ptr(), result.y.mutable_data_ptr(),
-                                    result.rstd.mutable_data_ptr<float>(), StreamOf(x)));
+                                    result.rstd.mutable_data_ptr<float>(), GetStream(x)));
     return result;
   }
 
@@ -51,43 +53,43 @@ class OpsByKernels final : public Ops {
     const c10::cuda::CUDAGuard guard(sum.device());
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
     at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});
-    const kernels::NormArguments norm{NumberOf(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
+    const kernels::NormArguments norm{GetNumber(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
     C10_CUDA_CHECK(
         kernels::AddNormBackward(norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(),
                                  DataOrNull(passed), result.dsum.mutable_data_ptr(), PlaceOrNull(result.y),
-                                 partial.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), StreamOf(sum)));
+                                 partial.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), GetStream(sum)));
     return result;
   }
 
   void Rotate(const at::Tensor& x, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
               const at::Tensor& positions, bool inverse) const override {
-    if (cos.size(1) % VectorOf(x) != 0 || x.stride(0) % VectorOf(x) != 0) {
+    if (cos.size(1) % MakeVector(x) != 0 || x.stride(0) % MakeVector(x) != 0) {
       return AtenOps().Rotate(x, heads, cos, sin, positions, inverse);
     }
     const c10::cuda::CUDAGuard guard(x.device());
-    const kernels::RotateArguments rotate{NumberOf(x), x.size(0), x.stride(0), heads, cos.size(1), inverse};
+    const kernels::RotateArguments rotate{GetNumber(x), x.size(0), x.stride(0), heads, cos.size(1), inverse};
     C10_CUDA_CHECK(kernels::Rotate(rotate, x.mutable_data_ptr(), cos.const_data_ptr<float>(),
-                                   sin.const_data_ptr<float>(), positions.const_data_ptr<int64_t>(), StreamOf(x)));
+                                   sin.const_data_ptr<float>(), positions.const_data_ptr<int64_t>(), GetStream(x)));
   }
 
   at::Tensor SwiGlu(const at::Tensor& gate_up) const override {
     const int64_t width = gate_up.size(1) / 2;
-    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGlu(gate_up);
+    if (width % MakeVector(gate_up) != 0) return AtenOps().SwiGlu(gate_up);
     const c10::cuda::CUDAGuard guard(gate_up.device());
     at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
-    C10_CUDA_CHECK(kernels::SwiGlu(NumberOf(gate_up), gate_up.const_data_ptr(), gate_up.size(0), width,
-                                   y.mutable_data_ptr(), StreamOf(gate_up)));
+    C10_CUDA_CHECK(kernels::SwiGlu(GetNumber(gate_up), gate_up.const_data_ptr(), gate_up.size(0), width,
+                                   y.mutable_data_ptr(), GetStream(gate_up)));
     return y;
   }
 
   SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const override {
     const int64_t width = gate_up.size(1) / 2;
-    if (width % VectorOf(gate_up) != 0) return AtenOps().SwiGluBackward(dy, gate_up, wanted);
+    if (width % MakeVector(gate_up) != 0) return AtenOps().SwiGluBackward(dy, gate_up, wanted);
     const c10::cuda::CUDAGuard guard(gate_up.device());
     SwiGluGradient result{at::empty_like(gate_up), wanted ? at::empty_like(dy) : at::Tensor()};
-    C10_CUDA_CHECK(kernels::SwiGluBackward(NumberOf(gate_up), dy.const_data_ptr(), gate_up.const_data_ptr(),
+    C10_CUDA_CHECK(kernels::SwiGluBackward(GetNumber(gate_up), dy.const_data_ptr(), gate_up.const_data_ptr(),
                                            gate_up.size(0), width, result.dgate_up.mutable_data_ptr(),
-                                           PlaceOrNull(result.y), StreamOf(gate_up)));
+                                           PlaceOrNull(result.y), GetStream(gate_up)));
     return result;
   }
 
@@ -127,10 +129,10 @@ class OpsByKernels final : public Ops {
     const c10::cuda::CUDAGuard guard(logits.device());
     const int64_t rows = logits.size(0);
     HeadRows result{Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows})};
-    C10_CUDA_CHECK(kernels::Head(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
+    C10_CUDA_CHECK(kernels::Head(GetNumber(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
                                  {rows, logits.size(1), logits.stride(0)}, static_cast<float>(1 / temperature),
                                  result.logprob.mutable_data_ptr<float>(), result.entropy.mutable_data_ptr<float>(),
-                                 result.log_sum_exp.mutable_data_ptr<float>(), StreamOf(logits)));
+                                 result.log_sum_exp.mutable_data_ptr<float>(), GetStream(logits)));
     return result;
   }
 
@@ -147,10 +149,10 @@ class OpsByKernels final : public Ops {
     const kernels::HeadGradients gradients{rows.log_sum_exp.const_data_ptr<float>(),
                                            rows.entropy.const_data_ptr<float>(), dlogprob.const_data_ptr<float>(),
                                            static_cast<const float*>(DataOrNull(dentropy))};
-    C10_CUDA_CHECK(kernels::HeadBackward(NumberOf(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
+    C10_CUDA_CHECK(kernels::HeadBackward(GetNumber(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
                                          {logits.size(0), logits.size(1), logits.stride(0)},
-                                         static_cast<float>(1 / temperature), gradients, NumberOf(gradient),
-                                         gradient.mutable_data_ptr(), StreamOf(logits)));
+                                         static_cast<float>(1 / temperature), gradients, GetNumber(gradient),
+                                         gradient.mutable_data_ptr(), GetStream(logits)));
     return gradient;
   }
 
@@ -167,15 +169,15 @@ class OpsByKernels final : public Ops {
   void AddBiasGradient(const at::Tensor& dbias, const at::Tensor& dy) const override {
     const c10::cuda::CUDAGuard guard(dy.device());
     at::Tensor partial = Rows32(dy, {kernels::ColumnPartialRows(dy.size(0)), dy.size(1)});
-    C10_CUDA_CHECK(kernels::ColumnSums(NumberOf(dy), dy.const_data_ptr(), dy.size(0), dy.size(1),
+    C10_CUDA_CHECK(kernels::ColumnSums(GetNumber(dy), dy.const_data_ptr(), dy.size(0), dy.size(1),
                                        partial.mutable_data_ptr<float>(), dbias.mutable_data_ptr<float>(),
-                                       StreamOf(dy)));
+                                       GetStream(dy)));
   }
 
   void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
     const c10::cuda::CUDAGuard guard(dx.device());
-    C10_CUDA_CHECK(kernels::EmbeddingGradient(NumberOf(dx), dx.const_data_ptr(), ids.const_data_ptr<int64_t>(),
-                                              dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), StreamOf(dx)));
+    C10_CUDA_CHECK(kernels::EmbeddingGradient(GetNumber(dx), dx.const_data_ptr(), ids.const_data_ptr<int64_t>(),
+                                              dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), GetStream(dx)));
   }
 
   void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
@@ -192,7 +194,7 @@ class OpsByKernels final : public Ops {
     C10_CUDA_CHECK(kernels::AdamW(
         arguments, tensors.parameters.numel(), tensors.parameters.mutable_data_ptr<float>(),
         tensors.first_moment.mutable_data_ptr<float>(), tensors.second_moment.mutable_data_ptr<float>(),
-        tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy), StreamOf(tensors.parameters)));
+        tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy), GetStream(tensors.parameters)));
   }
 
   void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
@@ -203,9 +205,9 @@ class OpsByKernels final : public Ops {
     static_assert(sizeof(DigestRun) == 4 * sizeof(int64_t) && sizeof(kernels::DigestRun) == sizeof(DigestRun));
     std::memcpy(there.mutable_data_ptr(), runs.data(), runs.size() * sizeof(DigestRun));
     there = there.to(words.device());
-    C10_CUDA_CHECK(kernels::AddDigestSums(words.const_data_ptr(),
-                                          static_cast<const kernels::DigestRun*>(there.const_data_ptr()),
-                                          static_cast<int64_t>(runs.size()), sums.mutable_data_ptr(), StreamOf(words)));
+    C10_CUDA_CHECK(
+        kernels::AddDigestSums(words.const_data_ptr(), static_cast<const kernels::DigestRun*>(there.const_data_ptr()),
+                               static_cast<int64_t>(runs.size()), sums.mutable_data_ptr(), GetStream(words)));
   }
 
  private:
@@ -216,23 +218,23 @@ class OpsByKernels final : public Ops {
 
   // Whether each row begins on 16 bytes; rows may have any length.
   static bool RowsAreAligned(const at::Tensor& logits) {
-    return logits.stride(1) == 1 && logits.stride(0) % VectorOf(logits) == 0;
+    return logits.stride(1) == 1 && logits.stride(0) % MakeVector(logits) == 0;
   }
 
   static bool FitsNorm(const at::Tensor& x) {
-    return x.size(1) % VectorOf(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
+    return x.size(1) % MakeVector(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
   }
   // nullopt if cuDNN refuses.
   static std::optional<Attended> AttendByCudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
                                                const PackedSequences& sequences) {
     const c10::cuda::CUDAGuard guard(qkv.device());
-    const AttentionInputs inputs = InputsOf(qkv, heads, kv_heads, sequences);
+    const AttentionInputs inputs = MakeInputs(qkv, heads, kv_heads, sequences);
     at::Tensor y = at::empty({inputs.rows, heads * inputs.head_dim}, qkv.options());
     at::Tensor stats = Rows32(qkv, {inputs.rows, heads});
     at::Tensor scratch;
     const absl::Status status = CudnnAttention::On(qkv.device().index())
                                     .Forward(inputs, {y.mutable_data_ptr(), stats.mutable_data_ptr<float>()},
-                                             LendFrom(scratch, qkv), StreamOf(qkv));
+                                             LendFrom(scratch, qkv), GetStream(qkv));
     if (CudnnAttention::IsRefusal(status)) return std::nullopt;
     TORCH_CHECK(status.ok(), std::string(status.message()));
     return Attended{std::move(y), {std::move(stats)}};
@@ -241,7 +243,7 @@ class OpsByKernels final : public Ops {
   static at::Tensor AttendBackwardByCudnn(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
                                           int64_t heads, int64_t kv_heads, const PackedSequences& sequences) {
     const c10::cuda::CUDAGuard guard(qkv.device());
-    const AttentionInputs inputs = InputsOf(qkv, heads, kv_heads, sequences);
+    const AttentionInputs inputs = MakeInputs(qkv, heads, kv_heads, sequences);
     const int64_t key_width = kv_heads * inputs.head_dim;
     at::Tensor dqkv = at::empty_like(qkv);
     at::Tensor dkeys_values = at::empty({2, inputs.rows, key_width}, qkv.options());
@@ -252,7 +254,7 @@ class OpsByKernels final : public Ops {
             .Backward(inputs, {forward.y.mutable_data_ptr(), forward.stats[0].mutable_data_ptr<float>()},
                       {gradient.const_data_ptr(), dqkv.mutable_data_ptr(), dkeys_values[0].mutable_data_ptr(),
                        dkeys_values[1].mutable_data_ptr()},
-                      LendFrom(scratch, qkv), StreamOf(qkv));
+                      LendFrom(scratch, qkv), GetStream(qkv));
     TORCH_CHECK(status.ok(), std::string(status.message()));
     dqkv.narrow(1, heads * inputs.head_dim, 2 * key_width)
         .unflatten(1, {2, key_width})
@@ -260,8 +262,8 @@ class OpsByKernels final : public Ops {
     return dqkv;
   }
 
-  static AttentionInputs InputsOf(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                                  const PackedSequences& sequences) {
+  static AttentionInputs MakeInputs(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                                    const PackedSequences& sequences) {
     const int64_t head_dim = qkv.size(1) / (heads + 2 * kv_heads);
     const auto* data = static_cast<const at::BFloat16*>(qkv.const_data_ptr());
     return {.heads = static_cast<int32_t>(heads),

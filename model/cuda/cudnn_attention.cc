@@ -87,7 +87,7 @@ struct Layout {
   bool of_keys = false;
 };
 
-Layout LayoutOf(Rows rows, const Shape& shape) {
+Layout MakeLayout(Rows rows, const Shape& shape) {
   switch (rows) {
     case kOfQueries:
       return {shape.heads, shape.head_dim, shape.query_stride, false};
@@ -175,19 +175,19 @@ class Sketch {
                               .set_data_type(fe::DataType_t::INT32));
   }
   // Makes the tensor at its first use, because a graph may not have a tensor that no operation uses.
-  const Tensor& OffsetsOf(Rows rows) {
+  const Tensor& GetOffsets(Rows rows) {
     Tensor& tensor = offsets_[rows];
     if (!tensor) tensor = Integers(absl::StrCat("offsets ", rows), kFirstOffsets + rows, shape_.batch + 1);
     return tensor;
   }
   // For cuDNN a packed tensor is [batch, heads, longest, columns], and its sequences begin at their offsets.
   void Describe(fe::graph::Tensor_attributes& tensor, Number number, Rows rows) {
-    const Layout layout = LayoutOf(rows, shape_);
+    const Layout layout = MakeLayout(rows, shape_);
     const int64_t longest = layout.of_keys && shape_.longest_key > 0 ? shape_.longest_key : shape_.longest;
     tensor.set_uid(number)
         .set_dim({shape_.batch, layout.heads, longest, layout.columns})
         .set_stride({longest * layout.stride, layout.columns, layout.stride, 1})
-        .set_ragged_offset(OffsetsOf(rows))
+        .set_ragged_offset(GetOffsets(rows))
         .set_data_type(rows == kOfStats ? fe::DataType_t::FLOAT : fe::DataType_t::BFLOAT16);
   }
 
@@ -318,7 +318,7 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
 RaggedOffsets OffsetsFor(const Shape& shape) {
   RaggedOffsets ragged{.batch = static_cast<int32_t>(shape.batch)};
   for (int i = 0; i < RaggedOffsets::kTensors; ++i) {
-    const Layout layout = LayoutOf(static_cast<Rows>(i), shape);
+    const Layout layout = MakeLayout(static_cast<Rows>(i), shape);
     ragged.strides[i] = static_cast<int32_t>(layout.stride);
     ragged.of_keys[i] = layout.of_keys;
   }

@@ -26,7 +26,7 @@ absl::Status BlasStatus(cublasStatus_t status, const std::string& what) {
   return Error(absl::StatusCode::kInternal, "CUBLAS_ERROR", absl::StrCat(what, ": ", cublasLtGetStatusString(status)));
 }
 
-std::string NameOf(const MatmulShape& shape) {
+std::string GetName(const MatmulShape& shape) {
   return absl::StrFormat("a product of [%d, %d] and [%d, %d]", shape.rows, shape.k, shape.k, shape.n);
 }
 
@@ -144,7 +144,7 @@ absl::StatusOr<Matmul> Matmul::CreateAlike(const MatmulLibrary& library, const M
 }
 
 absl::Status Matmul::State::Describe() {
-  const std::string what = absl::StrCat("describing ", NameOf(shape));
+  const std::string what = absl::StrCat("describing ", GetName(shape));
   SYNCOPATE_RETURN_IF_ERROR(
       BlasStatus(cublasLtMatmulDescCreate(operation.place(), CUBLAS_COMPUTE_32F, CUDA_R_32F), what));
   auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
@@ -165,7 +165,7 @@ absl::Status Matmul::State::Describe() {
 }
 
 absl::Status Matmul::State::FindWays() {
-  const std::string what = absl::StrCat("finding a way for ", NameOf(shape));
+  const std::string what = absl::StrCat("finding a way for ", GetName(shape));
   Preference preference;
   SYNCOPATE_RETURN_IF_ERROR(BlasStatus(cublasLtMatmulPreferenceCreate(preference.place()), what));
   // Excludes algorithms that split the sum over k: they need a reduction, or workspace for partial sums.
@@ -193,7 +193,7 @@ absl::Status Matmul::State::FindWays() {
 }
 
 absl::Status Matmul::State::TakeWay(const cublasLtMatmulAlgo_t& way) {
-  const std::string what = absl::StrCat("taking another product's way for ", NameOf(shape));
+  const std::string what = absl::StrCat("taking another product's way for ", GetName(shape));
   cublasLtMatmulHeuristicResult_t checked = {};
   SYNCOPATE_RETURN_IF_ERROR(BlasStatus(
       cublasLtMatmulAlgoCheck(handle, operation.get(), w.get(), x.get(), y.get(), y.get(), &way, &checked), what));
@@ -209,13 +209,13 @@ absl::Status Matmul::State::Queue(const MatmulOperands& operands, const cublasLt
     SYNCOPATE_RETURN_IF_ERROR(
         BlasStatus(cublasLtMatmulDescSetAttribute(operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias,
                                                   sizeof(operands.bias)),
-                   NameOf(shape)));
+                   GetName(shape)));
   }
   const float one = 1, beta = shape.accumulate ? 1 : 0;
   return BlasStatus(
       cublasLtMatmul(handle, operation.get(), &one, operands.w, w.get(), operands.x, x.get(), &beta, operands.y,
                      y.get(), operands.y, y.get(), &way, workspace, MatmulLibrary::kWorkspaceBytes, stream),
-      NameOf(shape));
+      GetName(shape));
 }
 
 absl::Status Matmul::Queue(const MatmulOperands& operands, cudaStream_t stream) {

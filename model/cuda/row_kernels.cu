@@ -106,7 +106,7 @@ bool Fits(const NormShape& shape) {
   return shape.rows > 0 && shape.hidden > 0 && shape.hidden % kVector == 0 && shape.hidden <= kMaxHidden;
 }
 
-dim3 BlockOf(const NormShape& shape) {
+dim3 GetBlock(const NormShape& shape) {
   const unsigned threads = static_cast<unsigned>(shape.hidden / kVector);
   return dim3((threads + kWarp - 1) / kWarp * kWarp);
 }
@@ -116,7 +116,7 @@ dim3 BlockOf(const NormShape& shape) {
 cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, const PositionSource& positions,
                          const void* table, const void* weight, void* residual, void* normed, cudaStream_t stream) {
   if (!Fits(shape)) return cudaErrorInvalidValue;
-  return LaunchChained(Embed, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape, tokens,
+  return LaunchChained(Embed, dim3(static_cast<unsigned>(shape.rows)), GetBlock(shape), 0, stream, shape, tokens,
                        positions, static_cast<const bf16*>(table), static_cast<const bf16*>(weight),
                        static_cast<bf16*>(residual), static_cast<bf16*>(normed));
 }
@@ -124,7 +124,7 @@ cudaError_t EmbedAndNorm(const NormShape& shape, const TokenSource& tokens, cons
 cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* weight, void* residual, void* normed,
                        cudaStream_t stream) {
   if (!Fits(shape)) return cudaErrorInvalidValue;
-  return LaunchChained(Add, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape,
+  return LaunchChained(Add, dim3(static_cast<unsigned>(shape.rows)), GetBlock(shape), 0, stream, shape,
                        static_cast<const bf16*>(added), static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
                        static_cast<bf16*>(normed));
 }
@@ -132,7 +132,7 @@ cudaError_t AddAndNorm(const NormShape& shape, const void* added, const void* we
 cudaError_t GatherRows(const NormShape& shape, const int32_t* rows, const void* from, void* gathered,
                        cudaStream_t stream) {
   if (!Fits(shape)) return cudaErrorInvalidValue;
-  return LaunchChained(Gather, dim3(static_cast<unsigned>(shape.rows)), BlockOf(shape), 0, stream, shape.hidden, rows,
+  return LaunchChained(Gather, dim3(static_cast<unsigned>(shape.rows)), GetBlock(shape), 0, stream, shape.hidden, rows,
                        static_cast<const bf16*>(from), static_cast<bf16*>(gathered));
 }
 

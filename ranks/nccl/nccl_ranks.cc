@@ -26,7 +26,7 @@ constexpr absl::Duration kAbortWithin = absl::Seconds(6);
 // Device memory that calls need beside the caller's: all ranks' parts of a maximum, which are a few numbers.
 constexpr int64_t kScratchBytes = 256 << 10;
 
-cuda::NcclComm::Number NumberOf(Element element) {
+cuda::NcclComm::Number GetNumber(Element element) {
   switch (element) {
     case Element::kFloat32:
       return cuda::NcclComm::Number::kFloat32;
@@ -286,9 +286,9 @@ class NcclRanks final : public NcclGroup {
       case Collective::Kind::kAllGather:
         return comm.AllGather(in, out, bytes, stream);
       case Collective::Kind::kReduceScatter:
-        return comm.ReduceScatter(in, out, count, NumberOf(call.element), stream);
+        return comm.ReduceScatter(in, out, count, GetNumber(call.element), stream);
       case Collective::Kind::kAllReduce:
-        return comm.AllReduce(in, count, NumberOf(call.element), stream);
+        return comm.AllReduce(in, count, GetNumber(call.element), stream);
       case Collective::Kind::kBroadcast:
         return comm.Broadcast(in, bytes, call.root, stream);
       case Collective::Kind::kBarrier:

@@ -34,7 +34,7 @@ __device__ float WarpSum(float x) {
 }
 
 // Where token `t` of the sequence with `blocks` begins.
-__device__ int64_t PlaceOf(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t t) {
+__device__ int64_t GetPlace(const RowTable& table, const CacheLayer& cache, const int32_t* blocks, int64_t t) {
   return blocks[t / table.block_tokens] * cache.block_stride + t % table.block_tokens * cache.position_stride;
 }
 
@@ -42,7 +42,7 @@ template <typename T>
 __global__ void Store(RowTable table, CacheLayer cache, const T* k, const T* v) {
   const int64_t row = blockIdx.x;
   const int32_t* blocks = table.blocks + table.table[row] * table.table_stride;
-  const int64_t to = PlaceOf(table, cache, blocks, table.position[row]);
+  const int64_t to = GetPlace(table, cache, blocks, table.position[row]);
   const int64_t from = row * cache.position_stride;
   for (int64_t i = threadIdx.x; i < cache.position_stride; i += blockDim.x) {
     static_cast<T*>(cache.keys)[to + i] = k[from + i];
@@ -65,7 +65,7 @@ __device__ Partial AttendPart(const RowTable& table, const CacheLayer& cache, co
                               int64_t length, const float* query, int head_dim, int warp, int lane) {
   Partial part;
   for (int64_t t = warp; t < length; t += kWarps) {
-    const int64_t place = PlaceOf(table, cache, blocks, t) + begin;
+    const int64_t place = GetPlace(table, cache, blocks, t) + begin;
     const T* key = static_cast<const T*>(cache.keys) + place;
     const T* value = static_cast<const T*>(cache.values) + place;
     float score = 0;

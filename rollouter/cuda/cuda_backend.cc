@@ -32,7 +32,7 @@ using synchronizer::RemappableArenas;
 model::TransformerWeights ViewsAt(const model::ModelConfig& config, const Manifest& manifest, char* address,
                                   at::Device device) {
   const DType dtype = manifest.tensors().front().dtype;
-  const at::TensorOptions options = at::TensorOptions(model::ScalarTypeOf(dtype)).device(device);
+  const at::TensorOptions options = at::TensorOptions(model::ToScalarType(dtype)).device(device);
   at::Tensor arena = at::for_blob(address, {manifest.arena_bytes() / DTypeBytes(dtype)})
                          .options(options)
                          .target_device(device)
@@ -268,7 +268,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way)};
   auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
-                                             at::TensorOptions(model::ScalarTypeOf(dtype_)).device(device_));
+                                             at::TensorOptions(model::ToScalarType(dtype_)).device(device_));
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity, group_);
 }
 

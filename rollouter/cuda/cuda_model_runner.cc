@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.weights = views.weights;
   decoder.max_slots = static_cast<int32_t>(runner.max_sequences);
   decoder.max_positions = static_cast<int32_t>(runner.max_context);
-  decoder.rotations = RotationsOf(config, runner.max_context);
+  decoder.rotations = MakeRotations(config, runner.max_context);
   decoder.rows_alike = runner.deterministic;
   decoder.choose_fastest = !runner.deterministic;
   decoder.ranks = options.ranks;

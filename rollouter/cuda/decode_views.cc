@@ -11,36 +11,36 @@ absl::Status Unsupported(const std::string& what) {
                absl::StrCat("the decode kernels are not made for ", what));
 }
 
-const void* DataOf(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+const void* MakeData(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
 }  // namespace
 
 absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config,
                                             const model::TransformerWeights& weights) {
-  DecodeViews views{ShapeOf(config), {}};
+  DecodeViews views{GetShape(config), {}};
   SYNCOPATE_RETURN_IF_ERROR(views.shape.Validate());
   if (weights.tokens.scalar_type() != at::kBFloat16) return Unsupported("weights in float32");
   if (config.output_bias || config.mlp_bias) return Unsupported("biases of o_proj and of the feed-forward");
-  views.weights.tokens = DataOf(weights.tokens);
-  if (config.learned_positions) views.weights.positions = DataOf(weights.positions);
-  views.weights.norm = DataOf(weights.norm);
-  views.weights.head = DataOf(weights.head);
+  views.weights.tokens = MakeData(weights.tokens);
+  if (config.learned_positions) views.weights.positions = MakeData(weights.positions);
+  views.weights.norm = MakeData(weights.norm);
+  views.weights.head = MakeData(weights.head);
   for (const model::LayerWeights& layer : weights.layers) {
     if (layer.qkv.size() != 1 || layer.gate_up.size() != 1) return Unsupported("joint matrices with gaps between them");
-    views.weights.layers.push_back({.input_norm = DataOf(layer.input_norm),
-                                    .qkv = DataOf(layer.qkv[0].weight),
-                                    .qkv_bias = DataOf(layer.qkv[0].bias),
-                                    .q_norm = DataOf(layer.q_norm),
-                                    .k_norm = DataOf(layer.k_norm),
-                                    .output = DataOf(layer.output.weight),
-                                    .post_norm = DataOf(layer.post_norm),
-                                    .gate_up = DataOf(layer.gate_up[0].weight),
-                                    .down = DataOf(layer.down.weight)});
+    views.weights.layers.push_back({.input_norm = MakeData(layer.input_norm),
+                                    .qkv = MakeData(layer.qkv[0].weight),
+                                    .qkv_bias = MakeData(layer.qkv[0].bias),
+                                    .q_norm = MakeData(layer.q_norm),
+                                    .k_norm = MakeData(layer.k_norm),
+                                    .output = MakeData(layer.output.weight),
+                                    .post_norm = MakeData(layer.post_norm),
+                                    .gate_up = MakeData(layer.gate_up[0].weight),
+                                    .down = MakeData(layer.down.weight)});
   }
   return views;
 }
 
-std::vector<float> RotationsOf(const model::ModelConfig& config, int64_t positions) {
+std::vector<float> MakeRotations(const model::ModelConfig& config, int64_t positions) {
   const model::Transformer transformer(config, at::kCPU);
   const at::Tensor cos = transformer.cos(), sin = transformer.sin();
   const int64_t count = positions * (config.head_dim / 2);

@@ -16,6 +16,6 @@ struct DecodeViews {
 absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config, const model::TransformerWeights& weights);
 
 // The rotary table of Transformer's positions [0, positions): [positions, head_dim / 2, 2], cosine and sine.
-std::vector<float> RotationsOf(const model::ModelConfig& config, int64_t positions);
+std::vector<float> MakeRotations(const model::ModelConfig& config, int64_t positions);
 
 }  // namespace syncopate::rollouter

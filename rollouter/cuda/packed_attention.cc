@@ -21,7 +21,7 @@ at::Tensor View(const void* data, at::IntArrayRef shape, at::ScalarType type, at
       .make_tensor();
 }
 
-model::AttentionInputs ShapeOf(const HeadCounts& heads) {
+model::AttentionInputs GetShape(const HeadCounts& heads) {
   return {.heads = heads.heads,
           .kv_heads = heads.kv_heads,
           .head_dim = heads.head_dim,
@@ -40,7 +40,7 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
     lent = at::empty({bytes}, at::TensorOptions(at::kByte).device(place));
     return lent.mutable_data_ptr();
   };
-  model::AttentionInputs inputs = ShapeOf(heads);
+  model::AttentionInputs inputs = GetShape(heads);
   inputs.sequences = call.sequences;
   inputs.starts = call.query_starts;
   inputs.rows = call.query_count;
@@ -60,7 +60,7 @@ absl::Status AttendPackedByCudnn(const PackedAttention& call, const HeadCounts& 
 }  // namespace
 
 int64_t PreparePacked(const HeadCounts& heads, int device, int64_t sequences, int64_t longest) {
-  model::AttentionInputs most = ShapeOf(heads);
+  model::AttentionInputs most = GetShape(heads);
   most.sequences = static_cast<int32_t>(sequences);
   most.longest_key = longest;
   return model::CudnnAttention::On(device).Prepare(most);

@@ -34,13 +34,13 @@ absl::StatusOr<std::unique_ptr<SlotFilters::Lent>> SlotFilters::Lend(const SlotS
         lent->bias, Allocate(biases_, options_.vocab * int64_t{sizeof(float)}, "biases of a sequence's logits"));
     float* const bias = biases_.buffers[static_cast<size_t>(lent->bias)].as<float>();
     lent->filter.bias = bias;
-    SYNCOPATE_RETURN_IF_ERROR(FillBiasOf(sampling, bias, stream));
+    SYNCOPATE_RETURN_IF_ERROR(GetFillBias(sampling, bias, stream));
   }
   if (NeedsCounts(sampling)) {
     SYNCOPATE_ASSIGN_OR_RETURN(
         lent->counts, Allocate(counts_, options_.vocab * int64_t{sizeof(uint16_t)}, "counts of a sequence's tokens"));
     lent->filter.counts = counts_.buffers[static_cast<size_t>(lent->counts)].as<uint16_t>();
-    SYNCOPATE_RETURN_IF_ERROR(CountTokensOf(start, lent->filter.counts, stream));
+    SYNCOPATE_RETURN_IF_ERROR(CountTokensIn(start, lent->filter.counts, stream));
   }
   return lent;
 }
@@ -74,7 +74,7 @@ absl::Status SlotFilters::Copy(const void* from, int64_t bytes, cudaStream_t str
                     "copying a list of tokens");
 }
 
-absl::Status SlotFilters::FillBiasOf(const SamplingParams& sampling, float* bias, cudaStream_t stream) {
+absl::Status SlotFilters::GetFillBias(const SamplingParams& sampling, float* bias, cudaStream_t stream) {
   const bool all = sampling.allowed_token_ids.empty();
   std::map<int32_t, float> changed;
   for (int32_t token : sampling.allowed_token_ids) changed[token] = 0;
@@ -89,7 +89,7 @@ absl::Status SlotFilters::FillBiasOf(const SamplingParams& sampling, float* bias
                     "filling biases");
 }
 
-absl::Status SlotFilters::CountTokensOf(const SlotStart& start, uint16_t* counts, cudaStream_t stream) {
+absl::Status SlotFilters::CountTokensIn(const SlotStart& start, uint16_t* counts, cudaStream_t stream) {
   std::vector<int32_t> tokens = *start.prompt;
   tokens.insert(tokens.end(), start.drawn.begin(), start.drawn.end());
   SYNCOPATE_RETURN_IF_ERROR(Copy(tokens.data(), static_cast<int64_t>(tokens.size() * sizeof(int32_t)), stream));

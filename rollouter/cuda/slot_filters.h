@@ -44,8 +44,8 @@ class SlotFilters {
   absl::StatusOr<int64_t> Allocate(Pool& pool, int64_t bytes, const char* what) const;
   // Copies to the scratch memory that all fills share, one after the other on the stream.
   absl::Status Copy(const void* from, int64_t bytes, cudaStream_t stream);
-  absl::Status FillBiasOf(const SamplingParams& sampling, float* bias, cudaStream_t stream);
-  absl::Status CountTokensOf(const SlotStart& start, uint16_t* counts, cudaStream_t stream);
+  absl::Status GetFillBias(const SamplingParams& sampling, float* bias, cudaStream_t stream);
+  absl::Status CountTokensIn(const SlotStart& start, uint16_t* counts, cudaStream_t stream);
 
   const Options options_;
   Pool biases_, counts_;

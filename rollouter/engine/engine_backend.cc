@@ -70,7 +70,7 @@ class HostBackend::Arenas final : public WeightArenas {
     const DType dtype = manifest_.tensors().front().dtype;
     for (int i = 0; i < weight_sets_; ++i) {
       if (arenas_[i].defined()) continue;
-      arenas_[i] = at::zeros({manifest_.arena_bytes() / DTypeBytes(dtype)}, model::ScalarTypeOf(dtype));
+      arenas_[i] = at::zeros({manifest_.arena_bytes() / DTypeBytes(dtype)}, model::ToScalarType(dtype));
       views_[i] = model::ViewWeights(config_, manifest_, arenas_[i]);
     }
   }

@@ -26,7 +26,7 @@ struct Masses {
   int64_t best = 0;
 };
 
-Masses MassesOf(const float* logits, int64_t vocab_size, double inverse_temperature) {
+Masses ComputeMasses(const float* logits, int64_t vocab_size, double inverse_temperature) {
   Masses masses;
   masses.best = std::max_element(logits, logits + vocab_size) - logits;
   masses.mass.resize(static_cast<size_t>(vocab_size));
@@ -168,7 +168,7 @@ absl::Status CheckSampling(const SamplingParams& params, int64_t vocab_size) {
 
 std::vector<TokenLogProb> LikeliestTokens(const float* logits, int64_t vocab_size, float temperature, int32_t count) {
   const double inverse_temperature = temperature > 0 ? 1.0 / temperature : 1.0;
-  const Masses own = MassesOf(logits, vocab_size, inverse_temperature);
+  const Masses own = ComputeMasses(logits, vocab_size, inverse_temperature);
   return Likeliest(logits, vocab_size, count, inverse_temperature, own.best, std::log(own.total));
 }
 
@@ -176,11 +176,12 @@ SampledToken SampleToken(const float* logits, int64_t vocab_size, const Sampling
                          int64_t position, const TokenCounts* counts) {
   const bool greedy = params.temperature <= 0;
   const double inverse_temperature = greedy ? 1.0 : 1.0 / params.temperature;
-  Masses own = MassesOf(logits, vocab_size, inverse_temperature);
+  Masses own = ComputeMasses(logits, vocab_size, inverse_temperature);
   const double log_total = std::log(own.total);
   const int64_t own_best = own.best;
   const auto changed = ChangedLogits(logits, vocab_size, params, counts);
-  Masses drawn_from = changed.has_value() ? MassesOf(changed->data(), vocab_size, inverse_temperature) : std::move(own);
+  Masses drawn_from =
+      changed.has_value() ? ComputeMasses(changed->data(), vocab_size, inverse_temperature) : std::move(own);
   int64_t token = drawn_from.best;
   if (!greedy) {
     double left = drawn_from.total;

@@ -12,7 +12,7 @@ bool EndsWith(const std::vector<int32_t>& tokens, const std::vector<int32_t>& se
 
 }  // namespace
 
-SequenceOrder OrderOf(const ScheduledSequence& sequence) {
+SequenceOrder GetOrder(const ScheduledSequence& sequence) {
   const ScheduledRequest& state = *sequence.request;
   const int32_t rank = state.request.first ? 0 : state.overtaken ? 1 : 2;
   // Those that waited long enough go by arrival alone: a priority must not hold them up again.
@@ -24,7 +24,7 @@ int64_t KnownTokens(const ScheduledSequence& sequence) {
   return static_cast<int64_t>(sequence.request->request.prompt->size() + sequence.drawn.size());
 }
 
-std::vector<int32_t> TokensOf(const ScheduledSequence& sequence, int64_t begin, int64_t end) {
+std::vector<int32_t> GetTokens(const ScheduledSequence& sequence, int64_t begin, int64_t end) {
   const std::vector<int32_t>& prompt = *sequence.request->request.prompt;
   const int64_t length = static_cast<int64_t>(prompt.size());
   std::vector<int32_t> tokens;
@@ -35,7 +35,7 @@ std::vector<int32_t> TokensOf(const ScheduledSequence& sequence, int64_t begin, 
   return tokens;
 }
 
-std::optional<FinishReason> FinishOf(const ScheduledSequence& sequence, int64_t max_context) {
+std::optional<FinishReason> MakeFinish(const ScheduledSequence& sequence, int64_t max_context) {
   const SamplingParams& sampling = *sequence.request->request.sampling;
   const std::vector<int32_t>& drawn = sequence.drawn;
   const auto& stops = sampling.stop_token_ids;

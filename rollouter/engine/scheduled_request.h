@@ -73,12 +73,12 @@ struct SequenceOrder {
   friend auto operator<=>(const SequenceOrder&, const SequenceOrder&) = default;
 };
 
-SequenceOrder OrderOf(const ScheduledSequence& sequence);
+SequenceOrder GetOrder(const ScheduledSequence& sequence);
 // Tokens of the prompt and of the answer so far.
 int64_t KnownTokens(const ScheduledSequence& sequence);
 // Those from position `begin` up to `end`, which are known.
-std::vector<int32_t> TokensOf(const ScheduledSequence& sequence, int64_t begin, int64_t end);
+std::vector<int32_t> GetTokens(const ScheduledSequence& sequence, int64_t begin, int64_t end);
 // How the newest token of the answer ends it, in a context of so many tokens.
-std::optional<FinishReason> FinishOf(const ScheduledSequence& sequence, int64_t max_context);
+std::optional<FinishReason> MakeFinish(const ScheduledSequence& sequence, int64_t max_context);
 
 }  // namespace syncopate::rollouter

@@ -81,7 +81,7 @@ void Scheduler::Add(Request request) {
     unit.push_back(&sequence);
   }
   state->request = std::move(request);
-  waiting_.emplace(OrderOf(*unit.front()), std::move(unit));
+  waiting_.emplace(GetOrder(*unit.front()), std::move(unit));
   const bool added = requests_.emplace(state->request.key, std::move(state)).second;
   SYNCOPATE_CHECK(added);
 }
@@ -112,7 +112,7 @@ void Scheduler::End(uint64_t key, int32_t sample) {
 void Scheduler::SetVersion(const PolicyVersion& version) {
   SYNCOPATE_CHECK(under_way_.empty());
   version_ = version;
-  pool_.ForgetOtherVersions(ScopeOf(/*adapter=*/0).version);
+  pool_.ForgetOtherVersions(GetScope(/*adapter=*/0).version);
   // Who has found a prefix of the older version and computed nothing itself starts anew: nothing crosses an install.
   const std::deque<Unit> started = std::exchange(prefilling_, {});
   for (const Unit& unit : started) {
@@ -169,7 +169,7 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
     sequence.drawn.push_back(tokens[i]);
     if (sequence.phase == Phase::kDecoding) IndexBlocks(sequence);
     counted.push_back(
-        {state.request.key, sequence.sample, static_cast<int64_t>(i), FinishOf(sequence, options_.max_context)});
+        {state.request.key, sequence.sample, static_cast<int64_t>(i), MakeFinish(sequence, options_.max_context)});
     if (counted.back().finish.has_value()) EndSequence(sequence);
   }
   ForgetEnded();
@@ -228,7 +228,7 @@ Scheduler::Sequence* Scheduler::LastInOrder() const {
   std::vector<Sequence*> all = decoding_;
   for (const Unit& unit : prefilling_) all.push_back(unit.front());
   return *std::max_element(all.begin(), all.end(),
-                           [](const Sequence* a, const Sequence* b) { return OrderOf(*a) < OrderOf(*b); });
+                           [](const Sequence* a, const Sequence* b) { return GetOrder(*a) < GetOrder(*b); });
 }
 
 void Scheduler::Preempt(Sequence& victim, StepPlan& plan) {
@@ -259,7 +259,7 @@ void Scheduler::PutBack(const Unit& unit) {
     ReleaseSlot(*sequence);
     sequence->phase = Phase::kWaiting;
   }
-  waiting_.emplace(OrderOf(*unit.front()), unit);
+  waiting_.emplace(GetOrder(*unit.front()), unit);
 }
 
 void Scheduler::Admit(StepPlan& plan) {
@@ -272,8 +272,8 @@ void Scheduler::Admit(StepPlan& plan) {
     if (leader.on_host.empty()) {
       // At least one token is computed, for its logits.
       const int64_t known = KnownTokens(leader);
-      prefix =
-          pool_.Find(ScopeOf(leader.request->request.adapter), TokensOf(leader, 0, known), (known - 1) / kBlockTokens);
+      prefix = pool_.Find(GetScope(leader.request->request.adapter), GetTokens(leader, 0, known),
+                          (known - 1) / kBlockTokens);
     }
     // Those that run grow by a block every kBlockTokens steps: room for some steps is left to them, or whoever starts
     // now is soon preempted.
@@ -315,7 +315,7 @@ void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPla
   leader.table = prefix.blocks;
   while (leader.table.size() < blocks) leader.table.push_back(pool_.Allocate());
   for (size_t i = 0; i < blocks; ++i) plan.tables.push_back({leader.slot, static_cast<int32_t>(i), leader.table[i]});
-  leader.scope = ScopeOf(leader.request->request.adapter);
+  leader.scope = GetScope(leader.request->request.adapter);
   leader.indexed = static_cast<int64_t>(prefix.blocks.size());
   leader.node = prefix.end;
   leader.computed = leader.indexed * kBlockTokens;
@@ -353,7 +353,7 @@ void Scheduler::CountOvertaken(int64_t arrival) {
       auto next = std::next(unit);
       if (unit->second.front()->request == state) {
         auto moved = waiting_.extract(unit);
-        moved.key() = OrderOf(*moved.mapped().front());
+        moved.key() = GetOrder(*moved.mapped().front());
         waiting_.insert(std::move(moved));
       }
       unit = next;
@@ -393,7 +393,7 @@ void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
     const Unit& unit = prefilling_.front();
     Sequence& leader = *unit.front();
     const int64_t known = KnownTokens(leader), end = std::min(known, leader.computed + budget);
-    PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), TokensOf(leader, leader.computed, end), {}};
+    PrefillChunk chunk{leader.slot, static_cast<int32_t>(leader.computed), GetTokens(leader, leader.computed, end), {}};
     budget -= end - leader.computed;
     counters_.prefilled_tokens += end - leader.computed;
     leader.computed = end;
@@ -431,11 +431,11 @@ void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
 
 void Scheduler::IndexBlocks(Sequence& sequence) {
   // After an install its blocks are of two versions: nobody else may go on from them.
-  if (!sequence.scope.has_value() || *sequence.scope != ScopeOf(sequence.request->request.adapter)) return;
+  if (!sequence.scope.has_value() || *sequence.scope != GetScope(sequence.request->request.adapter)) return;
   const int64_t full = std::min(sequence.computed, KnownTokens(sequence)) / kBlockTokens;
   for (; sequence.indexed < full; ++sequence.indexed) {
     const int64_t begin = sequence.indexed * kBlockTokens;
-    sequence.node = pool_.Index(*sequence.scope, sequence.node, TokensOf(sequence, begin, begin + kBlockTokens),
+    sequence.node = pool_.Index(*sequence.scope, sequence.node, GetTokens(sequence, begin, begin + kBlockTokens),
                                 sequence.table[sequence.indexed]);
   }
 }

@@ -119,7 +119,7 @@ class Scheduler {
   // What tests break to see that they notice.
   virtual void AddUser(BlockIndex block) { pool_.AddUser(block); }
   virtual void RemoveUser(BlockIndex block) { pool_.RemoveUser(block); }
-  virtual PrefixScope ScopeOf(int64_t adapter) const { return {version_, adapter}; }
+  virtual PrefixScope GetScope(int64_t adapter) const { return {version_, adapter}; }
   virtual bool HasWaitedEnough(int64_t passed_over) const { return passed_over >= options_.max_passed_over; }
   virtual bool IsShared(BlockIndex block) const { return users(block) > 1; }
   int32_t users(BlockIndex block) const { return pool_.users(block); }

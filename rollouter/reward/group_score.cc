@@ -73,7 +73,7 @@ GroupScore::GroupScore(std::string id, Lease lease, TrajectoryGroup group, const
       rules_(rules),
       values_(plan->terms.size(), std::vector<float>(group_.samples.size())) {}
 
-RewardInput GroupScore::InputOf(int32_t sample, const RewardRow& row) const {
+RewardInput GroupScore::MakeInput(int32_t sample, const RewardRow& row) const {
   const auto i = static_cast<size_t>(sample);
   return {.prompt_ids = lease_.prompt_ids,
           .answer_ids = lease_.answer_ids,
@@ -105,7 +105,7 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
         waiting.samples.push_back(i);
         continue;
       }
-      const absl::StatusOr<RewardValue> judged = plan_->terms[t].function(InputOf(i, *row));
+      const absl::StatusOr<RewardValue> judged = plan_->terms[t].function(MakeInput(i, *row));
       if (!judged.ok()) return Fail(term.part, judged.status());
       if (!IsPossibleReward(judged->value)) return Fail(term.part, Impossible(judged->value));
       values_[t][static_cast<size_t>(i)] = judged->value;
@@ -140,7 +140,7 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
       waiting.due = now + rules_.timeout;
       // A name for each call, so that a late answer to an earlier one is nobody's.
       waiting.called = absl::StrCat(id_, "/", ++calls_);
-      actions.calls.push_back({waiting.to, ItemOf(waiting)});
+      actions.calls.push_back({waiting.to, MakeItem(waiting)});
       continue;
     }
     if (absl::IsResourceExhausted(there)) {
@@ -158,7 +158,7 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
   return actions;
 }
 
-RemoteItem GroupScore::ItemOf(const Waiting& waiting) {
+RemoteItem GroupScore::MakeItem(const Waiting& waiting) {
   RemoteItem item{.id = waiting.called,
                   .reward = waiting.reward,
                   .row_json = lease_.task.row_json,

@@ -101,10 +101,10 @@ class GroupScore {
   };
   using Components = std::map<std::string, std::vector<float>>;  // by sample; NaN where none was given
 
-  RewardInput InputOf(int32_t sample, const RewardRow& row) const;
+  RewardInput MakeInput(int32_t sample, const RewardRow& row) const;
   void OnFailure(Waiting* waiting, const absl::Status& why, absl::Time now);
   void Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward);
-  RemoteItem ItemOf(const Waiting& waiting);
+  RemoteItem MakeItem(const Waiting& waiting);
   void Fail(const std::string& part, const absl::Status& why);
 
   const std::string id_;

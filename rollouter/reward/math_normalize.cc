@@ -28,7 +28,7 @@ size_t BehindGroup(absl::string_view text, size_t open) {
 }
 
 // What a command \name without arguments turns into; null if it stays.
-const char* ReplacementOf(absl::string_view name) {
+const char* GetReplacement(absl::string_view name) {
   static constexpr std::pair<absl::string_view, const char*> kCommands[] = {
       {"left", ""},        {"right", ""},       {"big", ""},         {"Big", ""},       {"bigl", ""},
       {"bigr", ""},        {"Bigl", ""},        {"Bigr", ""},        {"quad", " "},     {"qquad", " "},
@@ -99,7 +99,7 @@ std::string WithoutCommands(absl::string_view text) {
         continue;
       }
     }
-    const char* replacement = ReplacementOf(name);
+    const char* replacement = GetReplacement(name);
     out += replacement != nullptr ? std::string(replacement) : std::string(text.substr(i, end - i));
     i = end;
   }

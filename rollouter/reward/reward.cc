@@ -28,7 +28,7 @@ RewardValue OneIf(bool right) { return {.value = right ? 1.0f : 0.0f}; }
 
 absl::Status NoTruth(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "NO_TRUTH", what); }
 
-absl::StatusOr<std::string> TruthOf(const RewardInput& input) {
+absl::StatusOr<std::string> IsTruthy(const RewardInput& input) {
   if (input.row.has_truth) return input.row.truth;
   return NoTruth("the row has no right answer to compare with; data.answer_field names its field");
 }
@@ -41,12 +41,12 @@ absl::string_view BehindThoughts(absl::string_view text) {
 }
 
 absl::StatusOr<RewardValue> MatchReward(const RewardInput& input) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
   return OneIf(absl::StripAsciiWhitespace(BehindThoughts(input.text)) == absl::StripAsciiWhitespace(truth));
 }
 
 absl::StatusOr<RewardValue> FinalNumberReward(const RewardInput& input) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
   const std::optional<std::string> right = FinalNumber(truth);
   if (!right.has_value()) return NoTruth(absl::StrCat("the row's answer holds no number: ", truth.substr(0, 100)));
   const std::optional<std::string> given = FinalNumber(input.text);
@@ -54,7 +54,7 @@ absl::StatusOr<RewardValue> FinalNumberReward(const RewardInput& input) {
 }
 
 absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
   const std::optional<std::string> given = LastBoxed(input.text);
   if (!given.has_value()) return OneIf(false);
   // Truths of data sets are the bare answer, or a whole solution that ends in a box.
@@ -67,7 +67,7 @@ RewardFunction RegexReward(const Pattern& pattern) {
     const std::optional<std::string> found = pattern.LastMatch(input.text);
     // Without a group the pattern itself is what is asked for.
     if (!found.has_value() || !pattern.has_group()) return OneIf(found.has_value());
-    SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, TruthOf(input));
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
     return OneIf(absl::StripAsciiWhitespace(*found) == absl::StripAsciiWhitespace(truth));
   };
 }

@@ -141,11 +141,11 @@ void Scorer::Cancel(const std::string& id) {
 
 void Scorer::Advance(const std::string& id, Job* job, absl::Time now) {
   GroupScore::Actions actions = job->score->OnTick(now, [this](GroupScore::Remote remote, const std::string& reward) {
-    return RemoteOf(remote)->Availability(reward);
+    return GetRemote(remote)->Availability(reward);
   });
   for (const auto& [remote, item] : actions.cancels) {
     callers_.erase(item);
-    RemoteOf(remote)->Cancel(item);
+    GetRemote(remote)->Cancel(item);
   }
   for (GroupScore::Call& call : actions.calls) Call(id, std::move(call));
   if (job->score->done()) End(id, job->score->Finish());
@@ -157,7 +157,7 @@ void Scorer::Call(const std::string& id, GroupScore::Call call) {
   auto answered = [this, inbox = inbox_, item](absl::StatusOr<RemoteScorer::Rewards> rewards) {
     inbox->Post([this, item, rewards = std::move(rewards)] { OnAnswer(item, rewards); });
   };
-  RemoteOf(call.to)->Score(std::move(call.item), std::move(answered));
+  GetRemote(call.to)->Score(std::move(call.item), std::move(answered));
 }
 
 void Scorer::OnAnswer(const std::string& item, const absl::StatusOr<RemoteScorer::Rewards>& rewards) {
@@ -174,7 +174,7 @@ void Scorer::End(const std::string& id, absl::StatusOr<TrajectoryGroup> result) 
   auto ended = jobs_.extract(id);
   for (const auto& [remote, item] : ended.mapped().score->UnderWay()) {
     callers_.erase(item);
-    RemoteOf(remote)->Cancel(item);
+    GetRemote(remote)->Cancel(item);
   }
   ended.mapped().done(std::move(result));
 }

@@ -77,7 +77,7 @@ class Scorer {
   Scorer(const Options& options, RewardRegistry registry);
   absl::StatusOr<std::shared_ptr<const RewardPlan>> FindPlan(const std::string& reward);
   absl::Status CheckRemotes(const RewardPlan& plan) const;
-  RemoteScorer* RemoteOf(GroupScore::Remote remote) const {
+  RemoteScorer* GetRemote(GroupScore::Remote remote) const {
     return remote == GroupScore::Remote::kHttp ? options_.http : options_.python;
   }
   void Loop();

@@ -18,7 +18,7 @@ using grpc::experimental::InterceptionHookPoints;
 
 constexpr size_t kMaxRequestIdBytes = 64;  // the peer chooses its length
 
-std::string RequestIdOf(const google::protobuf::Message& request) {
+std::string GetRequestId(const google::protobuf::Message& request) {
   const google::protobuf::FieldDescriptor* field = request.GetDescriptor()->FindFieldByName("request_id");
   if (field == nullptr || field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING) return "";
   return absl::CEscape(request.GetReflection()->GetString(request, field).substr(0, kMaxRequestIdBytes));
@@ -42,7 +42,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
     if (unary && batch->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
       // gRPC passes the request as an untyped pointer; services of protobuf messages get a google::protobuf::Message.
       const auto* request = static_cast<const google::protobuf::Message*>(batch->GetRecvMessage());
-      if (request != nullptr) request_id_ = RequestIdOf(*request);
+      if (request != nullptr) request_id_ = GetRequestId(*request);
     }
     if (batch->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
       code_ = static_cast<absl::StatusCode>(batch->GetSendStatus().error_code());
@@ -57,7 +57,7 @@ class AuditInterceptor final : public grpc::experimental::Interceptor {
       who_ = absl::StrCat("anybody", from);
       return;
     }
-    absl::StatusOr<Caller> caller = security_->CallerOf(*call_->server_context());
+    absl::StatusOr<Caller> caller = security_->GetCaller(*call_->server_context());
     let_through_ = !caller.ok() || Authorize(*caller, path_).ok();
     who_ = caller.ok() ? absl::StrCat(caller->name, " (", AuthRoleName(caller->role), ")", from)
                        : absl::StrCat("a token that was withdrawn", from);

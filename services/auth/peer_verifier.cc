@@ -6,19 +6,19 @@
 namespace syncopate::auth {
 namespace {
 
-std::string CopyOf(const grpc::string_ref& text) { return std::string(text.data(), text.size()); }
+std::string MakeCopy(const grpc::string_ref& text) { return std::string(text.data(), text.size()); }
 
 }  // namespace
 
 absl::Status PeerVerifier::Judge(const grpc::experimental::TlsCustomVerificationCheckRequest& request) const {
   const std::shared_ptr<const Credentials> credentials = options_.watch->Get();
-  const std::string certificate = CopyOf(request.peer_cert());
+  const std::string certificate = MakeCopy(request.peer_cert());
   if (certificate.empty()) {
     const bool server_takes_tokens = options_.use == TrustAnchors::Use::kClient && credentials->tokens.has_value();
     if (server_takes_tokens) return absl::OkStatus();  // each of its calls needs a token
     return Error(absl::StatusCode::kUnauthenticated, "NO_CERTIFICATE", "no certificate was shown");
   }
-  SYNCOPATE_RETURN_IF_ERROR(credentials->authorities->Verify(certificate, CopyOf(request.peer_cert_full_chain()),
+  SYNCOPATE_RETURN_IF_ERROR(credentials->authorities->Verify(certificate, MakeCopy(request.peer_cert_full_chain()),
                                                              options_.use, WallTime(*options_.watch->options().clock)));
   SYNCOPATE_ASSIGN_OR_RETURN(CertificateFacts facts, ReadCertificate(certificate));
   SYNCOPATE_ASSIGN_OR_RETURN(AuthRole role, RoleOfUris(facts.uris, options_.trust_domain));
@@ -34,7 +34,7 @@ bool PeerVerifier::Verify(grpc::experimental::TlsCustomVerificationCheckRequest*
   if (!verdict.ok()) {
     const bool is_client = options_.use == TrustAnchors::Use::kClient;
     const std::string message = absl::StrCat(std::string(verdict.message()), " (", ErrorReason(verdict), ")");
-    const std::string whom = is_client ? "a client" : absl::StrCat("the server ", CopyOf(request->target_name()));
+    const std::string whom = is_client ? "a client" : absl::StrCat("the server ", MakeCopy(request->target_name()));
     options_.refusals->Add(absl::StrCat("a connection of ", whom, ": ", message));
     *sync_status = grpc::Status(static_cast<grpc::StatusCode>(verdict.code()), message);
   }

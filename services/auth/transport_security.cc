@@ -49,7 +49,7 @@ class TokenFactory final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<CredentialWatch> watch_;
 };
 
-absl::StatusOr<CredentialFiles> FilesOf(const TransportSecurity::Options& options) {
+absl::StatusOr<CredentialFiles> GetFiles(const TransportSecurity::Options& options) {
   const bool daemon = !options.role.empty();
   const std::string role = daemon ? options.role : AuthRoleName(AuthRole::kAdmin);
   auto path = [&role](const std::string& with) { return absl::StrReplaceAll(with, {{"{role}", role}}); };
@@ -68,7 +68,7 @@ absl::StatusOr<CredentialFiles> FilesOf(const TransportSecurity::Options& option
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Load(Options options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(CredentialFiles files, FilesOf(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(CredentialFiles files, GetFiles(options));
   if (files.authorities.empty() && files.tokens.empty()) return std::shared_ptr<const TransportSecurity>();
   SYNCOPATE_ASSIGN_OR_RETURN(auto watch, CredentialWatch::Start({files, options.tls_reload, options.clock}));
   return std::shared_ptr<const TransportSecurity>(new TransportSecurity(std::move(options), std::move(watch)));
@@ -147,7 +147,7 @@ Shown TransportSecurity::ShownIn(const grpc::ServerContextBase& context) {
   return shown;
 }
 
-absl::StatusOr<Caller> TransportSecurity::CallerOf(const grpc::ServerContextBase& context) const {
+absl::StatusOr<Caller> TransportSecurity::GetCaller(const grpc::ServerContextBase& context) const {
   const std::shared_ptr<const Credentials> credentials = watch_->Get();
   return Authenticate(ShownIn(context), options_.trust_domain,
                       credentials->tokens.has_value() ? &*credentials->tokens : nullptr);
@@ -158,7 +158,7 @@ absl::Status TransportSecurity::Judge(const grpc::ServerContextBase& context, co
 }
 
 HelloCaller::HelloCaller(const TransportSecurity* security, const grpc::ServerContextBase& context) {
-  if (security != nullptr) caller_ = security->CallerOf(context);
+  if (security != nullptr) caller_ = security->GetCaller(context);
 }
 
 absl::Status HelloCaller::CheckIs(const std::string& role) const {

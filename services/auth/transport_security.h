@@ -78,7 +78,7 @@ class TransportSecurity {
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> ClientInterceptors() const;
 
   // The caller of a call that was let through.
-  absl::StatusOr<Caller> CallerOf(const grpc::ServerContextBase& context) const;
+  absl::StatusOr<Caller> GetCaller(const grpc::ServerContextBase& context) const;
 
  private:
   static Shown ShownIn(const grpc::ServerContextBase& context);

@@ -44,7 +44,7 @@ void Keep(const std::map<std::string, std::string>& kept, const ConfigKey& key, 
 }
 
 int64_t NewTokens(const Surroundings& around, const v1::RunConfig& config) {
-  const TaskShape task = ShapeOf(config.data());
+  const TaskShape task = GetShape(config.data());
   if (config.model().path().empty()) return task.answer_tokens;
   const int64_t said = config.model().context_length();
   const int64_t context = said > 0 ? said : around.longest_context;
@@ -61,7 +61,7 @@ struct Needs {
 
 Needs CountNeeds(const v1::RunConfig& config) {
   return {config.train().device() == "cpu" ? 0 : config.trainer().world(),
-          config.rollout().device() == "cpu" ? 0 : RolloutersOf(config) * config.rollout().tensor_parallel()};
+          config.rollout().device() == "cpu" ? 0 : GetRollouters(config) * config.rollout().tensor_parallel()};
 }
 
 BrokenRule TooFewGpus(const Needs& needs, int64_t gpus) {

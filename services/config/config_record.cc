@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
 
-std::string FolderOf(const std::string& run_dir) { return JoinPath(run_dir, "state/trainer"); }
-std::string PathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "config.json"); }
+std::string GetFolder(const std::string& run_dir) { return JoinPath(run_dir, "state/trainer"); }
+std::string GetPath(const std::string& run_dir) { return JoinPath(GetFolder(run_dir), "config.json"); }
 // A trainer writes this file before the record.
-std::string IdentityPathOf(const std::string& run_dir) { return JoinPath(FolderOf(run_dir), "identity.json"); }
+std::string GetIdentityPath(const std::string& run_dir) { return JoinPath(GetFolder(run_dir), "identity.json"); }
 
 // The recorded value in this build's notation: an older build may have written the same number differently.
 std::string InOurWords(const ConfigKey& key, const std::string& recorded, const v1::RunConfig& defaults) {
@@ -54,20 +54,20 @@ absl::Status WriteConfigRecord(FileSystem* files, const std::string& run_dir, co
   const ConfigSchema schema;
   nlohmann::json record = nlohmann::json::object();
   for (const ConfigKey& key : schema.keys()) record[key.path] = GetValue(key, known);
-  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(FolderOf(run_dir)));
-  return WriteFileAtomically(files, PathOf(run_dir), record.dump(2) + "\n");
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(GetFolder(run_dir)));
+  return WriteFileAtomically(files, GetPath(run_dir), record.dump(2) + "\n");
 }
 
 absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, const std::string& run_dir,
                                                           const v1::RunConfig& config, bool accept_reward_change) {
   std::vector<ConfigDifference> changed;
-  absl::StatusOr<std::string> text = ReadFile(files, PathOf(run_dir), kMaxBytes);
+  absl::StatusOr<std::string> text = ReadFile(files, GetPath(run_dir), kMaxBytes);
   if (absl::IsNotFound(text.status())) return changed;
   SYNCOPATE_RETURN_IF_ERROR(text.status());
   const nlohmann::json record = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) {
     return Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
-                 absl::StrCat(PathOf(run_dir), " is damaged; remove it to go on without knowing what has changed"));
+                 absl::StrCat(GetPath(run_dir), " is damaged; remove it to go on without knowing what has changed"));
   }
   const ConfigSchema schema;
   const v1::RunConfig defaults = FormerDefaults(schema);
@@ -104,7 +104,7 @@ bool IsRewardKey(const std::string& path) {
 
 std::optional<std::map<std::string, std::string>> ReadKeptValues(FileSystem* files, const std::string& run_dir) {
   std::map<std::string, std::string> kept;
-  const auto text = ReadFile(files, PathOf(run_dir), kMaxBytes);
+  const auto text = ReadFile(files, GetPath(run_dir), kMaxBytes);
   const nlohmann::json record = nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
   if (record.is_object()) {
     for (const auto& [key, value] : record.items()) {
@@ -116,7 +116,7 @@ std::optional<std::map<std::string, std::string>> ReadKeptValues(FileSystem* fil
     return kept;
   }
   const auto yaml = ReadFile(files, JoinPath(run_dir, kResolvedConfigFile), kMaxBytes);
-  if (!yaml.ok() && !files->FileBytes(IdentityPathOf(run_dir)).ok()) return std::nullopt;
+  if (!yaml.ok() && !files->FileBytes(GetIdentityPath(run_dir)).ok()) return std::nullopt;
   for (const Setting& one : ParseYamlSettings(yaml.value_or(""), kResolvedConfigFile).settings) {
     kept[one.path] = one.value;
   }

@@ -56,7 +56,7 @@ void ReadDivergence(const v1::TrainSection& train, loss::LossOptions* options) {
 
 }  // namespace
 
-loss::LossOptions LossOptionsOf(const v1::RunConfig& config) {
+loss::LossOptions MakeLossOptions(const v1::RunConfig& config) {
   const v1::TrainSection& train = config.train();
   loss::LossOptions options;
   ReadAdvantage(train, &options.advantage);

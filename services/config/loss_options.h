@@ -7,6 +7,6 @@ namespace syncopate::config {
 
 // The loss options that a configuration asks for, whether or not they make sense: LossOptions::FindProblems() judges
 // them. A word that is no choice of its key, or a malformed weight, leaves the default.
-loss::LossOptions LossOptionsOf(const v1::RunConfig& config);
+loss::LossOptions MakeLossOptions(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -27,14 +27,14 @@ absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequ
 
 // Decided by the rollouters' device alone: weights are sent in the type that is served, and a trainer casts when it
 // stages. Each process of a run must come to the same answer, so this looks at the key "auto" and not at the machine.
-DType WireDTypeOf(const v1::RunConfig& config) {
+DType ToWireDType(const v1::RunConfig& config) {
   const std::string& dtype = config.model().dtype();
   if (dtype == "auto") return model::IsCuda(config.rollout().device()) ? DType::kBFloat16 : DType::kFloat32;
   return dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
 
-absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return model::MakeManifest(shape, WireDTypeOf(config), config.sync().bucket_bytes());
+absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return model::MakeManifest(shape, ToWireDType(config), config.sync().bucket_bytes());
 }
 
 int SyncMaxCtas(const v1::RunConfig& config) {
@@ -57,10 +57,10 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
       .reserved = static_cast<int>(config.trainer().world()),
       // A host with exactly one replica's number of GPUs has no trainer on it, e.g. a container.
       .together = static_cast<int>(config.rollout().tensor_parallel()),
-      .member = config.rollouter().index() * config.rollout().tensor_parallel() + RolloutRankOf(config).value_or(0)};
+      .member = config.rollouter().index() * config.rollout().tensor_parallel() + GetRolloutRank(config).value_or(0)};
 }
 
-std::string RolloutLayoutOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
+std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape) {
   return rollouter::TensorParallelLayout(static_cast<int32_t>(config.rollout().tensor_parallel()));
 }
 
@@ -77,14 +77,14 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
   return fits ? absl::OkStatus() : DoesNotFit("sync.install", install, request, device);
 }
 
-rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
+rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {
   rollouter::EngineLoop::Options options;
   options.model = shape;
   options.max_sequences = config.rollout().max_sequences();
   options.kv_tokens = config.rollout().kv_tokens();
   options.deterministic = config.rollout().deterministic();
   options.bucket_bytes = config.sync().bucket_bytes();
-  options.dtype = WireDTypeOf(config);
+  options.dtype = ToWireDType(config);
   options.threads = static_cast<int>(config.run().threads());
   return options;
 }

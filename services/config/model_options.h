@@ -12,10 +12,10 @@ namespace syncopate::config {
 
 // Data type of the weights that are sent and that rollouters hold in memory: model.dtype, where "auto" is resolved from
 // the configuration alone, so that every daemon comes to the same type.
-DType WireDTypeOf(const v1::RunConfig& config);
+DType ToWireDType(const v1::RunConfig& config);
 
 // The manifest of the weights as they are sent and as rollouters hold them in memory. Errors of model::MakeManifest.
-absl::StatusOr<Manifest> WireManifestOf(const v1::RunConfig& config, const model::ModelConfig& shape);
+absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The number of multiprocessors (CTAs) that a message of a weight sync over NCCL may occupy on either side; 0: NCCL's
 // choice. With several trainer ranks, a sync and the collectives of a step must both find room on a GPU. Members with
@@ -24,7 +24,7 @@ int SyncMaxCtas(const v1::RunConfig& config);
 
 // The name that weight syncs use for the layout of a rollouter's ranks; "" if there is one rank. Both sides of a sync
 // use it.
-std::string RolloutLayoutOf(const v1::RunConfig& config, const model::ModelConfig& shape);
+std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The argument of model::ChooseDevice: where this process of the run computes. `rank` is the trainer's.
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank = 0);
@@ -36,6 +36,6 @@ absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& de
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.
-rollouter::EngineLoop::Options EngineOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
+rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 }  // namespace syncopate::config

@@ -24,7 +24,7 @@ struct RankKeys {
   std::string rank0;
 };
 
-absl::StatusOr<int32_t> RankOf(const RankKeys& keys) {
+absl::StatusOr<int32_t> GetRank(const RankKeys& keys) {
   int64_t rank = keys.rank;
   std::string source = absl::StrCat(keys.section, ".rank");
   if (rank < 0) {
@@ -48,14 +48,14 @@ absl::StatusOr<int32_t> RankOf(const RankKeys& keys) {
 
 }  // namespace
 
-absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer) {
-  return RankOf({"trainer", "trainer.world", trainer.rank(), trainer.world(), trainer.rank0()});
+absl::StatusOr<int32_t> GetTrainerRank(const v1::TrainerSection& trainer) {
+  return GetRank({"trainer", "trainer.world", trainer.rank(), trainer.world(), trainer.rank0()});
 }
 
-absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config) {
+absl::StatusOr<int32_t> GetRolloutRank(const v1::RunConfig& config) {
   const v1::RollouterSection& rollouter = config.rollouter();
-  return RankOf({"rollouter", "rollout.tensor_parallel", rollouter.rank(), config.rollout().tensor_parallel(),
-                 rollouter.rank0()});
+  return GetRank({"rollouter", "rollout.tensor_parallel", rollouter.rank(), config.rollout().tensor_parallel(),
+                  rollouter.rank0()});
 }
 
 absl::StatusOr<std::string> FindReplicaSecret(bool is_secured) {

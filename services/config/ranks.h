@@ -11,10 +11,10 @@ namespace syncopate::config {
 // The rank of this process among the trainer's ranks: trainer.rank, or the environment variable RANK (set by torchrun
 // and by Kubernetes' indexed jobs), else 0. INVALID_ARGUMENT (reason BAD_CONFIG) if it is not below trainer.world, or
 // if it is above 0 and trainer.rank0 is empty.
-absl::StatusOr<int32_t> TrainerRankOf(const v1::TrainerSection& trainer);
+absl::StatusOr<int32_t> GetTrainerRank(const v1::TrainerSection& trainer);
 
-// TrainerRankOf for the ranks of a rollouter: rollouter.rank, rollout.tensor_parallel and rollouter.rank0.
-absl::StatusOr<int32_t> RolloutRankOf(const v1::RunConfig& config);
+// GetTrainerRank for the ranks of a rollouter: rollouter.rank, rollout.tensor_parallel and rollouter.rank0.
+absl::StatusOr<int32_t> GetRolloutRank(const v1::RunConfig& config);
 
 // The secret that the launcher of a rollouter's ranks gives to all of them in their environment (ranks/group_secret.h);
 // "" if the ranks show certificates or tokens instead, which `is_secured` says they have. INVALID_ARGUMENT (reason

@@ -4,12 +4,12 @@
 
 namespace syncopate::config {
 
-rollouter::RewardParameters RewardParametersOf(const v1::RunConfig& config) {
+rollouter::RewardParameters MakeRewardParameters(const v1::RunConfig& config) {
   const v1::RewardSection& reward = config.reward();
   return {.pattern = reward.pattern(), .format = reward.format(), .overlong_buffer = reward.overlong_buffer()};
 }
 
-rollouter::ScoringRules ScoringRulesOf(const v1::RunConfig& config) {
+rollouter::ScoringRules MakeScoringRules(const v1::RunConfig& config) {
   const v1::RewardSection& reward = config.reward();
   return {.timeout = CheckedDuration(reward.timeout()),
           .attempts = static_cast<int32_t>(reward.attempts()),

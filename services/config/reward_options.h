@@ -6,7 +6,7 @@
 
 namespace syncopate::config {
 
-rollouter::RewardParameters RewardParametersOf(const v1::RunConfig& config);
-rollouter::ScoringRules ScoringRulesOf(const v1::RunConfig& config);
+rollouter::RewardParameters MakeRewardParameters(const v1::RunConfig& config);
+rollouter::ScoringRules MakeScoringRules(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -199,7 +199,7 @@ void CheckFiles(const v1::RunConfig& config, Rules* rules) {
 
 void CheckData(const v1::RunConfig& config, Rules* rules) {
   // Without this check, lengths that do not fit together would fail only after minutes, at the first long answer.
-  TaskShape shape = ShapeOf(config.data());
+  TaskShape shape = GetShape(config.data());
   const auto& model = config.model();
   const auto& rollout = config.rollout();
   int64_t longest = shape.prompt_tokens + rollout.max_new_tokens();
@@ -246,7 +246,7 @@ void CheckTrain(const v1::RunConfig& config, Rules* rules) {
   const v1::TrainSection& train = config.train();
   rules->Expect(train.max_grad_growth() == 0 || train.max_grad_growth() > 1, {"train.max_grad_growth"},
                 "0, or more than 1, so that gradients can grow");
-  const int64_t end = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
+  const int64_t end = train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config);
   rules->Expect(train.schedule() == "constant" || train.warmup_updates() < end,
                 {"train.warmup_updates", "train.schedule_updates", "run.steps", "train.schedule"},
                 absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
@@ -258,7 +258,7 @@ void CheckMemory(const v1::RunConfig& config, Rules* rules) {
   const bool has_reference = train.kl_coef() > 0;
   rules->Expect(!train.offload_reference() || has_reference, {"train.offload_reference", "train.kl_coef"},
                 "false, as without train.kl_coef there is no reference policy");
-  const bool has_proximal_pass = train.updates_per_batch() > 1 && LossOptionsOf(config).needs_proximal();
+  const bool has_proximal_pass = train.updates_per_batch() > 1 && MakeLossOptions(config).needs_proximal();
   rules->Expect(!train.offload_optimizer_for_logprob() || has_reference || has_proximal_pass,
                 {"train.offload_optimizer_for_logprob", "train.updates_per_batch", "train.proximal", "train.kl_coef"},
                 "false, as no step has a log-probability pass: that needs train.kl_coef, or several "
@@ -291,7 +291,7 @@ void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
 void CheckLoss(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(loss::ParseRewardWeights(config.train().reward_weights()).ok(), {"train.reward_weights"},
                 "parts and their weights, as in accuracy=1,format=0.5, each part once");
-  for (const loss::LossProblem& problem : LossOptionsOf(config).FindProblems()) {
+  for (const loss::LossProblem& problem : MakeLossOptions(config).FindProblems()) {
     std::vector<std::string> keys;
     for (const std::string& key : problem.keys) {
       keys.push_back(absl::StrContains(key, '.') ? key : absl::StrCat("train.", key));
@@ -303,7 +303,7 @@ void CheckLoss(const v1::RunConfig& config, Rules* rules) {
 void CheckRollout(const v1::RunConfig& config, Rules* rules) {
   const auto& rollout = config.rollout();
   rules->Expect(
-      rollout.samples() >= 2 || !LossOptionsOf(config).advantage.compares_samples(),
+      rollout.samples() >= 2 || !MakeLossOptions(config).advantage.compares_samples(),
       {"rollout.samples", "train.advantage"},
       absl::StrCat("at least 2, as ", config.train().advantage(), " compares the answers of a group with each other"));
   rules->Expect(rollout.top_p() == 1, {"rollout.top_p"},
@@ -350,7 +350,7 @@ bool IsModelShapeKey(const std::string& path) {
          path != "model.dtype";
 }
 
-TaskShape ShapeOf(const v1::DataSection& data) {
+TaskShape GetShape(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
   if (!data.files().empty()) return {data.max_prompt_tokens(), 1, 0};
   int64_t length = data.length();
@@ -361,7 +361,7 @@ TaskShape ShapeOf(const v1::DataSection& data) {
 }
 
 // The learning rate's schedule ends at this number. Steps and updates come from a file, so no product may overflow.
-int64_t UpdatesOf(const v1::RunConfig& config) {
+int64_t MakeUpdates(const v1::RunConfig& config) {
   const int64_t each = config.train().updates_per_batch();
   const int64_t steps = config.run().steps();
   if (config.train().objective() == "sft") return steps;
@@ -369,7 +369,7 @@ int64_t UpdatesOf(const v1::RunConfig& config) {
   return supervised + std::min(steps - supervised, std::numeric_limits<int64_t>::max() / each - supervised) * each;
 }
 
-int64_t RolloutersOf(const v1::RunConfig& config) {
+int64_t GetRollouters(const v1::RunConfig& config) {
   return config.train().objective() == "sft" ? 0 : config.run().rollouters();
 }
 

@@ -27,12 +27,12 @@ struct TaskShape {
   int64_t answer_tokens = 0;
   int64_t vocabulary = 0;
 };
-TaskShape ShapeOf(const v1::DataSection& data);
+TaskShape GetShape(const v1::DataSection& data);
 
 // The greatest number of updates that the whole run makes.
-int64_t UpdatesOf(const v1::RunConfig& config);
+int64_t MakeUpdates(const v1::RunConfig& config);
 
 // The number of rollouters that `syncopate run` starts: none if all steps are supervised.
-int64_t RolloutersOf(const v1::RunConfig& config);
+int64_t GetRollouters(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -93,7 +93,7 @@ class Applier {
     const ConfigKey* key = schema_.Find(setting.path);
     if (key == nullptr) {
       ReportUnknown(setting);
-    } else if (!Fits(setting, *key) || !SetValue(*key, ValueOf(setting, *key), &result_->config)) {
+    } else if (!Fits(setting, *key) || !SetValue(*key, ValueFor(setting, *key), &result_->config)) {
       wrong_.insert(setting.path);
       Report(setting, absl::StrCat(key->Expected(), LimitOfNumbers(setting.value, *key)));
     } else {
@@ -109,7 +109,7 @@ class Applier {
   }
 
   // A list on the command line means the same as in a file.
-  static std::string ValueOf(const Setting& setting, const ConfigKey& key) {
+  static std::string ValueFor(const Setting& setting, const ConfigKey& key) {
     const bool list = key.option.list() && setting.where == kCommandLine;
     return list ? JoinFlowList(setting.value).value_or(setting.value) : setting.value;
   }
@@ -158,12 +158,12 @@ class Applier {
     std::string where = origin == origins_.end() ? "default" : origin->second.where;
     std::string expected = broken.expected;
     if (const std::string& subject = broken.keys.front(); blamed != subject && !broken.together) {
-      expected = absl::StrCat(subject, " to be ", expected, "; it is ", ValueOf(subject));
+      expected = absl::StrCat(subject, " to be ", expected, "; it is ", ValueFor(subject));
     }
-    return {where, blamed, ValueOf(blamed), expected, ""};
+    return {where, blamed, ValueFor(blamed), expected, ""};
   }
 
-  std::string ValueOf(const std::string& key) const { return GetValue(*schema_.Find(key), result_->config); }
+  std::string ValueFor(const std::string& key) const { return GetValue(*schema_.Find(key), result_->config); }
 
   int Rank(const std::string& key) const {
     auto origin = origins_.find(key);

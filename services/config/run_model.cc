@@ -23,7 +23,7 @@ absl::Status BadConfig(const std::string& message) {
 model::ModelConfig ShapeByKeys(const v1::RunConfig& config) {
   const v1::ModelSection& section = config.model();
   model::ModelConfig shape;
-  shape.vocab_size = section.vocab_size() > 0 ? section.vocab_size() : ShapeOf(config.data()).vocabulary;
+  shape.vocab_size = section.vocab_size() > 0 ? section.vocab_size() : GetShape(config.data()).vocabulary;
   shape.hidden_size = section.hidden_size();
   shape.intermediate_size = section.intermediate_size();
   shape.num_hidden_layers = section.num_hidden_layers();
@@ -65,7 +65,7 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   }
   absl::StatusOr<model::HfModel> found = model::ReadHfConfig(model.description);
   if (!found.ok()) return Annotate(found.status(), "model.path");
-  const TaskShape task = ShapeOf(config.data());
+  const TaskShape task = GetShape(config.data());
   const int64_t context = config.model().context_length() > 0 ? config.model().context_length()
                                                               : task.prompt_tokens + config.rollout().max_new_tokens();
   absl::StatusOr<model::ModelConfig> shape = found->WithContext(context);

@@ -33,7 +33,7 @@ trainer::PromptWriter::Options PromptWriterOptions(const v1::RunConfig& config, 
   return options;
 }
 
-trainer::RowFields RowFieldsOf(const v1::RunConfig& config) {
+trainer::RowFields GetRowFields(const v1::RunConfig& config) {
   return {.prompt = config.data().prompt_field(),
           .answer = config.data().answer_field(),
           .response = HasSupervisedSteps(config) ? config.data().response_field() : "",

@@ -11,6 +11,6 @@ namespace syncopate::config {
 // The options take the end tokens and the vocabulary size of `model`.
 trainer::PromptWriter::Options PromptWriterOptions(const v1::RunConfig& config, const model::HfModel& model);
 
-trainer::RowFields RowFieldsOf(const v1::RunConfig& config);
+trainer::RowFields GetRowFields(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

@@ -9,7 +9,7 @@
 namespace syncopate::config {
 namespace {
 
-trainer::AdamWOptions OptimizerOptionsOf(const v1::RunConfig& config) {
+trainer::AdamWOptions MakeOptimizerOptions(const v1::RunConfig& config) {
   const v1::TrainSection& train = config.train();
   trainer::AdamWOptions optimizer;
   optimizer.learning_rate = train.learning_rate();
@@ -25,24 +25,24 @@ trainer::AdamWOptions OptimizerOptionsOf(const v1::RunConfig& config) {
                                                       : trainer::Schedule::kConstant;
   optimizer.warmup_updates = train.warmup_updates();
   // A schedule without a length ends with the run.
-  optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : UpdatesOf(config);
+  optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config);
   optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
 }
 
-trainer::Recompute RecomputeOf(const v1::TrainSection& train) {
+trainer::Recompute ToRecompute(const v1::TrainSection& train) {
   return train.recompute() == "none"   ? trainer::Recompute::kNone
          : train.recompute() == "full" ? trainer::Recompute::kFull
                                        : trainer::Recompute::kSelective;
 }
 
-std::optional<DType> ComputeDTypeOf(const v1::TrainSection& train) {
+std::optional<DType> ToComputeDType(const v1::TrainSection& train) {
   // The type depends on the device, which is not known yet.
   if (train.compute_dtype() == "auto") return std::nullopt;
   return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
 
-trainer::MemoryOptions MemoryOptionsOf(const v1::TrainSection& train) {
+trainer::MemoryOptions MakeMemoryOptions(const v1::TrainSection& train) {
   trainer::MemoryOptions memory;
   memory.offload_params = train.offload_params();
   memory.offload_optimizer_for_logprob = train.offload_optimizer_for_logprob();
@@ -55,39 +55,39 @@ trainer::MemoryOptions MemoryOptionsOf(const v1::TrainSection& train) {
 
 }  // namespace
 
-trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config) {
+trainer::TaskOptions MakeTaskOptions(const v1::RunConfig& config) {
   return {.name = config.data().task(),
           .length = config.data().length(),
           .alphabet = config.data().alphabet(),
           .seed = static_cast<uint64_t>(config.run().seed())};
 }
 
-trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape) {
+trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {
   trainer::PolicyTrainer::Options options;
   options.model = shape;
-  options.optimizer = OptimizerOptionsOf(config);
-  options.step.loss = LossOptionsOf(config);
+  options.optimizer = MakeOptimizerOptions(config);
+  options.step.loss = MakeLossOptions(config);
   // The trained policy must be the one that samples come from: the log-probabilities of both are computed at this
   // temperature.
   options.step.temperature = config.rollout().temperature();
   options.step.updates_per_batch = config.train().updates_per_batch();
   options.step.micro_batch_tokens = config.train().micro_batch_tokens();
-  options.step.recompute = RecomputeOf(config.train());
+  options.step.recompute = ToRecompute(config.train());
   options.step.float32_logits = config.train().float32_logits();
-  options.compute_dtype = ComputeDTypeOf(config.train());
+  options.compute_dtype = ToComputeDType(config.train());
   options.reduce_dtype = config.train().reduce_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-  options.memory = MemoryOptionsOf(config.train());
+  options.memory = MakeMemoryOptions(config.train());
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.threads = static_cast<int>(config.run().threads());
   return options;
 }
 
-int64_t SupervisedStepsOf(const v1::RunConfig& config) {
+int64_t CountSupervisedSteps(const v1::RunConfig& config) {
   // All steps, however far later resumes extend the run.
   return config.train().objective() == "sft" ? std::numeric_limits<int64_t>::max() : config.train().sft_steps();
 }
 
-SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
+SamplingParams MakeSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
   SamplingParams sampling;
   sampling.temperature = static_cast<float>(config.rollout().temperature());
   sampling.top_p = static_cast<float>(config.rollout().top_p());
@@ -97,8 +97,8 @@ SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSour
   return sampling;
 }
 
-SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
-  SamplingParams sampling = SamplingOf(config, prompts);
+SamplingParams MakeEvaluationSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts) {
+  SamplingParams sampling = MakeSampling(config, prompts);
   // Temperature 0: an evaluation measures the policy, not chance.
   sampling.temperature = 0;
   return sampling;

@@ -9,17 +9,17 @@
 // From a run configuration that has passed its checks to the options of the trainer's parts. Pure.
 namespace syncopate::config {
 
-trainer::TaskOptions TaskOptionsOf(const v1::RunConfig& config);
+trainer::TaskOptions MakeTaskOptions(const v1::RunConfig& config);
 
 // The initial weights are random unless the caller sets some.
-trainer::PolicyTrainer::Options PolicyTrainerOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape);
+trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The number of supervised steps at the beginning of the run. If all steps are supervised: more than any run has.
-int64_t SupervisedStepsOf(const v1::RunConfig& config);
+int64_t CountSupervisedSteps(const v1::RunConfig& config);
 
 // The sampling of training leases; they stop at the task's stop tokens.
-SamplingParams SamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
+SamplingParams MakeSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 // The sampling of evaluation leases: greedy, with the same stop tokens.
-SamplingParams EvaluationSamplingOf(const v1::RunConfig& config, const trainer::PromptSource& prompts);
+SamplingParams MakeEvaluationSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 
 }  // namespace syncopate::config

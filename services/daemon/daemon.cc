@@ -34,7 +34,7 @@ int64_t MaxMessageBytes(const std::string& role) {
   return role == "synchronizer" ? rpc::Server::Options().max_receive_bytes : int64_t{64} << 20;
 }
 
-Severity SeverityOf(const std::string& level) {
+Severity GetSeverity(const std::string& level) {
   if (level == "debug") return Severity::kDebug;
   if (level == "warning") return Severity::kWarning;
   return level == "error" ? Severity::kError : Severity::kInfo;
@@ -58,10 +58,10 @@ void PrintFailure(const std::string& role, const absl::Status& status) {
 
 int Fail(const std::string& role, const absl::Status& status) {
   PrintFailure(role, status);
-  return ExitCodeOf(status);
+  return ToExitCode(status);
 }
 
-rpc::HealthFeed::Source HealthOf(const Health& health, const std::vector<std::string>& services) {
+rpc::HealthFeed::Source GetHealth(const Health& health, const std::vector<std::string>& services) {
   return {.live = [&health] { return health.Live().ok(); },
           .ready = [&health] { return health.Ready().ok(); },
           .services = services};
@@ -76,9 +76,9 @@ Daemon::Daemon(std::string role, CommandLine command_line, v1::RunConfig config,
       command_line_(std::move(command_line)),
       config_(std::move(config)),
       index_(role_ == "rollouter" ? config_.rollouter().index()
-             : role_ == "trainer" ? config::TrainerRankOf(config_.trainer()).value_or(0)
+             : role_ == "trainer" ? config::GetTrainerRank(config_.trainer()).value_or(0)
                                   : 0),
-      rank_(role_ == "rollouter" ? config::RolloutRankOf(config_).value_or(0) : 0),
+      rank_(role_ == "rollouter" ? config::GetRolloutRank(config_).value_or(0) : 0),
       grace_(config::CheckedDuration(config_.run().grace())),
       secret_(MemberSecret::Draw()),
       incarnation_(secret_.incarnation()),
@@ -111,7 +111,7 @@ absl::Status Daemon::Prepare() {
                  "run.dir is not set: give every daemon of a run the same folder, e.g. run.dir=runs/first");
   }
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
-  SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = SeverityOf(config_.run().log_level())}));
+  SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = GetSeverity(config_.run().log_level())}));
   SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name(), wire::EncodeEvent));
   telemetry::PublishBuildInfo(*registry_, BuildVersion(), role_);
   SYNCOPATE_ASSIGN_OR_RETURN(security_, auth::TransportSecurity::Load(config_.security(), role_));
@@ -145,7 +145,7 @@ absl::StatusOr<std::unique_ptr<rpc::Server>> Daemon::StartServer(const std::stri
                          static_cast<int>(config_.run().connections_per_peer())};
   options.security = security_;
   options.interceptors = {grpc_metrics_->InterceptorFactory(), auth::AuditInterceptors(security_)};
-  options.health = HealthOf(health_, names);
+  options.health = GetHealth(health_, names);
   // Kubernetes' gRPC probes cannot show a certificate, so they need a port of their own.
   SYNCOPATE_RETURN_IF_ERROR(StartHealthServer(HealthListen()));
   return rpc::Server::Start(options, services);
@@ -161,7 +161,7 @@ absl::Status Daemon::StartHealthServer(const std::string& listen) {
   rpc::Server::Options options;
   options.address = listen;
   options.max_receive_bytes = kMaxHealthCheckBytes;
-  options.health = HealthOf(health_, {});
+  options.health = GetHealth(health_, {});
   options.health_only = true;
   SYNCOPATE_ASSIGN_OR_RETURN(health_server_, rpc::Server::Start(options, {}));
   SYNCOPATE_LOG(kInfo, "health checks alone, without TLS, at %s", health_server_->address());
@@ -171,7 +171,7 @@ absl::Status Daemon::StartHealthServer(const std::string& listen) {
 int Daemon::ExitCodeFor(const absl::Status& status) const {
   // A start that fails on a full disk has changed nothing; a restart succeeds as soon as there is room.
   const bool no_room = !announced_ && ErrorReason(status) == reason::kNoSpace;
-  return no_room ? kExitNoSpace : ExitCodeOf(status);
+  return no_room ? kExitNoSpace : ToExitCode(status);
 }
 
 absl::Status Daemon::Announce(const std::string& grpc_address) {
@@ -211,7 +211,7 @@ void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
   if (stop_deadline_ != nullptr) return;
   SYNCOPATE_LOG(kInfo, "stopping: %s", what);
   // If the process must be ended by force, it ends with the exit code of `why`.
-  const int code = why.ok() ? kExitFailed : ExitCodeOf(why);
+  const int code = why.ok() ? kExitFailed : ToExitCode(why);
   stop_deadline_ =
       std::make_unique<StopDeadline>(grace_, [role = role_, grace = grace_, code] { EndAtOnce(role, grace, code); });
 }

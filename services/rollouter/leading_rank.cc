@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemo
                                                                    const model::ModelConfig& shape) {
   std::unique_ptr<LeadingRank> rank(new LeadingRank(daemon));
   rank->world_ = static_cast<int32_t>(config.rollout().tensor_parallel());
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::WireManifestOf(config, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, shape));
   SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape, wire, rank->world_));
   SYNCOPATE_ASSIGN_OR_RETURN(rank->place_, FindRolloutPlace(config));
   SYNCOPATE_RETURN_IF_ERROR(rank->Listen(config, wire.fingerprint()));

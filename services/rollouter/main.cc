@@ -88,7 +88,7 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
 RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel& model) {
   const v1::RunConfig& config = model.config;
   RolloutNode::Options options;
-  options.engine = config::EngineOptionsOf(config, model.shape);
+  options.engine = config::MakeEngineOptions(config, model.shape);
   options.member = daemon.Member();
   options.secret = daemon.secret();
   options.run_id = config.run().id();
@@ -118,7 +118,7 @@ void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
 // Runs one rank, which is the only one, leads the others, or follows rank 0.
 absl::Status RunRollouter(daemon::Daemon& daemon) {
   const v1::RunConfig& config = daemon.config();
-  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, config::RolloutRankOf(config));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, config::GetRolloutRank(config));
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
   // Probes are answered while this process waits for the trainer.
   const auto node_metrics = std::make_shared<NodeMetrics>();
@@ -136,7 +136,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security(),
                                                                replica != nullptr ? &replica->part() : nullptr));
   if (replica != nullptr) {
-    options.layout = config::RolloutLayoutOf(model.config, model.shape);
+    options.layout = config::MakeRolloutLayout(model.config, model.shape);
     options.leader = replica->leader();
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }

@@ -37,8 +37,8 @@ RemoteScorers::~RemoteScorers() {
 
 rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& config,
                                                         rollouter::TextDecoder decode) const {
-  return {.parameters = config::RewardParametersOf(config),
-          .rules = config::ScoringRulesOf(config),
+  return {.parameters = config::MakeRewardParameters(config),
+          .rules = config::MakeScoringRules(config),
           .reward = config.reward().name(),
           .decode = std::move(decode),
           .http = http_.get(),

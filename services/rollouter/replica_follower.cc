@@ -47,7 +47,7 @@ class FollowingRollouterRank {
 
   // Runs on the computing thread.
   absl::Status Run() {
-    SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::WireManifestOf(config_, shape_));
+    SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::MakeWireManifest(config_, shape_));
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
     SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse::Welcome welcome,
@@ -122,7 +122,7 @@ class FollowingRollouterRank {
     synchronizer::WeightReceiver::Options receiver;
     receiver.manifest = wire_;
     receiver.member = daemon_->Member();
-    receiver.layout = config::RolloutLayoutOf(config_, shape_);
+    receiver.layout = config::MakeRolloutLayout(config_, shape_);
     std::vector<synchronizer::ReceiverTransport*> transports;
     for (const auto& transport : device_->transports) transports.push_back(transport.get());
     receiver_ = std::make_unique<synchronizer::WeightReceiver>(receiver, target_.get(), transports);
@@ -137,7 +137,7 @@ class FollowingRollouterRank {
     member.secret = daemon_->secret();
     member.hello.run_id = config_.run().id();
     member.hello.manifest = std::make_shared<const Manifest>(wire_);
-    member.hello.layout = config::RolloutLayoutOf(config_, shape_);
+    member.hello.layout = config::MakeRolloutLayout(config_, shape_);
     for (const auto& transport : device_->transports) member.hello.transports.push_back(transport->name());
     member.hello.facts = device_->facts;
     member.hello.build = daemon::BuildVersion();

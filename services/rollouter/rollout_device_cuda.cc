@@ -88,7 +88,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
@@ -109,7 +109,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   if (daemon::MayOffer(config, "grpc"))
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
-                DTypeName(config::WireDTypeOf(config)), in_place ? "transfer in place" : "remap");
+                DTypeName(config::ToWireDType(config)), in_place ? "transfer in place" : "remap");
   return device;
 }
 

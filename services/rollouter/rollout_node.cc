@@ -19,7 +19,7 @@ telemetry::HistogramFigures ToHistogram(const Counts& times, const Bounds& bound
   return {{bounds.begin(), bounds.end()}, {times.counts.begin(), times.counts.end()}, times.sum};
 }
 
-telemetry::RolloutFigures FiguresOf(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
+telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
   telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
   figures.running_sequences = engine.running_sequences;
@@ -50,7 +50,7 @@ std::string WhyHeld(const rollouter::EngineStatus& status) {
   return status.pins_version ? "EVALUATING" : "";
 }
 
-std::vector<synchronizer::ReceiverTransport*> TransportsOf(const RolloutDevice& device) {
+std::vector<synchronizer::ReceiverTransport*> GetTransports(const RolloutDevice& device) {
   std::vector<synchronizer::ReceiverTransport*> transports;
   for (const auto& transport : device.transports) transports.push_back(transport.get());
   return transports;
@@ -131,10 +131,10 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       service_(ServiceOptions(options.member, work_), engine_.get()),
       joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
       receiver_(ReceiverOptions(options, engine_->manifest()),
-                joint_target_ != nullptr ? joint_target_.get() : engine_.get(), TransportsOf(*options.device)),
+                joint_target_ != nullptr ? joint_target_.get() : engine_.get(), GetTransports(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
-        return FiguresOf(engine->GetStatus(), work->counters());
+        return GetFigures(engine->GetStatus(), work->counters());
       })) {
   // The trainer learns of an install from the next message of the work stream, even if the synchronizer is gone.
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });

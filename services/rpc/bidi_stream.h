@@ -188,7 +188,7 @@ class ClientBidiStream final : private grpc::ClientBidiReactor<Request, Response
   }
 
   void Perform(const Next& next) {
-    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
+    if (next.write != nullptr) this->StartWrite(next.write, MakeWriteOptions(next.gather));
     if (next.half_close) this->StartWritesDone();
     if (next.remove_hold) this->RemoveHold();
   }

@@ -18,14 +18,14 @@ namespace {
 // gRPC logs this for every TLS connection that was dialled by address, where it has no meaning.
 bool IsNoise(const std::string& message) { return absl::StartsWith(message, "No match found for server name"); }
 
-Severity SeverityOf(const gpr_log_func_args& line) {
+Severity GetSeverity(const gpr_log_func_args& line) {
   if (line.severity == GPR_LOG_SEVERITY_DEBUG || IsNoise(line.message)) return Severity::kDebug;
   // gRPC's errors concern one connection or one call, and the owner of that reports them.
   return line.severity == GPR_LOG_SEVERITY_INFO ? Severity::kInfo : Severity::kWarning;
 }
 
 void PassOn(gpr_log_func_args* line) {
-  const Severity severity = SeverityOf(*line);
+  const Severity severity = GetSeverity(*line);
   if (LogEnabled(severity)) LogLine(severity, line->file, line->line, absl::StrCat("gRPC: ", line->message));
 }
 

@@ -96,7 +96,7 @@ const google::protobuf::ServiceDescriptor* DescriptorIf(grpc::Service* service) 
   return nullptr;
 }
 
-const google::protobuf::ServiceDescriptor* DescriptorOf(grpc::Service* service) {
+const google::protobuf::ServiceDescriptor* DescriptorFor(grpc::Service* service) {
   for (auto* look :
        {&DescriptorIf<v1::SynchronizerService, v1::JoinRequest>,
         &DescriptorIf<v1::TrajectoryService, v1::ExchangeRequest>,
@@ -110,7 +110,7 @@ const google::protobuf::ServiceDescriptor* DescriptorOf(grpc::Service* service) 
   return nullptr;
 }
 
-RpcMethod::RpcType TypeOf(const google::protobuf::MethodDescriptor& method) {
+RpcMethod::RpcType GetType(const google::protobuf::MethodDescriptor& method) {
   if (method.client_streaming()) {
     return method.server_streaming() ? RpcMethod::BIDI_STREAMING : RpcMethod::CLIENT_STREAMING;
   }
@@ -131,7 +131,7 @@ class GuardedServices::Guarded final : public grpc::Service {
     for (int i = 0; i < descriptor.method_count(); ++i) {
       const google::protobuf::MethodDescriptor& method = *descriptor.method(i);
       paths_.push_back(absl::StrCat("/", descriptor.full_name(), "/", method.name()));
-      AddMethod(new grpc::internal::RpcServiceMethod(paths_.back().c_str(), TypeOf(method), nullptr));
+      AddMethod(new grpc::internal::RpcServiceMethod(paths_.back().c_str(), GetType(method), nullptr));
       // Generated code numbers methods as the descriptor does.
       MarkMethodCallback(i, new GuardedMethod(paths_.back(), security, (service->*&HandlersOf::GetHandler)(i)));
     }
@@ -148,7 +148,7 @@ GuardedServices::GuardedServices(std::shared_ptr<const auth::TransportSecurity> 
   for (grpc::Service* service : services) {
     // Handlers of the synchronous interface run on other threads and cannot be wrapped like this.
     const google::protobuf::ServiceDescriptor* const descriptor =
-        service->has_synchronous_methods() ? nullptr : DescriptorOf(service);
+        service->has_synchronous_methods() ? nullptr : DescriptorFor(service);
     if (descriptor == nullptr) {
       services_.push_back(service);
       continue;

@@ -42,7 +42,8 @@ void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
                     : "bearer tokens guard it, but whoever listens on the network reads them and all else");
 }
 
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const Server::Options& options, const GuardedServices* guarded) {
+std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const Server::Options& options,
+                                                         const GuardedServices* guarded) {
   return guarded == nullptr ? grpc::InsecureServerCredentials() : options.security->ServerCredentials(guarded->calls());
 }
 
@@ -73,7 +74,7 @@ void Configure(const Server::Options& options, const std::shared_ptr<ConnectionW
 }
 
 // The first message of a call may arrive before gRPC reports the call, so it must fit the limit.
-ConnectionWatch::Options WatchOptionsOf(const Server::Options& options) {
+ConnectionWatch::Options MakeWatchOptions(const Server::Options& options) {
   ConnectionWatch::Options watch;
   watch.at_once = std::max(watch.at_once, options.max_receive_bytes + watch.in_time);
   return watch;
@@ -156,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   KeepGrpcThreads();
   EnablePlugins();
   grpc::ServerBuilder builder;
-  server->watch_ = std::make_shared<ConnectionWatch>(server->address_, WatchOptionsOf(options));
+  server->watch_ = std::make_shared<ConnectionWatch>(server->address_, MakeWatchOptions(options));
   auto watch = server->watch_;
   Configure(options, watch, &builder);
   if (options.health_only) {
@@ -171,7 +172,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          CredentialsOf(options, server->guarded_.get()));
+          MakeCredentials(options, server->guarded_.get()));
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr) {
     return Error(absl::StatusCode::kInternal, "SERVER_START",

@@ -171,7 +171,7 @@ class ServerStreamCore : protected Reactor {
   }
 
   void Perform(const Next& next) {
-    if (next.write != nullptr) this->StartWrite(next.write, WriteOptionsOf(next.gather));
+    if (next.write != nullptr) this->StartWrite(next.write, MakeWriteOptions(next.gather));
     if (next.finish) Reactor::Finish(next.status);
   }
 

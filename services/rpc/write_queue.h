@@ -29,7 +29,7 @@ struct StreamOptions {
 
 // Options for handing one message to gRPC. With `gather` gRPC holds it back for the messages that are queued behind it:
 // gRPC sends when it has enough, or when the last one is handed over.
-inline grpc::WriteOptions WriteOptionsOf(bool gather) {
+inline grpc::WriteOptions MakeWriteOptions(bool gather) {
   return gather ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();
 }
 

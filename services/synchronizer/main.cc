@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kGrace = absl::Milliseconds(500);  // for calls that are running when the daemon stops
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 
-synchronizer::ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
+synchronizer::ControlLoop::Options MakeLoopOptions(daemon::Daemon& daemon) {
   synchronizer::ControlLoop::Options options;
   const v1::SyncSection& sync = daemon.config().sync();
   const std::string& run_id = daemon.config().run().id();
@@ -38,14 +38,14 @@ synchronizer::ControlLoop::Options LoopOptionsOf(daemon::Daemon& daemon) {
   return options;
 }
 
-synchronizer::CompletionLinger::Options LingerOptionsOf(const v1::RunConfig& config) {
+synchronizer::CompletionLinger::Options MakeLingerOptions(const v1::RunConfig& config) {
   const absl::Duration shortest = config::CheckedDuration(config.sync().dead_after());
   return {.shortest = shortest, .longest = shortest + config::CheckedDuration(config.run().grace())};
 }
 
 // Returns when the process is asked to stop, or, with the flag, when the run is complete and all members know.
 void AwaitEnd(daemon::Daemon& daemon, const SynchronizerServiceImpl& service) {
-  synchronizer::CompletionLinger linger(LingerOptionsOf(daemon.config()), service.progress().completed);
+  synchronizer::CompletionLinger linger(MakeLingerOptions(daemon.config()), service.progress().completed);
   while (!daemon.StopRequested(kPoll)) {
     const SynchronizerServiceImpl::Progress progress = service.progress();
     const bool may_end = linger.MayEnd(progress.completed, progress.members, Clock::Real()->Now());
@@ -59,7 +59,7 @@ absl::Status RunSynchronizer(daemon::Daemon& daemon) {
   std::atomic<bool> failed = false;
   telemetry::SyncMetrics metrics(*daemon.registry());
   SynchronizerServiceImpl::Options options;
-  options.loop = LoopOptionsOf(daemon);
+  options.loop = MakeLoopOptions(daemon);
   options.security = daemon.security();
   options.metrics = &metrics;
   options.events = daemon.events();

@@ -67,7 +67,7 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   status.set_silent_seconds(absl::ToDoubleSeconds(now - member.last_heard));
   status.set_detail(member.detail);
   if (key.role != kRollouterRole) return status;
-  status.set_attempt(plane.coordinator().AttemptOf(key.replica_id));
+  status.set_attempt(plane.coordinator().MakeAttempt(key.replica_id));
   if (Present(member)) status.set_detail(plane.coordinator().WhyLeftAlone(key.replica_id));
   if (Present(member) && !member.unbacked.IsNone()) {
     status.set_detail(absl::StrCat("says that it serves ", member.unbacked.ToString(), ", which nobody has published"));
@@ -75,7 +75,7 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   return status;
 }
 
-RunEvent EventOf(const synchronizer::SyncRecord& record) {
+RunEvent MakeEvent(const synchronizer::SyncRecord& record) {
   RunEvent event{record.rehearsal() ? "rehearsal" : "sync", record.version, record.attempt};
   event.fields = {{"replica", record.replica_id},
                   {"transport", record.transport},
@@ -307,7 +307,7 @@ void SynchronizerServiceImpl::RecordSync(const synchronizer::SyncRecord& record)
   } else if (options_.metrics != nullptr) {
     options_.metrics->Record({record.transport, record.result(), record.seconds, record.bytes_by_kind, now});
   }
-  if (options_.events != nullptr) options_.events->Record(EventOf(record));
+  if (options_.events != nullptr) options_.events->Record(MakeEvent(record));
   history_.Add(wire::ToProto(record, now));
 }
 

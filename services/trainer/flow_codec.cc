@@ -22,7 +22,7 @@ v1::FlowSums::Rollouter RollouterMessage(const trainer::RolloutRoster::Entry& en
   return message;
 }
 
-trainer::RolloutRoster::Work WorkOf(const v1::FlowSums::Rollouter& message) {
+trainer::RolloutRoster::Work GetWork(const v1::FlowSums::Rollouter& message) {
   return {.generated_tokens = message.generated_tokens(),
           .groups_submitted = message.groups_submitted(),
           .busy_seconds = message.busy_seconds(),
@@ -88,9 +88,9 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
   for (const v1::FlowSums::Rollouter& one : message.rollouters()) {
     absl::StatusOr<MemberId> member = wire::FromProto(one.member());
     if (!member.ok()) return BadFlow("names a rollouter that cannot be");
-    entries.push_back({.member = *std::move(member), .serving = wire::FromProto(one.serving()), .work = WorkOf(one)});
+    entries.push_back({.member = *std::move(member), .serving = wire::FromProto(one.serving()), .work = GetWork(one)});
   }
-  sums.roster = trainer::RolloutRoster::Restore(std::move(entries), WorkOf(message.earlier()));
+  sums.roster = trainer::RolloutRoster::Restore(std::move(entries), GetWork(message.earlier()));
   return sums;
 }
 

@@ -11,8 +11,8 @@
 
 namespace syncopate::trainerd {
 
-trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const model::ModelConfig& shape,
-                                             const PromptSources& sources, const std::string& log_folder) {
+trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                               const PromptSources& sources, const std::string& log_folder) {
   const trainer::PromptSource& prompts = *sources.training;
   trainer::TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
@@ -23,9 +23,9 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
   options.ledger.context = shape.max_position_embeddings;
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
-  options.ledger.sampling = config::SamplingOf(config, prompts);
+  options.ledger.sampling = config::MakeSampling(config, prompts);
   options.ledger.run_seed = static_cast<uint64_t>(config.run().seed());
-  options.ledger.supervised_steps = config::SupervisedStepsOf(config);
+  options.ledger.supervised_steps = config::CountSupervisedSteps(config);
   options.ledger.refill_zero_variance = config.data().refill_zero_variance();
   options.ledger.max_reward_failures = config.reward().max_failures();
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
@@ -34,15 +34,15 @@ trainer::TrainingData::Options DataOptionsOf(const v1::RunConfig& config, const 
   options.evaluation.prompts = sources.evaluation_prompts;
   options.evaluation.samples_shown = config.eval().show_samples();
   options.evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  options.evaluation.sampling = config::EvaluationSamplingOf(config, prompts);
+  options.evaluation.sampling = config::MakeEvaluationSampling(config, prompts);
   return options;
 }
 
-trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_on_completion) {
+trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exit_on_completion) {
   trainer::StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = config::CheckedDuration(config.run().duration());
-  options.supervised_steps = config::SupervisedStepsOf(config);
+  options.supervised_steps = config::CountSupervisedSteps(config);
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
   options.checkpoint_every_steps = config.checkpoint().every_steps();
@@ -52,7 +52,7 @@ trainer::StepLoop::Options LoopOptionsOf(const v1::RunConfig& config, bool exit_
   return options;
 }
 
-telemetry::TrainerMetrics::Limits MetricLimitsOf(const v1::RunConfig& config) {
+telemetry::TrainerMetrics::Limits MakeMetricLimits(const v1::RunConfig& config) {
   const auto batch = static_cast<double>(config.data().batch_groups());
   return {.max_staleness = config.staleness().max_staleness(),
           .outstanding_groups = static_cast<int64_t>(std::ceil((config::TargetStaleness(config) + 1) * batch))};

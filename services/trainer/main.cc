@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   using syncopate::trainerd::TrainerDaemon;
   syncopate::model::ReuseFreedTensors();
   return syncopate::daemon::DaemonMain(argc, argv, "trainer", [](Daemon& daemon) -> absl::Status {
-    SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, syncopate::config::TrainerRankOf(daemon.config().trainer()));
+    SYNCOPATE_ASSIGN_OR_RETURN(const int32_t rank, syncopate::config::GetTrainerRank(daemon.config().trainer()));
     if (rank == 0) SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));
     SYNCOPATE_ASSIGN_OR_RETURN(auto model, syncopate::config::FindRunModel(daemon.config()));
     if (rank > 0) return syncopate::trainerd::FollowRank0(&daemon, std::move(model), rank);

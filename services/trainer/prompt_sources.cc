@@ -24,11 +24,11 @@ using OpenFiles = std::map<std::string, std::shared_ptr<const trainer::JsonlFile
 
 absl::StatusOr<PromptSources> OpenTask(const v1::RunConfig& config) {
   PromptSources sources;
-  trainer::TaskOptions evaluation = config::TaskOptionsOf(config);
+  trainer::TaskOptions evaluation = config::MakeTaskOptions(config);
   // Evaluation prompts differ from those of training, and do not depend on the run's seed, so that figures of runs can
   // be compared.
   evaluation.seed = static_cast<uint64_t>(config.eval().seed());
-  SYNCOPATE_ASSIGN_OR_RETURN(sources.training, trainer::MakeTask(config::TaskOptionsOf(config)));
+  SYNCOPATE_ASSIGN_OR_RETURN(sources.training, trainer::MakeTask(config::MakeTaskOptions(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(sources.evaluation, trainer::MakeTask(evaluation));
   sources.evaluation_prompts = config.eval().prompts();
   return sources;
@@ -52,8 +52,8 @@ absl::StatusOr<std::vector<trainer::TextRows::File>> OpenList(const std::string&
   return files;
 }
 
-std::string FingerprintOf(const std::vector<trainer::TextRows::File>& training,
-                          const std::vector<trainer::TextRows::File>& evaluation) {
+std::string ComputeFingerprint(const std::vector<trainer::TextRows::File>& training,
+                               const std::vector<trainer::TextRows::File>& evaluation) {
   auto describe = [](const std::vector<trainer::TextRows::File>& files) {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& one : files) list.push_back({{"sha256", one.file->sha256()}, {"weight", one.weight}});
@@ -68,7 +68,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   trainer::TextRows rows, evaluated;
   SYNCOPATE_ASSIGN_OR_RETURN(rows.files, OpenList("data.files", config.data().files(), &open));
   SYNCOPATE_ASSIGN_OR_RETURN(evaluated.files, OpenList("data.eval_files", config.data().eval_files(), &open));
-  sources.fingerprint = FingerprintOf(rows.files, evaluated.files);
+  sources.fingerprint = ComputeFingerprint(rows.files, evaluated.files);
   // After the fingerprint, which describes the configured files.
   if (evaluated.files.empty()) evaluated.files = rows.files;
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
@@ -76,7 +76,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   auto writer = trainer::PromptWriter::Load(FileSystem::Real(), model.description, writer_options);
   if (!writer.ok()) return Annotate(writer.status(), "model.path");
   rows.writer = *writer;
-  rows.fields = config::RowFieldsOf(config);
+  rows.fields = config::GetRowFields(config);
   evaluated.fields = rows.fields;
   evaluated.writer = rows.writer;
   const bool bad_rows_end_run = config.data().bad_rows() == "error";

@@ -99,7 +99,7 @@ trainer::FlowSums RunEnding::FlowSoFar(double wall_seconds) const {
 bool RunEnding::HasSummaryFor(int64_t step, const std::string& status) const {
   constexpr int64_t kMaxBytes = 16 << 20;
   const absl::StatusOr<std::string> text = ReadFile(Files(), daemon_->Path(kSummaryFile), kMaxBytes);
-  return text.ok() && trainer::IsSummaryOf(*text, step, status);
+  return text.ok() && trainer::IsSummaryFor(*text, step, status);
 }
 
 absl::Status RunEnding::WriteSummary(const std::string& status, const trainer::FlowSums& flow) {

@@ -54,7 +54,7 @@ class RunEnding {
 
  private:
   trainer::FlowSums FlowSoFar(double wall_seconds) const;
-  bool HasSummaryFor(int64_t step, const std::string& status) const;  // trainer::IsSummaryOf
+  bool HasSummaryFor(int64_t step, const std::string& status) const;  // trainer::IsSummaryFor
   absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
   absl::Status FinishFenced();
   // Tells the synchronizer that the run is complete, and waits until the process may end.

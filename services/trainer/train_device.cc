@@ -31,7 +31,7 @@ bool WillRestore(const v1::RunConfig& config) {
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
                                                                      const config::RunModel& model,
                                                                      const RankDevice& device) {
-  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  trainer::PolicyTrainer::Options options = config::MakePolicyTrainerOptions(config, model.shape);
   options.device = device.place.name;
   options.arenas = device.arenas;
   options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
@@ -58,11 +58,11 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config:
   TrainDevice device;
   device.model = std::move(model);
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(
       device.stager,
       trainer::HostStager::Create(device.shared_policy(), std::move(wire), slots == 0 ? kDefaultSlots : slots,
-                                  config::RolloutLayoutOf(config, device.model.shape)));
+                                  config::MakeRolloutLayout(config, device.model.shape)));
   return device;
 }
 

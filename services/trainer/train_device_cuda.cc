@@ -22,14 +22,14 @@
 namespace syncopate::trainerd {
 namespace {
 
-int SlotsOf(const v1::RunConfig& config, int otherwise) {
+int GetSlots(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
 
 // The GPU memory for send slots, and with several ranks for gathering the weights before they are copied there.
 int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
   if (config.sync().transport() == "grpc") return 0;
-  return (SlotsOf(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
+  return (GetSlots(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -62,7 +62,7 @@ absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, T
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto stager,
       trainer::CudaStager::Create(device->policy.get(), device->leading.get(), std::move(wire), index,
-                                  SlotsOf(config, 1), config::RolloutLayoutOf(config, device->model.shape)));
+                                  GetSlots(config, 1), config::MakeRolloutLayout(config, device->model.shape)));
   synchronizer::CudaSendArena* const arena = stager->arena();
   device->stager = std::move(stager);
   device->arena_bytes = device->stager->bytes();
@@ -102,7 +102,7 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   const int index = daemon::CudaIndex(name);
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::WireManifestOf(config, device.model.shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
   // The send slots are allocated later, so their memory is subtracted; at least 1, because 0 means unknown.
   device.rank0.state_bytes = std::max<int64_t>(1, device.rank0.state_bytes - SendBytes(config, wire));
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
@@ -110,13 +110,13 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   if (config.sync().transport() == "grpc") {
     // This transport sends through host memory anyway, and without a send arena the GPU has more room.
     SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
-                               trainer::HostStager::Create(device.shared_policy(), std::move(wire), SlotsOf(config, 2),
-                                                           config::RolloutLayoutOf(config, device.model.shape)));
+                               trainer::HostStager::Create(device.shared_policy(), std::move(wire), GetSlots(config, 2),
+                                                           config::MakeRolloutLayout(config, device.model.shape)));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }
   SYNCOPATE_LOG(kInfo, "trains on %s (%s), computes in %s, sends %s weights", name, device.facts.gpu_uuid,
-                DTypeName(device.policy->compute_dtype()), DTypeName(config::WireDTypeOf(config)));
+                DTypeName(device.policy->compute_dtype()), DTypeName(config::ToWireDType(config)));
   return device;
 }
 

@@ -55,7 +55,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
 
 // Whether another trainer owns the run directory now, or an operator has evicted this one.
 bool IsTakenOver(const absl::Status& refusal) {
-  return daemon::ExitCodeOf(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
+  return daemon::ToExitCode(refusal) == daemon::kExitFenced || ErrorReason(refusal) == reason::kEvicted;
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ TrainerDaemon::~TrainerDaemon() {
 
 absl::Status TrainerDaemon::OpenRecords() {
   SYNCOPATE_ASSIGN_OR_RETURN(reporter_, trainer::RunReporter::Open(Files(), daemon_->Path("metrics.jsonl")));
-  metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MetricLimitsOf(daemon_->config()));
+  metrics_ = std::make_unique<telemetry::TrainerMetrics>(*daemon_->registry(), MakeMetricLimits(daemon_->config()));
   recorder_ = std::make_unique<RunRecorder>(reporter_.get(), metrics_.get(), daemon_->events());
   return absl::OkStatus();
 }
@@ -228,7 +228,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join() {
 
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
   const trainer::TrainingData::Options options =
-      DataOptionsOf(daemon_->config(), device_.model.shape, prompts_, daemon_->Path(kLogFolder));
+      MakeDataOptions(daemon_->config(), device_.model.shape, prompts_, daemon_->Path(kLogFolder));
   ending_ = std::make_unique<RunEnding>(daemon_, [this, epoch = welcome.epoch] {
     const absl::StatusOr<trainer::IdentityFile::Identity> identity = restore_->identity_file().Read();
     return identity.ok() && identity->epoch <= epoch;
@@ -311,7 +311,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_RETURN_IF_ERROR(membership_->Begin());
   loop_ = std::make_unique<trainer::StepLoop>(
-      LoopOptionsOf(daemon_->config(), daemon_->exit_on_completion()),
+      MakeLoopOptions(daemon_->config(), daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
           .policy = device_.shared_policy(),
           .data = data_.get(),

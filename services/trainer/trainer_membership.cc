@@ -32,7 +32,7 @@ TrainerMembership::TrainerMembership(Options options)
       source_(options_.device->stager->store(), transports_,
               synchronizer::WeightSource::Options{
                   options_.device->stager->layout(),
-                  config::RolloutLayoutOf(options_.daemon->config(), options_.device->model.shape)}),
+                  config::MakeRolloutLayout(options_.daemon->config(), options_.device->model.shape)}),
       participant_(&source_) {}
 
 TrainerMembership::~TrainerMembership() { Stop(); }
@@ -48,7 +48,7 @@ absl::StatusOr<synchronizer::Welcome> TrainerMembership::Join(const Claim& claim
   hello.manifest = std::make_shared<const Manifest>(device.stager->manifest());
   for (const synchronizer::SourceTransport* transport : transports_) hello.transports.push_back(transport->name());
   hello.layout = device.stager->layout();
-  hello.destination_layout = config::RolloutLayoutOf(config, device.model.shape);
+  hello.destination_layout = config::MakeRolloutLayout(config, device.model.shape);
   hello.facts = device.facts;
   hello.checkpoint_epoch = claim.checkpoint_epoch;
   hello.build = daemon::BuildVersion();

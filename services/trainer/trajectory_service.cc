@@ -19,7 +19,7 @@ namespace {
 using ExchangeStream = rpc::ServerBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
 using Result = trainer::GroupLedger::Result;
 
-v1::ExchangeResponse::AckResult AckResultOf(Result result) {
+v1::ExchangeResponse::AckResult GetAckResult(Result result) {
   switch (result) {
     case Result::kAccepted:
       return v1::ExchangeResponse::ACK_RESULT_ACCEPTED;
@@ -93,7 +93,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
   void SendAck(const Ack& ack) override {
     v1::ExchangeResponse response;
     *response.mutable_ack()->mutable_lease() = wire::ToProto(ack.lease);
-    response.mutable_ack()->set_result(AckResultOf(ack.result));
+    response.mutable_ack()->set_result(GetAckResult(ack.result));
     if (!ack.error.ok()) *response.mutable_ack()->mutable_error() = rpc::ToProto(ack.error);
     stream_->Write(std::move(response));
   }

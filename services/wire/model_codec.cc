@@ -30,7 +30,7 @@ void SetScaling(const RopeScaling& scaling, v1::ModelShape::RopeScaling* message
   message->set_attention_factor(scaling.attention_factor);
 }
 
-absl::StatusOr<RopeScaling> ScalingOf(const v1::ModelShape::RopeScaling& message) {
+absl::StatusOr<RopeScaling> GetScaling(const v1::ModelShape::RopeScaling& message) {
   RopeScaling scaling;
   for (const auto& [type, name] : kScalings) {
     if (message.type() == name) scaling.type = type;
@@ -111,7 +111,7 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.max_position_embeddings = message.max_position_embeddings();
   shape.rope_theta = message.rope_theta();
   if (message.has_rope_scaling()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(shape.rope_scaling, ScalingOf(message.rope_scaling()));
+    SYNCOPATE_ASSIGN_OR_RETURN(shape.rope_scaling, GetScaling(message.rope_scaling()));
   }
   shape.rms_norm_eps = message.rms_norm_eps();
   shape.qk_norm = message.qk_norm();

@@ -170,7 +170,7 @@ absl::StatusOr<synchronizer::Command> TransferFromProto(const v1::JoinResponse::
   return transfer;
 }
 
-double SecondsOf(const v1::JoinRequest::SyncReport& message, const std::string& phase) {
+double GetSeconds(const v1::JoinRequest::SyncReport& message, const std::string& phase) {
   auto found = message.seconds().find(phase);
   return found == message.seconds().end() ? 0.0 : found->second;
 }
@@ -383,8 +383,8 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.stage = static_cast<synchronizer::SyncStage>(message.stage());
   if (message.has_error()) report.status = rpc::FromProto(message.error());
   report.already_held = message.already_held();
-  report.verify_seconds = SecondsOf(message, "verify");
-  report.connect_seconds = SecondsOf(message, "connect");
+  report.verify_seconds = GetSeconds(message, "verify");
+  report.connect_seconds = GetSeconds(message, "connect");
   report.weights.base_present = message.base_present();
   report.weights.sleep_level = message.sleep_level();
   report.weights.free_cache_engine = message.free_cache_engine();

@@ -27,7 +27,7 @@ namespace syncopate::synchronizer {
 namespace {
 
 // The machine-readable reason of a failure, or the name of its status code if the peer gave no reason.
-std::string ReasonOf(const absl::Status& status) {
+std::string GetReason(const absl::Status& status) {
   std::string reason = ErrorReason(status);
   return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
@@ -114,8 +114,8 @@ AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& 
   const std::string said = absl::StrFormat("source rank %d: %s", source.id.rank, report.status.message());
   const bool sent = report.stage == SyncStage::kTransfer;
   // A source in a group sends to the end even if its version is gone, because stopping would break the communicator.
-  if (sent && spec_.group_transport && ReasonOf(report.status) == kSuperseded) return RecordSent(source, said, now);
-  if (!report.status.ok()) return EndSources(ReasonOf(report.status), said, now);
+  if (sent && spec_.group_transport && GetReason(report.status) == kSuperseded) return RecordSent(source, said, now);
+  if (!report.status.ok()) return EndSources(GetReason(report.status), said, now);
   if (sent) return RecordSent(source, "", now);
   source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
@@ -152,7 +152,7 @@ AttemptOutput SyncAttempt::HandleRankReport(Part& part, Rank& rank, const SyncRe
   if (!answers) return {};
   if (!report.status.ok()) {
     std::string where = rank.id.world == 1 ? "" : absl::StrFormat("rank %d: ", rank.id.rank);
-    const std::string reason = ReasonOf(report.status);
+    const std::string reason = GetReason(report.status);
     const std::string detail = absl::StrCat(where, report.status.message());
     // In a group, wrong bytes may come from a source that was superseded while it sent: wait for the sources' reports.
     if (!spec_.group_transport || !AfterTheBytes(reason)) return Fail(part, reason, detail, now);

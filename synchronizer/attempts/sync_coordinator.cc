@@ -174,7 +174,7 @@ int SyncCoordinator::attempts_under_way() const {
       absl::c_count_if(attempts_, [](const auto& entry) { return !entry.second.spec().rehearsal; }));
 }
 
-int64_t SyncCoordinator::AttemptOf(const std::string& replica_id) const {
+int64_t SyncCoordinator::MakeAttempt(const std::string& replica_id) const {
   auto found = receivers_.find(replica_id);
   return found == receivers_.end() ? 0 : found->second.attempt;
 }

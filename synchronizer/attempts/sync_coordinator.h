@@ -102,7 +102,7 @@ class SyncCoordinator {
   int behind() const;
   int attempts_under_way() const;  // without rehearsals
   // The attempt, other than a rehearsal, that a replica takes part in; 0 if none.
-  int64_t AttemptOf(const std::string& replica_id) const;
+  int64_t MakeAttempt(const std::string& replica_id) const;
   // For people: why a replica that is behind is left alone, and until when; "" if it is not left alone.
   std::string WhyLeftAlone(const std::string& replica_id) const;
   const std::map<int64_t, SyncAttempt>& attempts() const { return attempts_; }
@@ -166,7 +166,7 @@ class SyncCoordinator {
   absl::Duration forming_;          // how long forming a group took last
   absl::Time published_ = absl::InfinitePast();             // when the newest version was published
   absl::Duration publish_interval_ = absl::ZeroDuration();  // between the two newest publications
-  absl::Time rehearse_at_ = absl::InfiniteFuture();         // earliest time; infinite if there is nothing new to rehearse
+  absl::Time rehearse_at_ = absl::InfiniteFuture();  // earliest time; infinite if there is nothing new to rehearse
   int64_t next_attempt_;
 };
 

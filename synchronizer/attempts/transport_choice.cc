@@ -16,7 +16,7 @@ namespace {
 
 using Peers = std::vector<SyncPeer>;
 
-std::string NameOf(const SyncPeer& peer) {
+std::string GetName(const SyncPeer& peer) {
   return peer.id.world == 1 ? peer.id.replica_id : absl::StrCat(peer.id.replica_id, " rank ", peer.id.rank);
 }
 
@@ -33,7 +33,7 @@ Verdict Unusable(std::string why) { return {false, std::move(why)}; }
 Verdict CheckOffers(const std::string& name, const Peers& all) {
   for (const SyncPeer& peer : all) {
     if (!absl::c_linear_search(peer.transports, name)) {
-      return Unusable(absl::StrFormat("%s does not offer %s", NameOf(peer), name));
+      return Unusable(absl::StrFormat("%s does not offer %s", GetName(peer), name));
     }
   }
   return Usable("");
@@ -42,7 +42,7 @@ Verdict CheckOffers(const std::string& name, const Peers& all) {
 // With `strict`, unknown facts count against the transport; without it, only facts that contradict it do.
 Verdict CheckGpus(const Peers& all, bool strict) {
   for (const SyncPeer& peer : all) {
-    if (strict && peer.facts.gpu_uuid.empty()) return Unusable(NameOf(peer) + " has no GPU");
+    if (strict && peer.facts.gpu_uuid.empty()) return Unusable(GetName(peer) + " has no GPU");
   }
   return Usable("");
 }
@@ -53,7 +53,7 @@ Verdict CheckIpc(const Peers& sources, const Peers& receivers, const Peers& all,
   for (const SyncPeer& peer : all) {
     const bool known = strict || !(peer.facts.host.empty() || first.host.empty());
     if (known && peer.facts.host != first.host) {
-      return Unusable(absl::StrFormat("%s and %s are on different hosts", NameOf(all.front()), NameOf(peer)));
+      return Unusable(absl::StrFormat("%s and %s are on different hosts", GetName(all.front()), GetName(peer)));
     }
     nvlink = nvlink && peer.facts.nvlink;
   }
@@ -64,7 +64,7 @@ Verdict CheckIpc(const Peers& sources, const Peers& receivers, const Peers& all,
       bool reaches = source.facts.gpu_uuid == receiver.facts.gpu_uuid ||
                      absl::c_linear_search(receiver.facts.peer_gpus, source.facts.gpu_uuid);
       if (strict && !reaches) {
-        return Unusable(absl::StrFormat("%s has no peer access to the GPU of %s", NameOf(receiver), NameOf(source)));
+        return Unusable(absl::StrFormat("%s has no peer access to the GPU of %s", GetName(receiver), GetName(source)));
       }
     }
   }
@@ -80,14 +80,14 @@ Verdict CheckNccl(const Peers& all, bool strict) {
     const std::string& version = peer.facts.nccl_version;
     hosts.insert(peer.facts.host);
     if (version.empty()) {
-      if (strict) return Unusable(NameOf(peer) + " has no NCCL");
+      if (strict) return Unusable(GetName(peer) + " has no NCCL");
       continue;
     }
     if (with_version == nullptr) with_version = &peer;
     const std::string& expected = with_version->facts.nccl_version;
     if (version == expected) continue;
     return {false,
-            absl::StrFormat("NCCL is %s at %s and %s at %s", expected, NameOf(*with_version), version, NameOf(peer)),
+            absl::StrFormat("NCCL is %s at %s and %s at %s", expected, GetName(*with_version), version, GetName(peer)),
             reason::kNcclMismatch};
   }
   return Usable(absl::StrFormat("members on %d host%s, NCCL %s everywhere", hosts.size(), hosts.size() == 1 ? "" : "s",

@@ -15,7 +15,7 @@ namespace syncopate::synchronizer {
 namespace {
 
 // The numbers that each operation writes, by arena byte; elements count from the operation's first.
-std::vector<TypedRange> NumbersOf(const Manifest& manifest, const std::vector<PackOp>& ops) {
+std::vector<TypedRange> GetNumbers(const Manifest& manifest, const std::vector<PackOp>& ops) {
   std::vector<TypedRange> numbers;
   for (const PackOp& op : ops) {
     // From the first to the last byte of the operation; gaps between its rows belong to other operations, which have
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
   std::vector<ByteRange> buckets = plan.StagedBuckets(source);
   const StageProgram program = MakeStageProgram(ops, buckets);
   std::unique_ptr<CudaSendArena> arena(new CudaSendArena(manifest.fingerprint(), plan.send_bytes(source),
-                                                         std::move(buckets), NumbersOf(manifest, ops), options));
+                                                         std::move(buckets), GetNumbers(manifest, ops), options));
   SYNCOPATE_RETURN_IF_ERROR(arena->Allocate(program, manifest.tensors().size()));
   return arena;
 }

@@ -60,7 +60,7 @@ class CudaSendArena final : public WeightStore {
 
   struct Staged {
     PolicyVersion version;
-    std::vector<uint64_t> digests;  // plan.DigestsOf(source)
+    std::vector<uint64_t> digests;  // plan.ComputeDigests(source)
     double seconds = 0;             // time on the GPU
   };
   // Waits for the work of Launch; after OK the version can be opened. After an error nothing is staged, and the older

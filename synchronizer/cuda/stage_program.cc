@@ -98,8 +98,8 @@ class StagePlanner {
     item.source_stride = op.rows == 1 ? 0 : op.source_stride;
     item.vectors = static_cast<int32_t>(bytes / kVectorBytes);
     item.tensor = op.tensor;
-    item.from = NumberKindOf(op.from);
-    item.to = NumberKindOf(op.to);
+    item.from = ToNumberKind(op.from);
+    item.to = ToNumberKind(op.to);
     // Only an item that crosses the end of a row must compute where the next row begins.
     if (column + elements > op.row_elements) {
       item.first_column = static_cast<uint32_t>(column);
@@ -121,8 +121,8 @@ class StagePlanner {
       item.first = at;
       item.count = static_cast<int32_t>(std::min(kElementsPerItem, end - at));
       item.tensor = op.tensor;
-      item.from = NumberKindOf(op.from);
-      item.to = NumberKindOf(op.to);
+      item.from = ToNumberKind(op.from);
+      item.to = ToNumberKind(op.to);
       program_.elements.push_back(item);
     }
   }
@@ -155,10 +155,10 @@ struct NumberRun {
   NumberKind kind;
 };
 
-std::vector<NumberRun> RunsOf(const std::vector<TypedRange>& numbers) {
+std::vector<NumberRun> GetRuns(const std::vector<TypedRange>& numbers) {
   std::vector<NumberRun> runs;
   for (const TypedRange& next : numbers) {
-    const NumberKind kind = NumberKindOf(next.dtype);
+    const NumberKind kind = ToNumberKind(next.dtype);
     if (!runs.empty() && runs.back().kind == kind) {
       runs.back().range.end = next.range.end;
     } else {
@@ -208,7 +208,7 @@ void CheckInTwoPasses(ByteRange bucket, const std::vector<NumberRun>& runs, int3
 
 }  // namespace
 
-NumberKind NumberKindOf(DType dtype) { return dtype == DType::kFloat32 ? NumberKind::kFloat32 : NumberKind::kBFloat16; }
+NumberKind ToNumberKind(DType dtype) { return dtype == DType::kFloat32 ? NumberKind::kFloat32 : NumberKind::kBFloat16; }
 
 StageProgram MakeStageProgram(const std::vector<PackOp>& ops, const std::vector<ByteRange>& buckets) {
   StagePlanner planner(buckets);
@@ -217,7 +217,7 @@ StageProgram MakeStageProgram(const std::vector<PackOp>& ops, const std::vector<
 }
 
 CheckProgram MakeCheckProgram(const ShadowContents& contents) {
-  const std::vector<NumberRun> runs = RunsOf(contents.numbers);
+  const std::vector<NumberRun> runs = GetRuns(contents.numbers);
   CheckProgram program;
   for (size_t i = 0; i < contents.buckets.size(); ++i) {
     const ByteRange bucket = contents.buckets[i];

@@ -11,7 +11,7 @@
 // Cuts a plan into work items for the kernels, on the host. Pure; called once for each plan.
 namespace syncopate::synchronizer {
 
-NumberKind NumberKindOf(DType dtype);
+NumberKind ToNumberKind(DType dtype);
 
 // How one source rank packs its shard into its send arena and digests it, in one pass where possible: if an operation's
 // elements are dense in the arena, one thread loads, casts, stores, digests and checks each vector. Other bytes take

@@ -11,7 +11,7 @@
 namespace syncopate::synchronizer::ipc {
 namespace {
 
-std::string NameOf(const SyncMember& member) {
+std::string GetName(const SyncMember& member) {
   return absl::StrFormat("%s rank %d", member.id.replica_id, member.id.rank);
 }
 
@@ -22,7 +22,7 @@ bool AllRelay(const std::vector<SyncMember>& receivers) {
   });
 }
 
-std::vector<Fetch> FetchesOf(const ReceiveRequest& request) {
+std::vector<Fetch> CountFetches(const ReceiveRequest& request) {
   RouteOptions options;
   options.sources = static_cast<int32_t>(request.sources.size());
   options.slices = std::max(request.world, 1);
@@ -48,7 +48,7 @@ absl::StatusOr<FetchRoute::Upstream> Find(const ReceiveRequest& request, const U
                  absl::StrFormat("%s %d does not take part", source ? "source rank" : "replica", upstream.index));
   }
   FetchRoute::Upstream found;
-  found.name = NameOf(members[index]);
+  found.name = GetName(members[index]);
   SYNCOPATE_ASSIGN_OR_RETURN(found.where, Rendezvous::Parse(members[index].rendezvous));
   if (found.where.host != host) {
     return Error(absl::StatusCode::kFailedPrecondition, "OTHER_HOST",
@@ -69,7 +69,7 @@ absl::StatusOr<FetchRoute> RouteFor(const ReceiveRequest& request, const std::st
     return Error(absl::StatusCode::kUnavailable, "PEER_LOST", absl::StrFormat("source rank %d is gone", copy.source));
   }
   std::map<std::pair<Upstream::Kind, int32_t>, int32_t> known;
-  for (const Fetch& fetch : FetchesOf(request)) {
+  for (const Fetch& fetch : CountFetches(request)) {
     auto [entry, fresh] =
         known.try_emplace({fetch.upstream.kind, fetch.upstream.index}, static_cast<int32_t>(route.upstreams.size()));
     if (fresh) {

@@ -39,7 +39,7 @@ OfferTable::Actions OfferTable::Advance(int64_t attempt, int32_t source, int64_t
   Offer& offer = found->second;
   if (source < 0 || source >= static_cast<int32_t>(offer.progress.size())) return {};
   offer.progress[source] = std::max(offer.progress[source], bytes);
-  return ProgressOf(offer);
+  return GetProgress(offer);
 }
 
 OfferTable::Actions OfferTable::Complete(int64_t attempt) {
@@ -58,7 +58,7 @@ OfferTable::Actions OfferTable::Withdraw(int64_t attempt, const absl::Status& wh
 OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
   auto found = offers_.find(attempt);
   if (found == offers_.end()) return {};
-  Actions actions = SendToReaders(attempt, RefusalOf(attempt, why));
+  Actions actions = SendToReaders(attempt, GetRefusal(attempt, why));
   offers_.erase(found);
   std::erase_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
   return actions;
@@ -103,7 +103,7 @@ void OfferTable::OnGone(SessionId session) { reading_.erase(session); }
 OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
   reading_.erase(session);  // one grant a session
   absl::Status good = Check(want);
-  if (!good.ok()) return {{session, RefusalOf(want.attempt, good), nullptr}};
+  if (!good.ok()) return {{session, GetRefusal(want.attempt, good), nullptr}};
   const Offer& offer = offers_.at(want.attempt);
   reading_[session] = want.attempt;
   // Descriptors only for whoever has not mapped this memory: they are a scarce thing.
@@ -142,7 +142,7 @@ OfferTable::Actions OfferTable::SendToReaders(int64_t attempt, const Message& me
   return actions;
 }
 
-OfferTable::Actions OfferTable::ProgressOf(const Offer& offer) const {
+OfferTable::Actions OfferTable::GetProgress(const Offer& offer) const {
   return SendToReaders(offer.attempt, Progress{offer.attempt, offer.progress});
 }
 

@@ -63,7 +63,7 @@ class OfferTable {
   Actions OnWant(SessionId session, const Want& want);
   absl::Status Check(const Want& want) const;
   Actions SendToReaders(int64_t attempt, const Message& message) const;
-  Actions ProgressOf(const Offer& offer) const;
+  Actions GetProgress(const Offer& offer) const;
 
   std::map<int64_t, Offer> offers_;            // by attempt
   std::map<int64_t, absl::Status> withdrawn_;  // by attempt, why

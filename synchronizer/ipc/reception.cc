@@ -161,7 +161,7 @@ absl::Status Reception::TakeNews(size_t upstream) {
 }
 
 absl::Status Reception::OnMessage(size_t upstream, Packet packet) {
-  if (const auto* refusal = std::get_if<Refusal>(&packet.message)) return StatusOf(*refusal);
+  if (const auto* refusal = std::get_if<Refusal>(&packet.message)) return MakeStatus(*refusal);
   if (auto* grant = std::get_if<Grant>(&packet.message)) {
     return OnGrant(upstream, std::move(*grant), std::move(packet.handles));
   }

@@ -25,7 +25,7 @@ constexpr char kSocketName[] = "/socket";
 // A folder this young may belong to a process that is about to listen.
 constexpr time_t kSettlingSeconds = 60;
 
-std::string SocketOf(const std::string& folder) { return folder + kSocketName; }
+std::string SocketFor(const std::string& folder) { return folder + kSocketName; }
 
 // A process that was killed leaves its socket behind, and connecting to it is how to tell: nobody listens, or the file
 // is gone. Anything else may be a process at work.
@@ -44,11 +44,11 @@ bool LeftBehind(const std::string& folder) {
   struct stat facts {};
   // lstat(), and our own folders only: a link in a folder that all may write to must lead nowhere.
   return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
-         facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketOf(folder));
+         facts.st_mtime + kSettlingSeconds < std::time(nullptr) && NobodyListens(SocketFor(folder));
 }
 
 void RemoveFolder(const std::string& folder) {
-  ::unlink(SocketOf(folder).c_str());
+  ::unlink(SocketFor(folder).c_str());
   ::rmdir(folder.c_str());  // a folder that holds anything else is not ours to remove
 }
 
@@ -78,6 +78,6 @@ SocketFolder::~SocketFolder() {
   if (!path_.empty()) RemoveFolder(path_);
 }
 
-std::string SocketFolder::socket_path() const { return SocketOf(path_); }
+std::string SocketFolder::socket_path() const { return SocketFor(path_); }
 
 }  // namespace syncopate::synchronizer::ipc

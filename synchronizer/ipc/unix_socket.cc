@@ -25,7 +25,7 @@ absl::Status SystemError(const std::string& what) {
 
 absl::Status PeerLost(const std::string& detail) { return Error(absl::StatusCode::kUnavailable, "PEER_LOST", detail); }
 
-absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
+absl::StatusOr<sockaddr_un> GetAddress(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -69,7 +69,7 @@ std::vector<FileDescriptor> TakeHandles(msghdr& header) {
 }  // namespace
 
 absl::StatusOr<FileDescriptor> Listen(const std::string& path) {
-  SYNCOPATE_ASSIGN_OR_RETURN(sockaddr_un address, AddressOf(path));
+  SYNCOPATE_ASSIGN_OR_RETURN(sockaddr_un address, GetAddress(path));
   SYNCOPATE_ASSIGN_OR_RETURN(FileDescriptor fd, NewSocket());
   bool listening = ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
                    ::listen(fd.get(), kBacklog) == 0;
@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<FileDescriptor>> Accept(const FileDescriptor& liste
 }
 
 absl::StatusOr<FileDescriptor> Connect(const std::string& path) {
-  SYNCOPATE_ASSIGN_OR_RETURN(sockaddr_un address, AddressOf(path));
+  SYNCOPATE_ASSIGN_OR_RETURN(sockaddr_un address, GetAddress(path));
   SYNCOPATE_ASSIGN_OR_RETURN(FileDescriptor fd, NewSocket());
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return PeerLost(absl::StrCat("nobody answers at ", path, ": ", std::strerror(errno)));

@@ -228,12 +228,12 @@ absl::StatusOr<Message> Decode(const std::string& packet) {
   return message;
 }
 
-Refusal RefusalOf(int64_t attempt, const absl::Status& why) {
+Refusal GetRefusal(int64_t attempt, const absl::Status& why) {
   SYNCOPATE_CHECK(!why.ok());
   return {attempt, static_cast<int32_t>(why.code()), ErrorReason(why), std::string(why.message())};
 }
 
-absl::Status StatusOf(const Refusal& refusal) {
+absl::Status MakeStatus(const Refusal& refusal) {
   return Error(static_cast<absl::StatusCode>(refusal.code), refusal.reason, refusal.message);
 }
 

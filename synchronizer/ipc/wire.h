@@ -71,7 +71,7 @@ std::string Encode(const Message& message);
 // that do not fit, bytes left over.
 absl::StatusOr<Message> Decode(const std::string& packet);
 
-Refusal RefusalOf(int64_t attempt, const absl::Status& why);
-absl::Status StatusOf(const Refusal& refusal);  // never OK
+Refusal GetRefusal(int64_t attempt, const absl::Status& why);
+absl::Status MakeStatus(const Refusal& refusal);  // never OK
 
 }  // namespace syncopate::synchronizer::ipc

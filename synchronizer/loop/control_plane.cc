@@ -21,7 +21,7 @@ std::string Describe(const MemberKey& key) {
   return absl::StrFormat("%s %s rank %d", key.role, key.replica_id, key.rank);
 }
 
-SyncPeer PeerOf(const Member& member) {
+SyncPeer GetPeer(const Member& member) {
   const Hello& hello = member.hello;
   return {hello.member, hello.transports, hello.facts, hello.layout};
 }
@@ -64,7 +64,7 @@ ControlPlane::ControlPlane(const Options& options, VersionLedger ledger)
 }
 
 void ControlPlane::OnHello(SessionId session, Hello hello, absl::Time now) {
-  std::string who = Describe(KeyOf(hello.member));
+  std::string who = Describe(GetKey(hello.member));
   absl::Status admitted = Admit(session, std::move(hello), now);
   if (admitted.ok()) return;
   actions_.emplace_back(Note{false, absl::StrFormat("refused %s: %s", who, admitted.message())});
@@ -90,7 +90,7 @@ absl::Status ControlPlane::Admit(SessionId session, Hello hello, absl::Time now)
     SYNCOPATE_RETURN_IF_ERROR(CheckSameModel(*model_, *hello.manifest));
     hello.manifest = model_;  // equal; all members share one object
   }
-  MemberKey key = KeyOf(hello.member);
+  MemberKey key = GetKey(hello.member);
   const Member* before = membership_.Find(key);
   if (before != nullptr && before->session != 0) {
     // Commands sent on the older stream may be lost, so it counts as broken, even if that has not been noticed yet.
@@ -136,7 +136,7 @@ absl::Status ControlPlane::AdmitTrainer(const Hello& hello, absl::Time now) {
   }
   // The older trainer's ranks may still believe that they are the trainer: they are told, and their streams are closed.
   for (const MemberId& fenced : admission.fenced) {
-    auto changes = membership_.Evict(KeyOf(fenced), reason::kFenced,
+    auto changes = membership_.Evict(GetKey(fenced), reason::kFenced,
                                      absl::StrFormat("a newer trainer holds epoch %d", admission.epoch), now);
     if (changes.ok()) Apply(*changes, now);
   }
@@ -183,7 +183,7 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
   const bool same_hold = held == member->hello.held;
   if (same && same_hold && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
-  const MemberKey key = KeyOf(member->hello.member);
+  const MemberKey key = GetKey(member->hello.member);
   const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
   if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
   // A report can overtake a heartbeat, so an older version than the known one is ignored; none at all is news.
@@ -198,7 +198,7 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
 
 void ControlPlane::SetHeld(SessionId session, const std::string& why) {
   membership_.SetHeld(session, why);
-  const std::string who = Describe(KeyOf(membership_.Find(session)->hello.member));
+  const std::string who = Describe(GetKey(membership_.Find(session)->hello.member));
   actions_.emplace_back(
       Note{false, who + (why.empty() ? " takes versions again" : absl::StrCat(" takes no version for now: ", why))});
 }
@@ -209,7 +209,7 @@ void ControlPlane::Believe(SessionId session, PolicyVersion claimed, uint64_t di
   if (claim.ok()) return membership_.SetServing(session, claimed, digest);
   membership_.SetUnbacked(session, claimed);
   actions_.emplace_back(
-      Note{true, absl::StrFormat("%s is not believed: %s", Describe(KeyOf(membership_.Find(session)->hello.member)),
+      Note{true, absl::StrFormat("%s is not believed: %s", Describe(GetKey(membership_.Find(session)->hello.member)),
                                  claim.message())});
 }
 
@@ -241,7 +241,7 @@ void ControlPlane::OnLeave(SessionId session, const std::string& reason, absl::T
 void ControlPlane::OnStreamBroken(SessionId session, absl::Time now) {
   const Member* member = membership_.Find(session);
   if (member == nullptr) return;
-  MemberKey key = KeyOf(member->hello.member);
+  MemberKey key = GetKey(member->hello.member);
   membership_.Disconnected(session, now);
   Refresh(key, "DISCONNECTED", now);
 }
@@ -252,7 +252,7 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   bool current = publication.version.epoch >= ledger_.epoch();
   DigestSpan span;
   if (current) {
-    const Member* member = membership_.Find(KeyOf(publication.member));
+    const Member* member = membership_.Find(GetKey(publication.member));
     if (member == nullptr || !trainer_.Contains(publication.member)) {
       return Error(absl::StatusCode::kUnavailable, reason::kNotJoined,
                    "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
@@ -262,7 +262,7 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
                    "the published weights are not of the model that the trainer joined with");
     }
     SYNCOPATE_RETURN_IF_ERROR(CheckSubset(publication.subset, *model_));
-    SYNCOPATE_ASSIGN_OR_RETURN(span, DigestsOf(member->hello));
+    SYNCOPATE_ASSIGN_OR_RETURN(span, ComputeDigests(member->hello));
     if (static_cast<int64_t>(publication.bucket_digests.size()) != span.size()) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
                    absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(), span.size()));
@@ -289,10 +289,10 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   return coordinator_.behind();
 }
 
-absl::StatusOr<DigestSpan> ControlPlane::DigestsOf(const Hello& hello) {
+absl::StatusOr<DigestSpan> ControlPlane::ComputeDigests(const Hello& hello) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
                              plans_->Get({hello.layout, hello.member.world, hello.destination_layout, /*world=*/0}));
-  return planned->plan.DigestsOf(hello.member.rank);
+  return planned->plan.ComputeDigests(hello.member.rank);
 }
 
 absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publication& publication, int64_t first_digest) {
@@ -434,7 +434,7 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     // A replica serves what all of its ranks serve: if one rank is behind, the whole replica is synced again.
     replica.serving = first ? serving : std::min(replica.serving, serving);
     if (replica.held.empty()) replica.held = member.hello.held;
-    replica.ranks.push_back(PeerOf(member));
+    replica.ranks.push_back(GetPeer(member));
   }
   // Ranks are sorted by number. If the count is right and the last rank has the highest number, none is missing.
   bool complete = !replica.ranks.empty() && static_cast<int32_t>(replica.ranks.size()) == world &&
@@ -453,9 +453,9 @@ void ControlPlane::RefreshSources(absl::Time now) {
   sources.manifest = model_;
   std::vector<MemberId> ranks = trainer_.CompleteRanks();
   for (const MemberId& id : ranks) {
-    const Member* member = membership_.Find(KeyOf(id));
+    const Member* member = membership_.Find(GetKey(id));
     if (member == nullptr || !member->Reachable()) continue;
-    sources.ranks.push_back(PeerOf(*member));
+    sources.ranks.push_back(GetPeer(*member));
     sources.destination_layout = member->hello.destination_layout;
   }
   // A plan needs every rank's part. If one rank is missing, nothing can be sent until it is back or a new trainer
@@ -493,7 +493,7 @@ void ControlPlane::Emit(AttemptOutput output) {
 // Finds the session by member id: another process, which does not know the attempt, may have taken the place since the
 // attempt was decided.
 void ControlPlane::Send(const MemberId& to, Command command) {
-  const Member* member = membership_.Find(KeyOf(to));
+  const Member* member = membership_.Find(GetKey(to));
   if (member == nullptr || member->session == 0 || member->hello.member != to) return;
   actions_.emplace_back(SendCommand{member->session, std::move(command)});
 }

@@ -76,7 +76,7 @@ class ControlPlane {
   struct Publication {
     MemberId member;
     PolicyVersion version;
-    std::vector<uint64_t> bucket_digests;  // this rank's: SyncPlan::DigestsOf
+    std::vector<uint64_t> bucket_digests;  // this rank's: SyncPlan::ComputeDigests
     uint64_t manifest_fingerprint = 0;
     double stage_seconds = 0;
     double unix_seconds = 0;  // for people
@@ -118,7 +118,7 @@ class ControlPlane {
   // OK if this rank's model and layouts are those of the group to which it has been admitted.
   absl::Status CheckFitsGroup(const Hello& hello) const;
   // The range of a version's digests that this rank publishes.
-  absl::StatusOr<DigestSpan> DigestsOf(const Hello& hello);
+  absl::StatusOr<DigestSpan> ComputeDigests(const Hello& hello);
   absl::StatusOr<std::optional<LedgerRecord>> Record(const Publication& publication, int64_t first_digest);
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);

@@ -14,11 +14,11 @@ namespace {
 using synchronizer::SyncReport;
 using synchronizer::SyncStage;
 
-int64_t AttemptOf(const CommandRunner::Command& command) {
+int64_t MakeAttempt(const CommandRunner::Command& command) {
   return std::visit([](const auto& one) { return one.attempt; }, command);
 }
 
-SyncStage StageOf(const CommandRunner::Command& command) {
+SyncStage GetStage(const CommandRunner::Command& command) {
   if (std::holds_alternative<synchronizer::Prepare>(command)) return SyncStage::kPrepare;
   return std::holds_alternative<synchronizer::Transfer>(command) ? SyncStage::kTransfer : SyncStage::kInstall;
 }
@@ -79,8 +79,8 @@ void CommandRunner::Begin(Reply reply) {
 void CommandRunner::Run(Command command) {
   std::shared_ptr<Stream> stream = Present();
   if (stream == nullptr) return;
-  const int64_t attempt = AttemptOf(command);
-  const SyncStage stage = StageOf(command);
+  const int64_t attempt = MakeAttempt(command);
+  const SyncStage stage = GetStage(command);
   stream->Add(attempt);
   auto task = [this, stream, command = std::move(command), arrived = clock_->Now()]() mutable {
     Execute(stream, std::move(command), arrived);
@@ -118,8 +118,8 @@ void CommandRunner::Stop() {
 }
 
 void CommandRunner::Execute(const std::shared_ptr<Stream>& stream, Command command, absl::Time arrived) {
-  const int64_t attempt = AttemptOf(command);
-  const SyncStage stage = StageOf(command);
+  const int64_t attempt = MakeAttempt(command);
+  const SyncStage stage = GetStage(command);
   if (!stream->Wants(attempt)) {
     stream->Done(attempt);
     return stream->reply(
@@ -145,7 +145,7 @@ void CommandRunner::Execute(const std::shared_ptr<Stream>& stream, Command comma
 
 void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipant::Done done) {
   const absl::Time begun = clock_->Now();
-  const int64_t attempt = AttemptOf(command);
+  const int64_t attempt = MakeAttempt(command);
   if (auto* prepare = std::get_if<synchronizer::Prepare>(&command)) {
     phases_.Remember(attempt, prepare->version);
     // The deadline counts from the command's arrival.

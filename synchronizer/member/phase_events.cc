@@ -23,13 +23,13 @@ void PhaseEvents::ForgetAll() {
 }
 
 void PhaseEvents::Record(int64_t attempt, const char* phase, absl::Time begun, const SyncReport& report) const {
-  Write(events_, attempt, VersionOf(attempt), phase, clock_->Now() - begun, report);
+  Write(events_, attempt, GetVersion(attempt), phase, clock_->Now() - begun, report);
 }
 
 SyncParticipant::Done PhaseEvents::Watch(int64_t attempt, std::shared_ptr<const std::atomic<bool>> returned,
                                          SyncParticipant::Done done) const {
   // Does not capture `this`: a push may end after its member is destroyed.
-  return [events = events_, clock = clock_, begun = clock_->Now(), attempt, version = VersionOf(attempt),
+  return [events = events_, clock = clock_, begun = clock_->Now(), attempt, version = GetVersion(attempt),
           returned = std::move(returned), done = std::move(done)](SyncReport report) {
     const bool pulled = !*returned && report.status.ok() && report.bytes == 0;
     const char* phase = version.IsNone() ? "connect" : "transfer";
@@ -38,7 +38,7 @@ SyncParticipant::Done PhaseEvents::Watch(int64_t attempt, std::shared_ptr<const 
   };
 }
 
-PolicyVersion PhaseEvents::VersionOf(int64_t attempt) const {
+PolicyVersion PhaseEvents::GetVersion(int64_t attempt) const {
   MutexLock lock(&mutex_);
   auto found = versions_.find(attempt);
   return found == versions_.end() ? PolicyVersion() : found->second;

@@ -34,7 +34,7 @@ class PhaseEvents {
                               SyncParticipant::Done done) const;
 
  private:
-  PolicyVersion VersionOf(int64_t attempt) const;
+  PolicyVersion GetVersion(int64_t attempt) const;
   static void Write(EventRecorder* events, int64_t attempt, PolicyVersion version, const char* phase,
                     absl::Duration elapsed, const synchronizer::SyncReport& report);
 

@@ -10,14 +10,14 @@ namespace {
 
 using synchronizer::SyncReport;
 
-SyncReport ReportOf(const absl::Status& status) {
+SyncReport MakeReport(const absl::Status& status) {
   SyncReport report;
   report.status = status;
   return report;
 }
 
 SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
-  SyncReport report = ReportOf(rendezvous.status());
+  SyncReport report = MakeReport(rendezvous.status());
   if (rendezvous.ok()) report.rendezvous = *std::move(rendezvous);
   return report;
 }
@@ -25,21 +25,21 @@ SyncReport Rendezvous(absl::StatusOr<std::string> rendezvous) {
 // The synchronizer knows each member's role, so it never sends this. The refusal keeps an attempt from waiting until
 // its deadline if it does.
 SyncReport OnlySends() {
-  return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
-                        "a trainer sends weights and receives none; join with the role rollouter to receive"));
+  return MakeReport(Error(absl::StatusCode::kFailedPrecondition, reason::kNotAReceiver,
+                          "a trainer sends weights and receives none; join with the role rollouter to receive"));
 }
 
 }  // namespace
 
 SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
   if (command.source) {
-    return ReportOf(Error(absl::StatusCode::kFailedPrecondition, reason::kNotASource,
-                          "a rollouter receives weights and sends none; join with the role trainer to send"));
+    return MakeReport(Error(absl::StatusCode::kFailedPrecondition, reason::kNotASource,
+                            "a rollouter receives weights and sends none; join with the role trainer to send"));
   }
   // A rehearsal has no version to compare with what serves: only the plan and the transport are checked.
   if (command.rehearsal) return Rendezvous(receiver_->PrepareRehearsal(command));
   absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
-  if (!prepared.ok()) return ReportOf(prepared.status());
+  if (!prepared.ok()) return MakeReport(prepared.status());
   SyncReport report;
   report.already_held = prepared->already_held;
   report.rendezvous = std::move(prepared->rendezvous);
@@ -51,13 +51,13 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   // Forming a group takes longer than a sync, and a sync's commands need this thread, so Connect does not block it.
   if (receiver_->Rehearses(command.attempt)) {
     return receiver_->Connect(command, [done = std::move(done)](const absl::StatusOr<double>& seconds) {
-      SyncReport report = ReportOf(seconds.status());
+      SyncReport report = MakeReport(seconds.status());
       report.connect_seconds = seconds.value_or(0.0);
       done(report);
     });
   }
   absl::StatusOr<synchronizer::WeightReceiver::Received> received = receiver_->Transfer(command);
-  if (!received.ok()) return done(ReportOf(received.status()));
+  if (!received.ok()) return done(MakeReport(received.status()));
   // A failed transfer is not passed on: its bytes say nothing about the rate.
   const int64_t bytes = received->bytes.total();
   if (listeners_.received && bytes > 0) listeners_.received(bytes, received->transfer_seconds);
@@ -71,7 +71,7 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
 
 SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
-  if (!installed.ok()) return ReportOf(installed.status());
+  if (!installed.ok()) return MakeReport(installed.status());
   // Called before the report, so that the install is counted when the synchronizer announces it.
   if (listeners_.installed) {
     listeners_.installed(
@@ -88,7 +88,7 @@ SyncReport SourceParticipant::Prepare(const synchronizer::Prepare& command) {
 }
 
 void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done done) {
-  source_->Transfer(command, [done = std::move(done)](const absl::Status& status) { done(ReportOf(status)); });
+  source_->Transfer(command, [done = std::move(done)](const absl::Status& status) { done(MakeReport(status)); });
 }
 
 SyncReport SourceParticipant::Install(const synchronizer::Install&) { return OnlySends(); }

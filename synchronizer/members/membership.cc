@@ -41,7 +41,7 @@ std::vector<MemberChange> Membership::Join(SessionId session, Hello hello, absl:
   ForgiveOwnAbsence(now);
   ForgetGone(now);
   std::vector<MemberChange> changes;
-  MemberKey key = KeyOf(hello.member);
+  MemberKey key = GetKey(hello.member);
   // A forgotten member's former process may still run: after another process has taken its place, it may not come back.
   if (auto before = forgotten_.extract(key); before && before.mapped() != hello.member) {
     Retire(before.mapped(), "REPLACED");

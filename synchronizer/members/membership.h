@@ -22,7 +22,7 @@ struct MemberKey {
   friend auto operator<=>(const MemberKey&, const MemberKey&) = default;
 };
 
-inline MemberKey KeyOf(const MemberId& id) { return {id.role, id.replica_id, id.rank}; }
+inline MemberKey GetKey(const MemberId& id) { return {id.role, id.replica_id, id.rank}; }
 
 enum class MemberState : uint8_t { kAlive, kSuspect, kDead, kLeft };
 

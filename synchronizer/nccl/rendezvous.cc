@@ -26,7 +26,7 @@ std::string Version(int number) {
   return absl::StrFormat("%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
 }
 
-std::string NameOf(const SyncMember& member) {
+std::string GetName(const SyncMember& member) {
   return absl::StrFormat("%s rank %d", member.id.replica_id, member.id.rank);
 }
 
@@ -66,21 +66,21 @@ absl::Status CheckMembers(const std::vector<SyncMember>& sources, const std::vec
   std::string lost;  // who does not keep the group
   for (const SyncMember& member : members) {
     absl::StatusOr<Rendezvous> parsed = Rendezvous::Parse(member.rendezvous);
-    if (!parsed.ok()) return Annotate(parsed.status(), NameOf(member));
+    if (!parsed.ok()) return Annotate(parsed.status(), GetName(member));
     if (version == 0) version = parsed->version;
     have_ids = have_ids || !parsed->ids.empty();
     // A group is kept by all of its members or by none.
-    if (parsed->kept != group || group.empty()) lost = NameOf(member);
+    if (parsed->kept != group || group.empty()) lost = GetName(member);
     if (parsed->version != version) {
       return Error(absl::StatusCode::kFailedPrecondition, reason::kNcclMismatch,
-                   absl::StrFormat("%s has NCCL %s, %s has %s; run the same NCCL on all members", NameOf(member),
-                                   Version(parsed->version), NameOf(members.front()), Version(version)));
+                   absl::StrFormat("%s has NCCL %s, %s has %s; run the same NCCL on all members", GetName(member),
+                                   Version(parsed->version), GetName(members.front()), Version(version)));
     }
-    auto [owner, fresh] = owners.try_emplace(parsed->gpu, NameOf(member));
+    auto [owner, fresh] = owners.try_emplace(parsed->gpu, GetName(member));
     if (!fresh) {
       return Error(absl::StatusCode::kFailedPrecondition, "DUPLICATE_GPU",
                    absl::StrFormat("%s and %s are on one GPU (%s); NCCL needs one for each, set sync.transport to ipc",
-                                   owner->second, NameOf(member), parsed->gpu));
+                                   owner->second, GetName(member), parsed->gpu));
     }
   }
   bool mixed = std::ranges::any_of(receivers, [&](const SyncMember& r) { return r.base != receivers.front().base; });

@@ -58,7 +58,7 @@ class Layout {
   const std::vector<Piece>& pieces() const { return pieces_; }  // by (rank, offset)
   // Large enough for all pieces of the rank; a multiple of kAlignment.
   int64_t arena_bytes(int32_t rank) const { return arena_bytes_[rank]; }
-  DType DTypeOf(const TensorSpec& spec) const { return dtype_.value_or(spec.dtype); }
+  DType ToDType(const TensorSpec& spec) const { return dtype_.value_or(spec.dtype); }
   std::optional<DType> dtype() const { return dtype_; }
   bool Moves(int32_t tensor) const { return !only_ || (*only_)[tensor]; }
 

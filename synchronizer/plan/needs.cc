@@ -54,7 +54,7 @@ class NeedBuilder {
 
   absl::Status CheckDType(const Run& run) const {
     const TensorSpec& spec = SpecOf(run.piece);
-    DType held = source_.DTypeOf(spec);
+    DType held = source_.ToDType(spec);
     if (held == spec.dtype || held == DType::kFloat32) return absl::OkStatus();
     return Error(absl::StatusCode::kFailedPrecondition, reason::kDtypeMismatch,
                  absl::StrFormat("%s travels as %s but the shards are %s; shard in fp32 or make the model's dtype bf16",
@@ -104,7 +104,7 @@ class NeedBuilder {
     int64_t element = piece.begin + dense / piece.row_elements() * piece.stride + dense % piece.row_elements();
     PackOp op;
     op.tensor = piece.tensor;
-    op.from = source_.DTypeOf(spec);
+    op.from = source_.ToDType(spec);
     op.to = spec.dtype;
     op.source_offset = run.source_origin + element * DTypeBytes(op.from);
     op.send_offset = ArenaByte(run.piece, dense);

@@ -36,7 +36,7 @@ RunFinder::RunFinder(const Manifest& manifest, const Layout& source, const Layou
 std::vector<std::vector<RunFinder::Strip>> RunFinder::StripsByTensor(const Layout& source) const {
   std::vector<std::vector<Strip>> strips(manifest_.tensors().size());
   for (const Piece& piece : source.pieces()) {
-    int64_t width = DTypeBytes(source.DTypeOf(manifest_.tensors()[piece.tensor]));
+    int64_t width = DTypeBytes(source.ToDType(manifest_.tensors()[piece.tensor]));
     bool joined = piece.rows == 1 || piece.stride == piece.row_elements();
     int64_t rows = joined ? 1 : piece.rows;
     int64_t elements = joined ? piece.elements() : piece.row_elements();
@@ -120,12 +120,12 @@ std::vector<Run> RunFinder::Share(const std::vector<OpenRun>& open) const {
     size_t giver = 0;
   };
   std::vector<Party> parties(parties_.size());
-  for (const OpenRun& run : open) parties[run.segment->party].total += (run.end - run.begin) * WidthOf(run.piece);
+  for (const OpenRun& run : open) parties[run.segment->party].total += (run.end - run.begin) * GetWidth(run.piece);
   std::vector<Run> runs;
   for (const OpenRun& run : open) {
     Party& party = parties[run.segment->party];
     const std::vector<Strip>& holders = run.segment->holders;
-    int64_t width = WidthOf(run.piece);
+    int64_t width = GetWidth(run.piece);
     int64_t base = destination_.pieces()[run.piece].offset;
     int64_t count = static_cast<int64_t>(holders.size());
     for (int64_t at = run.begin; at < run.end;) {
@@ -146,8 +146,8 @@ std::vector<Run> RunFinder::Share(const std::vector<OpenRun>& open) const {
   return runs;
 }
 
-int64_t RunFinder::WidthOf(size_t piece) const {
-  return DTypeBytes(destination_.DTypeOf(manifest_.tensors()[destination_.pieces()[piece].tensor]));
+int64_t RunFinder::GetWidth(size_t piece) const {
+  return DTypeBytes(destination_.ToDType(manifest_.tensors()[destination_.pieces()[piece].tensor]));
 }
 
 }  // namespace syncopate::synchronizer

@@ -60,7 +60,7 @@ class RunFinder {
   std::vector<Segment> Cut(const std::vector<Strip>& strips);
   absl::StatusOr<std::vector<OpenRun>> Cover(size_t piece) const;
   std::vector<Run> Share(const std::vector<OpenRun>& open) const;
-  int64_t WidthOf(size_t piece) const;  // bytes of one element in the destination
+  int64_t GetWidth(size_t piece) const;  // bytes of one element in the destination
 
   const Manifest& manifest_;
   const Layout& destination_;

@@ -16,7 +16,7 @@ absl::Status CheckRanks(int32_t ranks) {
   return ranks >= 1 ? absl::OkStatus() : BadLayout(absl::StrFormat("%d ranks; at least one is needed", ranks));
 }
 
-absl::StatusOr<int64_t> WidthOf(const Manifest& manifest, const Group& group, std::optional<DType> dtype) {
+absl::StatusOr<int64_t> GetWidth(const Manifest& manifest, const Group& group, std::optional<DType> dtype) {
   if (dtype) return DTypeBytes(*dtype);
   const TensorSpec& first = manifest.tensors()[group.front()];
   for (int32_t tensor : group) {
@@ -34,7 +34,7 @@ absl::StatusOr<Layout> FlatGroups(const Manifest& manifest, int32_t ranks, std::
   std::vector<Piece> pieces;
   int64_t base = 0;  // where the group's part begins in each rank's buffer
   for (const Group& group : groups) {
-    SYNCOPATE_ASSIGN_OR_RETURN(int64_t width, WidthOf(manifest, group, dtype));
+    SYNCOPATE_ASSIGN_OR_RETURN(int64_t width, GetWidth(manifest, group, dtype));
     int64_t total = 0;
     for (int32_t tensor : group) total += manifest.tensors()[tensor].NumElements();
     int64_t part = (total + ranks - 1) / ranks;

@@ -92,7 +92,7 @@ std::vector<WireBucket> CutIntoBuckets(const std::vector<Copy>& copies, int64_t 
   return buckets;
 }
 
-std::vector<DigestSpan> SpansOf(const std::vector<WireBucket>& buckets, int32_t sources) {
+std::vector<DigestSpan> GetSpans(const std::vector<WireBucket>& buckets, int32_t sources) {
   std::vector<DigestSpan> spans;
   auto bucket = buckets.begin();
   for (int32_t source = 0; source < sources; ++source) {
@@ -160,7 +160,7 @@ absl::StatusOr<SyncPlan> SyncPlan::Create(const Manifest& manifest, const Layout
     return std::tie(a.destination, a.destination_offset) < std::tie(b.destination, b.destination_offset);
   });
   plan.buckets_ = CutIntoBuckets(plan.copies_, manifest.bucket_bytes());
-  plan.digest_spans_ = SpansOf(plan.buckets_, source.ranks());
+  plan.digest_spans_ = GetSpans(plan.buckets_, source.ranks());
   Hasher hasher(manifest.fingerprint());
   hasher.Add(source);
   hasher.Add(destination);

@@ -75,9 +75,9 @@ class SyncPlan {
   const std::vector<WireBucket>& buckets() const { return buckets_; }
   std::vector<WireBucket> BucketsTo(int32_t destination) const;  // by destination_offset
   // The number of digests of a version. CombineDigests of all of them, in order, is the version's digest. A source rank
-  // computes those with the indices DigestsOf(source): DigestBytes of each of StagedBuckets(source) in its send arena.
+  // computes those with the indices ComputeDigests(source): DigestBytes of each of StagedBuckets(source) in its send arena.
   int64_t digests() const { return digest_spans_.empty() ? 0 : digest_spans_.back().end; }
-  DigestSpan DigestsOf(int32_t source) const { return digest_spans_[source]; }
+  DigestSpan ComputeDigests(int32_t source) const { return digest_spans_[source]; }
   std::vector<ByteRange> StagedBuckets(int32_t source) const;
 
   // Equal iff manifest, buffer sizes, pack operations and copies are equal.

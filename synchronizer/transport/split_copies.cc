@@ -8,8 +8,8 @@ namespace syncopate::synchronizer {
 namespace {
 
 // The byte ranges of the adapters in the rank's arena, by begin, disjoint.
-std::vector<ByteRange> PlacesOf(const Manifest& manifest, const Layout& layout, int32_t rank,
-                                const std::vector<TensorRange>& adapters) {
+std::vector<ByteRange> GetPlaces(const Manifest& manifest, const Layout& layout, int32_t rank,
+                                 const std::vector<TensorRange>& adapters) {
   std::vector<ByteRange> places;
   for (const Piece& piece : layout.pieces()) {  // by (rank, offset)
     bool adapter = absl::c_any_of(adapters, [&piece](const TensorRange& range) {
@@ -23,7 +23,7 @@ std::vector<ByteRange> PlacesOf(const Manifest& manifest, const Layout& layout, 
 }
 
 // The part of `copy` that covers bytes [begin, end) of the destination.
-Copy PartOf(const Copy& copy, int64_t begin, int64_t end) {
+Copy GetPart(const Copy& copy, int64_t begin, int64_t end) {
   Copy part = copy;
   part.source_offset += begin - copy.destination_offset;
   part.destination_offset = begin;
@@ -35,7 +35,7 @@ Copy PartOf(const Copy& copy, int64_t begin, int64_t end) {
 
 SplitCopies Split(const Manifest& manifest, const Layout& destination, int32_t rank, const std::vector<Copy>& copies,
                   const std::vector<TensorRange>& adapters, bool base) {
-  const std::vector<ByteRange> places = PlacesOf(manifest, destination, rank, adapters);
+  const std::vector<ByteRange> places = GetPlaces(manifest, destination, rank, adapters);
   SplitCopies split;
   if (base) split.sent = copies;
   for (const Copy& copy : copies) {
@@ -49,7 +49,7 @@ SplitCopies Split(const Manifest& manifest, const Layout& destination, int32_t r
       const int64_t adapter_end = last ? end : std::min(end, place->end);
       if (adapter_begin > at && base) split.bytes.full += adapter_begin - at;
       if (adapter_begin > at && !base) split.kept.push_back({at, adapter_begin});
-      if (adapter_end > adapter_begin && !base) split.sent.push_back(PartOf(copy, adapter_begin, adapter_end));
+      if (adapter_end > adapter_begin && !base) split.sent.push_back(GetPart(copy, adapter_begin, adapter_end));
       split.bytes.lora += adapter_end - adapter_begin;
       at = adapter_end;
     }

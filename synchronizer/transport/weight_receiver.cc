@@ -31,8 +31,8 @@ absl::Status Refuse(absl::string_view reason, const std::string& message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-ShadowContents ContentsOf(const Manifest& manifest, const Layout& layout, const std::vector<WireBucket>& buckets,
-                          int32_t rank) {
+ShadowContents GetContents(const Manifest& manifest, const Layout& layout, const std::vector<WireBucket>& buckets,
+                           int32_t rank) {
   ShadowContents contents;
   for (const WireBucket& bucket : buckets) {
     contents.buckets.push_back({bucket.destination_offset, bucket.destination_offset + bucket.bytes});
@@ -173,7 +173,7 @@ void WeightReceiver::Expect(const std::shared_ptr<const PlannedLayouts>& planned
   const int32_t rank = options_.member.rank;
   expected_.planned = planned;
   expected_.buckets = planned->plan.BucketsTo(rank);
-  expected_.contents = ContentsOf(options_.manifest, planned->destination, expected_.buckets, rank);
+  expected_.contents = GetContents(options_.manifest, planned->destination, expected_.buckets, rank);
 }
 
 absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::string& name) const {

@@ -132,7 +132,7 @@ class DamagedCheckpointTest : public ::testing::Test {
     ASSERT_THAT(exit, IsOk());
     ASSERT_EQ(exit->code, 0) << (*process)->Log();
   }
-  std::string FileOf(int step, const std::string& name) const {
+  std::string GetFile(int step, const std::string& name) const {
     return run_.Path(absl::StrCat("checkpoints/e1-s", step, "/", name));
   }
 
@@ -140,8 +140,8 @@ class DamagedCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(DamagedCheckpointTest, TheOlderOneIsUsedItIsSaidAndTheLogBringsBackTheSteps) {
-  FlipOneBit(FileOf(12, "optimizer.safetensors"));
-  FlipOneBit(FileOf(8, "model.safetensors"));
+  FlipOneBit(GetFile(12, "optimizer.safetensors"));
+  FlipOneBit(GetFile(8, "model.safetensors"));
   auto resumed = run_.Resume({"run.steps=18"});
   ASSERT_THAT(resumed, IsOk());
   auto exit = (*resumed)->WaitExit(kPatience);
@@ -158,13 +158,13 @@ TEST_F(DamagedCheckpointTest, TheOlderOneIsUsedItIsSaidAndTheLogBringsBackTheSte
 }
 
 TEST_F(DamagedCheckpointTest, IfNoneIsWholeTheResumeFailsSayingWhatIsWrongAndKeepsThem) {
-  for (int step : {4, 8, 12}) FlipOneBit(FileOf(step, "data.pb"));
+  for (int step : {4, 8, 12}) FlipOneBit(GetFile(step, "data.pb"));
   const std::string printed = OutputOfFailed(run_.Resume({"run.steps=18"}), 1);
   EXPECT_THAT(printed, AllOf(HasSubstr("the run failed"), HasSubstr("data.pb"), HasSubstr("e1-s4")));
-  for (int step : {4, 8, 12}) EXPECT_TRUE(fs::exists(FileOf(step, "model.safetensors"))) << step;
+  for (int step : {4, 8, 12}) EXPECT_TRUE(fs::exists(GetFile(step, "model.safetensors"))) << step;
   EXPECT_EQ(run_.LastStep(), 12);
   // With the damage mended the run goes on.
-  FlipOneBit(FileOf(12, "data.pb"));
+  FlipOneBit(GetFile(12, "data.pb"));
   auto resumed = run_.Resume({"run.steps=14"});
   ASSERT_THAT(resumed, IsOk());
   auto exit = (*resumed)->WaitExit(kPatience);

@@ -52,7 +52,7 @@ class CtlTest : public ::testing::Test {
     EXPECT_THAT(lines, SizeIs(1)) << args[0];
     return lines.empty() ? Json() : lines[0];
   }
-  std::string StateOf(const std::string& daemon) { return Ask({"status"})[daemon]["state"]; }
+  std::string GetState(const std::string& daemon) { return Ask({"status"})[daemon]["state"]; }
   Json MemberNamed(const std::string& replica) {
     const Json answer = Ask({"members"});
     for (const Json& member : answer["members"]) {
@@ -151,7 +151,7 @@ TEST_F(CtlTest, ModeSwitchesNothingOnARollouterAndSaysSo) {
     EXPECT_EQ(answer["acted"], false) << mode;
     EXPECT_EQ(answer[std::string(mode) == "rollout" ? "offload_seconds" : "load_seconds"], 0.0);
   }
-  EXPECT_EQ(StateOf("rollouter-0"), "running");
+  EXPECT_EQ(GetState("rollouter-0"), "running");
   EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 3), IsOk());
 }
 
@@ -181,7 +181,7 @@ TEST_F(CtlTest, RolloutModeTakesTheTrainersStateAwayUntilTrainerMode) {
 
 TEST_F(CtlTest, APausedRollouterHoldsItsRequestsAndAbortEndsThem) {
   Do({"pause", "rollouter-1"});
-  EXPECT_EQ(StateOf("rollouter-1"), "paused");
+  EXPECT_EQ(GetState("rollouter-1"), "paused");
   auto endpoint = run_.Endpoint("rollouter", 1);
   ASSERT_THAT(endpoint, IsOk());
   auto request = Process::Start({.program = BinaryPath("syncopate"),
@@ -198,7 +198,7 @@ TEST_F(CtlTest, APausedRollouterHoldsItsRequestsAndAbortEndsThem) {
   }));
   EXPECT_THAT((*request)->Log(), HasSubstr("FINISH_REASON_ABORTED"));
   Do({"resume", "rollouter-1"});
-  EXPECT_EQ(StateOf("rollouter-1"), "running");
+  EXPECT_EQ(GetState("rollouter-1"), "running");
   EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk());
 }
 
@@ -219,7 +219,7 @@ TEST_F(CtlTest, ASleepingRollouterGivesItsMemoryBackWhileTheRunGoesOnAndServesTh
     Do({"drain", "rollouter-1"});
     const Json slept = Ask({"sleep", "rollouter-1", "--level", level});
     EXPECT_GT(std::stoll(slept["freed_bytes"].get<std::string>()), 0);
-    EXPECT_EQ(StateOf("rollouter-1"), "asleep");
+    EXPECT_EQ(GetState("rollouter-1"), "asleep");
     EXPECT_THAT(Do({"generate", "rollouter-1", kPrompt}, 4), HasSubstr("sleeps"));
     EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk()) << "the other one feeds the trainer";
     const int64_t asleep_at = run_.LastStep();
@@ -230,7 +230,7 @@ TEST_F(CtlTest, ASleepingRollouterGivesItsMemoryBackWhileTheRunGoesOnAndServesTh
       return serving.is_object() && std::stoll(serving["step"].get<std::string>()) >= asleep_at;
     }));
     Do({"generate", "rollouter-1", kPrompt});
-    EXPECT_EQ(StateOf("rollouter-1"), "running");
+    EXPECT_EQ(GetState("rollouter-1"), "running");
   }
   EXPECT_EQ(Ask({"status"})["synchronizer-0"]["syncs_failed"], Json("0"));
 }

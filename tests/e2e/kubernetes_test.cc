@@ -31,7 +31,7 @@ std::string FileText(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-int64_t LinesOf(const std::string& path) {
+int64_t MakeLines(const std::string& path) {
   std::ifstream file(path);
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
@@ -69,7 +69,7 @@ class KubernetesTest : public ::testing::Test {
   }
 
   // Secrets as deploy/kustomize/components/mtls/create-secrets.sh makes them of what scripts/make-certs.sh wrote.
-  static std::vector<k8s::Document> SecretsOf(const std::string& folder) {
+  static std::vector<k8s::Document> GetSecrets(const std::string& folder) {
     std::vector<k8s::Document> secrets;
     for (const std::string role : {"synchronizer", "trainer", "rollouter"}) {
       const k8s::Document files = {{"tls.crt", FileText(absl::StrCat(folder, "/", role, ".crt"))},
@@ -92,7 +92,7 @@ class KubernetesTest : public ::testing::Test {
     EXPECT_EQ(Summary().value("status", ""), "completed") << Summary();
   }
 
-  std::vector<TestPod*> PodsOf(const std::string& role) const {
+  std::vector<TestPod*> MakePods(const std::string& role) const {
     std::vector<TestPod*> pods;
     for (const auto& pod : cluster_->pods()) {
       if (pod->role == role) pods.push_back(pod.get());
@@ -120,7 +120,7 @@ class KubernetesTest : public ::testing::Test {
                        [](const auto& pod) { return !pod->process->Running() || pod->readiness.passed(); });
   }
 
-  int64_t StepsRecorded() const { return LinesOf(cluster_->ClaimFolder("trainer") + "/metrics.jsonl"); }
+  int64_t StepsRecorded() const { return MakeLines(cluster_->ClaimFolder("trainer") + "/metrics.jsonl"); }
 
   Json Summary() const { return ReadJson(cluster_->ClaimFolder("trainer") + "/summary.json"); }
 
@@ -140,10 +140,10 @@ TEST_F(KubernetesTest, ATrainerOfTwoRanksIsTwoPodsThatFindEachOtherAndShareOneVo
   Render("\ntrainer: {world: 2}\n");
   if (cluster_ == nullptr) return;
   ASSERT_THAT(cluster_->StartAll(), IsOk());
-  ASSERT_EQ(PodsOf("trainer").size(), 2u);
+  ASSERT_EQ(MakePods("trainer").size(), 2u);
   EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
   ExpectAllDone();
-  EXPECT_THAT(PodsOf("trainer")[1]->process->Log(), HasSubstr("trainer rank 1 of run"));
+  EXPECT_THAT(MakePods("trainer")[1]->process->Log(), HasSubstr("trainer rank 1 of run"));
 }
 
 // Processes of a pod that are this rank of its rollouter, as the node sees them.
@@ -161,7 +161,7 @@ TEST_F(KubernetesTest, TheRanksOfARolloutersReplicaShareItsContainerAndEndWithTh
   ASSERT_THAT(cluster_->StartAll(), IsOk());
   EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
   ExpectAllDone();
-  for (const TestPod* pod : PodsOf("rollouter")) {
+  for (const TestPod* pod : MakePods("rollouter")) {
     EXPECT_THAT(pod->process->Log(), HasSubstr(absl::StrCat("rank 1 of ", pod->name, " attends rank 0"))) << Logs();
   }
 }
@@ -173,7 +173,7 @@ TEST_F(KubernetesTest, ALostRankEndsItsContainerWithin10SecondsAndItsSuccessorWo
   ASSERT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllAreReady() && StepsRecorded() > 5; })) << Logs();
   int rank = 1;
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    TestPod* const pod = PodsOf("rollouter").back();
+    TestPod* const pod = MakePods("rollouter").back();
     const pid_t victim = PidOfRank(*pod, rank);
     ASSERT_GT(victim, 0) << Logs();
     const absl::Time begin = Clock::Real()->Now();
@@ -188,7 +188,7 @@ TEST_F(KubernetesTest, ALostRankEndsItsContainerWithin10SecondsAndItsSuccessorWo
     rank = 1 - rank;
   }
   // A replica that is told to stop hands its work back: both of its ranks are needed for that.
-  TestPod* const last = PodsOf("rollouter").back();
+  TestPod* const last = MakePods("rollouter").back();
   auto end = cluster_->Terminate(last);
   ASSERT_THAT(end, IsOk());
   EXPECT_EQ(end->code, kInterrupted) << last->process->Log();
@@ -201,7 +201,7 @@ TEST_F(KubernetesTest, TheDemoRunsOverMutualTlsWithTheSecretsThatTheComponentMou
                               .log_path = temp_.path() + "/make-certs.log"});
   ASSERT_THAT(made, IsOk());
   ASSERT_THAT((*made)->WaitExit(kPatience), IsOk());
-  Render("", "components: [mtls]", SecretsOf(certs));
+  Render("", "components: [mtls]", GetSecrets(certs));
   if (cluster_ == nullptr) return;
   ASSERT_THAT(cluster_->StartAll(), IsOk());
   EXPECT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllHaveEnded(); })) << Logs();
@@ -214,13 +214,13 @@ TEST_F(KubernetesTest, PodsThatAreToldToStopEndWithinTheirGraceAndTheirSuccessor
   ASSERT_THAT(cluster_->StartAll(), IsOk());
   ASSERT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllAreReady() && StepsRecorded() > 10; })) << Logs();
 
-  TestPod* rollouter = PodsOf("rollouter")[0];
+  TestPod* rollouter = MakePods("rollouter")[0];
   auto rollouter_end = cluster_->Terminate(rollouter);
   ASSERT_THAT(rollouter_end, IsOk());
   EXPECT_EQ(rollouter_end->code, kInterrupted) << rollouter->process->Log();
   ASSERT_THAT(cluster_->StartPod("rollouter"), IsOk());
 
-  TestPod* trainer = PodsOf("trainer")[0];
+  TestPod* trainer = MakePods("trainer")[0];
   auto trainer_end = cluster_->Terminate(trainer);
   ASSERT_THAT(trainer_end, IsOk());
   EXPECT_EQ(trainer_end->code, kInterrupted) << trainer->process->Log();

@@ -104,13 +104,13 @@ class ObservabilityTest : public ::testing::Test {
     EXPECT_THAT(status, IsOk());
     return status.ok() ? *status : v1::TrainerServiceGetStatusResponse();
   }
-  Samples ScrapeOf(const std::string& daemon) {
+  Samples GetScrape(const std::string& daemon) {
     auto samples = Scrape(daemons_[daemon]);
     EXPECT_THAT(samples, IsOk()) << daemon;
     return samples.ok() ? *samples : Samples();
   }
   void ExpectNames(const std::string& daemon, const std::vector<std::string>& names) {
-    const Samples samples = ScrapeOf(daemon);
+    const Samples samples = GetScrape(daemon);
     for (const std::string& name : names) EXPECT_TRUE(samples.count(name) == 1) << daemon << " lacks " << name;
     for (const char* name : {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds",
                              "process_threads", "process_start_time_seconds"}) {
@@ -156,12 +156,12 @@ TEST_F(ObservabilityTest, MetricsAgreeWithWhatTheDaemonsSayOtherwise) {
   // Rollouters go on to the bound, and figures follow within a moment.
   EXPECT_TRUE(Eventually(kPatience, [&] {
     const auto status = TrainerStatus();
-    const Samples trainer = ScrapeOf("trainer-0");
+    const Samples trainer = GetScrape("trainer-0");
     return trainer.at("syncopate_leased_groups") == static_cast<double>(status.leased_groups()) &&
            trainer.at("syncopate_queue_groups") == static_cast<double>(status.queued_groups()) &&
            trainer.at("syncopate_groups_total{outcome=\"trained\"}") == 16 * step;
   }));
-  const Samples trainer = ScrapeOf("trainer-0");
+  const Samples trainer = GetScrape("trainer-0");
   EXPECT_EQ(trainer.at("syncopate_policy_version_step{role=\"trainer\"}"), step);
   EXPECT_EQ(trainer.at("syncopate_steps_total"), step);
   EXPECT_EQ(trainer.at("syncopate_sample_staleness_steps_count"), 256 * step);
@@ -171,7 +171,7 @@ TEST_F(ObservabilityTest, MetricsAgreeWithWhatTheDaemonsSayOtherwise) {
   for (const char* name : {"rollouter-0", "rollouter-1"}) {
     EXPECT_TRUE(Eventually(kPatience, [&] {
       auto rollouter = Call<v1::RolloutService>(daemons_[name].grpc, &v1::RolloutService::Stub::GetStatus, {});
-      const Samples samples = ScrapeOf(name);
+      const Samples samples = GetScrape(name);
       return rollouter.ok() && samples.at("vllm:num_requests_running{model_name=\"reverse\"}") == 0 &&
              samples.at("syncopate_generated_tokens_total") == static_cast<double>(rollouter->generated_tokens()) &&
              samples.at("syncopate_installs_total") == static_cast<double>(rollouter->installs()) &&
@@ -179,7 +179,7 @@ TEST_F(ObservabilityTest, MetricsAgreeWithWhatTheDaemonsSayOtherwise) {
     })) << name;
   }
 
-  const Samples synchronizer = ScrapeOf("synchronizer-0");
+  const Samples synchronizer = GetScrape("synchronizer-0");
   const double syncs = synchronizer.at("syncopate_weight_syncs_total{result=\"ok\"}");
   const std::string total = "syncopate_weight_sync_duration_seconds_count{phase=\"total\",transport=\"grpc\"}";
   EXPECT_EQ(synchronizer.at(total), syncs);

@@ -84,14 +84,14 @@ class PythonRewardTest : public ::testing::Test {
   TempDir folder_;
 };
 
-int ExitOf(const absl::StatusOr<std::unique_ptr<Process>>& process) {
+int GetExit(const absl::StatusOr<std::unique_ptr<Process>>& process) {
   if (!process.ok()) return -1;
   const auto exit = (*process)->WaitExit(2 * kPatience);
   EXPECT_THAT(exit, IsOk()) << (*process)->Log();
   return exit.ok() ? exit->code : -1;
 }
 
-pid_t WorkerOf(const RunHarness& run) {
+pid_t GetWorker(const RunHarness& run) {
   std::ifstream file(run.Path("environment.json"));
   const Json said = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   return said.is_object() ? said["pid"].get<pid_t>() : 0;
@@ -102,11 +102,11 @@ TEST_F(PythonRewardTest, TrainsOnWhatUserCodeSaysThoughTheWorkerIsKilledOnTheWay
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(2), IsOk());
-  const pid_t worker = WorkerOf(run);
+  const pid_t worker = GetWorker(run);
   ASSERT_GT(worker, 0);
   ::kill(worker, SIGKILL);
-  EXPECT_EQ(ExitOf(process), 0);
-  EXPECT_NE(WorkerOf(run), worker);
+  EXPECT_EQ(GetExit(process), 0);
+  EXPECT_NE(GetWorker(run), worker);
   EXPECT_EQ(run.Summary()["run"]["restarts"]["environment-0"], 1);
   ASSERT_EQ(run.Records("step").size(), 12u);
   for (const Json& step : run.Records("step")) EXPECT_FLOAT_EQ(step["reward_mean"].get<float>(), 1.25f);
@@ -118,7 +118,7 @@ TEST_F(PythonRewardTest, TrainsOnWhatUserCodeSaysThoughTheWorkerIsKilledOnTheWay
 TEST_F(PythonRewardTest, ARewardThatFailsForEverythingSaysWhereAtOnceAndEndsTheRun) {
   RunHarness run(Settings(12, "python:broken"));
   auto process = run.Run({"reward.max_failures=24", "reward.attempts=1"});
-  EXPECT_EQ(ExitOf(process), 1);
+  EXPECT_EQ(GetExit(process), 1);
   const std::string where = "KeyError: 'no such field' (code.py:";
   EXPECT_THAT((*process)->Log(), AllOf(HasSubstr("REWARD_FAILED"), HasSubstr(where)));
   EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("REWARD_FAILED"), HasSubstr(where)));
@@ -139,7 +139,7 @@ TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRow
     return !run.Records("eval").empty() && absl::StrContains((*process)->Log(), why);
   })) << "told while the run goes on";
   (*process)->Terminate();
-  EXPECT_EQ(ExitOf(process), 130);
+  EXPECT_EQ(GetExit(process), 130);
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_FALSE(evaluations.empty());
   for (const Json& one : evaluations) {
@@ -152,23 +152,23 @@ TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRow
 TEST_F(PythonRewardTest, ARewardThatTheWorkerDoesNotHaveIsRefusedAtTheStartWithThoseThatItHas) {
   RunHarness run(Settings(2, "python:quater"));
   auto process = run.Run();
-  EXPECT_EQ(ExitOf(process), 1);
+  EXPECT_EQ(GetExit(process), 1);
   EXPECT_THAT((*process)->Log(), HasSubstr("has no reward named quater; it has broken, half, picky, quarter"));
 }
 
 TEST_F(PythonRewardTest, AResumeWithOtherCodeIsRefusedUnlessItIsMeant) {
   RunHarness run(Settings(2));
-  EXPECT_EQ(ExitOf(run.Run()), 0);
+  EXPECT_EQ(GetExit(run.Run()), 0);
   WriteCode("# an opinion has changed\n");
-  EXPECT_NE(ExitOf(run.Resume({"run.steps=4"})), 0);
+  EXPECT_NE(GetExit(run.Resume({"run.steps=4"})), 0);
   EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("FIXED_KEY"), HasSubstr("environment.digest")));
-  EXPECT_EQ(ExitOf(run.Resume({"run.steps=4", "--accept-reward-change"})), 0);
+  EXPECT_EQ(GetExit(run.Resume({"run.steps=4", "--accept-reward-change"})), 0);
   EXPECT_EQ(run.LastStep(), 4);
   const auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "reward_change"});
   ASSERT_THAT(events, IsOk());
   EXPECT_THAT(events->output, HasSubstr("environment.digest"));
   WriteCode("");
-  EXPECT_NE(ExitOf(run.Resume({"run.steps=5"})), 0) << "the run's code is the new one now";
+  EXPECT_NE(GetExit(run.Resume({"run.steps=5"})), 0) << "the run's code is the new one now";
 }
 
 }  // namespace

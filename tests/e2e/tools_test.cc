@@ -27,7 +27,7 @@ CommandResult Syncopate(const std::vector<std::string>& args) {
 }
 
 // The finding of `subject` whose `looked_at` holds `about`; null if there is none.
-Json FindingOf(const std::vector<Json>& findings, const std::string& subject, const std::string& about = "") {
+Json MakeFinding(const std::vector<Json>& findings, const std::string& subject, const std::string& about = "") {
   for (const Json& finding : findings) {
     const std::string looked_at = finding["looked_at"];
     if (finding["subject"] == subject && looked_at.find(about) != std::string::npos) return finding;
@@ -60,7 +60,7 @@ TEST(DoctorTest, WhereTheseTestsRunNothingIsBad) {
     EXPECT_EQ(finding["level"] != "good", finding["remedy"] != "") << finding;
   }
   for (const char* program : {"syncopate-synchronizer", "syncopate-trainer", "syncopate-rollouter"}) {
-    EXPECT_EQ(FindingOf(findings, "program", program)["found"], "starts") << program;
+    EXPECT_EQ(MakeFinding(findings, "program", program)["found"], "starts") << program;
   }
 }
 
@@ -71,9 +71,9 @@ TEST(DoctorTest, NamesEverythingThatWouldStopARun) {
                                           "rollout.device=cuda:63", "trainer.listen=" + (*taken)->address()});
   EXPECT_EQ(result.code, 1);
   const std::vector<Json> findings = JsonLines(result.output);
-  EXPECT_EQ(FindingOf(findings, "run directory")["level"], "bad");
-  EXPECT_EQ(FindingOf(findings, "GPUs")["level"], "bad");
-  const Json port = FindingOf(findings, "address", "trainer.listen");
+  EXPECT_EQ(MakeFinding(findings, "run directory")["level"], "bad");
+  EXPECT_EQ(MakeFinding(findings, "GPUs")["level"], "bad");
+  const Json port = MakeFinding(findings, "address", "trainer.listen");
   EXPECT_EQ(port["level"], "bad");
   EXPECT_THAT(port["found"].get<std::string>(), HasSubstr("in use"));
 }

@@ -180,7 +180,7 @@ std::set<std::string> NamesIn(const fs::path& folder) {
 }
 
 // The state of a process as the kernel has it: 'T' is stopped.
-char StateOf(pid_t pid) {
+char GetState(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;
   std::getline(file, line);
@@ -201,7 +201,7 @@ bool StopAt(const fs::path& checkpoints, SaveStage stage, const std::set<std::st
   while (Clock::Real()->Now() < until) {
     if (!HasReached(checkpoints, stage, before)) continue;
     SignalBoth(ranks, SIGSTOP);
-    while ((StateOf(ranks[0]) != 'T' || StateOf(ranks[1]) != 'T') && Clock::Real()->Now() < until) {
+    while ((GetState(ranks[0]) != 'T' || GetState(ranks[1]) != 'T') && Clock::Real()->Now() < until) {
     }
     if (HasReached(checkpoints, stage, before)) return true;
     SignalBoth(ranks, SIGCONT);

@@ -62,7 +62,7 @@ SyncAttempt::Spec MakeSpec(Choices& choices) {
   return spec;
 }
 
-std::string NameOf(const MemberId& member) {
+std::string GetName(const MemberId& member) {
   return absl::StrCat(member.role, "/", member.replica_id, "/", member.rank);
 }
 
@@ -103,7 +103,7 @@ class World {
       case 3:
         return attempt_.OnReport(member, Report(choices_.Below(3) + 1), now_);
       default:
-        return attempt_.OnReport(member, Report(stages_[NameOf(member)]), now_);  // to what it was told last
+        return attempt_.OnReport(member, Report(stages_[GetName(member)]), now_);  // to what it was told last
     }
   }
 
@@ -125,14 +125,14 @@ class World {
   void Take(const AttemptOutput& output) {
     for (const auto& [to, command] : output.sends) {
       const bool known = std::find(members_.begin(), members_.end(), to) != members_.end();
-      if (!known || finished_.count(NameOf(to)) > 0) std::abort();  // nothing follows Finish
-      uint32_t& stage = stages_[NameOf(to)];
+      if (!known || finished_.count(GetName(to)) > 0) std::abort();  // nothing follows Finish
+      uint32_t& stage = stages_[GetName(to)];
       uint32_t next = 0;
       if (std::holds_alternative<Prepare>(command)) next = 1;
       if (std::holds_alternative<Transfer>(command)) next = 2;
       if (std::holds_alternative<Install>(command)) next = 3;
       if (std::holds_alternative<Finish>(command)) {
-        finished_.insert(NameOf(to));
+        finished_.insert(GetName(to));
         continue;
       }
       // Transfer may be skipped, by a rank that holds the bits; a source and a rehearsal never install.

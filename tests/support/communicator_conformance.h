@@ -35,9 +35,9 @@ class CommunicatorTest : public ::testing::TestWithParam<CommunicatorCase> {
 
   // Makes a group, and calls `body` on a thread for each rank.
   void OnEachRank(int32_t world, const std::function<void(Communicator&)>& body, absl::Duration deadline = kLong) {
-    OnEachOf(GetParam().make(world, deadline), body);
+    RunOnEach(GetParam().make(world, deadline), body);
   }
-  static void OnEachOf(Ranks ranks, const std::function<void(Communicator&)>& body) {
+  static void RunOnEach(Ranks ranks, const std::function<void(Communicator&)>& body) {
     std::vector<std::thread> threads;
     for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
     for (std::thread& thread : threads) thread.join();

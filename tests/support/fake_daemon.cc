@@ -35,7 +35,7 @@ std::set<std::string> Behaviour(const fs::path& folder, const std::string& name)
 }
 
 // The port that the configuration fixes, or one made up from the process id: nobody listens on either.
-std::string AddressOf(const v1::RunConfig& config, const std::string& role) {
+std::string GetAddress(const v1::RunConfig& config, const std::string& role) {
   auto fixed = ParseHostPort(config.synchronizer().address());
   bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;
   return is_fixed ? config.synchronizer().address() : absl::StrCat("127.0.0.1:", 1 + ::getpid() % 1000);
@@ -87,8 +87,8 @@ int Main(int argc, char** argv) {
   }
   const fs::path self(argv[0]);
   std::string role = self.filename().string().substr(std::string("syncopate-").size());
-  daemon::DaemonEndpoint endpoint{role, role == "rollouter" ? config->rollouter().index() : 0, AddressOf(*config, role),
-                                  "127.0.0.1:1", ::getpid()};
+  daemon::DaemonEndpoint endpoint{role, role == "rollouter" ? config->rollouter().index() : 0,
+                                  GetAddress(*config, role), "127.0.0.1:1", ::getpid()};
   auto behaviour = Behaviour(self.parent_path(), endpoint.Name());
   if (behaviour.count("refuse") > 0) return config::kConfigExitCode;
   if (behaviour.count("fail") > 0) {

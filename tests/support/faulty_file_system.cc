@@ -17,7 +17,7 @@ std::vector<std::string> Parts(const std::string& path) { return absl::StrSplit(
 
 std::string LastPart(const std::string& path) { return Parts(path).back(); }
 
-int ErrnoOf(FaultyFileSystem::Fault fault) {
+int GetErrno(FaultyFileSystem::Fault fault) {
   switch (fault) {
     case FaultyFileSystem::Fault::kNoSpace:
       return ENOSPC;
@@ -136,7 +136,7 @@ void FaultyFileSystem::FailOperations(int64_t first, int64_t count, Fault fault)
   MutexLock lock(&mutex_);
   fail_first_ = first;
   fail_count_ = count;
-  fail_errno_ = ErrnoOf(fault);
+  fail_errno_ = GetErrno(fault);
 }
 
 void FaultyFileSystem::CrashAtOperation(int64_t number) {

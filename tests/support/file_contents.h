@@ -10,7 +10,7 @@
 namespace syncopate::testing {
 
 // The bytes that a checkpoint's file would hold, of contents that write themselves.
-inline std::string BytesOf(const trainer::CheckpointStore::Contents& contents) {
+inline std::string GetBytes(const trainer::CheckpointStore::Contents& contents) {
   std::string bytes;
   auto sink = [&bytes](absl::string_view piece) {
     bytes.append(piece.data(), piece.size());

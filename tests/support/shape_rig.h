@@ -104,7 +104,7 @@ class ShapeRig {
       auto part = sources_[rank]->memory->Stage(
           version_, LayoutContents(*manifest_, planned_->source, rank, static_cast<uint64_t>(step)));
       ASSERT_TRUE(part.ok()) << part.status();
-      EXPECT_EQ(static_cast<int64_t>(part->size()), planned_->plan.DigestsOf(rank).size());
+      EXPECT_EQ(static_cast<int64_t>(part->size()), planned_->plan.ComputeDigests(rank).size());
       digests_.insert(digests_.end(), part->begin(), part->end());
     }
     staged_[step] = digests_;
@@ -118,7 +118,7 @@ class ShapeRig {
 
   // Whole replicas and all sources; what each of them says.
   std::vector<absl::Status> Rehearse(const std::vector<int>& replicas) {
-    Prepare prepare = PrepareOf();
+    Prepare prepare = MakePrepare();
     prepare.rehearsal = true;
     prepare.version = {};
     prepare.digest = 0;
@@ -137,7 +137,7 @@ class ShapeRig {
         transfer.receivers.push_back({RollouterId(replica, "r", rank, shape_.world), *rendezvous, true});
       }
     }
-    transfer.group = NameOf(transfer);
+    transfer.group = GetName(transfer);
     Mailbox<absl::Status> connected;
     for (const auto& source : sources_) {
       source->source->Transfer(transfer, [&connected](const absl::Status& status) { connected.Put(status); });
@@ -158,13 +158,13 @@ class ShapeRig {
 
   // A sync to a replica of one rank whose only source dies when all have agreed. The last thing that this rig does.
   absl::Status SyncFromTheDead(int replica, absl::Duration deadline) {
-    prepare_ = PrepareOf();
+    prepare_ = MakePrepare();
     prepare_.deadline = deadline;
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, sources_[0]->source->Prepare(prepare_));
     Transfer transfer{.attempt = prepare_.attempt, .bucket_digests = digests_};
     transfer.sources.push_back({sources_[0]->id, std::move(rendezvous)});
     SYNCOPATE_RETURN_IF_ERROR(PrepareReplica(replica, &transfer));
-    transfer.group = NameOf(transfer);
+    transfer.group = GetName(transfer);
     sources_[0]->source->Finish(prepare_.attempt);
     harness_->KillSource(sources_[0]->end);
     const absl::Status status = replicas_[replica][0]->receiver->Transfer(transfer).status();
@@ -174,7 +174,7 @@ class ShapeRig {
 
   // One whole sync of what was staged to these replicas; what became of each.
   std::map<int, absl::Status> Sync(const std::vector<int>& replicas) {
-    prepare_ = PrepareOf();
+    prepare_ = MakePrepare();
     std::map<int, absl::Status> statuses;
     Transfer transfer{.attempt = prepare_.attempt, .bucket_digests = digests_};
     prepare_.source = true;
@@ -193,7 +193,7 @@ class ShapeRig {
       statuses[replica] = PrepareReplica(replica, &transfer);
       if (statuses[replica].ok()) agreed.push_back(replica);
     }
-    transfer.group = NameOf(transfer);
+    transfer.group = GetName(transfer);
     for (auto& [replica, status] : Move(agreed, transfer)) statuses[replica] = status;
     for (int replica : replicas) {
       for (const auto& rank : replicas_[replica]) {
@@ -239,7 +239,7 @@ class ShapeRig {
     sources_.push_back(std::move(source));
   }
 
-  Prepare PrepareOf() {
+  Prepare MakePrepare() {
     Prepare prepare;
     prepare.attempt = ++attempt_;
     prepare.version = version_;
@@ -265,7 +265,7 @@ class ShapeRig {
     return absl::OkStatus();
   }
 
-  static std::string NameOf(const Transfer& transfer) {
+  static std::string GetName(const Transfer& transfer) {
     std::vector<MemberId> sources;
     std::vector<MemberId> receivers;
     for (const SyncMember& member : transfer.sources) sources.push_back(member.id);

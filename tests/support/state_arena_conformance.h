@@ -24,7 +24,7 @@ struct ArenaRig {
   std::function<int64_t()> taken;
 };
 
-inline std::vector<char> PatternOf(int64_t bytes, int seed) {
+inline std::vector<char> PatternFor(int64_t bytes, int seed) {
   std::vector<char> pattern(static_cast<size_t>(bytes));
   for (size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<char>(i * 31 + (i >> 9) + seed);
   return pattern;
@@ -36,7 +36,7 @@ inline void KeepsItsAddressAndWhatItHeld(const ArenaRig& rig) {
   char* const address = arena->data();
   EXPECT_EQ(rig.read(address, kBytes), std::vector<char>(kBytes, 0));
   for (int round = 0; round < 3; ++round) {
-    const std::vector<char> pattern = PatternOf(kBytes, round);
+    const std::vector<char> pattern = PatternFor(kBytes, round);
     rig.write(address, pattern);
     EXPECT_EQ(arena->Offload().value_or(-1), kBytes);
     EXPECT_EQ(arena->device_bytes(), 0);
@@ -50,7 +50,7 @@ inline void KeepsItsAddressAndWhatItHeld(const ArenaRig& rig) {
 inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
   constexpr int64_t kBytes = 256 << 20;
   auto arena = rig.make(kBytes, trainer::StateArena::Kind::kDerived, "the gradients").value();
-  rig.write(arena->data(), PatternOf(kBytes, 1));
+  rig.write(arena->data(), PatternFor(kBytes, 1));
   const int64_t with = rig.taken();
   ASSERT_TRUE(arena->Offload().ok());
   EXPECT_LE(rig.taken(), with - kBytes / 10 * 9);
@@ -59,7 +59,7 @@ inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
 }
 
 // Waits for it.
-inline std::shared_ptr<const char> WholeCopyOf(trainer::StateArena& arena) {
+inline std::shared_ptr<const char> MakeWholeCopy(trainer::StateArena& arena) {
   const trainer::HostCopy copy = arena.BeginCopy().value();
   EXPECT_TRUE(copy.finish == nullptr || copy.finish().ok());
   return copy.bytes;
@@ -68,7 +68,7 @@ inline std::shared_ptr<const char> WholeCopyOf(trainer::StateArena& arena) {
 // `bytes`: on a device that copies beside its work so many that a copy takes a while.
 inline void ACopyHoldsWhatWasThereWhenItBegan(const ArenaRig& rig, int64_t bytes) {
   auto arena = rig.make(bytes, trainer::StateArena::Kind::kChanging, "the weights").value();
-  const std::vector<char> first = PatternOf(bytes, 1), second = PatternOf(bytes, 2);
+  const std::vector<char> first = PatternFor(bytes, 1), second = PatternFor(bytes, 2);
   auto holds = [](const trainer::HostCopy& copy, const std::vector<char>& pattern) {
     EXPECT_TRUE(copy.finish == nullptr || copy.finish().ok());
     return std::equal(pattern.begin(), pattern.end(), copy.bytes.get());
@@ -95,11 +95,11 @@ inline void HandsOutCopiesThatStay(const ArenaRig& rig) {
   auto holds = [](const std::shared_ptr<const char>& copy, const std::vector<char>& bytes) {
     return std::equal(bytes.begin(), bytes.end(), copy.get());
   };
-  const std::vector<char> first = PatternOf(kBytes, 1), second = PatternOf(kBytes, 2), third = PatternOf(kBytes, 3);
+  const std::vector<char> first = PatternFor(kBytes, 1), second = PatternFor(kBytes, 2), third = PatternFor(kBytes, 3);
   rig.write(arena->data(), first);
-  std::shared_ptr<const char> one = WholeCopyOf(*arena);
+  std::shared_ptr<const char> one = MakeWholeCopy(*arena);
   rig.write(arena->data(), second);
-  std::shared_ptr<const char> two = WholeCopyOf(*arena);
+  std::shared_ptr<const char> two = MakeWholeCopy(*arena);
   EXPECT_TRUE(holds(one, first));
   EXPECT_TRUE(holds(two, second));
   // Nobody has the newest one any more: its memory is used again, also if the arena was away in between.
@@ -108,7 +108,7 @@ inline void HandsOutCopiesThatStay(const ArenaRig& rig) {
   ASSERT_TRUE(arena->Offload().ok());
   ASSERT_TRUE(arena->Load().ok());
   rig.write(arena->data(), third);
-  two = WholeCopyOf(*arena);
+  two = MakeWholeCopy(*arena);
   EXPECT_EQ(two.get(), place);
   EXPECT_TRUE(holds(two, third));
   EXPECT_TRUE(holds(one, first));
@@ -120,7 +120,7 @@ inline void MovesOnlyWhatItsKindNeeds(const ArenaRig& rig) {
   constexpr int64_t kBytes = 2 << 20;
   using Kind = trainer::StateArena::Kind;
   auto frozen = rig.make(kBytes, Kind::kFrozen, "the reference policy").value();
-  const std::vector<char> pattern = PatternOf(kBytes, 7);
+  const std::vector<char> pattern = PatternFor(kBytes, 7);
   rig.write(frozen->data(), pattern);
   EXPECT_EQ(frozen->Offload().value_or(-1), kBytes);
   for (int round = 0; round < 2; ++round) {

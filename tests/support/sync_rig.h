@@ -80,11 +80,11 @@ class SyncRig {
   absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
     SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
-    Transfer transfer = TransferOf(to, prepare, rendezvous);
+    Transfer transfer = TransferFor(to, prepare, rendezvous);
     transfer.receivers[0].base = NeedsBase(prepared.weights);
     return to->receiver->Transfer(transfer);
   }
-  Transfer TransferOf(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
+  Transfer TransferFor(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
     Transfer transfer;
     transfer.attempt = prepare.attempt;
     transfer.sources = {{TrainerId("t"), rendezvous}};

@@ -46,7 +46,7 @@ inline MemberId RollouterId(int index, const std::string& incarnation, int32_t r
   return {kRollouterRole, absl::StrCat("rollouter-", index), rank, world, incarnation};
 }
 
-inline Hello HelloOf(const MemberId& id, std::shared_ptr<const Manifest> manifest) {
+inline Hello HelloFor(const MemberId& id, std::shared_ptr<const Manifest> manifest) {
   Hello hello;
   hello.member = id;
   hello.address = absl::StrCat(id.replica_id, ":1");
@@ -82,7 +82,7 @@ inline std::vector<char> LayoutContents(const Manifest& manifest, const Layout& 
   std::vector<char> buffer(layout.arena_bytes(rank), 0);
   for (const Piece& piece : layout.pieces()) {
     if (piece.rank != rank) continue;
-    const DType dtype = layout.DTypeOf(manifest.tensors()[piece.tensor]);
+    const DType dtype = layout.ToDType(manifest.tensors()[piece.tensor]);
     char* to = buffer.data() + piece.offset;
     for (int64_t row = 0; row < piece.rows; ++row) {
       for (int64_t at = piece.begin; at < piece.end; ++at, to += DTypeBytes(dtype)) {

@@ -112,7 +112,7 @@ std::string Expanded(std::string argument, const Document& environment) {
   return argument;
 }
 
-absl::StatusOr<std::string> FieldOf(const std::string& path, const TestPod& pod) {
+absl::StatusOr<std::string> GetField(const std::string& path, const TestPod& pod) {
   if (path == "status.podIP") return pod.address;
   if (path == "metadata.name") return pod.name;
   if (path == "metadata.labels['apps.kubernetes.io/pod-index']" ||
@@ -158,12 +158,12 @@ absl::StatusOr<std::unique_ptr<TestCluster>> TestCluster::Create(std::vector<Doc
 
 const Document* TestCluster::Find(const std::string& kind, const std::string& name) const {
   for (const Document& object : objects_) {
-    if (k8s::NameOf(object) == absl::StrCat(kind, "/", name)) return &object;
+    if (k8s::GetName(object) == absl::StrCat(kind, "/", name)) return &object;
   }
   return nullptr;
 }
 
-absl::StatusOr<const Document*> TestCluster::WorkloadOf(const std::string& role) const {
+absl::StatusOr<const Document*> TestCluster::MakeWorkload(const std::string& role) const {
   for (const char* kind : {"Job", "StatefulSet", "Deployment"}) {
     if (const Document* workload = Find(kind, role)) return workload;
   }
@@ -212,7 +212,7 @@ absl::StatusOr<std::string> TestCluster::VolumeFolder(const Document& volume, co
   return folder;
 }
 
-absl::StatusOr<Document> TestCluster::MountsOf(const Document& pod, const Document& container, const TestPod& made) {
+absl::StatusOr<Document> TestCluster::MakeMounts(const Document& pod, const Document& container, const TestPod& made) {
   const fs::path libraries = fs::path(SYNCOPATE_VENV_LIBRARIES);
   Document mounts = Document::array({{{"from", folder_ + "/hosts"}, {"to", "/etc/hosts"}, {"read_only", true}}});
   for (const Document& mount : container.at("volumeMounts")) {
@@ -254,7 +254,7 @@ absl::StatusOr<Document> TestCluster::SpecOf(const Document& pod, const TestPod&
   }
   for (const Document& variable : container.value("env", Document::array())) {
     SYNCOPATE_ASSIGN_OR_RETURN(environment[Text(variable, {"name"})],
-                               FieldOf(Text(variable, {"valueFrom", "fieldRef", "fieldPath"}), made));
+                               GetField(Text(variable, {"valueFrom", "fieldRef", "fieldPath"}), made));
   }
   Document command = container.at("command");
   for (const Document& argument : container.at("args")) {
@@ -262,7 +262,7 @@ absl::StatusOr<Document> TestCluster::SpecOf(const Document& pod, const TestPod&
   }
   const Document& security = pod.at("securityContext");
   if (security.at("fsGroup") != kPodGroup) return Unsupported("another fsGroup than 65532");
-  SYNCOPATE_ASSIGN_OR_RETURN(Document mounts, MountsOf(pod, container, made));
+  SYNCOPATE_ASSIGN_OR_RETURN(Document mounts, MakeMounts(pod, container, made));
   const std::string root = absl::StrCat(folder_, "/", made.name, "/root");
   SYNCOPATE_RETURN_IF_ERROR(MakeFolder(root, 0755, 0));
   return Document{{"address", made.address + "/16"},
@@ -279,7 +279,7 @@ absl::StatusOr<Document> TestCluster::SpecOf(const Document& pod, const TestPod&
 }
 
 absl::StatusOr<TestPod*> TestCluster::StartPod(const std::string& role) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const Document* workload, WorkloadOf(role));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Document* workload, MakeWorkload(role));
   const Document& pod = (*workload)["spec"]["template"]["spec"];
   const Document& container = pod.at("containers").at(0);
   auto made = std::make_unique<TestPod>();
@@ -316,7 +316,7 @@ int64_t TestCluster::FreeIndex(const std::string& role) const {
 
 absl::Status TestCluster::StartAll() {
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
-    SYNCOPATE_ASSIGN_OR_RETURN(const Document* workload, WorkloadOf(role));
+    SYNCOPATE_ASSIGN_OR_RETURN(const Document* workload, MakeWorkload(role));
     const Document& spec = (*workload)["spec"];
     const int64_t count = spec.value("parallelism", spec.value("replicas", 1));
     for (int64_t i = 0; i < count; ++i) SYNCOPATE_RETURN_IF_ERROR(StartPod(role).status());

@@ -85,9 +85,10 @@ class TestCluster {
   TestCluster(std::vector<k8s::Document> objects, std::string folder)
       : objects_(std::move(objects)), folder_(std::move(folder)) {}
 
-  absl::StatusOr<const k8s::Document*> WorkloadOf(const std::string& role) const;
+  absl::StatusOr<const k8s::Document*> MakeWorkload(const std::string& role) const;
   absl::StatusOr<k8s::Document> SpecOf(const k8s::Document& pod, const TestPod& made);
-  absl::StatusOr<k8s::Document> MountsOf(const k8s::Document& pod, const k8s::Document& container, const TestPod& made);
+  absl::StatusOr<k8s::Document> MakeMounts(const k8s::Document& pod, const k8s::Document& container,
+                                           const TestPod& made);
   absl::StatusOr<std::string> VolumeFolder(const k8s::Document& volume, const TestPod& made);
   absl::Status WriteProjected(const k8s::Document& projected, const std::string& folder) const;
   const k8s::Document* Find(const std::string& kind, const std::string& name) const;

@@ -9,9 +9,9 @@
 namespace syncopate::testing {
 
 // The secret of the process that a test calls `name`: the same each time, another one for another name.
-inline MemberSecret SecretOf(const std::string& name) { return MemberSecret(absl::HexStringToBytes(Sha256Hex(name))); }
+inline MemberSecret GetSecret(const std::string& name) { return MemberSecret(absl::HexStringToBytes(Sha256Hex(name))); }
 
 // The incarnation that it is the secret of.
-inline std::string IncarnationOf(const std::string& name) { return SecretOf(name).incarnation(); }
+inline std::string GetIncarnation(const std::string& name) { return GetSecret(name).incarnation(); }
 
 }  // namespace syncopate::testing

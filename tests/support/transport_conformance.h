@@ -173,7 +173,7 @@ TEST_P(TransportConformanceTest, TwoReceiversAreServedAtTheSameTime) {
   std::string rendezvous = *rig.source()->Prepare(prepare);
   std::thread thread([&] {
     other = second->receiver->Prepare(prepare).status();
-    if (other.ok()) other = second->receiver->Transfer(rig.TransferOf(second, prepare, rendezvous)).status();
+    if (other.ok()) other = second->receiver->Transfer(rig.TransferFor(second, prepare, rendezvous)).status();
   });
   EXPECT_TRUE(rig.Move(rig.receiver(), prepare).ok());
   thread.join();
@@ -211,7 +211,7 @@ TEST_P(TransportConformanceTest, ASenderThatDiesBeforeTheTransferIsReported) {
   ASSERT_TRUE(rig.receiver()->receiver->Prepare(prepare).ok());
   harness_->KillSource(rig.end());
   absl::Status status =
-      rig.receiver()->receiver->Transfer(rig.TransferOf(rig.receiver(), prepare, rendezvous)).status();
+      rig.receiver()->receiver->Transfer(rig.TransferFor(rig.receiver(), prepare, rendezvous)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(status, HasReason("PEER_LOST"));
 }

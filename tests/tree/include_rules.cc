@@ -249,7 +249,7 @@ std::string_view SkipBlanks(std::string_view text) {
 
 }  // namespace
 
-std::vector<std::string> IncludesOf(const std::string& text) {
+std::vector<std::string> ListIncludes(const std::string& text) {
   constexpr std::string_view kDirective = "include";
   std::vector<std::string> includes;
   std::istringstream lines(text);

@@ -38,13 +38,13 @@ std::vector<Source> ReadSources() {
       if (!entry.is_regular_file() || !IsSource(entry.path())) continue;
       std::ifstream file(entry.path(), std::ios::binary);
       const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-      sources.push_back({entry.path().lexically_relative(root).generic_string(), IncludesOf(text)});
+      sources.push_back({entry.path().lexically_relative(root).generic_string(), ListIncludes(text)});
     }
   }
   return sources;
 }
 
-std::string FolderOf(const std::string& path) { return std::filesystem::path(path).parent_path().generic_string(); }
+std::string GetFolder(const std::string& path) { return std::filesystem::path(path).parent_path().generic_string(); }
 
 TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
   const std::vector<Source> sources = ReadSources();
@@ -61,9 +61,9 @@ TEST(LayoutTest, NoFoldersOfTheProductIncludeEachOtherInACircle) {
   FolderIncludes folders;
   for (const Source& source : ReadSources()) {
     if (source.path.starts_with("tests/")) continue;
-    const std::string from = FolderOf(source.path);
+    const std::string from = GetFolder(source.path);
     for (const std::string& include : source.includes) {
-      const std::string to = FolderOf(include);
+      const std::string to = GetFolder(include);
       if (to != from && !to.empty()) folders[from].insert(to);
     }
   }
@@ -77,8 +77,9 @@ TEST(IncludeRulesTest, FindsCirclesOfFolders) {
 }
 
 TEST(IncludeRulesTest, FindsIncludesAndNothingElse) {
-  EXPECT_THAT(IncludesOf("#include \"base/log.h\"\n  # include <vector>  // why\n// #include \"x.h\"\nint include;\n"),
-              ElementsAre("base/log.h", "vector"));
+  EXPECT_THAT(
+      ListIncludes("#include \"base/log.h\"\n  # include <vector>  // why\n// #include \"x.h\"\nint include;\n"),
+      ElementsAre("base/log.h", "vector"));
 }
 
 struct Case {

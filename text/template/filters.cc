@@ -36,24 +36,26 @@ Value ToJson(const Value& value, const Arguments& arguments, RenderBudget* budge
 }
 
 Value Trim(const Value& value, const Arguments& arguments, RenderBudget* budget) {
-  const std::string text = TextOf(value, budget);
+  const std::string text = PythonStr(value, budget);
   budget->TakeBytes(static_cast<int64_t>(text.size()));
   return Value::String(Strip(text, arguments.Get(0, "chars"), true, true));
 }
 
-Value Length(const Value& value, const Arguments&, RenderBudget* budget) { return Value::Int(LengthOf(value, budget)); }
+Value Length(const Value& value, const Arguments&, RenderBudget* budget) {
+  return Value::Int(GetLength(value, budget));
+}
 
 Value AsString(const Value& value, const Arguments&, RenderBudget* budget) {
-  return Value::String(TextOf(value, budget));
+  return Value::String(PythonStr(value, budget));
 }
 
 Value First(const Value& value, const Arguments&, RenderBudget* budget) {
-  const List items = ItemsOf(value, budget);
+  const List items = MakeItems(value, budget);
   return items.empty() ? Value::Undefined("first") : items.front();
 }
 
 Value Last(const Value& value, const Arguments&, RenderBudget* budget) {
-  const List items = ItemsOf(value, budget);
+  const List items = MakeItems(value, budget);
   return items.empty() ? Value::Undefined("last") : items.back();
 }
 
@@ -67,12 +69,12 @@ Value Default(const Value& value, const Arguments& arguments, RenderBudget*) {
 
 template <LetterCase letter_case>
 Value Cased(const Value& value, const Arguments&, RenderBudget* budget) {
-  return Value::String(WithCase(TextOf(value, budget), letter_case, budget));
+  return Value::String(WithCase(PythonStr(value, budget), letter_case, budget));
 }
 
 // Unlike in str.title, a word begins only after a blank, '-' or an opening bracket.
 Value Title(const Value& value, const Arguments&, RenderBudget* budget) {
-  std::string text = WithCase(TextOf(value, budget), LetterCase::kLower, budget);
+  std::string text = WithCase(PythonStr(value, budget), LetterCase::kLower, budget);
   bool begins = true;
   for (char& c : text) {
     if (begins) c = absl::ascii_toupper(static_cast<uint8_t>(c));
@@ -83,16 +85,16 @@ Value Title(const Value& value, const Arguments&, RenderBudget* budget) {
 }
 
 Value ReplaceIn(const Value& value, const Arguments& arguments, RenderBudget* budget) {
-  return Value::String(Replace(TextOf(value, budget), arguments.Text(0, "old", ""), arguments.Text(1, "new", ""),
+  return Value::String(Replace(PythonStr(value, budget), arguments.Text(0, "old", ""), arguments.Text(1, "new", ""),
                                arguments.Int(2, "count", -1), budget));
 }
 
 // The value's attribute "a" or "a.b", or its element with an index.
-Value AttributeOf(const Value& value, const Value& path, RenderBudget* budget) {
-  if (!path.Is(ValueKind::kString)) return ItemOf(value, path, budget);
+Value GetAttribute(const Value& value, const Value& path, RenderBudget* budget) {
+  if (!path.Is(ValueKind::kString)) return MakeItem(value, path, budget);
   const Value dot = Value::String(".");
   Value found = value;
-  for (const Value& part : Split(path.text(), &dot, -1, false, budget)) found = ItemOf(found, part, budget);
+  for (const Value& part : Split(path.text(), &dot, -1, false, budget)) found = MakeItem(found, part, budget);
   return found;
 }
 
@@ -101,7 +103,7 @@ Value JoinItems(const Value& value, const Arguments& arguments, RenderBudget* bu
   const Value* attribute = arguments.Get(1, "attribute");
   if (attribute == nullptr) return Join(value, separator, budget);
   List parts;
-  for (const Value& item : ItemsOf(value, budget)) parts.push_back(AttributeOf(item, *attribute, budget));
+  for (const Value& item : MakeItems(value, budget)) parts.push_back(GetAttribute(item, *attribute, budget));
   return Join(Value::OfList(std::move(parts), budget), separator, budget);
 }
 
@@ -115,7 +117,7 @@ Value ToInt(const Value& value, const Arguments& arguments, RenderBudget* budget
   }
   int64_t whole = 0;
   double real = 0;
-  const std::string text = TextOf(value, budget);
+  const std::string text = PythonStr(value, budget);
   if (absl::SimpleAtoi(text, &whole)) return Value::Int(whole);
   // As in Jinja: int(float(text)) if int(text) raises.
   if (absl::SimpleAtod(text, &real) && std::fabs(real) < 9.2e18) return Value::Int(static_cast<int64_t>(real));
@@ -125,7 +127,7 @@ Value ToInt(const Value& value, const Arguments& arguments, RenderBudget* budget
 Value ToFloat(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   if (value.is_number()) return Value::Float(value.number());
   double real = 0;
-  if (absl::SimpleAtod(TextOf(value, budget), &real)) return Value::Float(real);
+  if (absl::SimpleAtod(PythonStr(value, budget), &real)) return Value::Float(real);
   const Value* otherwise = arguments.Get(0, "default");
   return otherwise != nullptr ? *otherwise : Value::Float(0);
 }
@@ -137,7 +139,7 @@ Value Absolute(const Value& value, const Arguments&, RenderBudget* budget) {
 }
 
 Value Reversed(const Value& value, const Arguments&, RenderBudget* budget) {
-  List items = ItemsOf(value, budget);
+  List items = MakeItems(value, budget);
   std::reverse(items.begin(), items.end());
   if (!value.Is(ValueKind::kString)) return Value::OfList(std::move(items), budget);
   std::string text;
@@ -153,7 +155,7 @@ Value SortKey(const Value& item, const Arguments& arguments, RenderBudget* budge
 
 Value Unique(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   List kept, keys;
-  for (const Value& item : ItemsOf(value, budget)) {
+  for (const Value& item : MakeItems(value, budget)) {
     Value key = SortKey(item, arguments, budget);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return Equal(k, key, budget); })) continue;
     keys.push_back(std::move(key));
@@ -180,8 +182,8 @@ List SortedBy(std::vector<std::pair<Value, Value>> keyed, bool reverse, RenderBu
 List Sorted(const Value& value, const Arguments& arguments, bool reverse, RenderBudget* budget) {
   const Value* attribute = arguments.Get(kByName, "attribute");
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : ItemsOf(value, budget)) {
-    const Value by = attribute != nullptr ? AttributeOf(item, *attribute, budget) : item;
+  for (const Value& item : MakeItems(value, budget)) {
+    const Value by = attribute != nullptr ? GetAttribute(item, *attribute, budget) : item;
     keyed.emplace_back(SortKey(by, arguments, budget), item);
   }
   return SortedBy(std::move(keyed), reverse, budget);
@@ -207,7 +209,7 @@ Value DictSort(const Value& value, const Arguments& arguments, RenderBudget* bud
   if (!arguments.positional.empty()) budget->Fail("dictsort takes no positional arguments here");
   if (arguments.Get(kByName, "by") != nullptr) budget->Fail("dictsort with by is not supported");
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& pair : PairsOf(value, budget)) {
+  for (const Value& pair : MakePairs(value, budget)) {
     if (pair.list().empty()) break;  // failed
     keyed.emplace_back(SortKey(pair.list()[0], arguments, budget), pair);
   }
@@ -215,7 +217,7 @@ Value DictSort(const Value& value, const Arguments& arguments, RenderBudget* bud
 }
 
 Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budget) {
-  const std::string text = TextOf(value, budget);
+  const std::string text = PythonStr(value, budget);
   const Value* width = arguments.Get(0, "width");
   const bool given = width != nullptr && width->Is(ValueKind::kString);
   const int64_t blanks = std::max<int64_t>(0, std::min<int64_t>(arguments.Int(0, "width", 4), 1024));
@@ -243,14 +245,14 @@ Value Select(const Value& value, const Arguments& arguments, RenderBudget* budge
   Test test = nullptr;
   Arguments rest;
   if (arguments.positional.size() > kTestPlace) {
-    const std::string name = TextOf(arguments.positional[kTestPlace], budget);
+    const std::string name = PythonStr(arguments.positional[kTestPlace], budget);
     test = FindTest(name);
     if (test == nullptr) budget->Fail(absl::StrCat("the test '", name, "' is not supported"));
     rest.positional.assign(arguments.positional.begin() + kTestPlace + 1, arguments.positional.end());
   }
   List kept;
-  for (const Value& item : budget->ok() ? ItemsOf(value, budget) : List()) {
-    const Value subject = by_attribute ? AttributeOf(item, arguments.positional[0], budget) : item;
+  for (const Value& item : budget->ok() ? MakeItems(value, budget) : List()) {
+    const Value subject = by_attribute ? GetAttribute(item, arguments.positional[0], budget) : item;
     const bool passes = test != nullptr ? test(subject, rest, budget) : subject.Truth();
     if (passes == keep) kept.push_back(item);
   }
@@ -263,7 +265,7 @@ Value Map(const Value& value, const Arguments& arguments, RenderBudget* budget) 
   Filter filter = nullptr;
   Arguments rest;
   if (attribute == nullptr) {
-    const std::string name = arguments.positional.empty() ? "" : TextOf(arguments.positional[0], budget);
+    const std::string name = arguments.positional.empty() ? "" : PythonStr(arguments.positional[0], budget);
     // A map within a map could be nested without a bound by its arguments, so it is refused.
     filter = name == "map" ? nullptr : FindFilter(name);
     if (filter == nullptr) budget->Fail(absl::StrCat("map with the filter '", name, "' is not supported"));
@@ -272,8 +274,8 @@ Value Map(const Value& value, const Arguments& arguments, RenderBudget* budget) 
     rest.named = arguments.named;
   }
   List out;
-  for (const Value& item : budget->ok() ? ItemsOf(value, budget) : List()) {
-    Value made = attribute != nullptr ? AttributeOf(item, *attribute, budget) : filter(item, rest, budget);
+  for (const Value& item : budget->ok() ? MakeItems(value, budget) : List()) {
+    Value made = attribute != nullptr ? GetAttribute(item, *attribute, budget) : filter(item, rest, budget);
     const bool missing = attribute != nullptr && made.Is(ValueKind::kUndefined) && otherwise != nullptr;
     out.push_back(missing ? *otherwise : std::move(made));
   }
@@ -296,11 +298,11 @@ constexpr NamedFilter kFilters[] = {
     {"float", ToFloat},
     {"indent", Indent},
     {"int", ToInt},
-    {"items", [](const Value& v, const Arguments&, RenderBudget* b) { return Value::OfList(PairsOf(v, b), b); }},
+    {"items", [](const Value& v, const Arguments&, RenderBudget* b) { return Value::OfList(MakePairs(v, b), b); }},
     {"join", JoinItems},
     {"last", Last},
     {"length", Length},
-    {"list", [](const Value& v, const Arguments&, RenderBudget* b) { return Value::OfList(ItemsOf(v, b), b); }},
+    {"list", [](const Value& v, const Arguments&, RenderBudget* b) { return Value::OfList(MakeItems(v, b), b); }},
     {"lower", Cased<LetterCase::kLower>},
     {"map", Map},
     {"max", Largest},

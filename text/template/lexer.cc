@@ -244,6 +244,6 @@ absl::Status BadTemplate(int line, absl::string_view what) {
                absl::StrCat("chat template, line ", line, ": ", what));
 }
 
-absl::StatusOr<std::vector<Token>> TokensOf(absl::string_view source) { return Lexer(source).Run(); }
+absl::StatusOr<std::vector<Token>> GetTokens(absl::string_view source) { return Lexer(source).Run(); }
 
 }  // namespace syncopate::text::chat

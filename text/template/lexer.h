@@ -32,6 +32,6 @@ absl::Status BadTemplate(int line, absl::string_view what);
 
 // A template's tokens, with one of kind kEnd at the end. Blanks around tags are removed as by Jinja with transformers'
 // settings (trim_blocks, lstrip_blocks, and the signs - and +); comments are left out. `source` must be UTF-8.
-absl::StatusOr<std::vector<Token>> TokensOf(absl::string_view source);
+absl::StatusOr<std::vector<Token>> GetTokens(absl::string_view source);
 
 }  // namespace syncopate::text::chat

@@ -124,8 +124,8 @@ constexpr NamedMethod kOfStrings[] = {
 };
 
 constexpr NamedMethod kOfDicts[] = {
-    {"items", [](const Value& s, const Arguments&, RenderBudget* b) { return Value::OfList(PairsOf(s, b), b); }},
-    {"keys", [](const Value& s, const Arguments&, RenderBudget* b) { return Value::OfList(ItemsOf(s, b), b); }},
+    {"items", [](const Value& s, const Arguments&, RenderBudget* b) { return Value::OfList(MakePairs(s, b), b); }},
+    {"keys", [](const Value& s, const Arguments&, RenderBudget* b) { return Value::OfList(MakeItems(s, b), b); }},
     {"values",
      [](const Value& s, const Arguments&, RenderBudget* b) {
        List values;
@@ -149,7 +149,7 @@ Method FindMethod(const NamedMethod (&methods)[N], absl::string_view name) {
   return nullptr;
 }
 
-Method MethodOf(const Value& self, absl::string_view name) {
+Method GetMethod(const Value& self, absl::string_view name) {
   if (self.Is(Value::Kind::kString)) return FindMethod(kOfStrings, name);
   if (self.Is(Value::Kind::kDict)) return FindMethod(kOfDicts, name);
   return nullptr;
@@ -162,17 +162,17 @@ bool IsMethod(absl::string_view name) {
   return FindMethod(kOfStrings, name) != nullptr || FindMethod(kOfDicts, name) != nullptr;
 }
 
-bool HasMethod(const Value& self, absl::string_view name) { return MethodOf(self, name) != nullptr; }
+bool HasMethod(const Value& self, absl::string_view name) { return GetMethod(self, name) != nullptr; }
 
 Value CallMethod(const Value& self, absl::string_view name, const Arguments& arguments, RenderBudget* budget) {
-  return MethodOf(self, name)(self, arguments, budget);
+  return GetMethod(self, name)(self, arguments, budget);
 }
 
 Value Join(const Value& value, absl::string_view separator, RenderBudget* budget) {
   std::string out;
   bool first = true;
-  for (const Value& item : ItemsOf(value, budget)) {
-    const std::string text = TextOf(item, budget);
+  for (const Value& item : MakeItems(value, budget)) {
+    const std::string text = PythonStr(item, budget);
     if (!budget->TakeBytes(static_cast<int64_t>(text.size() + separator.size()))) break;
     if (!first) out.append(separator.data(), separator.size());
     out += text;

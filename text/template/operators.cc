@@ -71,7 +71,7 @@ Value Binary(absl::string_view op, const Value& a, const Value& b, RenderBudget*
   if (op == "==") return Value::Bool(Equal(a, b, budget));
   if (op == "!=") return Value::Bool(!Equal(a, b, budget));
   if (op == "in" || op == "not in") return Value::Bool(Contains(b, a, budget) == (op == "in"));
-  if (op == "~") return Joined(TextOf(a, budget), TextOf(b, budget), budget);
+  if (op == "~") return Joined(PythonStr(a, budget), PythonStr(b, budget), budget);
   for (const Value* operand : {&a, &b}) {
     if (operand->Is(Value::Kind::kUndefined)) budget->Fail(absl::StrCat("'", operand->text(), "' is undefined"));
   }

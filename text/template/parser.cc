@@ -208,7 +208,7 @@ class StatementRules {
 }  // namespace
 
 absl::StatusOr<Node> ParseTemplate(absl::string_view source) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Token> tokens, TokensOf(source));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Token> tokens, GetTokens(source));
   TokenCursor cursor(std::move(tokens));
   Node body = StatementRules(&cursor).Body({});
   if (!cursor.ok()) return cursor.status();

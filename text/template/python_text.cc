@@ -216,13 +216,13 @@ int64_t CharactersIn(absl::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return !IsContinuationByte(c); });
 }
 
-std::string TextOf(const Value& value, RenderBudget* budget) {
+std::string PythonStr(const Value& value, RenderBudget* budget) {
   if (value.Is(Value::Kind::kString)) return value.text();
   if (value.Is(Value::Kind::kUndefined)) return "";
-  return ReprOf(value, budget);
+  return PythonRepr(value, budget);
 }
 
-std::string ReprOf(const Value& value, RenderBudget* budget) {
+std::string PythonRepr(const Value& value, RenderBudget* budget) {
   std::string out;
   AppendRepr(value, budget, &out);
   budget->TakeBytes(static_cast<int64_t>(out.size()));

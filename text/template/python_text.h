@@ -14,8 +14,8 @@ absl::string_view CharacterAt(absl::string_view text, size_t at);
 int64_t CharactersIn(absl::string_view text);
 
 // str(value), which is "" for an undefined value, and repr(value).
-std::string TextOf(const Value& value, RenderBudget* budget);
-std::string ReprOf(const Value& value, RenderBudget* budget);
+std::string PythonStr(const Value& value, RenderBudget* budget);
+std::string PythonRepr(const Value& value, RenderBudget* budget);
 // repr of a float: the shortest digits that give the same number when read.
 std::string FloatText(double value);
 

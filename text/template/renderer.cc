@@ -105,7 +105,7 @@ class Renderer {
         Write(node.name, out);
         return Flow::kNext;
       case NodeKind::kPrint:
-        Write(TextOf(Evaluate(node.children[0], scope), &budget_), out);
+        Write(PythonStr(Evaluate(node.children[0], scope), &budget_), out);
         return Flow::kNext;
       case NodeKind::kIf:
         if (Evaluate(node.children[0], scope).Truth()) return Execute(node.children[1], scope, out);
@@ -138,7 +138,7 @@ class Renderer {
         inner.names[kHole] = Value::String(std::move(text));
         Value value = Evaluate(node.children[0], &inner);
         if (node.kind == NodeKind::kSetBlock) return Assign(node, std::move(value), scope);
-        return Write(TextOf(value, &budget_), out);
+        return Write(PythonStr(value, &budget_), out);
       }
       case NodeKind::kMacro:
         // A macro sees globals and its arguments, but not the block that calls it. The body of a call block sees the block
@@ -147,7 +147,7 @@ class Renderer {
         return;
       case NodeKind::kCallBlock: {
         const Value caller = MacroValue(node, node.children[1], scope);
-        return Write(TextOf(Call(node.children[0], scope, &caller), &budget_), out);
+        return Write(PythonStr(Call(node.children[0], scope, &caller), &budget_), out);
       }
       default:
         budget_.Fail("an expression where a statement is expected");
@@ -174,7 +174,7 @@ class Renderer {
 
   void Assign(const Node& node, Value value, Scope* scope) {
     if (node.names.size() == 1) return AssignOne(node.names[0], std::move(value), scope);
-    const List parts = ItemsOf(value, &budget_);
+    const List parts = MakeItems(value, &budget_);
     if (parts.size() != node.names.size()) {
       return budget_.Fail(absl::StrCat(node.names.size(), " names are set from ", parts.size(), " values"));
     }
@@ -198,13 +198,13 @@ class Renderer {
   }
 
   Flow Loop(const Node& node, Scope* scope, std::string* out) {
-    List items = ItemsOf(Evaluate(node.children[0], scope), &budget_);
+    List items = MakeItems(Evaluate(node.children[0], scope), &budget_);
     const auto bind = [&](const Value& item, Scope* inner) {
       if (node.names.size() == 1) {
         inner->names[node.names[0]] = item;
         return;
       }
-      const List parts = ItemsOf(item, &budget_);
+      const List parts = MakeItems(item, &budget_);
       if (parts.size() != node.names.size()) {
         return budget_.Fail(absl::StrCat("a loop over ", node.names.size(), " names gets ", parts.size(), " values"));
       }
@@ -254,7 +254,7 @@ class Renderer {
       Value value = Evaluate(expression, scope);
       // "*" and "**" mark `*list` and `**mapping`; no argument can have these names.
       if (name == "*") {
-        for (Value& item : ItemsOf(value, &budget_)) arguments.positional.push_back(std::move(item));
+        for (Value& item : MakeItems(value, &budget_)) arguments.positional.push_back(std::move(item));
       } else if (name == "**") {
         if (!value.Is(Value::Kind::kDict)) budget_.Fail("** of a value that is no mapping");
         arguments.named.insert(arguments.named.end(), value.dict().begin(), value.dict().end());
@@ -317,7 +317,7 @@ class Renderer {
 
   Value CallGlobal(const std::string& name, const Arguments& arguments) {
     if (name == "raise_exception") {
-      budget_.Fail(arguments.positional.empty() ? "raise_exception" : TextOf(arguments.positional[0], &budget_));
+      budget_.Fail(arguments.positional.empty() ? "raise_exception" : PythonStr(arguments.positional[0], &budget_));
       return Value();
     }
     if (name == "strftime_now") return Now(arguments.Text(0, "format", ""));
@@ -374,7 +374,7 @@ class Renderer {
         return Attribute(Evaluate(node.children[0], scope), node.name);
       case NodeKind::kItem: {
         const Value object = Evaluate(node.children[0], scope);
-        return ItemOf(object, Evaluate(node.children[1], scope), &budget_);
+        return MakeItem(object, Evaluate(node.children[1], scope), &budget_);
       }
       case NodeKind::kCall:
         return Call(node, scope, nullptr);
@@ -427,7 +427,7 @@ class Renderer {
           if ((node.shape >> i & 1) != 0) bounds[i] = Evaluate(node.children[i + 1], scope);
         }
         const auto bound = [&bounds](size_t i) { return bounds[i].has_value() ? &*bounds[i] : nullptr; };
-        return SliceOf(object, bound(0), bound(1), bound(2), &budget_);
+        return GetSlice(object, bound(0), bound(1), bound(2), &budget_);
       }
       case NodeKind::kSign: {
         const Value operand = Evaluate(node.children[0], scope);
@@ -461,7 +461,7 @@ class Renderer {
       function->self = object;
       return Value::OfFunction(std::move(function));
     }
-    return ItemOf(object, Value::String(name), &budget_);
+    return MakeItem(object, Value::String(name), &budget_);
   }
 
   const int64_t now_;

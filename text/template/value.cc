@@ -313,7 +313,7 @@ bool Contains(const Value& whole, const Value& part, RenderBudget* budget) {
   }
 }
 
-List ItemsOf(const Value& value, RenderBudget* budget) {
+List MakeItems(const Value& value, RenderBudget* budget) {
   List items;
   switch (value.kind()) {
     case Value::Kind::kList:
@@ -341,7 +341,7 @@ List ItemsOf(const Value& value, RenderBudget* budget) {
   return items;
 }
 
-List PairsOf(const Value& value, RenderBudget* budget) {
+List MakePairs(const Value& value, RenderBudget* budget) {
   List pairs;
   if (value.Is(Value::Kind::kUndefined)) return pairs;
   if (!value.Is(Value::Kind::kDict)) budget->Fail("items of a value that is no mapping");
@@ -352,7 +352,7 @@ List PairsOf(const Value& value, RenderBudget* budget) {
   return pairs;
 }
 
-int64_t LengthOf(const Value& value, RenderBudget* budget) {
+int64_t GetLength(const Value& value, RenderBudget* budget) {
   switch (value.kind()) {
     case Value::Kind::kList:
     case Value::Kind::kTuple:
@@ -370,13 +370,13 @@ int64_t LengthOf(const Value& value, RenderBudget* budget) {
   }
 }
 
-Value ItemOf(const Value& value, const Value& key, RenderBudget* budget) {
+Value MakeItem(const Value& value, const Value& key, RenderBudget* budget) {
   if (value.Is(Value::Kind::kUndefined)) {
     budget->Fail(absl::StrCat("'", value.text(), "' is undefined"));
     return Value();
   }
   if (key.is_whole() && (value.is_list() || value.Is(Value::Kind::kString))) {
-    const int64_t length = LengthOf(value, budget);
+    const int64_t length = GetLength(value, budget);
     // A negative index counts from the end: -1 is the last item.
     const int64_t place = key.whole() < 0 ? key.whole() + length : key.whole();
     // Undefined and no error, as in Jinja: templates test such items by `is defined`.
@@ -393,7 +393,7 @@ Value ItemOf(const Value& value, const Value& key, RenderBudget* budget) {
   return Value::Undefined("item");
 }
 
-Value SliceOf(const Value& value, const Value* begin, const Value* end, const Value* step, RenderBudget* budget) {
+Value GetSlice(const Value& value, const Value* begin, const Value* end, const Value* step, RenderBudget* budget) {
   const bool sliceable = value.is_list() || value.Is(Value::Kind::kString);
   for (const Value* bound : {begin, end, step}) {
     if (bound != nullptr && !bound->is_whole() && !bound->Is(Value::Kind::kNone))
@@ -403,7 +403,7 @@ Value SliceOf(const Value& value, const Value* begin, const Value* end, const Va
   const int64_t stride = given(step) ? step->whole() : 1;
   if (!sliceable || stride == 0) budget->Fail("a slice with step 0, or of a value that has no order");
   if (!budget->ok()) return Value();
-  const List all = ItemsOf(value, budget);
+  const List all = MakeItems(value, budget);
   const int64_t size = static_cast<int64_t>(all.size());
   const auto place = [&](const Value* bound, int64_t otherwise) {
     if (!given(bound)) return otherwise;

@@ -107,13 +107,13 @@ Value Binary(absl::string_view op, const Value& a, const Value& b, RenderBudget*
 Value Negative(const Value& value, RenderBudget* budget);
 
 // The items that a loop over the value visits: elements, keys or characters.
-List ItemsOf(const Value& value, RenderBudget* budget);
+List MakeItems(const Value& value, RenderBudget* budget);
 // (key, value) tuples of a mapping.
-List PairsOf(const Value& value, RenderBudget* budget);
-int64_t LengthOf(const Value& value, RenderBudget* budget);
+List MakePairs(const Value& value, RenderBudget* budget);
+int64_t GetLength(const Value& value, RenderBudget* budget);
 // value[key]; undefined if there is no such item.
-Value ItemOf(const Value& value, const Value& key, RenderBudget* budget);
+Value MakeItem(const Value& value, const Value& key, RenderBudget* budget);
 // value[begin:end:step]; a bound that is not given is null.
-Value SliceOf(const Value& value, const Value* begin, const Value* end, const Value* step, RenderBudget* budget);
+Value GetSlice(const Value& value, const Value* begin, const Value* end, const Value* step, RenderBudget* budget);
 
 }  // namespace syncopate::text::chat

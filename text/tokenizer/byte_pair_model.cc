@@ -37,7 +37,7 @@ std::string Shown(absl::string_view token) {
 }
 
 // The two sides of a merge: ["a", "b"], or "a b" in older files.
-absl::StatusOr<std::pair<std::string, std::string>> SidesOf(const nlohmann::json& merge) {
+absl::StatusOr<std::pair<std::string, std::string>> GetSides(const nlohmann::json& merge) {
   if (const std::string* text = merge.get_ptr<const std::string*>()) {
     const size_t space = text->find(' ');
     if (space == std::string::npos) return Malformed(absl::StrCat("the merge ", Shown(*text), " has no space"));
@@ -118,7 +118,7 @@ absl::Status BytePairModel::ReadMerges(const JsonNode& node) {
   merges_.Reserve(merges->size());
   uint32_t rank = 0;
   for (const nlohmann::json& merge : *merges) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto sides, SidesOf(merge));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto sides, GetSides(merge));
     const int32_t left = Find(sides.first), right = Find(sides.second), merged = Find(sides.first + sides.second);
     if (left < 0 || right < 0 || merged < 0) {
       return Malformed(
@@ -148,7 +148,7 @@ int32_t BytePairModel::Find(absl::string_view token) const {
   return found == by_name_.end() ? -1 : found->second;
 }
 
-int BytePairModel::ByteOf(int32_t id) const {
+int BytePairModel::GetByte(int32_t id) const {
   const auto found = bytes_.find(id);
   return found == bytes_.end() ? -1 : found->second;
 }

@@ -45,7 +45,7 @@ class BytePairModel {
   int32_t id_limit() const { return id_limit_; }
   const absl::flat_hash_map<std::string, int32_t>& vocabulary() const { return by_name_; }
   // The byte of a token such as <0x0A>, if byte_fallback is on; else -1.
-  int ByteOf(int32_t id) const;
+  int GetByte(int32_t id) const;
 
   // Appends the ids of one piece to *ids. `cache` may be null.
   void Encode(absl::string_view piece, PieceCache* cache, std::vector<int32_t>* ids) const;

@@ -36,13 +36,13 @@ CodePointSet CodePointSet::Spaces() {
 }
 
 void CodePointSet::Add(char32_t first, char32_t last) {
-  for (char32_t c = first; c <= last; ++c) BlockOf(c).words[(c & 0xFF) >> 6] |= uint64_t{1} << (c & 63);
+  for (char32_t c = first; c <= last; ++c) GetBlock(c).words[(c & 0xFF) >> 6] |= uint64_t{1} << (c & 63);
 }
 
 void CodePointSet::Add(const CodePointSet& other) {
   for (size_t i = 0; i < kBlocks; ++i) {
     if (other.index_[i] == 0) continue;
-    Block& mine = BlockOf(static_cast<char32_t>(i << 8));
+    Block& mine = GetBlock(static_cast<char32_t>(i << 8));
     for (size_t word = 0; word < 4; ++word) mine.words[word] |= other.blocks_[other.index_[i]].words[word];
   }
 }
@@ -50,11 +50,11 @@ void CodePointSet::Add(const CodePointSet& other) {
 void CodePointSet::Negate() {
   for (size_t i = 0; i < kBlocks; ++i) {
     // Each entry that used the shared empty block gets its own full block: a negated set is larger, but still small.
-    for (uint64_t& word : BlockOf(static_cast<char32_t>(i << 8)).words) word = ~word;
+    for (uint64_t& word : GetBlock(static_cast<char32_t>(i << 8)).words) word = ~word;
   }
 }
 
-CodePointSet::Block& CodePointSet::BlockOf(char32_t code_point) {
+CodePointSet::Block& CodePointSet::GetBlock(char32_t code_point) {
   uint16_t& index = index_[code_point >> 8];
   if (index == 0) {
     index = static_cast<uint16_t>(blocks_.size());

@@ -31,7 +31,7 @@ class CodePointSet {
   struct Block {
     uint64_t words[4] = {};
   };
-  Block& BlockOf(char32_t code_point);
+  Block& GetBlock(char32_t code_point);
 
   std::vector<uint16_t> index_;  // by code_point / 256; block 0 is empty and shared
   std::vector<Block> blocks_;

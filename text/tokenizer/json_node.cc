@@ -32,15 +32,15 @@ bool JsonNode::Has(absl::string_view key) const {
 absl::StatusOr<std::string> JsonNode::String(absl::string_view key) const {
   const nlohmann::json* value = Find(key);
   const std::string* text = value != nullptr ? value->get_ptr<const std::string*>() : nullptr;
-  if (text == nullptr) return Malformed(absl::StrCat(PathOf(key), " is no string"));
-  if (text->size() > kLongestSetting) return Malformed(absl::StrCat(PathOf(key), " is longer than 4,096 bytes"));
+  if (text == nullptr) return Malformed(absl::StrCat(GetPath(key), " is no string"));
+  if (text->size() > kLongestSetting) return Malformed(absl::StrCat(GetPath(key), " is longer than 4,096 bytes"));
   return *text;
 }
 
 absl::StatusOr<bool> JsonNode::Bool(absl::string_view key) const {
   const nlohmann::json* value = Find(key);
   const bool* flag = value != nullptr ? value->get_ptr<const bool*>() : nullptr;
-  if (flag == nullptr) return Malformed(absl::StrCat(PathOf(key), " is neither true nor false"));
+  if (flag == nullptr) return Malformed(absl::StrCat(GetPath(key), " is neither true nor false"));
   return *flag;
 }
 
@@ -48,24 +48,24 @@ absl::StatusOr<int32_t> JsonNode::Index(absl::string_view key) const {
   const nlohmann::json* value = Find(key);
   const uint64_t* number = value != nullptr ? value->get_ptr<const uint64_t*>() : nullptr;
   if (number == nullptr || *number > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
-    return Malformed(absl::StrCat(PathOf(key), " is no whole number in [0, 2^31)"));
+    return Malformed(absl::StrCat(GetPath(key), " is no whole number in [0, 2^31)"));
   }
   return static_cast<int32_t>(*number);
 }
 
 absl::StatusOr<JsonNode> JsonNode::Object(absl::string_view key) const {
   const nlohmann::json* value = Find(key);
-  if (value == nullptr || !value->is_object()) return Malformed(absl::StrCat(PathOf(key), " is no object"));
-  return JsonNode(value, PathOf(key));
+  if (value == nullptr || !value->is_object()) return Malformed(absl::StrCat(GetPath(key), " is no object"));
+  return JsonNode(value, GetPath(key));
 }
 
 absl::StatusOr<std::vector<JsonNode>> JsonNode::Objects(absl::string_view key) const {
   const nlohmann::json* list = Find(key);
-  if (list == nullptr || !list->is_array()) return Malformed(absl::StrCat(PathOf(key), " is no list"));
-  if (list->size() > kMostObjects) return Malformed(absl::StrCat(PathOf(key), " is too long"));
+  if (list == nullptr || !list->is_array()) return Malformed(absl::StrCat(GetPath(key), " is no list"));
+  if (list->size() > kMostObjects) return Malformed(absl::StrCat(GetPath(key), " is too long"));
   std::vector<JsonNode> objects;
   for (const nlohmann::json& value : *list) {
-    const std::string path = absl::StrCat(PathOf(key), "[", objects.size(), "]");
+    const std::string path = absl::StrCat(GetPath(key), "[", objects.size(), "]");
     if (!value.is_object()) return Malformed(absl::StrCat(path, " is no object"));
     objects.emplace_back(&value, path);
   }
@@ -89,7 +89,7 @@ const nlohmann::json* JsonNode::Find(absl::string_view key) const {
   return found == value_->end() ? nullptr : &*found;
 }
 
-std::string JsonNode::PathOf(absl::string_view key) const {
+std::string JsonNode::GetPath(absl::string_view key) const {
   return path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key);
 }
 

@@ -43,7 +43,7 @@ class JsonNode {
 
  private:
   const nlohmann::json* Find(absl::string_view key) const;
-  std::string PathOf(absl::string_view key) const;
+  std::string GetPath(absl::string_view key) const;
 
   const nlohmann::json* value_;
   std::string path_;

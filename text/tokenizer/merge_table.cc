@@ -23,15 +23,15 @@ void MergeTable::Reserve(size_t merges) {
 }
 
 void MergeTable::Add(int32_t left, int32_t right, uint32_t rank, int32_t merged) {
-  const uint64_t pair = PairOf(left, right);
-  size_t slot = SlotOf(pair);
+  const uint64_t pair = PairFor(left, right);
+  size_t slot = GetSlot(pair);
   while (entries_[slot].pair != kEmpty && entries_[slot].pair != pair) slot = (slot + 1) & (entries_.size() - 1);
   entries_[slot] = {pair, rank, merged};
 }
 
 const MergeTable::Entry* MergeTable::Find(int32_t left, int32_t right) const {
-  const uint64_t pair = PairOf(left, right);
-  for (size_t slot = SlotOf(pair);; slot = (slot + 1) & (entries_.size() - 1)) {
+  const uint64_t pair = PairFor(left, right);
+  for (size_t slot = GetSlot(pair);; slot = (slot + 1) & (entries_.size() - 1)) {
     if (entries_[slot].pair == pair) return &entries_[slot];
     if (entries_[slot].pair == kEmpty) return nullptr;
   }

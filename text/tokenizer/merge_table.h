@@ -27,10 +27,10 @@ class MergeTable {
   };
   static constexpr uint64_t kEmpty = ~uint64_t{0};
 
-  static uint64_t PairOf(int32_t left, int32_t right) {
+  static uint64_t PairFor(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
-  size_t SlotOf(uint64_t pair) const { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15ull) >> shift_); }
+  size_t GetSlot(uint64_t pair) const { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15ull) >> shift_); }
   const Entry* Find(int32_t left, int32_t right) const;
   void MergeFew(std::vector<int32_t>* symbols) const;
   void MergeMany(std::vector<int32_t>* symbols) const;

@@ -115,7 +115,7 @@ absl::Status Tokenizer::ReadAddedTokens(const JsonNode& root) {
 }
 
 void Tokenizer::FillDecoder() {
-  for (const auto& [token, id] : model_->vocabulary()) decoder_.Set(id, token, model_->ByteOf(id), /*special=*/false);
+  for (const auto& [token, id] : model_->vocabulary()) decoder_.Set(id, token, model_->GetByte(id), /*special=*/false);
   // Added tokens are set last: if an id has both, the added token counts.
   for (const auto& [content, token] : added_) decoder_.Set(token.id, content, /*byte=*/-1, token.special);
 }

@@ -52,16 +52,16 @@ absl::StatusOr<ApiDescriptors> ApiDescriptors::Read(const std::string& path) {
   return descriptors;
 }
 
-std::vector<const Descriptor*> MessagesOf(const FileDescriptor& file) {
+std::vector<const Descriptor*> MakeMessages(const FileDescriptor& file) {
   std::vector<const Descriptor*> messages;
   for (int i = 0; i < file.message_type_count(); ++i) AppendNested(*file.message_type(i), &messages);
   return messages;
 }
 
-std::vector<const EnumDescriptor*> EnumsOf(const FileDescriptor& file) {
+std::vector<const EnumDescriptor*> GetEnums(const FileDescriptor& file) {
   std::vector<const EnumDescriptor*> enums;
   for (int i = 0; i < file.enum_type_count(); ++i) enums.push_back(file.enum_type(i));
-  for (const Descriptor* message : MessagesOf(file)) {
+  for (const Descriptor* message : MakeMessages(file)) {
     for (int i = 0; i < message->enum_type_count(); ++i) enums.push_back(message->enum_type(i));
   }
   return enums;

@@ -35,9 +35,9 @@ class ApiDescriptors {
 };
 
 // All messages of a file, each nested one after its parent; without map entries.
-std::vector<const google::protobuf::Descriptor*> MessagesOf(const google::protobuf::FileDescriptor& file);
+std::vector<const google::protobuf::Descriptor*> MakeMessages(const google::protobuf::FileDescriptor& file);
 
 // All enums of a file, nested ones included.
-std::vector<const google::protobuf::EnumDescriptor*> EnumsOf(const google::protobuf::FileDescriptor& file);
+std::vector<const google::protobuf::EnumDescriptor*> GetEnums(const google::protobuf::FileDescriptor& file);
 
 }  // namespace syncopate::api

@@ -34,7 +34,7 @@ const std::set<std::string>& FilesLeftOut() {
 
 // A declaration's comments as one paragraph: the comment before it, then the one after it.
 template <typename Declaration>
-std::string CommentOf(const Declaration& declaration) {
+std::string GetComment(const Declaration& declaration) {
   SourceLocation location;
   if (!declaration.GetSourceLocation(&location)) return "";
   const std::string both = absl::StrCat(location.leading_comments, "\n", location.trailing_comments);
@@ -47,7 +47,7 @@ std::string CommentOf(const Declaration& declaration) {
 }
 
 // The comment at the beginning of a file, before its `syntax` line.
-std::string HeadOf(const FileDescriptor& file) {
+std::string GetHead(const FileDescriptor& file) {
   SourceLocation location;
   constexpr int kSyntax = google::protobuf::FileDescriptorProto::kSyntaxFieldNumber;
   if (!file.GetSourceLocation({kSyntax}, &location)) return "";
@@ -61,7 +61,7 @@ std::string Cell(const std::string& text) {
 
 // Turns "syncopate.v1.ExchangeRequest.Hello" into "ExchangeRequest.Hello"; names of other packages stay whole.
 template <typename Type>
-std::string NameOf(const Type& type) {
+std::string GetName(const Type& type) {
   const std::string prefix = type.file()->package() + ".";
   const bool ours = absl::StartsWith(prefix, "syncopate.");
   return ours ? type.full_name().substr(prefix.size()) : type.full_name();
@@ -70,15 +70,15 @@ std::string NameOf(const Type& type) {
 // The anchor of a heading: small letters and digits.
 template <typename Type>
 std::string LinkTo(const Type& type) {
-  const std::string name = NameOf(type);
+  const std::string name = GetName(type);
   if (name == type.full_name()) return absl::StrCat("`", name, "`");
   return absl::StrCat("[", name, "](#", absl::AsciiStrToLower(absl::StrReplaceAll(name, {{".", ""}})), ")");
 }
 
-std::string TypeOf(const FieldDescriptor& field) {
+std::string GetType(const FieldDescriptor& field) {
   if (field.is_map()) {
-    return absl::StrCat("map of ", TypeOf(*field.message_type()->map_key()), " to ",
-                        TypeOf(*field.message_type()->map_value()));
+    return absl::StrCat("map of ", GetType(*field.message_type()->map_key()), " to ",
+                        GetType(*field.message_type()->map_value()));
   }
   std::string type = field.type_name();
   if (field.message_type() != nullptr) type = LinkTo(*field.message_type());
@@ -94,44 +94,44 @@ std::string Sentences(const std::string& first, const std::string& second) {
 }
 
 std::string MessageText(const Descriptor& message) {
-  std::string text = absl::StrCat("#### ", NameOf(message), "\n\n", Paragraph(CommentOf(message)));
+  std::string text = absl::StrCat("#### ", GetName(message), "\n\n", Paragraph(GetComment(message)));
   if (message.field_count() == 0) return text + "No fields.\n\n";
   absl::StrAppend(&text, "| # | field | type | |\n|---|---|---|---|\n");
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
     const auto* oneof = field.real_containing_oneof();
     const std::string choice = oneof == nullptr ? "" : absl::StrCat("one of `", oneof->name(), "`.");
-    absl::StrAppend(&text, "| ", field.number(), " | `", field.name(), "` | ", TypeOf(field), " | ",
-                    Sentences(choice, Cell(CommentOf(field))), " |\n");
+    absl::StrAppend(&text, "| ", field.number(), " | `", field.name(), "` | ", GetType(field), " | ",
+                    Sentences(choice, Cell(GetComment(field))), " |\n");
   }
   return text + "\n";
 }
 
 std::string EnumText(const EnumDescriptor& type) {
   std::string text =
-      absl::StrCat("#### ", NameOf(type), "\n\n", Paragraph(CommentOf(type)), "| # | value | |\n|---|---|---|\n");
+      absl::StrCat("#### ", GetName(type), "\n\n", Paragraph(GetComment(type)), "| # | value | |\n|---|---|---|\n");
   for (int i = 0; i < type.value_count(); ++i) {
     absl::StrAppend(&text, "| ", type.value(i)->number(), " | `", type.value(i)->name(), "` | ",
-                    Cell(CommentOf(*type.value(i))), " |\n");
+                    Cell(GetComment(*type.value(i))), " |\n");
   }
   return text + "\n";
 }
 
 std::string ServiceText(const ServiceDescriptor& service) {
   std::string text =
-      absl::StrCat("### ", service.name(), "\n\n", Paragraph(Sentences(HeadOf(*service.file()), CommentOf(service))),
+      absl::StrCat("### ", service.name(), "\n\n", Paragraph(Sentences(GetHead(*service.file()), GetComment(service))),
                    "| call | request | response | |\n|---|---|---|---|\n");
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& call = *service.method(i);
     absl::StrAppend(&text, "| `", call.name(), "` | ", call.client_streaming() ? "stream of " : "",
                     LinkTo(*call.input_type()), " | ", call.server_streaming() ? "stream of " : "",
-                    LinkTo(*call.output_type()), " | ", Cell(CommentOf(call)), " |\n");
+                    LinkTo(*call.output_type()), " | ", Cell(GetComment(call)), " |\n");
   }
   return text + "\n";
 }
 
 std::string SectionText(const FieldDescriptor& section, const config::ConfigSchema& schema) {
-  std::string text = absl::StrCat("### ", section.name(), "\n\n", Paragraph(CommentOf(section)),
+  std::string text = absl::StrCat("### ", section.name(), "\n\n", Paragraph(GetComment(section)),
                                   "| key | default | may be | |\n|---|---|---|---|\n");
   v1::RunConfig defaults;
   config::SetDefaults(schema, &defaults);
@@ -176,8 +176,8 @@ std::string ApiReference(const ApiDescriptors& api) {
     if (FilesLeftOut().count(file->name()) > 0) continue;
     for (int i = 0; i < file->service_count(); ++i) services += ServiceText(*file->service(i));
     absl::StrAppend(&messages, "### ", file->name(), "\n\n");
-    for (const Descriptor* message : MessagesOf(*file)) messages += MessageText(*message);
-    for (const EnumDescriptor* type : EnumsOf(*file)) messages += EnumText(*type);
+    for (const Descriptor* message : MakeMessages(*file)) messages += MessageText(*message);
+    for (const EnumDescriptor* type : GetEnums(*file)) messages += EnumText(*type);
   }
   return WithOneNewlineAtTheEnd(services + messages);
 }

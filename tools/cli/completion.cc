@@ -27,7 +27,7 @@ std::string Quoted(const std::string& text) {
 }
 
 // The kind of a word, in the script's notation: "file", "folder", "setting", "file|setting", "one_of:a,b", or "text".
-std::string KindOf(const CLI::Option& option) {
+std::string GetKind(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == kFileType) return "file";
   if (type == kFolderType) return "folder";
@@ -40,7 +40,7 @@ std::string KindOf(const CLI::Option& option) {
 
 bool IsFlag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
 
-std::vector<std::string> NamesOf(const CLI::Option& option) {
+std::vector<std::string> GetNames(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
@@ -48,12 +48,12 @@ std::vector<std::string> NamesOf(const CLI::Option& option) {
 }
 
 // The kinds of a command's positionals in order; "..." after one that may be repeated.
-std::string OperandsOf(const CLI::App& app) {
+std::string MakeOperands(const CLI::App& app) {
   std::vector<std::string> kinds;
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) continue;
     const bool many = option->get_items_expected_max() > 1;
-    const std::string kind = KindOf(*option);
+    const std::string kind = GetKind(*option);
     const bool file_comes_first = kind == "file|setting" && many;
     if (file_comes_first) kinds.push_back(kind);
     kinds.push_back((file_comes_first ? "setting" : kind) + (many ? "..." : ""));
@@ -65,11 +65,11 @@ std::string OperandsOf(const CLI::App& app) {
 void Describe(const CLI::App& app, const std::string& path, std::vector<std::string> inherited, Tables* tables) {
   std::vector<std::string> commands, options;
   for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : NamesOf(*option)) {
+    for (const std::string& name : GetNames(*option)) {
       options.push_back(name);
       if (IsFlag(*option)) continue;
       absl::StrAppend(&tables->values, "    ", Quoted(absl::StrCat(path, " ", name)),
-                      ") value=", Quoted(KindOf(*option)), " ;;\n");
+                      ") value=", Quoted(GetKind(*option)), " ;;\n");
     }
   }
   for (const std::string& name : inherited) {
@@ -81,10 +81,10 @@ void Describe(const CLI::App& app, const std::string& path, std::vector<std::str
              command->get_fallthrough() ? options : std::vector<std::string>(), tables);
   }
   absl::StrAppend(&tables->commands, "    ", Quoted(path), ") subcommands=", Quoted(absl::StrJoin(commands, " ")),
-                  " flags=", Quoted(absl::StrJoin(options, " ")), " operands=", Quoted(OperandsOf(app)), " ;;\n");
+                  " flags=", Quoted(absl::StrJoin(options, " ")), " operands=", Quoted(MakeOperands(app)), " ;;\n");
 }
 
-std::string KeysOf(const config::ConfigSchema& schema, Tables* tables) {
+std::string GetKeys(const config::ConfigSchema& schema, Tables* tables) {
   std::vector<std::string> keys;
   for (const config::ConfigKey& key : schema.keys()) {
     keys.push_back(key.path + "=");
@@ -108,7 +108,7 @@ std::string CompletionScript(const CLI::App& app, const config::ConfigSchema& sc
   const std::string name = zsh ? "zsh" : "bash";
   Tables tables;
   Describe(app, "", {}, &tables);
-  const std::string keys = KeysOf(schema, &tables);
+  const std::string keys = GetKeys(schema, &tables);
   // Values of an inherited option are looked up at the parent command.
   tables.values += "    *' '*' '*) _syncopate_value \"${1% *}\" \"$2\" ;;\n";
   std::string script = zsh ? absl::StrCat("#compdef ", app.get_name(), "\n") : "";

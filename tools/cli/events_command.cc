@@ -22,14 +22,14 @@ void Warn(const records::RunEvents& events) {
   for (const std::string& warning : events.warnings) std::cerr << warning << "\n";
 }
 
-absl::StatusOr<std::string> TraceOf(const EventsArguments& arguments) {
+absl::StatusOr<std::string> GetTrace(const EventsArguments& arguments) {
   SYNCOPATE_ASSIGN_OR_RETURN(records::RunEvents events, records::ReadRunEvents(FileSystem::Real(), arguments.run_dir));
   Warn(events);
   return records::SyncTrace(events.events, arguments.attempt == 0 ? std::nullopt : std::optional(arguments.attempt));
 }
 
 int PrintTrace(const EventsArguments& arguments) {
-  absl::StatusOr<std::string> trace = TraceOf(arguments);
+  absl::StatusOr<std::string> trace = GetTrace(arguments);
   if (!trace.ok()) {
     std::cerr << trace.status().message() << "\n";
     return 1;

@@ -47,15 +47,15 @@ absl::Status RunRender(const RenderArguments& arguments) {
   return absl::OkStatus();
 }
 
-int ExitCodeOf(const absl::Status& status) {
+int ToExitCode(const absl::Status& status) {
   if (status.ok()) return 0;
   std::cerr << status.message() << "\n";
   return status.code() == absl::StatusCode::kInvalidArgument ? config::kConfigExitCode : 1;
 }
 
 int List() {
-  std::cout << "overlays: " << absl::StrJoin(k8s::OverlaysOf(k8s::DeployTree()), " ") << "\n"
-            << "components: " << absl::StrJoin(k8s::ComponentsOf(k8s::DeployTree()), " ") << "\n";
+  std::cout << "overlays: " << absl::StrJoin(k8s::MakeOverlays(k8s::DeployTree()), " ") << "\n"
+            << "components: " << absl::StrJoin(k8s::GetComponents(k8s::DeployTree()), " ") << "\n";
   return 0;
 }
 
@@ -70,12 +70,12 @@ void AddK8sCommand(CLI::App* app, Command* chosen) {
   render->footer(kRenderFooter);
   render->add_option("CONFIG", arguments->config, "YAML file of the run")->type_name(kFileType)->required();
   render->add_option("--overlay", arguments->overlay, "What to start from: `syncopate k8s list` prints the choices")
-      ->check(CLI::IsMember(k8s::OverlaysOf(k8s::DeployTree())))
+      ->check(CLI::IsMember(k8s::MakeOverlays(k8s::DeployTree())))
       ->required();
   render->add_option("--infra", arguments->infra, "YAML file of what the cluster has: image, storage class, GPUs, ...")
       ->type_name(kFileType);
   render->add_option("--write", arguments->folder, "Write the kustomization into this folder")->type_name(kFolderType);
-  render->callback([=] { *chosen = [=] { return ExitCodeOf(RunRender(*arguments)); }; });
+  render->callback([=] { *chosen = [=] { return ToExitCode(RunRender(*arguments)); }; });
 
   CLI::App* list = k8s->add_subcommand("list", "Print the overlays and components there are");
   list->callback([=] { *chosen = List; });

@@ -27,7 +27,7 @@ std::string LocalTime() {
   return absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixMicros(micros), absl::LocalTimeZone());
 }
 
-absl::StatusOr<std::string> PageOf(const std::vector<std::string>& run_dirs) {
+absl::StatusOr<std::string> PageFor(const std::vector<std::string>& run_dirs) {
   std::vector<nlohmann::json> runs;
   for (const std::string& run_dir : run_dirs) {
     SYNCOPATE_ASSIGN_OR_RETURN(const report::RunHistory history, report::LoadRun(FileSystem::Real(), run_dir));
@@ -37,7 +37,7 @@ absl::StatusOr<std::string> PageOf(const std::vector<std::string>& run_dirs) {
 }
 
 int Report(const ReportArguments& arguments) {
-  absl::StatusOr<std::string> page = PageOf(arguments.run_dirs);
+  absl::StatusOr<std::string> page = PageFor(arguments.run_dirs);
   if (!page.ok()) {
     std::cerr << page.status().message() << "\n";
     return 1;

@@ -36,7 +36,7 @@ struct RunArguments {
   bool accept_reward_change = false;
 };
 
-run::RunOutput OutputOf(const RunArguments& arguments) {
+run::RunOutput GetOutput(const RunArguments& arguments) {
   if (arguments.json) return run::RunOutput::kJson;
   if (arguments.quiet) return run::RunOutput::kQuiet;
   return ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
@@ -72,7 +72,7 @@ int Run(const RunArguments& arguments, const std::string& program) {
   if (!config.ok()) return Refuse(std::string(config.status().message()));
   const std::optional<std::string> web =
       arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt;
-  return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), OutputOf(arguments),
+  return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), GetOutput(arguments),
                           arguments.accept_reward_change, web, &std::cout, &std::cerr, LookAtHardware});
 }
 

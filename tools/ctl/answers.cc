@@ -24,7 +24,7 @@ double Seconds(const v1::SyncRecord& record, const std::string& phase) {
 }
 
 // Returns "full", "lora", "full+lora", or "-" if nothing was sent.
-std::string KindsOf(const v1::SyncRecord& record) {
+std::string GetKinds(const v1::SyncRecord& record) {
   std::vector<std::string> kinds;
   for (const char* kind : {"full", "lora", "delta"}) {
     auto found = record.bytes_by_kind().find(kind);
@@ -33,7 +33,7 @@ std::string KindsOf(const v1::SyncRecord& record) {
   return kinds.empty() ? "-" : absl::StrJoin(kinds, "+");
 }
 
-std::string RateOf(const v1::SyncRecord& record) {
+std::string ComputeRate(const v1::SyncRecord& record) {
   const double rate = record.gigabytes_per_second();
   return rate > 0 ? absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate) : "-";
 }
@@ -201,9 +201,10 @@ std::string SyncRow(const v1::SyncRecord& record) {
                       record.result() == "not_connected";
   return absl::StrFormat("%-16d %-10s %-14s %-6s %-14s %14s %-9s %7s %9s %9s %9s %9s %9s %9s %9s  %s\n",
                          record.attempt(), wire::VersionText(record.version()), record.replica_id(), record.transport(),
-                         record.result(), Thousands(record.bytes()), KindsOf(record), RateOf(record), phase("stage"),
-                         phase("prepare"), phase("transfer"), phase("verify"), phase("install"), phase("total"),
-                         Milliseconds(record.pause_seconds()), failed ? record.detail() : record.transport_reason());
+                         record.result(), Thousands(record.bytes()), GetKinds(record), ComputeRate(record),
+                         phase("stage"), phase("prepare"), phase("transfer"), phase("verify"), phase("install"),
+                         phase("total"), Milliseconds(record.pause_seconds()),
+                         failed ? record.detail() : record.transport_reason());
 }
 
 }  // namespace syncopate::ctl

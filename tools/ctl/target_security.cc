@@ -8,7 +8,7 @@
 namespace syncopate::ctl {
 namespace {
 
-auth::TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
+auth::TransportSecurity::Options MakeOptions(const TargetSecurityFlags& flags) {
   auth::TransportSecurity::Options options;
   options.tls_cert = flags.tls_cert;
   options.tls_key = flags.tls_key;
@@ -22,7 +22,7 @@ auth::TransportSecurity::Options OptionsOf(const TargetSecurityFlags& flags) {
 
 absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> FindTargetSecurity(const TargetSecurityFlags& flags,
                                                                                   const DaemonOptions& daemons) {
-  if (!flags.empty()) return auth::TransportSecurity::Load(OptionsOf(flags));
+  if (!flags.empty()) return auth::TransportSecurity::Load(MakeOptions(flags));
   const std::shared_ptr<const auth::TransportSecurity> plaintext;
   std::string run_dir = daemons.run_dir;
   if (run_dir.empty()) {

@@ -15,7 +15,7 @@ namespace syncopate::data {
 namespace {
 
 // One line of the file. The JSON is written anew, so that a row never contains a line break.
-absl::StatusOr<std::string> LineOf(const v1::EnvironmentTask& task, int64_t max_bytes) {
+absl::StatusOr<std::string> MakeLine(const v1::EnvironmentTask& task, int64_t max_bytes) {
   const auto bad = [&task](absl::string_view what) {
     return Error(absl::StatusCode::kDataLoss, "BAD_TASK", absl::StrCat("the row of task '", task.id(), "' ", what));
   };
@@ -44,7 +44,7 @@ absl::StatusOr<int64_t> AppendTasks(const WorkerTasksRequest& request, AppendFil
   absl::Status status;
   while (status.ok() && stream->Read(&page)) {
     for (const v1::EnvironmentTask& task : page.tasks()) {
-      absl::StatusOr<std::string> line = LineOf(task, request.max_row_bytes);
+      absl::StatusOr<std::string> line = MakeLine(task, request.max_row_bytes);
       status = line.ok() ? file->Append(*line) : line.status();
       if (!status.ok()) break;
       ++rows;

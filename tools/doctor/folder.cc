@@ -26,7 +26,7 @@ std::string Existing(const std::string& path) {
 }
 
 // Names of common file systems, by the magic numbers of statfs(2).
-std::string FileSystemOf(const std::string& folder) {
+std::string GetFileSystem(const std::string& folder) {
   static const auto* const names = new std::map<int64_t, std::string>{
       {0xEF53, "ext4"},        {0x58465342, "xfs"}, {0x9123683E, "btrfs"}, {0x01021994, "tmpfs"}, {0x858458f6, "ramfs"},
       {0x794c7630, "overlay"}, {0x6969, "nfs"},     {0x65735546, "fuse"},  {0xff534d42, "cifs"},  {0x2fc12fc1, "zfs"}};
@@ -65,7 +65,7 @@ absl::StatusOr<absl::Duration> TryToWrite(const std::string& folder) {
 FolderFacts InspectFolder(const std::string& path) {
   FolderFacts facts;
   facts.path = Existing(path);
-  facts.file_system = FileSystemOf(facts.path);
+  facts.file_system = GetFileSystem(facts.path);
   struct statvfs space {};
   if (::statvfs(facts.path.c_str(), &space) == 0) {
     facts.free_bytes = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);

@@ -35,7 +35,7 @@ Finding BadInput(const std::string& subject, const std::string& looked_at, const
 
 // Checks that prompts and answers of this run fit the model's context.
 Finding ExamineContext(const v1::RunConfig& config, const model::HfModel& model) {
-  const int64_t longest = config::ShapeOf(config.data()).prompt_tokens + config.rollout().max_new_tokens();
+  const int64_t longest = config::GetShape(config.data()).prompt_tokens + config.rollout().max_new_tokens();
   const int64_t context = std::max(config.model().context_length(), longest);
   const std::string looked_at = "data.max_prompt_tokens, rollout.max_new_tokens, model.context_length";
   const absl::Status fits = model.WithContext(context).status();
@@ -108,7 +108,7 @@ bool NeedsAnswers(const v1::RunConfig& config) {
 
 Finding ExamineFile(const v1::RunConfig& config, const std::string& key, const std::string& path,
                     const trainer::PromptWriter* writer) {
-  const absl::StatusOr<RowTally> tally = TallyRows(path, config::RowFieldsOf(config), writer);
+  const absl::StatusOr<RowTally> tally = TallyRows(path, config::GetRowFields(config), writer);
   if (!tally.ok()) return BadInput(key, path, tally.status(), "see docs/data.md for what is read");
   const std::string looked_at = absl::StrCat("the first ", tally->rows, " rows of ", path);
   if (tally->bad > 0) {
@@ -150,7 +150,7 @@ std::vector<Finding> ExamineFiles(const v1::RunConfig& config) {
 }
 
 // The program that a shell would start for `command`, after assignments of variables; "" if it is no plain word.
-std::string ProgramOf(const std::vector<std::string>& words) {
+std::string GetProgram(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (absl::StrContains(word, "=")) continue;
     return word.find_first_of("\"'$(){};&|<>`\\") == std::string::npos ? word : "";
@@ -180,7 +180,7 @@ Finding ExamineWorker(const v1::RunConfig& config) {
   const std::string& command = config.environment().command();
   const std::vector<std::string> words = absl::StrSplit(command, ' ', absl::SkipEmpty());
   const std::string subject = "worker", looked_at = absl::StrCat("environment.command = ", command);
-  const std::string program = ProgramOf(words);
+  const std::string program = GetProgram(words);
   const char* search_path = std::getenv("PATH");
   const std::string found = FindProgram(program, search_path == nullptr ? "" : search_path);
   std::error_code ignored;

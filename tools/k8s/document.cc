@@ -183,7 +183,7 @@ std::string Text(const Document& document, const std::vector<std::string>& path)
   return at->is_string() ? at->get<std::string>() : "";
 }
 
-std::string NameOf(const Document& object) {
+std::string GetName(const Document& object) {
   return absl::StrCat(Text(object, {"kind"}), "/", Text(object, {"metadata", "name"}));
 }
 

@@ -28,6 +28,6 @@ std::string ToYaml(const std::vector<Document>& documents);
 std::string Text(const Document& document, const std::vector<std::string>& path);
 
 // "Deployment/rollouter", for messages.
-std::string NameOf(const Document& object);
+std::string GetName(const Document& object);
 
 }  // namespace syncopate::k8s

@@ -46,7 +46,7 @@ std::vector<Mount> LastingMounts(const Document& pod, const Document& container)
 }
 
 // The innermost mount that contains a path; null if there is none, as for every relative path.
-const Mount* MountOf(const std::vector<Mount>& mounts, const std::string& path) {
+const Mount* MakeMount(const std::vector<Mount>& mounts, const std::string& path) {
   const std::string normal = std::filesystem::path(path).lexically_normal().string();
   const Mount* innermost = nullptr;
   for (const Mount& mount : mounts) {
@@ -162,7 +162,7 @@ class FitCheck {
     for (const Mount& mount : mounts) names.push_back(mount.path);
     const std::string role = Text(container, {"name"});
     for (const PathSetting& setting : PathSettings(config, role)) {
-      const Mount* const found = MountOf(mounts, setting.path);
+      const Mount* const found = MakeMount(mounts, setting.path);
       if (found != nullptr && !(setting.written && found->read_only)) continue;
       Add({source_, setting.key, setting.path,
            absl::StrCat("a path under a ", setting.written ? "writable " : "", "mount of the ", role, " pods (",
@@ -187,7 +187,7 @@ class FitCheck {
 
 }  // namespace
 
-std::vector<const Document*> PodTemplatesOf(const Document& object) {
+std::vector<const Document*> MakePodTemplates(const Document& object) {
   std::vector<const Document*> templates;
   if (const Document* jobs = Find(object, "/spec/replicatedJobs")) {
     for (const Document& job : *jobs) templates.push_back(Find(job, "/template/spec/template"));
@@ -202,7 +202,7 @@ std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::s
                                             const std::string& source) {
   FitCheck check(config, source);
   for (const Document& object : objects) {
-    for (const Document* pod_template : PodTemplatesOf(object)) {
+    for (const Document* pod_template : MakePodTemplates(object)) {
       if (const Document* pod = Find(*pod_template, "/spec")) check.CheckPod(*pod);
     }
   }

@@ -16,6 +16,6 @@ std::vector<config::ConfigProblem> CheckFit(const Objects& objects, const std::s
                                             const std::string& source);
 
 // The pod templates of an object: its own, those of a JobSet's jobs, those of a LeaderWorkerSet's workers.
-std::vector<const Document*> PodTemplatesOf(const Document& object);
+std::vector<const Document*> MakePodTemplates(const Document& object);
 
 }  // namespace syncopate::k8s

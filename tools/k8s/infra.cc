@@ -177,7 +177,7 @@ Document Operation(const std::string& op, const std::string& path, const Documen
 }
 
 // One entry of a kustomization's `patches`.
-Document PatchOf(Document target, const std::vector<Document>& operations) {
+Document MakePatch(Document target, const std::vector<Document>& operations) {
   return {{"target", std::move(target)}, {"patch", ToYaml(Document(operations))}};
 }
 
@@ -187,14 +187,14 @@ Document Pods(const std::string& role) { return {{"kind", kPods}, {"name", role}
 Document AsText(const Document& value) { return value.is_string() ? value : Document(value.dump()); }
 
 std::vector<Document> CountPatches(const std::string& kind, const std::string& role, const Document& count) {
-  return {PatchOf({{"kind", kind}, {"name", role}}, {Operation("replace", "/spec/replicas", count)}),
-          PatchOf({{"kind", "Job"}, {"name", role}}, {Operation("replace", "/spec/completions", count),
-                                                      Operation("replace", "/spec/parallelism", count)})};
+  return {MakePatch({{"kind", kind}, {"name", role}}, {Operation("replace", "/spec/replicas", count)}),
+          MakePatch({{"kind", "Job"}, {"name", role}}, {Operation("replace", "/spec/completions", count),
+                                                        Operation("replace", "/spec/parallelism", count)})};
 }
 
 std::vector<Document> RolePatches(const std::string& role, const std::string& key, const Document& value,
                                   bool shared_state) {
-  auto pods = [&](const std::vector<Document>& operations) { return PatchOf(Pods(role), operations); };
+  auto pods = [&](const std::vector<Document>& operations) { return MakePatch(Pods(role), operations); };
   if (key == "replicas") return CountPatches("Deployment", role, value);
   if (key == "gpus") {
     return {pods({Operation("add", absl::StrCat(kContainer, "/resources/limits/nvidia.com~1gpu"), value)})};
@@ -212,11 +212,11 @@ std::vector<Document> RolePatches(const std::string& role, const std::string& ke
   }
   if (key == "storage") {
     const std::string size = "/spec/resources/requests/storage";
-    std::vector<Document> patches = {PatchOf({{"kind", "PersistentVolumeClaim"}, {"name", role + "-state"}},
-                                             {Operation("replace", size, AsText(value))})};
+    std::vector<Document> patches = {MakePatch({{"kind", "PersistentVolumeClaim"}, {"name", role + "-state"}},
+                                               {Operation("replace", size, AsText(value))})};
     if (role == "trainer" && shared_state) return patches;
-    patches.push_back(PatchOf({{"kind", "StatefulSet"}, {"name", role}},
-                              {Operation("replace", "/spec/volumeClaimTemplates/0" + size, AsText(value))}));
+    patches.push_back(MakePatch({{"kind", "StatefulSet"}, {"name", role}},
+                                {Operation("replace", "/spec/volumeClaimTemplates/0" + size, AsText(value))}));
     return patches;
   }
   return {
@@ -241,7 +241,7 @@ std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
         operations.push_back(Operation("add", absl::StrCat(kWorker, "/volumeMounts/-"), mount));
       }
     }
-    patches.push_back(PatchOf(Pods(role), operations));
+    patches.push_back(MakePatch(Pods(role), operations));
   }
   return patches;
 }
@@ -253,28 +253,28 @@ std::vector<Document> GlobalPatches(const std::string& key, const Document& valu
   if (key == "storage_class") {
     Document with_templates = {{"kind", "StatefulSet"}};
     if (shared_state) with_templates["name"] = "synchronizer";
-    return {PatchOf(std::move(with_templates),
-                    {Operation("add", "/spec/volumeClaimTemplates/0/spec/storageClassName", value)}),
-            PatchOf({{"kind", "PersistentVolumeClaim"}}, {Operation("add", "/spec/storageClassName", value)})};
+    return {MakePatch(std::move(with_templates),
+                      {Operation("add", "/spec/volumeClaimTemplates/0/spec/storageClassName", value)}),
+            MakePatch({{"kind", "PersistentVolumeClaim"}}, {Operation("add", "/spec/storageClassName", value)})};
   }
   if (key == "image_pull_secrets") {
     Document secrets = Document::array();
     for (const Document& name : value) secrets.push_back({{"name", name}});
-    return {PatchOf(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/imagePullSecrets"), secrets)})};
+    return {MakePatch(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/imagePullSecrets"), secrets)})};
   }
   if (key == "priority_class") {
-    return {PatchOf(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/priorityClassName"), value)})};
+    return {MakePatch(all_pods, {Operation("add", absl::StrCat(kPodSpec, "/priorityClassName"), value)})};
   }
   if (key == "grace") {
     const int64_t seconds = absl::ToInt64Seconds(config::CheckedDuration(value.get<std::string>()) + kTermination);
-    return {PatchOf(all_pods,
-                    {Operation("add", absl::StrCat(kContainer, "/args/-"), "run.grace=" + value.get<std::string>()),
-                     Operation("replace", absl::StrCat(kPodSpec, "/terminationGracePeriodSeconds"), seconds)})};
+    return {MakePatch(all_pods,
+                      {Operation("add", absl::StrCat(kContainer, "/args/-"), "run.grace=" + value.get<std::string>()),
+                       Operation("replace", absl::StrCat(kPodSpec, "/terminationGracePeriodSeconds"), seconds)})};
   }
   const std::string label = "/labels/app.kubernetes.io~1instance";
-  return {
-      PatchOf({{"labelSelector", "app.kubernetes.io/name=syncopate"}}, {Operation("add", "/metadata" + label, value)}),
-      PatchOf(all_pods, {Operation("add", "/spec/template/metadata" + label, value)})};
+  return {MakePatch({{"labelSelector", "app.kubernetes.io/name=syncopate"}},
+                    {Operation("add", "/metadata" + label, value)}),
+          MakePatch(all_pods, {Operation("add", "/spec/template/metadata" + label, value)})};
 }
 
 // Whether the key belongs to the kustomization as a whole, and not to a patch.
@@ -314,10 +314,10 @@ Infra::Wish Infra::CommandWish(const std::string& command) {
   const Document words = {"/bin/sh", "-c", absl::StrCat("exec ", command, " \"$@\""), "sh"};
   return {"environment.command",
           command,
-          {PatchOf(Pods("rollouter"), {Operation("test", absl::StrCat(kWorker, "/name"), "worker"),
-                                       Operation("replace", absl::StrCat(kWorker, "/command"), words),
-                                       Operation("replace", absl::StrCat(kWorker, "/args"),
-                                                 Document::array({"--listen", kWorkerSocket}))})}};
+          {MakePatch(Pods("rollouter"), {Operation("test", absl::StrCat(kWorker, "/name"), "worker"),
+                                         Operation("replace", absl::StrCat(kWorker, "/command"), words),
+                                         Operation("replace", absl::StrCat(kWorker, "/args"),
+                                                   Document::array({"--listen", kWorkerSocket}))})}};
 }
 
 std::vector<Infra::Wish> Infra::Wishes(const Ground& ground) const {

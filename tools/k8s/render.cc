@@ -119,7 +119,7 @@ std::set<std::string> ComponentsOfOverlay(const FileTree& tree, const std::strin
 
 std::vector<config::ConfigProblem> CheckNames(const FileTree& tree, const RenderRequest& request) {
   std::vector<config::ConfigProblem> problems;
-  const std::vector<std::string> overlays = OverlaysOf(tree), components = ComponentsOf(tree);
+  const std::vector<std::string> overlays = MakeOverlays(tree), components = GetComponents(tree);
   if (std::find(overlays.begin(), overlays.end(), request.overlay) == overlays.end()) {
     problems.push_back(UnknownName("command line", "overlay", request.overlay, overlays));
   }
@@ -234,7 +234,7 @@ absl::StatusOr<std::vector<config::ConfigProblem>> CheckWishes(const RenderReque
 
 bool AsksForGpu(const Objects& objects, const std::string& role) {
   for (const Document& object : objects) {
-    for (const Document* pod_template : PodTemplatesOf(object)) {
+    for (const Document* pod_template : MakePodTemplates(object)) {
       for (const Document& container : (*pod_template)["spec"]["containers"]) {
         const Document::json_pointer gpus("/resources/limits/nvidia.com~1gpu");
         if (Text(container, {"name"}) == role && container.contains(gpus)) return true;
@@ -278,8 +278,8 @@ absl::Status Refused(const std::string& reason, const std::vector<config::Config
 
 }  // namespace
 
-std::vector<std::string> OverlaysOf(const FileTree& tree) { return FoldersUnder(tree, "overlays"); }
-std::vector<std::string> ComponentsOf(const FileTree& tree) { return FoldersUnder(tree, "components"); }
+std::vector<std::string> MakeOverlays(const FileTree& tree) { return FoldersUnder(tree, "overlays"); }
+std::vector<std::string> GetComponents(const FileTree& tree) { return FoldersUnder(tree, "components"); }
 
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));

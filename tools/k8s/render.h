@@ -26,8 +26,8 @@ struct Rendered {
 };
 
 // The overlays and components of a tree, sorted.
-std::vector<std::string> OverlaysOf(const FileTree& tree);
-std::vector<std::string> ComponentsOf(const FileTree& tree);
+std::vector<std::string> MakeOverlays(const FileTree& tree);
+std::vector<std::string> GetComponents(const FileTree& tree);
 
 // The manifests of a run: an overlay of `tree` with the run configuration and the values of the infra file, built by
 // `kubectl`. A device "auto" of the configuration becomes "cuda" or "cpu", depending on what the pods of its role

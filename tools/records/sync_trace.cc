@@ -85,7 +85,7 @@ absl::StatusOr<int64_t> Choose(const std::vector<v1::Event>& events, std::option
                    : "the run has no weight sync");
 }
 
-json MetadataOf(const char* what, int pid, int tid, const std::string& name) {
+json GetMetadata(const char* what, int pid, int tid, const std::string& name) {
   return {{"name", what}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", {{"name", name}}}};
 }
 
@@ -97,9 +97,9 @@ std::string ToChrome(const std::vector<Span>& spans) {
   std::map<std::pair<std::string, std::string>, int> tids;
   for (const Span& span : spans) {
     auto [pid, new_process] = pids.emplace(span.process, static_cast<int>(pids.size()) + 1);
-    if (new_process) events.push_back(MetadataOf("process_name", pid->second, 0, span.process));
+    if (new_process) events.push_back(GetMetadata("process_name", pid->second, 0, span.process));
     auto [tid, new_thread] = tids.emplace(std::pair(span.process, span.thread), static_cast<int>(tids.size()) + 1);
-    if (new_thread) events.push_back(MetadataOf("thread_name", pid->second, tid->second, span.thread));
+    if (new_thread) events.push_back(GetMetadata("thread_name", pid->second, tid->second, span.thread));
     events.push_back({{"name", span.name},
                       {"cat", "weight sync"},
                       {"ph", "X"},

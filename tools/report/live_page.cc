@@ -38,7 +38,7 @@ bool IsThisMachine(const std::string& host, int port) {
   return false;
 }
 
-RunHistory::Have HaveOf(const std::string& query) {
+RunHistory::Have GetHave(const std::string& query) {
   const auto number = [&query](const char* name) {
     uint64_t value = 0;
     return absl::SimpleAtoi(QueryValue(query, name), &value) ? value : 0;
@@ -112,7 +112,7 @@ std::string LivePage::News(const std::string& query) {
   nlohmann::json news;
   {
     MutexLock lock(&mutex_);
-    news = history_.ToJson(HaveOf(query));
+    news = history_.ToJson(GetHave(query));
     polled_ = clock_->Now();
     told_ = true;
   }

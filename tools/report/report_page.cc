@@ -17,7 +17,7 @@ using nlohmann::json;
 std::string Script() { return absl::StrCat(kChartScript, kPageScript); }
 
 // The source of an inline script or style in a content security policy: its digest.
-std::string SourceOf(absl::string_view text) {
+std::string GetSource(absl::string_view text) {
   return absl::StrCat("'sha256-", absl::Base64Escape(absl::HexStringToBytes(Sha256Hex(text))), "'");
 }
 
@@ -39,8 +39,8 @@ std::string EscapedJson(const json& value) {
 }
 
 std::string PagePolicy(bool live) {
-  return absl::StrCat("default-src 'none'; base-uri 'none'; form-action 'none'; style-src ", SourceOf(kStyle),
-                      "; script-src ", SourceOf(Script()), live ? "; connect-src 'self'" : "");
+  return absl::StrCat("default-src 'none'; base-uri 'none'; form-action 'none'; style-src ", GetSource(kStyle),
+                      "; script-src ", GetSource(Script()), live ? "; connect-src 'self'" : "");
 }
 
 std::string MakePage(const std::vector<json>& runs, const PageOptions& options) {

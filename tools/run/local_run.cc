@@ -51,7 +51,7 @@ constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   RunSupervision::Options options;
-  options.rollouters = config::RolloutersOf(config);
+  options.rollouters = config::GetRollouters(config);
   options.rollouter_ranks = config.rollout().tensor_parallel();
   options.trainer_ranks = config.trainer().world();
   options.environment = !config.environment().command().empty();
@@ -168,11 +168,11 @@ class LocalRun {
   static bool IsFollower(const ChildId& child) {
     return child.rank > 0 || (child.role == "trainer" && child.index > 0);
   }
-  static ChildId Rank0Of(const ChildId& child) { return {child.role, child.role == "trainer" ? 0 : child.index}; }
+  static ChildId GetRank0(const ChildId& child) { return {child.role, child.role == "trainer" ? 0 : child.index}; }
 
   // The address on which this child's rank 0 listens for it; "" before it does.
   std::string FindRank0(const ChildId& child) const {
-    const ChildId rank0 = Rank0Of(child);
+    const ChildId rank0 = GetRank0(child);
     const char* folder = child.role == "trainer" ? daemon::kRanksFolder : daemon::kReplicasFolder;
     auto endpoint = daemon::ReadDaemonEndpoint(daemon::EndpointPath(directory_.Path(folder), rank0.role, rank0.index));
     // An earlier incarnation may have left its file: the process that it names must be one of ours.
@@ -261,7 +261,7 @@ class LocalRun {
       }
       if (IsFollower(process.child)) {
         // Rank 0 is ready when all its ranks are.
-        process.ready = endpoints_.count(Rank0Of(process.child)) > 0;
+        process.ready = endpoints_.count(GetRank0(process.child)) > 0;
         if (process.ready) ready.push_back(process.child);
         continue;
       }
@@ -279,7 +279,7 @@ class LocalRun {
     for (const ChildId& child : ready) {
       without_room_.erase(child);
       bool again = supervision_.Restarts().at(child) > 0;
-      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", PidOf(child)));
+      if (again) display_->Daemon(child.Name(), absl::StrCat("is ready again, pid ", GetPid(child)));
       Perform(supervision_.OnReady(child, Now()));
     }
   }
@@ -291,7 +291,7 @@ class LocalRun {
       return std::any_of(endpoints_.begin(), endpoints_.end(),
                          [&](const auto& entry) { return entry.first.role == role; });
     };
-    if (!has("trainer") || (config::RolloutersOf(config_) > 0 && !has("rollouter"))) return;
+    if (!has("trainer") || (config::GetRollouters(config_) > 0 && !has("rollouter"))) return;
     FileSystem* const files = FileSystem::Real();
     absl::Status kept = files->Rename(NextConfigPath(directory_.path()), ResolvedConfigPath(directory_.path()));
     if (kept.ok()) {
@@ -330,7 +330,7 @@ class LocalRun {
     return true;
   }
 
-  int64_t PidOf(const ChildId& child) const {
+  int64_t GetPid(const ChildId& child) const {
     for (const auto& [pid, process] : processes_) {
       if (process.child == child && process.ready) return pid;
     }
@@ -345,7 +345,7 @@ class LocalRun {
     monitor_.SetEndpoints(daemons);
     // The synchronizer, rank 0 of the trainer, and rank 0 of each rollouter: the other ranks listen for their group
     // only.
-    bool all = daemons.size() == static_cast<size_t>(config::RolloutersOf(config_)) + 2;
+    bool all = daemons.size() == static_cast<size_t>(config::GetRollouters(config_)) + 2;
     if (all && !std::exchange(announced_, true)) {
       display_->Started(directory_.path(), daemons, page_ == nullptr ? "" : page_->url());
     }
@@ -406,7 +406,7 @@ class LocalRun {
     for (const auto& [child, restarts] : supervision_.Restarts()) {
       DaemonRow row = snapshot.daemons[child.Name()];
       row.name = child.Name();
-      row.pid = PidOf(child);
+      row.pid = GetPid(child);
       const bool ready = row.pid != 0;
       if (!ready) row.state = supervision_.stopping() ? "stopped" : "starting";
       if (row.state.empty()) row.state = "ready";  // ready but not asked yet
@@ -547,7 +547,7 @@ void MakeAbsolute(v1::RunConfig* config) {
 // Finds missing devices before anything is made or started.
 absl::Status CheckDevices(const v1::RunConfig& config, const std::function<model::Hardware()>& look) {
   std::vector<model::DeviceRequest> requests = {{.key = "train.device", .wanted = config.train().device()}};
-  if (config::RolloutersOf(config) > 0)
+  if (config::GetRollouters(config) > 0)
     requests.push_back({.key = "rollout.device", .wanted = config.rollout().device()});
   for (const model::DeviceRequest& request : requests) {
     if (!model::IsCuda(request.wanted)) continue;
@@ -582,7 +582,7 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
 }
 
 // The initial history of the run's page: that of earlier incarnations, if there were any.
-absl::StatusOr<report::RunHistory> HistoryOf(const v1::RunConfig& config) {
+absl::StatusOr<report::RunHistory> GetHistory(const v1::RunConfig& config) {
   absl::StatusOr<report::RunHistory> before = report::LoadRun(FileSystem::Real(), config.run().dir());
   report::RunHistory history = before.ok() ? *std::move(before) : report::RunHistory();
   SYNCOPATE_ASSIGN_OR_RETURN(report::RunHistory::Description description,
@@ -624,7 +624,7 @@ int RunLocally(LocalRunOptions options) {
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
   if (page != nullptr) {
-    auto history = HistoryOf(options.config);
+    auto history = GetHistory(options.config);
     if (!history.ok()) return refuse(history.status());
     page->SetHistory(*std::move(history));
   }

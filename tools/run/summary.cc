@@ -11,7 +11,7 @@ using nlohmann::json;
 
 namespace {
 
-std::string PathOf(const std::string& run_dir) { return (std::filesystem::path(run_dir) / "summary.json").string(); }
+std::string GetPath(const std::string& run_dir) { return (std::filesystem::path(run_dir) / "summary.json").string(); }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ std::string OutcomeName(RunOutcome outcome) {
 
 std::string ReadSummary(const std::string& run_dir) {
   constexpr int64_t kMaxBytes = 16 << 20;
-  auto text = ReadFile(FileSystem::Real(), PathOf(run_dir), kMaxBytes);
+  auto text = ReadFile(FileSystem::Real(), GetPath(run_dir), kMaxBytes);
   return text.ok() ? *std::move(text) : "";
 }
 
@@ -51,7 +51,7 @@ absl::StatusOr<json> FinishSummary(const std::string& run_dir, const RunEnd& end
                     {"restarts", restarts}};
   if (!end.log.empty()) summary["run"]["log"] = end.log;
   if (keep || (!before.empty() && text == before)) return summary;
-  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), PathOf(run_dir),
+  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), GetPath(run_dir),
                                                 summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
   return summary;
 }

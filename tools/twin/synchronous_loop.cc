@@ -63,13 +63,14 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
   SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, LoadTextDecoder(model));
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
-                             rollouter::RewardRegistry::Create(config::RewardParametersOf(config)));
+                             rollouter::RewardRegistry::Create(config::MakeRewardParameters(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards,
                              rollouter::RewardPlan::Create(config.reward().name(), rewards, std::move(decode)));
-  trainer::PolicyTrainer::Options options = config::PolicyTrainerOptionsOf(config, model.shape);
+  trainer::PolicyTrainer::Options options = config::MakePolicyTrainerOptions(config, model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(options));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine, rollouter::EngineLoop::Start(config::EngineOptionsOf(config, model.shape)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.engine,
+                             rollouter::EngineLoop::Start(config::MakeEngineOptions(config, model.shape)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
                              trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
   std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
@@ -79,7 +80,7 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
 
 SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
     : config_(config),
-      supervised_steps_(config::SupervisedStepsOf(config)),
+      supervised_steps_(config::CountSupervisedSteps(config)),
       parts_(std::move(parts)),
       transport_(&hub_),
       receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
@@ -157,7 +158,7 @@ absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainSupervised(std::vecto
 absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
                              Generate(batch, static_cast<int32_t>(config_.rollout().samples()),
-                                      config::SamplingOf(config_, *parts_.prompts.training)));
+                                      config::MakeSampling(config_, *parts_.prompts.training)));
   std::vector<const TrajectoryGroup*> pointers;
   for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
   return parts_.trainer->Step(pointers, step_);
@@ -171,7 +172,7 @@ absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
     asked.push_back({group, prompts.At(group)});
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<TrajectoryGroup> groups,
-                             Generate(asked, 1, config::EvaluationSamplingOf(config_, prompts)));
+                             Generate(asked, 1, config::MakeEvaluationSampling(config_, prompts)));
   int64_t right = 0, known = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::vector<int32_t>& answer = asked[i].prompt.answer_ids;

@@ -70,7 +70,7 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
   for (const Range& range : ranges) {
     // What this rank holds of the range. Pieces that meet in its arena become one, or each layer would be a launch of
     // its own.
-    for (const FlatShards::Piece& piece : shards.PiecesOf(range.begin, range.count)) {
+    for (const FlatShards::Piece& piece : shards.MakePieces(range.begin, range.count)) {
       const bool goes_on = !local.empty() && local.back().decays == range.decays &&
                            local.back().begin + local.back().count == piece.local_begin;
       if (goes_on) {
@@ -204,7 +204,7 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
   at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
     const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    for (const FlatShards::Piece& piece : shards_.PiecesOf(first, manifest_.tensors()[i].NumElements())) {
+    for (const FlatShards::Piece& piece : shards_.MakePieces(first, manifest_.tensors()[i].NumElements())) {
       for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
         model::InitialiseElements(config, seed, i, piece.whole_begin - first + begin, count, buffer.data_ptr<float>());
@@ -219,7 +219,7 @@ void Actor::CopyWeights(const model::WeightFiles& files) {
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
     const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
     const int64_t count = manifest_.tensors()[i].NumElements();
-    const auto pieces = shards_.PiecesOf(begin, count);
+    const auto pieces = shards_.MakePieces(begin, count);
     if (pieces.empty()) continue;
     // Read from the file straight into its place, without a copy between.
     const bool in_place = shards_.is_whole() && parameters_.is_cpu();
@@ -312,7 +312,7 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   return norms.gradient;
 }
 
-const at::Tensor& Actor::PartOf(PolicyPart part) const {
+const at::Tensor& Actor::GetPart(PolicyPart part) const {
   switch (part) {
     case PolicyPart::kParameters:
       return parameters_;
@@ -324,7 +324,7 @@ const at::Tensor& Actor::PartOf(PolicyPart part) const {
   return parameters_;
 }
 
-StateArena* Actor::ArenaOf(PolicyPart part) const {
+StateArena* Actor::GetArena(PolicyPart part) const {
   switch (part) {
     case PolicyPart::kParameters:
       return arenas_.parameters.get();
@@ -344,18 +344,18 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() cons
   snapshot->updates = updates_;
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
     const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    for (const FlatShards::Piece& piece : shards_.PiecesOf(first, manifest_.tensors()[i].NumElements())) {
+    for (const FlatShards::Piece& piece : shards_.MakePieces(first, manifest_.tensors()[i].NumElements())) {
       snapshot->pieces.push_back({i, piece.whole_begin - first, piece.count, piece.local_begin});
     }
   }
   for (PolicyPart part : kPolicyParts) {
     std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
-    if (StateArena* const arena = ArenaOf(part); arena != nullptr) {
+    if (StateArena* const arena = GetArena(part); arena != nullptr) {
       SYNCOPATE_ASSIGN_OR_RETURN(HostCopy begun, arena->BeginCopy());
       copy = std::move(begun.bytes);
       if (begun.finish != nullptr) snapshot->under_way.push_back(std::move(begun.finish));
     } else {
-      const auto host = std::make_shared<at::Tensor>(PartOf(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+      const auto host = std::make_shared<at::Tensor>(GetPart(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
       copy = std::shared_ptr<const char>(host, static_cast<const char*>(host->data_ptr()));
     }
   }
@@ -364,16 +364,16 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::TakeSnapshot() cons
 
 absl::Status Actor::FinishSnapshot() const {
   for (PolicyPart part : kPolicyParts) {
-    if (StateArena* const arena = ArenaOf(part)) SYNCOPATE_RETURN_IF_ERROR(arena->FinishCopies());
+    if (StateArena* const arena = GetArena(part)) SYNCOPATE_RETURN_IF_ERROR(arena->FinishCopies());
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
-  if (shards_.is_whole()) return PartOf(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
+  if (shards_.is_whole()) return GetPart(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
   // Tensors are written in the manifest's order, so those of one unit follow each other and share one gathering.
   if (written_.part == part && written_.unit == unit) return written_.numbers;
-  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, PartOf(part), ranks_));
+  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, GetPart(part), ranks_));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   written_ = {part, unit, shards_.rank() == 0 ? numbers : at::Tensor()};
   return written_.numbers;
@@ -456,11 +456,11 @@ void Actor::Restore(const PolicySource& source) {
   for (PolicyPart part : kPolicyParts) {
     for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
       const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-      for (const FlatShards::Piece& piece : shards_.PiecesOf(begin, manifest_.tensors()[i].NumElements())) {
+      for (const FlatShards::Piece& piece : shards_.MakePieces(begin, manifest_.tensors()[i].NumElements())) {
         int64_t at = piece.local_begin;
         source.Read(part, i, piece.whole_begin - begin, piece.count, [&](absl::string_view numbers) {
           const auto count = static_cast<int64_t>(numbers.size() / sizeof(float));
-          CopyBytes(numbers, PartOf(part).narrow(0, at, count));
+          CopyBytes(numbers, GetPart(part).narrow(0, at, count));
           at += count;
         });
       }

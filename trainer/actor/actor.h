@@ -127,8 +127,8 @@ class Actor {
     at::Tensor gradient;
     at::Tensor moment_sum;  // [] float64
   };
-  const at::Tensor& PartOf(PolicyPart part) const;
-  StateArena* ArenaOf(PolicyPart part) const;  // null: the part's memory is of the allocator
+  const at::Tensor& GetPart(PolicyPart part) const;
+  StateArena* GetArena(PolicyPart part) const;  // null: the part's memory is of the allocator
   // A unit of a part, of all ranks, on the actor's device. [world * shard]
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;

@@ -22,7 +22,7 @@ absl::Status NotFinite(const TensorSpec& spec, int64_t element) {
                {{"tensor", spec.name}});
 }
 
-at::Tensor TensorOf(const Manifest& manifest, const at::Tensor& arena, size_t index) {
+at::Tensor GetTensor(const Manifest& manifest, const at::Tensor& arena, size_t index) {
   return arena.narrow(0, manifest.ranges()[index].begin / kFloatBytes, manifest.tensors()[index].NumElements());
 }
 
@@ -65,7 +65,7 @@ at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, cons
   for (size_t i = 0; i < manifest.buckets().size(); ++i) {
     const int64_t begin = manifest.buckets()[i].begin / kFloatBytes;
     // Cuts are at multiples of 256 bytes: no word lies across one.
-    for (const FlatShards::Piece& piece : shards.PiecesOf(begin, manifest.buckets()[i].size() / kFloatBytes)) {
+    for (const FlatShards::Piece& piece : shards.MakePieces(begin, manifest.buckets()[i].size() / kFloatBytes)) {
       runs.push_back({piece.local_begin / kWordFloats, piece.count / kWordFloats,
                       (piece.whole_begin - begin) / kWordFloats, static_cast<int64_t>(i)});
     }
@@ -78,7 +78,7 @@ std::optional<size_t> FirstNonFinitePiece(const Manifest& manifest, const FlatSh
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / kFloatBytes;
-    for (const FlatShards::Piece& piece : shards.PiecesOf(begin, manifest.tensors()[i].NumElements())) {
+    for (const FlatShards::Piece& piece : shards.MakePieces(begin, manifest.tensors()[i].NumElements())) {
       if (!at::isfinite(local.narrow(0, piece.local_begin, piece.count)).all().item<bool>()) return i;
     }
   }
@@ -100,12 +100,12 @@ absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& 
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> finite;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    finite.push_back(at::isfinite(TensorOf(manifest, arena, i)).all());
+    finite.push_back(at::isfinite(GetTensor(manifest, arena, i)).all());
   }
   const at::Tensor all = at::stack(finite).cpu();
   for (size_t i = 0; i < finite.size(); ++i) {
     if (all.data_ptr<bool>()[i]) continue;
-    const at::Tensor bad = at::isfinite(TensorOf(manifest, arena, i)).logical_not_().nonzero();
+    const at::Tensor bad = at::isfinite(GetTensor(manifest, arena, i)).logical_not_().nonzero();
     return NotFinite(manifest.tensors()[i], bad.flatten()[0].item<int64_t>());
   }
   return absl::OkStatus();
@@ -114,7 +114,7 @@ absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& 
 absl::Status CheckFinite(const Manifest& manifest, const at::Tensor& arena) {
   if (!arena.is_cpu()) return CheckFiniteByOperators(manifest, arena);
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const at::Tensor tensor = TensorOf(manifest, arena, i);
+    const at::Tensor tensor = GetTensor(manifest, arena, i);
     const std::optional<int64_t> bad =
         FindNonFinite(static_cast<const char*>(tensor.data_ptr()), tensor.numel(), kFloat32Exponent);
     if (bad.has_value()) return NotFinite(manifest.tensors()[i], *bad);

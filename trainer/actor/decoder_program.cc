@@ -119,7 +119,7 @@ void DecoderProgram::NormHeadsBackward(const LayerWeights& layer, const LayerTap
   back(config_.query_size(), config_.num_key_value_heads, layer.k_norm, tape.k_raw, tape.k_rstd, gradients.k_norm);
 }
 
-Ops::AttentionShape DecoderProgram::AttentionOf(size_t index) const {
+Ops::AttentionShape DecoderProgram::ComputeAttention(size_t index) const {
   return {config_.num_attention_heads, config_.num_key_value_heads, config_.window(static_cast<int64_t>(index))};
 }
 
@@ -194,7 +194,7 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeig
   if (config_.qk_norm) NormHeads(layer, &tape);
   ops_.Rotate(tape.qkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/false);
-  tape.attended = ops_.Attend(tape.qkv, AttentionOf(index), sequences);
+  tape.attended = ops_.Attend(tape.qkv, ComputeAttention(index), sequences);
   Ops::Normed middle =
       ops_.AddNorm(Product(One(layer.output), tape.attended.y), tape.input, layer.post_norm, config_.rms_norm_eps);
   tape.middle = middle.sum;
@@ -288,7 +288,7 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
   AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
   at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
-                                        AttentionOf(index), sequences);
+                                        ComputeAttention(index), sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);

@@ -76,7 +76,7 @@ class DecoderProgram {
 
   struct Stream;  // the residual stream as sum + what the next norm adds to it
 
-  model::Ops::AttentionShape AttentionOf(size_t index) const;
+  model::Ops::AttentionShape ComputeAttention(size_t index) const;
   LayerTape RunLayer(size_t index, const model::LayerWeights& layer, const Stream& stream,
                      const model::PackedSequences& sequences, at::Tensor* delta) const;
   void NormHeads(const model::LayerWeights& layer, LayerTape* tape) const;

@@ -59,7 +59,7 @@ ByteRange FlatShards::bytes(int index) const {
   return {one.begin * size, (one.begin + one.count) * size};
 }
 
-std::vector<FlatShards::Piece> FlatShards::PiecesOf(int64_t begin, int64_t count) const {
+std::vector<FlatShards::Piece> FlatShards::MakePieces(int64_t begin, int64_t count) const {
   std::vector<Piece> pieces;
   for (const Unit& one : units_) {
     const int64_t mine = one.begin + rank_ * one.shard;

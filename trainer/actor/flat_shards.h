@@ -47,7 +47,7 @@ class FlatShards {
     int64_t local_begin = 0;
     int64_t count = 0;
   };
-  std::vector<Piece> PiecesOf(int64_t begin, int64_t count) const;
+  std::vector<Piece> MakePieces(int64_t begin, int64_t count) const;
 
  private:
   FlatShards() = default;

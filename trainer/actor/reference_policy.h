@@ -21,7 +21,7 @@ class ReferencePolicy {
   ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
                   Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
       : memory_(std::move(arena)),
-        weights_of_(CopyOf(actor, compute, memory_.get())),
+        weights_of_(MakeCopy(actor, compute, memory_.get())),
         make_units_([this, &actor, config, ranks] { MakeUnits(actor, config, ranks); }),
         state_({memory_.get()}, static_cast<int64_t>(weights_of_.nbytes()),
                {.before_offload = [this] { units_ = nullptr; }, .after_load = make_units_}) {
@@ -35,7 +35,7 @@ class ReferencePolicy {
   int64_t arena_bytes_on_device() const { return memory_ == nullptr ? 0 : memory_->device_bytes(); }
 
  private:
-  static at::Tensor CopyOf(const Actor& actor, at::ScalarType compute, const StateArena* memory) {
+  static at::Tensor MakeCopy(const Actor& actor, at::ScalarType compute, const StateArena* memory) {
     if (memory == nullptr) return actor.parameters().to(compute, /*non_blocking=*/false, /*copy=*/true);
     const at::Tensor copy =
         at::from_blob(memory->data(), actor.parameters().sizes(), actor.parameters().options().dtype(compute));

@@ -198,26 +198,27 @@ absl::Status CheckpointStore::Publish(const SaveRequest& request, const std::str
   if (request.last_look) SYNCOPATE_RETURN_IF_ERROR(request.last_look());
   std::string aside = NewTemporaryPath(request.version);
   if (replaces) {
-    SYNCOPATE_LOG(kWarning, "%s is damaged and is replaced", PathOf(request.version));
-    SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(request.version), aside));
+    SYNCOPATE_LOG(kWarning, "%s is damaged and is replaced", GetPath(request.version));
+    SYNCOPATE_RETURN_IF_ERROR(files_->Rename(GetPath(request.version), aside));
   }
-  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, PathOf(request.version)));
+  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, GetPath(request.version)));
   SYNCOPATE_RETURN_IF_ERROR(files_->SyncDir(root_));
   if (replaces) files_->RemoveTree(aside).IgnoreError();  // else the next Open removes it
   return absl::OkStatus();
 }
 
 absl::StatusOr<CheckpointManifest> CheckpointStore::Verify(PolicyVersion version) {
-  std::string path = JoinPath(PathOf(version), kCheckpointManifestName);
-  if (absl::Status there = files_->List(PathOf(version)).status(); !there.ok()) {
-    if (there.code() == absl::StatusCode::kNotFound) return NoCheckpoint(absl::StrCat("there is no ", PathOf(version)));
+  std::string path = JoinPath(GetPath(version), kCheckpointManifestName);
+  if (absl::Status there = files_->List(GetPath(version)).status(); !there.ok()) {
+    if (there.code() == absl::StatusCode::kNotFound)
+      return NoCheckpoint(absl::StrCat("there is no ", GetPath(version)));
     return there;
   }
   absl::StatusOr<std::string> text = syncopate::ReadFile(files_, path, kMaxCheckpointManifestBytes);
   if (text.status().code() == absl::StatusCode::kInvalidArgument) return Damaged(text.status().message());
   SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(text.status()));
   absl::StatusOr<CheckpointManifest> manifest = ParseCheckpointManifest(*text);
-  SYNCOPATE_RETURN_IF_ERROR(Annotate(manifest.status(), PathOf(version)));
+  SYNCOPATE_RETURN_IF_ERROR(Annotate(manifest.status(), GetPath(version)));
   if (manifest->version != version) {
     return Damaged(absl::StrCat(path, " is of version ", manifest->version.ToString()));
   }
@@ -229,7 +230,7 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Verify(PolicyVersion version
 
 absl::Status CheckpointStore::CheckFile(const CheckpointManifest& checkpoint, const std::string& name,
                                         const CheckpointFile& expected) {
-  std::string path = JoinPath(PathOf(checkpoint.version), name);
+  std::string path = JoinPath(GetPath(checkpoint.version), name);
   absl::StatusOr<int64_t> bytes = files_->FileBytes(path);
   SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(bytes.status()));
   SYNCOPATE_RETURN_IF_ERROR(Compare(path, {expected.bytes, ""}, {*bytes, ""}));
@@ -273,7 +274,7 @@ absl::StatusOr<CheckpointFile> CheckpointStore::FindFile(const CheckpointManifes
 
 absl::StatusOr<std::unique_ptr<MappedFile>> CheckpointStore::MapFile(const CheckpointManifest& checkpoint,
                                                                      const std::string& file) {
-  const std::string path = JoinPath(PathOf(checkpoint.version), file);
+  const std::string path = JoinPath(GetPath(checkpoint.version), file);
   SYNCOPATE_ASSIGN_OR_RETURN(const CheckpointFile expected, FindFile(checkpoint, file));
   absl::StatusOr<std::unique_ptr<MappedFile>> mapped = MappedFile::Open(path);
   SYNCOPATE_RETURN_IF_ERROR(MissingIsDamage(mapped.status()));
@@ -283,7 +284,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> CheckpointStore::MapFile(const Check
 }
 
 absl::StatusOr<std::string> CheckpointStore::ReadFile(const CheckpointManifest& checkpoint, const std::string& file) {
-  const std::string path = JoinPath(PathOf(checkpoint.version), file);
+  const std::string path = JoinPath(GetPath(checkpoint.version), file);
   SYNCOPATE_ASSIGN_OR_RETURN(const CheckpointFile expected, FindFile(checkpoint, file));
   absl::StatusOr<std::string> contents = syncopate::ReadFile(files_, path, expected.bytes);
   if (contents.status().code() == absl::StatusCode::kInvalidArgument) return Damaged(contents.status().message());
@@ -329,7 +330,7 @@ absl::Status CheckpointStore::Remove(const std::string& folder, PolicyVersion ve
 
 absl::Status CheckpointStore::MoveToBest(PolicyVersion version) {
   if (files_->List(BestPath()).ok()) SYNCOPATE_RETURN_IF_ERROR(Remove(BestPath(), version));
-  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(PathOf(version), BestPath()));
+  SYNCOPATE_RETURN_IF_ERROR(files_->Rename(GetPath(version), BestPath()));
   return files_->SyncDir(root_);
 }
 
@@ -346,7 +347,7 @@ absl::StatusOr<std::vector<PolicyVersion>> CheckpointStore::Prune(int keep, Poli
   }
   versions.resize(deletable);
   for (PolicyVersion version : versions) {
-    SYNCOPATE_RETURN_IF_ERROR(version == best ? MoveToBest(version) : Remove(PathOf(version), version));
+    SYNCOPATE_RETURN_IF_ERROR(version == best ? MoveToBest(version) : Remove(GetPath(version), version));
   }
   return versions;
 }

@@ -114,7 +114,7 @@ class CheckpointStore {
   // Removes <root>/best/ if it holds another version than this one, or nothing whole.
   absl::Status RemoveBestUnless(PolicyVersion version);
   // Whether it has a folder under its name.
-  bool Contains(PolicyVersion version) { return files_->List(PathOf(version)).ok(); }
+  bool Contains(PolicyVersion version) { return files_->List(GetPath(version)).ok(); }
 
   // DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if a call to the disk does not come back. From any thread.
   absl::Status CheckDisk() const { return watched_->CheckCalls(disk_deadline_); }
@@ -128,7 +128,7 @@ class CheckpointStore {
         files_(watched_.get()),
         root_(std::move(root)),
         disk_deadline_(disk_deadline) {}
-  std::string PathOf(PolicyVersion version) const { return JoinPath(root_, version.ToString()); }
+  std::string GetPath(PolicyVersion version) const { return JoinPath(root_, version.ToString()); }
   std::string BestPath() const;
   std::string NewTemporaryPath(PolicyVersion version) const;
   absl::Status Remove(const std::string& folder, PolicyVersion version);

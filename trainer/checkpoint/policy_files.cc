@@ -43,8 +43,8 @@ absl::Status WriteInChunks(absl::string_view bytes, const model::ByteSink& sink,
 }
 
 // What a rank has of a part. Each holds the snapshot, which so lives until its files are written.
-std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySnapshot>& snapshot, PolicyPart part,
-                                           const std::string& prefix, const std::function<absl::Status()>& go_on) {
+std::vector<model::TensorToWrite> MakePieces(const std::shared_ptr<const PolicySnapshot>& snapshot, PolicyPart part,
+                                             const std::string& prefix, const std::function<absl::Status()>& go_on) {
   std::vector<model::TensorToWrite> tensors;
   for (const PolicySnapshot::Piece& piece : snapshot->pieces) {
     const TensorSpec& spec = snapshot->manifest.tensors()[piece.tensor];
@@ -62,7 +62,7 @@ std::vector<model::TensorToWrite> PiecesOf(const std::shared_ptr<const PolicySna
   return tensors;
 }
 
-absl::StatusOr<int64_t> UpdatesOf(const model::SafetensorsFile& moments) {
+absl::StatusOr<int64_t> MakeUpdates(const model::SafetensorsFile& moments) {
   int64_t updates = 0;
   const auto found = moments.metadata().find(kUpdates);
   if (found == moments.metadata().end() || !absl::SimpleAtoi(found->second, &updates)) {
@@ -94,13 +94,13 @@ std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPa
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on) {
   const PolicySnapshot& of = *snapshot;
-  std::vector<model::TensorToWrite> moments = PiecesOf(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
-  for (model::TensorToWrite& tensor : PiecesOf(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
+  std::vector<model::TensorToWrite> moments = MakePieces(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
+  for (model::TensorToWrite& tensor : MakePieces(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
     moments.push_back(std::move(tensor));
   }
   std::map<std::string, CheckpointStore::Contents> files;
   files[ModelFileName(of.rank, of.world)] =
-      Safetensors(PiecesOf(snapshot, PolicyPart::kParameters, "", go_on), {{"format", "pt"}});
+      Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), {{"format", "pt"}});
   files[OptimizerFileName(of.rank, of.world)] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(of.updates)}});
   return files;
 }
@@ -121,7 +121,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
     if (parameters.tensors().size() * 2 != moments.tensors().size()) {
       return Mismatch("the files of the checkpoint hold other tensors than the model's");
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, UpdatesOf(moments));
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, MakeUpdates(moments));
     if (&rank != &ranks.front() && updates != policy.updates_) {
       return Mismatch("the ranks' files of the checkpoint are not of one step");
     }

@@ -200,7 +200,7 @@ std::vector<GroupId> GroupLedger::LateGroups(absl::Time now) const {
   bool any_is_late = false;
   for (const auto& [id, group] : groups_) {
     if (group.stage != Stage::kLeased) continue;
-    running.emplace_back(gate_.DeadlineOf(id), group.attempts.front().times.issued, id);
+    running.emplace_back(gate_.GetDeadline(id), group.attempts.front().times.issued, id);
     any_is_late |= IsLate(group, now);
   }
   if (!any_is_late) return {};
@@ -383,7 +383,7 @@ GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, a
   group.attempts = {counts};
   group.lease.id = counts.id;
   group.answer = std::move(answer);
-  const bool filtered = options_.refill_zero_variance && loss::HasZeroVariance(loss::RewardsOf(*group.answer));
+  const bool filtered = options_.refill_zero_variance && loss::HasZeroVariance(loss::GetRewards(*group.answer));
   group.stage = filtered ? Stage::kFiltering : Stage::kLogging;
   if (filtered) {
     verdict.record = DropRecord{counts.id, DropReason::kFiltered};
@@ -589,7 +589,7 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
                 .supervised = NextIsSupervised(),
                 .stall_limit = options_.lease_limits.stall};
   if (const std::optional<GroupId> blocker = gate_.Blocker(); blocker.has_value()) {
-    view.blocker = {MakeHeldLease(groups_.at(*blocker), now), gate_.DeadlineOf(*blocker), gate_.step()};
+    view.blocker = {MakeHeldLease(groups_.at(*blocker), now), gate_.GetDeadline(*blocker), gate_.step()};
   }
   for (const auto& [id, session] : sessions_.all()) {
     view.quarantined += session.IsQuarantined(now) ? 1 : 0;

@@ -76,7 +76,7 @@ std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_o
   for (IssuedLease& lease : ledger_->NextLeases(now)) {
     if (lease.second) {
       SYNCOPATE_LOG(kInfo, "group %s is late and the trainer waits: %s is asked for it, too",
-                    lease.lease.id.group.ToString(), NameOf(lease.session));
+                    lease.lease.id.group.ToString(), GetName(lease.session));
     }
     issued.push_back(std::move(lease));
   }
@@ -106,13 +106,13 @@ std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
     ++counts[{one.session, one.reason}];
   }
   for (const auto& [whose, count] : counts) {
-    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count, NameOf(whose.first),
+    SYNCOPATE_LOG(kWarning, "%d leases are taken from %s and issued again: %s", count, GetName(whose.first),
                   RevokeReasonName(whose.second));
   }
   return revoked;
 }
 
-std::string LeaseDesk::NameOf(SessionId session) const {
+std::string LeaseDesk::GetName(SessionId session) const {
   const RolloutSession* found = ledger().sessions().Find(session);
   return found == nullptr ? "a rollouter" : found->member.replica_id;
 }

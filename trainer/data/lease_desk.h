@@ -65,7 +65,7 @@ class LeaseDesk {
  private:
   // Gives up the lease; gives when it was issued, if the session held it.
   std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
-  std::string NameOf(SessionId session) const;  // for the log
+  std::string GetName(SessionId session) const;  // for the log
   void RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
   void RecordQuarantine(SessionId session);
   void LogRewardFailure(absl::Time now);

@@ -52,7 +52,7 @@ absl::Status CheckMessages(const Json& messages, const std::string& field) {
 }
 
 // A message's content may be parts, of which those of text are its text.
-std::string TextOf(const Json& message) {
+std::string PythonStr(const Json& message) {
   const Json* content = Find(message, "content");
   if (content == nullptr) return "";
   if (content->is_string()) return content->get<std::string>();
@@ -67,7 +67,7 @@ std::string TextOf(const Json& message) {
 std::string LastOfTheUser(const Json& messages) {
   const auto last =
       std::find_if(messages.rbegin(), messages.rend(), [](const Json& message) { return message["role"] == "user"; });
-  return last == messages.rend() ? "" : TextOf(*last);
+  return last == messages.rend() ? "" : PythonStr(*last);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const PromptWriter>> PromptWriter::Load(FileSyste
   return writer;
 }
 
-Json PromptWriter::ConversationOf(const PromptRow& row) const {
+Json PromptWriter::MakeConversation(const PromptRow& row) const {
   Json messages = row.text.has_value() ? Json::array({Message("user", *row.text)}) : Json(row.messages);
   if (!options_.system_prompt.empty() && !BeginsWithSystem(messages)) {
     messages.insert(messages.begin(), Message("system", options_.system_prompt));
@@ -162,7 +162,7 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteResponse(const PromptR
   }
   Response response;
   if (IsConversation(row.response)) {
-    SYNCOPATE_ASSIGN_OR_RETURN(response, WriteTurns(ConversationOf(row), row.response, cache));
+    SYNCOPATE_ASSIGN_OR_RETURN(response, WriteTurns(MakeConversation(row), row.response, cache));
   } else {
     SYNCOPATE_ASSIGN_OR_RETURN(response.ids, WriteAnswer(row.response, cache));
   }
@@ -189,7 +189,7 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteResponse(const PromptR
 absl::StatusOr<Prompt> PromptWriter::Write(const PromptRow& row, PieceCache* cache) const {
   Prompt prompt;
   if (!row.text.has_value() || format_.has_value()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, WriteChat(ConversationOf(row), cache));
+    SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, WriteChat(MakeConversation(row), cache));
   } else {
     const std::string text = absl::StrCat(options_.system_prompt, *row.text);
     SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, tokenizer_->Encode(text, /*add_special_tokens=*/true, cache));

@@ -56,7 +56,7 @@ class PromptWriter {
     std::vector<TokenRange> given;
   };
 
-  nlohmann::ordered_json ConversationOf(const PromptRow& row) const;
+  nlohmann::ordered_json MakeConversation(const PromptRow& row) const;
   // What the template makes of `messages`, which begin with the system prompt.
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages, bool add_generation_prompt) const;
   absl::StatusOr<std::vector<int32_t>> WriteChat(const nlohmann::ordered_json& messages,

@@ -95,7 +95,7 @@ absl::Status SegmentedLog::ReplayAll(const ReplayCallback& replay) {
     // A gap: records that were acknowledged are not here. Only the very end may be torn.
     if (next_sequence_ != segments_[i].first) {
       std::string what = damage.empty() ? "its end is missing" : damage;
-      return Damaged(PathOf(segments_[i - 1]),
+      return Damaged(GetPath(segments_[i - 1]),
                      absl::StrFormat("records %d to %d: %s", next_sequence_, segments_[i].first - 1, what));
     }
     uint64_t limit = i + 1 < segments_.size() ? segments_[i + 1].first : kNoLimit;
@@ -107,7 +107,7 @@ absl::Status SegmentedLog::ReplayAll(const ReplayCallback& replay) {
 absl::StatusOr<std::string> SegmentedLog::ReplaySegment(const Segment& segment, uint64_t limit,
                                                         const ReplayCallback& replay) {
   SYNCOPATE_ASSIGN_OR_RETURN(RecordReader reader,
-                             RecordReader::Open(files_, PathOf(segment), options_.max_record_bytes));
+                             RecordReader::Open(files_, GetPath(segment), options_.max_record_bytes));
   while (true) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::optional<std::string> record, reader.Next());
     if (!record.has_value()) return reader.damage();
@@ -117,7 +117,7 @@ absl::StatusOr<std::string> SegmentedLog::ReplaySegment(const Segment& segment, 
       continue;
     }
     SYNCOPATE_RETURN_IF_ERROR(
-        Annotate(replay(next_sequence_, *record), absl::StrCat("record ", next_sequence_, " in ", PathOf(segment))));
+        Annotate(replay(next_sequence_, *record), absl::StrCat("record ", next_sequence_, " in ", GetPath(segment))));
     ++next_sequence_;
     ++replayed_.records;
   }
@@ -126,12 +126,12 @@ absl::StatusOr<std::string> SegmentedLog::ReplaySegment(const Segment& segment, 
 absl::Status SegmentedLog::SealTail() {
   if (segments_.empty()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<RecordWriter> tail,
-                             RecordWriter::Open(files_, PathOf(segments_.back()), options_.max_record_bytes));
+                             RecordWriter::Open(files_, GetPath(segments_.back()), options_.max_record_bytes));
   replayed_.cut_bytes = tail->cut_bytes();
   replayed_.damage = tail->damage();
   if (replayed_.cut_bytes > 0) {
     SYNCOPATE_LOG(kWarning, "%s: %d bytes that were never acknowledged were cut off its end (%s)",
-                  PathOf(segments_.back()), replayed_.cut_bytes, replayed_.damage);
+                  GetPath(segments_.back()), replayed_.cut_bytes, replayed_.damage);
   }
   return absl::OkStatus();
 }
@@ -139,7 +139,7 @@ absl::Status SegmentedLog::SealTail() {
 absl::Status SegmentedLog::BeginGeneration() {
   int64_t newest = segments_.empty() ? 0 : segments_.back().generation;
   Segment segment = NameSegment(newest + 1, next_sequence_);
-  auto writer = RecordWriter::Create(files_, PathOf(segment), options_.max_record_bytes);
+  auto writer = RecordWriter::Create(files_, GetPath(segment), options_.max_record_bytes);
   if (writer.status().code() == absl::StatusCode::kAlreadyExists) {
     return Error(absl::StatusCode::kFailedPrecondition, "LOG_IN_USE",
                  absl::StrCat("another process has just opened the log in ", options_.folder,
@@ -151,8 +151,8 @@ absl::Status SegmentedLog::BeginGeneration() {
   committed_sequence_ = next_sequence_;
   // Only now are they sure to be beyond the end: the new generation's name is durable.
   for (const Segment& stale : fenced_) {
-    SYNCOPATE_LOG(kWarning, "%s was written by a process that had lost the log; it is removed", PathOf(stale));
-    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(PathOf(stale)));
+    SYNCOPATE_LOG(kWarning, "%s was written by a process that had lost the log; it is removed", GetPath(stale));
+    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(GetPath(stale)));
   }
   fenced_.clear();
   return absl::OkStatus();
@@ -161,9 +161,9 @@ absl::Status SegmentedLog::BeginGeneration() {
 absl::Status SegmentedLog::BeginSegment() {
   Segment segment = NameSegment(segments_.back().generation, next_sequence_);
   // What an attempt that failed half way left is not trusted: after a failed sync, memory and disk may differ.
-  SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(PathOf(segment)));
+  SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(GetPath(segment)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<RecordWriter> writer,
-                             RecordWriter::Create(files_, PathOf(segment), options_.max_record_bytes));
+                             RecordWriter::Create(files_, GetPath(segment), options_.max_record_bytes));
   writer_ = std::move(writer);
   segments_.push_back(std::move(segment));
   return absl::OkStatus();
@@ -194,7 +194,7 @@ absl::Status SegmentedLog::PruneBefore(uint64_t sequence) {
   bool removed = false;
   // Oldest first, and out of the list only once deleted: a crash or an error leaves a log without gaps.
   while (segments_.size() > 1 && segments_[1].first <= sequence) {
-    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(PathOf(segments_.front())));
+    SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(GetPath(segments_.front())));
     segments_.erase(segments_.begin());
     removed = true;
   }

@@ -78,7 +78,7 @@ class SegmentedLog {
   SegmentedLog(FileSystem* files, Options options) : files_(files), options_(std::move(options)) {}
   static std::optional<Segment> ParseName(const std::string& name);
   static Segment NameSegment(int64_t generation, uint64_t first);
-  std::string PathOf(const Segment& segment) const { return JoinPath(options_.folder, segment.name); }
+  std::string GetPath(const Segment& segment) const { return JoinPath(options_.folder, segment.name); }
 
   absl::Status FindSegments();
   absl::Status ReplayAll(const ReplayCallback& replay);

@@ -73,7 +73,7 @@ class StalenessGate {
   int64_t outstanding() const { return static_cast<int64_t>(groups_.size()); }
   int64_t completed() const { return static_cast<int64_t>(completed_.size()); }
   bool IsOutstanding(const GroupId& group) const { return groups_.contains(group); }
-  int64_t DeadlineOf(const GroupId& group) const { return groups_.at(group).start + options_.max_staleness; }
+  int64_t GetDeadline(const GroupId& group) const { return groups_.at(group).start + options_.max_staleness; }
   const Options& options() const { return options_; }
 
  protected:

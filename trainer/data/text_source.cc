@@ -20,7 +20,7 @@ constexpr absl::Duration kReadWithin = absl::Minutes(2);
 absl::Status NoRows(const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "NO_ROWS", text); }
 
 // About what a prompt holds of memory.
-int64_t BytesOf(const absl::StatusOr<Prompt>& prompt) {
+int64_t GetBytes(const absl::StatusOr<Prompt>& prompt) {
   if (!prompt.ok()) return static_cast<int64_t>(prompt.status().message().size());
   const size_t ids = prompt->prompt_ids.size() + prompt->answer_ids.size() + prompt->response_ids.size();
   return static_cast<int64_t>(ids * sizeof(int32_t) + prompt->task.row_json.size());
@@ -135,7 +135,7 @@ bool TextSource::Keep(const GroupId& group, absl::StatusOr<Prompt> prompt) {
         absl::StrCat("data.files: not one row of a whole pass is a prompt; the last: ", prompt.status().message()));
     return true;
   }
-  const int64_t bytes = BytesOf(prompt);
+  const int64_t bytes = GetBytes(prompt);
   if (held_.emplace(group, Held{std::move(prompt), bytes, false}).second) held_bytes_ += bytes;
   return wanted;
 }

@@ -18,7 +18,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 absl::Time Now() { return Clock::Real()->Now(); }
 
 // The right answer that a row of a data file names, for people; "" if it names none.
-std::string TruthOf(const std::string& row_json) {
+std::string IsTruthy(const std::string& row_json) {
   const nlohmann::json row = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object()) return "";
   const auto found = row.find("ground_truth");
@@ -28,7 +28,7 @@ std::string TruthOf(const std::string& row_json) {
 }
 
 // The user's last message, which a row of a data file always has; "" of a built-in task.
-std::string QuestionOf(const std::string& row_json) {
+std::string MakeQuestion(const std::string& row_json) {
   const nlohmann::json row = nlohmann::json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   const auto found = row.is_object() ? row.find("prompt") : row.end();
   return found != row.end() && found->is_string() ? found->get<std::string>() : "";
@@ -103,9 +103,9 @@ EvaluationReport::Sample EvaluationRounds::ShownSample(const EvaluationResult::S
   EvaluationReport::Sample shown{
       .prompt = prompts.Render(sample.prompt_ids),
       .answer = prompts.Render(sample.answer_ids),
-      .expected = sample.expected_ids.empty() ? TruthOf(sample.row_json) : prompts.Render(sample.expected_ids),
+      .expected = sample.expected_ids.empty() ? IsTruthy(sample.row_json) : prompts.Render(sample.expected_ids),
       .reward = sample.reward,
-      .question = QuestionOf(sample.row_json),
+      .question = MakeQuestion(sample.row_json),
       .reply = prompts.RenderPlain(sample.answer_ids)};
   // A conversation may have no message of the user, and a built-in task has no row.
   if (shown.question.empty()) shown.question = prompts.RenderPlain(sample.prompt_ids);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kWhitenEps = 1e-8;  // beside a variance, as in OpenRLHF and verl
 
-double MeanOf(const std::vector<double>& values) {
+double ComputeMean(const std::vector<double>& values) {
   double mean = 0;
   for (double value : values) mean += value / static_cast<double>(values.size());
   return mean;
@@ -26,7 +26,7 @@ double TotalReward(const SampleOutcome& sample) {
 std::vector<double> Centered(const std::vector<double>& rewards, double scale = 1) {
   std::vector<double> advantages(rewards.size(), 0.0);
   if (rewards.size() < 2 || HasZeroVariance(rewards)) return advantages;
-  const double mean = MeanOf(rewards);
+  const double mean = ComputeMean(rewards);
   for (size_t i = 0; i < rewards.size(); ++i) advantages[i] = (rewards[i] - mean) * scale;
   return advantages;
 }
@@ -34,7 +34,7 @@ std::vector<double> Centered(const std::vector<double>& rewards, double scale = 
 // (r - mean) / mean. Rewards that do not say how much better than nothing an answer is (a mean of 0 or less) have no
 // scale: zeros.
 std::vector<double> MaxRlAdvantages(const std::vector<double>& rewards) {
-  const double mean = MeanOf(rewards);
+  const double mean = ComputeMean(rewards);
   return Centered(rewards, mean > 0 ? 1 / mean : 0);
 }
 
@@ -69,7 +69,7 @@ double Whiten(double value, const BatchMoments& moments) {
 
 }  // namespace
 
-std::vector<double> RewardsOf(const TrajectoryGroup& group) {
+std::vector<double> GetRewards(const TrajectoryGroup& group) {
   std::vector<double> rewards;
   for (const Trajectory& sample : group.samples) rewards.push_back(sample.reward);
   return rewards;
@@ -82,7 +82,7 @@ bool HasZeroVariance(const std::vector<double>& rewards) {
 std::vector<double> GrpoAdvantages(const std::vector<double>& rewards, double eps) {
   std::vector<double> advantages(rewards.size(), 0.0);
   if (rewards.size() < 2 || HasZeroVariance(rewards)) return advantages;
-  const double mean = MeanOf(rewards);
+  const double mean = ComputeMean(rewards);
   double squares = 0;
   for (double reward : rewards) squares += (reward - mean) * (reward - mean);
   // Of a sample, as torch.std gives it to GRPO's implementations.

@@ -10,7 +10,7 @@
 namespace syncopate::loss {
 
 // Of the group's samples, in their order.
-std::vector<double> RewardsOf(const TrajectoryGroup& group);
+std::vector<double> GetRewards(const TrajectoryGroup& group);
 
 // All rewards of the group are equal (also for a group of one): it has no gradient.
 bool HasZeroVariance(const std::vector<double>& rewards);

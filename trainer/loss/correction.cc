@@ -32,7 +32,7 @@ TokenWeights Masked(const TokenWeights& weights, const at::Tensor& keep, const a
   return {weight, weights.altered.defined() ? at::logical_or(weights.altered, masked) : masked};
 }
 
-TokenWeights CorrectionOf(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
+TokenWeights ComputeCorrection(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
   const at::Tensor& rho = ratios.rho;
   switch (options.correction) {
     case Correction::kNone:
@@ -90,7 +90,7 @@ at::Tensor NearPolicyTokens(const TokenRatios& ratios, const TokenBatch& batch, 
 }  // namespace
 
 TokenWeights CorrectTokens(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
-  TokenWeights weights = CorrectionOf(ratios, batch, options);
+  TokenWeights weights = ComputeCorrection(ratios, batch, options);
   if (options.rejection != Rejection::kNone) weights = Masked(weights, Accepted(ratios, batch, options), ratios.rho);
   if (options.veto > 0) {
     const at::Tensor least = at::exp(AnswerMins(ratios.log_rho, batch));

@@ -56,8 +56,8 @@ LossFigures FinishFigures(absl::Span<const double> sums, absl::Span<const double
   figures.probability_correlation = Correlation(sums);
   figures.reference_kl = mean(kSumReferenceKl);
   for (int age = 0; age < kLossAges; ++age) {
-    const double count = sums[PlaceOf(age, kAgeTokens)];
-    auto of_age = [&](LossAgeSum field) { return Share(sums[PlaceOf(age, field)], count); };
+    const double count = sums[GetPlace(age, kAgeTokens)];
+    auto of_age = [&](LossAgeSum field) { return Share(sums[GetPlace(age, field)], count); };
     figures.ages[age] = {count, of_age(kAgeK1), of_age(kAgeK3), of_age(kAgeAltered)};
   }
   return figures;

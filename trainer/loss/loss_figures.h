@@ -42,7 +42,7 @@ enum LossSum {
 };
 enum LossAgeSum { kAgeTokens, kAgeK1, kAgeK3, kAgeAltered, kLossAgeSums };
 inline constexpr int kLossSums = kSumOfAges + kLossAges * kLossAgeSums;
-constexpr int PlaceOf(int age, LossAgeSum field) {
+constexpr int GetPlace(int age, LossAgeSum field) {
   return static_cast<int>(kSumOfAges) + age * kLossAgeSums + static_cast<int>(field);
 }
 

@@ -140,7 +140,7 @@ class Problems {
 };
 
 void CheckSurrogate(const LossOptions& options, Problems* problems) {
-  const std::string surrogate = NameOf(options.surrogate);
+  const std::string surrogate = GetName(options.surrogate);
   problems->Expect(options.clip_low > 0 && options.clip_low <= 1, {"clip_low"}, options.clip_low, "in (0, 1]");
   problems->Expect(options.clip_high > 0, {"clip_high"}, options.clip_high, "more than 0");
   problems->Expect(options.dual_clip == 0 || options.dual_clip > 1, {"dual_clip"}, options.dual_clip,
@@ -174,11 +174,11 @@ void CheckCorrectionRanges(const LossOptions& options, Problems* problems) {
 }
 
 void CheckImportance(const LossOptions& options, Problems* problems) {
-  const std::string surrogate = NameOf(options.surrogate), correction = NameOf(options.correction);
+  const std::string surrogate = GetName(options.surrogate), correction = GetName(options.correction);
   constexpr char kMasks[] = "none, seq_mis or geometric, which only mask";
   if (HoldsBehaviourRatio(options.surrogate)) {
     problems->Expect(options.proximal == Proximal::kAuto || options.proximal == Proximal::kBypass,
-                     {"proximal", "policy_loss"}, NameOf(options.proximal),
+                     {"proximal", "policy_loss"}, GetName(options.proximal),
                      absl::StrCat("auto, as ", surrogate,
                                   " compares the current policy with the behaviour policy "
                                   "itself, and another would do nothing"));
@@ -199,7 +199,7 @@ void CheckImportance(const LossOptions& options, Problems* problems) {
 
 void CheckAdvantage(const LossOptions& options, Problems* problems) {
   const AdvantageOptions& advantage = options.advantage;
-  const std::string name = NameOf(advantage.estimator);
+  const std::string name = GetName(advantage.estimator);
   problems->Expect(advantage.eps > 0, {"advantage_eps"}, advantage.eps, "more than 0");
   problems->Expect(advantage.discount > 0 && advantage.discount <= 1, {"return_discount"}, advantage.discount,
                    "in (0, 1]");
@@ -213,12 +213,12 @@ void CheckAdvantage(const LossOptions& options, Problems* problems) {
   // aggregation only one of them would be gone.
   problems->Expect(advantage.estimator != AdvantageEstimator::kDrGrpo ||
                        options.chosen_aggregation() == Aggregation::kSeqMeanTokenSumNorm,
-                   {"aggregation", "advantage"}, NameOf(options.aggregation),
+                   {"aggregation", "advantage"}, GetName(options.aggregation),
                    "auto or seq_mean_token_sum_norm, the other half of dr_grpo; rloo has the same baseline and goes "
                    "with any aggregation");
   if (advantage.estimator != AdvantageEstimator::kGdpo) return;
   problems->Expect(options.overlong == Overlong::kNone || options.overlong == Overlong::kMask,
-                   {"overlong", "advantage"}, NameOf(options.overlong),
+                   {"overlong", "advantage"}, GetName(options.overlong),
                    "none or mask, as gdpo reads the parts of a reward, and a penalty is none of them");
   problems->Expect(!options.kl_in_reward || options.kl_coefficient == 0, {"kl_in", "advantage"}, "reward",
                    "loss, as gdpo reads the parts of a reward, and the KL is none of them");
@@ -235,7 +235,7 @@ void CheckDivergence(const LossOptions& options, Problems* problems) {
   if (options.kl_coefficient == 0) return;
   const KlEstimator estimator = options.chosen_kl_estimator();
   if (options.kl_in_reward) {
-    problems->Expect(estimator == KlEstimator::kK1, {"kl_estimator", "kl_in"}, NameOf(estimator),
+    problems->Expect(estimator == KlEstimator::kK1, {"kl_estimator", "kl_in"}, GetName(estimator),
                      "auto or k1 with kl_in reward: its expectation is the KL, and no gradient goes through it");
     problems->Expect(!options.kl_importance, {"kl_importance", "kl_in"}, "true",
                      "false with kl_in reward, which is corrected with the rest of the reward");
@@ -320,7 +320,7 @@ std::optional<Part> FindPart(absl::string_view name) {
 }
 
 template <typename Part>
-std::string NameOf(Part part) {
+std::string GetName(Part part) {
   for (const Named<Part>& named : Names<Part>()) {
     if (part == named.part) return named.name;
   }
@@ -336,15 +336,15 @@ template std::optional<RejectionLevel> FindPart(absl::string_view);
 template std::optional<Aggregation> FindPart(absl::string_view);
 template std::optional<KlEstimator> FindPart(absl::string_view);
 template std::optional<Overlong> FindPart(absl::string_view);
-template std::string NameOf(AdvantageEstimator);
-template std::string NameOf(Surrogate);
-template std::string NameOf(Proximal);
-template std::string NameOf(Correction);
-template std::string NameOf(Rejection);
-template std::string NameOf(RejectionLevel);
-template std::string NameOf(Aggregation);
-template std::string NameOf(KlEstimator);
-template std::string NameOf(Overlong);
+template std::string GetName(AdvantageEstimator);
+template std::string GetName(Surrogate);
+template std::string GetName(Proximal);
+template std::string GetName(Correction);
+template std::string GetName(Rejection);
+template std::string GetName(RejectionLevel);
+template std::string GetName(Aggregation);
+template std::string GetName(KlEstimator);
+template std::string GetName(Overlong);
 
 absl::StatusOr<std::vector<RewardWeight>> ParseRewardWeights(absl::string_view text) {
   std::vector<RewardWeight> weights;

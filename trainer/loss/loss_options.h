@@ -186,7 +186,7 @@ template <typename Part>
 std::optional<Part> FindPart(absl::string_view name);
 // The name of a part.
 template <typename Part>
-std::string NameOf(Part part);
+std::string GetName(Part part);
 
 // "accuracy=1,format=0.5" -> the parts and their weights; "" -> none. INVALID_ARGUMENT (reason BAD_STEP_OPTIONS) saying
 // which word is not of that form.

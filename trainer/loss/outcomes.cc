@@ -27,8 +27,8 @@ std::vector<double> ReferencePenalties(const Trajectory& sample, const std::vect
   return penalties;
 }
 
-absl::StatusOr<std::vector<double>> PartsOf(const TrajectoryGroup& group, const Trajectory& sample,
-                                            const std::vector<RewardWeight>& wanted) {
+absl::StatusOr<std::vector<double>> GetParts(const TrajectoryGroup& group, const Trajectory& sample,
+                                             const std::vector<RewardWeight>& wanted) {
   std::vector<double> values;
   for (const RewardWeight& weight : wanted) {
     auto found = std::find_if(sample.reward_parts.begin(), sample.reward_parts.end(),
@@ -80,10 +80,10 @@ absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const Tr
       "another train.advantage");
 }
 
-absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const TrajectoryGroup*>& groups,
-                                                      const LossOptions& options,
-                                                      const std::vector<RewardWeight>& parts,
-                                                      const std::vector<std::vector<float>>& reference) {
+absl::StatusOr<std::vector<GroupOutcomes>> GetOutcomes(const std::vector<const TrajectoryGroup*>& groups,
+                                                       const LossOptions& options,
+                                                       const std::vector<RewardWeight>& parts,
+                                                       const std::vector<std::vector<float>>& reference) {
   std::vector<GroupOutcomes> outcomes;
   size_t index = 0;
   for (const TrajectoryGroup* group : groups) {
@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const Tr
       outcome.reward = double{sample.reward} + OverlongPenalty(length, options);
       // Without tokens it weighs nothing where tokens are counted.
       outcome.tokens = IsMasked(sample, options) ? 0 : length;
-      SYNCOPATE_ASSIGN_OR_RETURN(outcome.parts, PartsOf(*group, sample, parts));
+      SYNCOPATE_ASSIGN_OR_RETURN(outcome.parts, GetParts(*group, sample, parts));
       if (!reference.empty()) {
         outcome.penalties = ReferencePenalties(sample, reference[index], options.kl_coefficient);
       }
@@ -143,7 +143,7 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
       figures.truncated_samples += sample.finish == FinishReason::kLength ? 1 : 0;
       figures.masked_samples += masked ? 1 : 0;
       int64_t oldest = 0;
-      for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, AgeOf(span.version, step));
+      for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, GetAge(span.version, step));
       const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
       figures.reward_by_age[bucket] += sample.reward;
       ++figures.samples_by_age[bucket];
@@ -169,12 +169,12 @@ DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& gr
   return figures;
 }
 
-int64_t AgeOf(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
+int64_t GetAge(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
 
-std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step) {
+std::vector<int64_t> GetAges(const Trajectory& sample, int64_t step) {
   std::vector<int64_t> of_tokens(sample.tokens.size(), 0), ages;
   for (const VersionSpan& span : sample.spans) {
-    for (int32_t t = span.begin; t < span.end; ++t) of_tokens[static_cast<size_t>(t)] = AgeOf(span.version, step);
+    for (int32_t t = span.begin; t < span.end; ++t) of_tokens[static_cast<size_t>(t)] = GetAge(span.version, step);
   }
   ForWrittenTokens(sample, [&](int32_t place) { ages.push_back(of_tokens[static_cast<size_t>(place)]); });
   return ages;

@@ -29,10 +29,10 @@ absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const Tr
 // One for each group. `reference`: the reference policy's log-probs of each sample's written tokens, in the order of groups
 // and samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT (reason
 // NO_REWARD_PARTS), naming group, sample and part, if a sample lacks a part that counts.
-absl::StatusOr<std::vector<GroupOutcomes>> OutcomesOf(const std::vector<const TrajectoryGroup*>& groups,
-                                                      const LossOptions& options,
-                                                      const std::vector<RewardWeight>& parts = {},
-                                                      const std::vector<std::vector<float>>& reference = {});
+absl::StatusOr<std::vector<GroupOutcomes>> GetOutcomes(const std::vector<const TrajectoryGroup*>& groups,
+                                                       const LossOptions& options,
+                                                       const std::vector<RewardWeight>& parts = {},
+                                                       const std::vector<std::vector<float>>& reference = {});
 
 // The part of trainer::StepFigures that says what a batch was like, before any advantage.
 struct DataFigures {
@@ -53,8 +53,8 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
 DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& groups);
 
 // Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
-int64_t AgeOf(const PolicyVersion& version, int64_t step);
+int64_t GetAge(const PolicyVersion& version, int64_t step);
 // Of each token that the policy wrote, in their order.
-std::vector<int64_t> AgesOf(const Trajectory& sample, int64_t step);
+std::vector<int64_t> GetAges(const Trajectory& sample, int64_t step);
 
 }  // namespace syncopate::loss

@@ -112,7 +112,7 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
   return summary;
 }
 
-bool IsSummaryOf(const std::string& text, int64_t step, const std::string& status) {
+bool IsSummaryFor(const std::string& text, int64_t step, const std::string& status) {
   const json summary = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!summary.is_object() || summary.value("steps", json()) != step) return false;
   return status != "completed" || summary.value("status", json()) == status;

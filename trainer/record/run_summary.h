@@ -38,7 +38,7 @@ struct SummaryInput {
 };
 // Whether `text` is a summary of this very step, and says how the run ended unless that has changed for the better: a
 // summary that says "failed" of a run that has since been completed is written anew.
-bool IsSummaryOf(const std::string& text, int64_t step, const std::string& status);
+bool IsSummaryFor(const std::string& text, int64_t step, const std::string& status);
 nlohmann::json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses);
 
 }  // namespace syncopate::trainer

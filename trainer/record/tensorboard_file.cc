@@ -35,7 +35,7 @@ std::string Encoded(const std::function<void(CodedOutputStream*)>& write) {
   return bytes;
 }
 
-std::string SummaryOf(const std::vector<TensorBoardFile::Scalar>& scalars) {
+std::string SummaryFor(const std::vector<TensorBoardFile::Scalar>& scalars) {
   return Encoded([&scalars](CodedOutputStream* summary) {
     for (const TensorBoardFile::Scalar& scalar : scalars) {
       WireFormatLite::WriteBytes(kValue, Encoded([&scalar](CodedOutputStream* value) {
@@ -48,7 +48,7 @@ std::string SummaryOf(const std::vector<TensorBoardFile::Scalar>& scalars) {
 }
 
 // `contents` may be empty: an event that says when alone.
-std::string EventOf(double wall_time, int64_t step, EventField kind, const std::string& contents) {
+std::string MakeEvent(double wall_time, int64_t step, EventField kind, const std::string& contents) {
   return Encoded([&](CodedOutputStream* event) {
     WireFormatLite::WriteDouble(kWallTime, wall_time, event);
     WireFormatLite::WriteInt64(kStep, step, event);
@@ -87,13 +87,13 @@ absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Open(FileSyste
   std::unique_ptr<TensorBoardFile> opened(new TensorBoardFile(std::move(file), clock));
   const double now = clock->UnixSeconds();
   // A resumed run makes steps again: readers drop what they have from this step on.
-  opened->Append(TfRecord(EventOf(now, 0, kVersion, kFileVersion)) +
-                 TfRecord(EventOf(now, start.step + 1, kSessionLog, SessionStart())));
+  opened->Append(TfRecord(MakeEvent(now, 0, kVersion, kFileVersion)) +
+                 TfRecord(MakeEvent(now, start.step + 1, kSessionLog, SessionStart())));
   return opened;
 }
 
 void TensorBoardFile::Write(int64_t step, const std::vector<Scalar>& scalars) {
-  Append(TfRecord(EventOf(clock_->UnixSeconds(), step, kSummary, SummaryOf(scalars))));
+  Append(TfRecord(MakeEvent(clock_->UnixSeconds(), step, kSummary, SummaryFor(scalars))));
 }
 
 void TensorBoardFile::Append(const std::string& events) {

@@ -61,7 +61,7 @@ Deal Spread(std::vector<MicroBatch> filled, size_t ranks) {
 
 }  // namespace
 
-SequenceCost CostOf(const model::ModelConfig& config) {
+SequenceCost ComputeCost(const model::ModelConfig& config) {
   const double layers = static_cast<double>(config.num_hidden_layers);
   double products = 0;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {

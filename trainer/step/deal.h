@@ -19,7 +19,7 @@ struct SequenceCost {
     return per_token * count + per_square * count * count;
   }
 };
-SequenceCost CostOf(const model::ModelConfig& config);
+SequenceCost ComputeCost(const model::ModelConfig& config);
 
 // Which sequences, by index, are each micro-batch of each rank: [rank][micro-batch][..]. Indices rise inside a
 // micro-batch.

@@ -47,7 +47,7 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device devi
     if (is_supervised) {
       ages.insert(ages.end(), static_cast<size_t>(written), 0);
     } else {
-      Append(loss::AgesOf(trajectory, sequence.step), &ages);
+      Append(loss::GetAges(trajectory, sequence.step), &ages);
     }
     if (sequence.reference != nullptr) Append(*sequence.reference, &reference);
     answers.insert(answers.end(), static_cast<size_t>(written), static_cast<int64_t>(lengths.size()));

@@ -56,7 +56,7 @@ int64_t GatheredBytes(const FlatShards& shards, int64_t computing, DType reduce)
   return shards.world() * (embeddings + output + 2 * layer) * (computing + gradient) + sums;
 }
 
-StateSize StateSizeOf(const FlatShards& shards, const PolicyTrainer::Options& options) {
+StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& options) {
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
   const bool has_copy = ComputeDType(options) == DType::kBFloat16;
   const int64_t elements = shards.local_elements(), computing = has_copy ? kFloat / 2 : kFloat;
@@ -80,7 +80,7 @@ absl::Status CheckStateFits(const StateSize& size, const PolicyTrainer::Options&
                             "; use more trainer ranks, another device or a smaller model"));
 }
 
-absl::StatusOr<StateArenaFactory> ArenasOf(const PolicyTrainer::Options& options) {
+absl::StatusOr<StateArenaFactory> GetArenas(const PolicyTrainer::Options& options) {
   if (options.arenas != nullptr) return options.arenas;
   if (at::Device(options.device).is_cpu()) return StateArenaFactory(MakeHostStateArena);
   if (!options.memory.offload_params && !options.memory.offload_optimizer_for_logprob &&
@@ -111,7 +111,7 @@ class PolicyTrainer::Core {
     std::unique_ptr<StateArena> reference;
   };
   static absl::StatusOr<Arenas> MakeArenas(const Options& options, const FlatShards& shards) {
-    SYNCOPATE_ASSIGN_OR_RETURN(const StateArenaFactory factory, ArenasOf(options));
+    SYNCOPATE_ASSIGN_OR_RETURN(const StateArenaFactory factory, GetArenas(options));
     const bool has_copy = ComputeDType(options) == DType::kBFloat16;
     Arenas arenas;
     SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards.local_elements(), has_copy));
@@ -126,10 +126,10 @@ class PolicyTrainer::Core {
       : compute(ComputeDType(options)),
         ranks(options.mesh.along(Mesh::Axis::kShard)),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
-              options.weights.get(), model::ScalarTypeOf(compute), &ranks, std::move(arenas.actor),
-              model::ScalarTypeOf(options.reduce_dtype)),
+              options.weights.get(), model::ToScalarType(compute), &ranks, std::move(arenas.actor),
+              model::ToScalarType(options.reduce_dtype)),
         reference(options.step.loss.needs_reference()
-                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ScalarTypeOf(compute), &ranks,
+                      ? std::make_unique<ReferencePolicy>(actor, options.model, model::ToScalarType(compute), &ranks,
                                                           std::move(arenas.reference))
                       : nullptr),
         residency(actor, reference.get(), options.memory, options.device),
@@ -171,7 +171,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   const Communicator& ranks = options.mesh.along(Mesh::Axis::kShard);
   SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards,
                              FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()));
-  const StateSize size = StateSizeOf(shards, options);
+  const StateSize size = GetStateSize(shards, options);
   // By arithmetic, before anything is allocated: the message can say what takes how much.
   SYNCOPATE_RETURN_IF_ERROR(CheckStateFits(size, options));
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
@@ -229,7 +229,7 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
 
 absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
   return core_->Use("the weights cannot be gathered",
-                    [&] { return core_->actor.CopyParameters(model::ScalarTypeOf(dtype), whole); });
+                    [&] { return core_->actor.CopyParameters(model::ToScalarType(dtype), whole); });
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {

@@ -22,7 +22,7 @@ namespace {
 void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, StepFigures& made) {
   double count = 0, sum = 0, squares = 0, flat = 0, most = -std::numeric_limits<double>::infinity(), least = -most;
   for (const TrajectoryGroup* group : groups) {
-    const std::vector<double> rewards = loss::RewardsOf(*group);
+    const std::vector<double> rewards = loss::GetRewards(*group);
     for (double reward : rewards) {
       sum += reward;
       squares += reward * reward;
@@ -85,7 +85,7 @@ TrainStep::TrainStep(Actor& actor, const Mesh& mesh, const TrainStepOptions& opt
       options_(options),
       reference_(reference),
       residency_(residency),
-      cost_(CostOf(actor.transformer().config())),
+      cost_(ComputeCost(actor.transformer().config())),
       program_(actor.transformer(), actor.device(), options.recompute),
       head_(actor.device(), {.temperature = options.temperature, .float32_logits = options.float32_logits}) {
   SYNCOPATE_CHECK(reference != nullptr || !options.loss.needs_reference());

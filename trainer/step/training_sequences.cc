@@ -10,7 +10,7 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     const std::vector<std::vector<float>>& reference) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<loss::RewardWeight> parts, PartWeights(groups, options.advantage));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<loss::GroupOutcomes> outcomes,
-                             OutcomesOf(groups, options, parts, reference));
+                             GetOutcomes(groups, options, parts, reference));
   std::vector<double> weights;
   for (const loss::RewardWeight& part : parts) weights.push_back(part.weight);
   // Advantages are of the whole batch, before it is divided among ranks and micro-batches: what a sample is compared

@@ -12,7 +12,7 @@ namespace syncopate::rollouter {
 
 constexpr int kTileTokens = 64;
 
-__device__ __forceinline__ int TilesOf(int length) { return (length + kTileTokens - 1) / kTileTokens; }
+__device__ __forceinline__ int MakeTiles(int length) { return (length + kTileTokens - 1) / kTileTokens; }
 
 // Whether `row` is the token after the one of the row before it, and in its window.
 __device__ __forceinline__ bool JoinsRowBefore(const PagedRows& rows, int row, int window) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ bool JoinsRowBefore(const PagedRows& rows, int row, i
 __device__ __forceinline__ int TilesOfRow(const PagedRows& rows, int row, int window) {
   const int length = rows.lengths[row];
   const bool stands_back = window > 1 && length > 0 && row + 1 < rows.rows && JoinsRowBefore(rows, row + 1, window);
-  return stands_back ? 0 : TilesOf(length);
+  return stands_back ? 0 : MakeTiles(length);
 }
 
 // How many blocks get a piece: none without a tile, since a row is merged when all pieces that it lies in have arrived,
@@ -33,7 +33,7 @@ __device__ __forceinline__ long UsedPieces(long blocks, long tiles) { return blo
 // Piece c of the line of `tiles` tiles: [c * tiles / pieces, (c + 1) * tiles / pieces).
 __device__ __forceinline__ long PieceBegin(long piece, long tiles, long pieces) { return piece * tiles / pieces; }
 // The piece that holds a tile.
-__device__ __forceinline__ int PieceOf(long tile, long tiles, long pieces) {
+__device__ __forceinline__ int GetPiece(long tile, long tiles, long pieces) {
   return static_cast<int>(((tile + 1) * pieces - 1) / tiles);
 }
 

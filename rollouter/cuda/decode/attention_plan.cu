@@ -20,7 +20,7 @@ struct Line {
   int rows, kv_heads;
 
   __device__ __forceinline__ long size() const { return static_cast<long>(before[rows]) * kv_heads; }
-  __device__ __forceinline__ long BeginOf(int row) const { return static_cast<long>(before[row]) * kv_heads; }
+  __device__ __forceinline__ long GetBegin(int row) const { return static_cast<long>(before[row]) * kv_heads; }
   // Of a head of it.
   __device__ __forceinline__ int SizeOf(int row) const { return before[row + 1] - before[row]; }
   // The last row that begins at or before `at`.
@@ -28,7 +28,7 @@ struct Line {
     int low = 0, high = rows - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
-      if (BeginOf(middle) <= at) {
+      if (GetBegin(middle) <= at) {
         low = middle;
       } else {
         high = middle - 1;
@@ -47,7 +47,7 @@ struct Piece {
 __device__ __forceinline__ Piece PieceAnywhere(const Line& tiles, int piece, long used) {
   const long begin = PieceBegin(piece, tiles.size(), used), end = PieceBegin(piece + 1, tiles.size(), used);
   const int row = tiles.RowAt(begin), size = tiles.SizeOf(row);
-  const int into = static_cast<int>(begin - tiles.BeginOf(row));
+  const int into = static_cast<int>(begin - tiles.GetBegin(row));
   return {row, into / size, into % size, static_cast<int>(end - begin)};
 }
 
@@ -55,8 +55,8 @@ __device__ __forceinline__ Piece PieceAnywhere(const Line& tiles, int piece, lon
 __device__ __forceinline__ Piece HeadFrom(const Line& tiles, const Line& costs, long at) {
   if (at >= costs.size()) return {costs.rows, 0, 0, static_cast<int>(tiles.size())};
   const int row = costs.RowAt(at), size = costs.SizeOf(row);
-  const int head = static_cast<int>((at - costs.BeginOf(row) + size - 1) / size);  // may be the one after its last
-  return {row, head, 0, static_cast<int>(tiles.BeginOf(row)) + head * tiles.SizeOf(row)};
+  const int head = static_cast<int>((at - costs.GetBegin(row) + size - 1) / size);  // may be the one after its last
+  return {row, head, 0, static_cast<int>(tiles.GetBegin(row)) + head * tiles.SizeOf(row)};
 }
 
 __device__ __forceinline__ Piece PieceBetweenRows(const Line& tiles, const Line& costs, int piece, long used) {

@@ -36,7 +36,7 @@ absl::Status DecodeShape::Validate() const {
   return absl::OkStatus();
 }
 
-DecodeShape ShapeOf(const model::ModelConfig& config) {
+DecodeShape GetShape(const model::ModelConfig& config) {
   return {.layers = static_cast<int32_t>(config.num_hidden_layers),
           .hidden = static_cast<int32_t>(config.hidden_size),
           .intermediate = static_cast<int32_t>(config.intermediate_size),

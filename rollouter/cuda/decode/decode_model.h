@@ -26,7 +26,7 @@ struct DecodeShape {
   // FAILED_PRECONDITION reason UNSUPPORTED_SHAPE, naming what the kernels are not made for.
   absl::Status Validate() const;
 };
-DecodeShape ShapeOf(const model::ModelConfig& config);
+DecodeShape GetShape(const model::ModelConfig& config);
 
 // Device memory in bf16, rows as Hugging Face has them; q, k and v in one matrix, gate and up in another.
 struct DecodeLayer {

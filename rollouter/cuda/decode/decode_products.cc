@@ -42,7 +42,7 @@ DecodeProducts::DecodeProducts(Matmul qkv, Matmul output, Matmul gate_up, Matmul
       down_(std::move(down)),
       parts_(parts) {}
 
-void* DecodeProducts::ResultOf(int which, const DecodeBuffers& buffers) const {
+void* DecodeProducts::GetResult(int which, const DecodeBuffers& buffers) const {
   if (parts_[0] != nullptr) return parts_[static_cast<size_t>(which)];
   return adds_to_residual() ? buffers.residual() : buffers.projected();
 }
@@ -81,13 +81,13 @@ absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& 
   return qkv_.Queue(QkvOperands(layer, buffers), stream);
 }
 absl::Status DecodeProducts::Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
-  return output_.Queue(OutputOperands(layer, buffers, ResultOf(0, buffers)), stream);
+  return output_.Queue(OutputOperands(layer, buffers, GetResult(0, buffers)), stream);
 }
 absl::Status DecodeProducts::GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   return gate_up_.Queue(GateUpOperands(layer, buffers), stream);
 }
 absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
-  return down_.Queue(DownOperands(layer, buffers, ResultOf(1, buffers)), stream);
+  return down_.Queue(DownOperands(layer, buffers, GetResult(1, buffers)), stream);
 }
 
 absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers,
@@ -100,9 +100,9 @@ absl::Status DecodeProducts::ChooseFastest(const DecodeWeights& weights, const D
   const size_t timed = qkv_.shape().rows < kManyRows ? layers : std::min(kFewLayers, layers);
   for (const DecodeLayer& layer : absl::MakeSpan(weights.layers).subspan(0, timed)) {
     qkv.push_back(QkvOperands(layer, buffers));
-    output.push_back(OutputOperands(layer, buffers, ResultOf(0, buffers)));
+    output.push_back(OutputOperands(layer, buffers, GetResult(0, buffers)));
     gate_up.push_back(GateUpOperands(layer, buffers));
-    down.push_back(DownOperands(layer, buffers, ResultOf(1, buffers)));
+    down.push_back(DownOperands(layer, buffers, GetResult(1, buffers)));
   }
   SYNCOPATE_RETURN_IF_ERROR(qkv_.ChooseFastest(qkv, stream));
   SYNCOPATE_RETURN_IF_ERROR(output_.ChooseFastest(output, stream));

@@ -50,7 +50,7 @@ class DecodeProducts {
   DecodeProducts(model::Matmul qkv, model::Matmul output, model::Matmul gate_up, model::Matmul down,
                  std::array<void*, 2> parts);
   // Where output (0) and down (1) go.
-  void* ResultOf(int which, const DecodeBuffers& buffers) const;
+  void* GetResult(int which, const DecodeBuffers& buffers) const;
 
   model::Matmul qkv_, output_, gate_up_, down_;
   std::array<void*, 2> parts_;

@@ -26,7 +26,7 @@ constexpr float kBinsAUnit = 64;      // of distance: the last bin has what is 3
 constexpr float kMassUnit = 0x1p40f;  // of a mass of 1, as an integer; sums of 2^19 stay below 2^60
 
 // Grows with the number; NaN is left out before.
-__device__ __forceinline__ uint32_t KeyOf(float value) {
+__device__ __forceinline__ uint32_t GetKey(float value) {
   const uint32_t bits = __float_as_uint(value == 0 ? 0.0f : value);  // -0 and 0 are equal
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
@@ -51,11 +51,11 @@ struct Row {
     return drawn == 0 ? logit
                       : logit - (filter.presence_penalty + filter.frequency_penalty * static_cast<float>(drawn));
   }
-  __device__ __forceinline__ Count MassOf(float changed) const {
+  __device__ __forceinline__ Count ComputeMass(float changed) const {
     const float mass = Mass(changed, highest, scale);
     return mass < filter.min_p ? 0 : static_cast<Count>(mass * kMassUnit);
   }
-  __device__ __forceinline__ int BinOf(float changed) const {
+  __device__ __forceinline__ int GetBin(float changed) const {
     return static_cast<int>(fminf((highest - changed) * scale * kBinsAUnit, kBins - 1));
   }
 };
@@ -192,12 +192,12 @@ __device__ __forceinline__ Threshold Select(const Row& row, const Threshold& kep
     __syncthreads();
     ForEach(row, [&](int i, float logit) {
       const float changed = row.Changed(i, logit);
-      const uint32_t key = KeyOf(changed);
+      const uint32_t key = GetKey(changed);
       if (key < kept.key) return;
-      const int bin = row.BinOf(changed);
+      const int bin = row.GetBin(changed);
       if (round > 0 && bin != distance_bin) return;
       if (round > 1 && key >> (shift + bits) != prefix) return;
-      const Count weight = kMass ? row.MassOf(changed) : 1;
+      const Count weight = kMass ? row.ComputeMass(changed) : 1;
       if (weight == 0) return;
       atomicAdd(&shared.bins[round == 0 ? bin : static_cast<int>(key >> shift & ((1u << bits) - 1))], weight);
     });
@@ -212,7 +212,7 @@ __device__ __forceinline__ Threshold Select(const Row& row, const Threshold& kep
   // All that are left have one key and, each, one weight.
   const Count weight_here = shared.bins[shared.chosen];
   int equal = 0;
-  ForEach(row, [&](int i, float logit) { equal += KeyOf(row.Changed(i, logit)) == prefix ? 1 : 0; });
+  ForEach(row, [&](int i, float logit) { equal += GetKey(row.Changed(i, logit)) == prefix ? 1 : 0; });
   const Count ties = BlockSum(static_cast<Count>(equal), shared);
   const Count each = ties > 0 ? max(weight_here / ties, Count{1}) : 1;
   const Count missing = target > above ? (target - above + each - 1) / each : 1;
@@ -239,9 +239,9 @@ __device__ __forceinline__ Count SumTiles(const Row& row, const Threshold& kept,
     for (int j = 0; j < kEach; ++j) {
       if (begin + j >= row.vocab) continue;
       const float changed = row.Changed(begin + j, four[j]);
-      const uint32_t key = KeyOf(changed);
-      if (key > kept.key) mass += row.MassOf(changed);
-      if (key == kept.key) ++ties, tie_mass = row.MassOf(changed);
+      const uint32_t key = GetKey(changed);
+      if (key > kept.key) mass += row.ComputeMass(changed);
+      if (key == kept.key) ++ties, tie_mass = row.ComputeMass(changed);
     }
     mass = WarpSum(mass);
     ties = WarpSum(ties);
@@ -286,14 +286,14 @@ __device__ __forceinline__ int Find(const Row& row, const Threshold& kept, doubl
   int ties = 0;
   for (int j = 0; j < kEach; ++j) {
     changed[j] = begin + j < row.vocab ? row.Changed(begin + j) : -INFINITY;
-    ties += begin + j < row.vocab && KeyOf(changed[j]) == kept.key ? 1 : 0;
+    ties += begin + j < row.vocab && GetKey(changed[j]) == kept.key ? 1 : 0;
   }
   int64_t rank = static_cast<int64_t>(BlockBefore(static_cast<Count>(ties), shared));
   Count masses[kEach], sum = 0;
   for (int j = 0; j < kEach; ++j) {
-    const uint32_t key = KeyOf(changed[j]);
+    const uint32_t key = GetKey(changed[j]);
     const bool keeps = begin + j < row.vocab && (key > kept.key || (key == kept.key && rank++ < chosen_left));
-    masses[j] = keeps ? row.MassOf(changed[j]) : 0;
+    masses[j] = keeps ? row.ComputeMass(changed[j]) : 0;
     sum += masses[j];
   }
   if (thread == 0) shared.first = INT_MAX, shared.last = -1;

@@ -36,7 +36,7 @@ int32_t MostPackedKeys(const GraphDecoder::Options& options) {
   return options.packed_sizes.empty() ? 0 : options.max_positions + options.packed_sizes.back();
 }
 
-DeviceRanks::Extent ExtentOf(const GraphDecoder::Options& options, const DecodeBuffers::Options& buffers) {
+DeviceRanks::Extent GetExtent(const GraphDecoder::Options& options, const DecodeBuffers::Options& buffers) {
   return {buffers.max_rows, options.shape.hidden, DecodeBuffers::LogitsBytes(options.shape, buffers)};
 }
 }  // namespace
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   return decoder;
 }
 
-absl::StatusOr<int32_t> GraphDecoder::AttentionGridOf(int device) {
+absl::StatusOr<int32_t> GraphDecoder::GetAttentionGrid(int device) {
   int multiprocessors = 0;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
                                        "asking for the GPU's size"));
@@ -98,10 +98,10 @@ DecodeBuffers::Options GraphDecoder::BufferOptions(const Options& options, int32
 }
 
 absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, AttentionGridOf(options.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int32_t grid, GetAttentionGrid(options.device));
   const DecodeBuffers::Options buffers = BufferOptions(options, grid);
   const int64_t of_ranks =
-      options.ranks == nullptr ? 0 : DeviceRanks::MemoryBytes(options.ranks->world(), ExtentOf(options, buffers));
+      options.ranks == nullptr ? 0 : DeviceRanks::MemoryBytes(options.ranks->world(), GetExtent(options, buffers));
   return DecodeBuffers::DeviceBytes(options.shape, buffers) + of_ranks;
 }
 
@@ -112,7 +112,7 @@ GraphDecoder::~GraphDecoder() {
 
 absl::Status GraphDecoder::Prepare() {
   SYNCOPATE_ASSIGN_OR_RETURN(stream_, cuda::Stream::Create(options_.device));
-  SYNCOPATE_ASSIGN_OR_RETURN(attention_grid_, AttentionGridOf(options_.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(attention_grid_, GetAttentionGrid(options_.device));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(PrepareAttention(options_.shape.heads), "loading the attention kernel"));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   SYNCOPATE_RETURN_IF_ERROR(
@@ -128,7 +128,7 @@ absl::Status GraphDecoder::Prepare() {
   }
   // The buffers were filled on the default stream, which this one does not wait for.
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers"));
-  return MakeProducts(ExtentOf(options_, buffers));
+  return MakeProducts(GetExtent(options_, buffers));
 }
 
 absl::StatusOr<HeadProducts::Options> GraphDecoder::ShareMemory(const DeviceRanks::Extent& extent) {

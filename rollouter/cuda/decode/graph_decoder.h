@@ -159,7 +159,7 @@ class GraphDecoder {
   static constexpr int kInputPlaces = 8;
 
   explicit GraphDecoder(const Options& options) : options_(options) {}
-  static absl::StatusOr<int32_t> AttentionGridOf(int device);
+  static absl::StatusOr<int32_t> GetAttentionGrid(int device);
   static DecodeBuffers::Options BufferOptions(const Options& options, int32_t attention_grid);
   absl::Status Prepare();
   // The parts of the head that this rank computes, and the memory that ranks share.

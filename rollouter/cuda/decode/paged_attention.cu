@@ -204,7 +204,7 @@ __device__ __forceinline__ void MergeBlocks(const Call& call, const Shared& shar
   const long tiles = static_cast<long>(call.row_tiles[call.rows.rows]) * call.kv_heads;
   const long pieces = UsedPieces(gridDim.x, tiles);
   const long begin = static_cast<long>(call.row_tiles[at.row]) * call.kv_heads + static_cast<long>(at.head) * at.tiles;
-  const int first = PieceOf(begin, tiles, pieces), last = PieceOf(begin + at.tiles - 1, tiles, pieces);
+  const int first = GetPiece(begin, tiles, pieces), last = GetPiece(begin + at.tiles - 1, tiles, pieces);
   int* arrived = call.arrivals + at.row * call.kv_heads + at.head;
   if (threadIdx.x == 0) *shared.last = atomicAdd(arrived, 1) == last - first;
   WorkersBarrier<K>();

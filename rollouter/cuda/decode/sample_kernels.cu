@@ -30,7 +30,7 @@ struct Chunking {
   int chunk = 0;  // elements, a multiple of kVector
   int count = 0;
 };
-Chunking ChunksOf(int vocab) {
+Chunking GetChunks(int vocab) {
   const int least = (vocab + kMostChunk - 1) / kMostChunk;
   const int chunk = ((vocab + least - 1) / least + kVector - 1) / kVector * kVector;
   return {chunk, (vocab + chunk - 1) / chunk};
@@ -40,7 +40,7 @@ __device__ __forceinline__ float Uniform(uint64_t key, uint32_t counter) {
   return static_cast<float>(UniformBits(key, counter)) * 0x1p-24f;
 }
 
-__device__ __forceinline__ int64_t RowOf(const Draws& draws, int draw) {
+__device__ __forceinline__ int64_t MakeRow(const Draws& draws, int draw) {
   return draws.logits_rows != nullptr ? draws.logits_rows[draw] : draw;
 }
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) SumChunks(LogitsShape shape, int chu
   model::LetNextKernelStart();
   const int thread = static_cast<int>(threadIdx.x);
   const int begin = static_cast<int>(blockIdx.x) * chunk, count = min(chunk, shape.vocab - begin);
-  const T* from = logits + RowOf(draws, static_cast<int>(blockIdx.y)) * shape.stride + begin;
+  const T* from = logits + MakeRow(draws, static_cast<int>(blockIdx.y)) * shape.stride + begin;
   const float scale = LogitScale(sampling[draws.slots[blockIdx.y]]);
   float values[kVectors][kVector], highest = -INFINITY;
 #pragma unroll
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const int begin = search.chunk * chunk, count = min(chunk, shape.vocab - begin);
-  const T* from = logits + RowOf(draws, draw) * shape.stride + begin;
+  const T* from = logits + MakeRow(draws, draw) * shape.stride + begin;
   float masses[kVectors];
   double inclusive[kVectors] = {};
 #pragma unroll
@@ -267,7 +267,7 @@ cudaError_t Launch(const LogitsShape& shape, const Chunking& chunks, const T* lo
 }  // namespace
 
 int64_t SampleScratchBytes(int32_t draws, int32_t vocab) {
-  return static_cast<int64_t>(draws) * ChunksOf(vocab).count * int64_t{sizeof(ChunkSum)};
+  return static_cast<int64_t>(draws) * GetChunks(vocab).count * int64_t{sizeof(ChunkSum)};
 }
 
 cudaError_t Sample(const LogitsShape& shape, const void* logits, const Draws& draws, const SlotSampling* sampling,
@@ -275,7 +275,7 @@ cudaError_t Sample(const LogitsShape& shape, const void* logits, const Draws& dr
   if (draws.count <= 0 || shape.vocab <= 0 || shape.stride % kVector != 0 || shape.stride < shape.vocab) {
     return cudaErrorInvalidValue;
   }
-  const Chunking chunks = ChunksOf(shape.vocab);
+  const Chunking chunks = GetChunks(shape.vocab);
   if (chunks.count > kMostChunks) return cudaErrorInvalidValue;
   ChunkSum* sums = static_cast<ChunkSum*>(scratch);
   return shape.float32

@@ -15,7 +15,7 @@ namespace syncopate::rpc {
 namespace {
 
 // The peer's address without its port.
-std::string PeerOf(int fd) {
+std::string GetPeer(int fd) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
   auto* address = reinterpret_cast<sockaddr*>(&storage);
@@ -35,13 +35,13 @@ absl::Status TooMany(const std::string& whose, int limit) {
 absl::Status ConnectionLimit::Admit(int fd) {
   // A descriptor number that comes again was closed in between.
   if (auto old = open_.find(fd); old != open_.end()) Forget(old);
-  const std::string peer = PeerOf(fd);
+  const std::string peer = GetPeer(fd);
   absl::Status status = Check(peer);
   if (!status.ok()) {
     ForgetClosed();
     status = Check(peer);
   }
-  const std::optional<ino_t> inode = InodeOf(fd);
+  const std::optional<ino_t> inode = GetInode(fd);
   if (!status.ok() || !inode.has_value()) return status;
   open_[fd] = {*inode, peer};
   ++peers_[peer];
@@ -66,7 +66,7 @@ void ConnectionLimit::Forget(std::map<int, Connection>::iterator connection) {
 void ConnectionLimit::ForgetClosed() {
   for (auto next = open_.begin(); next != open_.end();) {
     auto connection = next++;
-    if (InodeOf(connection->first) != connection->second.inode) Forget(connection);
+    if (GetInode(connection->first) != connection->second.inode) Forget(connection);
   }
 }
 

@@ -64,7 +64,7 @@ void ConnectionWatch::Stop() {
 }
 
 void ConnectionWatch::Add(int fd) {
-  const std::optional<ino_t> inode = InodeOf(fd);
+  const std::optional<ino_t> inode = GetInode(fd);
   const int port = PeerPort(fd);
   if (!inode.has_value() || port == 0) return;
   MutexLock lock(&mutex_);
@@ -88,7 +88,7 @@ void ConnectionWatch::LookLocked() {
     const auto& [fd, connection] = *next;
     const int64_t limit = now - connection.since > options_.patience ? options_.in_time : options_.at_once;
     const int64_t received = ReceivedBytes(fd);
-    const bool closed = InodeOf(fd) != connection.inode;
+    const bool closed = GetInode(fd) != connection.inode;
     const bool too_much = !closed && received > limit;
     if (too_much) {
       // gRPC's reader sees the end of the stream and closes the socket. The descriptor was checked just now, so it

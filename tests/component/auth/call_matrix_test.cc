@@ -82,7 +82,7 @@ const std::map<std::string, std::string>& Expected() {
   return *expected;
 }
 
-std::string LetterOf(AuthRole role) { return std::string(AuthRoleName(role), 1); }
+std::string GetLetter(AuthRole role) { return std::string(AuthRoleName(role), 1); }
 
 // All services, none of which does anything.
 struct Services {
@@ -120,7 +120,7 @@ void ExpectVerdict(const std::string& path, AuthRole role, bool allowed, const a
 }
 
 // Health/Watch never ends by itself; everybody may call it, so that running out of time is as good as an answer.
-absl::Duration TimeoutOf(const std::string& path) {
+absl::Duration GetTimeout(const std::string& path) {
   return absl::EndsWith(path, "/Watch") ? absl::Milliseconds(500) : absl::Seconds(60);
 }
 
@@ -141,9 +141,9 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsCertificate) {
   for (AuthRole role : AllAuthRoles()) {
     auto channel = rpc::MakeChannel(server->address(), {.security = authority.SecurityFor(AuthRoleName(role))}).value();
     for (const auto& [path, roles] : Expected()) {
-      const bool allowed = absl::StrContains(roles, LetterOf(role));
+      const bool allowed = absl::StrContains(roles, GetLetter(role));
       denied += allowed ? 0 : 1;
-      ExpectVerdict(path, role, allowed, CallRaw(channel, {.path = path, .timeout = TimeoutOf(path)}));
+      ExpectVerdict(path, role, allowed, CallRaw(channel, {.path = path, .timeout = GetTimeout(path)}));
     }
     EXPECT_TRUE(absl::IsPermissionDenied(CallRaw(channel, {.path = "/syncopate.v1.TrainerService/NoSuchCall"})));
     ++denied;
@@ -155,7 +155,7 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
   const testing::TestAuthority authority;
   std::string tokens;
   for (AuthRole role : AllAuthRoles())
-    absl::StrAppend(&tokens, AuthRoleName(role), " ", std::string(32, LetterOf(role)[0]), "\n");
+    absl::StrAppend(&tokens, AuthRoleName(role), " ", std::string(32, GetLetter(role)[0]), "\n");
   const std::string file = authority.WriteSecret("tokens", tokens);
   Services services;
   auto server = rpc::Server::Start({.security = *TransportSecurity::Load({.role = "trainer", .token_file = file})},
@@ -164,10 +164,10 @@ TEST(CallMatrixTest, EveryRoleMayMakeItsCallsAndNoOthersByItsToken) {
   auto channel = rpc::MakeChannel(server->address()).value();
   for (AuthRole role : AllAuthRoles()) {
     const std::map<std::string, std::string> metadata = {
-        {"authorization", "Bearer " + std::string(32, LetterOf(role)[0])}};
+        {"authorization", "Bearer " + std::string(32, GetLetter(role)[0])}};
     for (const auto& [path, roles] : Expected()) {
-      const bool allowed = absl::StrContains(roles, LetterOf(role));
-      ExpectVerdict(path, role, allowed, CallRaw(channel, {path, TimeoutOf(path), metadata}));
+      const bool allowed = absl::StrContains(roles, GetLetter(role));
+      ExpectVerdict(path, role, allowed, CallRaw(channel, {path, GetTimeout(path), metadata}));
     }
   }
 }

@@ -23,12 +23,12 @@ using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 
 v1::JoinRequest HelloAs(const std::string& role) {
-  const MemberSecret secret = testing::SecretOf(role);
+  const MemberSecret secret = testing::GetSecret(role);
   MemberId member = role == "trainer" ? synchronizer::TrainerId("") : synchronizer::RollouterId(0, "");
   member.incarnation = secret.incarnation();
   v1::JoinRequest request;
   *request.mutable_hello() =
-      wire::ToProto(synchronizer::HelloOf(member, std::make_shared<const Manifest>(synchronizer::SmallModel())));
+      wire::ToProto(synchronizer::HelloFor(member, std::make_shared<const Manifest>(synchronizer::SmallModel())));
   request.mutable_hello()->set_secret(secret.Reveal());
   return request;
 }

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 // The soonest that `tries` tries in a row can all have been made: the backoff doubles from 50 ms to 1 s, and is halved
 // at random at most.
-absl::Duration SoonestOf(int tries) {
+absl::Duration GetSoonest(int tries) {
   absl::Duration sum;
   for (int i = 0; i + 1 < tries; ++i) sum += std::min(absl::Seconds(1), absl::Milliseconds(50) * (1 << i)) / 2;
   return sum;
@@ -24,7 +24,7 @@ TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
   const testing::TestAuthority ours, theirs;
   auto server = rpc::Server::Start({.security = theirs.SecurityFor("synchronizer")}, {}).value();
   auto security = ours.SecurityFor("rollouter");
-  member::MemberClient::Options options = member::TestMember::OptionsOf(server->address());
+  member::MemberClient::Options options = member::TestMember::MakeOptions(server->address());
   options.security = security;
   const absl::Time begin = Clock::Real()->Now();
   member::TestMember member(options);
@@ -32,7 +32,7 @@ TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
   while (security->refusals() < kTries && Clock::Real()->Now() - begin < 3 * kTestDeadline) {
     status = member->WaitForWelcome(absl::Milliseconds(50)).status();
   }
-  EXPECT_GE(Clock::Real()->Now() - begin, SoonestOf(static_cast<int>(security->refusals())));
+  EXPECT_GE(Clock::Real()->Now() - begin, GetSoonest(static_cast<int>(security->refusals())));
   EXPECT_GE(security->refusals(), kTries);
   EXPECT_EQ(ErrorReason(status), "NOT_JOINED");
   EXPECT_THAT(std::string(status.message()), HasSubstr("UNKNOWN_AUTHORITY"));
@@ -42,7 +42,7 @@ TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
 TEST(RefusedMemberTest, OfAnotherRoleIsToldSoAndStaysOutside) {
   const testing::TestAuthority authority;
   auto server = rpc::Server::Start({.security = authority.SecurityFor("synchronizer")}, {}).value();
-  member::MemberClient::Options options = member::TestMember::OptionsOf(server->address());
+  member::MemberClient::Options options = member::TestMember::MakeOptions(server->address());
   options.security = authority.SecurityFor("viewer");
   member::TestMember member(options);
   absl::Status status;

@@ -37,7 +37,7 @@ std::string Write(const std::string& name, const std::string& text) {
 }
 
 // What a program prints, a line each.
-std::vector<std::string> LinesOf(const std::string& command) {
+std::vector<std::string> MakeLines(const std::string& command) {
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {"popen failed"};
   std::string text;
@@ -59,7 +59,7 @@ class BashCompletionTest : public ::testing::Test {
     const std::string driver = absl::StrCat("cd '", folder_, "' && source '", script_, "' && COMP_LINE='", line,
                                             "' && COMP_POINT=${#COMP_LINE} && _syncopate && "
                                             "for reply in \"${COMPREPLY[@]}\"; do echo \"$reply\"; done");
-    return LinesOf(absl::StrCat("bash ", Write("driver.sh", driver)));
+    return MakeLines(absl::StrCat("bash ", Write("driver.sh", driver)));
   }
 
   const std::string folder_;
@@ -128,7 +128,7 @@ TEST(CompletionScriptTest, ShellcheckFindsNothingInTheWholeScript) {
     GTEST_SKIP() << "there is no shellcheck; scripts/bootstrap.sh --tests installs it";
   }
   const std::string whole = Write("whole.bash", Script(CompletionShell::kBash));
-  EXPECT_THAT(LinesOf(absl::StrCat("shellcheck --shell=bash --severity=warning ", whole)), IsEmpty());
+  EXPECT_THAT(MakeLines(absl::StrCat("shellcheck --shell=bash --severity=warning ", whole)), IsEmpty());
 }
 
 TEST(ZshCompletionTest, TheScriptIsForZshAndKnowsTheSame) {
@@ -138,7 +138,7 @@ TEST(ZshCompletionTest, TheScriptIsForZshAndKnowsTheSame) {
   const config::ConfigSchema schema;
   for (const config::ConfigKey& key : schema.keys()) EXPECT_THAT(script, ::testing::HasSubstr(key.path + "="));
   if (std::system("command -v zsh >/dev/null") == 0) {
-    LinesOf(absl::StrCat("zsh -n ", Write("_syncopate", script)));
+    MakeLines(absl::StrCat("zsh -n ", Write("_syncopate", script)));
   }
 }
 

@@ -74,7 +74,7 @@ std::vector<std::string> Words(const std::string& text) {
 
 // Lines of blocks, indented or between fences, with those that a backslash continues; and what stands between
 // backticks in sentences.
-std::vector<Line> LinesOf(const fs::path& path, const std::string& name) {
+std::vector<Line> MakeLines(const fs::path& path, const std::string& name) {
   static const auto* const call = new std::regex(R"(^\s*(?:\$ )?(?:[./\w]*/)?syncopate(?:\.sh)? (.*)$)");
   static const auto* const named = new std::regex(R"(`(?:[./\w]*/)?syncopate ([^`]*)`)");
   std::vector<Line> lines;
@@ -115,7 +115,7 @@ std::vector<Line> AllLines() {
   std::sort(pages.begin(), pages.end());
   std::vector<Line> lines;
   for (const fs::path& page : pages) {
-    for (Line& line : LinesOf(page, fs::relative(page, root).string())) lines.push_back(std::move(line));
+    for (Line& line : MakeLines(page, fs::relative(page, root).string())) lines.push_back(std::move(line));
   }
   return lines;
 }

@@ -25,7 +25,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-std::vector<std::string> NamesOf(const std::vector<SyncReport>& reports) {
+std::vector<std::string> GetNames(const std::vector<SyncReport>& reports) {
   const char* names[] = {"", "prepare", "transfer", "install"};
   std::vector<std::string> lines;
   for (const SyncReport& report : reports) {
@@ -45,13 +45,13 @@ class MemberCommandsTest : public ::testing::Test {
 TEST_F(MemberCommandsTest, AreCarriedOutInOrderWithOneReportEach) {
   std::vector<std::string> expected;
   for (int64_t attempt = 1; attempt <= 50; ++attempt) {
-    fake_.Send(PrepareOf(attempt));
+    fake_.Send(MakePrepare(attempt));
     fake_.Send(Transfer{attempt, {}, {}});
     fake_.Send(Install{attempt});
     for (const char* stage : {"prepare ", "transfer ", "install "}) expected.push_back(absl::StrCat(stage, attempt));
   }
   ASSERT_TRUE(fake_.reports().WaitFor(expected.size()));
-  EXPECT_EQ(NamesOf(fake_.reports().All()), expected);
+  EXPECT_EQ(GetNames(fake_.reports().All()), expected);
   EXPECT_EQ(member_.participant().calls().All(), expected);
 }
 
@@ -85,12 +85,12 @@ TEST_F(MemberCommandsTest, ErrorsTravelWithCodeReasonAndFacts) {
 
 TEST_F(MemberCommandsTest, FinishEndsATransferUnderWay) {
   member_.participant().BlockTransfer(1);
-  fake_.Send(PrepareOf(1));
+  fake_.Send(MakePrepare(1));
   fake_.Send(Transfer{1, {}, {}});
   ASSERT_TRUE(member_.participant().calls().WaitFor(2));
   fake_.Send(Finish{1, "DEADLINE"});
   ASSERT_TRUE(fake_.reports().WaitFor(2));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 1", "transfer 1"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("prepare 1", "transfer 1"));
   EXPECT_THAT(fake_.reports().All()[1].status, HasReason("CANCELLED"));
 }
 
@@ -98,12 +98,12 @@ TEST_F(MemberCommandsTest, AnAttemptThatIsFinishedBeforeItsTurnIsReportedAndNotB
   member_.participant().BlockTransfer(1);
   fake_.Send(Transfer{1, {}, {}});
   ASSERT_TRUE(member_.participant().calls().WaitFor(1));
-  fake_.Send(PrepareOf(2));
+  fake_.Send(MakePrepare(2));
   fake_.Send(Finish{2, "SUPERSEDED"});
-  fake_.Send(PrepareOf(3));
+  fake_.Send(MakePrepare(3));
   fake_.Send(Finish{1, ""});
   ASSERT_TRUE(fake_.reports().WaitFor(3));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("transfer 1", "prepare 2", "prepare 3"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("transfer 1", "prepare 2", "prepare 3"));
   EXPECT_THAT(fake_.reports().All()[1].status, HasReason("CANCELLED"));
   EXPECT_TRUE(fake_.reports().All()[2].status.ok());
   EXPECT_THAT(member_.participant().calls().All(), Not(Contains("prepare 2")));
@@ -112,13 +112,13 @@ TEST_F(MemberCommandsTest, AnAttemptThatIsFinishedBeforeItsTurnIsReportedAndNotB
 TEST_F(MemberCommandsTest, ABrokenStreamEndsAllAttemptsAndDropsTheirReports) {
   member_.participant().BlockTransfer(1);
   fake_.Send(Transfer{1, {}, {}});
-  fake_.Send(PrepareOf(2));
+  fake_.Send(MakePrepare(2));
   ASSERT_TRUE(member_.participant().calls().WaitFor(1));
   fake_.Newest()->Cancel();
   ASSERT_TRUE(fake_.hellos().WaitFor(2));
-  fake_.Send(PrepareOf(3));
+  fake_.Send(MakePrepare(3));
   ASSERT_TRUE(fake_.reports().WaitFor(1));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 3"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("prepare 3"));
   EXPECT_THAT(member_.participant().calls().All(), Contains("finish all"));
   EXPECT_THAT(member_.participant().calls().All(), Not(Contains("prepare 2")));
 }
@@ -126,14 +126,14 @@ TEST_F(MemberCommandsTest, ABrokenStreamEndsAllAttemptsAndDropsTheirReports) {
 TEST_F(MemberCommandsTest, APushDoesNotHoldUpLaterCommandsAndIsReportedWhenItEnds) {
   member_.participant().Push();
   fake_.Send(Transfer{1, {}, {}});
-  fake_.Send(PrepareOf(2));
+  fake_.Send(MakePrepare(2));
   ASSERT_TRUE(fake_.reports().WaitFor(1));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("prepare 2"));
   SyncReport failed;
   failed.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "a receiver is gone");
   member_.participant().pushes().All().at(0)(failed);
   ASSERT_TRUE(fake_.reports().WaitFor(2));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2", "transfer 1"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("prepare 2", "transfer 1"));
   EXPECT_THAT(fake_.reports().All()[1].status, HasReason("PEER_LOST"));
 }
 
@@ -144,9 +144,9 @@ TEST_F(MemberCommandsTest, APushThatEndsAfterItsStreamIsReportedToNobody) {
   fake_.Newest()->Cancel();
   ASSERT_TRUE(fake_.hellos().WaitFor(2));
   member_.participant().pushes().All().at(0)({});
-  fake_.Send(PrepareOf(2));
+  fake_.Send(MakePrepare(2));
   ASSERT_TRUE(fake_.reports().WaitFor(1));
-  EXPECT_THAT(NamesOf(fake_.reports().All()), ElementsAre("prepare 2"));
+  EXPECT_THAT(GetNames(fake_.reports().All()), ElementsAre("prepare 2"));
 }
 
 TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards) {
@@ -172,7 +172,7 @@ TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards)
     CommandRunner runner(&participant);
     participant.during = [&](int64_t attempt) { broken ? runner.End() : runner.Finish(attempt); };
     runner.Begin([&reports](const SyncReport& report) { reports.Put(report); });
-    runner.Run(PrepareOf(1));
+    runner.Run(MakePrepare(1));
     ASSERT_TRUE(reports.WaitFor(1));
     runner.Stop();
     EXPECT_FALSE(participant.held);
@@ -196,8 +196,8 @@ TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
   Mailbox<std::string> notes;
   Settles participant(&notes);
   CommandRunner runner(&participant);
-  runner.Begin([&notes](const SyncReport& report) { notes.Put(NamesOf({report}).front()); });
-  runner.Run(PrepareOf(1));
+  runner.Begin([&notes](const SyncReport& report) { notes.Put(GetNames({report}).front()); });
+  runner.Run(MakePrepare(1));
   runner.Run(Transfer{1});
   runner.Run(Install{1});
   ASSERT_TRUE(notes.WaitFor(5));
@@ -244,7 +244,7 @@ TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
   CommandRunner runner(&participant, &clock);
   runner.Begin([](const SyncReport&) {});
   runner.Run(Transfer{1, {}, {}});
-  runner.Run(PrepareOf(2));
+  runner.Run(MakePrepare(2));
   clock.Advance(absl::Seconds(15));
   participant.go.Put(true);
   ASSERT_TRUE(participant.deadlines.WaitFor(1));
@@ -264,7 +264,7 @@ TEST(CommandRunnerTest, LeavesAnEventForEachPhaseThatRan) {
     runner.Run(std::move(command));
     ASSERT_TRUE(reports.WaitFor(++answered));
   };
-  Prepare prepare = PrepareOf(7);
+  Prepare prepare = MakePrepare(7);
   prepare.version = {1, 3};
   run(prepare);
   run(Transfer{7, {}, {}});  // of a source that is pulled from: nothing ran
@@ -300,7 +300,7 @@ TEST(SyncParticipantTest, ARollouterSendsNothingAndATrainerReceivesNothing) {
   Manifest manifest = synchronizer::SmallModel();
   synchronizer::ArenaPair target(manifest.arena_bytes());
   synchronizer::WeightReceiver receiver({manifest}, &target, {});
-  Prepare prepare = PrepareOf(1);
+  Prepare prepare = MakePrepare(1);
   prepare.source = true;
   EXPECT_THAT(ReceiverParticipant(&receiver).Prepare(prepare).status, HasReason("NOT_A_SOURCE"));
 

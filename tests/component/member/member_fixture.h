@@ -12,7 +12,7 @@
 
 namespace syncopate::member {
 
-inline synchronizer::Prepare PrepareOf(int64_t attempt) {
+inline synchronizer::Prepare MakePrepare(int64_t attempt) {
   synchronizer::Prepare prepare;
   prepare.attempt = attempt;
   prepare.deadline = absl::Seconds(20);
@@ -23,16 +23,16 @@ inline synchronizer::Prepare PrepareOf(int64_t attempt) {
 class TestMember {
  public:
   // `id` without an incarnation, which is that of "life-1".
-  static MemberClient::Options OptionsOf(const std::string& address, MemberId id = synchronizer::RollouterId(0, "")) {
+  static MemberClient::Options MakeOptions(const std::string& address, MemberId id = synchronizer::RollouterId(0, "")) {
     MemberClient::Options options;
     options.synchronizer_address = address;
-    options.secret = testing::SecretOf("life-1");
+    options.secret = testing::GetSecret("life-1");
     id.incarnation = options.secret.incarnation();
-    options.hello = synchronizer::HelloOf(std::move(id), std::make_shared<const Manifest>(synchronizer::SmallModel()));
+    options.hello = synchronizer::HelloFor(std::move(id), std::make_shared<const Manifest>(synchronizer::SmallModel()));
     return options;
   }
 
-  explicit TestMember(const std::string& address) : TestMember(OptionsOf(address)) {}
+  explicit TestMember(const std::string& address) : TestMember(MakeOptions(address)) {}
   explicit TestMember(MemberClient::Options options) {
     options.on_refused = [this](const absl::Status& status) { refusals_.Put(status); };
     client_ = MemberClient::Start(std::move(options), &participant_).value();

@@ -15,11 +15,11 @@ using synchronizer::Directory;
 using synchronizer::HasReason;
 using ::testing::HasSubstr;
 
-std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+std::string MakeMessage(const absl::Status& status) { return std::string(status.message()); }
 
 TEST(MemberClientTest, SaysWhoItIsAndIsWelcomed) {
   FakeSynchronizer fake;
-  MemberClient::Options options = TestMember::OptionsOf(fake.address());
+  MemberClient::Options options = TestMember::MakeOptions(fake.address());
   options.hello.build = "1.2.3";
   options.serving = [] { return MemberClient::Serving{{2, 7}, 99}; };
   TestMember member(options);
@@ -29,7 +29,7 @@ TEST(MemberClientTest, SaysWhoItIsAndIsWelcomed) {
   EXPECT_EQ(welcome->epoch, 3);
   ASSERT_TRUE(fake.hellos().WaitFor(1));
   synchronizer::Hello hello = fake.hellos().All()[0];
-  EXPECT_EQ(hello.member, synchronizer::RollouterId(0, testing::IncarnationOf("life-1")));
+  EXPECT_EQ(hello.member, synchronizer::RollouterId(0, testing::GetIncarnation("life-1")));
   EXPECT_EQ(hello.run_id, "");
   EXPECT_EQ(hello.manifest->fingerprint(), synchronizer::SmallModel().fingerprint());
   EXPECT_EQ(hello.serving, (PolicyVersion{2, 7}));
@@ -40,7 +40,7 @@ TEST(MemberClientTest, SaysWhoItIsAndIsWelcomed) {
 TEST(MemberClientTest, HeartbeatsSayWhatIsServedAlsoWhileACommandIsCarriedOut) {
   FakeSynchronizer fake;
   std::atomic<int64_t> step = 1;
-  MemberClient::Options options = TestMember::OptionsOf(fake.address());
+  MemberClient::Options options = TestMember::MakeOptions(fake.address());
   options.serving = [&step] { return MemberClient::Serving{{1, step}, 5}; };
   TestMember member(options);
   ASSERT_TRUE(member.Joins());
@@ -63,7 +63,7 @@ TEST(MemberClientTest, WhatIsAnnouncedIsHeardBeforeTheNextHeartbeat) {
   std::atomic<bool> held = false;
   std::function<void()> announce;
   {
-    MemberClient::Options options = TestMember::OptionsOf(fake.address());
+    MemberClient::Options options = TestMember::MakeOptions(fake.address());
     options.serving = [&held] { return MemberClient::Serving{{1, 1}, 5, held ? "EVALUATING" : ""}; };
     TestMember member(options);
     announce = member->Announcer();
@@ -83,7 +83,7 @@ TEST(MemberClientTest, WhatIsAnnouncedIsHeardBeforeTheNextHeartbeat) {
 
 TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
   FakeSynchronizer fake;
-  TestMember trainer(TestMember::OptionsOf(fake.address(), synchronizer::TrainerId("")));
+  TestMember trainer(TestMember::MakeOptions(fake.address(), synchronizer::TrainerId("")));
   TestMember rollouter(fake.address());
   ASSERT_TRUE(trainer.Joins());
   ASSERT_TRUE(rollouter.Joins());
@@ -96,7 +96,7 @@ TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
     synchronizer::Hello hello = fake.hellos().All()[i];
     EXPECT_EQ(hello.run_id, "run-1");
     EXPECT_EQ(hello.held_epoch, hello.member.role == synchronizer::kTrainerRole ? 3 : 0);
-    EXPECT_EQ(hello.member.incarnation, testing::IncarnationOf("life-1"));
+    EXPECT_EQ(hello.member.incarnation, testing::GetIncarnation("life-1"));
   }
   ASSERT_TRUE(fake.heartbeats().WaitFor(fake.heartbeats().size() + 4)) << "both are heard again";
 }
@@ -107,7 +107,7 @@ TEST(MemberClientTest, WaitsForASynchronizerThatStartsLater) {
   TestMember member(fake.address());
   absl::Status early = member->WaitForWelcome(absl::Seconds(1)).status();
   EXPECT_THAT(early, HasReason("NOT_JOINED"));
-  EXPECT_THAT(MessageOf(early), HasSubstr("nobody listens at " + fake.address()));
+  EXPECT_THAT(MakeMessage(early), HasSubstr("nobody listens at " + fake.address()));
   fake.StartServer();
   EXPECT_TRUE(member.Joins());
   EXPECT_EQ(member.refusals().size(), 0u);
@@ -117,7 +117,7 @@ TEST(MemberClientTest, TriesAgainWhenItIsNotWelcomedInTime) {
   FakeSynchronizer fake([](FakeSynchronizer::Stream& stream, size_t nth) {
     if (nth >= 2) FakeSynchronizer::WelcomeAll()(stream, nth);
   });
-  MemberClient::Options options = TestMember::OptionsOf(fake.address());
+  MemberClient::Options options = TestMember::MakeOptions(fake.address());
   options.welcome_timeout = absl::Milliseconds(50);
   TestMember member(options);
   EXPECT_TRUE(member.Joins());
@@ -126,11 +126,11 @@ TEST(MemberClientTest, TriesAgainWhenItIsNotWelcomedInTime) {
 
 TEST(MemberClientTest, SaysThatWhatListensDoesNotAnswer) {
   FakeSynchronizer fake(FakeSynchronizer::Silence());
-  MemberClient::Options options = TestMember::OptionsOf(fake.address());
+  MemberClient::Options options = TestMember::MakeOptions(fake.address());
   options.welcome_timeout = absl::Milliseconds(10);
   TestMember member(options);
   ASSERT_TRUE(fake.hellos().WaitFor(2));
-  EXPECT_THAT(MessageOf(member->WaitForWelcome(absl::Milliseconds(1)).status()), HasSubstr("has not answered"));
+  EXPECT_THAT(MakeMessage(member->WaitForWelcome(absl::Milliseconds(1)).status()), HasSubstr("has not answered"));
 }
 
 TEST(MemberClientTest, ComesBackAfterARefusalThatMayPass) {
@@ -155,7 +155,7 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
     EXPECT_EQ(refused.code(), code);
     EXPECT_THAT(refused, HasReason(reason));
     EXPECT_EQ(ErrorDetails(refused)["epoch"], "4");
-    EXPECT_THAT(MessageOf(refused), ::testing::AllOf(HasSubstr(fake.address()), HasSubstr("tensor head differs")));
+    EXPECT_THAT(MakeMessage(refused), ::testing::AllOf(HasSubstr(fake.address()), HasSubstr("tensor head differs")));
     member->Stop(kTestDeadline);
     EXPECT_EQ(fake.hellos().size(), 1u) << "it did not ask again";
     EXPECT_EQ(member.refusals().size(), 1u);
@@ -163,12 +163,12 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
 }
 
 TEST(MemberClientTest, ASynchronizerThatIsLostForGoodEndsItAndReachesTheDaemon) {
-  MemberClient::Options options = TestMember::OptionsOf("127.0.0.1:1");  // nobody may listen there
+  MemberClient::Options options = TestMember::MakeOptions("127.0.0.1:1");  // nobody may listen there
   options.lost_after = absl::Milliseconds(100);
   TestMember member(options);
   ASSERT_TRUE(member.refusals().WaitFor(1));
   EXPECT_THAT(member.refusals().All()[0], HasReason("SYNCHRONIZER_LOST"));
-  EXPECT_THAT(MessageOf(member.refusals().All()[0]), HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(MakeMessage(member.refusals().All()[0]), HasSubstr("127.0.0.1:1"));
   EXPECT_THAT(member->WaitForWelcome(kTestDeadline).status(), HasReason("SYNCHRONIZER_LOST"));
 }
 
@@ -180,7 +180,7 @@ TEST(MemberClientTest, AStuckDeviceReachesTheDaemonWhileTheMembershipGoesOn) {
   stuck.attempt = 1;
   stuck.status = Error(absl::StatusCode::kInternal, "COPY_STUCK", "the GPU does not answer");
   member.participant().Answer(stuck);
-  fake.Send(PrepareOf(1));
+  fake.Send(MakePrepare(1));
   ASSERT_TRUE(member.refusals().WaitFor(1));
   EXPECT_THAT(member.refusals().All()[0], HasReason("COPY_STUCK"));
   ASSERT_TRUE(fake.reports().WaitFor(1));
@@ -195,7 +195,7 @@ TEST(MemberClientTest, AnEvictionEndsItWithTheReasonOfTheStream) {
   fake.Newest()->Finish(Error(absl::StatusCode::kFailedPrecondition, "EVICTED", "an operator asked for it"));
   ASSERT_TRUE(member.refusals().WaitFor(1));
   EXPECT_THAT(member.refusals().All()[0], HasReason("EVICTED"));
-  EXPECT_THAT(MessageOf(member.refusals().All()[0]), HasSubstr("an operator asked for it"));
+  EXPECT_THAT(MakeMessage(member.refusals().All()[0]), HasSubstr("an operator asked for it"));
   EXPECT_THAT(member->WaitForWelcome(kTestDeadline).status(), HasReason("EVICTED"));
 }
 
@@ -242,7 +242,7 @@ TEST(MemberClientTest, ASlowListenerMissesOnlyWhatWasOvertaken) {
   });
   ASSERT_TRUE(heard.WaitFor(1));
   for (int64_t step = 1; step <= 100; ++step) fake.Send(Directory{"trainer:1", 3, {3, step}});
-  fake.Send(PrepareOf(1));
+  fake.Send(MakePrepare(1));
   ASSERT_TRUE(fake.reports().WaitFor(1)) << "commands do not wait for the listener";
   go.Put(true);
   ASSERT_TRUE(heard.WaitFor(2));
@@ -300,7 +300,7 @@ TEST(MemberClientTest, StopBreaksAStreamThatDoesNotEndAndNothingIsCalledAfterIt)
   FakeSynchronizer fake;
   std::atomic<bool> stopped = false;
   std::atomic<int> late = 0;
-  MemberClient::Options options = TestMember::OptionsOf(fake.address());
+  MemberClient::Options options = TestMember::MakeOptions(fake.address());
   options.serving = [&] {
     if (stopped) ++late;
     return MemberClient::Serving{};
@@ -313,7 +313,7 @@ TEST(MemberClientTest, StopBreaksAStreamThatDoesNotEndAndNothingIsCalledAfterIt)
   member->Stop(absl::ZeroDuration());
   stopped = true;
   size_t calls = member.participant().calls().size();
-  fake.Send(PrepareOf(2));
+  fake.Send(MakePrepare(2));
   ASSERT_TRUE(fake.ended().WaitFor(1));
   EXPECT_EQ(member.participant().calls().size(), calls);
   EXPECT_EQ(late, 0);
@@ -324,16 +324,16 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
   auto started = [&participant](MemberClient::Options options) {
     return MemberClient::Start(std::move(options), &participant).status();
   };
-  EXPECT_THAT(started(TestMember::OptionsOf("nowhere")), HasReason("BAD_ADDRESS"));
-  MemberClient::Options options = TestMember::OptionsOf("localhost:1");
+  EXPECT_THAT(started(TestMember::MakeOptions("nowhere")), HasReason("BAD_ADDRESS"));
+  MemberClient::Options options = TestMember::MakeOptions("localhost:1");
   options.hello.manifest = nullptr;  // which a rollouter may lack: it asks the trainer for its model
   options.hello.member.role = "trainer";
   EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
-  options = TestMember::OptionsOf("localhost:1");
+  options = TestMember::MakeOptions("localhost:1");
   options.max_backoff = absl::ZeroDuration();
   EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
-  options = TestMember::OptionsOf("localhost:1");
-  options.secret = testing::SecretOf("somebody else");
+  options = TestMember::MakeOptions("localhost:1");
+  options.secret = testing::GetSecret("somebody else");
   EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
 }
 

@@ -38,13 +38,13 @@ class ReplicaLeaderTest : public ::testing::Test {
     auto secret = [reads = std::make_shared<int>(0)]() -> absl::StatusOr<std::string> {
       return (*reads)++ == 0 ? "of an earlier life" : kSecret;
     };
-    const Attendance::Options options = OptionsOf(1, secret);
+    const Attendance::Options options = MakeOptions(1, secret);
     auto first = std::async(std::launch::async, [&] { return rank_->Begin(options, kPatience).status(); });
     EXPECT_THAT(leader_.AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
     EXPECT_THAT(leader_.Welcome({}), IsOk());
     EXPECT_THAT(first.get(), IsOk());
   }
-  Attendance::Options OptionsOf(int32_t rank, std::function<absl::StatusOr<std::string>()> secret) const {
+  Attendance::Options MakeOptions(int32_t rank, std::function<absl::StatusOr<std::string>()> secret) const {
     return {.rank0_key = "rollouter.rank0",
             .rank0 = server_->address(),
             .role = "rollouter",
@@ -80,7 +80,7 @@ class ReplicaLeaderTest : public ::testing::Test {
 TEST_F(ReplicaLeaderTest, ARankWithAnotherSecretOrANumberThatCannotBeLosesNothing) {
   auto attend = [this](int32_t rank, const std::string& secret) {
     Attendance stranger;
-    return stranger.Begin(OptionsOf(rank, [secret] { return secret; }), kPatience).status();
+    return stranger.Begin(MakeOptions(rank, [secret] { return secret; }), kPatience).status();
   };
   EXPECT_THAT(attend(1, std::string(kGroupSecretBytes, 't')), HasReason("WRONG_SECRET"));
   const absl::Status missing = attend(1, "");

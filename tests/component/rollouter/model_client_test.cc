@@ -98,11 +98,11 @@ TEST(ModelClientTest, HearsNobodyWhoseCertificateIsNotATrainers) {
 TEST(ModelClientTest, AModelThatIsNoLongerTheRunsIsAskedForAgain) {
   for (const char* reason : {"MODEL_MISMATCH", "DTYPE_MISMATCH"}) {
     const absl::Status mismatch = Error(absl::StatusCode::kFailedPrecondition, reason, "the models differ");
-    EXPECT_EQ(daemon::ExitCodeOf(mismatch), daemon::kExitBadConfig) << "of who was given its model";
+    EXPECT_EQ(daemon::ToExitCode(mismatch), daemon::kExitBadConfig) << "of who was given its model";
     const absl::Status renamed = RenameMismatch(mismatch);
     EXPECT_THAT(renamed, HasReason("MODEL_CHANGED"));
     EXPECT_EQ(renamed.message(), mismatch.message());
-    EXPECT_EQ(daemon::ExitCodeOf(renamed), daemon::kExitLostPeer);
+    EXPECT_EQ(daemon::ToExitCode(renamed), daemon::kExitLostPeer);
   }
   const absl::Status other = Error(absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST", "gone");
   EXPECT_THAT(RenameMismatch(other), HasReason("SYNCHRONIZER_LOST"));

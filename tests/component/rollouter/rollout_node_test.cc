@@ -80,7 +80,7 @@ class TestTrainer {
   int64_t epoch() const { return epoch_; }
 
  private:
-  const MemberSecret secret_ = testing::SecretOf("trainer-life");
+  const MemberSecret secret_ = testing::GetSecret("trainer-life");
   const MemberId member_ = {"trainer", "trainer-0", 0, 1, secret_.incarnation()};
   std::unique_ptr<synchronizer::SendArena> arena_ =
       synchronizer::SendArena::Create(model::MakeManifest(TinyModel(), DType::kFloat32).value(), {}).value();
@@ -107,7 +107,7 @@ class RolloutNodeTest : public ::testing::Test {
     RolloutNode::Options options;
     options.engine.model = TinyModel();
     options.engine.max_sequences = 16;
-    options.secret = testing::SecretOf("life-1");
+    options.secret = testing::GetSecret("life-1");
     options.member = {"rollouter", "rollouter-0", 0, 1, options.secret.incarnation()};
     options.run_id = run_id;
     options.run_name = "test";

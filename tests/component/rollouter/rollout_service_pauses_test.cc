@@ -64,7 +64,7 @@ TEST_F(RolloutServiceTest, TellsADrainThatItWasResumed) {
   EXPECT_TRUE(answered.ok()) << answered;
 }
 
-v1::SleepRequest SleepOf(const std::string& id, int level) {
+v1::SleepRequest ReadSleep(const std::string& id, int level) {
   v1::SleepRequest request;
   request.set_request_id(id);
   request.set_level(level);
@@ -75,7 +75,7 @@ TEST_F(RolloutServiceTest, SleepsWithItsWeightsAndWakesWithTheSameTokens) {
   InstallTinyWeights(*engine_, {1, 3});
   const auto before = Call(&Stub::Generate, Request("a"));
   ASSERT_TRUE(before.ok()) << before.status();
-  const auto slept = Call(&Stub::Sleep, SleepOf("s1", 0));  // 0 is 1
+  const auto slept = Call(&Stub::Sleep, ReadSleep("s1", 0));  // 0 is 1
   ASSERT_TRUE(slept.ok()) << slept.status();
   EXPECT_GT(slept->freed_bytes(), 0);
   EXPECT_TRUE(asleep_);
@@ -96,7 +96,7 @@ TEST_F(RolloutServiceTest, SleepsWithItsWeightsAndWakesWithTheSameTokens) {
 
 TEST_F(RolloutServiceTest, AfterASleepThatDroppedTheWeightsItWaitsForThem) {
   InstallTinyWeights(*engine_, {1, 3});
-  ASSERT_TRUE(Call(&Stub::Sleep, SleepOf("s1", 2)).ok());
+  ASSERT_TRUE(Call(&Stub::Sleep, ReadSleep("s1", 2)).ok());
   ASSERT_TRUE(Call(&Stub::WakeUp, v1::WakeUpRequest()).ok());
   EXPECT_TRUE(asleep_) << "no work before it has weights";
   EXPECT_EQ(Status().state(), "waiting_for_weights");
@@ -106,7 +106,7 @@ TEST_F(RolloutServiceTest, AfterASleepThatDroppedTheWeightsItWaitsForThem) {
 TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerRequestId) {
   InstallTinyWeights(*engine_, {1, 0});
   auto running = StartLong("long");
-  const auto busy = Call(&Stub::Sleep, SleepOf("s1", 1));
+  const auto busy = Call(&Stub::Sleep, ReadSleep("s1", 1));
   EXPECT_EQ(busy.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(busy.status()), "BUSY");
   EXPECT_FALSE(asleep_);
@@ -115,11 +115,11 @@ TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerReques
   while (running->reader->Read(&running->last)) {
   }
   ASSERT_TRUE(Await([](const auto& status) { return status.running_sequences() == 0; }));
-  const auto slept = Call(&Stub::Sleep, SleepOf("s2", 1));
+  const auto slept = Call(&Stub::Sleep, ReadSleep("s2", 1));
   ASSERT_TRUE(slept.ok()) << slept.status();
-  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s2", 1))->freed_bytes(), slept->freed_bytes()) << "the same call again";
-  EXPECT_EQ(Call(&Stub::Sleep, SleepOf("s3", 1))->freed_bytes(), 0) << "another one has nothing to free";
-  EXPECT_EQ(ErrorReason(Call(&Stub::Sleep, SleepOf("s4", 7)).status()), "BAD_REQUEST");
+  EXPECT_EQ(Call(&Stub::Sleep, ReadSleep("s2", 1))->freed_bytes(), slept->freed_bytes()) << "the same call again";
+  EXPECT_EQ(Call(&Stub::Sleep, ReadSleep("s3", 1))->freed_bytes(), 0) << "another one has nothing to free";
+  EXPECT_EQ(ErrorReason(Call(&Stub::Sleep, ReadSleep("s4", 7)).status()), "BAD_REQUEST");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class WorkClientTest : public ::testing::Test {
   explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {})
       : scorer_(rollouter::Scorer::Create(scoring).value()) {
     WorkClient::Options options;
-    options.secret = testing::SecretOf("life-1");
+    options.secret = testing::GetSecret("life-1");
     options.member = {"rollouter", "rollouter-0", 0, 1, options.secret.incarnation()};
     options.leases = {.max_groups = 3, .samples_per_group = 4};
     options.min_backoff = absl::Milliseconds(5);
@@ -94,7 +94,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   TrajectoryGroup group = wire::FromProto(submitted->group()).value();
   EXPECT_EQ(group.lease, MakeLease(7).id);
   EXPECT_EQ(group.rollouter, "rollouter-0");
-  EXPECT_EQ(group.incarnation, testing::IncarnationOf("life-1"));
+  EXPECT_EQ(group.incarnation, testing::GetIncarnation("life-1"));
   ASSERT_EQ(group.samples.size(), 4u);
   const auto rewards = rollouter::RewardRegistry::BuiltIn();
   const rollouter::RewardFunction& dense = (*rewards.Find("dense"))->function;

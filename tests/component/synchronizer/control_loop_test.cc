@@ -27,7 +27,7 @@ class RecordingObserver final : public ControlLoop::Observer {
 
 class ControlLoopTest : public ::testing::Test {
  protected:
-  ControlLoop::Options OptionsOf() {
+  ControlLoop::Options MakeOptions() {
     ControlLoop::Options options;
     options.plane.run_id = "run";
     options.state_dir = "/state";
@@ -36,7 +36,7 @@ class ControlLoopTest : public ::testing::Test {
     return options;
   }
   std::unique_ptr<ControlLoop> Start() {
-    auto loop = ControlLoop::Start(OptionsOf(), &observer_);
+    auto loop = ControlLoop::Start(MakeOptions(), &observer_);
     EXPECT_TRUE(loop.ok()) << loop.status();
     return *std::move(loop);
   }
@@ -50,7 +50,7 @@ class ControlLoopTest : public ::testing::Test {
   }
 
   void SayHello(ControlLoop& loop, synchronizer::SessionId session) {
-    auto hello = HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel()));
+    auto hello = HelloFor(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel()));
     loop.Post([session, hello](ControlPlane& plane, absl::Time now) { plane.OnHello(session, hello, now); });
   }
 
@@ -60,7 +60,7 @@ class ControlLoopTest : public ::testing::Test {
 
 TEST_F(ControlLoopTest, SaysThatItMovesAlsoWhileNothingHappensButNotWhileItStandsStill) {
   Mailbox<int> rounds;
-  ControlLoop::Options options = OptionsOf();
+  ControlLoop::Options options = MakeOptions();
   options.on_round = [&rounds] { rounds.Put(1); };
   auto loop = ControlLoop::Start(options, &observer_).value();
   ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3)) << "nobody has joined";
@@ -78,7 +78,7 @@ TEST_F(ControlLoopTest, SaysThatItMovesAlsoWhileNothingHappensButNotWhileItStand
 
 TEST_F(ControlLoopTest, MovesWhileASyncHangs) {
   Mailbox<int> rounds;
-  ControlLoop::Options options = OptionsOf();
+  ControlLoop::Options options = MakeOptions();
   options.on_round = [&rounds] { rounds.Put(1); };
   options.plane.sync.prepare_deadline = options.plane.sync.min_deadline = absl::Minutes(10);
   auto loop = ControlLoop::Start(options, &observer_).value();
@@ -90,7 +90,7 @@ TEST_F(ControlLoopTest, MovesWhileASyncHangs) {
   });
   const auto receiver = loop->Open(std::make_shared<RecordingSession>());
   loop->Post([receiver, model](ControlPlane& plane, absl::Time now) {
-    plane.OnHello(receiver, HelloOf(synchronizer::RollouterId(0, "r"), model), now);
+    plane.OnHello(receiver, HelloFor(synchronizer::RollouterId(0, "r"), model), now);
   });
   ASSERT_TRUE(Flush(*loop).ok());
   ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3));
@@ -131,7 +131,7 @@ TEST_F(ControlLoopTest, NobodyHearsOfAnEpochThatCouldNotBeWrittenAndTheDaemonIsT
 
 TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
   Mailbox<int> rounds;
-  ControlLoop::Options options = OptionsOf();
+  ControlLoop::Options options = MakeOptions();
   options.on_round = [&rounds] { rounds.Put(1); };
   options.disk_retry = absl::Milliseconds(5);
   auto loop = ControlLoop::Start(options, &observer_).value();
@@ -156,7 +156,7 @@ TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
   // What members say waits, in order.
   auto rollouter = std::make_shared<RecordingSession>();
   const SessionId session = loop->Open(rollouter);
-  const Hello hello = HelloOf(synchronizer::RollouterId(0, "r"), model);
+  const Hello hello = HelloFor(synchronizer::RollouterId(0, "r"), model);
   loop->PostFrom(session, ControlLoop::Kind::kHello,
                  [=](ControlPlane& plane, absl::Time now) { plane.OnHello(session, hello, now); });
   ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20));
@@ -180,7 +180,7 @@ TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
 }
 
 TEST_F(ControlLoopTest, NobodyIsDeclaredDeadForTheTimeThatTheDiskWasFull) {
-  ControlLoop::Options options = OptionsOf();
+  ControlLoop::Options options = MakeOptions();
   options.plane.membership.heartbeat = absl::Milliseconds(100);
   options.plane.membership.suspect_after = absl::Milliseconds(250);
   options.plane.membership.dead_after = absl::Milliseconds(400);
@@ -192,7 +192,7 @@ TEST_F(ControlLoopTest, NobodyIsDeclaredDeadForTheTimeThatTheDiskWasFull) {
   Mailbox<absl::Time> heard, full, room;
   files_.SetCapacity(0);
   loop->Post([&, id](ControlPlane& plane, absl::Time now) {
-    plane.OnHello(id, HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
+    plane.OnHello(id, HelloFor(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
     heard.Put(now);
   });
   ASSERT_TRUE(heard.WaitFor(1));
@@ -214,7 +214,7 @@ TEST_F(ControlLoopTest, StopsAlsoWhileTheDiskIsFull) {
   Mailbox<absl::Status> answered;
   loop->Post(
       [id = loop->Open(session)](ControlPlane& plane, absl::Time now) {
-        plane.OnHello(id, HelloOf(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
+        plane.OnHello(id, HelloFor(TrainerId("t"), std::make_shared<Manifest>(synchronizer::SmallModel())), now);
       },
       [&answered](const absl::Status& status) { answered.Put(status); });
   while (ErrorReason(Flush(*loop)) != "NO_SPACE") {

@@ -62,13 +62,13 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
   TestTrainer trainer(host.address(), "t", model, /*checkpoint_epoch=*/0, /*slots=*/1);
   OneWeightSet target(model.arena_bytes());
   member::GrpcReceiver transport;
-  const MemberSecret secret = testing::SecretOf("r");
+  const MemberSecret secret = testing::GetSecret("r");
   const MemberId id = synchronizer::RollouterId(0, secret.incarnation());
   synchronizer::WeightReceiver receiver({.manifest = model, .member = id}, &target, {&transport});
   member::ReceiverParticipant participant(&receiver);
   member::MemberClient::Options options;
   options.synchronizer_address = host.address();
-  options.hello = synchronizer::HelloOf(id, std::make_shared<Manifest>(model));
+  options.hello = synchronizer::HelloFor(id, std::make_shared<Manifest>(model));
   options.secret = secret;
   options.serving = [&receiver] {
     return member::MemberClient::Serving{receiver.serving(), receiver.serving_digest()};

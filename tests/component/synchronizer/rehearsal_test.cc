@@ -108,7 +108,7 @@ class StreamOrderedTarget final : public synchronizer::WeightTarget {
 };
 
 synchronizer::Hello GpuHello(const MemberId& id, const Manifest& model) {
-  synchronizer::Hello hello = synchronizer::HelloOf(id, std::make_shared<Manifest>(model));
+  synchronizer::Hello hello = synchronizer::HelloFor(id, std::make_shared<Manifest>(model));
   hello.transports = {"nccl"};
   hello.facts = {"host", "GPU-" + id.replica_id, {}, false, "2.28.9"};
   return hello;
@@ -124,15 +124,15 @@ class RehearsalTest : public ::testing::Test {
  protected:
   struct Rollouter {
     explicit Rollouter(RehearsalTest* test, int index)
-        : id(synchronizer::RollouterId(index, testing::IncarnationOf("r"))),
+        : id(synchronizer::RollouterId(index, testing::GetIncarnation("r"))),
           target(test->model_.arena_bytes()),
-          transport(*synchronizer::NcclReceiver::Create(ReceiverOptions(id), test->DevicesOf(&control))),
+          transport(*synchronizer::NcclReceiver::Create(ReceiverOptions(id), test->GetDevices(&control))),
           receiver({.manifest = test->model_, .member = id}, &target, {transport.get()}),
           participant(&receiver) {
       member::MemberClient::Options options;
       options.synchronizer_address = test->host_.address();
       options.hello = GpuHello(id, test->model_);
-      options.secret = testing::SecretOf("r");
+      options.secret = testing::GetSecret("r");
       options.serving = [this] { return member::MemberClient::Serving{receiver.serving(), receiver.serving_digest()}; };
       client = *member::MemberClient::Start(options, &participant);
     }
@@ -152,7 +152,7 @@ class RehearsalTest : public ::testing::Test {
     nccl.manifest = std::make_shared<const Manifest>(model_);
     nccl.facts = ReceiverOptions(id_).facts;
     transport_ = *synchronizer::NcclSource::Create(
-        nccl, &slot_, DevicesOf(&control_),
+        nccl, &slot_, GetDevices(&control_),
         [this]() -> absl::StatusOr<synchronizer::nccl::UniqueId> { return network_.NewId(); });
     source_ = std::make_unique<synchronizer::WeightSource>(
         &slot_, std::vector<synchronizer::SourceTransport*>{transport_.get()}, synchronizer::WeightSource::Options{});
@@ -203,12 +203,12 @@ class RehearsalTest : public ::testing::Test {
       return serving.size() == rollouters_.size();
     });
   }
-  synchronizer::nccl::GroupWorker::DeviceFactory DevicesOf(synchronizer::nccl::FakeDeviceControl* control) {
+  synchronizer::nccl::GroupWorker::DeviceFactory GetDevices(synchronizer::nccl::FakeDeviceControl* control) {
     return [this, control] { return std::make_unique<synchronizer::nccl::FakeDevice>(&network_, control); };
   }
 
   const Manifest model_ = synchronizer::SmallModel();
-  const MemberSecret secret_ = testing::SecretOf("t");
+  const MemberSecret secret_ = testing::GetSecret("t");
   const MemberId id_ = synchronizer::TrainerId(secret_.incarnation());
   SynchronizerHost host_{::testing::TempDir() + "synchronizer-" + RandomUuid(), /*prepare_deadline=*/absl::Seconds(5)};
   synchronizer::nccl::FakeNetwork network_;

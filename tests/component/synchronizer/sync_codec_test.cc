@@ -12,7 +12,7 @@ namespace {
 
 using synchronizer::Command;
 using synchronizer::HasReason;
-using synchronizer::HelloOf;
+using synchronizer::HelloFor;
 
 template <typename T>
 T RoundTrip(const T& command) {
@@ -79,7 +79,7 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
 
 TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   synchronizer::Hello hello =
-      HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel()));
+      HelloFor(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel()));
   hello.run_id = "run";
   hello.serving = {2, 5};
   hello.serving_digest = 77;
@@ -132,8 +132,8 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
 TEST(SyncCodecTest, RefusesWhatCannotBe) {
   EXPECT_THAT(wire::FromProto(v1::JoinResponse()).status(), HasReason("BAD_MESSAGE"));
   EXPECT_THAT(wire::FromProto(v1::JoinRequest::Hello()).status(), HasReason("BAD_MESSAGE"));
-  auto hello =
-      wire::ToProto(HelloOf(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
+  auto hello = wire::ToProto(
+      HelloFor(synchronizer::RollouterId(4, "x"), std::make_shared<Manifest>(synchronizer::SmallModel())));
   hello.mutable_facts()->set_host(std::string(1000, 'x'));
   EXPECT_THAT(wire::FromProto(hello).status(), HasReason("BAD_MESSAGE"));
   hello.mutable_facts()->set_host("here");

@@ -312,7 +312,7 @@ TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
         rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::CompleteRun, completion, kTestDeadline).status(),
         HasReason("WRONG_SECRET"));
 
-    for (const MemberId& id : {trainer->id(), synchronizer::RollouterId(0, testing::IncarnationOf("r"))}) {
+    for (const MemberId& id : {trainer->id(), synchronizer::RollouterId(0, testing::GetIncarnation("r"))}) {
       RawMember stranger(host_.address());
       stranger.SayHello(id, MemberSecret(secret), model_);
       ASSERT_TRUE(stranger.done().WaitFor(1));
@@ -343,7 +343,7 @@ TEST_F(SynchronizerServiceTest, NoAnswerAndNoEventHoldsASecret) {
   }
   EXPECT_NE(said.find(trainer->id().incarnation), std::string::npos) << "who is there is no secret";
   for (const std::string& name : {std::string("t"), std::string("r")}) {
-    const std::string secret = testing::SecretOf(name).Reveal();
+    const std::string secret = testing::GetSecret(name).Reveal();
     EXPECT_EQ(said.find(secret), std::string::npos);
     EXPECT_EQ(said.find(absl::BytesToHexString(secret)), std::string::npos);
   }

@@ -29,7 +29,7 @@ class TestTrainer {
  public:
   TestTrainer(const std::string& synchronizer, const std::string& incarnation, const Manifest& model,
               int64_t checkpoint_epoch = 0, int slots = 2)
-      : secret_(testing::SecretOf(incarnation)),
+      : secret_(testing::GetSecret(incarnation)),
         id_(synchronizer::TrainerId(secret_.incarnation())),
         model_(model),
         arena_(*synchronizer::SendArena::Create(model, {.slots = slots})),
@@ -41,7 +41,7 @@ class TestTrainer {
         stub_(v1::SynchronizerService::NewStub(*rpc::MakeChannel(synchronizer))) {
     member::MemberClient::Options options;
     options.synchronizer_address = synchronizer;
-    options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
+    options.hello = synchronizer::HelloFor(id_, std::make_shared<Manifest>(model));
     options.secret = secret_;
     options.hello.address = server_->address();
     options.hello.checkpoint_epoch = checkpoint_epoch;
@@ -135,13 +135,13 @@ class TestRollouter {
   TestRollouter(const std::string& synchronizer, int index, const std::string& incarnation, const Manifest& model)
       : model_(model),
         target_(model.arena_bytes()),
-        id_(synchronizer::RollouterId(index, testing::IncarnationOf(incarnation))),
+        id_(synchronizer::RollouterId(index, testing::GetIncarnation(incarnation))),
         receiver_({.manifest = model, .member = id_}, &target_, {&transport_}),
         participant_(&receiver_) {
     member::MemberClient::Options options;
     options.synchronizer_address = synchronizer;
-    options.hello = synchronizer::HelloOf(id_, std::make_shared<Manifest>(model));
-    options.secret = testing::SecretOf(incarnation);
+    options.hello = synchronizer::HelloFor(id_, std::make_shared<Manifest>(model));
+    options.secret = testing::GetSecret(incarnation);
     options.serving = [this] { return member::MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
     client_ = *member::MemberClient::Start(options, &participant_);
@@ -208,12 +208,12 @@ class RawMember {
 
   // As rollouter `index`, in the life that the test calls `incarnation`.
   void SayHello(int index, const std::string& incarnation, const Manifest& model) {
-    SayHello(synchronizer::RollouterId(index, testing::IncarnationOf(incarnation)), testing::SecretOf(incarnation),
+    SayHello(synchronizer::RollouterId(index, testing::GetIncarnation(incarnation)), testing::GetSecret(incarnation),
              model);
   }
   void SayHello(const MemberId& id, const MemberSecret& secret, const Manifest& model) {
     v1::JoinRequest request;
-    *request.mutable_hello() = wire::ToProto(synchronizer::HelloOf(id, std::make_shared<Manifest>(model)));
+    *request.mutable_hello() = wire::ToProto(synchronizer::HelloFor(id, std::make_shared<Manifest>(model)));
     request.mutable_hello()->set_secret(secret.Reveal());
     stream_->Write(std::move(request));
   }

@@ -115,13 +115,13 @@ TEST(RunSummaryTest, OneThatLacksTheStepOrSaysFailedOfARunThatIsCompleteIsNone) 
   trainer::SummaryInput input{.status = "completed"};
   input.data.version = {1, 70};
   const std::string whole = trainer::MakeSummary(input, {}).dump();
-  EXPECT_TRUE(trainer::IsSummaryOf(whole, 70, "completed"));
-  EXPECT_TRUE(trainer::IsSummaryOf(whole, 70, "stopped")) << "a resume that was stopped at once took nothing back";
-  EXPECT_FALSE(trainer::IsSummaryOf(whole, 71, "completed"));
-  EXPECT_FALSE(trainer::IsSummaryOf(R"({"status":"failed","run":{"outcome":"failed"}})", 70, "completed"))
+  EXPECT_TRUE(trainer::IsSummaryFor(whole, 70, "completed"));
+  EXPECT_TRUE(trainer::IsSummaryFor(whole, 70, "stopped")) << "a resume that was stopped at once took nothing back";
+  EXPECT_FALSE(trainer::IsSummaryFor(whole, 71, "completed"));
+  EXPECT_FALSE(trainer::IsSummaryFor(R"({"status":"failed","run":{"outcome":"failed"}})", 70, "completed"))
       << "what is left when the trainer has died before it could write one";
-  EXPECT_FALSE(trainer::IsSummaryOf(R"({"status":"failed","steps":70})", 70, "completed"));
-  for (const char* text : {"", "[]", "{", "null"}) EXPECT_FALSE(trainer::IsSummaryOf(text, 0, "completed")) << text;
+  EXPECT_FALSE(trainer::IsSummaryFor(R"({"status":"failed","steps":70})", 70, "completed"));
+  for (const char* text : {"", "[]", "{", "null"}) EXPECT_FALSE(trainer::IsSummaryFor(text, 0, "completed")) << text;
 }
 
 // Lists rollouters at one address.

@@ -33,7 +33,7 @@ class FakeRollouter {
 
   // As the life that the test calls `member.incarnation`, which is the secret's then.
   void Hello(MemberId member, const std::string& run_id) {
-    const MemberSecret secret = testing::SecretOf(member.incarnation);
+    const MemberSecret secret = testing::GetSecret(member.incarnation);
     member.incarnation = secret.incarnation();
     Hello(member, secret, run_id);
   }

@@ -14,8 +14,8 @@
 namespace syncopate::trainerd {
 namespace {
 
+using ::syncopate::testing::GetIncarnation;
 using ::syncopate::testing::HasReason;
-using ::syncopate::testing::IncarnationOf;
 using ::syncopate::testing::IsOk;
 using trainer::HandClock;
 using trainer::RightAnswer;
@@ -245,7 +245,7 @@ TEST_F(TrajectoryServiceTest, RefusesWhoeverCannotBeTheRollouterThatItNames) {
   auto real = Join("r0", 1);
   ASSERT_THAT(real->WaitForLease(0), IsOk());
   MemberId victim = TrainingDataWorld::Member("r0");
-  victim.incarnation = IncarnationOf(victim.incarnation);
+  victim.incarnation = GetIncarnation(victim.incarnation);
   for (const MemberSecret& secret : {MemberSecret(), MemberSecret::Draw(), MemberSecret(victim.incarnation)}) {
     FakeRollouter stranger(server_->address());
     stranger.Hello(victim, secret, TrainingDataWorld::kRunId);
@@ -293,7 +293,7 @@ TEST_F(TrajectoryServiceTest, AGroupThatNamesAnotherRollouterIsRefusedAndItsProm
   auto lease = rollouter->WaitForLease(0);
   ASSERT_THAT(lease, IsOk());
   TrajectoryGroup group = RightAnswer(*lease);
-  group.incarnation = IncarnationOf(TrainingDataWorld::Member("r0").incarnation);
+  group.incarnation = GetIncarnation(TrainingDataWorld::Member("r0").incarnation);
   group.rollouter = "r1";
   rollouter->SubmitAsItIs(group);
   auto ack = rollouter->WaitForAck(0);
@@ -301,7 +301,7 @@ TEST_F(TrajectoryServiceTest, AGroupThatNamesAnotherRollouterIsRefusedAndItsProm
   EXPECT_EQ(ack->result(), Response::ACK_RESULT_INVALID);
   EXPECT_THAT(rpc::FromProto(ack->error()), HasReason("WRONG_ROLLOUTER"));
   group.rollouter = "r0";
-  group.incarnation = IncarnationOf("another life");
+  group.incarnation = GetIncarnation("another life");
   rollouter->SubmitAsItIs(group);
   EXPECT_THAT(rpc::FromProto(rollouter->WaitForAck(1)->error()), HasReason("WRONG_ROLLOUTER"));
   rollouter->Credits(1, version_);

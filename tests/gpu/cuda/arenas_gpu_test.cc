@@ -35,7 +35,7 @@ absl::StatusOr<absl::Duration> AtOnce(const std::function<absl::Status()>& remap
   return absl::ZeroDuration();
 }
 
-uint64_t SumOf(const std::vector<char>& bytes) {
+uint64_t AddUp(const std::vector<char>& bytes) {
   uint64_t sum = 0;
   for (size_t i = 0; i < bytes.size(); i += 4) {
     uint32_t word;
@@ -180,7 +180,7 @@ TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
   EXPECT_EQ(loop->Read().checksum, 0u);
   for (int install = 1; install <= 10; ++install) {
     Fill(pair->shadow(), kBytes, static_cast<uint64_t>(install));
-    const uint64_t expected = SumOf(ToHost(0, pair->shadow(), kBytes));
+    const uint64_t expected = AddUp(ToHost(0, pair->shadow(), kBytes));
     absl::StatusOr<InstallResult> installed = pair->Install({1, install}, 0, kDeadline);
     ASSERT_THAT(installed, IsOk());
     EXPECT_GT(installed->pause_seconds, 0);
@@ -311,7 +311,7 @@ TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
   ASSERT_THAT(installed, IsOk());
   EXPECT_GT(installed->pause_seconds, 0);
   ASSERT_THAT(loop->AwaitSteps(steps + 2, kDeadline), IsOk());
-  EXPECT_EQ(loop->Read().checksum, SumOf(ToHost(0, arena->live(), kBytes)));
+  EXPECT_EQ(loop->Read().checksum, AddUp(ToHost(0, arena->live(), kBytes)));
   EXPECT_EQ(arena->serving(), (PolicyVersion{1, 1}));
 }
 

@@ -27,7 +27,7 @@ struct Kind {
   double most_k3;
 };
 
-model::ModelConfig ModelOf(const Kind& kind) {
+model::ModelConfig MakeModel(const Kind& kind) {
   model::ModelConfig config;
   config.vocab_size = 1003;
   config.hidden_size = 512;
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, AgeZeroTest,
 TEST_P(AgeZeroTest, LogProbsOfTheEngineAreThoseOfTheTrainersForward) {
   SYNCOPATE_NEED_GPUS(1);
   const at::NoGradGuard no_grad;
-  const model::ModelConfig config = ModelOf(GetParam());
+  const model::ModelConfig config = MakeModel(GetParam());
   const Manifest manifest = model::MakeManifest(config, GetParam().dtype).value();
   const auto engine =
       Engine::Create(config, CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kRemap, 0.4).value(),
@@ -77,7 +77,7 @@ TEST_P(AgeZeroTest, LogProbsOfTheEngineAreThoseOfTheTrainersForward) {
 
   const at::Device gpu(at::kCUDA, 0);
   trainer::Actor actor(config, model::MakeManifest(config, DType::kFloat32).value(), {}, kSeed, gpu, nullptr,
-                       model::ScalarTypeOf(GetParam().dtype));
+                       model::ToScalarType(GetParam().dtype));
   SingleRank ranks;
   trainer::TrainStepOptions options;
   options.temperature = 0.8f;

@@ -60,7 +60,7 @@ class ByOperators final : public EngineBackend {
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     const ModelRunner::Capacity capacity{.blocks = options.BlocksForAll(), .plans_under_way = 1};
     auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, /*host_blocks=*/0,
-                                               at::TensorOptions(model::ScalarTypeOf(dtype())).device(device()));
+                                               at::TensorOptions(model::ToScalarType(dtype())).device(device()));
     return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity,
                                              /*ranks=*/nullptr);
   }

@@ -75,7 +75,7 @@ at::Tensor RowsOf(const at::Tensor& tensor, const Case& one, size_t index) {
   return tensor.narrow(0, begin, one.lengths[index]);
 }
 
-AttentionInputs InputsOf(const Case& one, const at::Tensor& qkv, const PackedSequences& sequences) {
+AttentionInputs MakeInputs(const Case& one, const at::Tensor& qkv, const PackedSequences& sequences) {
   const char* data = static_cast<const char*>(qkv.const_data_ptr());
   return {.heads = static_cast<int32_t>(one.heads),
           .kv_heads = static_cast<int32_t>(one.kv_heads),
@@ -159,7 +159,7 @@ TEST(CudnnAttentionTest, WithoutStatisticsItGivesTheSame) {
   const at::Tensor qkv = Draw(one).qkv.to(kGpu, at::kBFloat16);
   const PackedSequences sequences(one.lengths, kGpu);
   at::Tensor y = at::empty({one.rows(), one.heads * one.head_dim}, qkv.options());
-  const absl::Status status = Forward(InputsOf(one, qkv, sequences), {.attended = y.mutable_data_ptr()});
+  const absl::Status status = Forward(MakeInputs(one, qkv, sequences), {.attended = y.mutable_data_ptr()});
   ASSERT_TRUE(status.ok()) << status.message();
   const at::Tensor expected = OpsFor(kGpu).Attend(qkv, {one.heads, one.kv_heads}, sequences).y;
   EXPECT_LT(RelativeDifference(y, expected), 1e-2);
@@ -180,7 +180,7 @@ TEST(CudnnAttentionTest, QueriesThatGoOnFromEarlierKeysAttendToAllOfThem) {
     }
     const at::Tensor on_gpu = qkv.to(kGpu, at::kBFloat16), newest_on_gpu = at::cat(queries).to(kGpu, at::kBFloat16);
     const PackedSequences keys(one.lengths, kGpu), sequences(newest, kGpu);
-    AttentionInputs inputs = InputsOf(one, on_gpu, keys);
+    AttentionInputs inputs = MakeInputs(one, on_gpu, keys);
     inputs.key_starts = inputs.starts;
     inputs.key_rows = keys.rows();
     inputs.longest_key = keys.longest();
@@ -201,7 +201,7 @@ TEST(CudnnAttentionTest, WhatIsPreparedNeedsNoPlanLater) {
   Case one{.heads = 10, .kv_heads = 2, .head_dim = 64};
   const at::Tensor qkv = at::randn({900, 14 * 64}, at::TensorOptions(kGpu).dtype(at::kBFloat16));
   at::Tensor y = at::empty({900, 10 * 64}, qkv.options());
-  AttentionInputs most = InputsOf(one, qkv, PackedSequences(one.lengths, kGpu));
+  AttentionInputs most = MakeInputs(one, qkv, PackedSequences(one.lengths, kGpu));
   most.sequences = 20;
   most.longest_key = 2000;
   CudnnAttention::On(0).Prepare(most);
@@ -209,7 +209,7 @@ TEST(CudnnAttentionTest, WhatIsPreparedNeedsNoPlanLater) {
   for (int64_t sequences : {1, 8, 9, 20}) {
     one.lengths.assign(static_cast<size_t>(sequences), 45);
     const PackedSequences packed(one.lengths, kGpu);
-    AttentionInputs inputs = InputsOf(one, qkv, packed);
+    AttentionInputs inputs = MakeInputs(one, qkv, packed);
     EXPECT_TRUE(Forward(inputs, {.attended = y.mutable_data_ptr()}).ok());
     inputs.key_starts = inputs.starts;
     inputs.key_rows = inputs.rows;

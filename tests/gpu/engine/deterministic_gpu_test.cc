@@ -29,7 +29,7 @@ struct Kind {
   DType dtype;
 };
 
-model::ModelConfig ModelOf(const Kind& kind) {
+model::ModelConfig MakeModel(const Kind& kind) {
   model::ModelConfig config;
   config.vocab_size = 1003;
   config.hidden_size = 512;
@@ -49,7 +49,7 @@ model::ModelConfig ModelOf(const Kind& kind) {
 class Rig {
  public:
   Rig(const Kind& kind, const Engine::Options& options)
-      : config_(ModelOf(kind)),
+      : config_(MakeModel(kind)),
         manifest_(model::MakeManifest(config_, kind.dtype).value()),
         engine_(Engine::Create(config_,
                                CudaBackend::Create(config_, manifest_, /*device=*/0, CudaInstall::kRemap, 0.4).value(),
@@ -87,7 +87,7 @@ TEST_P(DeterministicOnGpu, RequestsUnderInstallsAbortsAndPreemptionsEqualCalmRun
   SYNCOPATE_NEED_GPUS(1);
   const bool by_graphs = GetParam().dtype == DType::kBFloat16;
   const std::vector<GenerationRequest> requests =
-      MixedRequests(ModelOf(GetParam()), kContext, /*count=*/by_graphs ? 1000 : 150, /*seed=*/11);
+      MixedRequests(MakeModel(GetParam()), kContext, /*count=*/by_graphs ? 1000 : 150, /*seed=*/11);
   std::vector<Sinks> calm;
   for (int64_t weights = 0; weights < kWeightSets; ++weights) {
     Rig rig(GetParam(), {.max_sequences = 48, .deterministic = true});
@@ -121,7 +121,7 @@ TEST_P(DeterministicOnGpu, RequestsUnderInstallsAbortsAndPreemptionsEqualCalmRun
 TEST_P(DeterministicOnGpu, AnAnswerHasTheSameBitsAloneAndInAnyBatch) {
   SYNCOPATE_NEED_GPUS(1);
   const std::vector<GenerationRequest> requests =
-      MixedRequests(ModelOf(GetParam()), kContext, /*count=*/24, /*seed=*/3);
+      MixedRequests(MakeModel(GetParam()), kContext, /*count=*/24, /*seed=*/3);
   Rig crowded(GetParam(), {.max_sequences = 48, .deterministic = true});
   DisturbedRun together;
   together.sinks = RunCalmly(crowded.tried(), requests, 0);

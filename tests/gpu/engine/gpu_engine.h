@@ -19,7 +19,7 @@ inline std::vector<char> RandomWeights(const model::ModelConfig& config, const M
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const TensorSpec& spec = manifest.tensors()[i];
     at::Tensor from = at::from_blob(values.data() + wide.ranges()[i].begin / sizeof(float), spec.shape, at::kFloat);
-    at::from_blob(arena.data() + manifest.ranges()[i].begin, spec.shape, model::ScalarTypeOf(spec.dtype)).copy_(from);
+    at::from_blob(arena.data() + manifest.ranges()[i].begin, spec.shape, model::ToScalarType(spec.dtype)).copy_(from);
   }
   return arena;
 }

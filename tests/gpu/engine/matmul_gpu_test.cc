@@ -18,7 +18,7 @@ struct Kind {
 
 class MatmulOnGpu : public ::testing::TestWithParam<Kind> {
  protected:
-  MatmulShape ShapeOf(int32_t rows) const {
+  MatmulShape GetShape(int32_t rows) const {
     MatmulShape shape = GetParam().shape;
     shape.rows = rows;
     return shape;
@@ -51,12 +51,12 @@ TEST_P(MatmulOnGpu, WaysThatAreTakenAsAlikeGiveTheBitsOfTheirPattern) {
   Bench bench;
   const std::vector<int32_t> sizes = {1, 16, 64, 192, 256, 1024, 4096};
   MatmulTrial::Extent extent;
-  for (int32_t rows : sizes) extent.Include(ShapeOf(rows));
+  for (int32_t rows : sizes) extent.Include(GetShape(rows));
   const MatmulTrial trial = MatmulTrial::Create(0, extent, bench.stream.get()).value();
-  const Matmul pattern = Matmul::Create(bench.library, ShapeOf(256)).value();
+  const Matmul pattern = Matmul::Create(bench.library, GetShape(256)).value();
   for (int32_t rows : sizes) {
-    EXPECT_EQ(bench.Digest(Matmul::CreateAlike(bench.library, ShapeOf(rows), pattern, trial).value(), trial),
-              bench.Digest(Matmul::CreateLike(bench.library, ShapeOf(rows), pattern).value(), trial))
+    EXPECT_EQ(bench.Digest(Matmul::CreateAlike(bench.library, GetShape(rows), pattern, trial).value(), trial),
+              bench.Digest(Matmul::CreateLike(bench.library, GetShape(rows), pattern).value(), trial))
         << rows << " rows";
   }
 }

@@ -33,7 +33,7 @@ class IgnoringSink final : public GenerationSink {
   size_t tokens = 0;
 };
 
-model::ModelConfig ModelOf(int64_t layers) {
+model::ModelConfig MakeModel(int64_t layers) {
   model::ModelConfig config = model::FindPreset(kModel).value();
   config.max_position_embeddings = 4096;
   if (layers > 0) config.num_hidden_layers = layers;
@@ -44,7 +44,7 @@ int64_t Used(const cuda::GpuMemory& before) { return before.free - cuda::ReadGpu
 
 // An engine as a rollouter on one GPU has it, after one token. Prints what it holds, and whether an actor had room too.
 void Probe(int64_t layers, bool with_actor) {
-  const model::ModelConfig config = ModelOf(layers);
+  const model::ModelConfig config = MakeModel(layers);
   const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
   const cuda::GpuMemory before = cuda::ReadGpuMemory(0).value();
   auto backend = CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kRemap);

@@ -147,7 +147,7 @@ class FullSizeLayer {
  public:
   FullSizeLayer(const std::string& preset, at::Device device)
       : device_(device),
-        config_(OneLayerOf(preset)),
+        config_(KeepOneLayer(preset)),
         manifest_(model::MakeManifest(config_, DType::kFloat32).value()),
         transformer_(config_, device),
         sequences_({150, 1, 233, 128}, device) {
@@ -195,7 +195,7 @@ class FullSizeLayer {
   }
 
  private:
-  static model::ModelConfig OneLayerOf(const std::string& preset) {
+  static model::ModelConfig KeepOneLayer(const std::string& preset) {
     model::ModelConfig config = model::FindPreset(preset).value();
     config.num_hidden_layers = 1;
     config.vocab_size = 1024;

@@ -64,7 +64,7 @@ class Peer {
       if (!command.ok()) return;
       const std::string what = command->at("do");
       if (what == "stage") Stage(command->at("step"));
-      if (what == "prepare") DoPrepare(PrepareOf(*command));
+      if (what == "prepare") DoPrepare(MakePrepare(*command));
       if (what == "transfer") DoTransfer(*command);
       if (what == "install") Install(command->at("attempt"));
       if (what == "finish") Finish(command->at("attempt"));
@@ -77,7 +77,7 @@ class Peer {
     MutexLock lock(&mutex_);
     SendJson(control_, message).IgnoreError();  // a test that is gone is noticed by Serve
   }
-  static std::string ReasonOf(const absl::Status& status) {
+  static std::string GetReason(const absl::Status& status) {
     if (status.ok()) return "";
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return ErrorReason(status).empty() ? "UNKNOWN" : ErrorReason(status);
@@ -85,7 +85,7 @@ class Peer {
 
   void Stage(int64_t step) {
     absl::StatusOr<std::vector<uint64_t>> digests = source_->Stage(step);
-    Say({{"digests", digests.ok() ? ToJson(*digests) : Json::array()}, {"reason", ReasonOf(digests.status())}});
+    Say({{"digests", digests.ok() ? ToJson(*digests) : Json::array()}, {"reason", GetReason(digests.status())}});
   }
 
   void DoPrepare(const Prepare& prepare) {
@@ -96,15 +96,15 @@ class Peer {
       absl::StatusOr<WeightReceiver::Prepared> prepared = receiver_->receiver->Prepare(prepare);
       rendezvous = prepared.ok() ? absl::StatusOr<std::string>(prepared->rendezvous) : prepared.status();
     }
-    Say({{"rendezvous", rendezvous.ok() ? *rendezvous : ""}, {"reason", ReasonOf(rendezvous.status())}});
+    Say({{"rendezvous", rendezvous.ok() ? *rendezvous : ""}, {"reason", GetReason(rendezvous.status())}});
   }
 
   void DoTransfer(const Json& command) {
     const Death death = Death::Of(command);
-    const Transfer transfer = TransferOf(command);
+    const Transfer transfer = TransferFor(command);
     death.If("start");
     auto moved = [this, attempt = transfer.attempt](const absl::Status& status) {
-      Say({{"moved", attempt}, {"reason", ReasonOf(status)}});
+      Say({{"moved", attempt}, {"reason", GetReason(status)}});
     };
     if (source_ != nullptr) {
       source_->source->Transfer(transfer, moved);
@@ -124,7 +124,7 @@ class Peer {
     });
   }
 
-  void Install(int64_t attempt) { Say({{"reason", ReasonOf(receiver_->receiver->Install({attempt}).status())}}); }
+  void Install(int64_t attempt) { Say({{"reason", GetReason(receiver_->receiver->Install({attempt}).status())}}); }
 
   void Finish(int64_t attempt) {
     if (source_ != nullptr) source_->source->Finish(attempt);
@@ -133,7 +133,7 @@ class Peer {
 
   void Check() {
     const int64_t serving = receiver_ == nullptr ? 0 : receiver_->receiver->serving().step;
-    Say({{"reason", ReasonOf(bench::CheckContext(device_))}, {"serving", serving}});
+    Say({{"reason", GetReason(bench::CheckContext(device_))}, {"serving", serving}});
   }
 
   const int control_;

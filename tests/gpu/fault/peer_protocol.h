@@ -63,7 +63,7 @@ inline Json ToJson(const std::vector<SyncMember>& members) {
   return list;
 }
 
-inline std::vector<SyncMember> MembersOf(const Json& list) {
+inline std::vector<SyncMember> GetMembers(const Json& list) {
   std::vector<SyncMember> members;
   for (const Json& member : list) {
     members.push_back(
@@ -79,7 +79,7 @@ inline Json ToJson(const std::vector<uint64_t>& digests) {
   return list;
 }
 
-inline std::vector<uint64_t> DigestsOf(const Json& list) {
+inline std::vector<uint64_t> ComputeDigests(const Json& list) {
   std::vector<uint64_t> digests;
   for (const Json& digest : list) digests.push_back(std::stoull(digest.get<std::string>(), nullptr, 16));
   return digests;
@@ -101,7 +101,7 @@ inline Json ToJson(const Prepare& prepare) {
           {"destination_layout", prepare.destination_layout}};
 }
 
-inline Prepare PrepareOf(const Json& json) {
+inline Prepare MakePrepare(const Json& json) {
   auto hex = [&json](const char* key) { return std::stoull(json.at(key).get<std::string>(), nullptr, 16); };
   Prepare prepare;
   prepare.attempt = json.at("attempt");
@@ -128,13 +128,13 @@ inline Json ToJson(const Transfer& transfer) {
           {"digests", ToJson(transfer.bucket_digests)}};
 }
 
-inline Transfer TransferOf(const Json& json) {
+inline Transfer TransferFor(const Json& json) {
   Transfer transfer;
   transfer.attempt = json.at("attempt");
   transfer.group = json.at("group");
-  transfer.sources = MembersOf(json.at("sources"));
-  transfer.receivers = MembersOf(json.at("receivers"));
-  transfer.bucket_digests = DigestsOf(json.at("digests"));
+  transfer.sources = GetMembers(json.at("sources"));
+  transfer.receivers = GetMembers(json.at("receivers"));
+  transfer.bucket_digests = ComputeDigests(json.at("digests"));
   return transfer;
 }
 

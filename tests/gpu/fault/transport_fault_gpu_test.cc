@@ -135,7 +135,7 @@ class FaultTest : public ::testing::TestWithParam<std::string> {
     for (auto& source : sources_) {
       absl::StatusOr<Json> answer = source->Ask({{"do", "stage"}, {"step", step}});
       ASSERT_THAT(answer.status(), IsOk());
-      for (uint64_t digest : DigestsOf(answer->at("digests"))) digests_.push_back(digest);
+      for (uint64_t digest : ComputeDigests(answer->at("digests"))) digests_.push_back(digest);
     }
   }
 

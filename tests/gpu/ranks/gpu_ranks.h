@@ -35,7 +35,7 @@ inline void OnGpus(int32_t world, const std::function<void(Communicator&)>& body
   for (std::thread& thread : threads) thread.join();
 }
 
-inline at::Device GpuOf(const Communicator& ranks) {
+inline at::Device GetGpu(const Communicator& ranks) {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ranks.rank()));
 }
 

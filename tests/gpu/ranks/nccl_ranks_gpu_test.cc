@@ -31,7 +31,7 @@ TEST(NcclRanksTest, GathersInRankOrderAndInPlace) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {
     for (int64_t size : kSizes) {
-      const at::Tensor mine = Numbers(ranks.rank(), size, at::kFloat).to(GpuOf(ranks));
+      const at::Tensor mine = Numbers(ranks.rank(), size, at::kFloat).to(GetGpu(ranks));
       at::Tensor all = at::full({2, size}, -1, mine.options()), in_place = all.clone();
       ASSERT_TRUE(ranks.AllGather(mine.data_ptr(), all.data_ptr(), size * 4).ok());
       in_place[ranks.rank()].copy_(mine);
@@ -50,7 +50,7 @@ TEST(NcclRanksTest, SumsAreTheSameBitsOnAllRanks) {
     for (int64_t size : kSizes) {
       for (const auto& [type, element] : {std::pair(at::kFloat, Element::kFloat32), {at::kDouble, Element::kFloat64}}) {
         const at::Tensor sum = Numbers(0, size, type) + Numbers(1, size, type);  // of two, in either order
-        at::Tensor values = Numbers(ranks.rank(), size, type).to(GpuOf(ranks));
+        at::Tensor values = Numbers(ranks.rank(), size, type).to(GetGpu(ranks));
         ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), size, element, Reduction::kSum).ok());
         ASSERT_TRUE(ranks.Finish().ok());
         EXPECT_TRUE(at::equal(values.cpu(), sum)) << size;
@@ -63,7 +63,7 @@ TEST(NcclRanksTest, ScattersTheSumsOfWhatEachRankHasForIt) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {
     for (int64_t size : kSizes) {
-      at::Tensor all = Numbers(ranks.rank(), 2 * size, at::kFloat).to(GpuOf(ranks));
+      at::Tensor all = Numbers(ranks.rank(), 2 * size, at::kFloat).to(GetGpu(ranks));
       at::Tensor mine = at::full({size}, -1, all.options());
       ASSERT_TRUE(ranks.ReduceScatter(all.data_ptr(), mine.data_ptr(), size, Element::kFloat32).ok());
       ASSERT_TRUE(ranks.Finish().ok());
@@ -77,7 +77,7 @@ TEST(NcclRanksTest, SumsOfBFloat16AreRoundedOnce) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {
     for (int64_t size : kSizes) {
-      at::Tensor all = Numbers(ranks.rank(), 2 * size, at::kBFloat16).to(GpuOf(ranks));
+      at::Tensor all = Numbers(ranks.rank(), 2 * size, at::kBFloat16).to(GetGpu(ranks));
       at::Tensor mine = at::full({size}, -1, all.options());
       ASSERT_TRUE(ranks.ReduceScatter(all.data_ptr(), mine.data_ptr(), size, Element::kBFloat16).ok());
       ASSERT_TRUE(ranks.Finish().ok());
@@ -93,7 +93,7 @@ TEST(NcclRanksTest, TheLargestIsFoundAndWhatIsNoNumberIsSeenByAll) {
   OnGpus(2, [](Communicator& ranks) {
     const double r = ranks.rank(), nan = std::numeric_limits<double>::quiet_NaN();
     at::Tensor values =
-        at::tensor({r, -r, -std::numeric_limits<double>::infinity(), r == 1 ? nan : r}, at::kDouble).to(GpuOf(ranks));
+        at::tensor({r, -r, -std::numeric_limits<double>::infinity(), r == 1 ? nan : r}, at::kDouble).to(GetGpu(ranks));
     ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), 4, Element::kFloat64, Reduction::kMax).ok());
     ASSERT_TRUE(ranks.Finish().ok());
     const at::Tensor found = values.cpu();
@@ -108,7 +108,7 @@ TEST(NcclRanksTest, BroadcastsFromAnyRank) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {
     for (int32_t root : {0, 1}) {
-      at::Tensor data = Numbers(ranks.rank(), 4099, at::kFloat).to(GpuOf(ranks));
+      at::Tensor data = Numbers(ranks.rank(), 4099, at::kFloat).to(GetGpu(ranks));
       ASSERT_TRUE(ranks.Broadcast(data.data_ptr(), 4099 * 4, root).ok());
       ASSERT_TRUE(ranks.Finish().ok());
       EXPECT_TRUE(at::equal(data.cpu(), Numbers(root, 4099, at::kFloat)));
@@ -135,10 +135,10 @@ TEST(NcclRanksTest, NobodyPassesABarrierBeforeAllAreThere) {
 TEST(NcclRanksTest, CallsOnSeveralStreamsAreDoneInTheirOrder) {
   SYNCOPATE_NEED_GPUS(2);
   OnGpus(2, [](Communicator& ranks) {
-    const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, GpuOf(ranks).index());
-    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kDouble).device(GpuOf(ranks)));
+    const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, GetGpu(ranks).index());
+    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kDouble).device(GetGpu(ranks)));
     c10::Event there(at::kCUDA);
-    there.record(c10::cuda::getCurrentCUDAStream(GpuOf(ranks).index()));
+    there.record(c10::cuda::getCurrentCUDAStream(GetGpu(ranks).index()));
     there.block(side);
     double expected = 1;
     for (int i = 0; i < 60; ++i) {
@@ -163,7 +163,7 @@ TEST(NcclRanksTest, ARankThatMakesNoCallIsLostAfterTheDeadline) {
       over.WaitForNotificationWithTimeout(absl::Seconds(60));
       return;
     }
-    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
+    at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GetGpu(ranks)));
     const absl::Time begin = Clock::Real()->Now();
     absl::Status status = ranks.AllReduce(values.data_ptr(), 1 << 20, Element::kFloat32, Reduction::kSum);
     if (status.ok()) status = ranks.Finish();
@@ -188,7 +188,7 @@ absl::Status AbortDuring(const std::function<void(Communicator&, const at::Tenso
       over.WaitForNotificationWithTimeout(absl::Seconds(60));
       return;
     }
-    const at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
+    const at::Tensor values = at::ones({1 << 20}, at::TensorOptions(at::kFloat).device(GetGpu(ranks)));
     ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), 1 << 20, Element::kFloat32, Reduction::kSum).ok());
     std::thread stopper([&] { ranks.Abort("rank 1 is gone"); });
     wait(ranks, values);

@@ -52,14 +52,14 @@ Outcome StepOnRank(const model::ModelConfig& config, at::ScalarType compute, Rec
                    const std::vector<TrajectoryGroup>& groups, Communicator& ranks,
                    at::ScalarType reduce = at::kFloat) {
   const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
-  Actor actor(config, manifest, {}, 3, GpuOf(ranks), nullptr, compute, &ranks, {}, reduce);
+  Actor actor(config, manifest, {}, 3, GetGpu(ranks), nullptr, compute, &ranks, {}, reduce);
   TrainStep step(actor, ranks, StepOptions(recompute));
   auto metrics = step.Run(Pointers(groups));
   EXPECT_TRUE(metrics.ok()) << metrics.status();
   Outcome outcome;
   outcome.metrics = metrics.value_or(StepFigures());
   const at::Tensor mine = at::from_blob(actor.gradients().data(), {actor.shards().local_elements()},
-                                        at::TensorOptions(at::kFloat).device(GpuOf(ranks)));
+                                        at::TensorOptions(at::kFloat).device(GetGpu(ranks)));
   for (int unit = 0; unit < actor.shards().units(); ++unit) {
     auto numbers = ranks.world() == 1 ? mine.narrow(0, actor.shards().unit(unit).begin, actor.shards().unit(unit).count)
                                       : GatherUnit(actor.shards(), unit, mine, ranks).value();

@@ -25,7 +25,7 @@ namespace {
 constexpr absl::Duration kStageDeadline = absl::Seconds(20);
 constexpr int64_t kBucketBytes = 1 << 20;
 
-absl::StatusOr<std::unique_ptr<SourceTransport>> TransportOf(GpuSource* source) {
+absl::StatusOr<std::unique_ptr<SourceTransport>> GetTransport(GpuSource* source) {
   if (source->of->transport == "ipc") {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLendingStore> made, CudaLendingStore::Create(source->arena.get()));
     std::shared_ptr<CudaLendingStore> store = std::move(made);
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<SourceTransport>> TransportOf(GpuSource* source) 
   return NcclSource::Create(nccl, memory.get(), NcclDevices({.device = source->device}), &cuda::NewNcclId);
 }
 
-absl::StatusOr<std::unique_ptr<ReceiverTransport>> TransportOf(GpuReceiver* receiver) {
+absl::StatusOr<std::unique_ptr<ReceiverTransport>> GetTransport(GpuReceiver* receiver) {
   if (receiver->of->transport == "nccl") {
     NcclReceiver::Options nccl;
     SYNCOPATE_ASSIGN_OR_RETURN(nccl.facts, ReadNcclFacts(receiver->device));
@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<GpuSource>> GpuSource::Create(const GpuCase* of, 
   CudaSendArena::Options arena;
   arena.device = device;
   SYNCOPATE_ASSIGN_OR_RETURN(source->arena, CudaSendArena::Create(of->manifest, of->plan, rank, arena));
-  SYNCOPATE_ASSIGN_OR_RETURN(source->transport, TransportOf(source.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(source->transport, GetTransport(source.get()));
   source->source =
       std::make_unique<WeightSource>(source->arena.get(), std::vector<SourceTransport*>{source->transport.get()},
                                      WeightSource::Options{of->source_layout, of->destination_layout});
@@ -155,7 +155,7 @@ absl::StatusOr<std::unique_ptr<GpuReceiver>> GpuReceiver::Create(const GpuCase* 
   pair.arenas.device = device;
   SYNCOPATE_ASSIGN_OR_RETURN(
       receiver->target, CudaArenaPair::Create(of->destination.arena_bytes(index % world), NoDecodeLoop(device), pair));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ReceiverTransport> transport, TransportOf(receiver.get()));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ReceiverTransport> transport, GetTransport(receiver.get()));
   receiver->transport = std::make_unique<WatchedReceiver>(std::move(transport));
   receiver->receiver = std::make_unique<WeightReceiver>(
       WeightReceiver::Options{of->manifest, receiver->id, of->destination_layout}, receiver->target.get(),

@@ -46,7 +46,7 @@ TEST(ControlCaseTest, RefusesWhatCannotBeMeasured) {
 
 TEST(ControlResultTest, AnAimIsMetByTheMedianAndAFigureWithoutOneAlways) {
   ControlResult result;
-  result.figures.push_back({.part = "unary", .name = "rate", .unit = "/s", .value = SpreadOf({1, 60000, 70000})});
+  result.figures.push_back({.part = "unary", .name = "rate", .unit = "/s", .value = ComputeSpread({1, 60000, 70000})});
   EXPECT_TRUE(result.AllMet());
   EXPECT_FALSE(result.figures[0].has_aim());
   result.figures[0].at_least = 50000;

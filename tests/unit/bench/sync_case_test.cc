@@ -59,11 +59,11 @@ TEST(SyncCaseTest, DescribesLayoutsThatExist) {
   const Manifest manifest = *BenchManifest("tiny");
   for (const char* layout : {"flat:fp32", "layers:bf16", "fsdp2", "replicated:fp32", "whole"}) {
     sync_case.source_layout = layout;
-    auto source = synchronizer::BuildLayout(manifest, SourceLayoutOf(sync_case));
+    auto source = synchronizer::BuildLayout(manifest, MakeSourceLayout(sync_case));
     ASSERT_TRUE(source.ok()) << source.status();
     EXPECT_EQ(source->ranks(), 3);
   }
-  auto receiver = synchronizer::BuildLayout(manifest, ReceiverLayoutOf(sync_case));
+  auto receiver = synchronizer::BuildLayout(manifest, MakeReceiverLayout(sync_case));
   ASSERT_TRUE(receiver.ok()) << receiver.status();
   EXPECT_EQ(receiver->ranks(), 2);
 }

@@ -36,10 +36,10 @@ SyncResult Result() {
 }
 
 TEST(SyncResultTest, MedianAndExtremes) {
-  EXPECT_EQ(SpreadOf({}).count, 0);
-  EXPECT_EQ(SpreadOf({3}).median, 3);
-  EXPECT_EQ(SpreadOf({4, 1}).median, 2.5);
-  const Spread spread = SpreadOf({5, 1, 9});
+  EXPECT_EQ(ComputeSpread({}).count, 0);
+  EXPECT_EQ(ComputeSpread({3}).median, 3);
+  EXPECT_EQ(ComputeSpread({4, 1}).median, 2.5);
+  const Spread spread = ComputeSpread({5, 1, 9});
   EXPECT_EQ(spread.median, 5);
   EXPECT_EQ(spread.min, 1);
   EXPECT_EQ(spread.max, 9);
@@ -71,7 +71,7 @@ TEST(SyncResultTest, ComparesDecodingDuringTransfersWithCalm) {
 
 TEST(SyncResultTest, TellsPeopleWhatMatters) {
   SyncResult result = Result();
-  result.late = {true, 2.5, SpreadOf({0.02})};
+  result.late = {true, 2.5, ComputeSpread({0.02})};
   std::string text = ToText(result);
   EXPECT_THAT(text, HasSubstr("ceiling 400.00 GB/s (copy engines), ratio 0.833"));
   EXPECT_THAT(text, HasSubstr("serves 2.50 s after its start"));

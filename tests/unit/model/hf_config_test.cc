@@ -35,26 +35,26 @@ std::string ConfigText(const std::string& architecture, const Json& changes = Js
 
 absl::StatusOr<HfModel> Parse(const std::string& text) { return ParseHfConfig(text, "DIR/config.json"); }
 
-ModelConfig ShapeOf(const std::string& architecture, const Json& changes = Json::object()) {
+ModelConfig GetShape(const std::string& architecture, const Json& changes = Json::object()) {
   auto model = Parse(ConfigText(architecture, changes));
   EXPECT_THAT(model, IsOk());
   return model.ok() ? model->config : ModelConfig();
 }
 
 TEST(HfConfigTest, TellsTheFamiliesApart) {
-  const ModelConfig llama = ShapeOf("LlamaForCausalLM");
+  const ModelConfig llama = GetShape("LlamaForCausalLM");
   EXPECT_FALSE(llama.qkv_bias || llama.output_bias || llama.mlp_bias || llama.qk_norm || llama.tie_word_embeddings);
   EXPECT_FALSE(llama.learned_positions);
-  const ModelConfig biased = ShapeOf("LlamaForCausalLM", {{"attention_bias", true}, {"mlp_bias", true}});
+  const ModelConfig biased = GetShape("LlamaForCausalLM", {{"attention_bias", true}, {"mlp_bias", true}});
   EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
-  const ModelConfig qwen2 = ShapeOf("Qwen2ForCausalLM", {{"tie_word_embeddings", true}});
+  const ModelConfig qwen2 = GetShape("Qwen2ForCausalLM", {{"tie_word_embeddings", true}});
   EXPECT_TRUE(qwen2.qkv_bias && qwen2.tie_word_embeddings);
   EXPECT_FALSE(qwen2.output_bias || qwen2.qk_norm);
-  const ModelConfig qwen3 = ShapeOf("Qwen3ForCausalLM", {{"head_dim", 32}});
+  const ModelConfig qwen3 = GetShape("Qwen3ForCausalLM", {{"head_dim", 32}});
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias);
   EXPECT_EQ(qwen3.head_dim, 32);
-  EXPECT_FALSE(ShapeOf("MistralForCausalLM").qkv_bias);
+  EXPECT_FALSE(GetShape("MistralForCausalLM").qkv_bias);
 }
 
 TEST(HfConfigTest, TheModelTypeIsEnough) {
@@ -68,7 +68,7 @@ TEST(HfConfigTest, AbsentAndNullKeysHaveDefaults) {
                                                    {"num_key_value_heads", nullptr},
                                                    {"rope_scaling", nullptr},
                                                    {"rms_norm_eps", nullptr}}}) {
-    const ModelConfig config = ShapeOf("LlamaForCausalLM", changes);
+    const ModelConfig config = GetShape("LlamaForCausalLM", changes);
     EXPECT_EQ(config.head_dim, 16);
     EXPECT_EQ(config.num_key_value_heads, 4);
     EXPECT_EQ(config.rope_theta, 10000);
@@ -84,12 +84,12 @@ TEST(HfConfigTest, ReadsEverySpellingOfTheRopeAlike) {
   new_style.update({{"rope_type", "llama3"}, {"rope_theta", 5e5}});
   middle.update({{"rope_type", "llama3"}});
   old.update({{"type", "llama3"}});
-  const ModelConfig expected = ShapeOf("LlamaForCausalLM", {{"rope_parameters", new_style}});
+  const ModelConfig expected = GetShape("LlamaForCausalLM", {{"rope_parameters", new_style}});
   EXPECT_EQ(expected.rope_theta, 5e5);
   EXPECT_EQ(expected.rope_scaling.type, RopeScaling::Type::kLlama3);
   EXPECT_EQ(expected.rope_scaling.original_context, 64);
   for (const Json& scaling : {middle, old}) {
-    const ModelConfig config = ShapeOf("LlamaForCausalLM", {{"rope_theta", 500000}, {"rope_scaling", scaling}});
+    const ModelConfig config = GetShape("LlamaForCausalLM", {{"rope_theta", 500000}, {"rope_scaling", scaling}});
     EXPECT_EQ(config.rope_theta, expected.rope_theta);
     EXPECT_EQ(config.rope_scaling, expected.rope_scaling);
   }
@@ -97,7 +97,7 @@ TEST(HfConfigTest, ReadsEverySpellingOfTheRopeAlike) {
 
 TEST(HfConfigTest, YarnComputesWhatTheFileLeavesOut) {
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  const RopeScaling plain = ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", yarn}}).rope_scaling;
+  const RopeScaling plain = GetShape("Qwen2ForCausalLM", {{"rope_scaling", yarn}}).rope_scaling;
   EXPECT_EQ(plain.original_context, 128);
   EXPECT_EQ(plain.beta_fast, 32);
   EXPECT_EQ(plain.beta_slow, 1);
@@ -108,12 +108,12 @@ TEST(HfConfigTest, YarnComputesWhatTheFileLeavesOut) {
                {"beta_slow", 2},
                {"truncate", false},
                {"original_max_position_embeddings", 32}});
-  const RopeScaling given = ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling;
+  const RopeScaling given = GetShape("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling;
   EXPECT_EQ(given.attention_factor, 1.5);
   EXPECT_EQ(given.original_context, 32);
   EXPECT_FALSE(given.truncate);
   full.update({{"attention_factor", nullptr}, {"mscale", 0.5}, {"mscale_all_dim", 2}});
-  EXPECT_NEAR(ShapeOf("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling.attention_factor,
+  EXPECT_NEAR(GetShape("Qwen2ForCausalLM", {{"rope_scaling", full}}).rope_scaling.attention_factor,
               (0.05 * std::log(4.0) + 1) / (0.2 * std::log(4.0) + 1), 1e-12);
 }
 
@@ -142,7 +142,7 @@ TEST(HfConfigTest, LayersAreRoutedWhereTheFileSaysSo) {
   auto routed = [](const Json& changes) {
     Json with = {{"num_hidden_layers", 6}};
     with.update(changes);
-    const ModelConfig config = ShapeOf("Qwen3MoeForCausalLM", with);
+    const ModelConfig config = GetShape("Qwen3MoeForCausalLM", with);
     std::vector<int64_t> layers;
     for (int64_t layer = 0; layer < 6; ++layer) {
       if (config.is_routed(layer)) layers.push_back(layer);
@@ -153,14 +153,14 @@ TEST(HfConfigTest, LayersAreRoutedWhereTheFileSaysSo) {
   EXPECT_THAT(routed({{"mlp_only_layers", {0, 4}}}), ElementsAre(1, 2, 3, 5));
   EXPECT_THAT(routed({{"decoder_sparse_step", 3}}), ElementsAre(2, 5));
   EXPECT_THAT(routed({{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}}), ElementsAre(1, 5));
-  const ModelConfig plain = ShapeOf("Qwen3MoeForCausalLM");
+  const ModelConfig plain = GetShape("Qwen3MoeForCausalLM");
   EXPECT_TRUE(plain.qk_norm);
   EXPECT_FALSE(plain.norm_topk_prob);
   EXPECT_EQ(plain.num_experts, 128);
   EXPECT_EQ(plain.num_experts_per_tok, 8);
   EXPECT_EQ(plain.moe_intermediate_size, 768);
-  EXPECT_EQ(ShapeOf("Qwen3MoeForCausalLM", {{"num_local_experts", 16}}).num_experts, 16);
-  EXPECT_TRUE(ShapeOf("Qwen3MoeForCausalLM", {{"norm_topk_prob", true}}).norm_topk_prob);
+  EXPECT_EQ(GetShape("Qwen3MoeForCausalLM", {{"num_local_experts", 16}}).num_experts, 16);
+  EXPECT_TRUE(GetShape("Qwen3MoeForCausalLM", {{"norm_topk_prob", true}}).norm_topk_prob);
   EXPECT_THAT(CheckLayerKinds(plain, "cuda:0"), HasReason("EXPERTS_ON_GPU"));
   EXPECT_THAT(CheckLayerKinds(plain, "cpu"), IsOk());
 }

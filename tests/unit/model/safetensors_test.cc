@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string FileOf(const std::string& header, const std::string& data = "") {
+std::string GetFile(const std::string& header, const std::string& data = "") {
   uint64_t length = header.size();
   std::string file(8, '\0');
   std::memcpy(file.data(), &length, 8);
@@ -70,10 +70,10 @@ TEST(SafetensorsTest, StartsTheDataOnAMultipleOfEightBytes) {
 // Written by the reference implementation: safetensors 0.8.0 for Python, safetensors.numpy.save(
 //   {"b": numpy.arange(3, dtype="int64"), "a": numpy.array([[1.5, -2.0]], dtype="float32")}, metadata={"k": "v"}).
 TEST(SafetensorsTest, ReadsAFileOfTheReferenceImplementation) {
-  std::string bytes = FileOf(R"({"__metadata__":{"k":"v"},"b":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},)"
-                             R"("a":{"dtype":"F32","shape":[1,2],"data_offsets":[24,32]}}       )",
-                             absl::HexStringToBytes("000000000000000001000000000000000200000000000000"
-                                                    "0000c03f000000c0"));
+  std::string bytes = GetFile(R"({"__metadata__":{"k":"v"},"b":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},)"
+                              R"("a":{"dtype":"F32","shape":[1,2],"data_offsets":[24,32]}}       )",
+                              absl::HexStringToBytes("000000000000000001000000000000000200000000000000"
+                                                     "0000c03f000000c0"));
   auto file = SafetensorsFile::Parse(bytes);
   ASSERT_THAT(file, IsOk());
   EXPECT_THAT(file->metadata(), ElementsAre(std::pair<const std::string, std::string>("k", "v")));
@@ -87,7 +87,7 @@ TEST(SafetensorsTest, ReadsAFileOfTheReferenceImplementation) {
 }
 
 TEST(SafetensorsTest, ReadsAFileWithoutTensors) {
-  auto file = SafetensorsFile::Parse(FileOf("{}"));
+  auto file = SafetensorsFile::Parse(GetFile("{}"));
   ASSERT_THAT(file, IsOk());
   EXPECT_THAT(file->tensors(), IsEmpty());
 }
@@ -102,50 +102,50 @@ std::vector<BadFile> BadFiles() {
   std::string nested = R"({"__metadata__":{"a":{"b":{"c":{}}}}})";
   return {
       {"shorter than 8 bytes", "1234567"},
-      {"header ends beyond the file", FileOf("{}").substr(0, 9)},
+      {"header ends beyond the file", GetFile("{}").substr(0, 9)},
       {"over the limit", std::string(8, '\xff') + "{}"},
-      {"does not start with '{'", FileOf("")},
-      {"does not start with '{'", FileOf(" {}")},
-      {"not well formed", FileOf("{}x")},
-      {"not well formed", FileOf("{\"t\": nan}")},
-      {"comes twice", FileOf("{\"t\":1,\"t\":2}")},
-      {"nested deeper", FileOf(nested)},
-      {"exactly dtype, shape", FileOf(R"({"t":[]})")},
-      {"exactly dtype, shape", FileOf(R"({"t":{"dtype":"F32","shape":[1]}})", four)},
-      {"exactly dtype, shape", FileOf(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}})", four)},
-      {"exactly dtype, shape", FileOf(OneTensor("F32", "[1]", "[0]"), four)},
-      {"exactly dtype, shape", FileOf(OneTensor("F32", "{}", "[0,4]"), four)},
-      {"a dtype other than", FileOf(OneTensor("F64", "[1]", "[0,8]"), four + four)},
-      {"a dtype other than", FileOf(OneTensor("f32", "[1]", "[0,4]"), four)},
-      {"whole number", FileOf(OneTensor("F32", "[-1]", "[0,4]"), four)},
-      {"whole number", FileOf(OneTensor("F32", "[1.0]", "[0,4]"), four)},
-      {"whole number", FileOf(OneTensor("F32", "[true]", "[0,4]"), four)},
-      {"whole number", FileOf(OneTensor("F32", "[18446744073709551615]", "[0,4]"), four)},
-      {"more than 8 dimensions", FileOf(OneTensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), four)},
-      {"size overflows", FileOf(OneTensor("F32", "[4611686018427387904,4]", "[0,4]"), four)},
-      {"size overflows", FileOf(OneTensor("F32", "[4294967296,4294967296]", "[0,0]"))},
-      {"bad data_offsets", FileOf(OneTensor("F32", "[1]", "[4,0]"), four)},
-      {"bad data_offsets", FileOf(OneTensor("F32", "[1]", "[-4,0]"), four)},
-      {"bad data_offsets", FileOf(OneTensor("F32", "[1]", "[0,\"4\"]"), four)},
-      {"needs 4 bytes and its offsets give 3", FileOf(OneTensor("F32", "[1]", "[0,3]"), four)},
-      {"instead of 0", FileOf(OneTensor("F32", "[1]", "[4,8]"), four + four)},
-      {"ends at byte 4 of the data, and there are 3", FileOf(OneTensor("F32", "[1]", "[0,4]"), "xxx")},
-      {"tensors end at byte 4 of 5", FileOf(OneTensor("F32", "[1]", "[0,4]"), four + "x")},
-      {"tensors end at byte 0 of 1", FileOf("{}", "x")},
+      {"does not start with '{'", GetFile("")},
+      {"does not start with '{'", GetFile(" {}")},
+      {"not well formed", GetFile("{}x")},
+      {"not well formed", GetFile("{\"t\": nan}")},
+      {"comes twice", GetFile("{\"t\":1,\"t\":2}")},
+      {"nested deeper", GetFile(nested)},
+      {"exactly dtype, shape", GetFile(R"({"t":[]})")},
+      {"exactly dtype, shape", GetFile(R"({"t":{"dtype":"F32","shape":[1]}})", four)},
+      {"exactly dtype, shape", GetFile(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}})", four)},
+      {"exactly dtype, shape", GetFile(OneTensor("F32", "[1]", "[0]"), four)},
+      {"exactly dtype, shape", GetFile(OneTensor("F32", "{}", "[0,4]"), four)},
+      {"a dtype other than", GetFile(OneTensor("F64", "[1]", "[0,8]"), four + four)},
+      {"a dtype other than", GetFile(OneTensor("f32", "[1]", "[0,4]"), four)},
+      {"whole number", GetFile(OneTensor("F32", "[-1]", "[0,4]"), four)},
+      {"whole number", GetFile(OneTensor("F32", "[1.0]", "[0,4]"), four)},
+      {"whole number", GetFile(OneTensor("F32", "[true]", "[0,4]"), four)},
+      {"whole number", GetFile(OneTensor("F32", "[18446744073709551615]", "[0,4]"), four)},
+      {"more than 8 dimensions", GetFile(OneTensor("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), four)},
+      {"size overflows", GetFile(OneTensor("F32", "[4611686018427387904,4]", "[0,4]"), four)},
+      {"size overflows", GetFile(OneTensor("F32", "[4294967296,4294967296]", "[0,0]"))},
+      {"bad data_offsets", GetFile(OneTensor("F32", "[1]", "[4,0]"), four)},
+      {"bad data_offsets", GetFile(OneTensor("F32", "[1]", "[-4,0]"), four)},
+      {"bad data_offsets", GetFile(OneTensor("F32", "[1]", "[0,\"4\"]"), four)},
+      {"needs 4 bytes and its offsets give 3", GetFile(OneTensor("F32", "[1]", "[0,3]"), four)},
+      {"instead of 0", GetFile(OneTensor("F32", "[1]", "[4,8]"), four + four)},
+      {"ends at byte 4 of the data, and there are 3", GetFile(OneTensor("F32", "[1]", "[0,4]"), "xxx")},
+      {"tensors end at byte 4 of 5", GetFile(OneTensor("F32", "[1]", "[0,4]"), four + "x")},
+      {"tensors end at byte 0 of 1", GetFile("{}", "x")},
       {"no overlaps",
-       FileOf(absl::StrCat(R"({"a":)", Entry("U8", "[4]", "[0,4]"), R"(,"b":)", Entry("U8", "[4]", "[2,6]"), "}"),
-              four + "xx")},
+       GetFile(absl::StrCat(R"({"a":)", Entry("U8", "[4]", "[0,4]"), R"(,"b":)", Entry("U8", "[4]", "[2,6]"), "}"),
+               four + "xx")},
       {"no overlaps",
-       FileOf(absl::StrCat(R"({"a":)", Entry("U8", "[4]", "[0,4]"), R"(,"b":)", Entry("U8", "[4]", "[0,4]"), "}"),
-              four)},
+       GetFile(absl::StrCat(R"({"a":)", Entry("U8", "[4]", "[0,4]"), R"(,"b":)", Entry("U8", "[4]", "[0,4]"), "}"),
+               four)},
       {"no holes",
-       FileOf(absl::StrCat(R"({"a":)", Entry("U8", "[1]", "[0,1]"), R"(,"b":)", Entry("U8", "[1]", "[2,3]"), "}"),
-              "xxx")},
-      {"__metadata__ is not an object", FileOf(R"({"__metadata__":[]})")},
-      {"not a string", FileOf(R"({"__metadata__":{"a":1}})")},
-      {"name of 0 bytes", FileOf(absl::StrCat(R"({"":)", Entry("U8", "[0]", "[0,0]"), "}"))},
+       GetFile(absl::StrCat(R"({"a":)", Entry("U8", "[1]", "[0,1]"), R"(,"b":)", Entry("U8", "[1]", "[2,3]"), "}"),
+               "xxx")},
+      {"__metadata__ is not an object", GetFile(R"({"__metadata__":[]})")},
+      {"not a string", GetFile(R"({"__metadata__":{"a":1}})")},
+      {"name of 0 bytes", GetFile(absl::StrCat(R"({"":)", Entry("U8", "[0]", "[0,0]"), "}"))},
       {"name of 513 bytes",
-       FileOf(absl::StrCat(R"({")", std::string(513, 'n'), R"(":)", Entry("U8", "[0]", "[0,0]"), "}"))},
+       GetFile(absl::StrCat(R"({")", std::string(513, 'n'), R"(":)", Entry("U8", "[0]", "[0,0]"), "}"))},
   };
 }
 
@@ -158,8 +158,8 @@ TEST(SafetensorsTest, RefusesEveryBadFileAndSaysWhy) {
 }
 
 TEST(SafetensorsTest, KeepsToLimitsThatAreGiven) {
-  std::string bytes =
-      FileOf(absl::StrCat(R"({"a":)", Entry("U8", "[1]", "[0,1]"), R"(,"b":)", Entry("U8", "[1]", "[1,2]"), "}"), "xx");
+  std::string bytes = GetFile(
+      absl::StrCat(R"({"a":)", Entry("U8", "[1]", "[0,1]"), R"(,"b":)", Entry("U8", "[1]", "[1,2]"), "}"), "xx");
   EXPECT_THAT(SafetensorsFile::Parse(bytes, {.max_tensors = 2}), IsOk());
   EXPECT_THAT(SafetensorsFile::Parse(bytes, {.max_tensors = 1}), HasReason("BAD_SAFETENSORS"));
   EXPECT_THAT(SafetensorsFile::Parse(bytes, {.max_header_bytes = 20}), HasReason("BAD_SAFETENSORS"));

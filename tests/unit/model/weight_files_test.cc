@@ -30,7 +30,7 @@ using Json = nlohmann::json;
 constexpr char kShard2[] = "model-00002-of-00003.safetensors";
 constexpr char kNorm[] = "model.norm.weight";
 
-std::string ReadAllOf(const std::string& path) { return ReadModelFile(path, 1 << 20).value(); }
+std::string ReadWhole(const std::string& path) { return ReadModelFile(path, 1 << 20).value(); }
 void Write(const std::string& path, const std::string& contents) {
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << contents;
@@ -54,13 +54,13 @@ class SpoiltModel {
 
   // Writes a file again with its tensors changed by `change`; returns its name.
   void ChangeTensors(const std::string& file, const std::function<void(std::vector<StoredTensor>&)>& change) const {
-    const std::string old = ReadAllOf(Path(file));
+    const std::string old = ReadWhole(Path(file));
     std::vector<StoredTensor> tensors = SafetensorsFile::Parse(old)->tensors();
     change(tensors);
     Write(Path(file), SerializeSafetensors(tensors).value());
   }
   void ChangeJson(const std::string& file, const std::function<void(Json&)>& change) const {
-    Json json = Json::parse(ReadAllOf(Path(file)));
+    Json json = Json::parse(ReadWhole(Path(file)));
     change(json);
     Write(Path(file), json.dump());
   }
@@ -315,7 +315,7 @@ TEST(WeightFilesTest, SurvivesAnyDamageToHeaderAndIndex) {
   const SpoiltModel model("llama-biases");
   int refused = 0;
   for (const std::string& file : {std::string(kShard2), std::string(kWeightsIndexFile), std::string(kHfConfigFile)}) {
-    const std::string good = ReadAllOf(model.Path(file));
+    const std::string good = ReadWhole(model.Path(file));
     const size_t reach = std::min<size_t>(good.size(), 2000);
     for (uint64_t round = 0; round < 150; ++round) {
       const auto draw = Philox4x32(7, round);

@@ -308,7 +308,7 @@ TEST(EngineLoopTest, BFloat16WeightsTakeHalfTheMemoryAndGiveNearlyTheSameLogProb
     model::InitialiseWeights(options.model, wide, 7, weights.data());
     for (size_t i = 0; i < wide.tensors().size(); ++i) {
       const auto& shape = wide.tensors()[i].shape;
-      at::from_blob(loop->shadow() + loop->manifest().ranges()[i].begin, shape, model::ScalarTypeOf(dtype))
+      at::from_blob(loop->shadow() + loop->manifest().ranges()[i].begin, shape, model::ToScalarType(dtype))
           .copy_(at::from_blob(weights.data() + wide.ranges()[i].begin / sizeof(float), shape, at::kFloat));
     }
     ASSERT_TRUE(loop->Install({1, 0}, 1, kTestDeadline).ok());

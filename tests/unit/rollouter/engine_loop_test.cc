@@ -259,7 +259,7 @@ TEST(EngineLoopTest, StopAnswersEveryRequest) {
 }
 
 template <typename Counts>
-int64_t CountOf(const Counts& times) {
+int64_t GetCount(const Counts& times) {
   int64_t count = 0;
   for (int64_t between : times.counts) count += between;
   return count;
@@ -282,8 +282,8 @@ TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
   stopped->WaitForSamples(1);
   loop->Pause();
   const EngineStatus status = loop->GetStatus();
-  EXPECT_EQ(CountOf(status.requests.time_to_first_token), 4) << "one each sample that drew a token";
-  EXPECT_EQ(CountOf(status.requests.time_per_output_token), 3 * 4);
+  EXPECT_EQ(GetCount(status.requests.time_to_first_token), 4) << "one each sample that drew a token";
+  EXPECT_EQ(GetCount(status.requests.time_per_output_token), 3 * 4);
   EXPECT_GT(status.requests.time_to_first_token.sum, 0);
   EXPECT_EQ(status.requests.at_length, 3);
   EXPECT_EQ(status.requests.stopped, 1);
@@ -291,7 +291,7 @@ TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
   EXPECT_EQ(status.prompt_tokens, 2 * 6) << "the one that was ended had not started";
 }
 
-std::vector<int32_t> TokensOf(EngineLoop& loop, const std::string& id) {
+std::vector<int32_t> GetTokens(EngineLoop& loop, const std::string& id) {
   auto sink = std::make_shared<WaitingSink>();
   EXPECT_TRUE(loop.Submit(Request(id, 2), sink).ok());
   return sink->WaitForSamples(2)[1].tokens;
@@ -300,7 +300,7 @@ std::vector<int32_t> TokensOf(EngineLoop& loop, const std::string& id) {
 TEST(EngineLoopSleepTest, GivesBackWhatItSaysAndWakesWithTheSameVersionAndTokens) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
-  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  const std::vector<int32_t> expected = GetTokens(*loop, "a");
   const EngineStatus before = loop->GetStatus();
   const absl::StatusOr<int64_t> freed = loop->Sleep(/*level=*/1, kDeadline);
   ASSERT_TRUE(freed.ok()) << freed.status();
@@ -313,16 +313,16 @@ TEST(EngineLoopSleepTest, GivesBackWhatItSaysAndWakesWithTheSameVersionAndTokens
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kRunning);
   EXPECT_EQ(loop->GetStatus().serving_digest, 103u);
-  EXPECT_EQ(TokensOf(*loop, "b"), expected);
+  EXPECT_EQ(GetTokens(*loop, "b"), expected);
   EXPECT_EQ(loop->GetStatus().weight_bytes, before.weight_bytes);
   ASSERT_TRUE(InstallWeights(*loop, {1, 4}).ok());
-  EXPECT_EQ(TokensOf(*loop, "c"), expected);  // the same bits under another name
+  EXPECT_EQ(GetTokens(*loop, "c"), expected);  // the same bits under another name
 }
 
 TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
-  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  const std::vector<int32_t> expected = GetTokens(*loop, "a");
   const EngineStatus before = loop->GetStatus();
   EXPECT_EQ(loop->Sleep(2, kDeadline).value(), before.kv_bytes + before.weight_bytes);
   EXPECT_EQ(loop->GetStatus().weight_bytes, 0);
@@ -334,7 +334,7 @@ TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
   EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "NO_WEIGHTS");
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());  // the same version may come again: nothing served since
   EXPECT_FALSE(loop->LastSleep().slept);
-  EXPECT_EQ(TokensOf(*loop, "c"), expected);
+  EXPECT_EQ(GetTokens(*loop, "c"), expected);
 }
 
 TEST(EngineLoopSleepTest, RefusesWhileRequestsRunOrWaitAndChangesNothing) {
@@ -390,7 +390,7 @@ TEST(EngineLoopSleepTest, TwiceIsOnceAndADeeperSleepDropsWhatWasKept) {
 TEST(EngineLoopSleepTest, PauseResumeAndDrainMeanTheSameAsleepAndAfterwards) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
-  const std::vector<int32_t> expected = TokensOf(*loop, "a");
+  const std::vector<int32_t> expected = GetTokens(*loop, "a");
   ASSERT_TRUE(loop->Drain(kDeadline).ok());
   ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
   loop->Pause();
@@ -405,7 +405,7 @@ TEST(EngineLoopSleepTest, PauseResumeAndDrainMeanTheSameAsleepAndAfterwards) {
   loop->Resume();
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);  // neither pause nor drain, but a sleep of its own
   ASSERT_TRUE(loop->WakeUp().ok());
-  EXPECT_EQ(TokensOf(*loop, "c"), expected);
+  EXPECT_EQ(GetTokens(*loop, "c"), expected);
 }
 
 TEST(EngineLoopSleepTest, WaitsForAWeightSyncUnderWayAndHoldsTheNextOneBack) {

@@ -48,7 +48,7 @@ int64_t Count(const Totals& totals, const std::string& text) {
 constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
 
 TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstalls) {
-  const Totals totals = SimulateMany(3000 / kOneRunIn, MakeSchedulerOf<>());
+  const Totals totals = SimulateMany(3000 / kOneRunIn, MakeSchedulerWith<>());
   EXPECT_EQ(totals.failed, 0) << totals.first_error;
   EXPECT_GT(totals.sums.counters.preemptions, 5000 / kOneRunIn);
   EXPECT_GT(totals.sums.counters.swaps, 1000 / kOneRunIn);
@@ -71,7 +71,7 @@ struct LeaksBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerOf<LeaksBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>());
   EXPECT_GT(totals.failed, 150);
   EXPECT_GT(Count(totals, "a leaked block"), 50);
 }
@@ -82,12 +82,12 @@ struct FreesSharedBlocks : Scheduler {
   void RemoveUser(BlockIndex block) override {
     while (users(block) > 0) Scheduler::RemoveUser(block);
   }
-  PrefixScope ScopeOf(int64_t) const override { return {version(), ++scopes_}; }
+  PrefixScope GetScope(int64_t) const override { return {version(), ++scopes_}; }
   mutable int64_t scopes_ = 0;
 };
 
 TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
-  const Totals totals = SimulateMany(200, MakeSchedulerOf<FreesSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>());
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
@@ -98,18 +98,18 @@ struct WritesToSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAWriteToASharedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerOf<WritesToSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>());
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
 // Forgets which version made a prefix.
 struct SharesAcrossVersions : Scheduler {
   using Scheduler::Scheduler;
-  PrefixScope ScopeOf(int64_t adapter) const override { return {{1, 0}, adapter}; }
+  PrefixScope GetScope(int64_t adapter) const override { return {{1, 0}, adapter}; }
 };
 
 TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
-  const Totals totals = SimulateMany(200, MakeSchedulerOf<SharesAcrossVersions>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>());
   EXPECT_GT(Count(totals, "a prefix of another version"), 50);
 }
 
@@ -120,14 +120,14 @@ struct Starves : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
-  const Totals totals = SimulateMany(200, MakeSchedulerOf<Starves>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>());
   EXPECT_GT(Count(totals, "starves"), 30);
 }
 
 TEST(SchedulerSimulationTest, EqualEventsGiveEqualPlans) {
   for (uint64_t seed : {3, 4, 5}) {
-    const SchedulerOutcome a = SimulateScheduler(seed, MakeSchedulerOf<>());
-    const SchedulerOutcome b = SimulateScheduler(seed, MakeSchedulerOf<>());
+    const SchedulerOutcome a = SimulateScheduler(seed, MakeSchedulerWith<>());
+    const SchedulerOutcome b = SimulateScheduler(seed, MakeSchedulerWith<>());
     EXPECT_EQ(a.plans, b.plans);
     EXPECT_EQ(a.counters.preemptions, b.counters.preemptions);
     EXPECT_EQ(a.counters.shared_tokens, b.counters.shared_tokens);

@@ -17,7 +17,7 @@ namespace syncopate::rollouter {
 using MakeScheduler = std::function<std::unique_ptr<Scheduler>(const Scheduler::Options&)>;
 
 template <typename S = Scheduler>
-MakeScheduler MakeSchedulerOf() {
+MakeScheduler MakeSchedulerWith() {
   return [](const Scheduler::Options& options) { return std::make_unique<S>(options); };
 }
 

@@ -27,23 +27,23 @@ class ControlPlaneTest : public ::testing::Test {
 
   void Join(SessionId session, const MemberId& id, int64_t held_epoch = 0, const std::string& run_id = "",
             PolicyVersion serving = {}) {
-    Hello hello = HelloOf(id, model_);
+    Hello hello = HelloFor(id, model_);
     hello.held_epoch = held_epoch;
     hello.run_id = run_id;
     hello.serving = serving;
-    hello.serving_digest = DigestOf(serving);
+    hello.serving_digest = ComputeDigest(serving);
     plane_.OnHello(session, hello, now_);
     Take();
   }
 
-  std::vector<uint64_t> DigestsOf(PolicyVersion version) const {
+  std::vector<uint64_t> ComputeDigests(PolicyVersion version) const {
     return std::vector<uint64_t>(model_->buckets().size(), version.step + 1);
   }
-  uint64_t DigestOf(PolicyVersion version) const { return CombineDigests(DigestsOf(version)); }
+  uint64_t ComputeDigest(PolicyVersion version) const { return CombineDigests(ComputeDigests(version)); }
 
   absl::StatusOr<int> Publish(const std::string& incarnation, PolicyVersion version) {
     auto receivers =
-        plane_.OnPublish({TrainerId(incarnation), version, DigestsOf(version), model_->fingerprint(), 0, 0}, now_);
+        plane_.OnPublish({TrainerId(incarnation), version, ComputeDigests(version), model_->fingerprint(), 0, 0}, now_);
     Take();
     return receivers;
   }
@@ -173,7 +173,7 @@ TEST_F(ControlPlaneTest, TheTrainersModelDecidesAlsoIfItComesLast) {
 }
 
 TEST_F(ControlPlaneTest, ARollouterThatDoesNotKnowTheModelYetIsToldWhereTheTrainerIsAndReceivesNothing) {
-  plane_.OnHello(2, HelloOf(RollouterId(0, "r"), nullptr), now_);
+  plane_.OnHello(2, HelloFor(RollouterId(0, "r"), nullptr), now_);
   Take();
   ASSERT_EQ(Sent<Welcome>(2).size(), 1u);
   Join(1, TrainerId("t"));
@@ -189,7 +189,7 @@ TEST_F(ControlPlaneTest, ARollouterThatDoesNotKnowTheModelYetIsToldWhereTheTrain
 }
 
 TEST_F(ControlPlaneTest, ATrainerMustNameItsModel) {
-  plane_.OnHello(1, HelloOf(TrainerId("t"), nullptr), now_);
+  plane_.OnHello(1, HelloFor(TrainerId("t"), nullptr), now_);
   Take();
   EXPECT_EQ(ClosedWith(1), "BAD_MEMBER");
 }
@@ -267,20 +267,20 @@ TEST_F(ControlPlaneTest, AVersionOfTwoRanksIsSentWhenBothHavePublishedTheirPart)
 }
 
 TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoStartIsRefused) {
-  Hello first = HelloOf(TrainerId("a", 0, 2), model_);
+  Hello first = HelloFor(TrainerId("a", 0, 2), model_);
   first.start = "a";
   plane_.OnHello(1, first, now_);
-  Hello other = HelloOf(TrainerId("d", 1, 2), model_);
+  Hello other = HelloFor(TrainerId("d", 1, 2), model_);
   other.start = "c";
   plane_.OnHello(2, other, now_);
   Take();
   EXPECT_EQ(ClosedWith(1), "FENCED");
-  Hello late = HelloOf(TrainerId("b", 1, 2), model_);
+  Hello late = HelloFor(TrainerId("b", 1, 2), model_);
   late.start = "a";
   plane_.OnHello(3, late, now_);
   Take();
   EXPECT_EQ(ClosedWith(3), "FENCED");
-  Hello nameless = HelloOf(TrainerId("c", 0, 2), model_);
+  Hello nameless = HelloFor(TrainerId("c", 0, 2), model_);
   nameless.start.clear();
   plane_.OnHello(4, nameless, now_);
   Take();
@@ -292,10 +292,10 @@ TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoS
 }
 
 TEST_F(ControlPlaneTest, TrainerRanksThatShardInDifferentWaysAreRefusedByName) {
-  Hello first = HelloOf(TrainerId("t", 0, 2), model_);
+  Hello first = HelloFor(TrainerId("t", 0, 2), model_);
   first.layout = "flat:2:fp32";
   plane_.OnHello(1, first, now_);
-  Hello second = HelloOf(TrainerId("u", 1, 2), model_);
+  Hello second = HelloFor(TrainerId("u", 1, 2), model_);
   second.layout = "flat:2:bf16";
   plane_.OnHello(2, second, now_);
   Take();
@@ -350,7 +350,7 @@ TEST_F(ControlPlaneTest, AHeartbeatOfAPublishedVersionIsBelieved) {
   Join(1, TrainerId("t"));
   Join(2, RollouterId(0, "r"));
   ASSERT_TRUE(Publish("t", {1, 3}).ok());
-  plane_.OnHeartbeat(2, {1, 3}, DigestOf({1, 3}), now_);
+  plane_.OnHeartbeat(2, {1, 3}, ComputeDigest({1, 3}), now_);
   EXPECT_EQ(plane_.membership().Find(SessionId{2})->hello.serving, (PolicyVersion{1, 3}));
   EXPECT_EQ(plane_.coordinator().behind(), 0);
 }
@@ -360,7 +360,7 @@ TEST_F(ControlPlaneTest, ARollouterThatSaysItSleepsIsSentTheNewestVersionWhenItS
   Join(2, RollouterId(0, "r"));
   ASSERT_TRUE(Publish("t", {1, 0}).ok());
   SyncAll(2);
-  plane_.OnHeartbeat(2, {1, 0}, DigestOf({1, 0}), now_, "ASLEEP");
+  plane_.OnHeartbeat(2, {1, 0}, ComputeDigest({1, 0}), now_, "ASLEEP");
   ASSERT_TRUE(Publish("t", {1, 1}).ok());
   EXPECT_TRUE(Sent<Prepare>(2).empty());
   plane_.OnHeartbeat(2, {}, 0, now_, "ASLEEP");  // it has dropped its weights
@@ -383,7 +383,7 @@ TEST_F(ControlPlaneTest, AMemberThatServesOtherBitsThanWerePublishedIsOutWithThe
   Take();
   EXPECT_EQ(ClosedWith(2), "WRONG_DIGEST");
   EXPECT_EQ(Sent<Evicted>(2).at(0).reason, "WRONG_DIGEST");
-  Hello again = HelloOf(RollouterId(0, "s"), model_);
+  Hello again = HelloFor(RollouterId(0, "s"), model_);
   again.serving = {1, 3};
   again.serving_digest = 77;
   plane_.OnHello(3, again, now_);
@@ -421,11 +421,11 @@ TEST_F(ControlPlaneTest, AVersionWhoseRecordWasLostIsBelievedWhenItIsPublishedAg
   Join(3, TrainerId("t"), 1, "run");
   Join(4, RollouterId(0, "r"), 0, "run", {1, 4});
   EXPECT_TRUE(Sent<Prepare>(4).empty()) << "nothing older is sent to it";
-  plane_.OnHeartbeat(4, {1, 4}, DigestOf({1, 4}), now_);
+  plane_.OnHeartbeat(4, {1, 4}, ComputeDigest({1, 4}), now_);
   EXPECT_TRUE(plane_.membership().Find(SessionId{4})->hello.serving.IsNone());
   ASSERT_TRUE(Publish("t", {1, 4}).ok());
   EXPECT_EQ(ClosedWith(4), "still open");
-  plane_.OnHeartbeat(4, {1, 4}, DigestOf({1, 4}), now_);
+  plane_.OnHeartbeat(4, {1, 4}, ComputeDigest({1, 4}), now_);
   Take();
   EXPECT_EQ(ClosedWith(4), "still open");
   EXPECT_EQ(plane_.membership().Find(SessionId{4})->hello.serving, (PolicyVersion{1, 4}));

@@ -15,7 +15,7 @@ class MembershipTest : public ::testing::Test {
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
   void Join(int index, SessionId session, double at, const std::string& incarnation = "a") {
-    membership_.Join(session, HelloOf(RollouterId(index, incarnation), model_), At(at));
+    membership_.Join(session, HelloFor(RollouterId(index, incarnation), model_), At(at));
   }
 
   // Heartbeats of the given sessions each second up to `until`, with ticks whenever they are due.
@@ -77,7 +77,7 @@ TEST_F(MembershipTest, ABrokenStreamIsNotADeathUntilTheSilenceIs) {
 
 TEST_F(MembershipTest, TheSameIncarnationComesBackOnANewStreamAndTheOldOneNoLongerCounts) {
   Join(0, 1, 0);
-  auto changes = membership_.Join(2, HelloOf(RollouterId(0, "a"), model_), At(1));
+  auto changes = membership_.Join(2, HelloFor(RollouterId(0, "a"), model_), At(1));
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].kind, Kind::kRejoined);
   EXPECT_EQ(changes[0].closed, 1);
@@ -88,7 +88,7 @@ TEST_F(MembershipTest, TheSameIncarnationComesBackOnANewStreamAndTheOldOneNoLong
 
 TEST_F(MembershipTest, ANewIncarnationReplacesTheOldOneWhichMayNotReturn) {
   Join(0, 1, 0);
-  auto changes = membership_.Join(2, HelloOf(RollouterId(0, "b"), model_), At(1));
+  auto changes = membership_.Join(2, HelloFor(RollouterId(0, "b"), model_), At(1));
   ASSERT_EQ(changes.size(), 2u);
   EXPECT_EQ(changes[0].reason, "REPLACED");
   EXPECT_EQ(changes[0].closed, 1);
@@ -99,13 +99,13 @@ TEST_F(MembershipTest, ANewIncarnationReplacesTheOldOneWhichMayNotReturn) {
 
 TEST_F(MembershipTest, AnEvictedIncarnationMayNotReturnButANewProcessMay) {
   Join(0, 1, 0);
-  auto changes = membership_.Evict(KeyOf(RollouterId(0, "a")), "EVICTED", "asked for", At(1));
+  auto changes = membership_.Evict(GetKey(RollouterId(0, "a")), "EVICTED", "asked for", At(1));
   ASSERT_TRUE(changes.ok());
   ASSERT_EQ(changes->size(), 1u);
   EXPECT_EQ(changes->front().closed, 1);
   EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("EVICTED"));
   EXPECT_TRUE(membership_.CheckMayJoin(RollouterId(0, "b")).ok());
-  EXPECT_THAT(membership_.Evict(KeyOf(RollouterId(7, "a")), "EVICTED", "", At(1)).status(),
+  EXPECT_THAT(membership_.Evict(GetKey(RollouterId(7, "a")), "EVICTED", "", At(1)).status(),
               HasReason("UNKNOWN_MEMBER"));
 }
 
@@ -114,7 +114,7 @@ TEST_F(MembershipTest, OneThatWasDeclaredDeadMayReturnWithTheSameIncarnation) {
   membership_.Tick(At(3));
   membership_.Tick(At(5));
   EXPECT_TRUE(membership_.CheckMayJoin(RollouterId(0, "a")).ok());
-  auto changes = membership_.Join(2, HelloOf(RollouterId(0, "a"), model_), At(8));
+  auto changes = membership_.Join(2, HelloFor(RollouterId(0, "a"), model_), At(8));
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].kind, Kind::kJoined);
 }
@@ -135,23 +135,23 @@ TEST_F(MembershipTest, OneThatIsListedNoMoreIsStillReplacedByWhoeverTakesItsPlac
   Join(1, 2, 0);
   auto changes = Run({2}, 0.25, 120);
   EXPECT_EQ(Count(changes, Kind::kDead), 1);
-  ASSERT_EQ(membership_.Find(KeyOf(RollouterId(0, "a"))), nullptr);
+  ASSERT_EQ(membership_.Find(GetKey(RollouterId(0, "a"))), nullptr);
   EXPECT_TRUE(membership_.CheckMayJoin(RollouterId(0, "a")).ok());
-  membership_.Join(3, HelloOf(RollouterId(0, "b"), model_), At(121));
+  membership_.Join(3, HelloFor(RollouterId(0, "b"), model_), At(121));
   EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("REPLACED")) << "it was only stopped, say";
 }
 
 TEST_F(MembershipTest, OneThatWasEvictedStaysOutWhenItIsListedNoMore) {
   Join(0, 1, 0);
   Join(1, 2, 0);
-  ASSERT_TRUE(membership_.Evict(KeyOf(RollouterId(0, "a")), "EVICTED", "asked for", At(1)).ok());
+  ASSERT_TRUE(membership_.Evict(GetKey(RollouterId(0, "a")), "EVICTED", "asked for", At(1)).ok());
   Run({2}, 1.25, 120);
   EXPECT_EQ(membership_.members().size(), 1u);
   EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("EVICTED"));
   Join(2, 3, 120);
   ASSERT_TRUE(membership_.Leave(3, "drained", At(121)).size() == 1);
   Run({2}, 121.25, 200);
-  ASSERT_TRUE(membership_.Evict(KeyOf(RollouterId(2, "a")), "EVICTED", "asked for", At(201)).ok());
+  ASSERT_TRUE(membership_.Evict(GetKey(RollouterId(2, "a")), "EVICTED", "asked for", At(201)).ok());
   EXPECT_THAT(membership_.CheckMayJoin(RollouterId(2, "a")), HasReason("EVICTED"));
 }
 
@@ -161,7 +161,7 @@ TEST_F(MembershipTest, OneThatLeftIsNotCountedAsDead) {
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].kind, Kind::kLeft);
   EXPECT_TRUE(membership_.Tick(At(9)).empty());
-  EXPECT_EQ(membership_.Find(KeyOf(RollouterId(0, "a")))->state, MemberState::kLeft);
+  EXPECT_EQ(membership_.Find(GetKey(RollouterId(0, "a")))->state, MemberState::kLeft);
 }
 
 TEST_F(MembershipTest, RefusesMalformedIdentities) {
@@ -184,7 +184,7 @@ TEST_F(MembershipTest, HoldsDeathsBackWhileMostOfFourRolloutersAreSilent) {
   changes = Run({1, 2, 3}, 20.25, 22);
   EXPECT_EQ(Count(changes, Kind::kReleased), 1);
   ASSERT_EQ(Count(changes, Kind::kDead), 1);
-  EXPECT_EQ(membership_.Find(KeyOf(RollouterId(3, "a")))->state, MemberState::kDead);
+  EXPECT_EQ(membership_.Find(GetKey(RollouterId(3, "a")))->state, MemberState::kDead);
 }
 
 TEST_F(MembershipTest, TheHoldEndsAfterItsTimeAndTheSilentAreDeclaredDead) {

@@ -157,7 +157,7 @@ TEST(SendArenaForPlanTest, StagesAShardInWireOrderAndNamesWhatIsNotFinite) {
     };
     auto staged = arena->Stage({1, 1}, pack);
     ASSERT_TRUE(staged.ok()) << staged.status();
-    EXPECT_EQ(static_cast<int64_t>(staged->bucket_digests.size()), planned->plan.DigestsOf(rank).size());
+    EXPECT_EQ(static_cast<int64_t>(staged->bucket_digests.size()), planned->plan.ComputeDigests(rank).size());
     const float bad = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(shard.data() + planned->plan.pack(rank).front().source_offset, &bad, 4);
     EXPECT_THAT(arena->Stage({1, 2}, pack).status(), HasReason("NON_FINITE"));

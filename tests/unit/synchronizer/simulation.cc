@@ -262,7 +262,7 @@ void Simulation::InjectFault() {
       if (!options_.faults.trainer) break;
       for (const auto& [index, node] : rollouters_) disturbed_.insert(node->id.replica_id);
       if (Chance(0.3)) {
-        std::vector<NodePtr> ranks = RanksOf(trainer_);
+        std::vector<NodePtr> ranks = GetRanks(trainer_);
         return Stop(ranks[random_() % ranks.size()], Uniform(0.5, 15));
       }
       // Otherwise a second one is started beside it. Of two that were never welcomed either may win.
@@ -343,7 +343,7 @@ void Simulation::CheckEnd() {
                               node->serving.ToString(), newest->version.ToString()));
     }
   }
-  for (const NodePtr& rank : RanksOf(trainer_)) {
+  for (const NodePtr& rank : GetRanks(trainer_)) {
     if (!rank->pins.empty()) Violate("a source holds a version for an attempt that has ended");
   }
   if (!plane_->coordinator().attempts().empty()) Violate("an attempt never ends");

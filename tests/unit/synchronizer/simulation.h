@@ -134,7 +134,7 @@ class Simulation {
   // Processes.
   NodePtr Start(const MemberId& id);
   void StartTrainer();  // all its ranks; it is the newest one from now on
-  std::vector<NodePtr> RanksOf(const NodePtr& trainer) const;
+  std::vector<NodePtr> GetRanks(const NodePtr& trainer) const;
   void OnNode(const NodePtr& node, std::function<void()> action);  // now, or when it is continued, or never
   void Stop(const NodePtr& node, double seconds);
   void Kill(const NodePtr& node);
@@ -150,7 +150,7 @@ class Simulation {
   void OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
   bool IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const;
   // Rehearsals.
-  std::vector<NodePtr> MembersOf(const Transfer& transfer) const;  // those that are alive
+  std::vector<NodePtr> GetMembers(const Transfer& transfer) const;  // those that are alive
   void OnRehearsalPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
   void OnRehearsalTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
   void FinishConnect(const NodePtr& node, SessionId session, const Transfer& transfer, double ready);

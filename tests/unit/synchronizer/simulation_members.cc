@@ -29,7 +29,7 @@ void Simulation::StartTrainer() {
   }
 }
 
-std::vector<Simulation::NodePtr> Simulation::RanksOf(const NodePtr& trainer) const {
+std::vector<Simulation::NodePtr> Simulation::GetRanks(const NodePtr& trainer) const {
   std::vector<NodePtr> ranks;
   for (const NodePtr& node : trainers_) {
     if (node->id.incarnation == trainer->id.incarnation) ranks.push_back(node);
@@ -63,7 +63,7 @@ void Simulation::Kill(const NodePtr& node) {
   node->alive = false;
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
-  for (const NodePtr& rank : RanksOf(node)) Kill(rank);  // a trainer's ranks fail together
+  for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
   // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
@@ -76,7 +76,7 @@ void Simulation::Connect(const NodePtr& node) {
   SessionId session = node->session = next_session_++;
   streams_[session].node = node;
   if (!plane_.has_value()) return Break(session);
-  Hello hello = HelloOf(node->id, model_);
+  Hello hello = HelloFor(node->id, model_);
   hello.serving = node->serving;
   hello.serving_digest = node->serving_digest;
   hello.held_epoch = node->epoch;
@@ -116,7 +116,7 @@ void Simulation::Publish(const NodePtr& trainer) {
   if (now_ > options_.publish_seconds) return;
   After(options_.publish_every * Uniform(0.5, 1.5),
         [this, trainer] { OnNode(trainer, [this, trainer] { Publish(trainer); }); });
-  std::vector<NodePtr> ranks = RanksOf(trainer);
+  std::vector<NodePtr> ranks = GetRanks(trainer);
   for (const NodePtr& rank : ranks) {
     if (rank->publishing || rank->epoch != trainer->epoch) return;
   }
@@ -280,7 +280,7 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
 
 // True while somebody whom the bytes of this attempt depend on does not move.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
-  for (const NodePtr& rank : RanksOf(source)) {
+  for (const NodePtr& rank : GetRanks(source)) {
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
   }
   if (!options_.group_transport) return false;
@@ -314,7 +314,7 @@ void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t 
     report.bytes = model_->weight_bytes();
     bool alive = true;
     bool staged = true;
-    for (const NodePtr& rank : RanksOf(source)) {
+    for (const NodePtr& rank : GetRanks(source)) {
       alive = alive && rank->alive;
       staged = staged && std::count(rank->staged.begin(), rank->staged.end(), node->offered) > 0;
     }
@@ -335,7 +335,7 @@ void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t 
 // Rehearsals. Members form a group together, and each does one thing after the other: a sync's transfer waits for a
 // rehearsal that has not ended, and for an abort.
 
-std::vector<Simulation::NodePtr> Simulation::MembersOf(const Transfer& transfer) const {
+std::vector<Simulation::NodePtr> Simulation::GetMembers(const Transfer& transfer) const {
   std::vector<NodePtr> members;
   auto take = [&members](const NodePtr& node, const std::vector<SyncMember>& of) {
     for (const SyncMember& member : of) {
@@ -353,7 +353,7 @@ double Simulation::FormingTime(const Transfer& transfer) {
   if (!first) return known->second;
   bool all_keep = true;
   bool under_way = false;
-  for (const NodePtr& node : MembersOf(transfer)) {
+  for (const NodePtr& node : GetMembers(transfer)) {
     const bool keeps = std::count(node->kept.begin(), node->kept.end(), transfer.group) > 0;
     const bool forms = node->forming == transfer.group;
     all_keep = all_keep && (keeps || forms);
@@ -396,7 +396,7 @@ void Simulation::OnRehearsalTransfer(const NodePtr& node, SessionId session, con
 
 void Simulation::FinishConnect(const NodePtr& node, SessionId session, const Transfer& transfer, double ready) {
   if (node->rehearsal != transfer.attempt) return;
-  const std::vector<NodePtr> members = MembersOf(transfer);
+  const std::vector<NodePtr> members = GetMembers(transfer);
   bool met = now_ >= ready && members.size() == transfer.sources.size() + transfer.receivers.size();
   for (const NodePtr& member : members) {
     const bool in_it =

@@ -49,7 +49,7 @@ TEST_F(RehearsalTest, TheGroupOfAllIsFormedBeforeAVersionIsThereAndMovesNone) {
   EXPECT_TRUE(Asked()->rehearsal);
   EXPECT_TRUE(Asked()->version.IsNone());
   EXPECT_EQ(coordinator_.attempts_under_way(), 0) << "it is no sync";
-  EXPECT_EQ(coordinator_.AttemptOf("rollouter-0"), 0);
+  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-0"), 0);
   AllPrepare({0, 1});
   ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
   now_ += absl::Seconds(0.5);

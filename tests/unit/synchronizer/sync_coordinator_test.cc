@@ -81,7 +81,7 @@ TEST_F(SyncCoordinatorTest, ASilentReceiverHoldsTheOthersUpOnceForThePrepareDead
   now_ = At(2);
   Publish(2);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "trainer", "rollouter-1"}));
-  EXPECT_NE(coordinator_.AttemptOf("rollouter-0"), coordinator_.AttemptOf("rollouter-1"));
+  EXPECT_NE(coordinator_.MakeAttempt("rollouter-0"), coordinator_.MakeAttempt("rollouter-1"));
 }
 
 TEST_F(SyncCoordinatorTest, ALaggardThatAnswersAgainGoesWithTheOthersAgain) {
@@ -124,10 +124,10 @@ TEST_F(SyncCoordinatorTest, AReceiverThatStopsInItsTransferEndsByTheDeadlineAndD
   now_ = At(1);
   Publish(2);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
-  EXPECT_EQ(coordinator_.AttemptOf("rollouter-1"), first);
+  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-1"), first);
   now_ = At(10);
   Take(coordinator_.Tick(now_));
-  EXPECT_EQ(coordinator_.AttemptOf("rollouter-1"), 0);
+  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-1"), 0);
   EXPECT_EQ(records_[1].result(), "DEADLINE");
 }
 

@@ -17,7 +17,7 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   EXPECT_EQ(records_[1].replica_id, "rollouter-1");
   EXPECT_EQ(records_[1].result(), "GROUP_LOST");
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, without the dead one";
-  EXPECT_EQ(coordinator_.AttemptOf("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
+  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
   FromSource(Report(SyncStage::kPrepare));
   now_ += absl::Seconds(2.5);
   Take(coordinator_.Tick(now_));

@@ -177,7 +177,7 @@ TEST_F(WeightReceiverTest, InstallsNothingThatWasNotVerifiedOrWasFinished) {
 TEST_F(WeightReceiverTest, RefusesDigestsThatAreNotTheVersions) {
   Prepare prepare = rig_.Offer();
   ASSERT_TRUE(rig_.receiver()->receiver->Prepare(prepare).ok());
-  Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
+  Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, "source-0");
   transfer.bucket_digests[0] ^= 1;
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("DIGEST_MISMATCH"));
   EXPECT_EQ(rig_.store()->chunks(), 0);
@@ -197,7 +197,7 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   Prepare prepare = rig_.Offer();
   prepare.digest = CombineDigests(digests);
   ASSERT_TRUE(rig_.receiver()->receiver->Prepare(prepare).ok());
-  Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, "source-0");
+  Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, "source-0");
   transfer.bucket_digests = digests;
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
 }
@@ -243,7 +243,7 @@ class InPlaceTest : public WeightReceiverTest {
   absl::Status Sync(const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
     SYNCOPATE_RETURN_IF_ERROR(receiver_.Prepare(prepare).status());
-    Transfer transfer = rig_.TransferOf(rig_.receiver(), prepare, rendezvous);
+    Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, rendezvous);
     if (after_prepare_) std::exchange(after_prepare_, nullptr)();
     transfer.receivers[0].id = id_;
     absl::Status status = receiver_.Transfer(transfer).status();

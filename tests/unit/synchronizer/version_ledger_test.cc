@@ -56,32 +56,32 @@ TEST(VersionLedgerTest, KnowsWhatAMemberCanServe) {
   EXPECT_TRUE(ledger.CheckServed({1, 0}, 9).ok()) << "older than all that are remembered";
 }
 
-PublishedPart PartOf(PolicyVersion version, int32_t rank, std::vector<uint64_t> digests, int64_t begin) {
+PublishedPart GetPart(PolicyVersion version, int32_t rank, std::vector<uint64_t> digests, int64_t begin) {
   return {version, rank, 2, begin, std::move(digests), 0};
 }
 
 TEST(VersionLedgerTest, AVersionOfSeveralRanksIsKnownWhenAllHavePublishedTheirPart) {
   VersionLedger ledger = LedgerAtEpoch(1);
-  ASSERT_TRUE(ledger.PublishPart(PartOf({1, 5}, 1, {3}, 2))->has_value());
+  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value());
   EXPECT_EQ(ledger.newest(), nullptr);
-  EXPECT_FALSE(ledger.PublishPart(PartOf({1, 5}, 1, {3}, 2))->has_value()) << "repeating it is harmless";
-  EXPECT_THAT(ledger.PublishPart(PartOf({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
-  ASSERT_TRUE(ledger.PublishPart(PartOf({1, 5}, 0, {1, 2}, 0))->has_value());
+  EXPECT_FALSE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value()) << "repeating it is harmless";
+  EXPECT_THAT(ledger.PublishPart(GetPart({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
+  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 0, {1, 2}, 0))->has_value());
   ASSERT_NE(ledger.newest(), nullptr);
   EXPECT_EQ(ledger.newest()->bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(ledger.newest()->digest, CombineDigests({1, 2, 3}));
-  EXPECT_FALSE(ledger.PublishPart(PartOf({1, 5}, 1, {3}, 2))->has_value()) << "also afterwards";
-  EXPECT_THAT(ledger.PublishPart(PartOf({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
-  EXPECT_THAT(ledger.PublishPart(PartOf({1, 4}, 1, {4}, 2)).status(), HasReason("VERSION_ORDER"));
-  EXPECT_THAT(ledger.PublishPart(PartOf({0, 9}, 1, {4}, 2)).status(), HasReason("FENCED"));
+  EXPECT_FALSE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value()) << "also afterwards";
+  EXPECT_THAT(ledger.PublishPart(GetPart({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
+  EXPECT_THAT(ledger.PublishPart(GetPart({1, 4}, 1, {4}, 2)).status(), HasReason("VERSION_ORDER"));
+  EXPECT_THAT(ledger.PublishPart(GetPart({0, 9}, 1, {4}, 2)).status(), HasReason("FENCED"));
 }
 
 TEST(VersionLedgerTest, PartsSurviveARestartAndNobodyCompletesAnOlderTrainersVersion) {
   VersionLedger ledger = LedgerAtEpoch(1);
-  ASSERT_TRUE(ledger.PublishPart(PartOf({1, 5}, 0, {1}, 0)).ok());
+  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 0, {1}, 0)).ok());
   auto again = VersionLedger::Restore(ledger.Snapshot());
   ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(again->PublishPart(PartOf({1, 5}, 1, {2}, 1)).ok());
+  ASSERT_TRUE(again->PublishPart(GetPart({1, 5}, 1, {2}, 1)).ok());
   EXPECT_EQ(again->newest()->version, (PolicyVersion{1, 5}));
   ledger.RaiseEpoch(2);
   EXPECT_EQ(ledger.Snapshot().size(), 2u) << "run and epoch";
@@ -89,9 +89,9 @@ TEST(VersionLedgerTest, PartsSurviveARestartAndNobodyCompletesAnOlderTrainersVer
 
 TEST(VersionLedgerTest, PartsThatNobodyCompletesAreForgotten) {
   VersionLedger ledger = LedgerAtEpoch(1);
-  for (int64_t step = 0; step < 20; ++step) ASSERT_TRUE(ledger.PublishPart(PartOf({1, step}, 0, {1}, 0)).ok());
+  for (int64_t step = 0; step < 20; ++step) ASSERT_TRUE(ledger.PublishPart(GetPart({1, step}, 0, {1}, 0)).ok());
   EXPECT_EQ(ledger.Snapshot().size(), 2 + VersionLedger::kIncompleteKept);
-  ASSERT_TRUE(ledger.PublishPart(PartOf({1, 19}, 1, {2}, 1)).ok());
+  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 19}, 1, {2}, 1)).ok());
   EXPECT_EQ(ledger.newest()->version, (PolicyVersion{1, 19}));
   EXPECT_EQ(ledger.Snapshot().size(), 3u);
 }

@@ -103,7 +103,7 @@ const std::vector<Algorithm>& Algorithms() {
   return all;
 }
 
-TrainStepOptions OptionsOf(const Algorithm& algorithm, int64_t micro_batch_tokens) {
+TrainStepOptions MakeOptions(const Algorithm& algorithm, int64_t micro_batch_tokens) {
   TrainStepOptions options;
   options.loss.max_response_tokens = 8;
   options.micro_batch_tokens = micro_batch_tokens;
@@ -127,7 +127,7 @@ StepResult StepOnRank(const TrainStepOptions& options, const std::vector<Traject
   return {testing::GatherGradient(actor, ranks), metrics.value_or(StepFigures())};
 }
 
-StepResult StepOf(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
+StepResult GetStep(const TrainStepOptions& options, const std::vector<TrajectoryGroup>& groups, int updates = 1) {
   SingleRank single;
   TrainStepOptions several = options;
   several.updates_per_batch = updates;
@@ -142,8 +142,8 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnRanks) {
   const Algorithm& algorithm = Algorithms()[GetParam()];
   const auto groups = RandomGroups(8, 4, 5);
   for (int updates : {1, 2}) {
-    const StepResult whole = StepOf(OptionsOf(algorithm, 1 << 20), groups, updates);
-    TrainStepOptions options = OptionsOf(algorithm, 40);
+    const StepResult whole = GetStep(MakeOptions(algorithm, 1 << 20), groups, updates);
+    TrainStepOptions options = MakeOptions(algorithm, 40);
     options.updates_per_batch = updates;
     for (int32_t world : {2, 3}) {
       const std::vector<StepResult> ranks = testing::OnRanks<StepResult>(
@@ -164,12 +164,12 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnRanks) {
 TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnMicroBatches) {
   const Algorithm& algorithm = Algorithms()[GetParam()];
   const auto groups = RandomGroups(8, 4, 5);
-  const StepResult whole = StepOf(OptionsOf(algorithm, 1 << 20), groups);
+  const StepResult whole = GetStep(MakeOptions(algorithm, 1 << 20), groups);
   float largest = 0;
   for (float value : whole.gradient) largest = std::max(largest, std::abs(value));
   EXPECT_GT(largest, 1e-3);
   for (int64_t tokens : {14, 40}) {
-    const StepResult cut = StepOf(OptionsOf(algorithm, tokens), groups);
+    const StepResult cut = GetStep(MakeOptions(algorithm, tokens), groups);
     for (size_t i = 0; i < cut.gradient.size(); ++i) {
       ASSERT_NEAR(cut.gradient[i], whole.gradient[i], 2e-6 * std::max(1.0f, largest)) << tokens;
     }
@@ -180,16 +180,16 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnMicroBatches) {
 
 TEST_P(AlgorithmsStepTest, SeveralUpdatesAreMadeOfOneBatch) {
   const Algorithm& algorithm = Algorithms()[GetParam()];
-  const StepResult made = StepOf(OptionsOf(algorithm, 1 << 20), RandomGroups(6, 4, 7), /*updates=*/3);
+  const StepResult made = GetStep(MakeOptions(algorithm, 1 << 20), RandomGroups(6, 4, 7), /*updates=*/3);
   EXPECT_EQ(made.metrics.updates, 3);
-  const bool makes_a_pass = OptionsOf(algorithm, 1).loss.needs_proximal();
+  const bool makes_a_pass = MakeOptions(algorithm, 1).loss.needs_proximal();
   EXPECT_EQ(made.metrics.proximal_seconds > 0, makes_a_pass);
   EXPECT_TRUE(std::isfinite(made.metrics.loss));
 }
 
 TEST(AlgorithmsMetricsTest, TokensAreOfTheAgesThatTheirVersionsSay) {
   const auto groups = RandomGroups(6, 4, 9);
-  const StepFigures metrics = StepOf(OptionsOf(Algorithms()[0], 40), groups).metrics;
+  const StepFigures metrics = GetStep(MakeOptions(Algorithms()[0], 40), groups).metrics;
   double counts[loss::kLossAges] = {};
   for (const TrajectoryGroup& group : groups) {
     for (const Trajectory& sample : group.samples) {
@@ -220,10 +220,10 @@ TEST(AlgorithmsMetricsTest, AnUpdateWithoutSignalIsMadeForItsOtherTerms) {
   for (TrajectoryGroup& group : groups) {
     for (Trajectory& sample : group.samples) sample.reward = 0.5f;
   }
-  EXPECT_EQ(StepOf(OptionsOf(Algorithms()[0], 100), groups).metrics.updates, 0);
-  EXPECT_EQ(
-      StepOf(OptionsOf({"", [](loss::LossOptions& o) { o.entropy_coefficient = 0.01; }}, 100), groups).metrics.updates,
-      1);
+  EXPECT_EQ(GetStep(MakeOptions(Algorithms()[0], 100), groups).metrics.updates, 0);
+  EXPECT_EQ(GetStep(MakeOptions({"", [](loss::LossOptions& o) { o.entropy_coefficient = 0.01; }}, 100), groups)
+                .metrics.updates,
+            1);
 }
 
 TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
@@ -232,7 +232,7 @@ TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
     for (Trajectory& sample : group.samples) sample.finish = FinishReason::kLength;
   }
   const StepResult made =
-      StepOf(OptionsOf({"", [](loss::LossOptions& o) { o.overlong = loss::Overlong::kMask; }}, 100), groups);
+      GetStep(MakeOptions({"", [](loss::LossOptions& o) { o.overlong = loss::Overlong::kMask; }}, 100), groups);
   EXPECT_EQ(made.metrics.updates, 0);
   EXPECT_EQ(made.metrics.trained_tokens, 0);
   EXPECT_EQ(made.metrics.masked_samples, 12);

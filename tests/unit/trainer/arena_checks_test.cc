@@ -25,7 +25,7 @@ Manifest CutInto(int64_t bucket_bytes) {
 }
 
 // Arbitrary bits, but finite numbers.
-at::Tensor ArenaOf(const Manifest& manifest) {
+at::Tensor GetArena(const Manifest& manifest) {
   at::Tensor arena = at::zeros({manifest.arena_bytes() / 4}, at::kFloat);
   auto* words = static_cast<uint32_t*>(arena.data_ptr());
   for (int64_t i = 0; i < arena.numel(); ++i) words[i] = Philox4x32(5, static_cast<uint64_t>(i))[0] & 0xbfffffffu;
@@ -40,7 +40,7 @@ TEST(ArenaChecksTest, OperatorsDigestEveryBucketAsPlainLoopsDo) {
   // One bucket, several with a shorter last one, and as many as there can be.
   for (int64_t bucket_bytes : {int64_t{1} << 20, int64_t{1024}, int64_t{256}}) {
     const Manifest manifest = CutInto(bucket_bytes);
-    const at::Tensor arena = ArenaOf(manifest);
+    const at::Tensor arena = GetArena(manifest);
     const std::vector<uint64_t> expected = DigestBuckets(manifest, arena.data_ptr());
     EXPECT_EQ(BucketDigestsByOperators(manifest, arena), expected) << bucket_bytes;
     EXPECT_EQ(BucketDigests(manifest, arena), expected) << bucket_bytes;
@@ -50,7 +50,7 @@ TEST(ArenaChecksTest, OperatorsDigestEveryBucketAsPlainLoopsDo) {
 TEST(ArenaChecksTest, NameTheFirstTensorThatIsNotFinite) {
   const Manifest manifest = CutInto(1024);
   for (auto check : {CheckFinite, CheckFiniteByOperators}) {
-    at::Tensor arena = ArenaOf(manifest);
+    at::Tensor arena = GetArena(manifest);
     EXPECT_THAT(check(manifest, arena), IsOk());
     Element(manifest, arena, 1, 76) = std::numeric_limits<float>::infinity();
     EXPECT_THAT(check(manifest, arena), AllOf(HasReason("NON_FINITE"), HasMessage(HasSubstr("element 76 of b"))));

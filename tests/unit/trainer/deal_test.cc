@@ -121,7 +121,9 @@ TEST(DealTest, AttentionCountsSoThatLongSequencesAreNotAllOnOneRank) {
 TEST(DealTest, ALargerModelWeighsAttentionLess) {
   model::ModelConfig small = testing::SmallModel(), large = small;
   large.intermediate_size *= 16;
-  auto weight = [](const model::ModelConfig& config) { return CostOf(config).per_square / CostOf(config).per_token; };
+  auto weight = [](const model::ModelConfig& config) {
+    return ComputeCost(config).per_square / ComputeCost(config).per_token;
+  };
   EXPECT_GT(weight(small), weight(large));
   EXPECT_GT(weight(large), 0);
 }

@@ -18,7 +18,7 @@
 namespace syncopate::trainer {
 namespace {
 
-using testing::BytesOf;
+using testing::GetBytes;
 
 TrajectoryGroup OneGroup() {
   TrajectoryGroup group;
@@ -45,7 +45,7 @@ TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   ASSERT_TRUE(original->Step({&group}).ok());
   auto files = PolicyFiles(original->TakeSnapshot("").value());
-  const std::string model = BytesOf(files[ModelFileName(0, 1)]), optimizer = BytesOf(files[OptimizerFileName(0, 1)]);
+  const std::string model = GetBytes(files[ModelFileName(0, 1)]), optimizer = GetBytes(files[OptimizerFileName(0, 1)]);
   auto restored = SavedPolicy::Parse(original->manifest(), {{model, optimizer}});
   ASSERT_TRUE(restored.ok()) << restored.status();
   auto resumed = PolicyTrainer::Create(SmallOptions(2)).value();
@@ -59,7 +59,7 @@ TEST(PolicyFilesTest, APolicyReadBackGoesOnWithTheSameBits) {
 TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   auto files = PolicyFiles(original->TakeSnapshot("").value());
-  const std::string model = BytesOf(files[ModelFileName(0, 1)]), optimizer = BytesOf(files[OptimizerFileName(0, 1)]);
+  const std::string model = GetBytes(files[ModelFileName(0, 1)]), optimizer = GetBytes(files[OptimizerFileName(0, 1)]);
   model::ModelConfig wider = testing::SmallModel();
   wider.intermediate_size = 128;
   const Manifest other = model::MakeManifest(wider, DType::kFloat32).value();
@@ -71,7 +71,7 @@ TEST(PolicyFilesTest, RefusesACheckpointOfAnotherModelByName) {
 TEST(PolicyFilesTest, RefusesFilesThatAreMissingTensorsOrNoSafetensors) {
   auto original = PolicyTrainer::Create(SmallOptions(1)).value();
   auto files = PolicyFiles(original->TakeSnapshot("").value());
-  const std::string model = BytesOf(files[ModelFileName(0, 1)]);
+  const std::string model = GetBytes(files[ModelFileName(0, 1)]);
   EXPECT_EQ(ErrorReason(SavedPolicy::Parse(original->manifest(), {{model, model}}).status()), "CHECKPOINT_MISMATCH");
   EXPECT_EQ(ErrorReason(SavedPolicy::Parse(original->manifest(), {{"garbage", model}}).status()), "BAD_SAFETENSORS");
 }
@@ -86,7 +86,7 @@ TEST(PolicyFilesTest, RefusesParametersThatAreNotFiniteNamingTheTensor) {
   ASSERT_TRUE(original->Restore(spoilt).ok());
   EXPECT_EQ(ErrorReason(original->CheckFinite()), "NON_FINITE");
   auto files = PolicyFiles(original->TakeSnapshot("").value());
-  const std::string model = BytesOf(files[ModelFileName(0, 1)]), optimizer = BytesOf(files[OptimizerFileName(0, 1)]);
+  const std::string model = GetBytes(files[ModelFileName(0, 1)]), optimizer = GetBytes(files[OptimizerFileName(0, 1)]);
   auto refused = SavedPolicy::Parse(manifest, {{model, optimizer}});
   EXPECT_EQ(ErrorReason(refused.status()), "NON_FINITE");
   EXPECT_NE(refused.status().message().find(manifest.tensors()[last].name), absl::string_view::npos)
@@ -128,8 +128,8 @@ class FilesOfRanks {
     const auto world = static_cast<int32_t>(ranks.size());
     for (int32_t rank = 0; rank < world; ++rank) {
       const auto& files = ranks[static_cast<size_t>(rank)].files;
-      bytes_.push_back(BytesOf(files.at(ModelFileName(rank, world))));
-      bytes_.push_back(BytesOf(files.at(OptimizerFileName(rank, world))));
+      bytes_.push_back(GetBytes(files.at(ModelFileName(rank, world))));
+      bytes_.push_back(GetBytes(files.at(OptimizerFileName(rank, world))));
     }
   }
   std::vector<SavedPolicy::RankFiles> views() const {

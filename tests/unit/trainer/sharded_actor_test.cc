@@ -34,7 +34,7 @@ std::vector<model::ModelConfig> Models() {
   return {testing::SmallModel(), testing::GroupedQueryModel(), untied, testing::BiasedModel()};
 }
 
-Manifest ManifestOf(const model::ModelConfig& config) { return *model::MakeManifest(config, DType::kFloat32); }
+Manifest ManifestFor(const model::ModelConfig& config) { return *model::MakeManifest(config, DType::kFloat32); }
 
 std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int groups, int samples, uint64_t seed) {
   return testing::RandomGroups(config.vocab_size, groups, samples, seed,
@@ -53,7 +53,7 @@ TrainStepOptions StepOptions() {
 
 TEST(FlatShardsTest, EveryElementIsHeldByOneRankAndCutsAreAtBlocks) {
   for (const model::ModelConfig& config : Models()) {
-    const Manifest manifest = ManifestOf(config);
+    const Manifest manifest = ManifestFor(config);
     const int64_t elements = manifest.arena_bytes() / 4;
     for (int32_t world : {1, 2, 3, 4, 7}) {
       std::vector<int> held(static_cast<size_t>(elements), 0);
@@ -68,7 +68,7 @@ TEST(FlatShardsTest, EveryElementIsHeldByOneRankAndCutsAreAtBlocks) {
           next += shards.unit(u).count;
         }
         EXPECT_EQ(next, elements);
-        for (const FlatShards::Piece& piece : shards.PiecesOf(0, elements)) {
+        for (const FlatShards::Piece& piece : shards.MakePieces(0, elements)) {
           EXPECT_LE(piece.local_begin + piece.count, shards.local_elements());
           EXPECT_TRUE(world > 1 || piece.local_begin == piece.whole_begin);
           for (int64_t i = 0; i < piece.count; ++i) ++held[static_cast<size_t>(piece.whole_begin + i)];
@@ -81,7 +81,7 @@ TEST(FlatShardsTest, EveryElementIsHeldByOneRankAndCutsAreAtBlocks) {
 
 TEST(FlatShardsTest, MoreRanksThanALayerDividesIntoAreRefused) {
   const model::ModelConfig config = testing::SmallModel();
-  const absl::Status status = FlatShards::Create(config, ManifestOf(config), 0, 100000).status();
+  const absl::Status status = FlatShards::Create(config, ManifestFor(config), 0, 100000).status();
   EXPECT_EQ(ErrorReason(status), "TOO_MANY_RANKS");
   EXPECT_THAT(status.message(), ::testing::HasSubstr("100000 ranks"));
 }
@@ -95,7 +95,7 @@ Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& opt
                    const std::vector<TrajectoryGroup>& groups, Communicator& ranks, int steps = 1,
                    at::ScalarType reduce = at::kFloat) {
   at::set_num_threads(1);  // of this thread: more of them on tensors this small wait for each other
-  Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks, {}, reduce);
+  Actor actor(config, ManifestFor(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks, {}, reduce);
   TrainStep step(actor, ranks, options);
   Outcome outcome;
   for (int i = 0; i < steps; ++i) {
@@ -169,7 +169,7 @@ TEST(ShardedActorTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForIt
 // In bfloat16 1 + 2^-9 is 1.
 TEST(ShardedActorTest, WhatMicroBatchesAddUpToIsFloat32AlsoWhereRanksSumInBFloat16) {
   const model::ModelConfig config = testing::GroupedQueryModel();
-  const Manifest manifest = ManifestOf(config);
+  const Manifest manifest = ManifestFor(config);
   OnRanks<bool>(2, [&](Communicator& ranks) {
     const FlatShards shards = FlatShards::Create(config, manifest, ranks.rank(), 2).value();
     at::Tensor local = at::full({shards.local_elements()}, -1, at::kFloat);
@@ -198,7 +198,7 @@ TEST(ShardedActorTest, ASupervisedStepDoesNotDependOnHowManyRanksThereAre) {
   const model::ModelConfig config = testing::GroupedQueryModel();
   const auto groups = RandomGroups(config, 6, 1, 23);
   auto run = [&](Communicator& ranks) {
-    Actor actor(config, ManifestOf(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
+    Actor actor(config, ManifestFor(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks);
     TrainStepOptions options = TrainStepOptions().Supervised();
     options.micro_batch_tokens = 20;
     auto metrics = TrainStep(actor, ranks, options).RunSupervised(Pointers(groups));
@@ -238,7 +238,7 @@ TEST(ShardedActorTest, TheSameNumberOfRanksGivesTheSameBits) {
 
 TEST(ShardedActorTest, TheFirstWeightsAreThoseOfOneRank) {
   for (const model::ModelConfig& config : Models()) {
-    const Manifest manifest = ManifestOf(config);
+    const Manifest manifest = ManifestFor(config);
     SingleRank single;
     auto weights_of = [&](Communicator& ranks) {
       Actor actor(config, manifest, {}, 5, at::kCPU, nullptr, at::kFloat, &ranks);
@@ -251,7 +251,7 @@ TEST(ShardedActorTest, TheFirstWeightsAreThoseOfOneRank) {
 // Gradients of the same values everywhere, as large as is said, one update each; what the last were multiplied by.
 double LastFactor(const AdamWOptions& options, const std::vector<double>& norms, Communicator& ranks) {
   const model::ModelConfig config = testing::SmallModel();
-  const Manifest manifest = ManifestOf(config);
+  const Manifest manifest = ManifestFor(config);
   Actor actor(config, manifest, options, 3, at::kCPU, nullptr, at::kFloat, &ranks);
   const double elements = static_cast<double>(manifest.arena_bytes()) / 4;
   double factor = 0;
@@ -259,7 +259,7 @@ double LastFactor(const AdamWOptions& options, const std::vector<double>& norms,
     const float element = static_cast<float>(norm / std::sqrt(elements));
     auto gradients = actor.gradients();
     std::fill(gradients.begin(), gradients.end(), 0.0f);
-    for (const FlatShards::Piece& piece : actor.shards().PiecesOf(0, manifest.arena_bytes() / 4)) {
+    for (const FlatShards::Piece& piece : actor.shards().MakePieces(0, manifest.arena_bytes() / 4)) {
       std::fill_n(gradients.begin() + piece.local_begin, piece.count, element);
     }
     const auto measured = actor.QueueUpdate(at::zeros({}));
@@ -288,7 +288,7 @@ TEST(ShardedActorTest, GradientsAreClippedByTheNormsOfAllRanks) {
 
 TEST(ShardedActorTest, WeightDecayReachesTheSameWeightsOnAnyNumberOfRanks) {
   const model::ModelConfig config = testing::BiasedModel();
-  const Manifest manifest = ManifestOf(config);
+  const Manifest manifest = ManifestFor(config);
   AdamWOptions options;
   options.weight_decay = 0.5;
   options.learning_rate = 0.5;
@@ -380,7 +380,7 @@ TEST(ShardedActorTest, WeightsThatAreNotFiniteAreNamedOnAllRanks) {
   SingleRank single;
   const Saved good = Save(*PolicyTrainer::Create(OptionsOn(single)).value());
   PolicyCopy bad = *good.state;
-  const Manifest manifest = ManifestOf(testing::GroupedQueryModel());
+  const Manifest manifest = ManifestFor(testing::GroupedQueryModel());
   for (size_t tensor : {size_t{0}, size_t{5}, manifest.tensors().size() - 1}) {
     PolicyCopy spoilt = bad;
     spoilt.arena_of(PolicyPart::kParameters)[static_cast<size_t>(manifest.ranges()[tensor].begin) / 4] = NAN;

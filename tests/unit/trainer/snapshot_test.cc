@@ -18,7 +18,7 @@
 namespace syncopate::trainer {
 namespace {
 
-using testing::BytesOf;
+using testing::GetBytes;
 using testing::Pointers;
 using testing::PolicyCopy;
 
@@ -126,7 +126,7 @@ TEST(SnapshotTest, IsWrittenWhenItsCopyIsWhole) {
   ASSERT_TRUE(policy->Step(Pointers(Groups(1)), 0).ok());
   const PolicyCopy before(*policy);
   auto files = PolicyFiles(policy->TakeSnapshot("").value());
-  const std::string optimizer = BytesOf(files[OptimizerFileName(0, 1)]), model = BytesOf(files[ModelFileName(0, 1)]);
+  const std::string optimizer = GetBytes(files[OptimizerFileName(0, 1)]), model = GetBytes(files[ModelFileName(0, 1)]);
   const auto saved = SavedPolicy::Parse(policy->manifest(), {{model, optimizer}});
   ASSERT_TRUE(saved.ok()) << saved.status();
   const auto restored = MakePolicy(&counts);

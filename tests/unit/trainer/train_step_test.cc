@@ -41,7 +41,7 @@ uint64_t DigestAfter(const PolicyTrainer::Options& options, int steps) {
   return *trainer->Digest();
 }
 
-std::vector<float> GradientOf(int64_t micro_batch_tokens, const std::vector<TrajectoryGroup>& groups) {
+std::vector<float> ComputeGradient(int64_t micro_batch_tokens, const std::vector<TrajectoryGroup>& groups) {
   const model::ModelConfig config = testing::SmallModel();
   Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
   SingleRank ranks;
@@ -66,9 +66,9 @@ TEST(TrainStepTest, GivesTheSameBitsForTheSameGroups) {
 
 TEST(TrainStepTest, TheGradientDoesNotDependOnMicroBatches) {
   const auto groups = RandomGroups(testing::SmallModel(), 8, 4, 5);
-  const std::vector<float> whole = GradientOf(1 << 20, groups);
+  const std::vector<float> whole = ComputeGradient(1 << 20, groups);
   for (int64_t tokens : {14, 17, 40, 100})
-    EXPECT_LT(LargestDifference(whole, GradientOf(tokens, groups)), 1e-6) << tokens;
+    EXPECT_LT(LargestDifference(whole, ComputeGradient(tokens, groups)), 1e-6) << tokens;
   EXPECT_GT(*std::max_element(whole.begin(), whole.end()), 1e-3);
 }
 
@@ -85,8 +85,8 @@ TEST(TrainStepTest, TokensThatWereGivenFirstAreAsIfTheyHadBeenInThePrompt) {
       sample.spans = {{{1, 0}, 1, static_cast<int32_t>(sample.tokens.size())}};
     }
   }
-  EXPECT_EQ(GradientOf(1 << 20, groups), GradientOf(1 << 20, given));
-  EXPECT_EQ(GradientOf(40, groups), GradientOf(40, given));
+  EXPECT_EQ(ComputeGradient(1 << 20, groups), ComputeGradient(1 << 20, given));
+  EXPECT_EQ(ComputeGradient(40, groups), ComputeGradient(40, given));
 }
 
 // A tool's answer changes what the policy reads after it, and nobody is trained to write it.
@@ -106,20 +106,20 @@ TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
       sample.spans.push_back({{1, 0}, sample.given[0].end, written + 2});
     }
   }
-  const std::vector<float> gradient = GradientOf(1 << 20, groups);
+  const std::vector<float> gradient = ComputeGradient(1 << 20, groups);
   auto others = groups;
   for (TrajectoryGroup& group : others) {
     for (Trajectory& sample : group.samples) sample.tokens[static_cast<size_t>(sample.given[0].begin)] = 3;
   }
-  EXPECT_NE(gradient, GradientOf(1 << 20, others)) << "they were not read";
-  EXPECT_LT(LargestDifference(gradient, GradientOf(30, groups)), 1e-6);
+  EXPECT_NE(gradient, ComputeGradient(1 << 20, others)) << "they were not read";
+  EXPECT_LT(LargestDifference(gradient, ComputeGradient(30, groups)), 1e-6);
 }
 
 TEST(TrainStepTest, TheGradientDoesNotDependOnTheOrderOfGroups) {
   auto groups = RandomGroups(testing::SmallModel(), 8, 4, 6);
-  const std::vector<float> forwards = GradientOf(1 << 20, groups);
+  const std::vector<float> forwards = ComputeGradient(1 << 20, groups);
   std::reverse(groups.begin(), groups.end());
-  EXPECT_LT(LargestDifference(forwards, GradientOf(1 << 20, groups)), 1e-6);
+  EXPECT_LT(LargestDifference(forwards, ComputeGradient(1 << 20, groups)), 1e-6);
 }
 
 TEST(TrainStepTest, OneUpdatePerBatchNeedsNoProximalPassAndSeveralDo) {
@@ -139,7 +139,7 @@ TEST(TrainStepTest, OneUpdatePerBatchNeedsNoProximalPassAndSeveralDo) {
 
 TEST(TrainStepTest, GroupsWithoutSignalCountInTheDenominatorOnly) {
   auto groups = RandomGroups(testing::SmallModel(), 4, 4, 8);
-  const std::vector<float> alone = GradientOf(1 << 20, groups);
+  const std::vector<float> alone = ComputeGradient(1 << 20, groups);
   int64_t tokens = 0, flat_tokens = 0;
   for (const auto& group : groups) {
     for (const auto& sample : group.samples) tokens += sample.tokens.size();
@@ -150,7 +150,7 @@ TEST(TrainStepTest, GroupsWithoutSignalCountInTheDenominatorOnly) {
     flat_tokens += sample.tokens.size();
   }
   groups.push_back(flat);
-  std::vector<float> diluted = GradientOf(1 << 20, groups);
+  std::vector<float> diluted = ComputeGradient(1 << 20, groups);
   const float scale = static_cast<float>(tokens + flat_tokens) / static_cast<float>(tokens);
   for (float& value : diluted) value *= scale;
   EXPECT_LT(LargestDifference(alone, diluted), 2e-6);

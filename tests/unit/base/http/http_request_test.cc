@@ -8,23 +8,23 @@ namespace {
 
 using ::testing::HasSubstr;
 
-int CodeOf(absl::string_view received) { return ReadHttpRequest(received).code; }
+int GetCode(absl::string_view received) { return ReadHttpRequest(received).code; }
 
 TEST(HttpRequestTest, WaitsForTheEndOfTheHeaders) {
-  EXPECT_EQ(CodeOf(""), 0);
-  EXPECT_EQ(CodeOf("GE"), 0);
-  EXPECT_EQ(CodeOf("GET /metrics HTTP/1.1\r\n"), 0);
-  EXPECT_EQ(CodeOf("GET /metrics HTTP/1.1\r\nHost: x\r\n"), 0);
-  EXPECT_EQ(CodeOf("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
-  EXPECT_EQ(CodeOf("GET /metrics HTTP/1.0\n\n"), 200);
+  EXPECT_EQ(GetCode(""), 0);
+  EXPECT_EQ(GetCode("GE"), 0);
+  EXPECT_EQ(GetCode("GET /metrics HTTP/1.1\r\n"), 0);
+  EXPECT_EQ(GetCode("GET /metrics HTTP/1.1\r\nHost: x\r\n"), 0);
+  EXPECT_EQ(GetCode("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
+  EXPECT_EQ(GetCode("GET /metrics HTTP/1.0\n\n"), 200);
 }
 
 TEST(HttpRequestTest, TakesOnlyAGetAndSaysOfWhat) {
   EXPECT_EQ(ReadHttpRequest("GET /metrics?x=y HTTP/1.1\r\n\r\n").path, "/metrics");
   EXPECT_EQ(ReadHttpRequest("GET / HTTP/1.1\r\n\r\n").path, "/");
   EXPECT_EQ(ReadHttpRequest("GET /../metrics HTTP/1.1\r\n\r\n").path, "/../metrics");
-  EXPECT_EQ(CodeOf("HEAD /metrics HTTP/1.1\r\n\r\n"), 405);
-  EXPECT_EQ(CodeOf("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), 405);
+  EXPECT_EQ(GetCode("HEAD /metrics HTTP/1.1\r\n\r\n"), 405);
+  EXPECT_EQ(GetCode("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), 405);
 }
 
 TEST(HttpRequestTest, GivesTheQueryAndItsValues) {
@@ -47,14 +47,14 @@ TEST(HttpRequestTest, RefusesWhatIsNotHttp) {
       "\x16\x03\x01 tls hello", "get /metrics HTTP/1.1\r\n", "GET /metrics\r\n",          "GET\r\n",
       "GET  HTTP/1.1\r\n",      "GET metrics HTTP/1.1\r\n",  "GET /metrics HTTP/2.0\r\n", "\r\n",
       "GET /a b HTTP/1.1\r\n",  std::string("\0\0\0\0", 4)};
-  for (const std::string& text : kBad) EXPECT_EQ(CodeOf(text), 400) << text;
+  for (const std::string& text : kBad) EXPECT_EQ(GetCode(text), 400) << text;
 }
 
 TEST(HttpRequestTest, RefusesARequestOverTheCap) {
   std::string headers = "GET /metrics HTTP/1.1\r\nX: ";
-  EXPECT_EQ(CodeOf(headers + std::string(kMaxHttpRequestBytes, 'x')), 431);
-  EXPECT_EQ(CodeOf("GET /" + std::string(kMaxHttpRequestBytes, 'x')), 431);
-  EXPECT_EQ(CodeOf(headers + std::string(kMaxHttpRequestBytes, 'x') + "\r\n\r\n"), 431);
+  EXPECT_EQ(GetCode(headers + std::string(kMaxHttpRequestBytes, 'x')), 431);
+  EXPECT_EQ(GetCode("GET /" + std::string(kMaxHttpRequestBytes, 'x')), 431);
+  EXPECT_EQ(GetCode(headers + std::string(kMaxHttpRequestBytes, 'x') + "\r\n\r\n"), 431);
 }
 
 TEST(HttpRequestTest, SaysWhatKindOfTextFollowsAndHowLongItIs) {

@@ -15,7 +15,7 @@ namespace syncopate::config {
 namespace {
 
 // The least and the greatest number that a key may have.
-std::vector<std::string> LimitsOf(const ConfigKey& key) {
+std::vector<std::string> MakeLimits(const ConfigKey& key) {
   std::vector<std::string> limits;
   if (key.option.has_min()) limits.push_back(absl::StrCat(key.path, "=", key.option.min()));
   if (key.option.has_max()) limits.push_back(absl::StrCat(key.path, "=", key.option.max()));
@@ -27,11 +27,11 @@ TEST(LimitsTest, EveryNumberThatTheConfigurationAllowsIsOneThatTrainingTakes) {
   int tried = 0;
   for (const ConfigKey& key : schema.keys()) {
     if (key.section->name() != "train" && key.section->name() != "model") continue;
-    for (const std::string& setting : LimitsOf(key)) {
+    for (const std::string& setting : MakeLimits(key)) {
       const ParsedRunConfig parsed = ParseRunConfig("", "f", {setting});
       if (!parsed.problems.empty()) continue;  // it cannot be with the other defaults, and that is said
       const trainer::PolicyTrainer::Options options =
-          PolicyTrainerOptionsOf(parsed.config, FindRunModel(parsed.config)->shape);
+          MakePolicyTrainerOptions(parsed.config, FindRunModel(parsed.config)->shape);
       for (const absl::Status& status :
            {options.step.Validate(), options.optimizer.Validate(), options.model.Validate()}) {
         EXPECT_TRUE(status.ok()) << setting << ": " << status;

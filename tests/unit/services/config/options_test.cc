@@ -22,9 +22,9 @@ TEST(OptionsTest, TheConfigurationKnowsTheShapeOfEveryTask) {
   for (const std::string& name : trainer::TaskNames()) {
     const v1::RunConfig config = Config({"data.task=" + name, "data.length=3", "data.alphabet=5",
                                          "model.max_position_embeddings=64", "rollout.max_new_tokens=8"});
-    auto task = trainer::MakeTask(TaskOptionsOf(config));
+    auto task = trainer::MakeTask(MakeTaskOptions(config));
     ASSERT_TRUE(task.ok()) << task.status();
-    const TaskShape shape = ShapeOf(config.data());
+    const TaskShape shape = GetShape(config.data());
     EXPECT_EQ(shape.vocabulary, (*task)->vocab_size()) << name;
     EXPECT_EQ(shape.prompt_tokens, (*task)->max_prompt_tokens()) << name;
     EXPECT_EQ(shape.answer_tokens, (*task)->max_answer_tokens()) << name;
@@ -35,23 +35,23 @@ TEST(OptionsTest, TheConfigurationKnowsTheShapeOfEveryTask) {
 TEST(OptionsTest, DefaultsAreAModelThatCanBe) {
   const v1::RunConfig config = Config({});
   EXPECT_TRUE(FindRunModel(config)->shape.Validate().ok());
-  EXPECT_TRUE(PolicyTrainerOptionsOf(config, FindRunModel(config)->shape).step.Validate().ok());
-  EXPECT_TRUE(PolicyTrainerOptionsOf(config, FindRunModel(config)->shape).optimizer.Validate().ok());
+  EXPECT_TRUE(MakePolicyTrainerOptions(config, FindRunModel(config)->shape).step.Validate().ok());
+  EXPECT_TRUE(MakePolicyTrainerOptions(config, FindRunModel(config)->shape).optimizer.Validate().ok());
 }
 
 TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
-  EXPECT_EQ(WireDTypeOf(Config({})), DType::kFloat32);
-  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=auto"})), DType::kFloat32);  // the same whatever a daemon's machine has
-  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=cuda:1"})), DType::kBFloat16);
-  EXPECT_EQ(WireDTypeOf(Config({"train.device=cuda"})), DType::kFloat32);
-  EXPECT_EQ(WireDTypeOf(Config({"rollout.device=cuda", "model.dtype=float32"})), DType::kFloat32);
-  EXPECT_EQ(WireDTypeOf(Config({"model.dtype=bfloat16"})), DType::kBFloat16);
-  EXPECT_EQ(EngineOptionsOf(Config({"model.dtype=bfloat16"}), {}).dtype, DType::kBFloat16);
+  EXPECT_EQ(ToWireDType(Config({})), DType::kFloat32);
+  EXPECT_EQ(ToWireDType(Config({"rollout.device=auto"})), DType::kFloat32);  // the same whatever a daemon's machine has
+  EXPECT_EQ(ToWireDType(Config({"rollout.device=cuda:1"})), DType::kBFloat16);
+  EXPECT_EQ(ToWireDType(Config({"train.device=cuda"})), DType::kFloat32);
+  EXPECT_EQ(ToWireDType(Config({"rollout.device=cuda", "model.dtype=float32"})), DType::kFloat32);
+  EXPECT_EQ(ToWireDType(Config({"model.dtype=bfloat16"})), DType::kBFloat16);
+  EXPECT_EQ(MakeEngineOptions(Config({"model.dtype=bfloat16"}), {}).dtype, DType::kBFloat16);
 }
 
 TEST(OptionsTest, TheEngineHearsOfDeterminismIfAsked) {
-  EXPECT_FALSE(EngineOptionsOf(Config({}), {}).deterministic);
-  EXPECT_TRUE(EngineOptionsOf(Config({"rollout.deterministic=true"}), {}).deterministic);
+  EXPECT_FALSE(MakeEngineOptions(Config({}), {}).deterministic);
+  EXPECT_TRUE(MakeEngineOptions(Config({"rollout.deterministic=true"}), {}).deterministic);
 }
 
 TEST(OptionsTest, RolloutersTakeTheGpusThatTheTrainerLeaves) {
@@ -96,7 +96,7 @@ TEST(OptionsTest, SaysWhatADeviceThatWasChosenHereCannotDo) {
 
 TEST(OptionsTest, TheScheduleEndsWithTheRunUnlessToldOtherwise) {
   auto optimizer = [](const std::vector<std::string>& overrides) {
-    return PolicyTrainerOptionsOf(Config(overrides), {}).optimizer;
+    return MakePolicyTrainerOptions(Config(overrides), {}).optimizer;
   };
   EXPECT_EQ(optimizer({}).schedule, trainer::Schedule::kConstant);
   EXPECT_TRUE(optimizer({}).decay_all);
@@ -116,7 +116,7 @@ TEST(OptionsTest, TheScheduleEndsWithTheRunUnlessToldOtherwise) {
 
 TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
   const auto options = [](const std::vector<std::string>& overrides) {
-    return PolicyTrainerOptionsOf(Config(overrides), {});
+    return MakePolicyTrainerOptions(Config(overrides), {});
   };
   EXPECT_EQ(options({}).compute_dtype, std::nullopt);
   EXPECT_EQ(options({"train.compute_dtype=bfloat16"}).compute_dtype, DType::kBFloat16);
@@ -139,43 +139,44 @@ TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
 }
 
 TEST(OptionsTest, CorrectionAndSamplingFollowTheConfiguration) {
-  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=tis"}), {}).step.loss.correction, loss::Correction::kTis);
-  EXPECT_EQ(PolicyTrainerOptionsOf(Config({"train.correction=none"}), {}).step.loss.correction,
+  EXPECT_EQ(MakePolicyTrainerOptions(Config({"train.correction=tis"}), {}).step.loss.correction,
+            loss::Correction::kTis);
+  EXPECT_EQ(MakePolicyTrainerOptions(Config({"train.correction=none"}), {}).step.loss.correction,
             loss::Correction::kNone);
   const v1::RunConfig config = Config({"rollout.temperature=0.5"});
-  auto task = trainer::MakeTask(TaskOptionsOf(config)).value();
-  EXPECT_EQ(SamplingOf(config, *task).temperature, 0.5f);
-  EXPECT_EQ(SamplingOf(config, *task).stop_token_ids, task->stop_token_ids());
-  EXPECT_EQ(EvaluationSamplingOf(config, *task).temperature, 0.0f);
+  auto task = trainer::MakeTask(MakeTaskOptions(config)).value();
+  EXPECT_EQ(MakeSampling(config, *task).temperature, 0.5f);
+  EXPECT_EQ(MakeSampling(config, *task).stop_token_ids, task->stop_token_ids());
+  EXPECT_EQ(MakeEvaluationSampling(config, *task).temperature, 0.0f);
 }
 
 TEST(OptionsTest, EveryAlgorithmIsReachedByItsName) {
-  const loss::LossOptions options = LossOptionsOf(Config({"train.advantage=gdpo",
-                                                          "train.advantage_eps=1e-4",
-                                                          "train.reward_weights=right=1,form=0.5",
-                                                          "train.policy_loss=gspo",
-                                                          "train.clip_low=3e-4",
-                                                          "train.clip_high=4e-4",
-                                                          "train.dual_clip=3",
-                                                          "train.proximal=a3po",
-                                                          "train.correction=seq_mask_tis",
-                                                          "train.tis_cap=3",
-                                                          "train.tis_floor=0.1",
-                                                          "train.geometric_low=0.9",
-                                                          "train.geometric_high=1.1",
-                                                          "train.veto=1e-4",
-                                                          "train.reject=k3",
-                                                          "train.reject_over=mean",
-                                                          "train.reject_high=0.5",
-                                                          "train.opsm_delta=0.1",
-                                                          "train.aggregation=prompt_mean",
-                                                          "train.kl_coef=0.01",
-                                                          "train.kl_estimator=k3",
-                                                          "train.kl_importance=true",
-                                                          "train.kl_tau=1e-3",
-                                                          "train.entropy_coef=1e-3",
-                                                          "train.overlong=mask",
-                                                          "rollout.max_new_tokens=7"}));
+  const loss::LossOptions options = MakeLossOptions(Config({"train.advantage=gdpo",
+                                                            "train.advantage_eps=1e-4",
+                                                            "train.reward_weights=right=1,form=0.5",
+                                                            "train.policy_loss=gspo",
+                                                            "train.clip_low=3e-4",
+                                                            "train.clip_high=4e-4",
+                                                            "train.dual_clip=3",
+                                                            "train.proximal=a3po",
+                                                            "train.correction=seq_mask_tis",
+                                                            "train.tis_cap=3",
+                                                            "train.tis_floor=0.1",
+                                                            "train.geometric_low=0.9",
+                                                            "train.geometric_high=1.1",
+                                                            "train.veto=1e-4",
+                                                            "train.reject=k3",
+                                                            "train.reject_over=mean",
+                                                            "train.reject_high=0.5",
+                                                            "train.opsm_delta=0.1",
+                                                            "train.aggregation=prompt_mean",
+                                                            "train.kl_coef=0.01",
+                                                            "train.kl_estimator=k3",
+                                                            "train.kl_importance=true",
+                                                            "train.kl_tau=1e-3",
+                                                            "train.entropy_coef=1e-3",
+                                                            "train.overlong=mask",
+                                                            "rollout.max_new_tokens=7"}));
   EXPECT_EQ(options.advantage.estimator, loss::AdvantageEstimator::kGdpo);
   EXPECT_EQ(options.advantage.eps, 1e-4);
   EXPECT_EQ(options.advantage.reward_weights, (std::vector<loss::RewardWeight>{{"right", 1}, {"form", 0.5}}));
@@ -202,7 +203,7 @@ TEST(OptionsTest, EveryAlgorithmIsReachedByItsName) {
 }
 
 // The choices of a key, as config.proto has them.
-std::vector<std::string> ChoicesOf(const std::string& key) {
+std::vector<std::string> GetChoices(const std::string& key) {
   const ConfigSchema schema;
   const auto& choices = schema.Find(key)->option.choices();
   return {choices.begin(), choices.end()};
@@ -210,9 +211,9 @@ std::vector<std::string> ChoicesOf(const std::string& key) {
 
 template <typename Part>
 void ExpectNames(const std::string& key) {
-  for (const std::string& choice : ChoicesOf(key)) EXPECT_TRUE(loss::FindPart<Part>(choice).has_value()) << choice;
-  for (int i = 0; loss::NameOf(static_cast<Part>(i)) != "?"; ++i) {
-    EXPECT_THAT(ChoicesOf(key), ::testing::Contains(loss::NameOf(static_cast<Part>(i))));
+  for (const std::string& choice : GetChoices(key)) EXPECT_TRUE(loss::FindPart<Part>(choice).has_value()) << choice;
+  for (int i = 0; loss::GetName(static_cast<Part>(i)) != "?"; ++i) {
+    EXPECT_THAT(GetChoices(key), ::testing::Contains(loss::GetName(static_cast<Part>(i))));
   }
 }
 
@@ -229,7 +230,7 @@ TEST(OptionsTest, TheChoicesOfTheConfigurationAreTheNamesOfTheParts) {
 }
 
 TEST(OptionsTest, TheDefaultsOfTheConfigurationAreThoseOfTheOptions) {
-  const loss::LossOptions configured = LossOptionsOf(Config({})), plain;
+  const loss::LossOptions configured = MakeLossOptions(Config({})), plain;
   EXPECT_EQ(configured.advantage.estimator, plain.advantage.estimator);
   EXPECT_EQ(configured.surrogate, plain.surrogate);
   EXPECT_EQ(configured.correction, plain.correction);

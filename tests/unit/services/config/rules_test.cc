@@ -194,11 +194,11 @@ TEST(UpdatesTest, ASupervisedStepIsOneUpdate) {
   v1::RunConfig config;
   config.mutable_run()->set_steps(10);
   config.mutable_train()->set_updates_per_batch(4);
-  EXPECT_EQ(UpdatesOf(config), 40);
+  EXPECT_EQ(MakeUpdates(config), 40);
   config.mutable_train()->set_sft_steps(3);
-  EXPECT_EQ(UpdatesOf(config), 3 + 7 * 4);
+  EXPECT_EQ(MakeUpdates(config), 3 + 7 * 4);
   config.mutable_train()->set_objective("sft");
-  EXPECT_EQ(UpdatesOf(config), 10);
+  EXPECT_EQ(MakeUpdates(config), 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -227,13 +227,13 @@ TEST(TaskShapeTest, CountsSpecialTokens) {
   data.set_length(4);
   data.set_alphabet(8);
   data.set_task("reverse");
-  EXPECT_EQ(ShapeOf(data).prompt_tokens, 6);  // BOS x1..x4 SEP
-  EXPECT_EQ(ShapeOf(data).answer_tokens, 5);  // y1..y4 EOS
-  EXPECT_EQ(ShapeOf(data).vocabulary, 11);
+  EXPECT_EQ(GetShape(data).prompt_tokens, 6);  // BOS x1..x4 SEP
+  EXPECT_EQ(GetShape(data).answer_tokens, 5);  // y1..y4 EOS
+  EXPECT_EQ(GetShape(data).vocabulary, 11);
   data.set_task("add");
-  EXPECT_EQ(ShapeOf(data).prompt_tokens, 10);  // BOS, two numbers of four digits, SEP
-  EXPECT_EQ(ShapeOf(data).answer_tokens, 6);   // five digits, EOS
-  EXPECT_EQ(ShapeOf(data).vocabulary, 13);
+  EXPECT_EQ(GetShape(data).prompt_tokens, 10);  // BOS, two numbers of four digits, SEP
+  EXPECT_EQ(GetShape(data).answer_tokens, 6);   // five digits, EOS
+  EXPECT_EQ(GetShape(data).vocabulary, 13);
 }
 
 }  // namespace

@@ -63,16 +63,16 @@ TEST(UsedKeysTest, AKeyThatNoDaemonReadsHasOneValueOnly) {
   EXPECT_THAT(unread, UnorderedElementsAre("staleness.on_deadline"));
 }
 
-std::vector<ConfigProblem> ProblemsOf(const std::string& setting) {
+std::vector<ConfigProblem> MakeProblems(const std::string& setting) {
   return ParseRunConfig("", "f", {setting}).problems;
 }
 
 TEST(UsedKeysTest, AnyOtherValueOfSuchAKeyIsAnErrorThatSaysWhatIsBuilt) {
-  const std::vector<ConfigProblem> problems = ProblemsOf("staleness.on_deadline=mask");
+  const std::vector<ConfigProblem> problems = MakeProblems("staleness.on_deadline=mask");
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_THAT(problems[0].key, HasSubstr("staleness.on_deadline"));
   EXPECT_THAT(problems[0].expected, HasSubstr("stall, which is all that is built"));
-  EXPECT_TRUE(ProblemsOf("staleness.on_deadline=stall").empty());
+  EXPECT_TRUE(MakeProblems("staleness.on_deadline=stall").empty());
 }
 
 }  // namespace

@@ -17,11 +17,11 @@
 namespace syncopate::synchronizer {
 namespace {
 
-int64_t WidthOf(NumberKind kind) { return kind == NumberKind::kFloat32 ? 4 : 2; }
+int64_t GetWidth(NumberKind kind) { return kind == NumberKind::kFloat32 ? 4 : 2; }
 
 void PackElement(NumberKind from, NumberKind to, const char* source, char* destination) {
   if (from == to) {
-    std::memcpy(destination, source, static_cast<size_t>(WidthOf(to)));
+    std::memcpy(destination, source, static_cast<size_t>(GetWidth(to)));
     return;
   }
   float value;
@@ -37,13 +37,13 @@ class HostKernels {
   void Run(const PackItem& item, const char* base) {
     EXPECT_EQ(item.send % kVectorBytes, 0);
     EXPECT_LE(item.vectors * kVectorBytes, kPackItemBytes);
-    const int64_t elements = item.vectors * kVectorBytes / WidthOf(item.to);
+    const int64_t elements = item.vectors * kVectorBytes / GetWidth(item.to);
     for (int64_t e = 0; e < elements; ++e) {
       const int64_t at = item.first_column + e;
       const int64_t row = item.row_elements == 0 ? 0 : at / item.row_elements;
       const int64_t column = item.row_elements == 0 ? at : at % item.row_elements;
-      PackElement(item.from, item.to, base + item.source + row * item.source_stride + column * WidthOf(item.from),
-                  arena_ + item.send + e * WidthOf(item.to));
+      PackElement(item.from, item.to, base + item.source + row * item.source_stride + column * GetWidth(item.from),
+                  arena_ + item.send + e * GetWidth(item.to));
     }
     if (item.digest >= 0) AddWords(item.send, item.vectors * kVectorBytes, item.first_word, item.digest);
   }
@@ -52,8 +52,8 @@ class HostKernels {
     for (int64_t e = item.first; e < item.first + item.count; ++e) {
       const int64_t row = e / item.row_elements;
       const int64_t column = e % item.row_elements;
-      PackElement(item.from, item.to, base + item.source + row * item.source_stride + column * WidthOf(item.from),
-                  arena_ + item.send + row * item.send_stride + column * WidthOf(item.to));
+      PackElement(item.from, item.to, base + item.source + row * item.source_stride + column * GetWidth(item.from),
+                  arena_ + item.send + row * item.send_stride + column * GetWidth(item.to));
     }
   }
 

@@ -31,7 +31,7 @@ class StoreVersions {
     if (--lent_.at(id).loans == 0) lent_.erase(id);
   }
   // The version is pinned from the first read to the end of the last Receive.
-  absl::StatusOr<std::shared_ptr<WeightReader>> ReaderOf(uint64_t id) {
+  absl::StatusOr<std::shared_ptr<WeightReader>> GetReader(uint64_t id) {
     MutexLock lock(&mutex_);
     auto found = lent_.find(id);
     if (found == lent_.end()) return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "the version was let go");
@@ -144,7 +144,7 @@ class StoreCopyEngine final : public ipc::CopyEngine {
       begin = from - mapping->first;
       id = mapping->second.lock()->id;
     }
-    SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<WeightReader> reader, versions_->ReaderOf(id));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<WeightReader> reader, versions_->GetReader(id));
     return reader->Read({begin, begin + bytes}, to);
   }
 

@@ -56,7 +56,7 @@ TEST(IpcWireTest, DamagedPacketsAreRefusedOrGiveSaneMessages) {
         EXPECT_GT(grant->memory.bytes(), 0);
       }
       if (const auto* refusal = std::get_if<Refusal>(&*decoded)) {
-        EXPECT_FALSE(StatusOf(*refusal).ok());
+        EXPECT_FALSE(MakeStatus(*refusal).ok());
       }
     }
   }
@@ -72,9 +72,9 @@ TEST(IpcWireTest, AnotherVersionIsRefusedByName) {
 
 TEST(IpcWireTest, ARefusalKeepsCodeReasonAndWordsAndCutsLongOnes) {
   absl::Status why = Error(absl::StatusCode::kAborted, "SUPERSEDED", std::string(5000, 'x'));
-  absl::StatusOr<Message> decoded = Decode(Encode(RefusalOf(8, why)));
+  absl::StatusOr<Message> decoded = Decode(Encode(GetRefusal(8, why)));
   ASSERT_TRUE(decoded.ok());
-  absl::Status told = StatusOf(std::get<Refusal>(*decoded));
+  absl::Status told = MakeStatus(std::get<Refusal>(*decoded));
   EXPECT_EQ(told.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(told, HasReason("SUPERSEDED"));
   EXPECT_EQ(told.message().size(), 1024u);

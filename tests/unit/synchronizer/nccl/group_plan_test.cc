@@ -16,7 +16,7 @@ using Kind = Transmission::Kind;
 
 constexpr int64_t kMega = 1 << 20;
 
-int64_t BytesOf(const std::vector<Copy>& copies) {
+int64_t GetBytes(const std::vector<Copy>& copies) {
   int64_t sum = 0;
   for (const Copy& copy : copies) sum += copy.bytes;
   return sum;
@@ -78,7 +78,7 @@ TEST(CutIntoRoundsTest, KeepsEveryByteInOrderWhateverTheCopies) {
         }
       }
     }
-    EXPECT_EQ(BytesOf(merged), BytesOf(copies)) << "seed " << seed;
+    EXPECT_EQ(GetBytes(merged), GetBytes(copies)) << "seed " << seed;
     EXPECT_LE(merged.size(), copies.size()) << "seed " << seed;
   }
 }

@@ -241,7 +241,7 @@ class NcclRig {
   size_t receivers() const { return receivers_.size(); }
 
  private:
-  nccl::GroupWorker::DeviceFactory DeviceOf(nccl::FakeDeviceControl* control) {
+  nccl::GroupWorker::DeviceFactory GetDevice(nccl::FakeDeviceControl* control) {
     return [this, control] { return std::make_unique<nccl::FakeDevice>(&network_, control); };
   }
   void AddSource(int32_t rank) {
@@ -252,7 +252,7 @@ class NcclRig {
     options.manifest = manifest_;
     options.facts = {22809, absl::StrCat("GPU-t", rank)};
     options.rounds = {4, 1024};
-    source->transport = *NcclSource::Create(options, &source->staged, DeviceOf(&source->control),
+    source->transport = *NcclSource::Create(options, &source->staged, GetDevice(&source->control),
                                             [this]() -> absl::StatusOr<nccl::UniqueId> { return network_.NewId(); });
     sources_.push_back(std::move(source));
   }
@@ -267,7 +267,7 @@ class NcclRig {
     NcclReceiver::Options options;
     options.facts = {22809, absl::StrCat("GPU-r", index)};
     options.rounds = {4, 1024};
-    receiver->transport = *NcclReceiver::Create(options, DeviceOf(&receiver->control));
+    receiver->transport = *NcclReceiver::Create(options, GetDevice(&receiver->control));
     receivers_.push_back(std::move(receiver));
   }
 

@@ -12,7 +12,7 @@ using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 
-UniqueId IdOf(char fill) {
+UniqueId GetId(char fill) {
   UniqueId id{};
   id.fill(fill);
   return id;
@@ -24,7 +24,7 @@ SyncMember Source(int rank, int version, const std::string& gpu, const std::stri
 
 TEST(NcclRendezvousTest, SurvivesItsText) {
   for (const Rendezvous& rendezvous : {Rendezvous{22809, "GPU-1", "", {}},
-                                       Rendezvous{22809, "GPU-1", "00ff", {IdOf('\0'), IdOf('\xff'), IdOf('x')}}}) {
+                                       Rendezvous{22809, "GPU-1", "00ff", {GetId('\0'), GetId('\xff'), GetId('x')}}}) {
     absl::StatusOr<Rendezvous> parsed = Rendezvous::Parse(rendezvous.ToString());
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(*parsed, rendezvous);
@@ -63,7 +63,7 @@ TEST(NcclRendezvousTest, AGroupThatOneMemberHasLostIsLostToAllUnlessNewIdsAreThe
   EXPECT_THAT(status, HasReason("GROUP_LOST"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("trainer rank 1"));
   EXPECT_THAT(CheckMembers(sources, {Source(1, 22809, "GPU-2", "another")}, "g"), HasReason("GROUP_LOST"));
-  sources[0].rendezvous = Rendezvous{22809, "GPU-1", "g", {IdOf('i')}}.ToString();
+  sources[0].rendezvous = Rendezvous{22809, "GPU-1", "g", {GetId('i')}}.ToString();
   EXPECT_THAT(CheckMembers(sources, {Source(1, 22809, "GPU-2", "")}, "g"), IsOk());
 }
 

@@ -13,11 +13,11 @@ using ::testing::HasSubstr;
 
 // 10 elements in rows of 2, a layer of 6 and one of 3, then 5.
 Manifest TwoLayers() {
-  return ManifestOf(AsQwen({{"model.embed_tokens.weight", DType::kBFloat16, {5, 2}},
-                            {"model.layers.0.w", DType::kBFloat16, {3, 2}},
-                            {"model.layers.1.w", DType::kBFloat16, {3}},
-                            {"model.norm.weight", DType::kBFloat16, {5}}},
-                           /*head=*/1));
+  return ManifestFor(AsQwen({{"model.embed_tokens.weight", DType::kBFloat16, {5, 2}},
+                             {"model.layers.0.w", DType::kBFloat16, {3, 2}},
+                             {"model.layers.1.w", DType::kBFloat16, {3}},
+                             {"model.norm.weight", DType::kBFloat16, {5}}},
+                            /*head=*/1));
 }
 
 TEST(LayoutTest, RefusesPiecesThatCannotBe) {

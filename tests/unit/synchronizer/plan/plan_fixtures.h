@@ -24,7 +24,7 @@ namespace syncopate::synchronizer {
 using ::syncopate::testing::HasReason;
 using Arena = std::vector<char>;
 
-inline Manifest ManifestOf(std::vector<TensorSpec> tensors, int64_t bucket_bytes = 1024) {
+inline Manifest ManifestFor(std::vector<TensorSpec> tensors, int64_t bucket_bytes = 1024) {
   auto manifest = Manifest::Create(std::move(tensors), bucket_bytes);
   SYNCOPATE_CHECK(manifest.ok());
   return *std::move(manifest);
@@ -32,7 +32,7 @@ inline Manifest ManifestOf(std::vector<TensorSpec> tensors, int64_t bucket_bytes
 
 using ::syncopate::testing::AsQwen;
 
-inline Layout LayoutOf(const Manifest& manifest, const std::string& descriptor) {
+inline Layout MakeLayout(const Manifest& manifest, const std::string& descriptor) {
   auto layout = BuildLayout(manifest, descriptor);
   if (!layout.ok()) CheckFailed(__FILE__, __LINE__, descriptor.c_str(), layout.status().ToString());
   return *std::move(layout);
@@ -61,7 +61,7 @@ inline std::vector<Arena> Filled(const Manifest& manifest, const Layout& layout,
   for (const Piece& piece : layout.pieces()) {
     if (!layout.Moves(piece.tensor)) continue;
     char* to = arenas[piece.rank].data() + piece.offset;
-    bool wide = layout.DTypeOf(manifest.tensors()[piece.tensor]) == DType::kFloat32;
+    bool wide = layout.ToDType(manifest.tensors()[piece.tensor]) == DType::kFloat32;
     for (int64_t row = 0; row < piece.rows; ++row) {
       for (int64_t at = piece.begin + row * piece.stride; at < piece.end + row * piece.stride; ++at) {
         float truth = Truth(piece.tensor, at);
@@ -118,7 +118,7 @@ class RandomCases {
       while (spec.NumElements() > 4000) spec.shape.pop_back();
       tensors.push_back(spec);
     }
-    return ManifestOf(std::move(tensors), BucketBytes());
+    return ManifestFor(std::move(tensors), BucketBytes());
   }
 
   // Named and shaped as a Qwen; every split over 1, 2, 4 and 8 ranks is possible with heads of `head_dim`.
@@ -145,7 +145,7 @@ class RandomCases {
     }
     tensors.push_back({"model.norm.weight", dtype, {hidden}});
     if (Between(0, 1) == 0) tensors.push_back({"lm_head.weight", dtype, {vocabulary, hidden}});
-    return ManifestOf(AsQwen(std::move(tensors), head_dim), BucketBytes());
+    return ManifestFor(AsQwen(std::move(tensors), head_dim), BucketBytes());
   }
 
   std::string AnyShards(const Manifest& manifest) {

@@ -48,10 +48,10 @@ void CheckBuckets(const Manifest& manifest, const SyncPlan& plan, const std::vec
                   const std::vector<Arena>& arrived) {
   std::vector<uint64_t> digests;
   for (int32_t source = 0; source < plan.sources(); ++source) {
-    ASSERT_EQ(plan.DigestsOf(source).begin, static_cast<int64_t>(digests.size()));
+    ASSERT_EQ(plan.ComputeDigests(source).begin, static_cast<int64_t>(digests.size()));
     std::vector<uint64_t> own = DigestRanges(plan.StagedBuckets(source), sends[source].data());
     digests.insert(digests.end(), own.begin(), own.end());
-    ASSERT_EQ(plan.DigestsOf(source).end, static_cast<int64_t>(digests.size()));
+    ASSERT_EQ(plan.ComputeDigests(source).end, static_cast<int64_t>(digests.size()));
   }
   ASSERT_EQ(plan.digests(), static_cast<int64_t>(digests.size()));
   for (int32_t rank = 0; rank < plan.destinations(); ++rank) {
@@ -95,7 +95,7 @@ TEST(PlanPropertyTest, MovesEveryByteOfAQwenFromAnyShardsToAnyTensorParallelRepl
     std::string from = random.AnyShards(manifest);
     std::string to = random.AnyServing();
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", from, " -> ", to));
-    ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, LayoutOf(manifest, from), LayoutOf(manifest, to)));
+    ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, MakeLayout(manifest, from), MakeLayout(manifest, to)));
   }
 }
 
@@ -106,7 +106,7 @@ TEST(PlanPropertyTest, MovesEveryByteOfAnyModelToWholeReplicas) {
     std::string from = random.AnyShards(manifest);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", from));
     Layout whole = Layout::Whole(manifest, static_cast<int32_t>(random.Between(1, 3)));
-    ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, LayoutOf(manifest, from), whole));
+    ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, MakeLayout(manifest, from), whole));
   }
 }
 
@@ -130,8 +130,8 @@ TEST(PlanPropertyTest, ASubsetMovesItsBytesAndLeavesItsNeighboursAlone) {
     for (size_t i = 0; i < manifest.tensors().size(); ++i) {
       if (random.Between(0, 2) == 0) named.push_back(static_cast<int32_t>(i));
     }
-    Layout source = LayoutOf(manifest, random.AnyShards(manifest));
-    Layout subset = LayoutOf(manifest, random.AnyServing()).Only(named);
+    Layout source = MakeLayout(manifest, random.AnyShards(manifest));
+    Layout subset = MakeLayout(manifest, random.AnyServing()).Only(named);
     ASSERT_NO_FATAL_FAILURE(CheckPlan(manifest, source, subset));
     auto plan = SyncPlan::Create(manifest, source, subset);
     for (const Piece& piece : subset.pieces()) {
@@ -149,8 +149,8 @@ TEST(PlanPropertyTest, ASubsetMovesItsBytesAndLeavesItsNeighboursAlone) {
 TEST(PlanPropertyTest, TheComparisonSeesSlipsInPackOperations) {
   RandomCases random(7);
   Manifest manifest = random.QwenModel(2);
-  Layout source = LayoutOf(manifest, "flat:3:fp32");
-  Layout destination = LayoutOf(manifest, "tp:2:fused");
+  Layout source = MakeLayout(manifest, "flat:3:fp32");
+  Layout destination = MakeLayout(manifest, "tp:2:fused");
   auto plan = SyncPlan::Create(manifest, source, destination);
   ASSERT_TRUE(plan.ok());
   std::vector<Arena> shards = Filled(manifest, source, kGarbage);

@@ -37,7 +37,7 @@ Upstream Source(int32_t index) { return {Upstream::Kind::kSource, index}; }
 Upstream Replica(int32_t index) { return {Upstream::Kind::kReplica, index}; }
 
 // Two copies a source; sources of `without` have none.
-std::vector<Copy> CopiesOf(int32_t sources, const std::set<int32_t>& without = {}) {
+std::vector<Copy> MakeCopies(int32_t sources, const std::set<int32_t>& without = {}) {
   std::vector<Copy> copies;
   for (int64_t part = 0; part < 2; ++part) {
     for (int32_t source = 0; source < sources; ++source) {
@@ -97,7 +97,7 @@ TEST(RouteTest, EveryByteReachesEveryReplicaOnceAndEachRoundIsAMatching) {
   for (int32_t sources = 1; sources <= 8; ++sources) {
     for (int32_t replicas = 1; replicas <= 8; ++replicas) {
       SCOPED_TRACE(absl::StrCat(sources, " sources, ", replicas, " replicas"));
-      std::vector<Copy> copies = CopiesOf(sources);
+      std::vector<Copy> copies = MakeCopies(sources);
       Routing routes = Routes(copies, {sources, replicas});
       ASSERT_NO_FATAL_FAILURE(CheckDelivery(copies, routes));
       for (const auto& [round, upstreams] : UpstreamsByRound({routes})) {
@@ -110,7 +110,7 @@ TEST(RouteTest, EveryByteReachesEveryReplicaOnceAndEachRoundIsAMatching) {
 
 TEST(RouteTest, SourcesWithNothingForASliceAreLeftOut) {
   for (int32_t replicas = 1; replicas <= 8; ++replicas) {
-    std::vector<Copy> copies = CopiesOf(4, /*without=*/{0, 2});
+    std::vector<Copy> copies = MakeCopies(4, /*without=*/{0, 2});
     Routing routes = Routes(copies, {4, replicas});
     ASSERT_NO_FATAL_FAILURE(CheckDelivery(copies, routes));
     for (const auto& fetches : routes) EXPECT_EQ(fetches.size(), 2u);
@@ -119,7 +119,7 @@ TEST(RouteTest, SourcesWithNothingForASliceAreLeftOut) {
 
 TEST(RouteTest, ASourceSendsEachByteOnceWhereReplicasAreMany) {
   for (int32_t sources = 1; sources <= 4; ++sources) {
-    Routing routes = Routes(CopiesOf(sources), {sources, sources + 3});
+    Routing routes = Routes(MakeCopies(sources), {sources, sources + 3});
     for (int32_t source = 0; source < sources; ++source) {
       EXPECT_EQ(ServedBy(Source(source), routes).size(), 1u);
     }
@@ -133,8 +133,8 @@ TEST(RouteTest, SlicesOfTensorParallelReplicasShareTheSourcesEvenly) {
         SCOPED_TRACE(absl::StrCat(sources, " sources, ", replicas, " replicas of ", slices));
         std::vector<Routing> all;
         for (int32_t slice = 0; slice < slices; ++slice) {
-          all.push_back(Routes(CopiesOf(sources), {sources, replicas, slice, slices}));
-          ASSERT_NO_FATAL_FAILURE(CheckDelivery(CopiesOf(sources), all.back()));
+          all.push_back(Routes(MakeCopies(sources), {sources, replicas, slice, slices}));
+          ASSERT_NO_FATAL_FAILURE(CheckDelivery(MakeCopies(sources), all.back()));
         }
         size_t most = (replicas * slices + sources - 1) / sources;
         for (const auto& [round, upstreams] : UpstreamsByRound(all)) {
@@ -146,21 +146,21 @@ TEST(RouteTest, SlicesOfTensorParallelReplicasShareTheSourcesEvenly) {
 }
 
 TEST(RouteTest, TwoSourcesServeTwoReplicasCrosswise) {
-  Routing routes = Routes(CopiesOf(2), {2, 2});
+  Routing routes = Routes(MakeCopies(2), {2, 2});
   EXPECT_EQ(routes, (Routing{{{0, Source(0), {0, 2}}, {1, Source(1), {1, 3}}},
                              {{0, Source(1), {1, 3}}, {1, Source(0), {0, 2}}}}));
   EXPECT_EQ(ServedBy(Source(1), routes), (std::vector<Serving>{{0, 1, {1, 3}}, {1, 0, {1, 3}}}));
 }
 
 TEST(RouteTest, OneSourceServesThreeReplicasInAChain) {
-  EXPECT_EQ(Routes(CopiesOf(1), {1, 3}),
+  EXPECT_EQ(Routes(MakeCopies(1), {1, 3}),
             (Routing{{{0, Source(0), {0, 1}}}, {{0, Replica(0), {0, 1}}}, {{0, Replica(1), {0, 1}}}}));
 }
 
 TEST(RouteTest, TwoSourcesServeThreeReplicasInTwoCrossingChains) {
-  EXPECT_EQ(Routes(CopiesOf(2), {2, 3}), (Routing{{{0, Source(0), {0, 2}}, {1, Replica(1), {1, 3}}},
-                                                  {{0, Source(1), {1, 3}}, {1, Replica(2), {0, 2}}},
-                                                  {{0, Replica(0), {0, 2}}, {1, Replica(0), {1, 3}}}}));
+  EXPECT_EQ(Routes(MakeCopies(2), {2, 3}), (Routing{{{0, Source(0), {0, 2}}, {1, Replica(1), {1, 3}}},
+                                                    {{0, Source(1), {1, 3}}, {1, Replica(2), {0, 2}}},
+                                                    {{0, Replica(0), {0, 2}}, {1, Replica(0), {1, 3}}}}));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SyncPlan PlanOf(const Manifest& manifest, const std::string& source, const std::string& destination) {
-  auto plan = SyncPlan::Create(manifest, LayoutOf(manifest, source), LayoutOf(manifest, destination));
+SyncPlan MakePlan(const Manifest& manifest, const std::string& source, const std::string& destination) {
+  auto plan = SyncPlan::Create(manifest, MakeLayout(manifest, source), MakeLayout(manifest, destination));
   if (!plan.ok()) CheckFailed(__FILE__, __LINE__, source.c_str(), plan.status().ToString());
   return *std::move(plan);
 }
@@ -23,7 +23,7 @@ Manifest ManifestOfModel(const std::string& name) {
 
 TEST(SyncPlanTest, UnshardedWeightsAreOneMessageInTheManifestsOwnOrder) {
   Manifest manifest = SmallModel();
-  SyncPlan plan = PlanOf(manifest, "buckets:1", "whole");
+  SyncPlan plan = MakePlan(manifest, "buckets:1", "whole");
   EXPECT_EQ(plan.copies(), (std::vector<Copy>{{0, 0, 0, 0, manifest.arena_bytes()}}));
   EXPECT_EQ(plan.send_bytes(0), manifest.arena_bytes());
   EXPECT_EQ(plan.StagedBuckets(0), manifest.buckets());
@@ -36,8 +36,8 @@ TEST(SyncPlanTest, UnshardedWeightsAreOneMessageInTheManifestsOwnOrder) {
 
 TEST(SyncPlanTest, ShardsCutAtBucketsAreOneMessageEachAndTheirBucketsAreTheManifests) {
   Manifest manifest = SmallModel(256);
-  Layout shards = LayoutOf(manifest, "buckets:3");
-  SyncPlan plan = PlanOf(manifest, "buckets:3", "whole");
+  Layout shards = MakeLayout(manifest, "buckets:3");
+  SyncPlan plan = MakePlan(manifest, "buckets:3", "whole");
   EXPECT_EQ(plan.copies().size(), 3u);
   int64_t sum = 0;
   for (int32_t rank = 0; rank < 3; ++rank) {
@@ -53,19 +53,19 @@ TEST(SyncPlanTest, ShardsCutAtBucketsAreOneMessageEachAndTheirBucketsAreTheManif
 }
 
 TEST(SyncPlanTest, MoreShardsThanElementsLeaveSomeRanksWithNothing) {
-  Manifest manifest = ManifestOf({{"a", DType::kBFloat16, {2}}, {"b", DType::kBFloat16, {1}}});
+  Manifest manifest = ManifestFor({{"a", DType::kBFloat16, {2}}, {"b", DType::kBFloat16, {1}}});
   for (const char* shards : {"flat:5", "layers:5", "fsdp2:5", "buckets:5"}) {
     SCOPED_TRACE(shards);
-    SyncPlan plan = PlanOf(manifest, shards, "whole");
+    SyncPlan plan = MakePlan(manifest, shards, "whole");
     EXPECT_EQ(plan.send_bytes(3), 0);
     EXPECT_TRUE(plan.pack(3).empty());
-    EXPECT_EQ(plan.DigestsOf(3).size(), 0);
+    EXPECT_EQ(plan.ComputeDigests(3).size(), 0);
   }
 }
 
 TEST(SyncPlanTest, ReplicatedSourcesShareTheWorkEvenlyInOneMessageEach) {
   Manifest manifest = ManifestOfModel("qwen2.5-0.5b");
-  SyncPlan plan = PlanOf(manifest, "replicated:3:fp32", "whole");
+  SyncPlan plan = MakePlan(manifest, "replicated:3:fp32", "whole");
   ASSERT_EQ(plan.copies().size(), 3u);
   for (const Copy& copy : plan.copies()) {
     EXPECT_NEAR(static_cast<double>(copy.bytes), static_cast<double>(manifest.arena_bytes()) / 3, 1024);
@@ -75,8 +75,8 @@ TEST(SyncPlanTest, ReplicatedSourcesShareTheWorkEvenlyInOneMessageEach) {
 
 TEST(SyncPlanTest, RanksThatNeedTheSameShareBytesAndDigests) {
   Manifest manifest = SmallModel();
-  SyncPlan one = PlanOf(manifest, "buckets:2", "whole");
-  SyncPlan four = PlanOf(manifest, "buckets:2", "whole:4");
+  SyncPlan one = MakePlan(manifest, "buckets:2", "whole");
+  SyncPlan four = MakePlan(manifest, "buckets:2", "whole:4");
   EXPECT_EQ(four.copies().size(), 4 * one.copies().size());
   EXPECT_EQ(four.digests(), one.digests());
   for (int32_t source = 0; source < 2; ++source) {
@@ -89,7 +89,7 @@ TEST(SyncPlanTest, RanksThatNeedTheSameShareBytesAndDigests) {
 TEST(SyncPlanTest, TheHashTellsModelsAndLayoutsApart) {
   Manifest manifest = SmallModel();
   auto hash = [](const Manifest& model, const std::string& from, const std::string& to) {
-    return PlanOf(model, from, to).hash();
+    return MakePlan(model, from, to).hash();
   };
   uint64_t plain = hash(manifest, "whole", "whole");
   EXPECT_EQ(plain, hash(manifest, "buckets:1", "whole"));
@@ -101,7 +101,7 @@ TEST(SyncPlanTest, TheHashTellsModelsAndLayoutsApart) {
 
 // Plans that differ in one thing alone.
 TEST(SyncPlanTest, TheHashSeesPackOperationsDTypesAndCopies) {
-  Manifest manifest = ManifestOf({{"a", DType::kBFloat16, {128}}, {"b", DType::kBFloat16, {128}}});
+  Manifest manifest = ManifestFor({{"a", DType::kBFloat16, {128}}, {"b", DType::kBFloat16, {128}}});
   const std::vector<Piece> in_order = {{0, 0, 0, 128, 0}, {0, 1, 0, 128, 512}};
   auto plan = [&manifest](std::vector<Piece> held, DType dtype, std::vector<Piece> wanted) {
     return *SyncPlan::Create(manifest, *Layout::Create(manifest, 1, std::move(held), dtype, 1024),
@@ -120,7 +120,7 @@ TEST(SyncPlanTest, TheHashSeesPackOperationsDTypesAndCopies) {
 }
 
 TEST(SyncPlanTest, ASourceThatHoldsSomethingTwiceGivesNoMoreThanItsShare) {
-  Manifest manifest = ManifestOf({{"a", DType::kBFloat16, {1024}}});
+  Manifest manifest = ManifestFor({{"a", DType::kBFloat16, {1024}}});
   auto source = Layout::Create(manifest, 2, {{0, 0, 0, 1024, 0}, {0, 0, 0, 1024, 2048}, {1, 0, 0, 1024, 0}});
   auto plan = SyncPlan::Create(manifest, *source, Layout::Whole(manifest, 1));
   EXPECT_EQ(plan->copies(), (std::vector<Copy>{{0, 0, 0, 0, 1024}, {1, 0, 0, 1024, 1024}}));
@@ -140,15 +140,15 @@ TEST(SyncPlanTest, NamesTheTensorThatNoSourceHas) {
 }
 
 TEST(SyncPlanTest, RefusesShardsThatHaveLostPrecision) {
-  Manifest manifest = ManifestOf({{"w", DType::kFloat32, {8}}});
-  Layout narrow = LayoutOf(manifest, "flat:2:bf16");
+  Manifest manifest = ManifestFor({{"w", DType::kFloat32, {8}}});
+  Layout narrow = MakeLayout(manifest, "flat:2:bf16");
   EXPECT_THAT(SyncPlan::Create(manifest, narrow, Layout::Whole(manifest, 1)).status(), HasReason("DTYPE_MISMATCH"));
   EXPECT_THAT(SyncPlan::Create(manifest, Layout::Whole(manifest, 1), narrow).status(), HasReason("BAD_LAYOUT"));
 }
 
 TEST(SyncPlanTest, ALargePlanHasFewOperationsAndOneMessageAPairOfRanks) {
   Manifest manifest = ManifestOfModel("qwen3-8b");
-  SyncPlan plan = PlanOf(manifest, "flat:8:fp32", "tp:8");
+  SyncPlan plan = MakePlan(manifest, "flat:8:fp32", "tp:8");
   size_t ops = 0;
   for (int32_t source = 0; source < 8; ++source) {
     ops += plan.pack(source).size();
@@ -160,7 +160,7 @@ TEST(SyncPlanTest, ALargePlanHasFewOperationsAndOneMessageAPairOfRanks) {
 }
 
 TEST(SyncPlanTest, PrintsASummaryThatStaysShort) {
-  std::string text = PlanOf(ManifestOfModel("qwen2.5-7b"), "fsdp2:2:fp32", "tp:4").ToString();
+  std::string text = MakePlan(ManifestOfModel("qwen2.5-7b"), "fsdp2:2:fp32", "tp:4").ToString();
   EXPECT_THAT(text, HasSubstr("2 sources, 4 destinations, 15.2"));
   EXPECT_THAT(text, HasSubstr("source 1 -> destination 3: "));
   EXPECT_THAT(text, HasSubstr("source 0 [0, "));

@@ -33,7 +33,7 @@ std::vector<TensorSpec> OneLayer() {
                 /*head=*/8);
 }
 
-std::map<std::string, std::vector<int64_t>> ShapesOf(const TensorParallelLayout& made) {
+std::map<std::string, std::vector<int64_t>> MakeShapes(const TensorParallelLayout& made) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const LocalTensor& tensor : made.tensors) shapes[tensor.spec.name] = tensor.spec.shape;
   return shapes;
@@ -56,15 +56,15 @@ std::vector<Piece> PiecesIn(const TensorParallelLayout& made, const std::string&
 }
 
 std::string Refusal(std::vector<TensorSpec> tensors, const TensorParallelOptions& options) {
-  absl::Status status = MakeTensorParallel(ManifestOf(std::move(tensors)), options).status();
+  absl::Status status = MakeTensorParallel(ManifestFor(std::move(tensors)), options).status();
   EXPECT_THAT(status, HasReason("BAD_LAYOUT"));
   return std::string(status.message());
 }
 
 TEST(TensorParallelTest, CutsEachTensorAsItsSpecSays) {
-  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 2});
+  auto made = MakeTensorParallel(ManifestFor(OneLayer()), {.ranks = 2});
   ASSERT_TRUE(made.ok()) << made.status();
-  auto shapes = ShapesOf(*made);
+  auto shapes = MakeShapes(*made);
   const std::string layer = "model.layers.0.";
   EXPECT_EQ(shapes["model.embed_tokens.weight"], (std::vector<int64_t>{5, 6}));
   EXPECT_EQ(shapes[layer + "self_attn.q_proj.weight"], (std::vector<int64_t>{16, 6}));
@@ -79,9 +79,9 @@ TEST(TensorParallelTest, CutsEachTensorAsItsSpecSays) {
 }
 
 TEST(TensorParallelTest, FusedTensorsHoldTheirSlicesOneAfterTheOther) {
-  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 2, .fused = true});
+  auto made = MakeTensorParallel(ManifestFor(OneLayer()), {.ranks = 2, .fused = true});
   ASSERT_TRUE(made.ok()) << made.status();
-  auto shapes = ShapesOf(*made);
+  auto shapes = MakeShapes(*made);
   const std::string layer = "model.layers.0.";
   EXPECT_EQ(shapes[layer + "self_attn.qkv_proj.weight"], (std::vector<int64_t>{32, 6}));
   EXPECT_EQ(shapes[layer + "self_attn.qkv_proj.bias"], (std::vector<int64_t>{32}));
@@ -94,7 +94,7 @@ TEST(TensorParallelTest, FusedTensorsHoldTheirSlicesOneAfterTheOther) {
 }
 
 TEST(TensorParallelTest, RanksShareAHeadWhereThereAreFewerHeadsThanRanks) {
-  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 4});
+  auto made = MakeTensorParallel(ManifestFor(OneLayer()), {.ranks = 4});
   ASSERT_TRUE(made.ok()) << made.status();
   const std::string name = "model.layers.0.self_attn.k_proj.weight";
   EXPECT_EQ(PiecesIn(*made, name, 1), (std::vector<Piece>{{1, 3, 0, 48, 0}}));
@@ -102,22 +102,22 @@ TEST(TensorParallelTest, RanksShareAHeadWhereThereAreFewerHeadsThanRanks) {
 }
 
 TEST(TensorParallelTest, AVocabularyThatDoesNotDivideIsPadded) {
-  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 4});
+  auto made = MakeTensorParallel(ManifestFor(OneLayer()), {.ranks = 4});
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(ShapesOf(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{3, 6}));
+  EXPECT_EQ(MakeShapes(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{3, 6}));
   EXPECT_EQ(PiecesIn(*made, "model.embed_tokens.weight", 3), (std::vector<Piece>{{3, 0, 54, 60, 0}}));
 }
 
 TEST(TensorParallelTest, TheWholeVocabularyIsOnEachRankWhereThatIsAskedFor) {
-  auto made = MakeTensorParallel(ManifestOf(OneLayer()), {.ranks = 2, .whole_vocabulary = true});
+  auto made = MakeTensorParallel(ManifestFor(OneLayer()), {.ranks = 2, .whole_vocabulary = true});
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(ShapesOf(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{10, 6}));
+  EXPECT_EQ(MakeShapes(*made)["model.embed_tokens.weight"], (std::vector<int64_t>{10, 6}));
   EXPECT_EQ(PiecesIn(*made, "model.embed_tokens.weight", 1), (std::vector<Piece>{{1, 0, 0, 60, 0}}));
-  EXPECT_EQ(ShapesOf(*made)["model.layers.0.self_attn.q_proj.weight"], (std::vector<int64_t>{16, 6}));
+  EXPECT_EQ(MakeShapes(*made)["model.layers.0.self_attn.q_proj.weight"], (std::vector<int64_t>{16, 6}));
 }
 
 TEST(TensorParallelTest, ArenasAreOfOneSizeAlsoWhereTheLastRankHasOnlyPadding) {
-  auto made = MakeTensorParallel(ManifestOf(AsQwen({{"lm_head.weight", kBf16, {9, 256}}}, 1)), {.ranks = 8});
+  auto made = MakeTensorParallel(ManifestFor(AsQwen({{"lm_head.weight", kBf16, {9, 256}}}, 1)), {.ranks = 8});
   ASSERT_TRUE(made.ok()) << made.status();
   for (int32_t rank = 0; rank < 8; ++rank) EXPECT_EQ(made->layout.arena_bytes(rank), 2 * 256 * 2);
   EXPECT_EQ(PiecesIn(*made, "lm_head.weight", 4).size(), 1u);
@@ -128,15 +128,15 @@ TEST(TensorParallelTest, NeverCutsAHead) {
   auto projections = [](int64_t key_rows, int64_t head) {
     return AsQwen({{"a.q_proj.weight", kBf16, {512, 4}}, {"a.k_proj.weight", kBf16, {key_rows, 4}}}, head);
   };
-  EXPECT_TRUE(MakeTensorParallel(ManifestOf(projections(128, 64)), {.ranks = 2}).ok());
-  EXPECT_TRUE(MakeTensorParallel(ManifestOf(projections(256, 128)), {.ranks = 2}).ok());
+  EXPECT_TRUE(MakeTensorParallel(ManifestFor(projections(128, 64)), {.ranks = 2}).ok());
+  EXPECT_TRUE(MakeTensorParallel(ManifestFor(projections(256, 128)), {.ranks = 2}).ok());
   EXPECT_THAT(Refusal(AsQwen({{"a.o_proj.weight", kBf16, {4, 512}}}, 128), {.ranks = 8}), HasSubstr("a.o_proj.weight"));
   EXPECT_THAT(Refusal(AsQwen({{"a.v_proj.weight", kBf16, {24, 4}}}, 8), {.ranks = 4}),
               AllOf(HasSubstr("a.v_proj.weight"), HasSubstr("fewer ranks")));
 }
 
 TEST(TensorParallelTest, WhatNoSpecSharesOutIsHeldByAll) {
-  auto made = MakeTensorParallel(ManifestOf({{"anything", kBf16, {7, 3}}}), {.ranks = 2});
+  auto made = MakeTensorParallel(ManifestFor({{"anything", kBf16, {7, 3}}}), {.ranks = 2});
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(PiecesIn(*made, "anything", 1), (std::vector<Piece>{{1, 0, 0, 21, 0}}));
 }

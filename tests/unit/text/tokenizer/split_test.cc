@@ -24,7 +24,7 @@ constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L
 constexpr char kLlama3[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-std::vector<std::string> PiecesOf(const std::string& text, const std::vector<Piece>& pieces) {
+std::vector<std::string> MakePieces(const std::string& text, const std::vector<Piece>& pieces) {
   std::vector<std::string> parts;
   for (const Piece piece : pieces) parts.push_back(text.substr(piece.begin, piece.end - piece.begin));
   return parts;
@@ -36,7 +36,7 @@ std::vector<std::string> SplitBy(const std::string& pattern, const std::string& 
   std::vector<Piece> pieces;
   int64_t steps = SplitPattern::StepsFor(text.size());
   EXPECT_THAT(compiled->Split(text, {0, static_cast<uint32_t>(text.size())}, &steps, &pieces), IsOk());
-  return PiecesOf(text, pieces);
+  return MakePieces(text, pieces);
 }
 
 TEST(SplitPatternTest, GivesMatchesAndWhatLiesBetween) {
@@ -93,7 +93,7 @@ TEST(SplitScannerTest, CutsAsThePatternDoes) {
       scanner->Split(text, all, &scanned);
       int64_t steps = SplitPattern::StepsFor(text.size());
       ASSERT_THAT(pattern->Split(text, all, &steps, &matched), IsOk());
-      ASSERT_EQ(PiecesOf(text, scanned), PiecesOf(text, matched)) << text;
+      ASSERT_EQ(MakePieces(text, scanned), MakePieces(text, matched)) << text;
     }
   }
 }

@@ -37,7 +37,7 @@ Json Tiny() {
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Parsed(const Json& json) { return Tokenizer::Parse(json.dump()); }
 
-std::vector<int32_t> IdsOf(const Json& json, const std::string& text) {
+std::vector<int32_t> GetIds(const Json& json, const std::string& text) {
   const auto tokenizer = Parsed(json);
   EXPECT_THAT(tokenizer, IsOk());
   const auto ids = (*tokenizer)->Encode(text, /*add_special_tokens=*/false);
@@ -148,16 +148,16 @@ TEST(TokenizerTest, NamesTheByteThatIsNotUtf8) {
 TEST(TokenizerTest, ATokenOfTheVocabularyKeepsItsIdWhateverTheFileSays) {
   Json json = Tiny();
   json["added_tokens"] = Json::parse(R"([{"id": 9, "content": "b"}, {"id": 3, "content": "<x>", "special": true}])");
-  EXPECT_THAT(IdsOf(json, "ab<x>"), ElementsAre(0, 1, 3));
+  EXPECT_THAT(GetIds(json, "ab<x>"), ElementsAre(0, 1, 3));
 }
 
 TEST(TokenizerTest, UnknownCharactersAreTheUnknownTokenOrNothing) {
   Json json = Tiny();
-  EXPECT_THAT(IdsOf(json, "a中文b"), ElementsAre(2));
+  EXPECT_THAT(GetIds(json, "a中文b"), ElementsAre(2));
   json["model"]["unk_token"] = "b";
-  EXPECT_THAT(IdsOf(json, "中文"), ElementsAre(1, 1));
+  EXPECT_THAT(GetIds(json, "中文"), ElementsAre(1, 1));
   json["model"]["fuse_unk"] = true;
-  EXPECT_THAT(IdsOf(json, "中文"), ElementsAre(1));
+  EXPECT_THAT(GetIds(json, "中文"), ElementsAre(1));
 }
 
 TEST(TokenizerTest, FindsTokensByName) {

@@ -39,7 +39,7 @@ constexpr char kFourRanks[] = "\nrollout:\n  device: cuda\n  tensor_parallel: 4\
 
 const Document* Find(const Objects& objects, const std::string& name) {
   for (const Document& object : objects) {
-    if (NameOf(object) == name) return &object;
+    if (GetName(object) == name) return &object;
   }
   return nullptr;
 }
@@ -63,7 +63,7 @@ class RenderTest : public ::testing::Test {
 };
 
 TEST_F(RenderTest, EveryOverlayRendersWithTheConfigurationThatItComesWith) {
-  for (const std::string& overlay : OverlaysOf(DeployTree())) {
+  for (const std::string& overlay : MakeOverlays(DeployTree())) {
     auto rendered = Rendering(DeployTree(), overlay == "cpu-demo" ? DemoRequest() : GpuRequest(overlay));
     EXPECT_TRUE(rendered.ok()) << overlay << ": " << rendered.status();
   }

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // What stands between the data's tags.
-std::string DataOf(const std::string& page) {
+std::string MakeData(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const size_t at = page.find(begin) + begin.size();
   return page.substr(at, page.find("</script>", at) - at);
@@ -32,7 +32,7 @@ TEST(ReportPageTest, BytesThatAreNotUtf8AreReplaced) { EXPECT_EQ(EscapedJson(jso
 
 TEST(ReportPageTest, APageHoldsItsDataAndTheVocabulary) {
   const json run = {{"name", "</script> @@SCRIPT@@ $& \\1"}};
-  const json data = json::parse(DataOf(MakePage({run}, {.made = "today"})));
+  const json data = json::parse(MakeData(MakePage({run}, {.made = "today"})));
   EXPECT_EQ(data["runs"][0], run);
   EXPECT_EQ(data["live"], false);
   EXPECT_EQ(data["vocabulary"].size(), trainer::StepFigureTable().size());

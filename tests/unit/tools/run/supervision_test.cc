@@ -23,9 +23,9 @@ const ChildExit kRefusal{false, 2};
 const ChildExit kError{false, 1};
 const ChildExit kLostPeer{false, 4};
 
-ChildAction StartOf(const ChildId& child) { return {ChildAction::Kind::kStart, child}; }
-ChildAction TerminateOf(const ChildId& child) { return {ChildAction::Kind::kTerminate, child}; }
-ChildAction KillOf(const ChildId& child) { return {ChildAction::Kind::kKill, child}; }
+ChildAction MakeStart(const ChildId& child) { return {ChildAction::Kind::kStart, child}; }
+ChildAction GetTerminate(const ChildId& child) { return {ChildAction::Kind::kTerminate, child}; }
+ChildAction ReadKill(const ChildId& child) { return {ChildAction::Kind::kKill, child}; }
 
 class RunSupervisionTest : public ::testing::Test {
  protected:
@@ -53,9 +53,9 @@ class RunSupervisionTest : public ::testing::Test {
 };
 
 TEST_F(RunSupervisionTest, StartsTheSynchronizerAndOnceItIsReadyTheOthers) {
-  EXPECT_THAT(supervision_.Start(start_), ElementsAre(StartOf(kSynchronizer)));
+  EXPECT_THAT(supervision_.Start(start_), ElementsAre(MakeStart(kSynchronizer)));
   EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(1)),
-              UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst), StartOf(kSecond)));
+              UnorderedElementsAre(MakeStart(kTrainer), MakeStart(kFirst), MakeStart(kSecond)));
   EXPECT_THAT(supervision_.OnReady(kTrainer, At(2)), IsEmpty());
   EXPECT_FALSE(supervision_.done());
 }
@@ -67,7 +67,7 @@ TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
   EXPECT_FALSE(supervision_.WillRestart(kFirst));
   EXPECT_THAT(supervision_.OnTick(At(5.1)), IsEmpty());
   EXPECT_EQ(supervision_.NextTick(), At(5.2));
-  EXPECT_THAT(supervision_.OnTick(At(5.2)), ElementsAre(StartOf(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(5.2)), ElementsAre(MakeStart(kSecond)));
   EXPECT_EQ(supervision_.Restarts().at(kSecond), 1);
   EXPECT_EQ(supervision_.Restarts().at(kFirst), 0);
   EXPECT_FALSE(supervision_.stopping());
@@ -79,14 +79,14 @@ TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
   RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2, .lost_replica_grace = absl::Seconds(10)});
   supervision.Start(start);
   EXPECT_THAT(supervision.OnReady(kSynchronizer, start),
-              UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst), StartOf(other)));
+              UnorderedElementsAre(MakeStart(kTrainer), MakeStart(kFirst), MakeStart(other)));
   for (const ChildId& child : {kTrainer, kFirst, other}) supervision.OnReady(child, start);
   supervision.OnExit(other, kCrash, start);
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(5)), IsEmpty());
   supervision.OnExit(kFirst, {false, 4}, start + absl::Seconds(6));
   // Nobody of the earlier life is left: whoever is due starts, also beside the other's new life.
-  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(StartOf(other)));
-  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(StartOf(kFirst)));
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(MakeStart(other)));
+  EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(MakeStart(kFirst)));
 }
 
 TEST(RollouterRanksSupervisionTest, ARankThatDoesNotEndWithTheOthersIsKilledSoThatAllStartAgain) {
@@ -100,29 +100,29 @@ TEST(RollouterRanksSupervisionTest, ARankThatDoesNotEndWithTheOthersIsKilledSoTh
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(1)), IsEmpty());
   const absl::Time late = supervision.NextTick();
   EXPECT_GT(late, start + absl::Seconds(1)) << "nothing is to be done before";
-  EXPECT_THAT(supervision.OnTick(late), ElementsAre(KillOf(stopped)));
+  EXPECT_THAT(supervision.OnTick(late), ElementsAre(ReadKill(stopped)));
   EXPECT_THAT(supervision.OnTick(late + absl::Seconds(1)), IsEmpty()) << "once";
   supervision.OnExit(stopped, kCrash, late + absl::Seconds(1));
-  EXPECT_THAT(supervision.OnTick(late + absl::Seconds(2)), UnorderedElementsAre(StartOf(kFirst), StartOf(stopped)));
+  EXPECT_THAT(supervision.OnTick(late + absl::Seconds(2)), UnorderedElementsAre(MakeStart(kFirst), MakeStart(stopped)));
 }
 
 TEST_F(RunSupervisionTest, ARollouterThatLeavesWithCodeZeroIsStartedAgainToo) {
   GetReady();
   supervision_.OnExit(kFirst, kWell, At(5));
-  EXPECT_THAT(TickAtNext(), ElementsAre(StartOf(kFirst)));
+  EXPECT_THAT(TickAtNext(), ElementsAre(MakeStart(kFirst)));
 }
 
 TEST_F(RunSupervisionTest, StartsACrashedSynchronizerAgainAndNobodyElseTwice) {
   GetReady();
   supervision_.OnExit(kSynchronizer, kCrash, At(5));
-  EXPECT_THAT(TickAtNext(), ElementsAre(StartOf(kSynchronizer)));
+  EXPECT_THAT(TickAtNext(), ElementsAre(MakeStart(kSynchronizer)));
   EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(6)), IsEmpty());
 }
 
 TEST_F(RunSupervisionTest, TheTrainersGoodEndCompletesTheRunAndStopsTheOthers) {
   GetReady();
   EXPECT_THAT(supervision_.OnExit(kTrainer, kWell, At(9)),
-              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+              UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst), GetTerminate(kSecond)));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kCompleted);
   for (const ChildId& child : {kFirst, kSynchronizer}) supervision_.OnExit(child, kWell, At(9));
   EXPECT_FALSE(supervision_.done());
@@ -133,7 +133,7 @@ TEST_F(RunSupervisionTest, TheTrainersGoodEndCompletesTheRunAndStopsTheOthers) {
 TEST_F(RunSupervisionTest, TheTrainersDeathFailsTheRun) {
   GetReady();
   EXPECT_THAT(supervision_.OnExit(kTrainer, kCrash, At(9)),
-              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+              UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst), GetTerminate(kSecond)));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
   EXPECT_EQ(supervision_.culprit(), "trainer-0");
   EXPECT_EQ(supervision_.reason(), "trainer-0 was killed by signal 9");
@@ -141,9 +141,9 @@ TEST_F(RunSupervisionTest, TheTrainersDeathFailsTheRun) {
 
 TEST_F(RunSupervisionTest, AnInterruptAsksTheTrainerFirstAndTheOthersWhenItIsGone) {
   GetReady();
-  EXPECT_THAT(supervision_.OnInterrupt(At(9)), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnInterrupt(At(9)), ElementsAre(GetTerminate(kTrainer)));
   EXPECT_THAT(supervision_.OnExit(kTrainer, kWell, At(10)),
-              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst), TerminateOf(kSecond)));
+              UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst), GetTerminate(kSecond)));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kInterrupted);
 }
 
@@ -151,10 +151,11 @@ TEST_F(RunSupervisionTest, WhoeverIsLateIsKilledWithinTheGrace) {
   GetReady();
   supervision_.OnInterrupt(At(0));
   EXPECT_THAT(supervision_.OnTick(At(6.9)), IsEmpty());
-  EXPECT_THAT(supervision_.OnTick(At(7)), ElementsAre(KillOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnTick(At(7)), ElementsAre(ReadKill(kTrainer)));
   supervision_.OnExit(kTrainer, kCrash, At(7));
   EXPECT_THAT(supervision_.OnTick(At(8.9)), IsEmpty());
-  EXPECT_THAT(supervision_.OnTick(At(9)), UnorderedElementsAre(KillOf(kSynchronizer), KillOf(kFirst), KillOf(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(9)),
+              UnorderedElementsAre(ReadKill(kSynchronizer), ReadKill(kFirst), ReadKill(kSecond)));
   EXPECT_EQ(supervision_.NextTick(), absl::InfiniteFuture());
 }
 
@@ -162,7 +163,7 @@ TEST_F(RunSupervisionTest, ASecondInterruptKillsEverybodyAtOnce) {
   GetReady();
   supervision_.OnInterrupt(At(1));
   EXPECT_THAT(supervision_.OnInterrupt(At(1.5)),
-              UnorderedElementsAre(KillOf(kTrainer), KillOf(kSynchronizer), KillOf(kFirst), KillOf(kSecond)));
+              UnorderedElementsAre(ReadKill(kTrainer), ReadKill(kSynchronizer), ReadKill(kFirst), ReadKill(kSecond)));
 }
 
 TEST_F(RunSupervisionTest, NothingIsStartedWhileStopping) {
@@ -180,7 +181,7 @@ TEST_F(RunSupervisionTest, NothingIsStartedWhileStopping) {
 
 TEST_F(RunSupervisionTest, AnInterruptBeforeTheSynchronizerIsReadyStartsNobody) {
   supervision_.Start(start_);
-  EXPECT_THAT(supervision_.OnInterrupt(At(0.1)), ElementsAre(TerminateOf(kSynchronizer)));
+  EXPECT_THAT(supervision_.OnInterrupt(At(0.1)), ElementsAre(GetTerminate(kSynchronizer)));
   EXPECT_THAT(supervision_.OnReady(kSynchronizer, At(0.2)), IsEmpty());
   supervision_.OnExit(kSynchronizer, kWell, At(0.3));
   EXPECT_TRUE(supervision_.done());
@@ -193,7 +194,7 @@ TEST_F(RunSupervisionTest, ARollouterThatNeverStartsIsGivenUpWithGrowingBackoffA
   for (absl::Time now = At(1); supervision_.NextTick() < absl::InfiniteFuture();) {
     backoffs.push_back(supervision_.NextTick() - now);
     now = supervision_.NextTick();
-    EXPECT_THAT(supervision_.OnTick(now), ElementsAre(StartOf(kSecond)));
+    EXPECT_THAT(supervision_.OnTick(now), ElementsAre(MakeStart(kSecond)));
     supervision_.OnExit(kSecond, kError, now);
   }
   EXPECT_THAT(backoffs, ElementsAre(absl::Milliseconds(200), absl::Milliseconds(200), absl::Milliseconds(400),
@@ -221,7 +222,7 @@ TEST_F(RunSupervisionTest, ARollouterThatWorksBetweenCrashesIsNotGivenUpForThem)
   for (int crash = 0; crash < 20; ++crash) {
     absl::Time now = At(3 * crash + 1);
     supervision_.OnExit(kFirst, kCrash, now);
-    EXPECT_THAT(supervision_.OnTick(now + absl::Seconds(1)), ElementsAre(StartOf(kFirst))) << crash;
+    EXPECT_THAT(supervision_.OnTick(now + absl::Seconds(1)), ElementsAre(MakeStart(kFirst))) << crash;
     supervision_.OnReady(kFirst, now + absl::Seconds(2));
   }
   EXPECT_EQ(supervision_.Restarts().at(kFirst), 20);
@@ -247,14 +248,14 @@ TEST_F(RunSupervisionTest, ADaemonThatFindsTheDiskFullIsStartedAgainEachSecondHo
     EXPECT_THAT(supervision_.OnExit(kSynchronizer, no_room, At(second)), IsEmpty());
     EXPECT_TRUE(supervision_.WaitsForRoom(kSynchronizer));
     ASSERT_EQ(supervision_.NextTick(), At(second + 1));
-    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(StartOf(kSynchronizer)));
+    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(MakeStart(kSynchronizer)));
   }
   supervision_.OnReady(kSynchronizer, At(500));
   for (const ChildId& child : {kFirst, kSecond}) supervision_.OnReady(child, At(500));
   // The trainer too, whose end is else the run's.
   for (int second = 500; second < 600; ++second) {
     EXPECT_THAT(supervision_.OnExit(kTrainer, no_room, At(second)), IsEmpty());
-    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(StartOf(kTrainer)));
+    ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(MakeStart(kTrainer)));
   }
   EXPECT_FALSE(supervision_.stopping());
   EXPECT_EQ(supervision_.Restarts().at(kSynchronizer), 0);
@@ -318,15 +319,15 @@ TEST_F(RunSupervisionTest, AChildThatNeverGetsReadyIsKilledAndStartedAgain) {
   supervision_.OnReady(kTrainer, start_);
   supervision_.OnReady(kFirst, start_);
   EXPECT_THAT(supervision_.OnTick(At(59.9)), IsEmpty());
-  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(KillOf(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(ReadKill(kSecond)));
   EXPECT_THAT(supervision_.OnTick(At(60.1)), IsEmpty());
   supervision_.OnExit(kSecond, kCrash, At(60.2));
-  EXPECT_THAT(supervision_.OnTick(At(60.4)), ElementsAre(StartOf(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(60.4)), ElementsAre(MakeStart(kSecond)));
 }
 
 TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
   GetReady();
-  EXPECT_THAT(supervision_.OnFailure("the disk is full", At(1)), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnFailure("the disk is full", At(1)), ElementsAre(GetTerminate(kTrainer)));
   EXPECT_EQ(supervision_.reason(), "the disk is full");
   EXPECT_EQ(supervision_.culprit(), "");
 }
@@ -339,9 +340,9 @@ class RunSupervisionWithWorkerTest : public ::testing::Test {
 };
 
 TEST_F(RunSupervisionWithWorkerTest, NobodyTrainsBeforeTheWorkerIsReady) {
-  EXPECT_THAT(supervision_.Start(start_), ElementsAre(StartOf(kSynchronizer), StartOf(worker_)));
+  EXPECT_THAT(supervision_.Start(start_), ElementsAre(MakeStart(kSynchronizer), MakeStart(worker_)));
   EXPECT_THAT(supervision_.OnReady(kSynchronizer, start_), IsEmpty());
-  EXPECT_THAT(supervision_.OnReady(worker_, start_), UnorderedElementsAre(StartOf(kTrainer), StartOf(kFirst)));
+  EXPECT_THAT(supervision_.OnReady(worker_, start_), UnorderedElementsAre(MakeStart(kTrainer), MakeStart(kFirst)));
 }
 
 TEST_F(RunSupervisionWithWorkerTest, AWorkerThatDiesIsStartedAgainAndTheOthersStay) {
@@ -349,7 +350,7 @@ TEST_F(RunSupervisionWithWorkerTest, AWorkerThatDiesIsStartedAgainAndTheOthersSt
   for (const ChildId& child : {kSynchronizer, worker_, kTrainer, kFirst}) supervision_.OnReady(child, start_);
   EXPECT_THAT(supervision_.OnExit(worker_, kCrash, start_), IsEmpty());
   EXPECT_TRUE(supervision_.WillRestart(worker_));
-  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(StartOf(worker_)));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(MakeStart(worker_)));
   EXPECT_THAT(supervision_.OnReady(worker_, start_), IsEmpty());
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
 }
@@ -384,32 +385,32 @@ class TrainerRanksTest : public ::testing::Test {
 };
 
 TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
-  EXPECT_THAT(supervision_.OnExit(kOtherRank, kCrash, start_), ElementsAre(TerminateOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnExit(kOtherRank, kCrash, start_), ElementsAre(GetTerminate(kTrainer)));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
   EXPECT_EQ(supervision_.culprit(), "trainer-1");
   EXPECT_THAT(supervision_.OnExit(kTrainer, kError, start_),
-              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+              UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst)));
 }
 
 // Rank 0 has found out that another one is silent: that one, stopped, reacts to nothing but SIGKILL.
 TEST_F(TrainerRanksTest, WhoeverIsLeftWhenARankHasLostOneIsKilledSoonWhateverTheGrace) {
   EXPECT_THAT(supervision_.OnExit(kTrainer, kLostPeer, start_),
-              UnorderedElementsAre(TerminateOf(kOtherRank), TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+              UnorderedElementsAre(GetTerminate(kOtherRank), GetTerminate(kSynchronizer), GetTerminate(kFirst)));
   EXPECT_TRUE(supervision_.lost_peer());
   EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(1.5));
-  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(KillOf(kOtherRank)));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(ReadKill(kOtherRank)));
   supervision_.OnExit(kOtherRank, kCrash, start_ + absl::Seconds(1.6));
   EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(2.5));
   EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()),
-              UnorderedElementsAre(KillOf(kSynchronizer), KillOf(kFirst)));
+              UnorderedElementsAre(ReadKill(kSynchronizer), ReadKill(kFirst)));
   EXPECT_EQ(supervision_.reason(), "trainer-0 exited with code 4; trainer-1 did not end and was killed");
 }
 
 TEST_F(TrainerRanksTest, AStoppedRankZeroIsKilledSoonToo) {
-  EXPECT_THAT(supervision_.OnExit(kOtherRank, kLostPeer, start_), ElementsAre(TerminateOf(kTrainer)));
-  EXPECT_THAT(supervision_.OnTick(start_ + absl::Seconds(1.5)), ElementsAre(KillOf(kTrainer)));
+  EXPECT_THAT(supervision_.OnExit(kOtherRank, kLostPeer, start_), ElementsAre(GetTerminate(kTrainer)));
+  EXPECT_THAT(supervision_.OnTick(start_ + absl::Seconds(1.5)), ElementsAre(ReadKill(kTrainer)));
   EXPECT_THAT(supervision_.OnExit(kTrainer, kCrash, start_ + absl::Seconds(1.6)),
-              UnorderedElementsAre(TerminateOf(kSynchronizer), TerminateOf(kFirst)));
+              UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst)));
   EXPECT_EQ(supervision_.reason(), "trainer-1 exited with code 4; trainer-0 did not end and was killed");
 }
 
@@ -428,7 +429,7 @@ TEST_F(TrainerRanksTest, OneThatEndsWellIsNotStartedAgainAndTheRunGoesOnToRankZe
   EXPECT_THAT(supervision_.OnExit(kOtherRank, kWell, start_), IsEmpty());
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
   supervision_.OnExit(kFirst, kCrash, start_);
-  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(StartOf(kFirst)));
+  EXPECT_THAT(supervision_.OnTick(supervision_.NextTick()), ElementsAre(MakeStart(kFirst)));
   EXPECT_THAT(supervision_.OnReady(kFirst, start_ + absl::Seconds(1)), IsEmpty());
   supervision_.OnExit(kTrainer, kWell, start_);
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kCompleted);

@@ -39,7 +39,7 @@ CheckpointStore::SaveRequest SmallRequest(PolicyVersion version) {
   return request;
 }
 
-std::string ContentsOf(PolicyVersion version, const std::string& file) {
+std::string GetContents(PolicyVersion version, const std::string& file) {
   return std::get<std::string>(SmallRequest(version).files.at(file));
 }
 
@@ -89,7 +89,7 @@ TEST_P(EveryByteTest, TheOlderCheckpointIsTakenInsteadWhole) {
     EXPECT_EQ(latest->skipped[0].name, kNewer.ToString());
     EXPECT_THAT(latest->skipped[0].why, HasReason("CHECKPOINT_DAMAGED"));
     for (const auto& [name, unused] : latest->checkpoint.files) {
-      EXPECT_EQ(store_->ReadFile(latest->checkpoint, name).value(), ContentsOf(kOlder, name));
+      EXPECT_EQ(store_->ReadFile(latest->checkpoint, name).value(), GetContents(kOlder, name));
     }
   });
 }

@@ -22,7 +22,9 @@ AcceptedRecord Accepted(const LeaseId& id, const PolicyVersion& version) {
   return {version, Share(AnswerTo(lease, version))};
 }
 
-TakeRecord TakeOf(const PolicyVersion& produces, std::vector<LeaseId> groups) { return {produces, std::move(groups)}; }
+TakeRecord MakeTake(const PolicyVersion& produces, std::vector<LeaseId> groups) {
+  return {produces, std::move(groups)};
+}
 
 // Adds the records with numbers from 1 on.
 absl::StatusOr<RestoredData> Restore(const DataState& state, int64_t step, std::vector<LogRecord> records) {
@@ -38,8 +40,8 @@ DataState StateWithConsumed(int64_t consumed, int64_t next) {
 
 TEST(DataRestoreTest, ReplaysTakesAfterTheCheckpointAndForgetsThoseBefore) {
   auto data = Restore(StateWithConsumed(1, 4), 1,
-                      {Accepted(Id(0), {1, 0}), TakeOf({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
-                       Accepted(Id(2), {1, 1}), TakeOf({1, 2}, {Id(1)}), TakeOf({1, 3}, {Id(2)})});
+                      {Accepted(Id(0), {1, 0}), MakeTake({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
+                       Accepted(Id(2), {1, 1}), MakeTake({1, 2}, {Id(1)}), MakeTake({1, 3}, {Id(2)})});
   ASSERT_TRUE(data.ok()) << data.status();
   ASSERT_THAT(data->replays, SizeIs(2));
   EXPECT_EQ(data->replays[0].step, 2);
@@ -55,8 +57,8 @@ TEST(DataRestoreTest, CountsWhatTheLogHoldsBeyondTheCheckpointsCount) {
   const DropRecord filtered{Id(3), DropReason::kFiltered}, stale{Id(1), DropReason::kStale};
   const DropRecord failed{Id(4), DropReason::kFailed};
   auto data = Restore(state, 1,
-                      {Accepted(Id(0), {1, 0}), TakeOf({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
-                       Accepted(Id(2), {1, 1}), filtered, failed, stale, TakeOf({1, 2}, {Id(2)})});
+                      {Accepted(Id(0), {1, 0}), MakeTake({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
+                       Accepted(Id(2), {1, 1}), filtered, failed, stale, MakeTake({1, 2}, {Id(2)})});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->sums.accepted, 1 + 2 + 1) << "what was filtered was acknowledged too";
   EXPECT_EQ(data->sums.filtered, 1);
@@ -89,7 +91,7 @@ TEST(DataRestoreTest, KnowsWhichAttemptsOfTheGroupsBeforeTheCheckpointCounted) {
   DataState state = StateWithConsumed(1, 4);
   state.accepted = {Id(0, 5)};
   auto data = Restore(state, 1,
-                      {TakeOf({1, 1}, {Id(0, 5)}), Accepted(Id(1, 2), {1, 0}), TakeOf({1, 1}, {Id(1, 2)}),
+                      {MakeTake({1, 1}, {Id(0, 5)}), Accepted(Id(1, 2), {1, 0}), MakeTake({1, 1}, {Id(1, 2)}),
                        DropRecord{Id(2, 3), DropReason::kFiltered}, DropRecord{Id(3, 8), DropReason::kFailed},
                        DropRecord{Id(4, 1), DropReason::kSkipped}});
   ASSERT_TRUE(data.ok());
@@ -112,25 +114,25 @@ TEST(DataRestoreTest, KeepsTheNewestAttemptOfAGroup) {
 }
 
 TEST(DataRestoreTest, StartsFromNothingWithTheLogAlone) {
-  auto data = Restore({}, 0, {Accepted(Id(1), {1, 0}), TakeOf({1, 1}, {Id(1)})});
+  auto data = Restore({}, 0, {Accepted(Id(1), {1, 0}), MakeTake({1, 1}, {Id(1)})});
   ASSERT_TRUE(data.ok());
   EXPECT_THAT(data->replays, SizeIs(1));
   EXPECT_EQ(data->queue.Head(), (GroupId{0, 0})) << "passed over, so never lost";
 }
 
 TEST(DataRestoreTest, ATakeThatWasWrittenTwiceCountsOnce) {
-  auto data = Restore({}, 0, {Accepted(Id(0), {1, 0}), TakeOf({1, 1}, {Id(0)}), TakeOf({1, 1}, {Id(0)})});
+  auto data = Restore({}, 0, {Accepted(Id(0), {1, 0}), MakeTake({1, 1}, {Id(0)}), MakeTake({1, 1}, {Id(0)})});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_THAT(data->replays, SizeIs(1));
 }
 
 TEST(DataRestoreTest, RefusesALogThatDoesNotBelongToTheCheckpoint) {
-  auto gap = Restore({}, 0, {Accepted(Id(0), {1, 0}), TakeOf({1, 3}, {Id(0)})});
+  auto gap = Restore({}, 0, {Accepted(Id(0), {1, 0}), MakeTake({1, 3}, {Id(0)})});
   EXPECT_EQ(ErrorReason(gap.status()), "LOG_INCONSISTENT");
-  auto missing = Restore({}, 0, {TakeOf({1, 1}, {Id(0)})});
+  auto missing = Restore({}, 0, {MakeTake({1, 1}, {Id(0)})});
   EXPECT_EQ(ErrorReason(missing.status()), "LOG_INCONSISTENT");
   auto two = Restore(
-      {}, 0, {Accepted(Id(0), {1, 0}), Accepted(Id(1), {1, 0}), TakeOf({1, 1}, {Id(0)}), TakeOf({1, 1}, {Id(1)})});
+      {}, 0, {Accepted(Id(0), {1, 0}), Accepted(Id(1), {1, 0}), MakeTake({1, 1}, {Id(0)}), MakeTake({1, 1}, {Id(1)})});
   EXPECT_EQ(ErrorReason(two.status()), "LOG_INCONSISTENT");
 }
 
@@ -140,8 +142,8 @@ TEST(DataRestoreTest, WhileLoggedStepsAreRepeatedLeasesOnlyWhatLaterStepsCanTrai
   options.gate = {.batch_groups = 1, .target_staleness = 2, .max_staleness = 2};
   options.samples = 2;
   auto data = Restore({}, 0,
-                      {Accepted(Id(0), {1, 0}), Accepted(Id(1), {1, 0}), TakeOf({1, 1}, {Id(0)}),
-                       TakeOf({1, 2}, {Id(1)}), Accepted(Id(2), {1, 0})});
+                      {Accepted(Id(0), {1, 0}), Accepted(Id(1), {1, 0}), MakeTake({1, 1}, {Id(0)}),
+                       MakeTake({1, 2}, {Id(1)}), Accepted(Id(2), {1, 0})});
   ASSERT_TRUE(data.ok());
   GroupLedger ledger(options, prompts.get(), {2, 0}, *std::move(data), absl::UnixEpoch());
   ledger.OnPublished({2, 0});

@@ -98,7 +98,7 @@ bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger) {
 }
 
 TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
-  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerOf<>());
+  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerWith<>());
   EXPECT_EQ(totals.deadlocks, 0);
   EXPECT_EQ(totals.violations, 0);
   EXPECT_EQ(totals.old_attempts, 0);
@@ -121,7 +121,7 @@ TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
 }
 
 TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndRestores) {
-  Totals totals = SimulateMany(150 / kOneRunIn, {.steps = 40, .on_policy = true}, MakeLedgerOf<>());
+  Totals totals = SimulateMany(150 / kOneRunIn, {.steps = 40, .on_policy = true}, MakeLedgerWith<>());
   EXPECT_EQ(totals.deadlocks, 0);
   EXPECT_EQ(totals.violations, 0);
   EXPECT_EQ(totals.errors, 0) << totals.first_error;
@@ -129,35 +129,35 @@ TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndR
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
-  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerOf<AcceptsOldAttempts>());
+  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerWith<AcceptsOldAttempts>());
   EXPECT_GT(totals.old_attempts, 10 / kOneRunIn);
   EXPECT_GT(totals.violations, 5 / kOneRunIn);
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsForTheStalled) {
-  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerOf<WaitsForTheStalled>()));
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<WaitsForTheStalled>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatTakesBackWhatComesFurther) {
-  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<IgnoresProgress>()));
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerWith<IgnoresProgress>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatLeasesToTheStalled) {
-  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<TrustsTheStalled>()));
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerWith<TrustsTheStalled>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatPutsAPromptBackWhileAnotherAttemptLives) {
-  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerOf<PutsBackTooEarly>()));
+  EXPECT_TRUE(IsNoticed(50, 10, MakeLedgerWith<PutsBackTooEarly>()));
 }
 
 TEST(GroupLedgerSimulationTest, NoticesASecondAttemptByOlderWeights) {
-  EXPECT_TRUE(IsNoticed(200, 4, MakeLedgerOf<TakesOverWithOlderWeights>()));
+  EXPECT_TRUE(IsNoticed(200, 4, MakeLedgerWith<TakesOverWithOlderWeights>()));
 }
 
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {
   for (uint64_t seed : {3, 4, 5}) {
-    SimulationOutcome a = Simulate({.seed = seed}, MakeLedgerOf<>());
-    SimulationOutcome b = Simulate({.seed = seed}, MakeLedgerOf<>());
+    SimulationOutcome a = Simulate({.seed = seed}, MakeLedgerWith<>());
+    SimulationOutcome b = Simulate({.seed = seed}, MakeLedgerWith<>());
     EXPECT_EQ(a.steps, b.steps);
     EXPECT_EQ(a.worst_staleness, b.worst_staleness);
     EXPECT_EQ(a.reissued, b.reissued);

@@ -36,7 +36,7 @@ using MakeLedger = std::function<std::unique_ptr<GroupLedger>(const GroupLedger:
                                                               const PolicyVersion&, RestoredData, absl::Time)>;
 
 template <typename Ledger = GroupLedger>
-MakeLedger MakeLedgerOf() {
+MakeLedger MakeLedgerWith() {
   return [](const GroupLedger::Options& options, const PromptSource* prompts, const PolicyVersion& version,
             RestoredData restored, absl::Time now) -> std::unique_ptr<GroupLedger> {
     return std::make_unique<Ledger>(options, prompts, version, std::move(restored), now);

@@ -20,11 +20,11 @@ using testing::HasReason;
 using ::testing::HasSubstr;
 using testing::IsOk;
 
-PromptRow RowOf(const std::string& line) { return ParsePromptRow(line, {}, 1 << 20).value(); }
+PromptRow MakeRow(const std::string& line) { return ParsePromptRow(line, {}, 1 << 20).value(); }
 
 // As text again.
 std::string Written(const PromptWriter& writer, const std::string& line) {
-  const auto prompt = writer.Write(RowOf(line), nullptr);
+  const auto prompt = writer.Write(MakeRow(line), nullptr);
   return prompt.ok() ? writer.tokenizer().Decode(prompt->prompt_ids, false) : prompt.status().ToString();
 }
 
@@ -36,7 +36,7 @@ constexpr char kWithSystem[] =
 TEST(PromptWriterTest, WithoutATemplateATextStandsAsItIsAndAConversationIsRefused) {
   const TextFiles files;
   EXPECT_EQ(Written(*files.Writer(), kText), "Why?");
-  EXPECT_THAT(files.Writer()->Write(RowOf(kChat), nullptr), HasReason("NO_CHAT_TEMPLATE"));
+  EXPECT_THAT(files.Writer()->Write(MakeRow(kChat), nullptr), HasReason("NO_CHAT_TEMPLATE"));
   EXPECT_EQ(Written(*files.Writer({.system_prompt = "Q: "}), kText), "Q: Why?");
 }
 
@@ -56,14 +56,14 @@ TEST(PromptWriterTest, ATemplateWritesConversationsAndTexts) {
 TEST(PromptWriterTest, AnswersEndWithTheFirstStopToken) {
   const TextFiles files;
   const auto writer = files.Writer({.stop_token_ids = {3, 4}, .with_answer_ids = true});
-  const auto prompt = writer->Write(RowOf(kText), nullptr);
+  const auto prompt = writer->Write(MakeRow(kText), nullptr);
   ASSERT_THAT(prompt, IsOk());
   std::vector<int32_t> expected = writer->tokenizer().Encode("So.", false).value();
   expected.push_back(3);
   EXPECT_EQ(prompt->answer_ids, expected);
   EXPECT_THAT(prompt->task.row_json, HasSubstr("\"ground_truth\":\"So.\""));
-  EXPECT_TRUE(files.Writer()->Write(RowOf(kText), nullptr)->answer_ids.empty());
-  EXPECT_TRUE(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr)->answer_ids.empty());
+  EXPECT_TRUE(files.Writer()->Write(MakeRow(kText), nullptr)->answer_ids.empty());
+  EXPECT_TRUE(writer->Write(MakeRow(R"({"prompt": "x"})"), nullptr)->answer_ids.empty());
 }
 
 TEST(PromptWriterTest, ResponsesAreTheAnswerOrAFieldOfTheirOwnAndEndWithTheFirstStopToken) {
@@ -77,21 +77,21 @@ TEST(PromptWriterTest, ResponsesAreTheAnswerOrAFieldOfTheirOwnAndEndWithTheFirst
     EXPECT_EQ(prompt->response_ids, expected);
     EXPECT_TRUE(prompt->answer_ids.empty());
   };
-  expect(RowOf(kText), "So.");
+  expect(MakeRow(kText), "So.");
   const char* const with_text = R"({"prompt": "Why?", "answer": "So.", "text": "Because."})";
-  expect(RowOf(with_text), "So.");
+  expect(MakeRow(with_text), "So.");
   expect(ParsePromptRow(with_text, {.response = "text"}, 1 << 20).value(), "Because.");
   EXPECT_THAT(ParsePromptRow(kText, {.response = "text"}, 1 << 20), HasMessage(HasSubstr("data.response_field")));
-  EXPECT_TRUE(files.Writer()->Write(RowOf(kText), nullptr)->response_ids.empty());
+  EXPECT_TRUE(files.Writer()->Write(MakeRow(kText), nullptr)->response_ids.empty());
 }
 
 TEST(PromptWriterTest, RefusesResponsesThatCannotBeLearned) {
   const TextFiles files;
   const auto writer = files.Writer({.stop_token_ids = {3}, .with_response_ids = true, .max_response_tokens = 3});
-  EXPECT_THAT(writer->Write(RowOf(R"({"prompt": "x"})"), nullptr), HasReason("NO_RESPONSE"));
-  EXPECT_THAT(writer->Write(RowOf(R"({"prompt": "x", "answer": "0 1 2 3 4"})"), nullptr),
+  EXPECT_THAT(writer->Write(MakeRow(R"({"prompt": "x"})"), nullptr), HasReason("NO_RESPONSE"));
+  EXPECT_THAT(writer->Write(MakeRow(R"({"prompt": "x", "answer": "0 1 2 3 4"})"), nullptr),
               HasMessage(HasSubstr("rollout.max_new_tokens")));
-  EXPECT_THAT(files.Writer({.with_response_ids = true})->Write(RowOf(R"({"prompt": "x", "answer": ""})"), nullptr),
+  EXPECT_THAT(files.Writer({.with_response_ids = true})->Write(MakeRow(R"({"prompt": "x", "answer": ""})"), nullptr),
               HasReason("NO_RESPONSE"));
 }
 
@@ -114,7 +114,7 @@ std::pair<std::shared_ptr<const PromptWriter>, int32_t> WriterOfTurns(const Text
 TEST(PromptWriterTest, OfAResponseOfSeveralTurnsThoseOfTheAssistantAreTaught) {
   const TextFiles files;
   const auto [writer, end] = WriterOfTurns(files);
-  const auto prompt = writer->Write(RowOf(kTurns), nullptr);
+  const auto prompt = writer->Write(MakeRow(kTurns), nullptr);
   ASSERT_THAT(prompt, IsOk());
   const auto text = [&writer = *writer](const std::vector<int32_t>& ids) {
     return writer.tokenizer().Decode(ids, false);
@@ -133,7 +133,7 @@ TEST(PromptWriterTest, OfAResponseOfSeveralTurnsThoseOfTheAssistantAreTaught) {
 TEST(PromptWriterTest, OtherListsAreTheJsonTextThatTheyWere) {
   const TextFiles files;
   const auto [writer, end] = WriterOfTurns(files);
-  const auto prompt = writer->Write(RowOf(R"({"prompt": "x", "answer": [1, 2]})"), nullptr);
+  const auto prompt = writer->Write(MakeRow(R"({"prompt": "x", "answer": [1, 2]})"), nullptr);
   ASSERT_THAT(prompt, IsOk());
   std::vector<int32_t> expected = writer->tokenizer().Encode("[1,2]", false).value();
   expected.push_back(end);
@@ -144,7 +144,9 @@ TEST(PromptWriterTest, OtherListsAreTheJsonTextThatTheyWere) {
 TEST(PromptWriterTest, RefusesTurnsThatCannotBeTaught) {
   const TextFiles files;
   const auto [writer, end] = WriterOfTurns(files);
-  auto row = [](const std::string& turns) { return RowOf(absl::StrCat(R"({"prompt": "x", "answer": )", turns, "}")); };
+  auto row = [](const std::string& turns) {
+    return MakeRow(absl::StrCat(R"({"prompt": "x", "answer": )", turns, "}"));
+  };
   const std::string answer = R"({"role": "assistant", "content": "a"})", tool = R"({"role": "tool", "content": "t"})";
   for (const std::string& turns :
        {absl::StrCat("[", tool, "]"), absl::StrCat("[", tool, ",", answer, "]"),
@@ -152,19 +154,19 @@ TEST(PromptWriterTest, RefusesTurnsThatCannotBeTaught) {
     EXPECT_THAT(writer->Write(row(turns), nullptr), HasReason("BAD_RESPONSE")) << turns;
   }
   const auto [brief, same_end] = WriterOfTurns(files, /*max_response_tokens=*/3);
-  EXPECT_THAT(brief->Write(RowOf(kTurns), nullptr), HasReason("RESPONSE_TOO_LONG"));
+  EXPECT_THAT(brief->Write(MakeRow(kTurns), nullptr), HasReason("RESPONSE_TOO_LONG"));
   // It shows the last message alone.
   files.Write("chat_template.jinja", "<{{ messages[-1].role }}>{{ messages[-1].content }}<|im_end|>");
-  EXPECT_THAT(files.Writer({.stop_token_ids = {end}, .with_response_ids = true})->Write(RowOf(kTurns), nullptr),
+  EXPECT_THAT(files.Writer({.stop_token_ids = {end}, .with_response_ids = true})->Write(MakeRow(kTurns), nullptr),
               HasReason("BAD_RESPONSE"));
 }
 
 TEST(PromptWriterTest, RefusesPromptsThatNoModelTakes) {
   const TextFiles files;
-  EXPECT_THAT(files.Writer()->Write(RowOf(R"({"prompt": ""})"), nullptr), HasReason("EMPTY_PROMPT"));
-  EXPECT_THAT(files.Writer({.max_prompt_tokens = 2})->Write(RowOf(R"({"prompt": "0 1 2 3 4"})"), nullptr),
+  EXPECT_THAT(files.Writer()->Write(MakeRow(R"({"prompt": ""})"), nullptr), HasReason("EMPTY_PROMPT"));
+  EXPECT_THAT(files.Writer({.max_prompt_tokens = 2})->Write(MakeRow(R"({"prompt": "0 1 2 3 4"})"), nullptr),
               HasMessage(HasSubstr("data.max_prompt_tokens")));
-  EXPECT_THAT(files.Writer({.vocab_size = 1})->Write(RowOf(kText), nullptr), HasReason("TOKEN_OUTSIDE_MODEL"));
+  EXPECT_THAT(files.Writer({.vocab_size = 1})->Write(MakeRow(kText), nullptr), HasReason("TOKEN_OUTSIDE_MODEL"));
 }
 
 TEST(PromptWriterTest, ATemplateThatCannotBeReadIsAnErrorAtOnce) {

@@ -102,12 +102,12 @@ TEST_F(SecondAttemptTest, ItStaysAdmittedForTheFirstAttemptsVersion) {
   Step();
   ASSERT_EQ(ledger_->version(), (PolicyVersion{1, 2}));
   ledger_->OnServing(quick_, {1, 2});
-  const int64_t deadline = ledger_->gate().DeadlineOf(late_.id.group);
+  const int64_t deadline = ledger_->gate().GetDeadline(late_.id.group);
   PassPatience();
   ledger_->OnCredits(quick_, 1);
   const IssuedLease second = Second();
   EXPECT_EQ(second.lease.version, (PolicyVersion{1, 1}));
-  EXPECT_EQ(ledger_->gate().DeadlineOf(late_.id.group), deadline);
+  EXPECT_EQ(ledger_->gate().GetDeadline(late_.id.group), deadline);
   TrajectoryGroup older = AnswerTo(second.lease, {1, 0});
   EXPECT_EQ(ErrorReason(CheckSubmission(older, second.lease, late_.version, ledger_->rules())), "VERSION_BEFORE_LEASE");
   const GroupLedger::Verdict verdict = ledger_->Submit(quick_, Share(AnswerTo(second.lease, {1, 2})), now_);

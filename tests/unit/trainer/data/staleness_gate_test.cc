@@ -62,7 +62,7 @@ TEST(StalenessGateTest, WaitsForTheGroupWhoseDeadlineABatchWouldPass) {
   gate.Complete(Group(2));
   EXPECT_THAT(gate.Pick(), IsEmpty()) << "group 0 must be taken at step 1";
   EXPECT_EQ(gate.Blocker(), Group(0));
-  EXPECT_EQ(gate.DeadlineOf(Group(0)), 1);
+  EXPECT_EQ(gate.GetDeadline(Group(0)), 1);
 
   gate.Complete(Group(0));
   EXPECT_EQ(gate.Blocker(), std::nullopt);

@@ -20,11 +20,13 @@ std::unique_ptr<PromptSource> MustMake(const std::string& name, int64_t length =
   return *std::move(task);
 }
 
-std::vector<int32_t> SymbolsOf(const Prompt& prompt) {
+std::vector<int32_t> GetSymbols(const Prompt& prompt) {
   return {prompt.prompt_ids.begin() + 1, prompt.prompt_ids.end() - 1};
 }
 
-std::vector<int32_t> AnswerOf(const Prompt& prompt) { return {prompt.answer_ids.begin(), prompt.answer_ids.end() - 1}; }
+std::vector<int32_t> GetAnswer(const Prompt& prompt) {
+  return {prompt.answer_ids.begin(), prompt.answer_ids.end() - 1};
+}
 
 TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
   auto task = MustMake("reverse");
@@ -34,7 +36,7 @@ TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
     EXPECT_EQ(prompt.prompt_ids.front(), 8);
     EXPECT_EQ(prompt.prompt_ids.back(), 9);
     EXPECT_EQ(prompt.answer_ids.back(), 10);
-    EXPECT_THAT(SymbolsOf(prompt), ::testing::Each(::testing::AllOf(::testing::Ge(0), ::testing::Lt(8))));
+    EXPECT_THAT(GetSymbols(prompt), ::testing::Each(::testing::AllOf(::testing::Ge(0), ::testing::Lt(8))));
   }
   EXPECT_EQ(task->vocab_size(), 11);
   EXPECT_THAT(task->stop_token_ids(), ElementsAre(10));
@@ -45,13 +47,13 @@ TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
 TEST(TaskTest, AnswersAreRight) {
   for (int64_t i = 0; i < 20; ++i) {
     Prompt reversed = MustMake("reverse")->At({0, i});
-    std::vector<int32_t> symbols = SymbolsOf(reversed);
-    EXPECT_THAT(AnswerOf(reversed), ElementsAreArray(symbols.rbegin(), symbols.rend()));
+    std::vector<int32_t> symbols = GetSymbols(reversed);
+    EXPECT_THAT(GetAnswer(reversed), ElementsAreArray(symbols.rbegin(), symbols.rend()));
     Prompt copied = MustMake("copy")->At({0, i});
-    EXPECT_EQ(AnswerOf(copied), SymbolsOf(copied));
+    EXPECT_EQ(GetAnswer(copied), GetSymbols(copied));
     Prompt sorted = MustMake("sort")->At({0, i});
-    EXPECT_THAT(AnswerOf(sorted), ::testing::WhenSorted(ElementsAreArray(AnswerOf(sorted))));
-    EXPECT_THAT(AnswerOf(sorted), ::testing::UnorderedElementsAreArray(SymbolsOf(sorted)));
+    EXPECT_THAT(GetAnswer(sorted), ::testing::WhenSorted(ElementsAreArray(GetAnswer(sorted))));
+    EXPECT_THAT(GetAnswer(sorted), ::testing::UnorderedElementsAreArray(GetSymbols(sorted)));
   }
 }
 
@@ -86,7 +88,7 @@ TEST(TaskTest, SymbolsAreUniform) {
   auto task = MustMake("copy", 5, 8);
   std::vector<int> counts(8);
   for (int64_t i = 0; i < 8000; ++i) {
-    for (int32_t symbol : SymbolsOf(task->At({0, i}))) ++counts[symbol];
+    for (int32_t symbol : GetSymbols(task->At({0, i}))) ++counts[symbol];
   }
   EXPECT_THAT(counts, ::testing::Each(::testing::AllOf(::testing::Gt(4700), ::testing::Lt(5300))));
 }

@@ -28,14 +28,14 @@ GroupOutcomes Group(const std::vector<double>& rewards, const std::vector<int64_
 // Fixture A: rewards 1, 0 and .25, .75, answers of 4, 3, 2 and 4 trained tokens.
 std::vector<GroupOutcomes> FixtureGroups() { return {Group({1, 0}, {4, 3}), Group({.25, .75}, {2, 4})}; }
 
-std::vector<double> ValuesOf(const std::vector<SampleAdvantage>& samples) {
+std::vector<double> GetValues(const std::vector<SampleAdvantage>& samples) {
   std::vector<double> values;
   for (const SampleAdvantage& sample : samples) values.push_back(sample.value);
   return values;
 }
 
 std::vector<double> Of(AdvantageEstimator estimator, const std::vector<GroupOutcomes>& groups) {
-  return ValuesOf(Advantages({.estimator = estimator}, groups));
+  return GetValues(Advantages({.estimator = estimator}, groups));
 }
 
 TEST(AdvantagesTest, FixtureA) {
@@ -115,7 +115,7 @@ TEST(AdvantagesTest, GdpoNormalisesEachPartBeforeItAddsThem) {
   const double parts[4][2] = {{0, 100}, {1, 0}, {1, 100}, {0, 0}};
   for (int i = 0; i < 4; ++i) group[i].parts = {parts[i][0], parts[i][1]};
   const std::vector<double> made =
-      ValuesOf(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{1, 1}));
+      GetValues(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{1, 1}));
   EXPECT_NEAR(made[0], made[1], 1e-5);  // each has one of the two
   EXPECT_GT(made[2], 1);
   EXPECT_LT(made[3], -1);
@@ -128,7 +128,7 @@ TEST(AdvantagesTest, GdpoNormalisesEachPartBeforeItAddsThem) {
   EXPECT_NEAR(squares / 3, 1, 1e-6);
   // Twice the weight decides between them.
   const std::vector<double> weighted =
-      ValuesOf(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{2, 1}));
+      GetValues(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{2, 1}));
   EXPECT_GT(weighted[1], weighted[0]);
 }
 

@@ -213,7 +213,7 @@ TEST(FixtureATest, EveryAggregation) {
     options.aggregation = aggregation;
     options.max_response_tokens = 4;
     FixtureA fixture;
-    EXPECT_NEAR(fixture.Loss(options), loss, kTight) << NameOf(aggregation);
+    EXPECT_NEAR(fixture.Loss(options), loss, kTight) << GetName(aggregation);
   }
 }
 

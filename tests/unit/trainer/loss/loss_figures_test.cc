@@ -20,8 +20,8 @@ TEST(LossFiguresTest, AreMeansOverTokensAndAnswers) {
   sums[kSumRhoSquare] = 15;
   sums[kSumAnswerRho] = 2;
   sums[kSumAnswerRhoSquare] = 4;
-  sums[PlaceOf(1, kAgeTokens)] = 5;
-  sums[PlaceOf(1, kAgeK3)] = 1;
+  sums[GetPlace(1, kAgeTokens)] = 5;
+  sums[GetPlace(1, kAgeK3)] = 1;
   const LossFigures figures = FinishFigures(sums, maxima, /*updates=*/2);
   EXPECT_DOUBLE_EQ(figures.loss, 1.5);
   EXPECT_DOUBLE_EQ(figures.clip_ratio, .3);

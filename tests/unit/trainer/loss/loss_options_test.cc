@@ -34,11 +34,11 @@ TEST(LossOptionsTest, TheDefaultsAreDecoupledPpoWithTheIcePopBand) {
 TEST(LossOptionsTest, EveryPartHasANameThatFindsIt) {
   for (int i = 0; i <= static_cast<int>(AdvantageEstimator::kBatchStd); ++i) {
     const auto part = static_cast<AdvantageEstimator>(i);
-    EXPECT_EQ(FindPart<AdvantageEstimator>(NameOf(part)), part);
+    EXPECT_EQ(FindPart<AdvantageEstimator>(GetName(part)), part);
   }
   for (int i = 0; i <= static_cast<int>(Surrogate::kDppo); ++i) {
     const auto part = static_cast<Surrogate>(i);
-    EXPECT_EQ(FindPart<Surrogate>(NameOf(part)), part);
+    EXPECT_EQ(FindPart<Surrogate>(GetName(part)), part);
   }
   EXPECT_EQ(FindPart<Correction>("seq_mask_tis"), Correction::kSeqMaskTis);
   EXPECT_EQ(FindPart<Surrogate>("topr"), std::nullopt);
@@ -67,14 +67,14 @@ TEST(LossOptionsTest, RefusesToCountImportanceTwice) {
           o.proximal = Proximal::kBypass;
           o.correction = correction;
         }),
-        AllOf(HasSubstr("twice"), HasSubstr(NameOf(correction)), HasSubstr("must be none, seq_mis or geometric")));
+        AllOf(HasSubstr("twice"), HasSubstr(GetName(correction)), HasSubstr("must be none, seq_mis or geometric")));
     for (Surrogate surrogate : {Surrogate::kAipo, Surrogate::kDppo}) {
       EXPECT_THAT(
           Refusal([&](LossOptions& o) {
             o.surrogate = surrogate;
             o.correction = correction;
           }),
-          AllOf(HasSubstr("twice"), HasSubstr(NameOf(surrogate)), HasSubstr("must be none, seq_mis or geometric")));
+          AllOf(HasSubstr("twice"), HasSubstr(GetName(surrogate)), HasSubstr("must be none, seq_mis or geometric")));
     }
   }
   // Masks are no weights; REINFORCE has no ratio that a weight would count beside.

@@ -51,10 +51,10 @@ TEST(OverlongTest, AMaskedAnswerIsComparedWithAndNotTrainedOn) {
   TrajectoryGroup group = Group({Sample(4, 0), Sample(3, 1)});
   group.samples[0].finish = FinishReason::kLength;
   LossOptions options;
-  auto kept = OutcomesOf({&group}, options);
+  auto kept = GetOutcomes({&group}, options);
   EXPECT_EQ((*kept)[0][0].tokens, 4);
   options.overlong = Overlong::kMask;
-  auto masked = OutcomesOf({&group}, options);
+  auto masked = GetOutcomes({&group}, options);
   EXPECT_EQ((*masked)[0][0].tokens, 0);
   EXPECT_EQ((*masked)[0][1].tokens, 3);
   EXPECT_GT(Advantages(options.advantage, *masked)[1].value, 0);
@@ -67,7 +67,7 @@ TEST(OutcomesTest, ThePenaltyOfTheReferencePolicyIsK1OfEachToken) {  // beta (b 
   LossOptions options;
   options.kl_coefficient = .1;
   options.kl_in_reward = true;
-  auto outcomes = OutcomesOf({&group}, options, {}, {{-2, -1}, {-.5}});
+  auto outcomes = GetOutcomes({&group}, options, {}, {{-2, -1}, {-.5}});
   EXPECT_THAT((*outcomes)[0][0].penalties, ElementsAre(DoubleNear(.1, 1e-12), DoubleNear(0, 1e-12)));
   EXPECT_THAT((*outcomes)[0][1].penalties, ElementsAre(DoubleNear(-.05, 1e-12)));
 }
@@ -81,9 +81,9 @@ TEST(OutcomesTest, GdpoTakesPartsByNameAndSaysWhichIsMissing) {
   options.advantage.reward_weights = {{"form", 2}, {"right", 1}};
   auto parts = PartWeights({&group}, options.advantage);
   EXPECT_EQ(*parts, options.advantage.reward_weights);
-  auto outcomes = OutcomesOf({&group}, options, *parts);
+  auto outcomes = GetOutcomes({&group}, options, *parts);
   EXPECT_THAT((*outcomes)[0][0].parts, ElementsAre(.5, 1));
-  auto missing = OutcomesOf({&group}, options, {{"speed", 1}});
+  auto missing = GetOutcomes({&group}, options, {{"speed", 1}});
   EXPECT_EQ(ErrorReason(missing.status()), "NO_REWARD_PARTS");
   EXPECT_THAT(missing.status().message(), HasSubstr("no reward part speed"));
   EXPECT_THAT(missing.status().message(), HasSubstr("right, form"));
@@ -104,12 +104,12 @@ Trajectory WithGivenTokens() {
 TEST(GivenTokensTest, LengthsAgesAndPenaltiesAreOfWrittenTokensInTheirOrder) {
   const Trajectory sample = WithGivenTokens();
   EXPECT_EQ(WrittenTokens(sample), 3);
-  EXPECT_THAT(AgesOf(sample, 5), ElementsAre(2, 1, 1));
+  EXPECT_THAT(GetAges(sample, 5), ElementsAre(2, 1, 1));
   TrajectoryGroup group = Group({sample});
   LossOptions options;
   options.kl_coefficient = 1;
   const std::vector<std::vector<float>> reference = {{-1.5f, -2.5f, -3.5f}};
-  auto outcomes = OutcomesOf({&group}, options, {}, reference);
+  auto outcomes = GetOutcomes({&group}, options, {}, reference);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
   EXPECT_EQ((*outcomes)[0][0].tokens, 3);
   EXPECT_THAT((*outcomes)[0][0].penalties, ElementsAre(0.5, 0.5, 0.5));
@@ -139,7 +139,7 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   EXPECT_EQ(figures.reward_by_age[3], .5);  // its oldest token
   EXPECT_EQ(figures.reward_by_age[1], 1);
   EXPECT_EQ(figures.samples_by_age[0], 0);
-  EXPECT_THAT(AgesOf(group.samples[0], 4), ElementsAre(3, 1, 1, 1));
+  EXPECT_THAT(GetAges(group.samples[0], 4), ElementsAre(3, 1, 1, 1));
 }
 
 }  // namespace

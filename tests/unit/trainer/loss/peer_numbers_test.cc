@@ -33,11 +33,11 @@ LossOptions Plain(Surrogate surrogate = Surrogate::kPpo) {
   return options;
 }
 
-std::vector<double> TokenLossesOf(const TokenBatch& batch, const LossOptions& options) {
+std::vector<double> ComputeTokenLosses(const TokenBatch& batch, const LossOptions& options) {
   return Values(SurrogateLosses(CompareTokens(batch, options), batch, options).loss);
 }
 
-std::vector<double> WeightsOf(const TokenBatch& batch, const LossOptions& options) {
+std::vector<double> MakeWeights(const TokenBatch& batch, const LossOptions& options) {
   return Values(CorrectTokens(CompareTokens(batch, options), batch, options).weight);
 }
 
@@ -49,7 +49,7 @@ double MeanLoss(const TokenBatch& batch, const LossOptions& options) {
 TokenBatch NemoBatch() { return OneAnswer({-1.69315, -1, -.59453}, {-1, -1, -1}, {-.5, -1.5, -.8}, {1, -1, 2}); }
 
 TEST(NemoNumbersTest, Ppo) {
-  EXPECT_THAT(TokenLossesOf(NemoBatch(), Plain()), Near(kFourDecimals, {-.5, 1, -2.4}));
+  EXPECT_THAT(ComputeTokenLosses(NemoBatch(), Plain()), Near(kFourDecimals, {-.5, 1, -2.4}));
   EXPECT_NEAR(MeanLoss(NemoBatch(), Plain()), -.6333, kFourDecimals);
 }
 
@@ -65,7 +65,7 @@ TEST(NemoNumbersTest, ImportanceWeights) {
   LossOptions options = Plain();
   options.correction = Correction::kTis;
   options.tis_cap = 1e9;
-  EXPECT_THAT(WeightsOf(NemoBatch(), options), Near(kFourDecimals, {.6065, 1.6487, .8187}));
+  EXPECT_THAT(MakeWeights(NemoBatch(), options), Near(kFourDecimals, {.6065, 1.6487, .8187}));
   EXPECT_NEAR(MeanLoss(NemoBatch(), options), -.2065, kFourDecimals);
   options.tis_cap = .8;  // below what is of use, and so refused; the formula has no such limit
   EXPECT_NEAR(MeanLoss(NemoBatch(), options), -.4744, kFourDecimals);
@@ -76,9 +76,9 @@ TEST(NemoNumbersTest, TruncatedImportanceSamplingWithAMinimum) {  // weights .1,
   LossOptions options = Plain();
   options.correction = Correction::kTis;
   options.tis_floor = .1;
-  EXPECT_THAT(WeightsOf(batch, options), Near(1e-12, {.1, 1, 2}));
+  EXPECT_THAT(MakeWeights(batch, options), Near(1e-12, {.1, 1, 2}));
   options.tis_floor = .5;
-  EXPECT_THAT(WeightsOf(batch, options), Near(1e-12, {.5, 1, 2}));
+  EXPECT_THAT(MakeWeights(batch, options), Near(1e-12, {.5, 1, 2}));
 }
 
 TEST(NemoNumbersTest, GspoAndItsSequenceWeight) {
@@ -96,14 +96,14 @@ TEST(NemoNumbersTest, IcePopBandOfPointFiveToFive) {
   options.correction = Correction::kMis;
   options.mis_high = 5;
   const TokenBatch batch = OneAnswer({-1, -1, -1}, {-1, -1, -1}, {-.5, -3.5, -.8}, {1, 1, 1});
-  EXPECT_THAT(WeightsOf(batch, options), Near(kFourDecimals, {.6065, 0, .8187}));
+  EXPECT_THAT(MakeWeights(batch, options), Near(kFourDecimals, {.6065, 0, .8187}));
 }
 
 TEST(NemoNumbersTest, DualClip) {
   LossOptions options = Plain();
   options.dual_clip = 3;
   const TokenBatch batch = OneAnswer({-1.69315, -1, -.69741}, {-1, -1, -3}, {-1, -1, -3}, {1, -1, -4});
-  EXPECT_THAT(TokenLossesOf(batch, options), Near(kFourDecimals, {-.5, 1, 12}));
+  EXPECT_THAT(ComputeTokenLosses(batch, options), Near(kFourDecimals, {-.5, 1, 12}));
   EXPECT_NEAR(MeanLoss(batch, options), 4.1667, kFourDecimals);
 }
 
@@ -137,7 +137,7 @@ TEST(NemoNumbersTest, ABehaviourLogProbOfMinusInfinityStaysFinite) {
     LossOptions options = Plain();
     options.correction = correction;
     const TokenBatch batch = OneAnswer({-1, -1, -1}, {-1, -1, -1}, {-infinity, -1, -1}, {1, -1, 2});
-    EXPECT_TRUE(std::isfinite(MeanLoss(batch, options))) << NameOf(correction);
+    EXPECT_TRUE(std::isfinite(MeanLoss(batch, options))) << GetName(correction);
   }
 }
 
@@ -147,13 +147,13 @@ TokenBatch SkyBatch() { return OneAnswer({-1, -1.5, -.5}, {-1, -1.5, -.5}, {-1.5
 TEST(SkyRlNumbersTest, TokenAndSequenceWeights) {
   LossOptions options = Plain();
   options.correction = Correction::kTis;
-  EXPECT_THAT(WeightsOf(SkyBatch(), options), Near(kFourDecimals, {1.6487, .6065, 2.0}));
+  EXPECT_THAT(MakeWeights(SkyBatch(), options), Near(kFourDecimals, {1.6487, .6065, 2.0}));
   options.correction = Correction::kSeqTis;
-  EXPECT_THAT(WeightsOf(SkyBatch(), options), Near(kFourDecimals, {2.7183, 2.7183, 2.7183}));
-  const TokenBatch masked = OneAnswer({-1, -.5}, {-1, -.5}, {-1.5, -1.5}, {1, 1});  // without the second token
-  EXPECT_THAT(WeightsOf(masked, options), Near(kFourDecimals, {4.4817, 4.4817}));   // e^1.5
-  const TokenBatch far = OneAnswer({-1, -1}, {-1, -1}, {-3, -3}, {1, 1});           // e^4, over the cap of 5
-  EXPECT_THAT(WeightsOf(far, options), ElementsAre(5, 5));
+  EXPECT_THAT(MakeWeights(SkyBatch(), options), Near(kFourDecimals, {2.7183, 2.7183, 2.7183}));
+  const TokenBatch masked = OneAnswer({-1, -.5}, {-1, -.5}, {-1.5, -1.5}, {1, 1});   // without the second token
+  EXPECT_THAT(MakeWeights(masked, options), Near(kFourDecimals, {4.4817, 4.4817}));  // e^1.5
+  const TokenBatch far = OneAnswer({-1, -1}, {-1, -1}, {-3, -3}, {1, 1});            // e^4, over the cap of 5
+  EXPECT_THAT(MakeWeights(far, options), ElementsAre(5, 5));
 }
 
 TEST(SkyRlNumbersTest, BandsAreInclusive) {
@@ -162,9 +162,9 @@ TEST(SkyRlNumbersTest, BandsAreInclusive) {
   options.correction = Correction::kMis;
   options.mis_low = std::exp(-.5);
   options.mis_high = std::exp(.5);
-  EXPECT_THAT(WeightsOf(batch, options), ElementsAre(options.mis_high, options.mis_low));
+  EXPECT_THAT(MakeWeights(batch, options), ElementsAre(options.mis_high, options.mis_low));
   options.mis_high = std::nextafter(options.mis_high, 1);
-  EXPECT_THAT(WeightsOf(batch, options), ElementsAre(0, options.mis_low));
+  EXPECT_THAT(MakeWeights(batch, options), ElementsAre(0, options.mis_low));
 }
 
 TEST(SkyRlNumbersTest, CispoAndDualClipAsSums) {  // ratios .5, 1, 10
@@ -182,7 +182,7 @@ TEST(SlimeNumbersTest, DualClip) {  // ratios 2, 2, .5; A 2, -2, 2; c 1.5
   options.dual_clip = 1.5;
   const double log2 = std::log(2.0);
   const TokenBatch batch = OneAnswer({log2, log2, -log2}, {0, 0, 0}, {0, 0, 0}, {2, -2, 2});
-  EXPECT_THAT(TokenLossesOf(batch, options), Near(1e-12, {-2.4, 3, -1}));
+  EXPECT_THAT(ComputeTokenLosses(batch, options), Near(1e-12, {-2.4, 3, -1}));
 }
 
 TEST(SlimeNumbersTest, CispoAndItsGradient) {  // ratios 1, 1.14, 1.56, .4 to 1, 1.14, 1.28, .8
@@ -209,7 +209,7 @@ TEST(VerlNumbersTest, MaskModeKeepsAndRejects) {  // o -2, b -1: .3679 is reject
   LossOptions options = Plain();
   options.correction = Correction::kMis;
   const TokenBatch batch = OneAnswer({-2, -2}, {-2, -2}, {-1, -2.5}, {1, 1});
-  EXPECT_THAT(WeightsOf(batch, options), Near(kFourDecimals, {0, 1.6487}));
+  EXPECT_THAT(MakeWeights(batch, options), Near(kFourDecimals, {0, 1.6487}));
 }
 
 TEST(VerlNumbersTest, K1RejectionIsOfTheInverseRatio) {  // log rho = -1: k1 = 1
@@ -217,7 +217,7 @@ TEST(VerlNumbersTest, K1RejectionIsOfTheInverseRatio) {  // log rho = -1: k1 = 1
   options.rejection = Rejection::kK1;
   options.rejection_low = -.5;
   options.rejection_high = 1;
-  EXPECT_THAT(WeightsOf(OneAnswer({-2, -2}, {-2, -2}, {-1, -3}, {1, 1}), options), ElementsAre(1, 0));
+  EXPECT_THAT(MakeWeights(OneAnswer({-2, -2}, {-2, -2}, {-1, -3}, {1, 1}), options), ElementsAre(1, 0));
 }
 
 TEST(ArealNumbersTest, A3poInterpolates) {
@@ -238,7 +238,7 @@ TEST(TrlNumbersTest, OpsmKeepsNearAnswersAndPositiveOnes) {  // mask 1, 1, 0
   TokenBatch batch = OneAnswer({-1, -3, -3}, {-1, -1, -1}, {-1, -1, -1}, {-1, 1, -1});
   batch.answer = Integers({0, 1, 2});
   batch.answer_tokens = Integers({1, 1, 1});
-  EXPECT_THAT(WeightsOf(batch, options), ElementsAre(1, 1, 0));
+  EXPECT_THAT(MakeWeights(batch, options), ElementsAre(1, 1, 0));
 }
 
 }  // namespace

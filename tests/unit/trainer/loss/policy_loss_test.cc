@@ -73,8 +73,8 @@ TEST(PolicyLossTest, TheDefaultsAreDecoupledPpoBitForBit) {
       expected.backward();
       const at::Tensor gradient = batch.current.grad().clone();
       const BatchExtent extent{.tokens = static_cast<double>(tokens), .answers = 1, .groups = 1};
-      EXPECT_TRUE(LossShare(batch, extent, options).equal(expected)) << NameOf(correction);
-      EXPECT_TRUE(DifferentiateLoss(batch, extent, options).dlogprob.equal(gradient)) << NameOf(correction);
+      EXPECT_TRUE(LossShare(batch, extent, options).equal(expected)) << GetName(correction);
+      EXPECT_TRUE(DifferentiateLoss(batch, extent, options).dlogprob.equal(gradient)) << GetName(correction);
       EXPECT_TRUE(gradient.ne(0).any().item<bool>());
     }
   }
@@ -90,7 +90,7 @@ TEST(PolicyLossTest, OnPolicyReinforcePpoAndCispoHaveTheSameGradient) {
   const at::Tensor reinforce = DifferentiateLoss(batch, extent, options).dlogprob;
   for (Surrogate surrogate : {Surrogate::kPpo, Surrogate::kCispo, Surrogate::kAipo, Surrogate::kDppo}) {
     options.surrogate = surrogate;
-    EXPECT_TRUE(DifferentiateLoss(batch, extent, options).dlogprob.equal(reinforce)) << NameOf(surrogate);
+    EXPECT_TRUE(DifferentiateLoss(batch, extent, options).dlogprob.equal(reinforce)) << GetName(surrogate);
   }
   options.surrogate = Surrogate::kSapo;  // 4 / tau sigmoid'(0) tau = 1
   EXPECT_TRUE(at::allclose(DifferentiateLoss(batch, extent, options).dlogprob, reinforce));
@@ -192,7 +192,7 @@ TEST(PolicyLossTest, AnImportanceWeightedKlIsUnbiasedOffPolicy) {
       share.backward({}, /*retain_graph=*/true);
       expectation += b.exp()[token] * leaf.grad();
     }
-    EXPECT_TRUE(at::allclose(expectation, exact_leaf.grad(), 1e-9, 1e-12)) << NameOf(estimator);
+    EXPECT_TRUE(at::allclose(expectation, exact_leaf.grad(), 1e-9, 1e-12)) << GetName(estimator);
   }
 }
 

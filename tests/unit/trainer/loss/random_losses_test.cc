@@ -87,7 +87,7 @@ std::vector<Answer> DrawAnswers(int seed) {
   return answers;
 }
 
-BatchExtent ExtentOf(const std::vector<Answer>& answers) {
+BatchExtent GetExtent(const std::vector<Answer>& answers) {
   BatchExtent extent;
   std::map<int, int64_t> groups;
   for (const Answer& answer : answers) {
@@ -143,7 +143,7 @@ void SetPart(const std::string& value, Part* part) {
   *part = *found;
 }
 
-LossOptions OptionsOf(const std::string& words) {
+LossOptions MakeOptions(const std::string& words) {
   LossOptions options;
   options.max_response_tokens = 128;
   options.geometric_low = 0.9;
@@ -208,7 +208,7 @@ std::vector<Case> GoldenCases(int seed) {
   return cases;
 }
 
-std::vector<double> FiguresOf(double loss, const std::vector<double>& gradient) {
+std::vector<double> GetFigures(double loss, const std::vector<double>& gradient) {
   std::vector<double> figures = {loss, 0, 0, 0};
   for (size_t i = 0; i < gradient.size(); ++i) {
     figures[1] += gradient[i];
@@ -224,14 +224,14 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RandomLossesTest, ::testing::Range(0, 8));
 TEST_P(RandomLossesTest, AgreeWithAutogradOnPaddedRectangles) {
   const std::vector<Answer> answers = DrawAnswers(GetParam());
   const TokenBatch batch = Pack(answers, All(answers));
-  const BatchExtent extent = ExtentOf(answers);
+  const BatchExtent extent = GetExtent(answers);
   const std::vector<Case> cases = GoldenCases(GetParam());
   ASSERT_GT(cases.size(), 30u);
   for (const Case& golden : cases) {
-    const LossOptions options = OptionsOf(golden.words);
+    const LossOptions options = MakeOptions(golden.words);
     const LossGradients made = DifferentiateLoss(batch, extent, options);
     const double loss = LossShare(batch, extent, options).item<double>();
-    const std::vector<double> figures = FiguresOf(loss, Values(made.dlogprob));
+    const std::vector<double> figures = GetFigures(loss, Values(made.dlogprob));
     ASSERT_EQ(golden.figures.size(), figures.size());
     // The files have twelve digits. Sums of gradients may cancel: the third figure is their size.
     const double sizes[] = {std::abs(golden.figures[0]), golden.figures[2], golden.figures[2], 7 * golden.figures[2]};
@@ -244,9 +244,9 @@ TEST_P(RandomLossesTest, AgreeWithAutogradOnPaddedRectangles) {
 // Deals answers to `parts` micro-batches in another order; sums of losses, gradients by answer, and figures.
 TEST_P(RandomLossesTest, DoNotDependOnHowAnswersAreDealt) {
   const std::vector<Answer> answers = DrawAnswers(GetParam());
-  const BatchExtent extent = ExtentOf(answers);
+  const BatchExtent extent = GetExtent(answers);
   for (const Case& golden : GoldenCases(GetParam())) {
-    const LossOptions options = OptionsOf(golden.words);
+    const LossOptions options = MakeOptions(golden.words);
     const LossMeasurement whole = MeasureLoss(Pack(answers, All(answers)), extent, options);
     LossMeasurement dealt = LossMeasurement::Nothing(at::kCPU);
     const std::vector<double> gradient =
@@ -275,11 +275,11 @@ TEST_P(RandomLossesTest, DoNotDependOnHowAnswersAreDealt) {
 
 TEST_P(RandomLossesTest, TokensOfAnAnswerMayBeCutWhereTheLossSaysSo) {
   const std::vector<Answer> answers = DrawAnswers(GetParam());
-  const BatchExtent extent = ExtentOf(answers);
+  const BatchExtent extent = GetExtent(answers);
   const TokenBatch batch = Pack(answers, All(answers));
   int cut = 0;
   for (const Case& golden : GoldenCases(GetParam())) {
-    const LossOptions options = OptionsOf(golden.words);
+    const LossOptions options = MakeOptions(golden.words);
     if (options.needs_whole_answers()) continue;
     ++cut;
     const std::vector<double> whole = Values(DifferentiateLoss(batch, extent, options).dlogprob);

@@ -12,7 +12,7 @@
 namespace syncopate::trainer {
 namespace {
 
-Manifest ManifestOf(DType dtype) {
+Manifest ManifestFor(DType dtype) {
   return Manifest::Create({{"a", dtype, {3, 5}}, {"b", dtype, {130}}}, /*bucket_bytes=*/256).value();
 }
 
@@ -67,7 +67,7 @@ class StillPolicy final : public Policy {
   absl::Status error_;
 
  private:
-  const Manifest manifest_ = ManifestOf(DType::kFloat32);
+  const Manifest manifest_ = ManifestFor(DType::kFloat32);
   std::vector<float> weights_;
 };
 
@@ -80,7 +80,7 @@ std::vector<char> Staged(HostStager& stager, const PolicyVersion& version) {
 
 TEST(HostStagerTest, StagesTheWeightsAsTheyAre) {
   StillPolicy policy;
-  auto stager = HostStager::Create(&policy, ManifestOf(DType::kFloat32), /*slots=*/2).value();
+  auto stager = HostStager::Create(&policy, ManifestFor(DType::kFloat32), /*slots=*/2).value();
   const auto staged = stager->Stage({1, 0});
   ASSERT_TRUE(staged.ok()) << staged.status();
   EXPECT_EQ(staged->bucket_digests, policy.digests());
@@ -91,7 +91,7 @@ TEST(HostStagerTest, StagesTheWeightsAsTheyAre) {
 
 TEST(HostStagerTest, RoundsThemToWhatTheyTravelIn) {
   StillPolicy policy;
-  const Manifest wire = ManifestOf(DType::kBFloat16);
+  const Manifest wire = ManifestFor(DType::kBFloat16);
   auto stager = HostStager::Create(&policy, wire, /*slots=*/1).value();
   ASSERT_TRUE(stager->Stage({1, 0}).ok());
   std::vector<char> expected(static_cast<size_t>(wire.arena_bytes()));
@@ -106,7 +106,7 @@ TEST(HostStagerTest, RoundsThemToWhatTheyTravelIn) {
 
 TEST(HostStagerTest, RefusesNumbersThatAreNotFiniteOrBecomeSo) {
   StillPolicy policy;
-  auto stager = HostStager::Create(&policy, ManifestOf(DType::kBFloat16), /*slots=*/1).value();
+  auto stager = HostStager::Create(&policy, ManifestFor(DType::kBFloat16), /*slots=*/1).value();
   policy.At(1, 7) = std::nanf("");
   EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "NON_FINITE");
   policy.At(1, 7) = 3.4e38f;  // above the largest bfloat16
@@ -117,7 +117,7 @@ TEST(HostStagerTest, RefusesNumbersThatAreNotFiniteOrBecomeSo) {
 
 TEST(HostStagerTest, PassesOnThatTheWeightsCannotBeRead) {
   StillPolicy policy;
-  auto stager = HostStager::Create(&policy, ManifestOf(DType::kFloat32), /*slots=*/1).value();
+  auto stager = HostStager::Create(&policy, ManifestFor(DType::kFloat32), /*slots=*/1).value();
   policy.error_ = Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
   EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "TORCH");
 }
