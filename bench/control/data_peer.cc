@@ -36,7 +36,7 @@ trainer::TrainingData::Options DataOptions(const DataPeerOptions& options) {
   data.ledger.samples = options.samples;
   data.ledger.sampling.max_new_tokens = kBenchMaxNewTokens;
   data.log.segments.folder = options.folder;
-  data.evaluation_sampling.temperature = 0;
+  data.evaluation.sampling.temperature = 0;
   return data;
 }
 

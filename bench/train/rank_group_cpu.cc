@@ -3,7 +3,6 @@
 
 #include "base/status.h"
 #include "bench/train/rank_group.h"
-#include "bench/train/thread_rank_factory.h"
 
 namespace syncopate::bench {
 

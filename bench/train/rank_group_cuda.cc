@@ -1,5 +1,4 @@
 #include "bench/train/rank_group.h"
-#include "bench/train/thread_rank_factory.h"
 #include "model/cuda/torch_stream.h"
 #include "ranks/nccl/nccl_ranks.h"
 

@@ -14,7 +14,6 @@
 #include "model/transformer.h"
 #include "ranks/communicator.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/runner_options.h"
 #include "synchronizer/transport/weight_target.h"
 
 namespace syncopate::rollouter {

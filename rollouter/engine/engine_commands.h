@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "base/policy_version.h"
 #include "rollouter/engine/model_runner.h"
-#include "rollouter/engine/runner_options.h"
 #include "rollouter/engine/step_plan.h"
 
 // Rank 0 of a replica leads the other ranks: only its engine schedules, and the other ranks repeat every operation on

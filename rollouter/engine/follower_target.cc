@@ -125,6 +125,7 @@ absl::Status FollowerTarget::BeginSleep(bool keeps_weights, absl::Duration deadl
   serving_.asleep = true;
   auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return receiving_ == 0 || !ended_.ok(); };
   if (!mutex_.AwaitWithTimeout(Condition(&is_free), deadline)) {
+    serving_.asleep = false;  // nothing was released, so later attempts may come
     return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync of this rank does not end");
   }
   last_sleep_ = {.sleep_level = keeps_weights ? 1 : 2, .free_cache_engine = true, .slept = true};

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
   if (refused.empty()) return changed;
   return Error(
       absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
-      absl::StrCat("the run in ", run_dir, " was begun with other values, fixed for its whole life:", refused,
+      absl::StrCat("the run in ", run_dir, " was begun with other values, fixed for the whole run:", refused,
                    "\nresume it with its own values, or begin another run in another run.dir",
                    is_reward_alone ? "; or resume it with --accept-reward-change, to train on by another reward" : ""));
 }

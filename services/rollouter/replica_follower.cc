@@ -157,22 +157,24 @@ class FollowingRollouterRank {
   }
 
   absl::Status Obey() {
-    while (true) {
-      absl::StatusOr<v1::ReplicaServiceAttendResponse> said = attendance_.AwaitMessage();
-      if (!said.ok()) return ended_->Why(rpc::AsLost(said.status()));
-      if (said->has_stop()) return absl::OkStatus();
-      if (said->has_weights_settled()) {
-        target_->EndWithoutExchange(wire::FromProto(said->weights_settled().version()),
-                                    said->weights_settled().relabelled());
-        continue;
-      }
-      SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(*said));
-      SYNCOPATE_RETURN_IF_ERROR(ended_->Why(ObeyOne(command)));
-      if (command.kind != EngineCommand::Kind::kMakeRunner) continue;
-      // Not earlier: a member of the run may get weights at once, and by now rank 0 has made its runner.
-      SYNCOPATE_RETURN_IF_ERROR(JoinRun());
-      attendance_.SetReady();
+    return ended_->Why(
+        attendance_.ObeyUntilStopped([this](const v1::ReplicaServiceAttendResponse& order) { return ObeyOrder(order); })
+            .status());
+  }
+
+  absl::Status ObeyOrder(const v1::ReplicaServiceAttendResponse& order) {
+    if (order.has_weights_settled()) {
+      target_->EndWithoutExchange(wire::FromProto(order.weights_settled().version()),
+                                  order.weights_settled().relabelled());
+      return absl::OkStatus();
     }
+    SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(order));
+    SYNCOPATE_RETURN_IF_ERROR(ObeyOne(command));
+    if (command.kind != EngineCommand::Kind::kMakeRunner) return absl::OkStatus();
+    // Not earlier: a member of the run may get weights at once, and by now rank 0 has made its runner.
+    SYNCOPATE_RETURN_IF_ERROR(JoinRun());
+    attendance_.SetReady();
+    return absl::OkStatus();
   }
 
   absl::Status ObeyOne(const EngineCommand& command) {

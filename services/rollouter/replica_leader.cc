@@ -35,26 +35,23 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
       release = joint_.Withdraw(rank, version);
     }
   }
-  if (release) WriteTo(rank, WeightsSettled(version, /*relabelled=*/false));
+  if (release) OrderOne(rank, WeightsSettled(version, /*relabelled=*/false));
 }
 
-absl::Status ReplicaLeader::Send(const rollouter::EngineCommand& command) { return Write(ToProto(command)); }
+absl::Status ReplicaLeader::Send(const rollouter::EngineCommand& command) { return Order(ToProto(command)); }
 
-void ReplicaLeader::Stop(const absl::Status& why) {
-  v1::ReplicaServiceAttendResponse message;
-  message.mutable_stop();
-  StopAll(why, message);
-}
+void ReplicaLeader::Stop(const absl::Status& why) { Dismiss(why, v1::ReplicaServiceAttendResponse::Stop()); }
 
 absl::Status ReplicaLeader::Claim(const PolicyVersion& version, absl::Duration deadline) {
   MutexLock lock(&mutex_);
-  auto is_due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_over() || joint_.AllReady(version); };
-  if (!mutex_.AwaitWithTimeout(Condition(&is_due), deadline)) {
+  auto all_ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return joint_.AllReady(version); };
+  const absl::Status waited = AwaitReports(deadline, all_ready);
+  if (absl::IsDeadlineExceeded(waited)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
                  absl::StrCat("not all ranks of this replica have ", version.ToString(), " within ",
                               absl::FormatDuration(deadline), "; the older version goes on serving"));
   }
-  if (is_over()) return WhyOver();
+  SYNCOPATE_RETURN_IF_ERROR(waited);
   joint_.Claim(version);
   return absl::OkStatus();
 }
@@ -67,7 +64,7 @@ void ReplicaLeader::EndClaim(const PolicyVersion& version, End end) {
   // The other ranks know about an exchange: it is one of their commands.
   if (end == End::kExchanged) return;
   // A rank that accepts no messages is lost, and on_lost reports it.
-  Write(WeightsSettled(version, end == End::kRelabelled)).IgnoreError();
+  Order(WeightsSettled(version, end == End::kRelabelled)).IgnoreError();
 }
 
 }  // namespace syncopate::rollouterd

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -102,6 +103,17 @@ class RankAttendance final : public Attending {
 
   // The next message; when there are no more, how the stream ended. Blocks: heartbeats and keepalive bound it.
   absl::StatusOr<Response> AwaitMessage() { return inbox()->AwaitMessage(); }
+  // Carries rank 0's orders out by `obey`, one after another, until rank 0 dismisses this rank; returns its Stop message.
+  // The first error of `obey`, or how the stream ended. Blocks: heartbeats and keepalive bound the wait for an order.
+  template <typename Obey>
+  auto ObeyUntilStopped(const Obey& obey) -> absl::StatusOr<std::decay_t<decltype(std::declval<Response>().stop())>> {
+    while (true) {
+      const absl::StatusOr<Response> order = AwaitMessage();
+      if (!order.ok()) return AsLost(order.status());
+      if (order->has_stop()) return order->stop();
+      SYNCOPATE_RETURN_IF_ERROR(obey(*order));
+    }
+  }
   // OK, or how the stream ended.
   absl::Status state() { return AsLost(inbox()->state()); }
   // Whether to go on waiting for the other ranks: CANCELLED (reason STOPPED) after Stop(), else state().

@@ -59,8 +59,9 @@ struct RankStreamsOptions {
 // is called once with the reason. A stranger cannot end the group: a hello does so only if it shows the group's secret
 // and its rank has not come yet. Thread-safe. Must outlive the server that serves it.
 //
-// Service must have a method Attend; Request a Hello with the members of RankFacts, which is the first message;
-// Response a Welcome.
+// Service must have a method Attend. Request must have a Hello with the members of RankFacts, which is the first message;
+// all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a Stop, which
+// is the last; all between them are orders.
 template <typename Service, typename Request, typename Response>
 class RankStreams : public Service::CallbackService {
  public:
@@ -101,7 +102,7 @@ class RankStreams : public Service::CallbackService {
   absl::Status Welcome(const typename Response::Welcome& welcome) {
     Response message;
     *message.mutable_welcome() = welcome;
-    return Write(message);
+    return Order(message);
   }
 
   // OK, or the error that ended the group.
@@ -120,8 +121,9 @@ class RankStreams : public Service::CallbackService {
 
   int32_t others() const { return options_.rank0.world - 1; }
 
-  // Sends to all other ranks. The error that on_lost got, or RANK_LOST.
-  absl::Status Write(const Response& message) {
+  // Sends an order to all other ranks, which carry orders out in the order of these calls. The error that on_lost got, or
+  // RANK_LOST.
+  absl::Status Order(const Response& message) {
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {
       MutexLock lock(&mutex_);
@@ -133,7 +135,7 @@ class RankStreams : public Service::CallbackService {
     }
     return absl::OkStatus();
   }
-  void WriteTo(int32_t rank, const Response& message) {
+  void OrderOne(int32_t rank, const Response& message) {
     std::shared_ptr<Stream> stream;
     {
       MutexLock lock(&mutex_);
@@ -142,9 +144,21 @@ class RankStreams : public Service::CallbackService {
     if (stream != nullptr) stream->Write(message);  // if it fails, the end of the stream says why
   }
 
-  // Ends the group: with OK the other ranks are told `last`, with an error they end with that error. A rank that leaves
-  // afterwards is not lost. Idempotent.
-  void StopAll(const absl::Status& why, const Response& last) {
+  // Waits, under the lock, until the ranks' reports make `is_due` true. DEADLINE_EXCEEDED (no reason) after `deadline`;
+  // the error that on_lost got; RANK_LOST if the ranks have been told to stop: then nothing more will be reported.
+  template <typename IsDue>
+  absl::Status AwaitReports(absl::Duration deadline, const IsDue& is_due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto ends = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_due() || is_over(); };
+    if (!mutex_.AwaitWithTimeout(Condition(&ends), deadline)) return absl::DeadlineExceededError("no report in time");
+    return is_due() ? absl::OkStatus() : WhyOver();
+  }
+
+  // Ends the group: with OK the other ranks depart with `stop`, with an error they depart with that error. A rank that
+  // leaves afterwards is not lost. Idempotent.
+  template <typename Stop>
+  void Dismiss(const absl::Status& why, const Stop& stop) {
+    Response last;
+    *last.mutable_stop() = stop;
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {
       MutexLock lock(&mutex_);
@@ -157,7 +171,7 @@ class RankStreams : public Service::CallbackService {
     }
   }
 
-  // Whether no rank sends anything any more: waits under the lock must end then.
+  // Whether no rank reports anything any more.
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !lost_.ok(); }
 
   absl::Status WhyOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -31,10 +31,10 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
   options.log.segments.folder = log_folder;
-  options.evaluation_prompts = sources.evaluation_prompts;
-  options.evaluation_samples_shown = config.eval().show_samples();
-  options.evaluation_seed = static_cast<uint64_t>(config.eval().seed());
-  options.evaluation_sampling = config::MakeEvaluationSampling(config, prompts);
+  options.evaluation.prompts = sources.evaluation_prompts;
+  options.evaluation.samples_shown = config.eval().show_samples();
+  options.evaluation.seed = static_cast<uint64_t>(config.eval().seed());
+  options.evaluation.sampling = config::MakeEvaluationSampling(config, prompts);
   return options;
 }
 

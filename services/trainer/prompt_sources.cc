@@ -113,7 +113,7 @@ absl::Status KeepFingerprint(FileSystem* files, const std::string& run_dir, cons
   return Error(
       absl::StatusCode::kFailedPrecondition, "FIXED_KEY",
       absl::StrCat("data.files, data.eval_files: the run in ", run_dir,
-                   " was begun with other contents or weights, which are fixed for its whole life; it had ",
+                   " was begun with other contents or weights, which are fixed for the whole run; it had ",
                    kept->empty() ? "none" : *kept, " and is given ", fingerprint.empty() ? "none" : fingerprint));
 }
 

@@ -145,20 +145,18 @@ class FollowingTrainerRank {
 
   absl::Status Obey() {
     std::vector<TrajectoryGroup> groups;
-    while (true) {
-      absl::StatusOr<v1::AttendResponse> said = attendance_.AwaitMessage();
-      if (!said.ok()) return rpc::AsLost(said.status());
-      if (said->has_stop()) {
-        completed_ = said->stop().completed();
-        return absl::OkStatus();
-      }
-      if (said->has_group()) {
-        SYNCOPATE_ASSIGN_OR_RETURN(groups.emplace_back(), wire::FromProto(said->group()));
-        continue;
-      }
-      SYNCOPATE_RETURN_IF_ERROR(ObeyOne(*said, groups));
-      groups.clear();
-    }
+    SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Stop stop,
+                               attendance_.ObeyUntilStopped([&](const v1::AttendResponse& order) -> absl::Status {
+                                 if (order.has_group()) {
+                                   SYNCOPATE_ASSIGN_OR_RETURN(groups.emplace_back(), wire::FromProto(order.group()));
+                                   return absl::OkStatus();
+                                 }
+                                 SYNCOPATE_RETURN_IF_ERROR(ObeyOne(order, groups));
+                                 groups.clear();
+                                 return absl::OkStatus();
+                               }));
+    completed_ = stop.completed();
+    return absl::OkStatus();
   }
 
   absl::Status ObeyOne(const v1::AttendResponse& said, std::vector<TrajectoryGroup>& groups) {

@@ -27,7 +27,7 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
     for (v1::Trajectory& sample : *message.mutable_group()->mutable_samples()) {
       sample.mutable_logprobs()->Resize(sample.tokens_size(), 0.0f);
     }
-    SYNCOPATE_RETURN_IF_ERROR(Write(message));
+    SYNCOPATE_RETURN_IF_ERROR(Order(message));
   }
   v1::AttendResponse message;
   switch (command.kind) {
@@ -57,7 +57,7 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
   }
-  return Write(message);
+  return Order(message);
 }
 
 void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& message) {
@@ -72,38 +72,37 @@ void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& messa
                   absl::StrCat(kRank, " ", rank, ": ", saved.message()));
   }
   MutexLock lock(&mutex_);
-  saved_[saved.folder()].insert_or_assign(rank, std::move(files));
+  saved_.Add(saved.folder(), rank, std::move(files));
 }
 
 absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(const std::string& folder) {
-  std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>> of_ranks;
-  bool in_time = false;
+  SavedReports::OfRanks reports;
+  absl::Status waited;
   {
     MutexLock lock(&mutex_);
-    auto is_known = [this, &folder]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return is_over() || static_cast<int32_t>(saved_[folder].size()) == others();
-    };
-    in_time = mutex_.AwaitWithTimeout(Condition(&is_known), kRankSaveDeadline);
-    of_ranks = std::move(saved_[folder]);
-    saved_.erase(folder);
+    waited = AwaitReports(kRankSaveDeadline,
+                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return saved_.AllIn(folder, others()); });
+    reports = saved_.Take(folder);
   }
   trainer::CheckpointStore::Files files;
-  for (const auto& [rank, written] : of_ranks) {
+  // Before the wait's own error: a rank's disk error is the cause when that rank has left since.
+  for (const auto& [rank, written] : reports) {
     SYNCOPATE_RETURN_IF_ERROR(written.status());
     files.insert(written->begin(), written->end());
   }
-  if (static_cast<int32_t>(of_ranks.size()) == others()) return files;
-  SYNCOPATE_RETURN_IF_ERROR(lost());
-  return in_time ? RankLost("the run is over")
-                 : Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
-                         absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
-                                      absl::FormatDuration(kRankSaveDeadline)));
+  if (absl::IsDeadlineExceeded(waited)) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
+                 absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
+                              absl::FormatDuration(kRankSaveDeadline)));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(waited);
+  return files;
 }
 
 void RankServiceImpl::Stop(const absl::Status& why, bool completed) {
-  v1::AttendResponse message;
-  message.mutable_stop()->set_completed(completed);
-  StopAll(why, message);
+  v1::AttendResponse::Stop stop;
+  stop.set_completed(completed);
+  Dismiss(why, stop);
 }
 
 }  // namespace syncopate::trainerd

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "ranks/rank_reports.h"
 #include "services/rpc/rank_streams.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/rank_saves.h"
@@ -38,9 +38,9 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
  private:
   void HandleMessage(int32_t rank, const v1::AttendRequest& message) override;
 
-  // What each rank has reported for each checkpoint folder. AwaitSaved() erases it.
-  std::map<std::string, std::map<int32_t, absl::StatusOr<trainer::CheckpointStore::Files>>> saved_
-      ABSL_GUARDED_BY(mutex_);
+  using SavedReports = RankReports<absl::StatusOr<trainer::CheckpointStore::Files>>;
+
+  SavedReports saved_ ABSL_GUARDED_BY(mutex_);  // keyed by checkpoint folder
 };
 
 }  // namespace syncopate::trainerd

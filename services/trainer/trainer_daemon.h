@@ -2,30 +2,23 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
 #include "services/daemon/daemon.h"
-#include "services/member/grpc_transport.h"
-#include "services/member/member_client.h"
 #include "services/member/weight_service.h"
 #include "services/trainer/prompt_sources.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
+#include "services/trainer/run_ending.h"
 #include "services/trainer/run_recorder.h"
-#include "services/trainer/synchronizer_client.h"
+#include "services/trainer/run_restore.h"
 #include "services/trainer/train_device.h"
+#include "services/trainer/trainer_membership.h"
 #include "services/trainer/trainer_service.h"
 #include "services/trainer/trajectory_service.h"
-#include "synchronizer/transport/weight_source.h"
-#include "trainer/checkpoint/checkpoint_store.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
-#include "trainer/loop/sync_watch.h"
-#include "trainer/loop/version_publisher.h"
-#include "trainer/record/flow_file.h"
-#include "trainer/record/identity_file.h"
 #include "trainer/record/run_reporter.h"
 
 namespace syncopate::trainerd {
@@ -50,24 +43,21 @@ class TrainerDaemon {
   absl::Status Run();
 
  private:
-  struct Restored {
-    PolicyVersion version;      // of the checkpoint; none without one
-    std::string data_snapshot;  // "" without one
-  };
+  using Restored = RunRestore::Restored;
 
   TrainerDaemon(daemon::Daemon* daemon, TrainDevice device);
 
+  absl::Status OpenRecords();
   absl::Status OpenPrompts();
-  absl::Status OpenRun();
-  absl::Status KeepModelDescription() const;
-  absl::StatusOr<Restored> RestoreCheckpoint();
-  absl::StatusOr<Restored> RestoreNewer(Restored restored);
+  // Starts the services at trainer.listen, and those for the other ranks.
   absl::Status Listen();
+  // Makes the service for the other ranks and writes the secret that they must show.
+  absl::Status MakeRankService();
   // Writes this rank's address to the run directory, for other ranks that look there.
   absl::Status AnnounceToRanks() const;
+  absl::StatusOr<synchronizer::Welcome> Join();
   // Waits for the other ranks, tells them what to begin with, and connects the communicator.
   absl::Status AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome);
-  absl::StatusOr<synchronizer::Welcome> Join(const Restored& restored);
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   // Writes the record of the run's configuration.
   absl::Status RecordConfig(const std::string& run_id) const;
@@ -82,26 +72,16 @@ class TrainerDaemon {
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
   void GiveUp(const absl::Status& why);
-  bool HasSummaryOf(int64_t step, const std::string& status) const;  // trainer::IsSummaryFor
-  absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);
-  // The sums of the whole run so far; `wall_seconds` is this process's share of its time.
-  trainer::FlowSums FlowSoFar(double wall_seconds) const;
-  // Whether this process has made a step; repeated steps count.
-  bool HasMadeSteps() const { return loop_->GetStatus().version != start_; }
-  absl::Status Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds);
-  // Tells the synchronizer that the run is complete, and waits until the process may end.
-  absl::Status AwaitEnd();
   // Updates health and metrics; called repeatedly.
   void ShowState();
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
-  const bool on_trial_;                        // at the start of this process
-  const trainer::IdentityFile identity_file_;  // <run.dir>/state/trainer/identity.json
-  PromptSources prompts_;
+  const bool on_trial_;  // at the start of this process
   TrainDevice device_;
   RunControl control_;
-  std::unique_ptr<trainer::CheckpointStore> checkpoints_;
+  std::unique_ptr<RunRestore> restore_;
+  PromptSources prompts_;
   std::unique_ptr<trainer::RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
   std::unique_ptr<RunRecorder> recorder_;
@@ -110,20 +90,11 @@ class TrainerDaemon {
   std::unique_ptr<RankServiceImpl> rank_service_;  // null without other ranks
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::string metrics_address_;
+  std::unique_ptr<RunEnding> ending_;
   std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<member::GrpcSource> grpc_source_;
-  std::vector<synchronizer::SourceTransport*> transports_;  // those offered
-  std::unique_ptr<synchronizer::WeightSource> source_;
-  std::unique_ptr<member::SourceParticipant> participant_;
-  std::unique_ptr<member::MemberClient> member_;
-  std::unique_ptr<SynchronizerClient> synchronizer_;
-  std::unique_ptr<trainer::VersionPublisher> publisher_;
-  std::unique_ptr<trainer::SyncWatch> sync_watch_;
+  std::unique_ptr<TrainerMembership> membership_;
   std::unique_ptr<trainer::StepLoop> loop_;
-  PolicyVersion start_;  // the version at which the loop began
-  std::unique_ptr<trainer::FlowFile> flow_file_;
-  trainer::FlowSums flow_before_;  // of the run's earlier incarnations
 
   mutable Mutex mutex_;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why this trainer cannot go on

@@ -6,8 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "text/template/filters.h"
-#include "text/template/methods.h"
+#include "text/template/filters_and_methods.h"
 
 namespace syncopate::text::chat {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/template/filters.h"
+#include "text/template/filters_and_methods.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,7 +9,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "text/template/methods.h"
 #include "text/template/python_text.h"
 
 namespace syncopate::text::chat {

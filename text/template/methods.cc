@@ -1,4 +1,4 @@
-#include "text/template/methods.h"
+#include "text/template/filters_and_methods.h"
 
 #include <algorithm>
 #include <iterator>

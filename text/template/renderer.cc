@@ -8,9 +8,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "text/template/filters.h"
+#include "text/template/filters_and_methods.h"
 #include "text/template/function.h"
-#include "text/template/methods.h"
 #include "text/template/python_text.h"
 
 namespace syncopate::text::chat {

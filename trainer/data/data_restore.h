@@ -31,7 +31,7 @@ struct RestoredData {
   std::deque<Replay> replays = {};
   std::vector<DropRecord> drops = {};  // groups that the restore dropped; these records must be durable before any step
   uint64_t oldest_sequence = 0;        // lowest sequence of the records behind `accepted` and `replays`; 0: none
-  TrainingSums sums = {};              // totals over all records of the log, without `replays` and `drops`
+  TrainingSums sums = {};              // the checkpoint's and those of later log records, without `replays` and `drops`
 };
 
 // Rebuilds the trainer's data position at step `step` from the checkpoint's DataState and the log's remaining records.

@@ -48,11 +48,11 @@ void ExplainRewards(const GroupLedger& ledger, Explanation* explanation) {
 Explanation Explain(const LeaseDesk& desk, const DataStatusInputs& inputs) {
   const GroupLedger& ledger = desk.ledger();
   Explanation explanation = ledger.Explain(inputs.now);
-  const std::optional<Evaluation>& evaluation = desk.evaluation();
-  if (evaluation.has_value() && !evaluation->done() && !ledger.in_step()) {
+  const Evaluation* const evaluation = desk.evaluations().current();
+  if (evaluation != nullptr && !evaluation->done() && !ledger.in_step()) {
     explanation.waiting_for = "evaluation";
-    explanation.since_seconds = absl::ToDoubleSeconds(inputs.now - inputs.evaluation_since);
-    explanation.detail = absl::StrCat(evaluation->answered(), " of ", inputs.evaluation_prompts,
+    explanation.since_seconds = absl::ToDoubleSeconds(inputs.now - desk.evaluations().since());
+    explanation.detail = absl::StrCat(evaluation->answered(), " of ", desk.evaluations().prompts(),
                                       " evaluation prompts are answered by ", evaluation->options().version.ToString());
     explanation.unblocked_by = "answers of rollouters that serve that version";
   }

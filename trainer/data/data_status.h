@@ -54,8 +54,6 @@ struct DataStatusInputs {
   TrainingSums sums;
   int64_t max_staleness = 0;
   int64_t samples = 0;  // rollouts per group
-  int64_t evaluation_prompts = 0;
-  absl::Time evaluation_since;  // start of the evaluation under way; not read without one
   const DiskTrouble* disk = nullptr;
 };
 

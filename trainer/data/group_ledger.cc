@@ -23,7 +23,7 @@
 //   a row that is no prompt: DROPPED as skipped, consumed
 //   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
-// Only an attempt that lives is ever accepted, and one of them alone, so an answer that comes late is a duplicate and trains nothing.
+// At most one attempt at a group is accepted, so a later answer to it is a duplicate and trains nothing.
 // The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
 namespace syncopate::trainer {
 

@@ -30,16 +30,6 @@ absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
 
 }  // namespace
 
-EvaluationResult LeaseDesk::EndEvaluation() {
-  EvaluationResult result = evaluation_->Result();
-  evaluation_.reset();
-  return result;
-}
-
-void LeaseDesk::FinishOvertaken() {
-  if (evaluation_->IsOvertaken(ledger_->sessions())) evaluation_->LeaveOutFailed();
-}
-
 RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
   const RolloutSessions::Connected connected = ledger_->Connect(member);
   if (connected.replaced.has_value()) Disconnect(*connected.replaced);
@@ -50,7 +40,7 @@ RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
 void LeaseDesk::Disconnect(SessionId session) {
   // Both books: a rollouter holds leases of training and of the evaluation at once.
   ledger_->Disconnect(session);
-  if (evaluation_.has_value()) evaluation_->OnSessionLost(session);
+  if (Evaluation* const evaluation = evaluations_.current()) evaluation->OnSessionLost(session);
 }
 
 void LeaseDesk::SetServing(SessionId session, const PolicyVersion& version) {
@@ -72,8 +62,8 @@ void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& le
   for (const LeaseId& lease : leases) {
     if (!Evaluation::IsEvaluation(lease)) {
       ledger_->OnProgress(session, lease, now);
-    } else if (evaluation_.has_value()) {
-      evaluation_->OnProgress(&ledger_->sessions(), session, lease, now);
+    } else if (Evaluation* const evaluation = evaluations_.current()) {
+      evaluation->OnProgress(&ledger_->sessions(), session, lease, now);
     }
   }
 }
@@ -81,7 +71,7 @@ void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& le
 std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_only) {
   std::vector<IssuedLease> issued;
   // Evaluation first: it is short, and would else stand behind prompts of which there is no end.
-  if (evaluation_.has_value()) issued = evaluation_->NextLeases(&ledger_->sessions(), now);
+  if (Evaluation* const evaluation = evaluations_.current()) issued = evaluation->NextLeases(&ledger_->sessions(), now);
   if (evaluation_only) return issued;
   for (IssuedLease& lease : ledger_->NextLeases(now)) {
     if (lease.second) {
@@ -106,8 +96,8 @@ bool LeaseDesk::ExpiryIsDue(absl::Time now) {
 std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
   if (!ExpiryIsDue(now)) return {};
   std::vector<Revocation> revoked = ledger_->ExpireLeases(now);
-  if (evaluation_.has_value()) {
-    for (const Revocation& one : evaluation_->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
+  if (Evaluation* const evaluation = evaluations_.current()) {
+    for (const Revocation& one : evaluation->ExpireLeases(&ledger_->sessions(), now)) revoked.push_back(one);
   }
   // One line for each rollouter and reason; one that dies may hold hundreds of leases.
   std::map<std::pair<SessionId, RevokeReason>, int64_t> counts;
@@ -132,9 +122,9 @@ GroupLedger::Verdict LeaseDesk::Submit(SessionId session, const SharedGroup& gro
   if (!Evaluation::IsEvaluation(group->lease)) {
     verdict = ledger_->Submit(session, group, now);
     counts_.superseded += verdict.superseded.has_value() ? 1 : 0;
-  } else if (evaluation_.has_value()) {
+  } else if (Evaluation* const evaluation = evaluations_.current()) {
     ledger_->sessions().OnHeard(session, group->lease);
-    verdict = evaluation_->Submit(session, *group, ledger_->rules());
+    verdict = evaluation->Submit(session, *group, ledger_->rules());
   }
   // An install in the middle of an evaluation is nobody's fault.
   const bool invalid =
@@ -163,7 +153,8 @@ void LeaseDesk::RecordQuarantine(SessionId session) {
 std::optional<absl::Time> LeaseDesk::Release(SessionId session, const LeaseId& lease, const absl::Status& why) {
   if (!Evaluation::IsEvaluation(lease)) return ledger_->Return(session, lease, why);
   ledger_->sessions().OnHeard(session, lease);
-  return evaluation_.has_value() ? evaluation_->Return(session, lease, why) : std::nullopt;
+  Evaluation* const evaluation = evaluations_.current();
+  return evaluation == nullptr ? std::nullopt : evaluation->Return(session, lease, why);
 }
 
 void LeaseDesk::Return(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now) {

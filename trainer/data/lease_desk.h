@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "trainer/data/evaluation.h"
+#include "trainer/data/evaluation_series.h"
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/rollout_roster.h"
 
@@ -30,25 +30,16 @@ class LeaseDesk {
     int64_t superseded = 0;                       // leases revoked as another attempt was answered first
   };
 
-  // `ledger` is this object's from now on, and so is `roster`.
-  LeaseDesk(std::unique_ptr<GroupLedger> ledger, RolloutRoster roster)
-      : ledger_(std::move(ledger)), roster_(std::move(roster)) {}
+  // This object owns `ledger`, `roster` and `evaluations` from now on.
+  LeaseDesk(std::unique_ptr<GroupLedger> ledger, RolloutRoster roster, EvaluationSeries evaluations)
+      : ledger_(std::move(ledger)), evaluations_(std::move(evaluations)), roster_(std::move(roster)) {}
 
   GroupLedger& ledger() { return *ledger_; }
   const GroupLedger& ledger() const { return *ledger_; }
   const RolloutRoster& roster() const { return roster_; }
   const Counts& counts() const { return counts_; }
-  // None: no evaluation is under way.
-  const std::optional<Evaluation>& evaluation() const { return evaluation_; }
-  // Replaces one that is not finished. `prompts` must outlive it.
-  void StartEvaluation(const Evaluation::Options& options, const PromptSource* prompts) {
-    evaluation_.emplace(options, prompts);
-  }
-  // Nobody serves the version of the evaluation any more: it is done if nothing but failed rewards is missing. There is
-  // an evaluation.
-  void FinishOvertaken();
-  // Its result so far; none is under way after that.
-  EvaluationResult EndEvaluation();
+  EvaluationSeries& evaluations() { return evaluations_; }
+  const EvaluationSeries& evaluations() const { return evaluations_; }
 
   RolloutSessions::Connected Connect(const MemberId& member);
   void Disconnect(SessionId session);
@@ -81,7 +72,7 @@ class LeaseDesk {
   bool ExpiryIsDue(absl::Time now);
 
   const std::unique_ptr<GroupLedger> ledger_;
-  std::optional<Evaluation> evaluation_;
+  EvaluationSeries evaluations_;
   RolloutRoster roster_;
   Counts counts_;
   int64_t reward_failures_logged_ = 0;

@@ -22,12 +22,10 @@ constexpr size_t kShownRunIdBytes = 128;  // peers choose it
 absl::Status TrainingData::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(ledger.Validate());
   SYNCOPATE_RETURN_IF_ERROR(log.Validate());
-  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", text); };
-  if (evaluation_prompts < 1) return bad("an evaluation has at least 1 prompt");
-  if (evaluation_samples_shown < 0) return bad("evaluation_samples_shown cannot be negative");
-  if (evaluation_sampling.temperature != 0) return bad("evaluation is greedy: its temperature is 0");
-  if (evaluation_sampling.max_new_tokens < 1) return bad("max_new_tokens of an evaluation must be at least 1");
-  if (log_timeout <= absl::ZeroDuration()) return bad("log_timeout must be positive");
+  SYNCOPATE_RETURN_IF_ERROR(evaluation.Validate());
+  if (log_timeout <= absl::ZeroDuration()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "log_timeout must be positive");
+  }
   return absl::OkStatus();
 }
 
@@ -80,7 +78,11 @@ absl::Status TrainingData::OpenLog(const Start& start) {
   sums_before_ = std::move(restored.sums);
   desk_ = std::make_unique<LeaseDesk>(std::make_unique<Ledger>(options_.ledger, parts_.prompts, start.version,
                                                                std::move(restored), parts_.clock->Now()),
-                                      start.roster);
+                                      start.roster,
+                                      EvaluationSeries({.options = options_.evaluation,
+                                                        .reward = options_.ledger.reward,
+                                                        .lease_limits = options_.ledger.lease_limits,
+                                                        .prompts = parts_.evaluation_prompts}));
   return absl::OkStatus();
 }
 
@@ -391,18 +393,8 @@ void TrainingData::Disconnect(SessionId session) {
 // -- Evaluation
 
 void TrainingData::StartEvaluation(const PolicyVersion& version) {
-  Evaluation::Options options{.version = version,
-                              .prompts = options_.evaluation_prompts,
-                              .show_samples = options_.evaluation_samples_shown,
-                              .reward = options_.ledger.reward,
-                              .sampling = options_.evaluation_sampling,
-                              .seed = options_.evaluation_seed,
-                              .lease_limits = options_.ledger.lease_limits};
-  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    options.index = evaluations_++;
-    desk_->StartEvaluation(options, parts_.evaluation_prompts);
-    evaluation_since_ = parts_.clock->Now();
-  });
+  Decide([&](Actions*)
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->evaluations().Start(version, parts_.clock->Now()); });
 }
 
 absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time deadline) {
@@ -410,36 +402,18 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
     ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
-    auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      const std::optional<Evaluation>& evaluation = desk_->evaluation();
-      return stopped_ || !evaluation.has_value() || evaluation->done() ||
-             evaluation->IsOvertaken(desk_->ledger().sessions());
+    auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopped_ || desk_->evaluations().HasEnded(desk_->ledger().sessions());
     };
-    const bool met = mutex_.AwaitWithTimeout(Condition(&something), std::min(left, kLeaseCheck));
+    const bool met = mutex_.AwaitWithTimeout(Condition(&ended), std::min(left, kLeaseCheck));
     if (stopped_) return StoppedError();
-    if (!met && left > kLeaseCheck) continue;
-    if (!met) {
-      return Error(
-          absl::StatusCode::kDeadlineExceeded, "EVALUATING",
-          absl::StrCat(desk_->evaluation()->answered(), " of ", options_.evaluation_prompts, " prompts are answered"));
-    }
-    if (!desk_->evaluation().has_value()) {
-      return Error(absl::StatusCode::kFailedPrecondition, "NO_EVALUATION", "no evaluation was started");
-    }
-    // One row whose reward fails must not lose what the others have.
-    if (!desk_->evaluation()->done()) desk_->FinishOvertaken();
-    const bool done = desk_->evaluation()->done();
-    EvaluationResult result = desk_->EndEvaluation();
-    if (done) return result;
-    return Error(absl::StatusCode::kAborted, reason::kOvertaken,
-                 absl::StrCat("every rollouter serves a newer version than ", result.version.ToString(), "; ",
-                              result.prompts, " prompts had been answered"));
+    if (met || left <= kLeaseCheck) return desk_->evaluations().TakeResult(desk_->ledger().sessions());
   }
 }
 
 bool TrainingData::EvaluationIsServed() const {
   MutexLock lock(&mutex_);
-  return desk_->evaluation().has_value() && desk_->evaluation()->IsServed(desk_->ledger().sessions());
+  return desk_->evaluations().IsServed(desk_->ledger().sessions());
 }
 
 PolicyVersion TrainingData::NewestServed() const {
@@ -463,8 +437,6 @@ TrainingData::Status TrainingData::GetStatus() const {
                                  .sums = SumsLocked(),
                                  .max_staleness = options_.ledger.gate.max_staleness,
                                  .samples = options_.ledger.samples,
-                                 .evaluation_prompts = options_.evaluation_prompts,
-                                 .evaluation_since = evaluation_since_,
                                  .disk = &disk_});
 }
 

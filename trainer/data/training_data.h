@@ -15,16 +15,31 @@
 #include "base/mutex.h"
 #include "trainer/data/data_status.h"
 #include "trainer/data/disk_trouble.h"
-#include "trainer/data/evaluation.h"
+#include "trainer/data/evaluation_series.h"
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/lease_desk.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/record_codec.h"
 #include "trainer/data/rollout_roster.h"
-#include "trainer/data/rollout_sink.h"
 #include "trainer/data/trajectory_log.h"
 
 namespace syncopate::trainer {
+
+// The trainer's end of one rollouter's stream. Called with no lock held, from any thread; must not block. Once the
+// stream is over, calls do nothing.
+class RolloutSink {
+ public:
+  struct Ack {
+    LeaseId lease;
+    GroupLedger::Result result = GroupLedger::Result::kAccepted;  // never kPending
+    absl::Status error = {};
+  };
+  virtual ~RolloutSink() = default;
+  virtual void SendLease(const Lease& lease) = 0;
+  virtual void SendAck(const Ack& ack) = 0;
+  virtual void SendRevoke(const LeaseId& lease, const std::string& reason) = 0;  // UPPER_SNAKE_CASE
+  virtual void Close(const absl::Status& why) = 0;
+};
 
 // All data of a training run: prompts, leases, accepted groups, their log, staleness, evaluation. A thread-safe shell
 // round LeaseDesk (which decides, by GroupLedger and Evaluation) and TrajectoryLog (which remembers). What a rollouter
@@ -40,10 +55,7 @@ class TrainingData {
   struct Options {
     GroupLedger::Options ledger;
     TrajectoryLog::Options log;
-    int64_t evaluation_prompts = 256;
-    int64_t evaluation_samples_shown = 4;
-    uint64_t evaluation_seed = 999;
-    SamplingParams evaluation_sampling;              // greedy
+    EvaluationOptions evaluation;
     absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
 
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
@@ -112,7 +124,7 @@ class TrainingData {
   // OVERTAKEN): every rollouter serves a newer version, the evaluation is over; FAILED_PRECONDITION (reason
   // NO_EVALUATION); CANCELLED (reason STOPPED).
   absl::StatusOr<EvaluationResult> WaitForEvaluation(absl::Time deadline);
-  // An evaluation is under way, and somebody serves its version.
+  // Whether an evaluation is under way and a rollouter serves its version.
   bool EvaluationIsServed() const;
   // The newest published version that a rollouter serves; none if there is no such rollouter.
   PolicyVersion NewestServed() const;
@@ -190,8 +202,6 @@ class TrainingData {
   // Of earlier lives; but counted_to is that of what the ledger has counted since as well, and what was skipped or given
   // up is counted here alone.
   TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
-  int64_t evaluations_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time evaluation_since_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
   // Who waits for a record to become durable.
   std::map<LeaseId, std::vector<SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);

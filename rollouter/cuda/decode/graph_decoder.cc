@@ -24,8 +24,6 @@ constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
 constexpr int32_t kMostTableSettings = 32768;  // of a pass
 // Graphs of packed sequences are made for so many of them, or twice as many, and so on, the empty ones included.
 constexpr int32_t kLeastCapturedSequences = 8;
-// The ways that products go for so many rows are those for all, with rows_alike: a batch of usual size.
-constexpr int32_t kPatternRows = 256;
 // With rows_alike: passes of prompts from this size on attend by windows. In smaller ones there are too few to fill a GPU.
 constexpr int32_t kLeastRowsInWindows = 256;
 
@@ -58,9 +56,8 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
   const DeviceScope device(options.device);
   SYNCOPATE_RETURN_IF_ERROR(decoder->Prepare());
-  if (options.rows_alike) SYNCOPATE_RETURN_IF_ERROR(decoder->MakePattern());
   for (int32_t rows : options.batch_sizes) {
-    SYNCOPATE_RETURN_IF_ERROR(decoder->heads_->Make(rows, decoder->trial_.get(), decoder->stream_.get()));
+    SYNCOPATE_RETURN_IF_ERROR(decoder->products_->MakeHead(rows));
     SYNCOPATE_ASSIGN_OR_RETURN(Bucket bucket, decoder->MakeBucket(rows, RowsOf::kDifferentSequences));
     decoder->batches_.emplace(rows, std::move(bucket));
   }
@@ -69,10 +66,10 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
     decoder->chunks_.emplace(rows, std::move(bucket));
   }
   for (int32_t rows : options.packed_sizes) {
-    SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->MakeProducts(rows));
+    SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->products_->Make(rows));
     decoder->packed_.emplace(rows, std::move(products));
   }
-  decoder->trial_.reset();
+  decoder->products_->EndTrial();
   return decoder;
 }
 
@@ -123,9 +120,6 @@ absl::Status GraphDecoder::Prepare() {
                    "describing the key and value blocks"));
   const DecodeBuffers::Options buffers = BufferOptions(options_, attention_grid_);
   SYNCOPATE_ASSIGN_OR_RETURN(buffers_, DecodeBuffers::Create(options_.shape, buffers, options_.rotations));
-  SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers_.workspace()));
-  library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
-  SYNCOPATE_RETURN_IF_ERROR(MakeHeads(GetExtent(options_, buffers)));
   for (auto [events, count] : {std::pair(&uploaded_, kInputPlaces), std::pair(&done_, kMostUnderWay)}) {
     for (int i = 0; i < count; ++i) {
       SYNCOPATE_ASSIGN_OR_RETURN(cuda::Event event, cuda::Event::Create(options_.device));
@@ -133,62 +127,45 @@ absl::Status GraphDecoder::Prepare() {
     }
   }
   // The buffers were filled on the default stream, which this one does not wait for.
-  return CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers");
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers"));
+  return MakeProducts(GetExtent(options_, buffers));
 }
 
-absl::Status GraphDecoder::MakeHeads(const DeviceRanks::Extent& extent) {
+absl::StatusOr<HeadProducts::Options> GraphDecoder::ShareMemory(const DeviceRanks::Extent& extent) {
   HeadProducts::Options heads = {.slice = {0, options_.shape.vocab},
                                  .float32_logits = options_.float32_logits,
                                  .rows_alike = options_.rows_alike,
                                  .choose_fastest = options_.choose_fastest};
-  if (DeviceRanks* const ranks = options_.ranks; ranks != nullptr) {
-    SYNCOPATE_ASSIGN_OR_RETURN(const DeviceRanks::Memory memory, ranks->MakeMemory(extent));
-    parts_ = memory.parts;
-    buffers_.UseLogits(memory.logits);
-    if (memory.shares_logits) {
-      heads.sharers = ranks;
-      heads.slice = SliceOfRank(options_.shape.vocab, ranks->rank(), ranks->world());
-    } else if (!leads()) {
-      heads.slice = {};
-    }
+  DeviceRanks* const ranks = options_.ranks;
+  if (ranks == nullptr) return heads;
+  SYNCOPATE_ASSIGN_OR_RETURN(const DeviceRanks::Memory memory, ranks->MakeMemory(extent));
+  parts_ = memory.parts;
+  buffers_.UseLogits(memory.logits);
+  if (memory.shares_logits) {
+    heads.sharers = ranks;
+    heads.slice = SliceOfRank(options_.shape.vocab, ranks->rank(), ranks->world());
+  } else if (!leads()) {
+    heads.slice = {};
   }
-  heads_ = std::make_unique<HeadProducts>(*library_, options_.shape, options_.weights, buffers_, heads);
-  return absl::OkStatus();
+  return heads;
 }
 
-absl::Status GraphDecoder::MakePattern() {
-  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(kPatternRows));
-  pattern_ = std::make_unique<const DecodeProducts>(std::move(products));
-  SYNCOPATE_RETURN_IF_ERROR(heads_->MakePattern(kPatternRows));
-  model::MatmulTrial::Extent extent;
-  DecodeProducts::Include(options_.shape, std::max(max_rows(), LastOr(options_.chunk_sizes, 0)), extent);
-  heads_->Include(max_rows(), extent);
-  absl::StatusOr<model::MatmulTrial> trial = model::MatmulTrial::Create(options_.device, extent, stream_.get());
-  if (trial.ok()) {
-    trial_ = std::make_unique<const model::MatmulTrial>(*std::move(trial));
-  } else {
-    SYNCOPATE_LOG(kWarning, "products of all sizes go one way, which is slower: %s", trial.status().message());
-  }
+absl::Status GraphDecoder::MakeProducts(const DeviceRanks::Extent& extent) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const HeadProducts::Options heads, ShareMemory(extent));
+  SYNCOPATE_ASSIGN_OR_RETURN(products_,
+                             ProductChoice::Create(options_.shape, options_.weights, buffers_,
+                                                   {.device = options_.device,
+                                                    .head = heads,
+                                                    .parts = parts_,
+                                                    .add_to_residual = options_.add_in_products,
+                                                    .most_rows = std::max(max_rows(), LastOr(options_.chunk_sizes, 0)),
+                                                    .most_head_rows = max_rows()},
+                                                   stream_.get()));
   return absl::OkStatus();
-}
-
-absl::StatusOr<DecodeProducts> GraphDecoder::MakeProducts(int32_t rows) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products,
-                             DecodeProducts::Create(*library_, options_.shape,
-                                                    {.rows = rows,
-                                                     .add_to_residual = options_.add_in_products,
-                                                     .parts = parts_,
-                                                     .rows_alike = options_.rows_alike,
-                                                     .like = pattern_.get(),
-                                                     .trial = trial_.get()}));
-  if (options_.choose_fastest) {
-    SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(options_.weights, buffers_, stream_.get()));
-  }
-  return products;
 }
 
 absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
-  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, MakeProducts(rows));
+  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, products_->Make(rows));
   auto queue = [&]() -> absl::Status {
     // Only rows of decode steps take what was drawn before.
     if (options_.ranks != nullptr && rows_of == RowsOf::kDifferentSequences) {
@@ -293,7 +270,7 @@ absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pas
 }
 
 absl::Status GraphDecoder::QueueDraws(int32_t rows) {
-  SYNCOPATE_RETURN_IF_ERROR(heads_->Queue(rows, HeadProducts::Input::kNormed, stream_.get()));
+  SYNCOPATE_RETURN_IF_ERROR(products_->head().Queue(rows, HeadProducts::Input::kNormed, stream_.get()));
   if (!leads()) return absl::OkStatus();
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.draws(rows), buffers_.sampling(),
                            buffers_.sample_scratch(), buffers_.drawn(), buffers_.drawn_tokens(), stream_.get()),
@@ -306,7 +283,7 @@ absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(model::GatherRows(shape, buffers_.drawn_rows(), buffers_.normed(), buffers_.gathered(), stream_.get()),
                  "gathering rows"));
-  SYNCOPATE_RETURN_IF_ERROR(heads_->Queue(rows, HeadProducts::Input::kGathered, stream_.get()));
+  SYNCOPATE_RETURN_IF_ERROR(products_->head().Queue(rows, HeadProducts::Input::kGathered, stream_.get()));
   if (!leads()) return absl::OkStatus();
   return CudaStatus(Sample(logits_shape(), buffers_.logits(), buffers_.shared_draws(draws), buffers_.sampling(),
                            buffers_.sample_scratch(), buffers_.drawn(), buffers_.drawn_tokens(), stream_.get()),

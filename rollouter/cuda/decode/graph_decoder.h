@@ -21,7 +21,7 @@
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/decode_products.h"
 #include "rollouter/cuda/decode/device_ranks.h"
-#include "rollouter/cuda/decode/head_products.h"
+#include "rollouter/cuda/decode/product_choice.h"
 
 namespace syncopate::rollouter {
 
@@ -162,10 +162,9 @@ class GraphDecoder {
   static absl::StatusOr<int32_t> GetAttentionGrid(int device);
   static DecodeBuffers::Options BufferOptions(const Options& options, int32_t attention_grid);
   absl::Status Prepare();
-  // What ranks need in common, too.
-  absl::Status MakeHeads(const DeviceRanks::Extent& extent);
-  absl::Status MakePattern();
-  absl::StatusOr<DecodeProducts> MakeProducts(int32_t rows);
+  // The parts of the head that this rank computes, and the memory that ranks share.
+  absl::StatusOr<HeadProducts::Options> ShareMemory(const DeviceRanks::Extent& extent);
+  absl::Status MakeProducts(const DeviceRanks::Extent& extent);
   absl::StatusOr<Bucket> MakeBucket(int32_t rows, RowsOf rows_of);
   // Embedding and all layers; attend(layer) is from `queries` to `attended`.
   using Attend = std::function<absl::Status(int32_t)>;
@@ -195,14 +194,10 @@ class GraphDecoder {
   const Options options_;
   cuda::Stream stream_;
   DecodeBuffers buffers_;
-  std::array<void*, 2> parts_ = {};  // this rank's, of what is summed; null: it is alone
+  std::array<void*, 2> parts_ = {};  // this rank's parts of the sums over ranks; null without other ranks
   StorageMaps maps_;
   int32_t attention_grid_ = 0;
-  std::unique_ptr<model::MatmulLibrary> library_;
-  std::unique_ptr<HeadProducts> heads_;
-  // With rows_alike: whose ways all others go, or such as are alike on the trial, which is there while they are made.
-  std::unique_ptr<const DecodeProducts> pattern_;
-  std::unique_ptr<const model::MatmulTrial> trial_;
+  std::unique_ptr<ProductChoice> products_;
   std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;

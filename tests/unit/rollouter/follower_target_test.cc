@@ -79,6 +79,7 @@ TEST_F(FollowerTargetTest, TheEndOfTheReplicaEndsTheWait) {
 TEST_F(FollowerTargetTest, AsleepItTakesNoWeightsAndASleepWaitsForThoseUnderWay) {
   ASSERT_TRUE(target_.BeginAttempt().ok());
   EXPECT_EQ(ErrorReason(target_.BeginSleep(/*keeps_weights=*/true, absl::Milliseconds(1))), "BUSY");
+  EXPECT_FALSE(target_.serving().asleep) << "a replica that could not sleep goes on taking weights";
   target_.EndAttempt();
   EXPECT_TRUE(target_.BeginSleep(/*keeps_weights=*/true, kPatience).ok());
   EXPECT_EQ(ErrorReason(target_.BeginAttempt()), "HELD");

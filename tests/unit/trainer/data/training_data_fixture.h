@@ -36,10 +36,10 @@ class TrainingDataWorld {
     options.ledger.samples = 2;
     options.ledger.sampling.max_new_tokens = 5;
     options.log.segments.folder = "/log";
-    options.evaluation_prompts = kEvaluationPrompts;
-    options.evaluation_samples_shown = 2;
-    options.evaluation_sampling.temperature = 0;
-    options.evaluation_sampling.max_new_tokens = 5;
+    options.evaluation.prompts = kEvaluationPrompts;
+    options.evaluation.samples_shown = 2;
+    options.evaluation.sampling.temperature = 0;
+    options.evaluation.sampling.max_new_tokens = 5;
   }
 
   // At `version`, which is published; `snapshot` as TrainingData::Snapshot gave it.

@@ -7,6 +7,13 @@
 
 namespace syncopate::text::chat {
 
+using Filter = Value (*)(const Value& value, const Arguments& arguments, RenderBudget* budget);
+using Test = bool (*)(const Value& value, const Arguments& arguments, RenderBudget* budget);
+
+// Find a filter or a test of Jinja by name; null if it is not supported.
+Filter FindFilter(absl::string_view name);
+Test FindTest(absl::string_view name);
+
 // Whether some value has a supported method of that name: methods of Python's strings and mappings that do not change
 // them.
 bool IsMethod(absl::string_view name);
