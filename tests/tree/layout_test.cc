@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -69,6 +70,30 @@ TEST(LayoutTest, NoFoldersOfTheProductIncludeEachOtherInACircle) {
   }
   EXPECT_GT(folders.size(), 20u) << "the tree was not found";
   EXPECT_THAT(InCircles(folders), IsEmpty());
+}
+
+// Folders of tests/unit that hold source files, from tests/unit.
+std::vector<std::string> UnitTestFolders() {
+  std::vector<std::string> folders;
+  for (const Source& source : ReadSources()) {
+    const std::string folder = FolderOf(source.path);
+    if (!folder.starts_with("tests/unit/")) continue;
+    const std::string mirrored = folder.substr(std::string("tests/unit/").size());
+    if (std::find(folders.begin(), folders.end(), mirrored) == folders.end()) folders.push_back(mirrored);
+  }
+  return folders;
+}
+
+TEST(LayoutTest, EachFolderOfTheUnitTestsHasTheNameOfAFolderOfTheProduct) {
+  const std::filesystem::path root(SYNCOPATE_SOURCE_DIR);
+  const std::vector<std::string> folders = UnitTestFolders();
+  EXPECT_GT(folders.size(), 20u) << "the tree was not found";
+  std::vector<std::string> strangers;
+  for (const std::string& folder : folders) {
+    if (folder == "support") continue;  // tests of tests/support, which is no part of the product
+    if (!std::filesystem::is_directory(root / folder)) strangers.push_back(folder);
+  }
+  EXPECT_THAT(strangers, IsEmpty());
 }
 
 TEST(IncludeRulesTest, FindsCirclesOfFolders) {

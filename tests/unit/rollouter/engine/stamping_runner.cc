@@ -1,4 +1,4 @@
-#include "tests/unit/rollouter/stamping_runner.h"
+#include "tests/unit/rollouter/engine/stamping_runner.h"
 
 #include <algorithm>
 #include <set>

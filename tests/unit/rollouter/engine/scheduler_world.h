@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rollouter/engine/scheduler.h"
-#include "tests/unit/rollouter/stamping_runner.h"
+#include "tests/unit/rollouter/engine/stamping_runner.h"
 
 namespace syncopate::rollouter {
 

@@ -1,4 +1,4 @@
-#include "tests/unit/synchronizer/coordinator_fixture.h"
+#include "tests/unit/synchronizer/attempts/coordinator_fixture.h"
 
 namespace syncopate::synchronizer {
 namespace {

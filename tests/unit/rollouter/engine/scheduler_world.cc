@@ -1,4 +1,4 @@
-#include "tests/unit/rollouter/scheduler_world.h"
+#include "tests/unit/rollouter/engine/scheduler_world.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The scheduler in a world that is too small for what is asked of it; see scheduler_world.h.
 #include <gtest/gtest.h>
 
-#include "tests/unit/rollouter/scheduler_world.h"
+#include "tests/unit/rollouter/engine/scheduler_world.h"
 
 namespace syncopate::rollouter {
 namespace {

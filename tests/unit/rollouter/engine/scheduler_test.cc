@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
-#include "tests/unit/rollouter/stamping_runner.h"
+#include "tests/unit/rollouter/engine/stamping_runner.h"
 
 namespace syncopate::rollouter {
 namespace {
