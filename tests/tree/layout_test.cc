@@ -76,7 +76,7 @@ TEST(LayoutTest, NoFoldersOfTheProductIncludeEachOtherInACircle) {
 std::vector<std::string> UnitTestFolders() {
   std::vector<std::string> folders;
   for (const Source& source : ReadSources()) {
-    const std::string folder = FolderOf(source.path);
+    const std::string folder = GetFolder(source.path);
     if (!folder.starts_with("tests/unit/")) continue;
     const std::string mirrored = folder.substr(std::string("tests/unit/").size());
     if (std::find(folders.begin(), folders.end(), mirrored) == folders.end()) folders.push_back(mirrored);
