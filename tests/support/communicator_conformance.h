@@ -116,7 +116,7 @@ TEST_P(CommunicatorTest, SumsAreMadeInRankOrderAndAreTheSameBitsEverywhere) {
 }
 
 TEST_P(CommunicatorTest, ScattersTheSumsOfWhatEachRankHasForIt) {
-  for (int32_t world : {1, 2, 4}) {
+  for (int32_t world : {1, 2, 3, 4}) {
     OnEachRank(world, [&](Communicator& ranks) {
       for (size_t size : kSizes) {
         const size_t whole = size * static_cast<size_t>(world);
@@ -124,6 +124,12 @@ TEST_P(CommunicatorTest, ScattersTheSumsOfWhatEachRankHasForIt) {
         ASSERT_TRUE(ranks.ReduceScatter(all.data(), mine.data(), static_cast<int64_t>(size), Element::kFloat32).ok());
         const std::vector<float> sums = SumInRankOrder<float>(world, whole);
         EXPECT_TRUE(std::equal(mine.begin(), mine.end(), sums.begin() + static_cast<int64_t>(size) * ranks.rank()));
+        std::vector<double> wide = Numbers<double>(ranks.rank(), whole), of_rank(size, -1);
+        ASSERT_TRUE(
+            ranks.ReduceScatter(wide.data(), of_rank.data(), static_cast<int64_t>(size), Element::kFloat64).ok());
+        const std::vector<double> wide_sums = SumInRankOrder<double>(world, whole);
+        EXPECT_TRUE(
+            std::equal(of_rank.begin(), of_rank.end(), wide_sums.begin() + static_cast<int64_t>(size) * ranks.rank()));
       }
     });
   }

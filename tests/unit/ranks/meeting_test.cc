@@ -1,47 +1,18 @@
+#include "ranks/meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <future>
+#include <memory>
+#include <string>
 
 #include "base/clock.h"
-#include "ranks/group_secret.h"
-#include "ranks/meeting.h"
 #include "ranks/socket_ranks.h"
 #include "ranks/thread_ranks.h"
-#include "tests/support/communicator_conformance.h"
 
-namespace syncopate::trainer {
+namespace syncopate {
 namespace {
-
-// Rank 0 and the others meet over loopback, as processes do.
-Ranks MakeSocketRanks(int32_t world, absl::Duration deadline) {
-  const RankSecret secret = DrawRankSecret();
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
-  const HostPort address{"127.0.0.1", meeting.port()};
-  std::vector<std::future<std::unique_ptr<Communicator>>> others;
-  for (int32_t rank = 1; rank < world; ++rank) {
-    others.push_back(std::async(std::launch::async, [&, rank] {
-      return JoinRanks(address, secret, rank, world, absl::Seconds(20), deadline).value();
-    }));
-  }
-  Ranks ranks;
-  ranks.push_back(meeting.Meet(world, absl::Seconds(20), deadline).value());
-  for (auto& other : others) ranks.push_back(other.get());
-  return ranks;
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest,
-                         ::testing::Values(CommunicatorCase{"threads", &MakeThreadRanks},
-                                           CommunicatorCase{"sockets", &MakeSocketRanks}),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-TEST(SingleRankTest, EveryCallGivesItsOwnBack) {
-  SingleRank single;
-  std::vector<double> values = {1, 2}, gathered(2), scattered(2);
-  ASSERT_TRUE(single.AllReduceSum(absl::MakeSpan(values)).ok());
-  ASSERT_TRUE(single.AllGather(values.data(), gathered.data(), 16).ok());
-  ASSERT_TRUE(single.ReduceScatter(values.data(), scattered.data(), 2, Element::kFloat64).ok());
-  ASSERT_TRUE(single.Barrier().ok());
-  EXPECT_EQ(gathered, values);
-  EXPECT_EQ(scattered, values);
-}
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300), kLong = absl::Seconds(20);
 
@@ -129,32 +100,36 @@ TEST(MeetRanksTest, WhoCannotBeInvitedIsNotWaitedFor) {
   EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, GoOn).status()), "RANK_LOST");
 }
 
-TEST(GroupSecretTest, IsDifferentEachTimeAndNothingElsePassesForIt) {
-  const std::string secret = DrawGroupSecret();
-  EXPECT_EQ(secret.size(), kGroupSecretBytes);
-  EXPECT_NE(DrawGroupSecret(), secret);
-  EXPECT_TRUE(IsGroupSecret(secret, secret));
-  for (const std::string& wrong : {std::string(), secret.substr(1), secret + "x", DrawGroupSecret()}) {
-    EXPECT_FALSE(IsGroupSecret(secret, wrong));
-  }
-  EXPECT_FALSE(IsGroupSecret("", ""));  // a group without one takes none
+TEST(MeetRanksTest, AWaitForTheOthersEndsWithTheErrorOfGoOn) {
+  int asked = 0;
+  auto go_on = [&asked]() -> absl::Status {
+    return ++asked < 3 ? absl::OkStatus() : Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop");
+  };
+  auto invite = [](const RankInvitation&) { return absl::OkStatus(); };
+  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, go_on).status()), "STOPPED");
 }
 
-TEST(GroupSecretTest, TravelsByTheEnvironment) {
-  const std::string secret = DrawGroupSecret();
-  const std::string assignment = GroupSecretAssignment(secret);
-  const std::string name = std::string(kGroupSecretVariable) + "=";
-  ASSERT_EQ(assignment.substr(0, name.size()), name);
-  EXPECT_EQ(ParseGroupSecret(assignment.c_str() + name.size()).value(), secret);
-  EXPECT_EQ(ParseGroupSecret(nullptr).value(), "");
-  EXPECT_EQ(ParseGroupSecret("").value(), "");
-  for (const std::string& bad :
-       {std::string("secret"), std::string(63, 'a'), std::string(65, 'a'), std::string(64, 'g')}) {
-    const absl::Status status = ParseGroupSecret(bad.c_str()).status();
-    EXPECT_EQ(ErrorReason(status), "BAD_CONFIG");
-    EXPECT_EQ(status.message().find(bad), std::string::npos);
-  }
+TEST(MeetRanksTest, AnInvitationWithADamagedSecretIsNotFollowed) {
+  const RankInvitation damaged{.port = 1, .secret = "short"};
+  EXPECT_EQ(ErrorReason(FollowInvitation({}, {.rank = 1, .world = 2}, "127.0.0.1", damaged, GoOn).status()),
+            "RANK_LOST");
+}
+
+TEST(RankMeetingTest, ASecondProcessOfTheSameRankTakesNobodysPlace) {
+  const RankSecret secret = DrawRankSecret();
+  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
+  const HostPort address{"127.0.0.1", meeting.port()};
+  auto join = [&](int32_t rank) {
+    return std::async(std::launch::async,
+                      [&, rank] { return JoinRanks(address, secret, rank, 3, kLong, kLong).status(); });
+  };
+  auto one = join(1), same = join(1);
+  const absl::Status status = meeting.Meet(3, kSoon, kLong).status();
+  EXPECT_EQ(ErrorReason(status), "RANK_LOST") << "rank 2 has not come, whatever came twice";
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
+  one.wait();
+  same.wait();
 }
 
 }  // namespace
-}  // namespace syncopate::trainer
+}  // namespace syncopate
