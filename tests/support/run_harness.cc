@@ -25,8 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(10);
-
 std::string Text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
@@ -88,15 +86,6 @@ std::string ReadAll(int fd, absl::Duration timeout) {
 
 std::string BinaryPath(const std::string& name) { return absl::StrCat(SYNCOPATE_BINARY_DIR, "/", name); }
 std::string ExamplePath(const std::string& name) { return absl::StrCat(SYNCOPATE_EXAMPLE_DIR, "/", name); }
-
-bool Eventually(absl::Duration timeout, const std::function<bool()>& done) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (!done()) {
-    if (absl::Now() >= deadline) return false;
-    absl::SleepFor(kLookAgainAfter);
-  }
-  return true;
-}
 
 absl::StatusOr<CommandResult> RunCommand(const std::string& name, const std::vector<std::string>& args,
                                          absl::Duration timeout) {

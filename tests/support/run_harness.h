@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/daemon/daemon_endpoints.h"
 #include "services/rpc/channel.h"
+#include "tests/support/eventually.h"
 #include "tests/support/process.h"
 
 // Whole runs of real processes for tests: `syncopate run`, or the daemons started by hand, in a folder of their own.
@@ -26,9 +27,6 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 std::string BinaryPath(const std::string& name);   // "syncopate-trainer"
 std::string ExamplePath(const std::string& name);  // "reverse.yaml" under deploy/examples
-
-// True as soon as `done` is; false if it is not within `timeout`. For facts of other processes that notify nobody.
-bool Eventually(absl::Duration timeout, const std::function<bool()>& done);
 
 // A command that has ended.
 struct CommandResult {

@@ -14,6 +14,7 @@
 #include "synchronizer/transport/host_shadow_check.h"
 #include "tests/component/synchronizer/synchronizer_host.h"
 #include "tests/component/synchronizer/test_members.h"
+#include "tests/support/eventually.h"
 #include "tests/support/fake_communicators.h"
 
 // Groups that are formed ahead of need: a real synchronizer, real streams, the transport "nccl" over communicators in
@@ -247,8 +248,7 @@ TEST_F(RehearsalTest, FormsTheGroupThatTheNextSyncUses) {
 TEST_F(RehearsalTest, ASyncThatComesWhileAGroupIsFormedUsesIt) {
   AddRollouter();
   rollouters_[0]->control.Freeze(true);  // it has joined the group and says nothing
-  const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
-  while (rollouters_[0]->control.counts().joins == 0 && Clock::Real()->Now() < limit) std::this_thread::yield();
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return rollouters_[0]->control.counts().joins > 0; }));
   Publish(1);
   rollouters_[0]->control.Freeze(false);
   ASSERT_TRUE(AllServe(1));

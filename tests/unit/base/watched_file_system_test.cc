@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/status_matchers.h"
 
@@ -31,14 +32,9 @@ class HandClock final : public Clock {
 
 class WatchedFileSystemTest : public ::testing::Test {
  protected:
-  // Until a call that was begun is under way: it waits for the disk by then.
+  // Waits until a call that another thread has begun is waiting for the disk.
   bool AwaitUnderWay() const {
-    const absl::Time until = Clock::Real()->Now() + absl::Seconds(30);
-    while (watched_.CheckCalls(absl::ZeroDuration()).ok()) {
-      if (Clock::Real()->Now() > until) return false;
-      std::this_thread::yield();
-    }
-    return true;
+    return testing::Eventually(absl::Seconds(30), [this] { return !watched_.CheckCalls(absl::ZeroDuration()).ok(); });
   }
 
   FaultyFileSystem disk_;

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "synchronizer/ipc/fetch_route.h"
 #include "synchronizer/ipc/rendezvous.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/synchronizer/ipc/ipc_rig.h"
@@ -170,9 +171,7 @@ TEST(IpcTransportTest, ASourceThatDiesIsReportedAndItsMemoryIsUnmapped) {
     return absl::OkStatus();
   };
   EXPECT_THAT(rig.ReceiveOne(0), HasReason("PEER_LOST"));
-  absl::Time until = Clock::Real()->Now() + kTestDeadline;
-  while (rig.member()->transport->mapped_memories() > 1 && Clock::Real()->Now() < until) std::this_thread::yield();
-  EXPECT_EQ(rig.member()->transport->mapped_memories(), 1u);
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return rig.member()->transport->mapped_memories() == 1; }));
 }
 
 TEST(IpcTransportTest, ASourceThatIsGoneBeforeTheTransferIsReported) {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/unit/synchronizer/nccl/nccl_rig.h"
 
 namespace syncopate::synchronizer {
@@ -187,8 +188,7 @@ TEST(NcclTransportTest, AtMostTwoGroupsAreKeptAndOlderOnesFinalised) {
     EXPECT_THAT(rig.Exchange(), Each(IsOk()));
     rig.Finish();
   }
-  absl::Time until = Clock::Real()->Now() + kTestDeadline;
-  while (rig.source()->control.counts().finalised < 3 && Clock::Real()->Now() < until) std::this_thread::yield();
+  testing::Eventually(kTestDeadline, [&] { return rig.source()->control.counts().finalised >= 3; });
   EXPECT_EQ(rig.source()->control.counts().finalised, 3);
   EXPECT_EQ(rig.source()->control.counts().open, 2);
   EXPECT_EQ(rig.source()->control.counts().aborts, 0);
