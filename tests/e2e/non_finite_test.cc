@@ -122,7 +122,8 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
     ++answered;
   };
   while (answered < kInvalidInRow) ASSERT_NO_FATAL_FAILURE(refuse_one());
-  while (answered < hostile_->leases()) ASSERT_NO_FATAL_FAILURE(refuse_one());  // what it had been given before
+  // Leases from before the quarantine: some may not have arrived yet, and the trainer counts those too.
+  while (answered < hostile_->leases() || View().leased_groups() > 0) ASSERT_NO_FATAL_FAILURE(refuse_one());
 
   const v1::RollouterView view = View();
   EXPECT_TRUE(view.connected());
