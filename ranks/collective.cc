@@ -117,13 +117,13 @@ absl::Status RankLost(const std::string& message) {
   return Error(absl::StatusCode::kUnavailable, "RANK_LOST", message);
 }
 
-// Every call is compared with rank 0's: otherwise the bytes of one call could be taken for those of another.
-absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence) {
-  return Error(absl::StatusCode::kInternal, "RANK_MISMATCH",
-               absl::StrCat("as call ", sequence, " rank ", rank, " makes ", theirs.ToString(), " where rank 0 makes ",
-                            ours.ToString(),
-                            "; all ranks need the same binary, model and "
-                            "configuration"));
+// Every call is compared: otherwise the bytes of one call could be taken for those of another.
+absl::Status RankMismatch(int32_t rank, const Collective& call, int32_t other_rank, const Collective& other_call,
+                          uint64_t sequence) {
+  return Error(
+      absl::StatusCode::kInternal, "RANK_MISMATCH",
+      absl::StrCat("as call ", sequence, " rank ", rank, " makes ", call.ToString(), " where rank ", other_rank,
+                   " makes ", other_call.ToString(), "; all ranks need the same binary, model and configuration"));
 }
 
 }  // namespace syncopate

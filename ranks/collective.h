@@ -38,8 +38,9 @@ void Combine(const Collective& call, void* accumulated, const void* values, int6
 
 // Makes an error UNAVAILABLE reason RANK_LOST.
 absl::Status RankLost(const std::string& message);
-// Makes an error INTERNAL reason RANK_MISMATCH: the call `theirs` of `rank` differs from the call `ours` of rank 0.
-absl::Status RankMismatch(int32_t rank, const Collective& theirs, const Collective& ours, uint64_t sequence);
+// Makes an error INTERNAL reason RANK_MISMATCH: as call `sequence`, two ranks make calls that differ.
+absl::Status RankMismatch(int32_t rank, const Collective& call, int32_t other_rank, const Collective& other_call,
+                          uint64_t sequence);
 
 // Copies `bytes` from `from` to `to`, which do not overlap or are equal. Both may be null if `bytes` is 0, which memcpy
 // does not allow.

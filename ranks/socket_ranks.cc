@@ -1,44 +1,52 @@
 #include "ranks/socket_ranks.h"
 
-#include <sys/random.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <functional>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mutex.h"
-#include "base/sha256.h"
 
-// A star and not a ring: there are few ranks on host memory, sums must be made in the order of ranks (so that a run
-// repeats its bits), and rank 0 can compare all calls before it accepts data.
+// A connection between each two ranks and neither a star nor a ring. With N ranks, each sends and receives N - 1 shards
+// in a reduce-scatter, an all-gather, and each half of an all-reduce, which is the least there can be; a star sends
+// everything through rank 0, and a ring adds in another order for each shard. Sums are made in the order of ranks, so that
+// a run repeats its bits.
+//
+// A call is one or more exchanges. In an exchange every rank sends every other one a header, and bytes behind it if there
+// are any for that rank, and receives the same, all at once on one thread:
+//   all-gather      its shard to every rank
+//   reduce-scatter  to each rank that rank's part; adds what comes in the order of ranks
+//   all-reduce      both of them, block by block; a short one is an all-gather whose shards every rank adds
+//   broadcast       the root's data to every rank; the others send headers alone
+//   barrier         headers alone
 namespace syncopate {
 namespace {
 
-// Header of a frame on the wire (little-endian, as all supported hosts):
-//   magic  kind element reduction is_error  root  rank  sequence(8)  bytes(8)  payload(8)
-// `payload` bytes follow; in a frame with is_error they are the message, and `root` is the status code.
+// Header on the wire (little-endian, as all supported hosts).
 struct FrameHeader {
-  static constexpr uint32_t kMagic = 0x6b6e7253;
+  static constexpr uint32_t kMagic = 0x6b6e7254;
   uint32_t magic = kMagic;
-  uint8_t kind = 0, element = 0, reduction = 0, is_error = 0;
+  uint8_t kind = 0, element = 0, reduction = 0, unused = 0;
   int32_t root = 0;
-  int32_t rank = 0;
+  int32_t rank = 0;  // the sender
   uint64_t sequence = 0;
   int64_t bytes = 0;
-  int64_t payload = 0;
 };
-static_assert(sizeof(FrameHeader) == 40);
+static_assert(sizeof(FrameHeader) == 32);
+constexpr int64_t kHeaderBytes = sizeof(FrameHeader);
 
-constexpr int64_t kLongestWords = 4096;
-constexpr int64_t kSumBytes = 1 << 18;  // received and then summed at a time: fits a core's cache
-constexpr absl::Duration kLookEvery = absl::Milliseconds(100);  // between calls of go_on
-constexpr absl::Duration kGreetingWithin = absl::Seconds(5);
+constexpr int64_t kSumBytes = 1 << 18;    // added at a time: fits a core's cache
+constexpr int64_t kShardBytes = 1 << 20;  // of a block of an all-reduce; bounds the memory that it needs
+constexpr int64_t kShortBytes = 1 << 12;  // an all-reduce up to this size costs less time in one exchange
+constexpr absl::Duration kTellWithin = absl::Seconds(1);  // the headers of a call that failed
 
-FrameHeader HeaderFor(const Collective& call, int32_t rank, uint64_t sequence, int64_t payload) {
+FrameHeader HeaderFor(const Collective& call, int32_t rank, uint64_t sequence) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(call.kind);
   header.element = static_cast<uint8_t>(call.element);
@@ -47,7 +55,6 @@ FrameHeader HeaderFor(const Collective& call, int32_t rank, uint64_t sequence, i
   header.rank = rank;
   header.sequence = sequence;
   header.bytes = call.bytes;
-  header.payload = payload;
   return header;
 }
 
@@ -59,15 +66,32 @@ Collective GetCall(const FrameHeader& header) {
           .root = header.root};
 }
 
-absl::Status BadFrame(const std::string& peer) {
-  return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", absl::StrCat(peer, " sent what is no frame of a call"));
-}
+// What one exchange moves over one connection, and how far it is.
+struct Leg {
+  const char* from = nullptr;
+  int64_t send_bytes = 0;
+  char* to = nullptr;
+  int64_t receive_bytes = 0;
+  // `to` is `from`: a byte is received only after the one that it replaces was sent. The ranks cannot wait for each other
+  // then: a rank that may not receive has sent less than the other one, whose buffer is not full then.
+  bool replaces_sent = false;
 
-// Common part of MiddleRank and OuterRank: the number of the next call, and why the group is broken.
-class SocketRank : public Communicator {
+  FrameHeader header = {};         // as received
+  int64_t sent = 0, received = 0;  // with the header
+
+  bool is_sent() const { return sent == kHeaderBytes + send_bytes; }
+  bool is_received() const { return received == kHeaderBytes + receive_bytes; }
+  // Bytes that may be received now.
+  int64_t receivable() const {
+    if (received < kHeaderBytes) return kHeaderBytes - received;
+    return (replaces_sent ? std::min(sent, kHeaderBytes + receive_bytes) : kHeaderBytes + receive_bytes) - received;
+  }
+};
+
+class SocketRank final : public Communicator {
  public:
-  SocketRank(std::vector<TcpSocket> peers, int32_t rank, int32_t world, absl::Duration deadline)
-      : peers_(std::move(peers)), rank_(rank), world_(world), deadline_(deadline) {}
+  SocketRank(std::vector<TcpSocket> peers, int32_t rank, absl::Duration deadline)
+      : peers_(std::move(peers)), rank_(rank), world_(static_cast<int32_t>(peers_.size())), deadline_(deadline) {}
 
   int32_t rank() const override { return rank_; }
   int32_t world() const override { return world_; }
@@ -75,7 +99,7 @@ class SocketRank : public Communicator {
   void Abort(const std::string& why) override {
     // Stores the reason before it closes connections, so that a thread woken by the close finds the reason.
     Break(RankLost(why));
-    for (const TcpSocket& peer : peers_) peer.ShutDown();
+    ShutDown();
   }
 
   absl::Status Perform(const Collective& call, void* in, void* out) override {
@@ -83,19 +107,222 @@ class SocketRank : public Communicator {
     const absl::Status moved = Move(call, static_cast<char*>(in), static_cast<char*>(out));
     // Counts after an error too, so that a frame of this call is never taken for one of the next.
     ++sequence_;
-    if (!moved.ok()) Break(moved);
+    if (moved.ok()) return moved;
+    Break(moved);
+    // The other ranks may wait for this one alone, so they learn of the end. A call that differs needs no close: each rank
+    // finds that by itself, from headers that a close could take away.
+    if (absl::IsUnavailable(moved)) ShutDown();
     // After an abort the reason is its message, not the connection that it closed.
-    return moved.ok() ? moved : broken();
+    return broken();
   }
 
- protected:
-  virtual absl::Status Move(const Collective& call, char* in, char* out) = 0;
-
-  absl::Time Until() const { return Clock::Real()->Now() + deadline_; }
-  uint64_t sequence() const { return sequence_; }
-  std::vector<TcpSocket>& peers() { return peers_; }
-
  private:
+  using Legs = std::vector<Leg>;  // by rank; this rank's own is not used
+  // Called with the number of bytes that have come from all other ranks; the largest number if there are none.
+  using Progress = std::function<void(int64_t bytes)>;
+
+  absl::Status Move(const Collective& call, char* in, char* out) {
+    switch (call.kind) {
+      case Collective::Kind::kAllGather:
+        return Gather(call, in, out, call.bytes);
+      case Collective::Kind::kReduceScatter:
+        return Scatter(call, in, out, call.bytes);
+      case Collective::Kind::kAllReduce:
+        return Reduce(call, out);
+      case Collective::Kind::kBroadcast:
+        return SendFromRoot(call, out);
+      case Collective::Kind::kBarrier:
+        break;
+    }
+    return Exchange(call, Legs(peers_.size()));
+  }
+
+  // all [world * bytes] := every rank's `mine` [bytes].
+  absl::Status Gather(const Collective& call, const char* mine, char* all, int64_t bytes) {
+    Legs legs(peers_.size());
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      legs[static_cast<size_t>(rank)] = {
+          .from = mine, .send_bytes = bytes, .to = all + rank * bytes, .receive_bytes = bytes};
+    }
+    CopyBytes(all + rank_ * bytes, mine, static_cast<size_t>(bytes));
+    return Exchange(call, std::move(legs));
+  }
+
+  // mine [bytes] := the sum of this rank's part of every rank's `all` [world * bytes], which is overwritten.
+  absl::Status Scatter(const Collective& call, char* all, char* mine, int64_t bytes) {
+    Legs legs(peers_.size());
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      char* const part = all + rank * bytes;
+      legs[static_cast<size_t>(rank)] = {
+          .from = part, .send_bytes = bytes, .to = part, .receive_bytes = bytes, .replaces_sent = true};
+    }
+    int64_t summed = 0;
+    auto sum = [&](int64_t received) {
+      received = std::min(received, bytes);
+      // Adds small pieces while they are in the cache; whole shards would go through memory once for each rank.
+      while (summed < received && (received - summed >= kSumBytes || received == bytes)) {
+        const int64_t piece = std::min(kSumBytes, received - summed);
+        Sum(call, all + summed, bytes, mine + summed, piece);
+        summed += piece;
+      }
+    };
+    return Exchange(call, std::move(legs), sum);
+  }
+
+  // sum [bytes] := the sum over ranks r of parts + r * stride, in the order of ranks.
+  void Sum(const Collective& call, const char* parts, int64_t stride, char* sum, int64_t bytes) const {
+    CopyBytes(sum, parts, static_cast<size_t>(bytes));
+    for (int32_t rank = 1; rank < world_; ++rank) Combine(call, sum, parts + rank * stride, bytes);
+  }
+
+  absl::Status Reduce(const Collective& call, char* values) {
+    const int64_t width = ElementBytes(call.element);
+    if (call.bytes <= kShortBytes) {
+      parts_.resize(static_cast<size_t>(world_ * call.bytes));
+      SYNCOPATE_RETURN_IF_ERROR(Gather(call, values, parts_.data(), call.bytes));
+      Sum(call, parts_.data(), call.bytes, values, call.bytes);
+      return absl::OkStatus();
+    }
+    const int64_t block = world_ * kShardBytes;
+    for (int64_t begin = 0; begin < call.bytes; begin += block) {
+      const int64_t bytes = std::min(block, call.bytes - begin);
+      const int64_t shard = (bytes / width + world_ - 1) / world_ * width;
+      // A copy with equal shards, the last ones filled up with zeros.
+      parts_.resize(static_cast<size_t>(world_ * shard));
+      shard_.resize(static_cast<size_t>(shard));
+      CopyBytes(parts_.data(), values + begin, static_cast<size_t>(bytes));
+      std::fill(parts_.begin() + bytes, parts_.end(), 0);
+      SYNCOPATE_RETURN_IF_ERROR(Scatter(call, parts_.data(), shard_.data(), shard));
+      SYNCOPATE_RETURN_IF_ERROR(Gather(call, shard_.data(), parts_.data(), shard));
+      CopyBytes(values + begin, parts_.data(), static_cast<size_t>(bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendFromRoot(const Collective& call, char* data) {
+    Legs legs(peers_.size());
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      Leg& leg = legs[static_cast<size_t>(rank)];
+      if (rank_ == call.root) {
+        leg = {.from = data, .send_bytes = call.bytes};
+      } else if (rank == call.root) {
+        leg = {.to = data, .receive_bytes = call.bytes};
+      }
+    }
+    return Exchange(call, std::move(legs));
+  }
+
+  // Moves all legs at once.
+  absl::Status Exchange(const Collective& call, Legs legs, const Progress& progress = nullptr) {
+    const FrameHeader header = HeaderFor(call, rank_, sequence_);
+    absl::Time until = Clock::Real()->Now() + deadline_;
+    for (;;) {
+      bool is_done = true, has_moved = false;
+      int64_t received = INT64_MAX;
+      for (int32_t rank = 0; rank < world_; ++rank) {
+        if (rank == rank_) continue;
+        Leg& leg = legs[static_cast<size_t>(rank)];
+        const absl::StatusOr<bool> moved = Advance(rank, header, call, leg);
+        if (!moved.ok()) {
+          // Every rank must see the header of a call that differs.
+          if (!absl::IsUnavailable(moved.status())) SendHeaders(header, legs);
+          return Annotate(moved.status(), absl::StrCat("call ", sequence_, ", ", call.ToString()));
+        }
+        has_moved = has_moved || *moved;
+        is_done = is_done && leg.is_sent() && leg.is_received();
+        received = std::min(received, leg.received - kHeaderBytes);
+      }
+      if (progress != nullptr) progress(received);
+      if (is_done) return absl::OkStatus();
+      if (has_moved) {
+        until = Clock::Real()->Now() + deadline_;
+      } else {
+        SYNCOPATE_RETURN_IF_ERROR(Annotate(Wait(legs, until), absl::StrCat("call ", sequence_, ", ", call.ToString())));
+      }
+    }
+  }
+
+  // Moves as much of one leg as is possible now; returns whether that is anything.
+  absl::StatusOr<bool> Advance(int32_t rank, const FrameHeader& header, const Collective& call, Leg& leg) {
+    TcpSocket& peer = peers_[static_cast<size_t>(rank)];
+    bool has_moved = false;
+    // Receives before it sends, so that the header of a rank that has ended since is still seen.
+    if (const int64_t bytes = leg.receivable(); bytes > 0) {
+      const bool in_header = leg.received < kHeaderBytes;
+      char* const to =
+          in_header ? reinterpret_cast<char*>(&leg.header) + leg.received : leg.to + (leg.received - kHeaderBytes);
+      SYNCOPATE_ASSIGN_OR_RETURN(const int64_t received, peer.TryReceive(to, bytes));
+      leg.received += received;
+      has_moved = received > 0;
+      if (in_header && leg.received == kHeaderBytes) SYNCOPATE_RETURN_IF_ERROR(Check(rank, leg.header, call));
+    }
+    if (!leg.is_sent()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const int64_t sent, SendSome(peer, header, leg));
+      has_moved = has_moved || sent > 0;
+    }
+    return has_moved;
+  }
+
+  static absl::StatusOr<int64_t> SendSome(TcpSocket& peer, const FrameHeader& header, Leg& leg) {
+    const bool in_header = leg.sent < kHeaderBytes;
+    const char* const from =
+        in_header ? reinterpret_cast<const char*>(&header) + leg.sent : leg.from + (leg.sent - kHeaderBytes);
+    const int64_t end = in_header ? kHeaderBytes : kHeaderBytes + leg.send_bytes;
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t sent, peer.TrySend(from, end - leg.sent));
+    leg.sent += sent;
+    return sent;
+  }
+
+  // Without this check, ranks that make different calls would exchange bytes of different tensors.
+  absl::Status Check(int32_t rank, const FrameHeader& header, const Collective& call) const {
+    if (header.magic != FrameHeader::kMagic || header.rank != rank) {
+      return Error(absl::StatusCode::kInternal, "RANK_MISMATCH",
+                   absl::StrCat("rank ", rank, " sent what is no frame of a call"));
+    }
+    const Collective theirs = GetCall(header);
+    if (theirs == call && header.sequence == sequence_) return absl::OkStatus();
+    return rank > rank_ ? RankMismatch(rank, theirs, rank_, call, header.sequence)
+                        : RankMismatch(rank_, call, rank, theirs, sequence_);
+  }
+
+  // Sends the headers that have not been sent yet, as far as the other ranks take them.
+  void SendHeaders(const FrameHeader& header, Legs& legs) {
+    const absl::Time until = Clock::Real()->Now() + kTellWithin;
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      Leg& leg = legs[static_cast<size_t>(rank)];
+      if (rank == rank_ || leg.sent >= kHeaderBytes) continue;
+      const char* const rest = reinterpret_cast<const char*>(&header) + leg.sent;
+      // A rank that cannot be told is lost, which it and the others notice.
+      peers_[static_cast<size_t>(rank)].Send(rest, kHeaderBytes - leg.sent, until).IgnoreError();
+    }
+  }
+
+  // Waits until a leg can go on.
+  absl::Status Wait(const Legs& legs, absl::Time until) const {
+    std::vector<pollfd> waited;
+    std::string missing;
+    for (int32_t rank = 0; rank < world_; ++rank) {
+      const Leg& leg = legs[static_cast<size_t>(rank)];
+      if (rank == rank_ || (leg.is_sent() && leg.is_received())) continue;
+      short events = 0;
+      if (!leg.is_sent()) events |= POLLOUT;
+      if (leg.receivable() > 0) events |= POLLIN;
+      const TcpSocket& peer = peers_[static_cast<size_t>(rank)];
+      waited.push_back({peer.fd(), events, 0});
+      absl::StrAppend(&missing, missing.empty() ? "" : ", ", peer.peer());
+    }
+    const absl::Duration left = until - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) return RankLost(absl::StrCat(missing, " does not answer in time"));
+    const int64_t milliseconds = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 60'000);
+    if (poll(waited.data(), waited.size(), static_cast<int>(milliseconds)) < 0 && errno != EINTR) {
+      return RankLost(absl::StrCat("waiting for ranks: ", std::strerror(errno)));
+    }
+    return absl::OkStatus();
+  }
+
+  void ShutDown() const {
+    for (const TcpSocket& peer : peers_) peer.ShutDown();
+  }
   absl::Status broken() {
     MutexLock lock(&mutex_);
     return broken_;
@@ -109,292 +336,15 @@ class SocketRank : public Communicator {
   const int32_t rank_, world_;
   const absl::Duration deadline_;
   uint64_t sequence_ = 0;
+  std::vector<char> parts_, shard_;  // of an all-reduce
   Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
 
-class MiddleRank final : public SocketRank {
- public:
-  // peers[r - 1] is rank r.
-  MiddleRank(std::vector<TcpSocket> peers, int32_t world, absl::Duration deadline)
-      : SocketRank(std::move(peers), 0, world, deadline) {}
-
- protected:
-  absl::Status Move(const Collective& call, char* in, char* out) override {
-    const absl::Status done = Exchange(call, in, out);
-    if (!done.ok()) Complain(done);
-    return done;
-  }
-
- private:
-  absl::Status Exchange(const Collective& call, char* in, char* out) {
-    const absl::Time until = Until();
-    Begin(call, in, out);
-    for (int32_t rank = 1; rank < world(); ++rank) {
-      SYNCOPATE_RETURN_IF_ERROR(
-          Annotate(ReceiveFrom(rank, call, in, out, until), absl::StrCat("call ", sequence(), ", ", call.ToString())));
-    }
-    for (int32_t rank = 1; rank < world(); ++rank) {
-      const auto [bytes, from] = Answer(call, rank, in, out);
-      const FrameHeader header = HeaderFor(call, 0, sequence(), bytes);
-      TcpSocket& peer = peers()[static_cast<size_t>(rank - 1)];
-      SYNCOPATE_RETURN_IF_ERROR(peer.Send(&header, sizeof(header), until).status());
-      SYNCOPATE_RETURN_IF_ERROR(peer.Send(from, bytes, until).status());
-    }
-    // Copies rank 0's part only after the others have been sent theirs, which follow it in `in`.
-    if (call.kind == Collective::Kind::kReduceScatter) CopyBytes(out, in, static_cast<size_t>(call.bytes));
-    return absl::OkStatus();
-  }
-
-  // Copies rank 0's own part of an all-gather.
-  static void Begin(const Collective& call, char* in, char* out) {
-    if (call.kind == Collective::Kind::kAllGather) CopyBytes(out, in, static_cast<size_t>(call.bytes));
-  }
-
-  absl::Status ReceiveFrom(int32_t rank, const Collective& call, char* in, char* out, absl::Time until) {
-    TcpSocket& peer = peers()[static_cast<size_t>(rank - 1)];
-    FrameHeader header;
-    SYNCOPATE_RETURN_IF_ERROR(peer.Receive(&header, sizeof(header), until));
-    if (header.magic != FrameHeader::kMagic || header.rank != rank) return BadFrame(peer.peer());
-    // Without this check, ranks that make different calls would exchange bytes of different tensors.
-    if (!(GetCall(header) == call) || header.sequence != sequence()) {
-      return RankMismatch(rank, GetCall(header), call, header.sequence);
-    }
-    const int64_t bytes = call.bytes_in(rank, world());
-    if (header.payload != bytes) return BadFrame(peer.peer());
-    switch (call.kind) {
-      case Collective::Kind::kAllGather:
-        return peer.Receive(out + rank * call.bytes, bytes, until);
-      case Collective::Kind::kBroadcast:
-        return peer.Receive(out, bytes, until);
-      case Collective::Kind::kReduceScatter:
-      case Collective::Kind::kAllReduce:
-        break;
-      case Collective::Kind::kBarrier:
-        return absl::OkStatus();
-    }
-    // Sums in place in `in`, rank after rank: the order of the sum is that of the ranks.
-    part_.resize(static_cast<size_t>(kSumBytes));
-    for (int64_t begin = 0; begin < bytes; begin += kSumBytes) {
-      const int64_t size = std::min(kSumBytes, bytes - begin);
-      // Receives small pieces and sums them while they are in the cache; a whole gradient would go through memory.
-      SYNCOPATE_RETURN_IF_ERROR(peer.Receive(part_.data(), size, until));
-      Combine(call, in + begin, part_.data(), size);
-    }
-    return absl::OkStatus();
-  }
-
-  struct Part {
-    int64_t bytes = 0;
-    const char* from = nullptr;
-  };
-  Part Answer(const Collective& call, int32_t rank, const char* in, const char* out) const {
-    if (call.kind == Collective::Kind::kReduceScatter) return {call.bytes, in + rank * call.bytes};
-    if (call.kind == Collective::Kind::kBroadcast && rank == call.root) return {};
-    return {call.bytes_out(world()), out};
-  }
-
-  // Sends the error to the other ranks, as far as they can be reached.
-  void Complain(const absl::Status& why) {
-    const std::string words = std::string(why.message()).substr(0, kLongestWords);
-    FrameHeader header;
-    header.is_error = 1;
-    header.sequence = sequence();
-    header.root = static_cast<int32_t>(why.code());
-    header.payload = static_cast<int64_t>(words.size());
-    // Uses its own deadline, because the call's may have passed.
-    const absl::Time until = Clock::Real()->Now() + absl::Seconds(1);
-    for (TcpSocket& peer : peers()) {
-      auto told = peer.Send(&header, sizeof(header), until);
-      if (told.ok()) told = peer.Send(words.data(), header.payload, until);
-      if (!told.ok()) SYNCOPATE_LOG(kDebug, "%s was not told: %s", peer.peer(), std::string(told.status().message()));
-    }
-  }
-
-  std::vector<char> part_;
-};
-
-class OuterRank final : public SocketRank {
- public:
-  OuterRank(TcpSocket middle, int32_t rank, int32_t world, absl::Duration deadline)
-      : SocketRank(Only(std::move(middle)), rank, world, deadline) {}
-
- protected:
-  absl::Status Move(const Collective& call, char* in, char* out) override {
-    TcpSocket& middle = peers()[0];
-    const absl::Time until = Until();
-    const int64_t bytes = call.bytes_in(rank(), world());
-    const FrameHeader header = HeaderFor(call, rank(), sequence(), bytes);
-    // Rank 0 answers early only with an error, so a readable socket stops the sending.
-    SYNCOPATE_ASSIGN_OR_RETURN(bool sent, middle.Send(&header, sizeof(header), until, /*stop_if_readable=*/true));
-    if (sent) {
-      SYNCOPATE_RETURN_IF_ERROR(middle.Send(in, bytes, until, /*stop_if_readable=*/true).status());
-    }
-    FrameHeader answer;
-    SYNCOPATE_RETURN_IF_ERROR(middle.Receive(&answer, sizeof(answer), until));
-    if (answer.magic != FrameHeader::kMagic) return BadFrame(middle.peer());
-    if (answer.is_error != 0) return ReceiveComplaint(answer, until);
-    const bool has_it = call.kind == Collective::Kind::kBroadcast && rank() == call.root;
-    const int64_t expected = has_it ? 0 : call.bytes_out(world());
-    if (!(GetCall(answer) == call) || answer.sequence != sequence() || answer.payload != expected) {
-      return BadFrame(middle.peer());
-    }
-    return middle.Receive(out, expected, until);
-  }
-
- private:
-  static std::vector<TcpSocket> Only(TcpSocket socket) {
-    std::vector<TcpSocket> sockets;
-    sockets.push_back(std::move(socket));
-    return sockets;
-  }
-
-  absl::Status ReceiveComplaint(const FrameHeader& header, absl::Time until) {
-    if (header.payload < 0 || header.payload > kLongestWords) return BadFrame(peers()[0].peer());
-    std::string words(static_cast<size_t>(header.payload), '\0');
-    SYNCOPATE_RETURN_IF_ERROR(peers()[0].Receive(words.data(), header.payload, until));
-    if (header.root == static_cast<int32_t>(absl::StatusCode::kUnavailable)) return RankLost(words);
-    return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", words);
-  }
-};
-
-// ---- Authentication of ranks. Rank r sends a Greeting; rank 0 answers with a Challenge, which has its proof for the
-// Greeting's nonce; rank r sends its proof for the Challenge's nonce. The messages do not reveal the secret.
-
-using Nonce = std::array<char, 32>;
-using Proof = std::array<char, 64>;  // hexadecimal
-
-struct Greeting {
-  uint32_t magic = FrameHeader::kMagic + 1;
-  int32_t rank = 0;
-  int32_t world = 0;
-  Nonce nonce{};
-};
-struct Challenge {
-  Proof proof{};
-  Nonce nonce{};
-};
-
-template <typename Bytes>
-void DrawBytes(Bytes* bytes) {
-  SYNCOPATE_CHECK(getrandom(bytes->data(), bytes->size(), 0) == static_cast<ssize_t>(bytes->size()));
-}
-
-// The proof of `rank` for `nonce`: HMAC-SHA256 (RFC 2104) of both.
-Proof Prove(const RankSecret& secret, const Nonce& nonce, int32_t rank) {
-  // The block of SHA-256 is 64 bytes; a secret of 32 is used as it is.
-  std::string inner_pad(64, 0x36), outer_pad(64, 0x5c);
-  for (size_t i = 0; i < secret.size(); ++i) {
-    inner_pad[i] = static_cast<char>(inner_pad[i] ^ secret[i]);
-    outer_pad[i] = static_cast<char>(outer_pad[i] ^ secret[i]);
-  }
-  const std::string text = absl::StrCat("rank ", rank, " ", absl::string_view(nonce.data(), nonce.size()));
-  // Uses the hexadecimal form of the inner digest: as strong as the bytes, and the only form that Sha256 gives.
-  const std::string hex = Sha256Hex(outer_pad + Sha256Hex(inner_pad + text));
-  Proof proof;
-  std::copy(hex.begin(), hex.end(), proof.begin());
-  return proof;
-}
-
-// Compares in a time that does not depend on where the proofs differ.
-bool AreSame(const Proof& a, const Proof& b) {
-  int differ = 0;
-  for (size_t i = 0; i < a.size(); ++i) differ |= a[i] ^ b[i];
-  return differ == 0;
-}
-
-// Authenticates a connection; returns its rank.
-absl::StatusOr<int32_t> Welcome(TcpSocket& socket, const RankSecret& secret, int32_t world, absl::Time until) {
-  Greeting greeting;
-  SYNCOPATE_RETURN_IF_ERROR(socket.Receive(&greeting, sizeof(greeting), until));
-  if (greeting.magic != Greeting().magic || greeting.world != world || greeting.rank < 1 || greeting.rank >= world) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_GREETING", "not a rank of this group");
-  }
-  // Rank 0 proves itself first, so that another process that listens at its address gets no proof from the others.
-  Challenge challenge{Prove(secret, greeting.nonce, 0), {}};
-  DrawBytes(&challenge.nonce);
-  SYNCOPATE_RETURN_IF_ERROR(socket.Send(&challenge, sizeof(challenge), until).status());
-  Proof proof;
-  SYNCOPATE_RETURN_IF_ERROR(socket.Receive(proof.data(), sizeof(proof), until));
-  if (!AreSame(proof, Prove(secret, challenge.nonce, greeting.rank))) {
-    return Error(absl::StatusCode::kPermissionDenied, "WRONG_SECRET", "it does not know the secret of this group");
-  }
-  return greeting.rank;
-}
-
 }  // namespace
 
-RankSecret DrawRankSecret() {
-  RankSecret secret;
-  DrawBytes(&secret);
-  return secret;
-}
-
-absl::StatusOr<RankSecret> ParseRankSecret(const std::string& bytes) {
-  RankSecret secret;
-  if (bytes.size() != secret.size()) return RankLost("rank 0's welcome is damaged");
-  std::copy(bytes.begin(), bytes.end(), secret.begin());
-  return secret;
-}
-
-absl::StatusOr<RankMeeting> RankMeeting::Open(const std::string& host, const RankSecret& secret) {
-  SYNCOPATE_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Open(host));
-  return RankMeeting(std::move(listener), secret);
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> RankMeeting::Meet(int32_t world, absl::Duration meet,
-                                                                absl::Duration deadline,
-                                                                const std::function<absl::Status()>& go_on) {
-  const absl::Time until = Clock::Real()->Now() + meet;
-  std::vector<TcpSocket> peers(static_cast<size_t>(world - 1));
-  auto missing = [&peers] { return std::count_if(peers.begin(), peers.end(), [](auto& p) { return !p.valid(); }); };
-  while (missing() > 0) {
-    auto connection = listener_.Accept(std::min(until, Clock::Real()->Now() + kLookEvery));
-    // Called after each connection too, so that a stop takes effect even while ranks keep coming.
-    if (go_on) SYNCOPATE_RETURN_IF_ERROR(go_on());
-    if (absl::IsDeadlineExceeded(connection.status()) && Clock::Real()->Now() < until) continue;
-    if (absl::IsDeadlineExceeded(connection.status())) {
-      return RankLost(
-          absl::StrCat(missing(), " of ", world - 1, " ranks have not come within ", absl::FormatDuration(meet)));
-    }
-    SYNCOPATE_RETURN_IF_ERROR(connection.status());
-    // A silent connection delays the others for at most kGreetingWithin.
-    auto rank = Welcome(*connection, secret_, world, std::min(until, Clock::Real()->Now() + kGreetingWithin));
-    if (!rank.ok()) {
-      SYNCOPATE_LOG(kWarning, "a connection of no rank: %s", std::string(rank.status().message()));
-      continue;
-    }
-    TcpSocket& place = peers[static_cast<size_t>(*rank - 1)];
-    // Keeps the first connection: it has proved itself, and a second one would be another process of the same rank.
-    if (place.valid()) {
-      SYNCOPATE_LOG(kWarning, "a second connection of rank %d", *rank);
-      continue;
-    }
-    connection->set_peer(absl::StrCat("rank ", *rank));
-    place = *std::move(connection);
-  }
-  return std::unique_ptr<Communicator>(std::make_unique<MiddleRank>(std::move(peers), world, deadline));
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address, const RankSecret& secret, int32_t rank,
-                                                        int32_t world, absl::Duration meet, absl::Duration deadline) {
-  SYNCOPATE_CHECK(rank >= 1 && rank < world);
-  const absl::Time until = Clock::Real()->Now() + meet;
-  SYNCOPATE_ASSIGN_OR_RETURN(TcpSocket socket, DialTcp(address, "rank 0", until));
-  Greeting greeting;
-  greeting.rank = rank;
-  greeting.world = world;
-  DrawBytes(&greeting.nonce);
-  SYNCOPATE_RETURN_IF_ERROR(socket.Send(&greeting, sizeof(greeting), until).status());
-  Challenge challenge;
-  SYNCOPATE_RETURN_IF_ERROR(socket.Receive(&challenge, sizeof(challenge), until));
-  if (!AreSame(challenge.proof, Prove(secret, greeting.nonce, 0))) {
-    return Error(absl::StatusCode::kPermissionDenied, "WRONG_SECRET",
-                 absl::StrCat("whoever listens at ", address.ToString(), " is not rank 0 of this group"));
-  }
-  const Proof proof = Prove(secret, challenge.nonce, rank);
-  SYNCOPATE_RETURN_IF_ERROR(socket.Send(proof.data(), sizeof(proof), until).status());
-  return std::unique_ptr<Communicator>(std::make_unique<OuterRank>(std::move(socket), rank, world, deadline));
+std::unique_ptr<Communicator> MakeSocketRank(std::vector<TcpSocket> peers, int32_t rank, absl::Duration deadline) {
+  return std::make_unique<SocketRank>(std::move(peers), rank, deadline);
 }
 
 }  // namespace syncopate

@@ -60,7 +60,7 @@ class Board {
   void PerformAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (int32_t rank = 1; rank < world_ && broken_.ok(); ++rank) {
       const Collective& theirs = calls_[static_cast<size_t>(rank)]->call;
-      if (!(theirs == calls_[0]->call)) broken_ = RankMismatch(rank, theirs, calls_[0]->call, sequence_);
+      if (!(theirs == calls_[0]->call)) broken_ = RankMismatch(rank, theirs, 0, calls_[0]->call, sequence_);
     }
     if (!broken_.ok()) return;
     Move(calls_[0]->call);

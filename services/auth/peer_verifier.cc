@@ -10,27 +10,27 @@ std::string MakeCopy(const grpc::string_ref& text) { return std::string(text.dat
 
 }  // namespace
 
-absl::Status PeerVerifier::Judge(const grpc::experimental::TlsCustomVerificationCheckRequest& request) const {
-  const std::shared_ptr<const Credentials> credentials = options_.watch->Get();
-  const std::string certificate = MakeCopy(request.peer_cert());
+absl::Status PeerVerifier::Judge(const Options& options, const std::string& certificate, const std::string& chain) {
+  const std::shared_ptr<const Credentials> credentials = options.watch->Get();
   if (certificate.empty()) {
-    const bool server_takes_tokens = options_.use == TrustAnchors::Use::kClient && credentials->tokens.has_value();
+    const bool server_takes_tokens = options.use == TrustAnchors::Use::kClient && credentials->tokens.has_value();
     if (server_takes_tokens) return absl::OkStatus();  // each of its calls needs a token
     return Error(absl::StatusCode::kUnauthenticated, "NO_CERTIFICATE", "no certificate was shown");
   }
-  SYNCOPATE_RETURN_IF_ERROR(credentials->authorities->Verify(certificate, MakeCopy(request.peer_cert_full_chain()),
-                                                             options_.use, WallTime(*options_.watch->options().clock)));
+  SYNCOPATE_RETURN_IF_ERROR(
+      credentials->authorities->Verify(certificate, chain, options.use, WallTime(*options.watch->options().clock)));
   SYNCOPATE_ASSIGN_OR_RETURN(CertificateFacts facts, ReadCertificate(certificate));
-  SYNCOPATE_ASSIGN_OR_RETURN(AuthRole role, RoleOfUris(facts.uris, options_.trust_domain));
-  if (options_.roles.Contains(role)) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(AuthRole role, RoleOfUris(facts.uris, options.trust_domain));
+  if (options.roles.Contains(role)) return absl::OkStatus();
   return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
                absl::StrCat("the certificate of ", facts.subject, " is that of a ", AuthRoleName(role), ", not of a ",
-                            options_.roles.ToString()));
+                            options.roles.ToString()));
 }
 
 bool PeerVerifier::Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
                           std::function<void(grpc::Status)>, grpc::Status* sync_status) {
-  const absl::Status verdict = Judge(*request);
+  const absl::Status verdict =
+      Judge(options_, MakeCopy(request->peer_cert()), MakeCopy(request->peer_cert_full_chain()));
   if (!verdict.ok()) {
     const bool is_client = options_.use == TrustAnchors::Use::kClient;
     const std::string message = absl::StrCat(std::string(verdict.message()), " (", ErrorReason(verdict), ")");

@@ -31,6 +31,9 @@ class PeerVerifier final : public grpc::experimental::ExternalCertificateVerifie
     std::shared_ptr<RefusalLog> refusals;
   };
 
+  // OK if a peer with this certificate (PEM; empty: it showed none) and the intermediate ones in `chain` may connect.
+  static absl::Status Judge(const Options& options, const std::string& certificate, const std::string& chain);
+
   explicit PeerVerifier(Options options) : options_(std::move(options)) {}
 
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
@@ -38,8 +41,6 @@ class PeerVerifier final : public grpc::experimental::ExternalCertificateVerifie
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}  // Verify is done when it returns
 
  private:
-  absl::Status Judge(const grpc::experimental::TlsCustomVerificationCheckRequest& request) const;
-
   const Options options_;
 };
 

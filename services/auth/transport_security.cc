@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "services/auth/call_guard.h"
 #include "services/auth/peer_verifier.h"
+#include "services/auth/rank_sockets.h"
 #include "services/config/duration.h"
 
 namespace syncopate::auth {
@@ -136,6 +137,11 @@ TransportSecurity::ClientInterceptors() const {
   const AuthRole role = watch_->options().files.role.value_or(AuthRole::kAdmin);
   factories.push_back(std::make_unique<TokenFactory>(role, watch_));
   return factories;
+}
+
+SocketSecurity TransportSecurity::RankSockets(AuthRole role) const {
+  if (identity_ == nullptr) return nullptr;
+  return MakeRankSockets({.role = role, .trust_domain = options_.trust_domain, .watch = watch_, .refusals = refusals_});
 }
 
 Shown TransportSecurity::ShownIn(const grpc::ServerContextBase& context) {

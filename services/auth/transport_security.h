@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ranks/tcp_socket.h"
 #include "services/auth/access.h"
 #include "services/auth/credentials.h"
 #include "services/auth/refusal_log.h"
@@ -76,6 +77,10 @@ class TransportSecurity {
   std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const std::string& peer_role) const;
   // Interceptors that show the token on each call; empty without a token.
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> ClientInterceptors() const;
+
+  // What encrypts the connections between the ranks of a group whose role is `role`, with TLS 1.3: both ends show a
+  // certificate, and each checks the other's as for gRPC. Null without TLS. The result may outlive this object.
+  SocketSecurity RankSockets(AuthRole role) const;
 
   // The caller of a call that was let through.
   absl::StatusOr<Caller> GetCaller(const grpc::ServerContextBase& context) const;

@@ -68,12 +68,26 @@ absl::StatusOr<std::string> FindReplicaSecret(bool is_secured) {
                    "mutual TLS or a bearer token (security.*)"));
 }
 
+absl::StatusOr<ListenAddress> GetTrainerRanksListen(const v1::TrainerSection& trainer) {
+  const bool is_set = !trainer.ranks_listen().empty();
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(is_set ? trainer.ranks_listen() : trainer.listen()));
+  if (!is_set) address.port = 0;
+  return ListenAddress{address, "trainer.ranks_listen"};
+}
+
+absl::StatusOr<ListenAddress> GetRolloutRanksListen(const v1::RollouterSection& rollouter) {
+  SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(rollouter.ranks_listen()));
+  address.port = 0;  // the port is that of rank 0's gRPC server
+  return ListenAddress{address, "rollouter.ranks_listen"};
+}
+
 std::string RankConfigDigest(const v1::RunConfig& config) {
   v1::RunConfig common = config;
   v1::TrainerSection* trainer = common.mutable_trainer();
   trainer->clear_rank();
   trainer->clear_rank0();
   trainer->clear_listen();
+  trainer->clear_ranks_listen();
   trainer->clear_advertise();
   trainer->clear_health_listen();
   common.clear_synchronizer();

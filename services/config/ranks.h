@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/host_port.h"
 #include "syncopate/v1/config.pb.h"
 
 namespace syncopate::config {
@@ -20,6 +21,19 @@ absl::StatusOr<int32_t> GetRolloutRank(const v1::RunConfig& config);
 // "" if the ranks show certificates or tokens instead, which `is_secured` says they have. INVALID_ARGUMENT (reason
 // BAD_CONFIG) if they have neither, or if the variable is no secret.
 absl::StatusOr<std::string> FindReplicaSecret(bool is_secured);
+
+// An address to listen at, and the key of the configuration that names it.
+struct ListenAddress {
+  HostPort address;
+  std::string key;
+};
+
+// Where a trainer's rank on the CPU listens for the others: trainer.ranks_listen, or if that is empty any port of
+// trainer.listen's host. INVALID_ARGUMENT (reason BAD_ADDRESS).
+absl::StatusOr<ListenAddress> GetTrainerRanksListen(const v1::TrainerSection& trainer);
+
+// The same for a rollouter's rank: any port of rollouter.ranks_listen's host.
+absl::StatusOr<ListenAddress> GetRolloutRanksListen(const v1::RollouterSection& rollouter);
 
 // SHA-256 of everything that the ranks of one trainer or rollouter must have in common: all keys except those of single
 // processes.

@@ -90,6 +90,9 @@ std::vector<Listener> Listeners(const v1::RunConfig& config) {
       {"synchronizer.health_listen", synchronizer.health_listen()},
       {"trainer.health_listen", config.trainer().health_listen()},
       {"rollouter.health_listen", config.rollouter().health_listen()}};
+  if (!config.trainer().ranks_listen().empty()) {
+    listeners.push_back({"trainer.ranks_listen", config.trainer().ranks_listen(), "", ""});
+  }
   for (const auto& [key, address] : health) {
     if (!address.empty()) listeners.push_back({key, address, "", "", /*anywhere=*/true});
   }

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/daemon/daemon_endpoints.h"
-#include "base/host_port.h"
 #include "base/log.h"
 #include "services/auth/audit.h"
+#include "services/auth/rank_sockets.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
 
@@ -82,17 +82,21 @@ absl::Status LeadingRank::GoOn() const {
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> LeadingRank::Meet() {
-  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
+                             config::GetRolloutRanksListen(daemon_->config().rollouter()));
+  SYNCOPATE_ASSIGN_OR_RETURN(RankListener listener, RankListener::Open(place_, listen.address, listen.key));
   auto invite = [this](const RankInvitation& invitation) {
     v1::ReplicaServiceAttendResponse::Welcome welcome;
     welcome.set_nccl_id(invitation.id);
-    // The address has no host: the ranks use the host at which they reach this server.
-    welcome.set_ranks_port(invitation.port);
+    welcome.mutable_ranks_addresses()->Assign(invitation.addresses.begin(), invitation.addresses.end());
     welcome.set_ranks_secret(invitation.secret);
     return leader_->Welcome(welcome);
   };
-  return MeetRanks(place_, {.world = world_, .call_deadline = kRankStepDeadline}, bound.host, invite,
-                   [this] { return GoOn(); });
+  return MeetRanks(place_,
+                   {.world = world_,
+                    .call_deadline = kRankStepDeadline,
+                    .security = auth::RankSocketSecurity(daemon_->security(), auth::AuthRole::kRollouter)},
+                   &listener, leader_->ranks_addresses(), invite, [this] { return GoOn(); });
 }
 
 }  // namespace syncopate::rollouterd

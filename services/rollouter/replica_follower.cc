@@ -11,6 +11,7 @@
 #include "ranks/meeting.h"
 #include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/follower_target.h"
+#include "services/auth/rank_sockets.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
@@ -50,6 +51,8 @@ class FollowingRollouterRank {
     SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::MakeWireManifest(config_, shape_));
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
     SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
+    SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen, config::GetRolloutRanksListen(config_.rollouter()));
+    SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(place_, listen.address, listen.key));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse::Welcome welcome,
                                attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(welcome));
@@ -87,16 +90,22 @@ class FollowingRollouterRank {
                       .config_digest = config::RankConfigDigest(daemon_->config()),
                       .manifest_fingerprint = wire_.fingerprint(),
                       .build = daemon::BuildVersion(),
-                      .gpu = place_.gpu},
+                      .gpu = place_.gpu,
+                      .ranks_address = listener_.address()},
             .secret = [secured = daemon_->security() != nullptr] { return config::FindReplicaSecret(secured); },
             .on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); }};
   }
 
   absl::StatusOr<std::unique_ptr<Communicator>> Meet(const v1::ReplicaServiceAttendResponse::Welcome& welcome) {
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort rank0, ParseHostPort(config_.rollouter().rank0()));
-    return FollowInvitation(place_, {.rank = rank_, .world = world_, .call_deadline = kRankStepDeadline}, rank0.host,
+    return FollowInvitation(place_,
+                            {.rank = rank_,
+                             .world = world_,
+                             .call_deadline = kRankStepDeadline,
+                             .security = auth::RankSocketSecurity(daemon_->security(), auth::AuthRole::kRollouter)},
+                            &listener_, rank0.host,
                             {.id = welcome.nccl_id(),
-                             .port = static_cast<uint16_t>(welcome.ranks_port()),
+                             .addresses = {welcome.ranks_addresses().begin(), welcome.ranks_addresses().end()},
                              .secret = welcome.ranks_secret()},
                             [this] { return attendance_.GoOn(); });
   }
@@ -223,6 +232,7 @@ class FollowingRollouterRank {
   const std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
   Manifest wire_;
   RankPlace place_;
+  RankListener listener_;
   Attendance attendance_;
   std::unique_ptr<ReplicaPart> part_;
   const Forget forget_{ended_};

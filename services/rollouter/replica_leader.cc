@@ -19,9 +19,10 @@ v1::ReplicaServiceAttendResponse WeightsSettled(const PolicyVersion& version, bo
 }  // namespace
 
 ReplicaLeader::ReplicaLeader(rpc::RankStreamsOptions options)
-    : RankStreams({"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0",
-                   "`syncopate run` and `syncopate replica` give all ranks that they start the same"},
-                  std::move(options)),
+    : RankStreams(
+          {"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0",
+           "`syncopate run` and `syncopate replica` give all ranks that they start the same", "rollouter.ranks_listen"},
+          std::move(options)),
       joint_(others() + 1) {}
 
 void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRequest& message) {

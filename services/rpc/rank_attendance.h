@@ -209,6 +209,7 @@ class RankAttendance final : public Attending {
     hello->set_build(facts.build);
     hello->set_gpu(facts.gpu);
     hello->set_secret(secret);
+    hello->set_ranks_address(facts.ranks_address);
     return message;
   }
 

@@ -6,19 +6,32 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "ranks/collective.h"
 #include "ranks/group_secret.h"
+#include "ranks/meeting.h"
 #include "services/auth/refusal_log.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
 
 namespace syncopate::rpc {
+
+// The host in a peer's address as gRPC writes it ("ipv4:10.0.0.7:41234", "ipv6:%5B::1%5D:41234"); "" if it has none.
+inline std::string GetPeerHost(const std::string& peer) {
+  const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  const size_t colon = plain.find(':');
+  if (colon == std::string::npos) return "";
+  const absl::StatusOr<HostPort> address = ParseHostPort(plain.substr(colon + 1));
+  return address.ok() ? address->host : "";
+}
 
 // The names of a group's ranks and of the keys about them, for errors.
 struct RankWords {
@@ -27,10 +40,11 @@ struct RankWords {
   std::string device_key;     // "train.device"
   std::string rank0_key;      // "trainer.rank0"
   std::string secret_source;  // how ranks get the secret of their group, as a sentence without its full stop
+  std::string listen_key;     // "trainer.ranks_listen"
 };
 
-// The facts about a rank in its hello. All ranks of a group have the same ones except `rank` and `gpu`, which differ
-// for each rank.
+// The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu` and
+// `ranks_address`, which differ for each rank.
 struct RankFacts {
   int32_t rank = 0;
   int32_t world = 1;
@@ -38,6 +52,8 @@ struct RankFacts {
   uint64_t manifest_fingerprint = 0;
   std::string build = {};
   std::string gpu = {};  // the GPU that it computes on; empty: the CPU
+  // RankListener::address(): where it listens for the other ranks. Unused for rank 0, whose welcome tells it.
+  std::string ranks_address = {};
 };
 
 struct RankStreamsOptions {
@@ -103,6 +119,14 @@ class RankStreams : public Service::CallbackService {
     Response message;
     *message.mutable_welcome() = welcome;
     return Order(message);
+  }
+
+  // The addresses where the other ranks listen for each other, in the order of ranks; call after AwaitRanks.
+  std::vector<std::string> ranks_addresses() const {
+    MutexLock lock(&mutex_);
+    std::vector<std::string> addresses;
+    for (const auto& [rank, address] : addresses_) addresses.push_back(address);
+    return addresses;
   }
 
   // OK, or the error that ended the group.
@@ -244,6 +268,25 @@ class RankStreams : public Service::CallbackService {
     return absl::OkStatus();
   }
 
+  // The address that the rank told, with the host that it calls from in place of a wildcard; "" if it told none.
+  template <typename Hello>
+  absl::StatusOr<std::string> FindRanksAddress(const Hello& hello, const std::string& peer) const {
+    if (hello.ranks_address().empty()) return std::string();
+    auto refuse = [&](absl::string_view why) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+                   absl::StrCat(words_.rank, " ", hello.rank(), " tells that it listens for the other ranks at ",
+                                hello.ranks_address(), ", ", why, "; set ", words_.listen_key,
+                                " there to an address that all ranks reach"));
+    };
+    const std::string host = GetPeerHost(peer);
+    const absl::StatusOr<HostPort> address = ReplaceWildcard(hello.ranks_address(), host);
+    if (!address.ok()) return refuse("which is no host:port");
+    if (address->IsLoopback() && !host.empty() && !HostPort{host, 0}.IsLoopback()) {
+      return refuse(absl::StrCat("which only its own host reaches, and it calls from ", host));
+    }
+    return address->ToString();
+  }
+
   // Checks a hello before any of its facts count: a hello that fails here cannot end the group.
   template <typename Hello>
   absl::Status CheckMayAttend(const Hello& hello) const {
@@ -265,6 +308,8 @@ class RankStreams : public Service::CallbackService {
     const auto& hello = first.hello();
     SYNCOPATE_RETURN_IF_ERROR(CheckMayAttend(hello));
     absl::Status refusal = CheckHello(hello);
+    const absl::StatusOr<std::string> address = FindRanksAddress(hello, stream->peer());
+    if (refusal.ok()) refusal = address.status();
     {
       MutexLock lock(&mutex_);
       if (refusal.ok()) refusal = CheckGpu(hello);
@@ -276,6 +321,7 @@ class RankStreams : public Service::CallbackService {
       if (refusal.ok()) {
         streams_[hello.rank()] = stream;
         gpus_[hello.rank()] = hello.gpu();
+        addresses_[hello.rank()] = *address;
       } else {
         last_refusal_ = std::string(refusal.message());
       }
@@ -310,6 +356,7 @@ class RankStreams : public Service::CallbackService {
   const RankStreamsOptions options_;
   std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // keyed by rank
   std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // keyed by rank
+  std::map<int32_t, std::string> addresses_ ABSL_GUARDED_BY(mutex_);            // keyed by rank
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   std::string last_refusal_ ABSL_GUARDED_BY(mutex_);  // of the last refused hello, for the error of AwaitRanks

@@ -14,6 +14,7 @@
 #include "model/model_config.h"
 #include "ranks/late_ranks.h"
 #include "ranks/meeting.h"
+#include "services/auth/rank_sockets.h"
 #include "services/config/ranks.h"
 #include "services/daemon/attend_rank0.h"
 #include "services/rpc/rank_attendance.h"
@@ -54,6 +55,9 @@ class FollowingTrainerRank {
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
+    SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
+                               config::GetTrainerRanksListen(daemon_->config().trainer()));
+    SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(device_.place, listen.address, listen.key));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome,
                                attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
@@ -100,7 +104,8 @@ class FollowingTrainerRank {
                       .config_digest = config::RankConfigDigest(config),
                       .manifest_fingerprint = policy_->manifest().fingerprint(),
                       .build = daemon::BuildVersion(),
-                      .gpu = device_.place.gpu},
+                      .gpu = device_.place.gpu,
+                      .ranks_address = listener_.address()},
             .secret = [run_dir = daemon_->run_dir()] { return daemon::ReadRanksSecret(run_dir); },
             .on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
   }
@@ -129,16 +134,19 @@ class FollowingTrainerRank {
   }
 
   absl::Status Meet(const v1::AttendResponse::Welcome& welcome) {
-    RankInvitation invitation{.id = welcome.nccl_id(), .secret = welcome.ranks_secret()};
-    HostPort address;
-    if (invitation.id.empty()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(address, ParseHostPort(welcome.ranks_address()));
-      invitation.port = address.port;
-    }
+    SYNCOPATE_ASSIGN_OR_RETURN(const HostPort rank0, ParseHostPort(daemon_->config().trainer().rank0()));
     SYNCOPATE_ASSIGN_OR_RETURN(
         auto joined,
-        FollowInvitation(device_.place, {.rank = rank_, .world = world_, .call_deadline = kRankCallDeadline},
-                         address.host, invitation, [this] { return attendance_.GoOn(); }));
+        FollowInvitation(device_.place,
+                         {.rank = rank_,
+                          .world = world_,
+                          .call_deadline = kRankCallDeadline,
+                          .security = auth::RankSocketSecurity(daemon_->security(), auth::AuthRole::kTrainer)},
+                         &listener_, rank0.host,
+                         {.id = welcome.nccl_id(),
+                          .addresses = {welcome.ranks_addresses().begin(), welcome.ranks_addresses().end()},
+                          .secret = welcome.ranks_secret()},
+                         [this] { return attendance_.GoOn(); }));
     ranks_->Connect(std::move(joined));
     return absl::OkStatus();
   }
@@ -212,6 +220,7 @@ class FollowingTrainerRank {
   const config::RunModel model_;
   const int32_t rank_, world_;
   RankDevice device_;
+  RankListener listener_;
   const std::shared_ptr<LateRanks> ranks_;  // shared with the stream's callbacks
   std::unique_ptr<trainer::PolicyTrainer> policy_;
   Attendance attendance_;

@@ -15,7 +15,8 @@ constexpr char kRank[] = "trainer rank";
 RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
     : RankStreams(
           {kRank, "trainer.world", "train.device", "trainer.rank0",
-           "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder"},
+           "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder",
+           "trainer.ranks_listen"},
           std::move(options)) {}
 
 absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,

@@ -14,6 +14,7 @@
 #include "base/reasons.h"
 #include "ranks/group_secret.h"
 #include "ranks/meeting.h"
+#include "services/auth/rank_sockets.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
@@ -194,18 +195,22 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
   message.set_start(daemon_->incarnation());
   message.set_epoch(welcome.epoch);
   if (!restored.version.IsNone()) *message.mutable_restore() = wire::ToProto(restored.version);
-  SYNCOPATE_ASSIGN_OR_RETURN(const HostPort bound, ParseHostPort(server_->address()));
-  SYNCOPATE_ASSIGN_OR_RETURN(HostPort told, ParseHostPort(membership_->address()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
+                             config::GetTrainerRanksListen(daemon_->config().trainer()));
+  SYNCOPATE_ASSIGN_OR_RETURN(RankListener listener,
+                             RankListener::Open(device_.rank0.place, listen.address, listen.key));
   auto invite = [&](const RankInvitation& invitation) {
     message.set_nccl_id(invitation.id);
-    told.port = invitation.port;
-    if (invitation.id.empty()) message.set_ranks_address(told.ToString());
+    message.mutable_ranks_addresses()->Assign(invitation.addresses.begin(), invitation.addresses.end());
     message.set_ranks_secret(invitation.secret);
     return rank_service_->Welcome(message);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto ranks, MeetRanks(device_.rank0.place, {.world = device_.ranks->world(), .call_deadline = kRankCallDeadline},
-                            bound.host, invite, go_on));
+      auto ranks, MeetRanks(device_.rank0.place,
+                            {.world = device_.ranks->world(),
+                             .call_deadline = kRankCallDeadline,
+                             .security = auth::RankSocketSecurity(daemon_->security(), auth::AuthRole::kTrainer)},
+                            &listener, rank_service_->ranks_addresses(), invite, go_on));
   device_.ranks->Connect(std::move(ranks));
   device_.leading->Lead(rank_service_.get());
   SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());

@@ -15,8 +15,10 @@
 namespace syncopate::trainerd {
 namespace {
 
+using ::syncopate::testing::HasMessage;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
@@ -43,8 +45,9 @@ class FakeRank {
   ~FakeRank() { stream_->Cancel(); }
 
   void Hello(int32_t rank, const std::string& config = "config", const std::string& gpu = "",
-             const std::string& secret = kSecret) {
+             const std::string& secret = kSecret, const std::string& ranks_address = "127.0.0.1:5001") {
     v1::AttendRequest message;
+    message.mutable_hello()->set_ranks_address(ranks_address);
     message.mutable_hello()->set_secret(secret);
     message.mutable_hello()->set_rank(rank);
     message.mutable_hello()->set_world(3);
@@ -183,6 +186,28 @@ TEST_F(RankServiceTest, ARankThatDisagreesIsTheEndOfTheGroupAndIsToldWhy) {
   EXPECT_THAT(status.message(), HasSubstr("trainer rank 2 has another configuration"));
   EXPECT_THAT(second_->End(), HasReason("RANK_MISMATCH"));
   EXPECT_THAT(AwaitLost(), HasReason("RANK_MISMATCH"));
+}
+
+TEST_F(RankServiceTest, TheAddressesThatRanksToldAreInTheirOrderAndWildcardsAreWhereTheyCallFrom) {
+  Start();
+  second_->Hello(2, "config", "", kSecret, "0.0.0.0:5002");
+  first_->Hello(1);
+  ASSERT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
+  EXPECT_EQ(service_->ranks_addresses(), (std::vector<std::string>{"127.0.0.1:5001", "127.0.0.1:5002"}));
+}
+
+TEST_F(RankServiceTest, ARankThatTellsNoAddressThatOthersReachEndsTheGroupAndIsToldTheRemedy) {
+  Start();
+  first_->Hello(1, "config", "", kSecret, "somewhere");
+  EXPECT_THAT(first_->End(), AllOf(HasReason("BAD_ADDRESS"), HasMessage(HasSubstr("trainer.ranks_listen"))));
+  EXPECT_THAT(AwaitLost(), HasReason("BAD_ADDRESS"));
+}
+
+TEST(GetPeerHostTest, IsTheAddressWithoutPortAndBrackets) {
+  EXPECT_EQ(rpc::GetPeerHost("ipv4:10.0.0.7:41234"), "10.0.0.7");
+  EXPECT_EQ(rpc::GetPeerHost("ipv6:%5B::1%5D:41234"), "::1");
+  EXPECT_EQ(rpc::GetPeerHost("ipv6:[fd00::2]:1"), "fd00::2");
+  EXPECT_EQ(rpc::GetPeerHost("unix:/run/socket"), "");
 }
 
 TEST_F(RankServiceTest, TwoRanksOnOneGpuAreNamedBoth) {

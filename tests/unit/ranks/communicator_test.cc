@@ -1,26 +1,31 @@
 #include <future>
 
 #include "base/clock.h"
-#include "ranks/socket_ranks.h"
+#include "ranks/socket_meeting.h"
 #include "ranks/thread_ranks.h"
 #include "tests/support/communicator_conformance.h"
 
 namespace syncopate::trainer {
 namespace {
 
-// Rank 0 and the others meet over loopback, as processes do.
+// The ranks meet over loopback, as processes do.
 Ranks MakeSocketRanks(int32_t world, absl::Duration deadline) {
-  const RankSecret secret = DrawRankSecret();
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
-  const HostPort address{"127.0.0.1", meeting.port()};
+  std::vector<SocketMeeting> meetings;
+  std::vector<HostPort> addresses;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    meetings.push_back(SocketMeeting::Open({"127.0.0.1", 0}, "ranks_listen").value());
+    addresses.push_back(meetings.back().address());
+  }
+  SocketGroup group{.world = world, .secret = DrawRankSecret(), .meet = absl::Seconds(20), .deadline = deadline};
   std::vector<std::future<std::unique_ptr<Communicator>>> others;
-  for (int32_t rank = 1; rank < world; ++rank) {
+  for (int32_t rank = 0; rank < world; ++rank) {
     others.push_back(std::async(std::launch::async, [&, rank] {
-      return JoinRanks(address, secret, rank, world, absl::Seconds(20), deadline).value();
+      SocketGroup mine = group;
+      mine.rank = rank;
+      return meetings[static_cast<size_t>(rank)].Meet(mine, addresses).value();
     }));
   }
   Ranks ranks;
-  ranks.push_back(meeting.Meet(world, absl::Seconds(20), deadline).value());
   for (auto& other : others) ranks.push_back(other.get());
   return ranks;
 }

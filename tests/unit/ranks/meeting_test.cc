@@ -6,9 +6,10 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
-#include "ranks/socket_ranks.h"
+#include "ranks/socket_meeting.h"
 #include "ranks/thread_ranks.h"
 
 namespace syncopate {
@@ -16,64 +17,132 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300), kLong = absl::Seconds(20);
 
-TEST(RankMeetingTest, ThoseWhoDoNotComeAreCounted) {
-  const RankSecret secret = DrawRankSecret();
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
-  auto one = std::async(std::launch::async, [&] {
-    return JoinRanks({"127.0.0.1", meeting.port()}, secret, 1, 3, kLong, kLong).status();
-  });
-  const absl::Status status = meeting.Meet(3, kSoon, kLong).status();
-  EXPECT_EQ(ErrorReason(status), "RANK_LOST");
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
-  EXPECT_TRUE(one.get().ok());
+constexpr char kKey[] = "trainer.ranks_listen";
+
+SocketMeeting Listen() { return SocketMeeting::Open({"127.0.0.1", 0}, kKey).value(); }
+
+// Rank `rank` of a group; the others are at `addresses`.
+absl::StatusOr<std::unique_ptr<Communicator>> Meet(SocketMeeting& meeting, const RankSecret& secret, int32_t rank,
+                                                   std::vector<HostPort> addresses, absl::Duration meet = kLong,
+                                                   const SocketGoOn& go_on = nullptr) {
+  const auto world = static_cast<int32_t>(addresses.size());
+  return meeting.Meet(
+      {.rank = rank, .world = world, .secret = secret, .meet = meet, .deadline = kLong, .listen_key = kKey}, addresses,
+      go_on);
 }
 
-TEST(RankMeetingTest, WhoHasAnotherSecretIsNoRankAndIsNoticedOnBothSides) {
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value();
-  auto stranger = std::async(std::launch::async, [&] {
-    return JoinRanks({"127.0.0.1", meeting.port()}, DrawRankSecret(), 1, 2, kLong, kLong).status();
-  });
-  EXPECT_EQ(ErrorReason(meeting.Meet(2, kSoon, kLong).status()), "RANK_LOST");
+TEST(SocketMeetingTest, ThoseWhoDoNotComeAreCounted) {
+  const RankSecret secret = DrawRankSecret();
+  SocketMeeting first = Listen(), second = Listen();
+  const std::vector<HostPort> addresses = {first.address(), second.address(), {"127.0.0.1", 1}};
+  auto one = std::async(std::launch::async, [&] { return Meet(second, secret, 1, addresses, kSoon).status(); });
+  for (const absl::Status& status : {Meet(first, secret, 0, addresses, kSoon).status(), one.get()}) {
+    EXPECT_EQ(ErrorReason(status), "RANK_LOST");
+    EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("1 of [12] ranks have not come"));
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(kKey));
+  }
+}
+
+TEST(SocketMeetingTest, WhoHasAnotherSecretIsNoRankAndIsNoticedOnBothSides) {
+  SocketMeeting first = Listen(), second = Listen();
+  const std::vector<HostPort> addresses = {first.address(), second.address()};
+  auto stranger = std::async(std::launch::async, [&] { return Meet(second, DrawRankSecret(), 1, addresses).status(); });
+  EXPECT_EQ(ErrorReason(Meet(first, DrawRankSecret(), 0, addresses, kSoon).status()), "RANK_LOST");
   EXPECT_EQ(ErrorReason(stranger.get()), "WRONG_SECRET");
 }
 
-TEST(RankMeetingTest, ConnectionsThatSayNothingOrNonsenseDoNotStopIt) {
+TEST(SocketMeetingTest, ConnectionsThatSayNothingOrNonsenseDoNotStopIt) {
   const RankSecret secret = DrawRankSecret();
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
-  const HostPort address{"127.0.0.1", meeting.port()};
+  SocketMeeting first = Listen(), second = Listen();
+  const std::vector<HostPort> addresses = {first.address(), second.address()};
   const absl::Time until = Clock::Real()->Now() + kLong;
-  TcpSocket nonsense = DialTcp(address, "rank 0", until).value();
+  TcpSocket nonsense = DialTcp(first.address(), "rank 0", until).value();
   const std::string text(100, 'x');
   ASSERT_TRUE(nonsense.Send(text.data(), 100, until).ok());
-  { TcpSocket gone = DialTcp(address, "rank 0", until).value(); }
-  auto other =
-      std::async(std::launch::async, [&] { return JoinRanks(address, secret, 1, 2, kLong, kLong).value()->Barrier(); });
-  auto middle = meeting.Meet(2, kLong, kLong);
-  ASSERT_TRUE(middle.ok()) << middle.status();
-  EXPECT_TRUE((*middle)->Barrier().ok());
+  { TcpSocket gone = DialTcp(first.address(), "rank 0", until).value(); }
+  auto other = std::async(std::launch::async, [&] { return Meet(second, secret, 1, addresses).value()->Barrier(); });
+  auto rank0 = Meet(first, secret, 0, addresses);
+  ASSERT_TRUE(rank0.ok()) << rank0.status();
+  EXPECT_TRUE((*rank0)->Barrier().ok());
   EXPECT_TRUE(other.get().ok());
 }
 
-TEST(RankMeetingTest, NobodyAtTheAddressIsALostRank) {
-  const uint16_t port = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value().port();
-  EXPECT_EQ(ErrorReason(JoinRanks({"127.0.0.1", port}, DrawRankSecret(), 1, 2, kLong, kLong).status()), "RANK_LOST");
+TEST(SocketMeetingTest, ARankThatCannotBeReachedIsNamedWithTheAddressThatItToldAndTheRemedy) {
+  const RankSecret secret = DrawRankSecret();
+  SocketMeeting mine = Listen();
+  const HostPort closed = Listen().address();  // its listener is gone
+  const absl::Status status = Meet(mine, secret, 1, {closed, mine.address()}).status();
+  EXPECT_EQ(ErrorReason(status), "RANK_LOST");
+  EXPECT_THAT(status.message(), ::testing::HasSubstr(closed.ToString()));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("the address that rank 0 told"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr(kKey));
+}
+
+TEST(SocketMeetingTest, AnAddressThatCannotBeBoundIsNamedWithItsKey) {
+  const SocketMeeting taken = Listen();
+  for (const HostPort& address : {taken.address(), HostPort{"192.0.2.1", 0}}) {
+    const absl::Status status = SocketMeeting::Open(address, kKey).status();
+    EXPECT_EQ(ErrorReason(status), "SYSTEM") << status;
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(address.ToString()));
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(kKey));
+  }
+}
+
+TEST(SocketMeetingTest, ARankThatWaitsForALowerOneEndsWithTheErrorOfGoOn) {
+  SocketMeeting silent = Listen(), mine = Listen();  // rank 0 listens and never accepts
+  int asked = 0;
+  auto go_on = [&asked]() -> absl::Status {
+    return ++asked < 3 ? absl::OkStatus() : Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop");
+  };
+  EXPECT_EQ(ErrorReason(Meet(mine, DrawRankSecret(), 1, {silent.address(), mine.address()}, kLong, go_on).status()),
+            "STOPPED");
+}
+
+TEST(SocketMeetingTest, ASecondProcessOfTheSameRankTakesNobodysPlace) {
+  const RankSecret secret = DrawRankSecret();
+  SocketMeeting first = Listen();
+  SocketMeeting again[] = {Listen(), Listen()};
+  const std::vector<HostPort> addresses = {first.address(), again[0].address(), again[1].address()};
+  auto join = [&](SocketMeeting& meeting) {
+    return std::async(std::launch::async, [&] { return Meet(meeting, secret, 1, addresses, kSoon).status(); });
+  };
+  auto one = join(again[0]), same = join(again[1]);
+  const absl::Status status = Meet(first, secret, 0, addresses, kSoon).status();
+  EXPECT_EQ(ErrorReason(status), "RANK_LOST") << "rank 2 has not come, whatever came twice";
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
+  EXPECT_FALSE(one.get().ok());
+  EXPECT_FALSE(same.get().ok());
 }
 
 absl::Status GoOn() { return absl::OkStatus(); }
 
-TEST(MeetRanksTest, TheOthersFollowTheInvitationToTheHostWhereRank0Listens) {
+TEST(MeetRanksTest, TheOthersFollowTheInvitationToWhereAllRanksListen) {
   const RankPlace cpu;
+  std::vector<RankListener> listeners;
+  for (const char* host : {"0.0.0.0", "127.0.0.1", "127.0.0.1"}) {
+    listeners.push_back(RankListener::Open(cpu, {host, 0}, kKey).value());
+  }
   std::promise<RankInvitation> invited;
-  auto other = std::async(std::launch::async, [&] {
-    return FollowInvitation(cpu, {.rank = 1, .world = 2}, "127.0.0.1", invited.get_future().get(), GoOn).value();
-  });
-  auto invite = [&](const RankInvitation& invitation) {
-    invited.set_value(invitation);
+  const auto invitation = invited.get_future().share();
+  auto follow = [&](int32_t rank) {
+    return std::async(std::launch::async, [&, rank] {
+      // Rank 0 listens everywhere, so each rank takes the host at which it reaches it.
+      return FollowInvitation(cpu, {.rank = rank, .world = 3}, &listeners[static_cast<size_t>(rank)], "127.0.0.1",
+                              invitation.get(), GoOn)
+          .value();
+    });
+  };
+  auto one = follow(1), two = follow(2);
+  auto invite = [&](const RankInvitation& told) {
+    invited.set_value(told);
     return absl::OkStatus();
   };
-  const auto first = MeetRanks(cpu, {.world = 2}, "127.0.0.1", invite, GoOn).value();
-  EXPECT_EQ(first->world(), 2);
-  EXPECT_EQ(other.get()->rank(), 1);
+  const auto first =
+      MeetRanks(cpu, {.world = 3}, listeners.data(), {listeners[1].address(), listeners[2].address()}, invite, GoOn)
+          .value();
+  EXPECT_EQ(first->world(), 3);
+  EXPECT_EQ(one.get()->rank(), 1);
+  EXPECT_EQ(two.get()->rank(), 2);
 }
 
 TEST(MeetRanksTest, PlacesThatHaveAnIdMeetByItAlone) {
@@ -89,15 +158,18 @@ TEST(MeetRanksTest, PlacesThatHaveAnIdMeetByItAlone) {
     said = invitation;
     return absl::OkStatus();
   };
-  EXPECT_TRUE(MeetRanks(gpu, {.world = 2}, "no such host", invite, GoOn).ok());
-  EXPECT_EQ(said.port, 0);
-  EXPECT_TRUE(FollowInvitation(gpu, {.rank = 1, .world = 2}, "", said, GoOn).ok());
-  EXPECT_EQ(ErrorReason(FollowInvitation(gpu, {.rank = 1, .world = 2}, "", {}, GoOn).status()), "RANK_LOST");
+  RankListener none = RankListener::Open(gpu, {"no such host", 0}, kKey).value();
+  EXPECT_EQ(none.address(), "");
+  EXPECT_TRUE(MeetRanks(gpu, {.world = 2}, &none, {""}, invite, GoOn).ok());
+  EXPECT_TRUE(said.addresses.empty());
+  EXPECT_TRUE(FollowInvitation(gpu, {.rank = 1, .world = 2}, &none, "", said, GoOn).ok());
+  EXPECT_EQ(ErrorReason(FollowInvitation(gpu, {.rank = 1, .world = 2}, &none, "", {}, GoOn).status()), "RANK_LOST");
 }
 
 TEST(MeetRanksTest, WhoCannotBeInvitedIsNotWaitedFor) {
   auto invite = [](const RankInvitation&) { return RankLost("rank 1 takes no commands"); };
-  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, GoOn).status()), "RANK_LOST");
+  RankListener listener = RankListener::Open({}, {"127.0.0.1", 0}, kKey).value();
+  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, &listener, {""}, invite, GoOn).status()), "RANK_LOST");
 }
 
 TEST(MeetRanksTest, AWaitForTheOthersEndsWithTheErrorOfGoOn) {
@@ -106,29 +178,21 @@ TEST(MeetRanksTest, AWaitForTheOthersEndsWithTheErrorOfGoOn) {
     return ++asked < 3 ? absl::OkStatus() : Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop");
   };
   auto invite = [](const RankInvitation&) { return absl::OkStatus(); };
-  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, go_on).status()), "STOPPED");
+  RankListener listener = RankListener::Open({}, {"127.0.0.1", 0}, kKey).value();
+  EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, &listener, {""}, invite, go_on).status()), "STOPPED");
 }
 
-TEST(MeetRanksTest, AnInvitationWithADamagedSecretIsNotFollowed) {
-  const RankInvitation damaged{.port = 1, .secret = "short"};
-  EXPECT_EQ(ErrorReason(FollowInvitation({}, {.rank = 1, .world = 2}, "127.0.0.1", damaged, GoOn).status()),
-            "RANK_LOST");
-}
-
-TEST(RankMeetingTest, ASecondProcessOfTheSameRankTakesNobodysPlace) {
-  const RankSecret secret = DrawRankSecret();
-  RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
-  const HostPort address{"127.0.0.1", meeting.port()};
-  auto join = [&](int32_t rank) {
-    return std::async(std::launch::async,
-                      [&, rank] { return JoinRanks(address, secret, rank, 3, kLong, kLong).status(); });
-  };
-  auto one = join(1), same = join(1);
-  const absl::Status status = meeting.Meet(3, kSoon, kLong).status();
-  EXPECT_EQ(ErrorReason(status), "RANK_LOST") << "rank 2 has not come, whatever came twice";
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
-  one.wait();
-  same.wait();
+TEST(MeetRanksTest, ADamagedInvitationIsNotFollowed) {
+  RankListener listener = RankListener::Open({}, {"127.0.0.1", 0}, kKey).value();
+  const std::string secret(sizeof(RankSecret), 'x');
+  const std::string good = listener.address();
+  for (const RankInvitation& damaged : {RankInvitation{.addresses = {good, good}, .secret = "short"},
+                                        RankInvitation{.addresses = {"nowhere", good}, .secret = secret},
+                                        RankInvitation{.addresses = {good}, .secret = secret}}) {
+    EXPECT_EQ(
+        ErrorReason(FollowInvitation({}, {.rank = 1, .world = 2}, &listener, "127.0.0.1", damaged, GoOn).status()),
+        "RANK_LOST");
+  }
 }
 
 }  // namespace
