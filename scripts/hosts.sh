@@ -26,7 +26,7 @@ fail() {
   exit 1
 }
 skip() {
-  echo "hosts: skipped: $*"
+  echo "skipped: $*"
   exit 77
 }
 

@@ -155,6 +155,11 @@ TEST_F(RenderTest, ATrainerOfSeveralRanksIsAPodEachWithOneVolumeForAll) {
   const Document& container = spec["template"]["spec"]["containers"][0];
   EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], 1);
   EXPECT_THAT(container["args"], ::testing::Contains(Document("trainer.rank0=trainer-0.trainer:7070")));
+  EXPECT_THAT(container["args"], ::testing::Contains(Document("trainer.ranks_listen=0.0.0.0:7073")));
+  EXPECT_THAT(container["ports"], ::testing::Contains(Document({{"name", "ranks"}, {"containerPort", 7073}})));
+  const Document& close = spec["template"]["spec"]["affinity"]["podAffinity"];
+  EXPECT_EQ(close["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"]["topologyKey"],
+            "kubernetes.io/hostname");
   EXPECT_EQ(
       container["env"].back(),
       Document({{"name", "RANK"},
