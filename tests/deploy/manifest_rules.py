@@ -6,6 +6,7 @@ from rendering import name_of
 
 ROLES = ("synchronizer", "trainer", "rollouter")
 PORTS = {"grpc": 7070, "health": 7071, "metrics": 7072}
+RANKS_PORT = {"ranks": 7073}  # besides, of a trainer of several ranks
 CLUSTER_KINDS = {"Namespace"}
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 USER = 65532
@@ -89,8 +90,10 @@ def check_container(where, container, pod, is_job):
         yield f"{where}: the root file system can be written, or privileges gained"
     if security.get("capabilities") != {"drop": ["ALL"]}:
         yield f"{where}: capabilities are not dropped"
-    if {port["name"]: port["containerPort"] for port in container["ports"]} != PORTS:
-        yield f"{where}: ports are not {PORTS}"
+    has_ranks = any(argument.startswith("trainer.ranks_listen=") for argument in container.get("args", []))
+    expected = PORTS | RANKS_PORT if has_ranks else PORTS
+    if {port["name"]: port["containerPort"] for port in container["ports"]} != expected:
+        yield f"{where}: ports are not {expected}"
     resources = container.get("resources", {})
     if not {"cpu", "memory"} <= set(resources.get("requests", {})) or "memory" not in resources.get("limits", {}):
         yield f"{where}: lacks requests of cpu and memory, or a limit of memory"

@@ -104,6 +104,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true"}, "trainer.advertise to name one"},
                     Case{{"trainer.listen=0.0.0.0:1", "run.insecure_bind=true", "trainer.advertise=t:1"}, nullptr},
                     Case{{"synchronizer.listen=0.0.0.0:1", "run.insecure_bind=true"}, nullptr},
+                    Case{{"trainer.ranks_listen=nowhere"}, "trainer.ranks_listen: host:port"},
+                    Case{{"trainer.ranks_listen=10.0.0.1:0"}, "a loopback address"},
+                    Case{{"trainer.ranks_listen=0.0.0.0:0", "run.insecure_bind=true"}, nullptr},
                     Case{{"trainer.listen=127.0.0.1:7070", "synchronizer.address=127.0.0.1:7070"},
                          "that synchronizer.address does not use"},
                     Case{{"synchronizer.address=sync.rl:7070", "synchronizer.listen=127.0.0.1:7070"}, nullptr}));
