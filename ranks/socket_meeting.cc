@@ -47,9 +47,8 @@ Proof Prove(const RankSecret& secret, SocketEnd end, const Greeting& greeting, c
     inner_pad[i] = static_cast<char>(inner_pad[i] ^ secret[i]);
     outer_pad[i] = static_cast<char>(outer_pad[i] ^ secret[i]);
   }
-  const std::string text =
-      absl::StrCat(end == SocketEnd::kDials ? "rank " : "for rank ", greeting.rank, " to rank ", greeting.to_rank, " ",
-                   absl::string_view(nonce.data(), nonce.size()));
+  const std::string text = absl::StrCat(end == SocketEnd::kDials ? "rank " : "for rank ", greeting.rank, " to rank ",
+                                        greeting.to_rank, " ", absl::string_view(nonce.data(), nonce.size()));
   // Uses the hexadecimal form of the inner digest: as strong as the bytes, and the only form that Sha256 gives.
   const std::string hex = Sha256Hex(outer_pad + Sha256Hex(inner_pad + text));
   Proof proof;
@@ -105,9 +104,9 @@ absl::StatusOr<TcpSocket> Dial(const SocketGroup& group, int32_t to_rank, const 
   Challenge challenge;
   SYNCOPATE_RETURN_IF_ERROR(dialled->Receive(&challenge, sizeof(challenge), until, go_on));
   if (!AreSame(challenge.proof, Prove(group.secret, SocketEnd::kAccepts, greeting, greeting.nonce))) {
-    return Error(absl::StatusCode::kPermissionDenied, "WRONG_SECRET",
-                 absl::StrCat("the process that listens at ", address.ToString(), " is not rank ", to_rank,
-                              " of this group"));
+    return Error(
+        absl::StatusCode::kPermissionDenied, "WRONG_SECRET",
+        absl::StrCat("the process that listens at ", address.ToString(), " is not rank ", to_rank, " of this group"));
   }
   const Proof proof = Prove(group.secret, SocketEnd::kDials, greeting, challenge.nonce);
   SYNCOPATE_RETURN_IF_ERROR(dialled->Send(proof.data(), sizeof(proof), until, go_on));
@@ -145,8 +144,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> SocketMeeting::Meet(const SocketGr
                                                                   const std::vector<HostPort>& addresses,
                                                                   const SocketGoOn& go_on) {
   if (static_cast<int32_t>(addresses.size()) != group.world) {
-    return RankLost(absl::StrCat("rank 0 tells the addresses of ", addresses.size(), " ranks, and there are ",
-                                 group.world));
+    return RankLost(
+        absl::StrCat("rank 0 tells the addresses of ", addresses.size(), " ranks, and there are ", group.world));
   }
   const absl::Time until = Clock::Real()->Now() + group.meet;
   std::vector<TcpSocket> peers(static_cast<size_t>(group.world));

@@ -177,9 +177,9 @@ absl::StatusOr<std::unique_ptr<SocketCipher>> Secure(const RankSocketOptions& op
       .roles = {options.role},
       .watch = options.watch,
       .refusals = options.refusals};
-  const absl::Status verdict = leaf.empty() ? Error(absl::StatusCode::kUnauthenticated, "NO_CERTIFICATE",
-                                                    "no certificate was shown")
-                                            : PeerVerifier::Judge(judge, leaf, GetChain(session.get()));
+  const absl::Status verdict =
+      leaf.empty() ? Error(absl::StatusCode::kUnauthenticated, "NO_CERTIFICATE", "no certificate was shown")
+                   : PeerVerifier::Judge(judge, leaf, GetChain(session.get()));
   if (!verdict.ok()) {
     options.refusals->Add(absl::StrCat("a connection with ", peer, ": ", std::string(verdict.message())));
     return verdict;

@@ -72,16 +72,16 @@ trainer::Ranks MakeTlsRanks(int32_t world, absl::Duration deadline) {
 TEST(RankSocketsTest, ARankWithTheCertificateOfAnotherRoleIsRefused) {
   TestAuthority authority;
   const auto trainer = authority.SecurityFor("trainer"), rollouter = authority.SecurityFor("rollouter");
-  std::vector<Met> met = Meet({RankSocketSecurity(trainer, auth::AuthRole::kTrainer),
-                               RankSocketSecurity(rollouter, auth::AuthRole::kTrainer)},
-                              kSoon);
+  std::vector<Met> met = Meet(
+      {RankSocketSecurity(trainer, auth::AuthRole::kTrainer), RankSocketSecurity(rollouter, auth::AuthRole::kTrainer)},
+      kSoon);
   EXPECT_THAT(met[0].status(), HasReason("RANK_LOST"));
   EXPECT_FALSE(met[1].ok());
   EXPECT_EQ(trainer->refusals(), 1);
   // The other way round: a rank does not greet a process that has not its role.
-  met = Meet({RankSocketSecurity(rollouter, auth::AuthRole::kTrainer),
-              RankSocketSecurity(trainer, auth::AuthRole::kTrainer)},
-             kSoon);
+  met = Meet(
+      {RankSocketSecurity(rollouter, auth::AuthRole::kTrainer), RankSocketSecurity(trainer, auth::AuthRole::kTrainer)},
+      kSoon);
   EXPECT_THAT(met[0].status(), HasReason("RANK_LOST"));
   EXPECT_THAT(met[1].status(), HasReason("WRONG_ROLE"));
 }
@@ -89,9 +89,9 @@ TEST(RankSocketsTest, ARankWithTheCertificateOfAnotherRoleIsRefused) {
 TEST(RankSocketsTest, ARankOfAnotherAuthorityIsRefused) {
   TestAuthority authority, other;
   const auto ours = authority.SecurityFor("trainer"), theirs = other.SecurityFor("trainer");
-  const std::vector<Met> met = Meet({RankSocketSecurity(ours, auth::AuthRole::kTrainer),
-                                     RankSocketSecurity(theirs, auth::AuthRole::kTrainer)},
-                                    kSoon);
+  const std::vector<Met> met =
+      Meet({RankSocketSecurity(ours, auth::AuthRole::kTrainer), RankSocketSecurity(theirs, auth::AuthRole::kTrainer)},
+           kSoon);
   EXPECT_THAT(met[0].status(), HasReason("RANK_LOST"));
   EXPECT_THAT(met[1].status(), HasReason("UNKNOWN_AUTHORITY"));
 }

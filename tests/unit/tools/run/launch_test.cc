@@ -70,12 +70,14 @@ TEST(PlanLaunchTest, FixedPortsAreCountedUpFromTheFirstRollouter) {
 }
 
 TEST(PlanLaunchTest, RanksOfATrainerAreNumberedAndToldWhereTheFirstOneListens) {
-  const v1::RunConfig config = Config({"trainer.world=2", "trainer.ranks_listen=127.0.0.1:7500", "metrics.trainer_listen=127.0.0.1:9000"});
+  const v1::RunConfig config =
+      Config({"trainer.world=2", "trainer.ranks_listen=127.0.0.1:7500", "metrics.trainer_listen=127.0.0.1:9000"});
   EXPECT_THAT(Arguments(config, {"trainer", 0}, ""),
               ElementsAre("/run/config.resolved.yaml", "--exit-on-completion", "trainer.rank=0"));
-  EXPECT_THAT(PlanLaunch(config, "/bin", "/run", {"trainer", 1}, "", "", "127.0.0.1:7").arguments,
-              ElementsAre("/run/config.resolved.yaml", "--exit-on-completion", "trainer.rank=1",
-                          "trainer.rank0=127.0.0.1:7", "trainer.ranks_listen=127.0.0.1:7501", "metrics.trainer_listen=127.0.0.1:9001"));
+  EXPECT_THAT(
+      PlanLaunch(config, "/bin", "/run", {"trainer", 1}, "", "", "127.0.0.1:7").arguments,
+      ElementsAre("/run/config.resolved.yaml", "--exit-on-completion", "trainer.rank=1", "trainer.rank0=127.0.0.1:7",
+                  "trainer.ranks_listen=127.0.0.1:7501", "metrics.trainer_listen=127.0.0.1:9001"));
 }
 
 TEST(PlanLaunchTest, RanksOfARollouterAreNumberedAndToldWhereItsFirstOneListens) {
