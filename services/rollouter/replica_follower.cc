@@ -56,6 +56,7 @@ class FollowingRollouterRank {
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse::Welcome welcome,
                                attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet(welcome));
+    listener_ = RankListener();  // nobody else may come
     part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
     SYNCOPATE_RETURN_IF_ERROR(UseRanks());
     SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRolloutDevice(config_, shape_, daemon_->security(), part_.get()));

@@ -147,6 +147,7 @@ class FollowingTrainerRank {
                           .addresses = {welcome.ranks_addresses().begin(), welcome.ranks_addresses().end()},
                           .secret = welcome.ranks_secret()},
                          [this] { return attendance_.GoOn(); }));
+    listener_ = RankListener();  // nobody else may come
     ranks_->Connect(std::move(joined));
     return absl::OkStatus();
   }
