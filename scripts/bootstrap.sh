@@ -30,7 +30,6 @@ test_packages=(
 )
 # Of the tests alone, too, and not in every distribution: what needs one is skipped where it cannot be had.
 optional_test_packages=(
-  libfaketime  # sets the clock of one of the hosts of scripts/hosts.sh
   chromium-headless-shell  # opens the page of a run; 100 MB to get, 310 MB on disk. Ubuntu has it as a snap alone
 )
 test_wheels=(

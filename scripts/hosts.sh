@@ -6,8 +6,7 @@
 #   10.77.0.2 front   trainer ranks 0 and 1
 #   10.77.0.3 mixed   trainer rank 2, rollouter 0 of two ranks
 #   10.77.0.4 far     rollouter 1 of two ranks
-# Daemons use mutual TLS; --plaintext: none. Where libfaketime is installed the clock of `mixed` is an hour ahead.
-# SCENARIO is one of
+# Daemons use mutual TLS; --plaintext: none. SCENARIO is one of
 #   demo               150 steps; must learn (eval.best at least 0.95)
 #   cut HOST SECONDS   HOST's link is down for so long; ended trainers are resumed, and the run must go on
 #   delay MS           each frame between hosts takes so long, one way
@@ -75,7 +74,6 @@ declare -A host_pid=() daemon_pid=()
 hosts=(sync front mixed far)
 run=
 overrides=()
-faketime=$(compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' | head -n 1 || true)
 
 make_certificates() {
   scripts/make-certs.sh "$work/certs" --roles "trainer rollouter synchronizer admin" > "$work/certs.log"
@@ -141,12 +139,7 @@ await() {
 start() {
   local name=$1 host=$2 program=$3
   shift 3
-  local clock=()
-  if [[ $host == mixed && -n $faketime ]]; then
-    clock=(env "LD_PRELOAD=$faketime" FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1)
-  fi
-  nsenter --target "${host_pid[$host]}" --net --mount -- "${clock[@]}" "$binaries/$program" "$@" \
-    >> "$run/logs/$name.log" 2>&1 &
+  nsenter --target "${host_pid[$host]}" --net --mount -- "$binaries/$program" "$@" >> "$run/logs/$name.log" 2>&1 &
   daemon_pid[$name]=$!
 }
 
