@@ -49,7 +49,7 @@ done
 # ---- The namespaces. The script runs itself again as the first process of a namespace of processes, so that everything
 # that it starts ends with it, and of a network and mounts that disappear with the last of them.
 if [[ -z ${SYNCOPATE_HOSTS_INSIDE:-} ]]; then
-  for program in ip tc unshare nsenter; do
+  for program in ip tc unshare nsenter setpriv; do
     command -v "$program" > /dev/null || skip "there is no $program: install iproute2 and util-linux"
   done
   unshare --net --mount --pid --fork --mount-proc ip link add name cable0 type veth peer name cable1 2> /dev/null ||
@@ -59,7 +59,8 @@ if [[ -z ${SYNCOPATE_HOSTS_INSIDE:-} ]]; then
   options=(--binaries "$binaries")
   "$secured" || options+=(--plaintext)
   code=0
-  SYNCOPATE_HOSTS_INSIDE=$work unshare --net --mount --pid --fork --kill-child --mount-proc \
+  # When this script is killed unshare is, too, and with it the first process of the namespace, and all others.
+  SYNCOPATE_HOSTS_INSIDE=$work setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc \
     bash scripts/hosts.sh "${options[@]}" "$@" || code=$?
   if [[ -n $keep ]]; then
     mkdir -p "$keep" && cp -r "$work/." "$keep"
