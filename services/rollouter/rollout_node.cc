@@ -92,15 +92,19 @@ member::ReceiverParticipant::Listeners CountSyncs(EventRecorder* events, prometh
   return listeners;
 }
 
+std::function<void()> LostListener(EventRecorder* events) {
+  return [events] {
+    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
+    if (events != nullptr) events->Record({"invalidate"});
+  };
+}
+
 synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest) {
   synchronizer::WeightReceiver::Options receiver;
   receiver.manifest = manifest;
   receiver.member = options.member;
   receiver.layout = options.layout;
-  receiver.on_lost = [events = options.events] {
-    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
-    if (events != nullptr) events->Record({"invalidate"});
-  };
+  receiver.on_lost = LostListener(options.events);
   return receiver;
 }
 
@@ -129,7 +133,9 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
+      joint_target_(options.leader != nullptr
+                        ? rollouter::MakeLeadingTarget(engine_.get(), options.leader, LostListener(options.events))
+                        : nullptr),
       receiver_(ReceiverOptions(options, engine_->manifest()),
                 joint_target_ != nullptr ? joint_target_.get() : engine_.get(), GetTransports(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),

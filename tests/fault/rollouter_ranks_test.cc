@@ -62,7 +62,20 @@ TEST(RollouterRanksTest, TwoReplicasOfTwoShareTheWork) {
   EXPECT_EQ(run.Summary()["rollouters"].size(), 2u) << run.Summary()["rollouters"];
 }
 
-// (rank, signal)
+TEST(RollouterRanksTest, TwoWithOneWeightSetStopTogetherForEachVersion) {
+  RunHarness run(TwoRanks({"run.steps=20", "run.rollouters=1", "eval.every_steps=0", "sync.install=in_place"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
+  EXPECT_GE(summary["syncs"]["count"], 10) << summary["syncs"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+}
+
+// (rank, signal); rank 1 is killed in a replica that receives in place.
 class LostReplicaRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
                          ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
@@ -73,7 +86,9 @@ INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
 
 TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   const auto& [rank, signal] = GetParam();
-  RunHarness run(TwoRanks({"run.steps=1000", "run.rollouters=1", "eval.every_steps=0"}));
+  const bool in_place = rank == 1 && signal == SIGKILL;
+  RunHarness run(TwoRanks({"run.steps=1000", "run.rollouters=1", "eval.every_steps=0",
+                           in_place ? "sync.install=in_place" : "sync.install=swap"}));
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(5), IsOk());
