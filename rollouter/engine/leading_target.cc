@@ -18,9 +18,8 @@ class LeadingTarget final : public synchronizer::WeightTarget {
  public:
   LeadingTarget(synchronizer::WeightTarget* engine, InstallRanks* ranks, std::function<void()> on_lost)
       : engine_(engine), ranks_(ranks), on_lost_(std::move(on_lost)), pause_(ranks->world()) {
-    ranks_->SetAbandonListener([this](int32_t rank, const PolicyVersion& version, bool overwritten) {
-      if (GiveUp(rank, version, overwritten) && on_lost_) on_lost_();
-    });
+    ranks_->SetAbandonListener(
+        [this](int32_t rank, const PolicyVersion& version, bool overwritten) { GiveUp(rank, version, overwritten); });
   }
   ~LeadingTarget() override { ranks_->SetAbandonListener(nullptr); }
 
@@ -60,15 +59,12 @@ class LeadingTarget final : public synchronizer::WeightTarget {
     // The engine's thread tells the other ranks, between the last plan and whatever comes next.
     const absl::Status stopped = engine_->BeginInPlace(version, until - Clock::Real()->Now());
     if (stopped.ok()) ranks_->EndStopAwaited(version);
-    {
-      MutexLock lock(&mutex_);
-      if (!stopped.ok()) {
-        pause_.End();
-        return stopped;
-      }
-      if (!ApplyLocked(pause_.Stand(), version)) return absl::OkStatus();
+    MutexLock lock(&mutex_);
+    if (!stopped.ok()) {
+      pause_.End();
+      return stopped;
     }
-    if (on_lost_) on_lost_();
+    if (!ApplyLocked(pause_.Stand(), version, /*by_other=*/true)) return absl::OkStatus();
     return Error(absl::StatusCode::kAborted, "TRANSFER_ABANDONED",
                  absl::StrCat("another rank of this replica has given ", version.ToString(), " up"));
   }
@@ -100,19 +96,20 @@ class LeadingTarget final : public synchronizer::WeightTarget {
     pause_.End();
     lost_ = false;
   }
-  // Returns true if the replica has lost its weights by this.
-  bool GiveUp(int32_t rank, const PolicyVersion& version, bool overwritten) {
+  void GiveUp(int32_t rank, const PolicyVersion& version, bool overwritten) {
     MutexLock lock(&mutex_);
-    return ApplyLocked(pause_.GiveUp(rank, version, overwritten), version);
+    ApplyLocked(pause_.GiveUp(rank, version, overwritten), version, /*by_other=*/rank != 0);
   }
-  // Calls the engine under the lock: an outcome that is applied late could end the pause of the next version. Neither
-  // of these calls blocks or calls back.
-  bool ApplyLocked(JointPause::Outcome outcome, const PolicyVersion& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Returns true if the replica has lost its weights by this. Calls out under the lock: an outcome that is applied late
+  // could end the pause of the next version. None of these calls blocks or calls back.
+  bool ApplyLocked(JointPause::Outcome outcome, const PolicyVersion& version, bool by_other)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (outcome == JointPause::Outcome::kGoOn) engine_->CancelInPlace();
     if (outcome != JointPause::Outcome::kLost) return false;
     lost_ = true;
     engine_->Invalidate();
     ranks_->SendWeightsLost(version);
+    if (by_other && on_lost_) on_lost_();
     return true;
   }
 
