@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bench/control/control_command.h"
+#include "bench/fleet/fleet_command.h"
 #include "bench/generate/generate_command.h"
 #include "bench/process/bench_report.h"
 #include "bench/sync/bench_model.h"
@@ -128,6 +129,7 @@ void AddBenchCommand(CLI::App* app, std::function<int()>* chosen) {
   sync->add_flag("--json", arguments->json, "Print one JSON object");
   sync->callback([=] { *chosen = [=] { return RunSync(*arguments); }; });
   AddControlBenchCommand(bench, chosen);
+  AddFleetBenchCommand(bench, chosen);
   AddTrainBenchCommand(bench, chosen);
   AddGenerateBenchCommand(bench, OwnBinaryDir(), chosen);
 }

@@ -130,7 +130,9 @@ const Ops& HostOps();
 std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // `rows` must outlive it
 
 // The fastest implementation for `device` that this binary links: on a GPU the kernels of model/cuda/, which a build without
-// CUDA does not have; else HostOps().
-const Ops& OpsFor(at::Device device);
+// CUDA does not have; else HostOps(). `deterministic`: a repeated operation is bit-identical, in any process on a GPU of the
+// same kind with the same libraries. HostOps() always is; on a GPU the backward passes of attention and of the embedding
+// are slower for it.
+const Ops& OpsFor(at::Device device, bool deterministic = false);
 
 }  // namespace syncopate::model

@@ -2,6 +2,6 @@
 
 namespace syncopate::model {
 
-const Ops& OpsFor(at::Device device) { return HostOps(); }
+const Ops& OpsFor(at::Device /*device*/, bool /*deterministic*/) { return HostOps(); }
 
 }  // namespace syncopate::model

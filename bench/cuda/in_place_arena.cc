@@ -22,7 +22,7 @@ PolicyVersion InPlaceArena::serving() const {
   return serving_;
 }
 
-absl::Status InPlaceArena::BeginInPlace(absl::Duration deadline) {
+absl::Status InPlaceArena::BeginInPlace(const PolicyVersion&, absl::Duration deadline) {
   {
     MutexLock lock(&mutex_);
     if (paused_) return absl::OkStatus();  // paused since a failed transfer

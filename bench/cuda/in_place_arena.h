@@ -42,7 +42,7 @@ class InPlaceArena final : public synchronizer::WeightTarget {
   PolicyVersion serving() const;
 
   bool in_place() const override { return true; }
-  absl::Status BeginInPlace(absl::Duration deadline) override;
+  absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override;
   void Invalidate() override;
   absl::StatusOr<synchronizer::InstallResult> Install(const PolicyVersion& version, uint64_t digest,

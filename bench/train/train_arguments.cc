@@ -43,6 +43,8 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
       ->capture_default_str();
   app->add_flag("--ragged", arguments->ragged, "Lengths from a 16th of the longest to it, in place of the longest");
   app->add_flag("--float32-logits", arguments->float32_logits, "Logits in float32");
+  app->add_flag("--deterministic", arguments->deterministic,
+                "Of policy, program and logprobs: each a second time with train.deterministic, to see what it costs");
   app->add_option("--reduce-dtype", arguments->reduce_dtype, "What ranks sum gradients in: train.reduce_dtype")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
@@ -94,6 +96,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   if (!arguments.allocator.empty()) add("--allocator", arguments.allocator);
   if (arguments.ragged) words.emplace_back("--ragged");
   if (arguments.float32_logits) words.emplace_back("--float32-logits");
+  if (arguments.deterministic) words.emplace_back("--deterministic");
   if (arguments.json) words.emplace_back("--json");
   return words;
 }

@@ -45,6 +45,7 @@ std::string ToText(const nlohmann::json& line) {
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,
                       line["tokens"].get<int64_t>(), line["ms"].get<double>(), line["tokens_per_second"].get<double>(),
                       line["model_tflops"].get<double>(), line["allocated_peak_gib"].get<double>());
+  if (line["deterministic"].get<bool>()) text += ", deterministic";
   if (line.contains("digest_ms")) {
     text += absl::StrFormat(", digest %.2f ms", line["digest_ms"].get<double>());
   }

@@ -75,8 +75,10 @@ Memory GetMemory(at::Device device) {
 // One case's constants, and the fields that all of its lines share.
 class Case {
  public:
-  Case(std::string name, const TrainArguments& arguments, const model::ModelConfig& shape, at::Device device)
+  Case(std::string name, const TrainArguments& arguments, const model::ModelConfig& shape, at::Device device,
+       bool deterministic = false)
       : name_(std::move(name)),
+        deterministic_(deterministic),
         arguments_(arguments),
         shape_(shape),
         device_(device),
@@ -88,7 +90,7 @@ class Case {
   }
 
   json Program() {
-    TrainWorld world({shape_, lengths_, ToRecompute(arguments_), arguments_.float32_logits, device_});
+    TrainWorld world({shape_, lengths_, ToRecompute(arguments_), arguments_.float32_logits, device_, deterministic_});
     const bool passes = name_ == "logprobs";
     auto once = [&] { passes ? world.LogProbs() : world.Step(); };
     Warm([&] {
@@ -387,6 +389,7 @@ class Case {
                                                                            : trainer::EmptyCache::kNever;
     options.step.recompute = ToRecompute(arguments_);
     options.step.float32_logits = arguments_.float32_logits;
+    options.step.deterministic = deterministic_;
     options.reduce_dtype = arguments_.reduce_dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
     options.seed = kSeed;
     options.device = device;
@@ -405,6 +408,7 @@ class Case {
             {"lengths", arguments_.ragged ? "ragged" : absl::StrCat(arguments_.longest)},
             {"recompute", arguments_.recompute},
             {"float32_logits", arguments_.float32_logits},
+            {"deterministic", deterministic_},
             {"ms", ms},
             {"tokens_per_second", static_cast<double>(arguments_.tokens) / ms * 1e3},
             {"model_tflops", StepFlops(shape_, lengths_) / parts / ms / 1e9},
@@ -413,6 +417,7 @@ class Case {
   }
 
   const std::string name_;
+  const bool deterministic_;
   const TrainArguments& arguments_;
   const model::ModelConfig& shape_;
   const at::Device device_;
@@ -424,21 +429,25 @@ class Case {
 
 absl::Status RunTrainCase(const std::string& name, const TrainArguments& arguments, const model::ModelConfig& shape,
                           at::Device device, const TellLine& tell) {
-  Case one(name, arguments, shape, device);
   if (arguments.ranks > 1 && name != "policy") {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE", "with --ranks there is the case policy alone");
   }
+  Case one(name, arguments, shape, device);
   if (name == "memory") return one.MemoryOverSteps(tell);
   if (name == "offload") return one.Offload(tell);
   if (name == "save") return one.Save(tell);
-  if (name == "policy") {
-    SYNCOPATE_ASSIGN_OR_RETURN(const json line, arguments.ranks > 1 ? one.PolicyOfRanks() : one.Policy());
-    tell(line);
-  } else {
-    tell(one.Program());
+  for (const bool deterministic : {false, true}) {
+    if (deterministic && !arguments.deterministic) continue;
+    Case made(name, arguments, shape, device, deterministic);
+    if (name == "policy") {
+      SYNCOPATE_ASSIGN_OR_RETURN(const json line, arguments.ranks > 1 ? made.PolicyOfRanks() : made.Policy());
+      tell(line);
+    } else {
+      tell(made.Program());
+    }
+    // Memory of this case is of no use to the next one.
+    if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
   }
-  // Memory of this case is of no use to the next one.
-  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
   return absl::OkStatus();
 }
 

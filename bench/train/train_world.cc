@@ -32,7 +32,7 @@ TrainWorld::TrainWorld(const Options& options)
       weights_(model::ViewWeights(options.model, manifest_, copy_.defined() ? copy_ : parameters_)),
       gradient_views_(model::ViewWeights(options.model, manifest_, gradients_)),
       transformer_(options.model, options.device),
-      program_(transformer_, options.device, options.recompute),
+      program_(transformer_, options.device, options.recompute, options.deterministic),
       head_(options.device, {.float32_logits = options.float32_logits}),
       sequences_(options.lengths, options.device) {
   const at::TensorOptions whole = at::TensorOptions(at::kLong).device(options.device);

@@ -21,6 +21,7 @@ class TrainWorld {
     trainer::Recompute recompute = trainer::Recompute::kSelective;
     bool float32_logits = false;
     at::Device device = at::kCPU;
+    bool deterministic = false;  // see model::OpsFor()
   };
   explicit TrainWorld(const Options& options);
 

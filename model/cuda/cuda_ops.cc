@@ -3,11 +3,13 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "model/cuda/cudnn_attention.h"
 #include "model/cuda/train_kernels.h"
@@ -32,9 +34,52 @@ at::Tensor Rows32(const at::Tensor& like, at::IntArrayRef shape) {
 const void* DataOrNull(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* PlaceOrNull(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
+// Has libtorch's FlashAttention-2 add in a fixed order, for which it reads libtorch's global switch.
+class OrderedFlash {
+ public:
+  explicit OrderedFlash(bool wanted) : before_(at::globalContext().deterministicAlgorithms()) {
+    if (wanted) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+  ~OrderedFlash() { at::globalContext().setDeterministicAlgorithms(before_, /*warn_only=*/false); }
+  OrderedFlash(const OrderedFlash&) = delete;
+  OrderedFlash& operator=(const OrderedFlash&) = delete;
+
+ private:
+  const bool before_;
+};
+
+// Neighbouring sequences that one call of cuDNN takes.
+struct SequenceGroup {
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t longest = 0;
+};
+
+// All of them; or, for a deterministic backward pass, as many at once as its memory allows, by their lengths alone. A
+// sequence that is too long by itself is a group that CudnnAttention refuses.
+std::vector<SequenceGroup> MakeGroups(const std::vector<int64_t>& lengths, int64_t heads, bool deterministic) {
+  std::vector<SequenceGroup> groups;
+  for (const int64_t length : lengths) {
+    if (!groups.empty()) {
+      SequenceGroup& last = groups.back();
+      const int64_t longest = std::max(last.longest, length);
+      if (!deterministic ||
+          CudnnAttention::OrderedBytes(heads, last.count + 1, longest) <= CudnnAttention::kMostOrderedBytes) {
+        ++last.count;
+        last.longest = longest;
+        continue;
+      }
+    }
+    groups.push_back({groups.empty() ? 0 : groups.back().begin + groups.back().count, 1, length});
+  }
+  return groups;
+}
+
 // Ops by our kernels for rows that allow 16-byte loads, as those of all published models do; by ATen for the rest.
 class OpsByKernels final : public Ops {
  public:
+  explicit OpsByKernels(bool deterministic) : deterministic_(deterministic) {}
+
   Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) const override {
     if (!FitsNorm(x)) return AtenOps().AddNorm(x, residual, weight, eps);
     const c10::cuda::CUDAGuard guard(x.device());
@@ -98,11 +143,8 @@ class OpsByKernels final : public Ops {
   Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
     const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
     if (!FitsFlash(qkv, shape)) return AtenOps().Attend(qkv, shape, sequences);
-    // cuDNN's backward pass adds gradients in no fixed order; FlashAttention's can be deterministic.
-    if (!at::globalContext().deterministicAlgorithms()) {
-      std::optional<Attended> attended = AttendByCudnn(qkv, heads, kv_heads, sequences);
-      if (attended) return *std::move(attended);
-    }
+    std::optional<Attended> attended = AttendByCudnn(qkv, heads, kv_heads, sequences);
+    if (attended) return *std::move(attended);
     const Heads h = Split(qkv, heads, kv_heads);
     auto [y, log_sum_exp, seed, unused, mask] =
         at::_flash_attention_forward(h.q, h.k, h.v, sequences.starts(), sequences.starts(), sequences.longest(),
@@ -117,6 +159,7 @@ class OpsByKernels final : public Ops {
     if (!FitsFlash(qkv, shape)) return AtenOps().AttendBackward(dy, qkv, forward, shape, sequences);
     if (forward.stats.size() == 1) return AttendBackwardByCudnn(dy, qkv, forward, heads, kv_heads, sequences);
     const Heads h = Split(qkv, heads, kv_heads);
+    const OrderedFlash ordered(deterministic_);
     auto [dq, dk, dv] = at::_flash_attention_backward(dy.view(h.q.sizes()), h.q, h.k, h.v, forward.y.view(h.q.sizes()),
                                                       forward.stats[0], sequences.starts(), sequences.starts(),
                                                       sequences.longest(), sequences.longest(), /*dropout_p=*/0,
@@ -176,6 +219,13 @@ class OpsByKernels final : public Ops {
 
   void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
     const c10::cuda::CUDAGuard guard(dx.device());
+    if (deterministic_) {
+      const auto [sorted, order] = at::sort(ids, /*stable=*/true);
+      C10_CUDA_CHECK(kernels::EmbeddingGradientInOrder(
+          GetNumber(dx), dx.const_data_ptr(), sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
+          dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), GetStream(dx)));
+      return;
+    }
     C10_CUDA_CHECK(kernels::EmbeddingGradient(GetNumber(dx), dx.const_data_ptr(), ids.const_data_ptr<int64_t>(),
                                               dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), GetStream(dx)));
   }
@@ -225,23 +275,26 @@ class OpsByKernels final : public Ops {
     return x.size(1) % MakeVector(x) == 0 && x.size(1) <= kernels::kMaxNormElements && x.is_contiguous();
   }
   // nullopt if cuDNN refuses.
-  static std::optional<Attended> AttendByCudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
-                                               const PackedSequences& sequences) {
+  std::optional<Attended> AttendByCudnn(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
+                                        const PackedSequences& sequences) const {
     const c10::cuda::CUDAGuard guard(qkv.device());
     const AttentionInputs inputs = MakeInputs(qkv, heads, kv_heads, sequences);
     at::Tensor y = at::empty({inputs.rows, heads * inputs.head_dim}, qkv.options());
     at::Tensor stats = Rows32(qkv, {inputs.rows, heads});
     at::Tensor scratch;
-    const absl::Status status = CudnnAttention::On(qkv.device().index())
-                                    .Forward(inputs, {y.mutable_data_ptr(), stats.mutable_data_ptr<float>()},
-                                             LendFrom(scratch, qkv), GetStream(qkv));
-    if (CudnnAttention::IsRefusal(status)) return std::nullopt;
-    TORCH_CHECK(status.ok(), std::string(status.message()));
+    for (const SequenceGroup& group : MakeGroups(sequences.lengths(), heads, deterministic_)) {
+      const absl::Status status =
+          CudnnAttention::On(qkv.device().index())
+              .Forward(Narrow(inputs, group), {y.mutable_data_ptr(), stats.mutable_data_ptr<float>()},
+                       LendFrom(scratch, qkv), GetStream(qkv));
+      if (CudnnAttention::IsRefusal(status)) return std::nullopt;
+      TORCH_CHECK(status.ok(), std::string(status.message()));
+    }
     return Attended{std::move(y), {std::move(stats)}};
   }
 
-  static at::Tensor AttendBackwardByCudnn(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
-                                          int64_t heads, int64_t kv_heads, const PackedSequences& sequences) {
+  at::Tensor AttendBackwardByCudnn(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward, int64_t heads,
+                                   int64_t kv_heads, const PackedSequences& sequences) const {
     const c10::cuda::CUDAGuard guard(qkv.device());
     const AttentionInputs inputs = MakeInputs(qkv, heads, kv_heads, sequences);
     const int64_t key_width = kv_heads * inputs.head_dim;
@@ -249,17 +302,29 @@ class OpsByKernels final : public Ops {
     at::Tensor dkeys_values = at::empty({2, inputs.rows, key_width}, qkv.options());
     const at::Tensor gradient = dy.contiguous();
     at::Tensor scratch;
-    const absl::Status status =
-        CudnnAttention::On(qkv.device().index())
-            .Backward(inputs, {forward.y.mutable_data_ptr(), forward.stats[0].mutable_data_ptr<float>()},
-                      {gradient.const_data_ptr(), dqkv.mutable_data_ptr(), dkeys_values[0].mutable_data_ptr(),
-                       dkeys_values[1].mutable_data_ptr()},
-                      LendFrom(scratch, qkv), GetStream(qkv));
-    TORCH_CHECK(status.ok(), std::string(status.message()));
+    for (const SequenceGroup& group : MakeGroups(sequences.lengths(), heads, deterministic_)) {
+      const absl::Status status =
+          CudnnAttention::On(qkv.device().index())
+              .Backward(Narrow(inputs, group),
+                        {forward.y.mutable_data_ptr(), forward.stats[0].mutable_data_ptr<float>()},
+                        {gradient.const_data_ptr(), dqkv.mutable_data_ptr(), dkeys_values[0].mutable_data_ptr(),
+                         dkeys_values[1].mutable_data_ptr()},
+                        LendFrom(scratch, qkv), GetStream(qkv));
+      TORCH_CHECK(status.ok(), std::string(status.message()));
+    }
     dqkv.narrow(1, heads * inputs.head_dim, 2 * key_width)
         .unflatten(1, {2, key_width})
         .copy_(dkeys_values.transpose(0, 1));
     return dqkv;
+  }
+
+  // The same rows, of which a call reads and writes those of the group alone.
+  AttentionInputs Narrow(AttentionInputs inputs, const SequenceGroup& group) const {
+    inputs.starts += group.begin;
+    inputs.sequences = static_cast<int32_t>(group.count);
+    inputs.longest = group.longest;
+    inputs.deterministic = deterministic_;
+    return inputs;
   }
 
   static AttentionInputs MakeInputs(const at::Tensor& qkv, int64_t heads, int64_t kv_heads,
@@ -297,13 +362,16 @@ class OpsByKernels final : public Ops {
     return {all.narrow(1, 0, heads), all.narrow(1, heads, kv_heads), all.narrow(1, heads + kv_heads, kv_heads),
             1 / std::sqrt(static_cast<double>(all.size(2)))};
   }
+
+  const bool deterministic_;
 };
 
 }  // namespace
 
-const Ops& OpsFor(at::Device device) {
-  static const OpsByKernels ops;
-  return device.is_cuda() ? ops : HostOps();
+const Ops& OpsFor(at::Device device, bool deterministic) {
+  static const OpsByKernels fastest(/*deterministic=*/false), ordered(/*deterministic=*/true);
+  if (!device.is_cuda()) return HostOps();
+  return deterministic ? ordered : fastest;
 }
 
 }  // namespace syncopate::model

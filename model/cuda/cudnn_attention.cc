@@ -39,6 +39,8 @@ constexpr size_t kLeastVersion = 90600;
 // costs 0.2 us for each layer.
 constexpr int64_t kLeastLength = 16384;
 constexpr int64_t kLeastRows = 1024;  // the workspace of the backward pass grows with the rows
+// The workspace of a deterministic backward pass grows with the square of the longest sequence, so it is rounded up less.
+constexpr int64_t kLeastOrderedLength = 256;
 constexpr int64_t kLeastPrompts = 8;
 constexpr int64_t kAlignment = 256;  // of the workspace
 
@@ -71,11 +73,13 @@ struct Shape {
   int64_t longest = 0;  // most queries of one sequence
   // Most keys of one sequence, if there may be more keys than queries; 0: keys and queries are the same rows.
   int64_t longest_key = 0;
-  int64_t rows = 0;  // most rows in all; 0: there is no backward pass
+  int64_t rows = 0;            // most rows in all; 0: there is no backward pass
+  bool deterministic = false;  // the backward pass adds in a fixed order
 
   // All fields are part of the key, because sizes and strides are fixed in a plan.
   auto Parts() const {
-    return std::tie(heads, kv_heads, head_dim, query_stride, key_stride, batch, longest, longest_key, rows);
+    return std::tie(heads, kv_heads, head_dim, query_stride, key_stride, batch, longest, longest_key, rows,
+                    deterministic);
   }
   bool operator<(const Shape& other) const { return Parts() < other.Parts(); }
 };
@@ -127,6 +131,10 @@ int64_t RoundUp(int64_t value, int64_t steps, int64_t least) {
   const int64_t step = std::max<int64_t>(1, power / steps);
   return (value + step - 1) / step * step;
 }
+
+// Sizes of plans with a backward pass.
+int64_t TrainingBatch(int64_t sequences) { return RoundUp(sequences, /*steps=*/4, /*least=*/1); }
+int64_t OrderedLength(int64_t longest) { return RoundUp(longest, /*steps=*/4, kLeastOrderedLength); }
 
 // Builds the description of one plan's graph.
 class Sketch {
@@ -215,7 +223,8 @@ absl::StatusOr<std::unique_ptr<Graph>> BuildBackward(const Shape& shape, cudnnHa
   SDPA_backward_attributes attributes;
   sketch.SetMask(attributes.set_name("backward"))
       .set_max_total_seq_len_q(shape.rows)
-      .set_max_total_seq_len_kv(shape.rows);
+      .set_max_total_seq_len_kv(shape.rows)
+      .set_deterministic_algorithm(shape.deterministic);
   const Tensor queries = sketch.Input("queries", kQueries, kOfQueries);
   const Tensor keys = sketch.Input("keys", kKeys, kOfKeys);
   const Tensor values = sketch.Input("values", kValues, kOfKeys);
@@ -302,17 +311,24 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
     return Refusal(absl::StrCat(rows, " rows of ", widest, " numbers have offsets above 2^31"));
   }
   SYNCOPATE_CHECK(!trains || inputs.key_starts == nullptr);
+  const bool ordered = trains && inputs.deterministic;
+  const int64_t scores = CudnnAttention::OrderedBytes(inputs.heads, inputs.sequences, inputs.longest);
+  if (ordered && scores > CudnnAttention::kMostOrderedBytes) {
+    return Refusal(absl::StrFormat("a deterministic backward pass of %d sequences of up to %d tokens takes %d MiB",
+                                   inputs.sequences, inputs.longest, scores >> 20));
+  }
   // Rounds more finely for training, whose shapes repeat. An engine's plans are made before it serves, so there must be few.
-  return Shape{.heads = inputs.heads,
-               .kv_heads = inputs.kv_heads,
-               .head_dim = inputs.head_dim,
-               .query_stride = inputs.query_stride,
-               .key_stride = inputs.key_stride,
-               .batch = trains ? RoundUp(inputs.sequences, /*steps=*/4, /*least=*/1)
-                               : RoundUp(inputs.sequences, /*steps=*/1, kLeastPrompts),
-               .longest = RoundUp(inputs.longest, /*steps=*/1, kLeastLength),
-               .longest_key = inputs.key_starts != nullptr ? RoundUp(inputs.longest_key, /*steps=*/1, kLeastLength) : 0,
-               .rows = trains ? RoundUp(inputs.rows, /*steps=*/2, kLeastRows) : 0};
+  return Shape{
+      .heads = inputs.heads,
+      .kv_heads = inputs.kv_heads,
+      .head_dim = inputs.head_dim,
+      .query_stride = inputs.query_stride,
+      .key_stride = inputs.key_stride,
+      .batch = trains ? TrainingBatch(inputs.sequences) : RoundUp(inputs.sequences, /*steps=*/1, kLeastPrompts),
+      .longest = ordered ? OrderedLength(inputs.longest) : RoundUp(inputs.longest, /*steps=*/1, kLeastLength),
+      .longest_key = inputs.key_starts != nullptr ? RoundUp(inputs.longest_key, /*steps=*/1, kLeastLength) : 0,
+      .rows = trains ? RoundUp(inputs.rows, /*steps=*/2, kLeastRows) : 0,
+      .deterministic = ordered};
 }
 
 RaggedOffsets OffsetsFor(const Shape& shape) {
@@ -398,6 +414,11 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
     return Error(absl::StatusCode::kInternal, "CUDNN_ERROR", cudnnGetErrorString(status));
   }
   return FrontendStatus(graph.execute(*handle, tensors, memory + OffsetBytes(ragged)), absl::StatusCode::kInternal);
+}
+
+int64_t CudnnAttention::OrderedBytes(int64_t heads, int64_t sequences, int64_t longest) {
+  const int64_t length = OrderedLength(longest);
+  return 2 * TrainingBatch(sequences) * heads * length * length;
 }
 
 CudnnAttention& CudnnAttention::On(int device) {

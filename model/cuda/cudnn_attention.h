@@ -20,7 +20,7 @@ struct AttentionInputs {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t sequences = 0;
-  const int32_t* starts = nullptr;  // [sequences + 1] device memory, from 0 to `rows`
+  const int32_t* starts = nullptr;  // [sequences + 1] device memory, from 0 to `rows` or between
   int64_t rows = 0;
   int64_t longest = 0;                  // most rows of queries in one sequence
   const int32_t* key_starts = nullptr;  // [sequences + 1] device memory, from 0 to `key_rows`; or null
@@ -31,6 +31,9 @@ struct AttentionInputs {
   const void* values = nullptr;
   int64_t query_stride = 0;
   int64_t key_stride = 0;
+  // The backward pass adds in a fixed order, so that a repeated one is bit-identical. Give Forward() and Backward() the
+  // same.
+  bool deterministic = false;
 };
 
 // Results of a forward pass, all dense.
@@ -62,10 +65,16 @@ struct AttentionGradients {
 class CudnnAttention {
  public:
   static constexpr int kMostPlans = 96;
+  // The most memory that a deterministic backward pass may borrow for its scores: sequences * heads * longest^2 bf16 numbers.
+  // A constant, as a limit that depends on free memory would give one process other bits than another.
+  static constexpr int64_t kMostOrderedBytes = int64_t{4} << 30;
 
   // Returns device memory that the call may use until the work that it queued on its stream is done. May throw; then the call
   // throws too.
   using Lend = std::function<void*(int64_t bytes)>;
+
+  // What a deterministic backward pass of so many sequences, up to `longest` tokens each, borrows for its scores.
+  static int64_t OrderedBytes(int64_t heads, int64_t sequences, int64_t longest);
 
   static CudnnAttention& On(int device);
   ~CudnnAttention();
@@ -74,7 +83,8 @@ class CudnnAttention {
 
   // The forward pass. With outputs.stats, Backward() can follow: a shape is refused here if cuDNN refuses its forward or its
   // backward pass.
-  //   UNIMPLEMENTED reason CUDNN_REFUSES  cuDNN cannot be used here at all, or not for this shape. Nothing was queued: use
+  //   UNIMPLEMENTED reason CUDNN_REFUSES  cuDNN cannot be used here at all, or not for this shape, or the deterministic
+  //                                       backward pass needs more than kMostOrderedBytes of it. Nothing was queued: use
   //                                       another implementation. The first refusal on this GPU is logged.
   //   INTERNAL      reason CUDNN_ERROR or CUDA_ERROR
   absl::Status Forward(const AttentionInputs& inputs, const AttentionOutputs& outputs, const Lend& lend,
@@ -84,8 +94,8 @@ class CudnnAttention {
   // what cuDNN refuses here. These plans are never dropped, so that work that Forward() queues with them may be captured.
   // Returns the most memory that such a call borrows; 0 if cuDNN refuses one of the plans.
   int64_t Prepare(const AttentionInputs& most);
-  // The backward pass. `outputs` are Forward()'s results for the same inputs, with stats. The gradients of several query
-  // heads are added in no fixed order.
+  // The backward pass. `outputs` are Forward()'s results for the same inputs, with stats. The gradients of queries are added
+  // in no fixed order unless inputs.deterministic.
   absl::Status Backward(const AttentionInputs& inputs, const AttentionOutputs& outputs,
                         const AttentionGradients& gradients, const Lend& lend, cudaStream_t stream);
 

@@ -113,6 +113,19 @@ __global__ void EmbeddingGradientKernel(const T* x, const int64_t* ids, int64_t 
   }
 }
 
+// Rows with equal ids are neighbours in `order`, by ascending row: the block of the first of them adds all up.
+template <typename T>
+__global__ void EmbeddingGradientInOrderKernel(const T* x, const int64_t* ids, const int64_t* order, int64_t rows,
+                                               int64_t columns, float* table) {
+  const int64_t first = blockIdx.x, id = ids[first];
+  if (first > 0 && ids[first - 1] == id) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (at >= columns) return;
+  float sum = table[id * columns + at];
+  for (int64_t next = first; next < rows && ids[next] == id; ++next) sum += ToFloat(x[order[next] * columns + at]);
+  table[id * columns + at] = sum;
+}
+
 }  // namespace
 
 cudaError_t Head(Number number, const void* logits, const int64_t* targets, const LogitRows& shape,
@@ -143,6 +156,17 @@ cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, 
     using T = std::remove_pointer_t<decltype(type)>;
     EmbeddingGradientKernel<T>
         <<<static_cast<unsigned>(rows), 256, 0, stream>>>(static_cast<const T*>(x), ids, columns, table);
+  });
+}
+
+cudaError_t EmbeddingGradientInOrder(Number number, const void* x, const int64_t* ids, const int64_t* order,
+                                     int64_t rows, int64_t columns, float* table, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((columns + kThreads - 1) / kThreads));
+  return ForType(number, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    EmbeddingGradientInOrderKernel<T>
+        <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(x), ids, order, rows, columns, table);
   });
 }
 

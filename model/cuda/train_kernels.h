@@ -7,7 +7,7 @@
 // Kernels of a training step, all but matrix products and attention: plain pointers to device memory, work queued on
 // `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
 // kernels::VectorElements(dtype). model/ops.h says what each computes. Results are repeatable: sums over rows are made in a
-// fixed order, except in EmbeddingGradient, which adds atomically. Norms and column sums are in norm_kernels.cu, the head
+// fixed order, except in EmbeddingGradient, which adds atomically (EmbeddingGradientInOrder does not). Norms and column sums are in norm_kernels.cu, the head
 // and the embedding in head_kernels.cu, the others in train_kernels.cu.
 namespace syncopate::model::kernels {
 
@@ -75,6 +75,10 @@ cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets
 // table [*, columns] float32 += x[r] at row ids[r].
 cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, int64_t rows, int64_t columns,
                               float* table, cudaStream_t stream);
+// The same sums, each made in the order of rows, so that a repeated one is bit-identical. ids [rows]: those of
+// EmbeddingGradient sorted ascending; order [rows]: the row that each of them belongs to, ascending where ids are equal.
+cudaError_t EmbeddingGradientInOrder(Number number, const void* x, const int64_t* ids, const int64_t* order,
+                                     int64_t rows, int64_t columns, float* table, cudaStream_t stream);
 
 // One AdamW update of `count` elements (Loshchilov & Hutter, arXiv 1711.05101), and a bf16 copy of the result for the
 // forward pass.

@@ -102,11 +102,13 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const mode
 }
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
-                                                                   const Manifest& manifest, Communicator* ranks) {
+                                                                   const Manifest& manifest, int weight_sets,
+                                                                   Communicator* ranks) {
   try {
-    return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/2, ranks);
+    return std::make_shared<HostBackend>(config, manifest, weight_sets, ranks);
   } catch (const std::exception& error) {
-    return model::TorchError(error, absl::StrCat("the weights need ", 2 * manifest.arena_bytes() >> 20, " MiB"));
+    return model::TorchError(error,
+                             absl::StrCat("the weights need ", weight_sets * manifest.arena_bytes() >> 20, " MiB"));
   }
 }
 

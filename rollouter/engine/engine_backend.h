@@ -39,6 +39,9 @@ class WeightArenas {
   // Announces that the shadow is complete, so that the part of the exchange that can overlap decode steps may begin.
   // Called by the receiver; a later shadow() or BeginCheck() revokes it.
   virtual void ExpectExchange() {}
+  // Announces that a transfer of `version` is about to overwrite the live bytes in place. Call only between decode
+  // steps, when no work on the weights is in progress; none may begin before the transfer is over.
+  virtual absl::Status BeginOverwrite(const PolicyVersion& /*version*/) { return absl::OkStatus(); }
   // Copies these byte ranges from the live side to the shadow, while decode steps run. Blocks until the copy is done.
   // Called by the receiver while no Exchange() is in progress.
   virtual absl::Status CopyLive(const std::vector<ByteRange>& ranges) = 0;

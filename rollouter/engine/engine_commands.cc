@@ -53,6 +53,10 @@ class LeadingArenas final : public WeightArenas {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange(version, digest, deadline));
     return followers_->Send({.kind = EngineCommand::Kind::kExchange, .version = version, .digest = digest});
   }
+  absl::Status BeginOverwrite(const PolicyVersion& version) override {
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->BeginOverwrite(version));
+    return followers_->Send({.kind = EngineCommand::Kind::kBeginInPlace, .version = version});
+  }
   void ExpectExchange() override { arenas_->ExpectExchange(); }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_->CopyLive(ranges); }
   absl::Status Release(bool keep_live) override {
@@ -132,6 +136,8 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
       SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Exchange(command.version, command.digest, absl::InfiniteDuration()));
       serving_ = command.version;
       return absl::OkStatus();
+    case EngineCommand::Kind::kBeginInPlace:
+      return backend_->arenas().BeginOverwrite(command.version);
     case EngineCommand::Kind::kReleaseWeights:
       return backend_->arenas().Release(command.keep_live);
     case EngineCommand::Kind::kRestoreWeights:

@@ -23,6 +23,7 @@ struct EngineCommand {
     kMakeRunner = 1,  // uses `runner`
     kPlan,            // uses `plan`
     kExchange,        // the shadow becomes live as `version` with `digest`
+    kBeginInPlace,    // no plan follows until the transfer of `version` into the live weights is over
     kReleaseWeights,  // uses `keep_live`, see WeightArenas::Release()
     kRestoreWeights,
     kReleaseBlocks,

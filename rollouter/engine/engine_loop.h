@@ -128,7 +128,7 @@ class EngineLoop : public synchronizer::WeightTarget {
   bool can_copy_live() const override { return true; }
   // For one weight set: no decode step runs from BeginInPlace() until Install() or CancelInPlace(), or after
   // Invalidate() until a later Install(). Waits as Install() does, also for requests with holds_install.
-  absl::Status BeginInPlace(absl::Duration deadline) override = 0;
+  absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override = 0;
 
   // `listener` is called on the engine's thread after each install or relabelling and before Install() or Relabel()
   // returns, without locks held; it must not block. Set it before the first install.
@@ -152,9 +152,10 @@ class EngineLoop : public synchronizer::WeightTarget {
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest);
 
-// Creates a CPU backend for one rank of a replica: `config` and `manifest` are those of its slice (rank_slice.h), with
-// two weight sets; `ranks` is borrowed. RESOURCE_EXHAUSTED as MakeInPlaceHostBackend.
+// Creates a CPU backend for one rank of a replica: `config` and `manifest` are those of its slice (rank_slice.h);
+// `weight_sets` is 2, or 1 for installs in place; `ranks` is borrowed. RESOURCE_EXHAUSTED as MakeInPlaceHostBackend.
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
-                                                                   const Manifest& manifest, Communicator* ranks);
+                                                                   const Manifest& manifest, int weight_sets,
+                                                                   Communicator* ranks);
 
 }  // namespace syncopate::rollouter

@@ -266,9 +266,9 @@ absl::StatusOr<InstallResult> EngineThread::Relabel(const PolicyVersion& version
   return ChangeWeights(Change::kRelabel, version, /*digest=*/0, deadline);
 }
 
-absl::Status EngineThread::BeginInPlace(absl::Duration deadline) {
-  if (!in_place()) return WeightTarget::BeginInPlace(deadline);
-  return ChangeWeights(Change::kBeginInPlace, PolicyVersion(), /*digest=*/0, deadline).status();
+absl::Status EngineThread::BeginInPlace(const PolicyVersion& version, absl::Duration deadline) {
+  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);
+  return ChangeWeights(Change::kBeginInPlace, version, /*digest=*/0, deadline).status();
 }
 
 absl::StatusOr<InstallResult> EngineThread::ChangeWeights(Change kind, const PolicyVersion& version, uint64_t digest,
@@ -366,7 +366,7 @@ absl::Status EngineThread::Apply(const PendingChange& change) {
       engine_->policy().Relabel(change.version);
       return absl::OkStatus();
     case Change::kBeginInPlace:
-      return absl::OkStatus();
+      return arenas().BeginOverwrite(change.version);
   }
   return absl::OkStatus();
 }

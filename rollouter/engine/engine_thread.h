@@ -48,7 +48,7 @@ class EngineThread final : public EngineLoop {
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas().CopyLive(ranges); }
   bool in_place() const override { return arenas().in_place(); }
-  absl::Status BeginInPlace(absl::Duration deadline) override;
+  absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override;
   void Invalidate() override;
 
@@ -72,7 +72,7 @@ class EngineThread final : public EngineLoop {
   };
 
   WeightArenas& arenas() const { return engine_->backend().arenas(); }
-  // kBeginInPlace ignores `version` and `digest`.
+  // kBeginInPlace ignores `digest`.
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
                                                             uint64_t digest, absl::Duration deadline);
   absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

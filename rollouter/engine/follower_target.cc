@@ -16,6 +16,14 @@
 //
 // A withdrawal is a question, not a fact: rank 0 may have ordered the exchange while the withdrawal was on its way. So
 // a rank that withdraws waits for the answer, and no rank ever stays behind the others.
+//
+// With one weight set the same two threads meet before the first byte:
+//
+//   BeginInPlace(): waits, said so to rank 0 --generation stopped--> receives --exchanged--> nothing
+//   waits or receives --given up: said to rank 0, with whether weights were overwritten--> nothing
+//
+// Rank 0 may have stopped generation for a rank that has just given up. It then hears of that, and generation goes on
+// when all ranks have given up, if none has overwritten anything.
 namespace syncopate::rollouter {
 
 using synchronizer::InstallResult;
@@ -76,6 +84,62 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
                             " in time; the older version goes on serving"));
 }
 
+bool FollowerTarget::in_place() const { return arenas_.in_place(); }
+
+absl::Status FollowerTarget::BeginInPlace(const PolicyVersion& version, absl::Duration deadline) {
+  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);
+  bool begins = false;
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(ended_);
+    begins = in_place_ != version;
+    if (begins) stopped_ = false;
+    in_place_ = version;
+  }
+  if (begins) options_.send_stop_awaited(version);
+  MutexLock lock(&mutex_);
+  auto is_settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !ended_.ok(); };
+  if (!mutex_.AwaitWithTimeout(Condition(&is_settled), deadline)) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
+                 absl::StrCat("not all ranks of this replica have stopped within ", absl::FormatDuration(deadline),
+                              " to receive ", version.ToString(), "; the older version goes on serving"));
+  }
+  return stopped_ ? absl::OkStatus() : ended_;
+}
+
+void FollowerTarget::Stopped(const PolicyVersion& version) {
+  MutexLock lock(&mutex_);
+  if (in_place_ == version) stopped_ = true;
+}
+
+void FollowerTarget::Abandon(bool overwritten) {
+  PolicyVersion version;
+  {
+    MutexLock lock(&mutex_);
+    if (in_place_.IsNone()) return;
+    version = std::exchange(in_place_, PolicyVersion());
+    stopped_ = false;
+    if (overwritten) LoseWeightsLocked();
+  }
+  options_.send_abandoned(version, overwritten);
+}
+
+void FollowerTarget::LoseWeights() {
+  MutexLock lock(&mutex_);
+  LoseWeightsLocked();
+}
+
+void FollowerTarget::LoseWeightsLocked() {
+  lost_ = true;
+  serving_.version = PolicyVersion();
+  serving_.digest = 0;
+}
+
+bool FollowerTarget::HasWeights() const {
+  MutexLock lock(&mutex_);
+  return !lost_;
+}
+
 absl::Status FollowerTarget::CheckReady(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   if (pending_ == version && outcome_ == Outcome::kNone) return absl::OkStatus();
@@ -89,6 +153,8 @@ void FollowerTarget::RecordOutcomeLocked(const PolicyVersion& version, Outcome o
     // Relabelled weights keep their digest, because the bytes are the same.
     if (pending_ == version) serving_.digest = pending_digest_;
     last_sleep_.slept = false;
+    if (in_place_ == version) in_place_ = PolicyVersion();
+    lost_ = false;
   }
   if (pending_ == version) outcome_ = outcome;
 }
@@ -115,8 +181,12 @@ absl::Status FollowerTarget::BeginAttempt() {
 }
 
 void FollowerTarget::EndAttempt() {
-  MutexLock lock(&mutex_);
-  --receiving_;
+  {
+    MutexLock lock(&mutex_);
+    if (--receiving_ > 0) return;
+  }
+  // A transfer in place that has begun is over by now; this ends a wait for generation to stop.
+  Abandon(/*overwritten=*/false);
 }
 
 absl::Status FollowerTarget::BeginSleep(bool keeps_weights, absl::Duration deadline) {

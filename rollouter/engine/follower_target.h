@@ -22,6 +22,10 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   struct Options {
     // Tells rank 0 that the version is ready, or that this rank withdraws it. Must not block.
     std::function<void(const PolicyVersion&)> send_ready, send_withdrawn;
+    // With one weight set. Tells rank 0 that this rank waits for generation to stop, or that it receives the version no
+    // longer and has not installed it. Must not block.
+    std::function<void(const PolicyVersion&)> send_stop_awaited = nullptr;
+    std::function<void(const PolicyVersion&, bool overwritten)> send_abandoned = nullptr;
     // Called if rank 0 did not answer a withdrawal within answer_within: it counts as lost.
     std::function<void(const absl::Status&)> on_lost;
     absl::Duration answer_within = absl::Seconds(10);
@@ -42,6 +46,12 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   bool can_copy_live() const override { return true; }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
   synchronizer::ReceiverWeights LastSleep() const override;
+  bool in_place() const override;
+  // After DEADLINE_EXCEEDED this rank goes on waiting until EndAttempt: the next call finds what happened meanwhile.
+  absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
+  void CancelInPlace() override { Abandon(/*overwritten=*/false); }
+  void Invalidate() override { Abandon(/*overwritten=*/true); }
+  bool HasWeights() const override;
 
   // Called by the thread that executes rank 0's commands, before an exchange. INTERNAL (reason RANK_MISMATCH) if the
   // version is not ready here.
@@ -50,6 +60,10 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   void Exchanged(const PolicyVersion& version);
   // Records the end of a version that was not exchanged: it was relabelled or given up.
   void EndWithoutExchange(const PolicyVersion& version, bool relabelled);
+  // Records that generation has stopped for a transfer of `version`: no plan runs on this rank.
+  void Stopped(const PolicyVersion& version);
+  // Records that a transfer in place has failed on another rank: nothing serves until the next exchange.
+  void LoseWeights();
   // Call before the memory of the weights is released: no attempt begins afterwards, and the current one has ended when
   // this returns OK. Blocks for at most `deadline`; UNAVAILABLE (reason BUSY) if the attempt has not ended by then.
   absl::Status BeginSleep(bool keeps_weights, absl::Duration deadline);
@@ -68,6 +82,9 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   enum class Outcome { kNone, kServes, kGivenUp };
   absl::StatusOr<synchronizer::InstallResult> AwaitRank0(const PolicyVersion& version, uint64_t digest,
                                                          absl::Duration deadline);
+  // Tells rank 0 that this rank receives in place no longer, unless it does not or has installed the version.
+  void Abandon(bool overwritten);
+  void LoseWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordOutcomeLocked(const PolicyVersion& version, Outcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<EngineBackend> backend_;
@@ -77,6 +94,9 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   PolicyVersion pending_ ABSL_GUARDED_BY(mutex_);  // none: no install waits
   uint64_t pending_digest_ ABSL_GUARDED_BY(mutex_) = 0;
   Outcome outcome_ ABSL_GUARDED_BY(mutex_) = Outcome::kNone;
+  PolicyVersion in_place_ ABSL_GUARDED_BY(mutex_);  // waits for generation to stop, or receives; none: neither
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;    // generation has stopped for in_place_
+  bool lost_ ABSL_GUARDED_BY(mutex_) = false;       // a transfer in place has failed since the latest exchange
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
   Serving serving_ ABSL_GUARDED_BY(mutex_);
   synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);

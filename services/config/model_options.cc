@@ -72,8 +72,8 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
   const model::DeviceRequest request = RolloutDeviceRequest(config);
   SYNCOPATE_RETURN_IF_ERROR(CheckTransport(config, request, device));
   const std::string& install = config.sync().install();
-  // "swap" exchanges two pointers and works only on the CPU; "remap" and "in_place" need GPU memory.
-  const bool fits = install == "auto" || (install == "swap") != model::IsCuda(device);
+  // "swap" exchanges two pointers and works only on the CPU; "remap" needs GPU memory.
+  const bool fits = install == "auto" || install == "in_place" || (install == "swap") != model::IsCuda(device);
   return fits ? absl::OkStatus() : DoesNotFit("sync.install", install, request, device);
 }
 

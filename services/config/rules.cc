@@ -54,9 +54,6 @@ void CheckRanks(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(rollouter.rank0().empty() || ParseHostPort(rollouter.rank0()).ok(), {"rollouter.rank0"}, "host:port");
   // Powers of two divide the heads and widths of models evenly.
   rules->Expect((parallel & (parallel - 1)) == 0, {"rollout.tensor_parallel"}, "1, 2, 4 or 8");
-  // With a transfer in place all ranks would stand still from its first byte to its last.
-  rules->Expect(parallel == 1 || config.sync().install() != "in_place", {"rollout.tensor_parallel", "sync.install"},
-                "1, or another sync.install than in_place");
 }
 
 void CheckRollouterName(const std::string& name, Rules* rules) {
@@ -178,8 +175,8 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
   const std::string& install = config.sync().install();
   rules->Expect(install != "swap" || !absl::StartsWith(rollout, "cuda"), {"sync.install", "rollout.device"},
                 "auto, remap or in_place, as swap is for rollouters on the CPU");
-  rules->Expect((install != "remap" && install != "in_place") || rollout != "cpu", {"sync.install", "rollout.device"},
-                absl::StrCat("auto or swap, as ", install, " is for rollouters on a GPU"));
+  rules->Expect(install != "remap" || rollout != "cpu", {"sync.install", "rollout.device"},
+                "auto, swap or in_place, as remap is for rollouters on a GPU");
 }
 
 bool IsJsonObject(const std::string& text) {

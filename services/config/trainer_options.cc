@@ -74,6 +74,7 @@ trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& co
   options.step.micro_batch_tokens = config.train().micro_batch_tokens();
   options.step.recompute = ToRecompute(config.train());
   options.step.float32_logits = config.train().float32_logits();
+  options.step.deterministic = config.train().deterministic();
   options.compute_dtype = ToComputeDType(config.train());
   options.reduce_dtype = config.train().reduce_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.memory = MakeMemoryOptions(config.train());

@@ -131,6 +131,9 @@ v1::ReplicaServiceAttendResponse ToProto(const EngineCommand& command) {
       *message.mutable_exchange()->mutable_version() = wire::ToProto(command.version);
       message.mutable_exchange()->set_digest(command.digest);
       break;
+    case EngineCommand::Kind::kBeginInPlace:
+      *message.mutable_begin_in_place()->mutable_version() = wire::ToProto(command.version);
+      break;
     case EngineCommand::Kind::kReleaseWeights:
       message.mutable_release_weights()->set_keep_live(command.keep_live);
       break;
@@ -163,6 +166,10 @@ absl::StatusOr<EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& 
       command.kind = EngineCommand::Kind::kExchange;
       command.version = wire::FromProto(message.exchange().version());
       command.digest = message.exchange().digest();
+      return command;
+    case v1::ReplicaServiceAttendResponse::kBeginInPlace:
+      command.kind = EngineCommand::Kind::kBeginInPlace;
+      command.version = wire::FromProto(message.begin_in_place().version());
       return command;
     case v1::ReplicaServiceAttendResponse::kReleaseWeights:
       command.kind = EngineCommand::Kind::kReleaseWeights;

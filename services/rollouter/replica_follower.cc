@@ -124,6 +124,17 @@ class FollowingRollouterRank {
       *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(version);
       attendance_.Write(message);
     };
+    target.send_stop_awaited = [this](const PolicyVersion& version) {
+      Message message;
+      *message.mutable_stop_awaited()->mutable_version() = wire::ToProto(version);
+      attendance_.Write(message);
+    };
+    target.send_abandoned = [this](const PolicyVersion& version, bool overwritten) {
+      Message message;
+      *message.mutable_transfer_abandoned()->mutable_version() = wire::ToProto(version);
+      message.mutable_transfer_abandoned()->set_overwritten(overwritten);
+      attendance_.Write(message);
+    };
     target.on_lost = [this](const absl::Status& why) {
       ended_->Abort(why);
       attendance_.Stop();
@@ -178,6 +189,10 @@ class FollowingRollouterRank {
                                   order.weights_settled().relabelled());
       return absl::OkStatus();
     }
+    if (order.has_weights_lost()) {
+      target_->LoseWeights();
+      return absl::OkStatus();
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(order));
     SYNCOPATE_RETURN_IF_ERROR(ObeyOne(command));
     if (command.kind != EngineCommand::Kind::kMakeRunner) return absl::OkStatus();
@@ -196,6 +211,7 @@ class FollowingRollouterRank {
     }
     SYNCOPATE_RETURN_IF_ERROR(engine_->Obey(command));
     if (command.kind == EngineCommand::Kind::kExchange) target_->Exchanged(command.version);
+    if (command.kind == EngineCommand::Kind::kBeginInPlace) target_->Stopped(command.version);
     if (command.kind == EngineCommand::Kind::kRestoreWeights) target_->EndSleep();
     return absl::OkStatus();
   }

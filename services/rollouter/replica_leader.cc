@@ -23,7 +23,8 @@ ReplicaLeader::ReplicaLeader(rpc::RankStreamsOptions options)
           {"rollouter rank", "rollout.tensor_parallel", "rollout.device", "rollouter.rank0",
            "`syncopate run` and `syncopate replica` give all ranks that they start the same", "rollouter.ranks_listen"},
           std::move(options)),
-      joint_(others() + 1) {}
+      joint_(others() + 1),
+      stops_(others() + 1) {}
 
 void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRequest& message) {
   bool release = false;
@@ -31,9 +32,20 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
   {
     MutexLock lock(&mutex_);
     if (message.has_weights_ready()) joint_.Ready(rank, wire::FromProto(message.weights_ready().version()));
+    if (message.has_stop_awaited()) stops_.Ready(rank, wire::FromProto(message.stop_awaited().version()));
+    if (message.has_transfer_abandoned()) {
+      stops_.Withdraw(rank, wire::FromProto(message.transfer_abandoned().version()));
+    }
     if (message.has_weights_withdrawn()) {
       version = wire::FromProto(message.weights_withdrawn().version());
       release = joint_.Withdraw(rank, version);
+    }
+  }
+  if (message.has_transfer_abandoned()) {
+    MutexLock lock(&listener_mutex_);
+    if (on_abandoned_) {
+      on_abandoned_(rank, wire::FromProto(message.transfer_abandoned().version()),
+                    message.transfer_abandoned().overwritten());
     }
   }
   if (release) OrderOne(rank, WeightsSettled(version, /*relabelled=*/false));
@@ -66,6 +78,33 @@ void ReplicaLeader::EndClaim(const PolicyVersion& version, End end) {
   if (end == End::kExchanged) return;
   // A rank that accepts no messages is lost, and on_lost reports it.
   Order(WeightsSettled(version, end == End::kRelabelled)).IgnoreError();
+}
+
+absl::Status ReplicaLeader::AwaitStopAwaited(const PolicyVersion& version, absl::Duration deadline) {
+  MutexLock lock(&mutex_);
+  auto all_wait = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stops_.AllReady(version); };
+  const absl::Status waited = AwaitReports(deadline, all_wait);
+  if (!absl::IsDeadlineExceeded(waited)) return waited;
+  return Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE",
+               absl::StrCat("not all ranks of this replica can receive ", version.ToString(), " within ",
+                            absl::FormatDuration(deadline), "; the older version goes on serving"));
+}
+
+void ReplicaLeader::EndStopAwaited(const PolicyVersion& version) {
+  MutexLock lock(&mutex_);
+  stops_.EndClaim(version);
+}
+
+void ReplicaLeader::SendWeightsLost(const PolicyVersion& version) {
+  v1::ReplicaServiceAttendResponse message;
+  *message.mutable_weights_lost()->mutable_version() = wire::ToProto(version);
+  // A rank that accepts no messages is lost, and on_lost reports it.
+  Order(message).IgnoreError();
+}
+
+void ReplicaLeader::SetAbandonListener(AbandonListener listener) {
+  MutexLock lock(&listener_mutex_);
+  on_abandoned_ = std::move(listener);
 }
 
 }  // namespace syncopate::rollouterd

@@ -26,11 +26,19 @@ class ReplicaLeader final
 
   absl::Status Claim(const PolicyVersion& version, absl::Duration deadline) override;
   void EndClaim(const PolicyVersion& version, End end) override;
+  int32_t world() const override { return others() + 1; }
+  absl::Status AwaitStopAwaited(const PolicyVersion& version, absl::Duration deadline) override;
+  void EndStopAwaited(const PolicyVersion& version) override;
+  void SendWeightsLost(const PolicyVersion& version) override;
+  void SetAbandonListener(AbandonListener listener) override;
 
  private:
   void HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRequest& message) override;
 
   rollouter::JointInstall joint_ ABSL_GUARDED_BY(mutex_);
+  rollouter::JointInstall stops_ ABSL_GUARDED_BY(mutex_);  // who waits for generation to stop; never claimed
+  Mutex listener_mutex_;                                   // taken before mutex_
+  AbandonListener on_abandoned_ ABSL_GUARDED_BY(listener_mutex_);
 };
 
 }  // namespace syncopate::rollouterd

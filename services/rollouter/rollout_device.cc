@@ -12,11 +12,18 @@ std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::Tra
   return device;
 }
 
-absl::StatusOr<std::shared_ptr<RolloutDevice>> HostRankDevice(const ReplicaPart& part,
-                                                              std::shared_ptr<const auth::TransportSecurity> security) {
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(bool in_place, const model::ModelConfig& shape,
+                                                              const Manifest& wire,
+                                                              std::shared_ptr<const auth::TransportSecurity> security,
+                                                              const ReplicaPart* part) {
   std::shared_ptr<RolloutDevice> device = HostRolloutDevice(std::move(security));
-  SYNCOPATE_ASSIGN_OR_RETURN(device->backend,
-                             rollouter::MakeHostRankBackend(part.slice.config, part.slice.manifest, part.ranks.get()));
+  if (part != nullptr) {
+    SYNCOPATE_ASSIGN_OR_RETURN(device->backend,
+                               rollouter::MakeHostRankBackend(part->slice.config, part->slice.manifest,
+                                                              /*weight_sets=*/in_place ? 1 : 2, part->ranks.get()));
+  } else if (in_place) {
+    SYNCOPATE_ASSIGN_OR_RETURN(device->backend, rollouter::MakeInPlaceHostBackend(shape, wire));
+  }
   return device;
 }
 

@@ -42,10 +42,11 @@ inline constexpr absl::Duration kRankStepDeadline = absl::Seconds(30);
 
 // A rollouter on the CPU, with the transport "grpc".
 std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
-// A device on the CPU for one rank of a replica, with that rank's weights. `part` must outlive it. RESOURCE_EXHAUSTED
-// reason OUT_OF_MEMORY.
-absl::StatusOr<std::shared_ptr<RolloutDevice>> HostRankDevice(const ReplicaPart& part,
-                                                              std::shared_ptr<const auth::TransportSecurity> security);
+// What OpenRolloutDevice opens on the CPU; `wire` is the manifest of `shape`.
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(bool in_place, const model::ModelConfig& shape,
+                                                              const Manifest& wire,
+                                                              std::shared_ptr<const auth::TransportSecurity> security,
+                                                              const ReplicaPart* part);
 
 // The device that rollout.device, sync.transport and sync.install ask for. Allocates the weight sets of a GPU. The
 // linked library decides which implementation a binary has: syncopate_rollout_device_cpu, or

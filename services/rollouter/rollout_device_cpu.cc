@@ -13,11 +13,11 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
 }
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
-    const v1::RunConfig& config, const model::ModelConfig& /*shape*/,
+    const v1::RunConfig& config, const model::ModelConfig& shape,
     std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
   SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
-  if (part != nullptr) return HostRankDevice(*part, std::move(security));
-  return HostRolloutDevice(std::move(security));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, shape));
+  return OpenHostDevice(config.sync().install() == "in_place", shape, wire, std::move(security), part);
 }
 
 }  // namespace syncopate::rollouterd

@@ -81,19 +81,16 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
-  if (!model::IsCuda(name)) {
-    if (part != nullptr) return HostRankDevice(*part, std::move(security));
-    return HostRolloutDevice(std::move(security));
-  }
+  const bool in_place = config.sync().install() == "in_place";
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
+  if (!model::IsCuda(name)) return OpenHostDevice(in_place, shape, wire, std::move(security), part);
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
   // Made before the transports, which write to the backend's arenas.
-  const bool in_place = config.sync().install() == "in_place";
   SYNCOPATE_ASSIGN_OR_RETURN(
       const rollouter::CudaEngine engine,
       rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,

@@ -92,15 +92,24 @@ member::ReceiverParticipant::Listeners CountSyncs(EventRecorder* events, prometh
   return listeners;
 }
 
-synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest) {
+// Called when a transfer in place has left the engine without weights.
+std::function<void()> LostListener(EventRecorder* events, const std::shared_ptr<WorkClient>& work) {
+  return [events, work] {
+    // Without weights it would hand every lease back at once, and the trainer would quarantine it for that. The next
+    // install ends this.
+    work->SetAsleep(true);
+    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
+    if (events != nullptr) events->Record({"invalidate"});
+  };
+}
+
+synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest,
+                                                      const std::shared_ptr<WorkClient>& work) {
   synchronizer::WeightReceiver::Options receiver;
   receiver.manifest = manifest;
   receiver.member = options.member;
   receiver.layout = options.layout;
-  receiver.on_lost = [events = options.events] {
-    SYNCOPATE_LOG(kError, "a transfer in place has failed: nothing is generated until the next weight sync");
-    if (events != nullptr) events->Record({"invalidate"});
-  };
+  receiver.on_lost = LostListener(options.events, work);
   return receiver;
 }
 
@@ -129,8 +138,10 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       scorer_(std::move(scorer)),
       work_(std::move(work)),
       service_(ServiceOptions(options.member, work_), engine_.get()),
-      joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader) : nullptr),
-      receiver_(ReceiverOptions(options, engine_->manifest()),
+      joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader,
+                                                                             LostListener(options.events, work_))
+                                              : nullptr),
+      receiver_(ReceiverOptions(options, engine_->manifest(), work_),
                 joint_target_ != nullptr ? joint_target_.get() : engine_.get(), GetTransports(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {

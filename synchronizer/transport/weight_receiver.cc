@@ -333,7 +333,7 @@ absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request) {
     // because the version may be superseded before generation stops.
     SYNCOPATE_RETURN_IF_ERROR(transport_->Probe(request, stop));
     const absl::Duration left = offer_.deadline - options_.clock->Now();
-    const absl::Status paused = target_->BeginInPlace(std::min(left, kPausePatience));
+    const absl::Status paused = target_->BeginInPlace(offer_.prepare.version, std::min(left, kPausePatience));
     if (paused.ok()) break;
     if (!absl::IsDeadlineExceeded(paused) || left <= kPausePatience) return paused;
     if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
@@ -485,13 +485,13 @@ void WeightReceiver::Leave(Phase to) {
 }
 
 PolicyVersion WeightReceiver::serving() const {
-  if (HasLostWeights(target_->LastSleep())) return PolicyVersion();
+  if (HasLostWeights(target_->LastSleep()) || !target_->HasWeights()) return PolicyVersion();
   MutexLock lock(&mutex_);
   return serving_;
 }
 
 uint64_t WeightReceiver::serving_digest() const {
-  if (HasLostWeights(target_->LastSleep())) return 0;
+  if (HasLostWeights(target_->LastSleep()) || !target_->HasWeights()) return 0;
   MutexLock lock(&mutex_);
   return serving_digest_;
 }

@@ -86,10 +86,10 @@ class WeightTarget {
 
   // True for a target with one weight set: shadow() is the live set, so generation stops while a transfer writes to it.
   virtual bool in_place() const { return false; }
-  // Stops generation between two decode steps, for a transfer into the live weights. Call Install, Invalidate or
-  // CancelInPlace next; the pause that Install reports begins here. Blocks at most `deadline`; after an error
-  // generation continues.
-  virtual absl::Status BeginInPlace(absl::Duration /*deadline*/) {
+  // Stops generation between two decode steps, for a transfer of `version` into the live weights. Call Install,
+  // Invalidate or CancelInPlace next; the pause that Install reports begins here. Blocks at most `deadline`; after an
+  // error generation continues, and DEADLINE_EXCEEDED may be tried again.
+  virtual absl::Status BeginInPlace(const PolicyVersion& /*version*/, absl::Duration /*deadline*/) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_IN_PLACE", "this target has a shadow of its own");
   }
   // Call after BeginInPlace if nothing was written: generation continues with the unchanged weights. Never fails.
@@ -97,6 +97,9 @@ class WeightTarget {
   // Call after BeginInPlace if the transfer fails later: the weights are garbage, and nothing is generated until the
   // next Install. Never fails.
   virtual void Invalidate() {}
+  // False if the live weights were lost without a call of Invalidate: a transfer in place failed on another rank of the
+  // replica. True again after the next Install. Thread-safe.
+  virtual bool HasWeights() const { return true; }
 };
 
 }  // namespace syncopate::synchronizer

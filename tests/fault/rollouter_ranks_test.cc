@@ -17,6 +17,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/tcp_relay.h"
 
 namespace syncopate::testing {
 namespace {
@@ -62,7 +63,20 @@ TEST(RollouterRanksTest, TwoReplicasOfTwoShareTheWork) {
   EXPECT_EQ(run.Summary()["rollouters"].size(), 2u) << run.Summary()["rollouters"];
 }
 
-// (rank, signal)
+TEST(RollouterRanksTest, TwoWithOneWeightSetStopTogetherForEachVersion) {
+  RunHarness run(TwoRanks({"run.steps=20", "run.rollouters=1", "eval.every_steps=0", "sync.install=in_place"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
+  EXPECT_GE(summary["syncs"]["count"], 10) << summary["syncs"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+}
+
+// (rank, signal); rank 1 is killed in a replica that receives in place.
 class LostReplicaRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
                          ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
@@ -73,7 +87,9 @@ INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
 
 TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   const auto& [rank, signal] = GetParam();
-  RunHarness run(TwoRanks({"run.steps=1000", "run.rollouters=1", "eval.every_steps=0"}));
+  const bool in_place = rank == 1 && signal == SIGKILL;
+  RunHarness run(TwoRanks({"run.steps=1000", "run.rollouters=1", "eval.every_steps=0",
+                           in_place ? "sync.install=in_place" : "sync.install=swap"}));
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(5), IsOk());
@@ -89,6 +105,63 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   kill((*process)->pid(), SIGINT);
   EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
+// A replica of two whose weights take several messages to each rank, and come by way of a relay.
+class InPlaceReplicaTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kMiddle = 2 << 20;  // of the 7 MB of a rank
+
+  static std::vector<std::string> ByRelay(int trainer, int relay) {
+    return TwoRanks({"run.steps=10000", "run.rollouters=1", "eval.every_steps=0", "sync.install=in_place",
+                     "data.batch_groups=2", "sync.every_steps=4", "rollout.samples=2", "model.hidden_size=256",
+                     "model.intermediate_size=1024", "model.num_hidden_layers=4",
+                     absl::StrCat("trainer.listen=127.0.0.1:", trainer),
+                     absl::StrCat("trainer.advertise=127.0.0.1:", relay)});
+  }
+  bool LogHas(const std::string& daemon, const std::string& text) const {
+    return run_.Log(daemon).find(text) != std::string::npos;
+  }
+
+  const int trainer_ = FreePort().value();
+  TcpRelay relay_{trainer_};
+  RunHarness run_{ByRelay(trainer_, relay_.port())};
+};
+
+TEST_F(InPlaceReplicaTest, ATransferThatBreaksOnOneRankLeavesNoVersionUntilTheNext) {
+  auto process = run_.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run_.AwaitStep(3), IsOk()) << (*process)->Log();
+  relay_.CutOne(kMiddle);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return relay_.cut() == 1; }));
+  // Rank 0 says it, whichever rank lost its transfer.
+  EXPECT_TRUE(Eventually(kPatience, [&] { return LogHas("rollouter-0", "a transfer in place has failed"); }));
+  // A replica that handed its leases back would be quarantined for a minute.
+  ASSERT_THAT(run_.AwaitStep(run_.LastStep() + 5, kPatience / 2), IsOk()) << (*process)->Log();
+  kill((*process)->pid(), SIGINT);
+  EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
+  const Json summary = run_.Summary();
+  EXPECT_GE(summary["syncs"]["failed"], 1) << summary["syncs"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+}
+
+TEST_F(InPlaceReplicaTest, ARankThatIsKilledInTheMiddleOfATransferEndsTheReplicaAndItStartsAgain) {
+  auto process = run_.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run_.AwaitStep(3), IsOk()) << (*process)->Log();
+  const pid_t victim = PidOfRank(run_, 1), other = PidOfRank(run_, 0);
+  ASSERT_GT(victim, 0);
+  ASSERT_GT(other, 0);
+  relay_.HoldAll(kMiddle);
+  ASSERT_TRUE(Eventually(kPatience, [&] { return relay_.held() == 2; })) << "both ranks receive";
+  ASSERT_EQ(kill(victim, SIGKILL), 0);
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run_, 0) != other; }));
+  EXPECT_TRUE(LogHas("rollouter-0", "RANK_LOST"));
+  relay_.Release();
+  ASSERT_THAT(run_.AwaitStep(run_.LastStep() + 5, 2 * kPatience), IsOk()) << (*process)->Log();
+  kill((*process)->pid(), SIGINT);
+  EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
+  EXPECT_THAT(ProcessesNaming(run_.run_dir()), IsEmpty());
 }
 
 TEST(RollouterRanksTest, ASizeThatDoesNotDivideTheHeadsEndsBeforeAnythingStarts) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
 # Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was saved
-# (save), replicas of two ranks serve, install and lose one (replica, replica-graphs), and a rank of a trainer or replica is
-# stopped, which the others must notice and end for within 10 s (stop). With two GPUs each of the ranks has one; a replica
+# (save), replicas of two ranks serve, install and lose one (replica, replica-in-place, replica-graphs), and a rank of a
+# trainer or replica is stopped, which the others must notice and end for within 10 s (stop). With two GPUs each of the ranks has one; a replica
 # shares them with a trainer of two. With one GPU all share it: each is told by NCCL_HOSTID that it is on a host of its own, as
 # NCCL refuses two ranks on one GPU of a host, and connects them by sockets; that shows everything but the rate. Each run has a
 # time limit and is ended whole. Prints a line a check; exits 1 if one failed.
@@ -193,12 +193,13 @@ run_stop() {  # run_stop DAEMON RANK
 }
 
 cases=("$@")
-[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-graphs stop)
+[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-in-place replica-graphs stop)
 for name in "${cases[@]}"; do
   echo "$name"
   case $name in
     save) run_save ;;
     replica) run_replica replica ;;
+    replica-in-place) run_replica replica-in-place sync.install=in_place ;;
     # A shape that goes by CUDA graphs: heads of 64, bfloat16, no table of positions.
     replica-graphs)
       run_replica replica-graphs model.learned_positions=false model.head_dim=64 model.num_attention_heads=4 \

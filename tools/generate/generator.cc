@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const Generat
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(shape, engine_options.dtype));
   SYNCOPATE_ASSIGN_OR_RETURN(engine_options.backend, rollouter::MakeInPlaceHostBackend(shape, manifest));
   SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(engine_options));
-  SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace(kInstallDeadline));
+  SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace({1, 0}, kInstallDeadline));
   weights->ReadAll(engine->manifest(), engine->shadow());
   SYNCOPATE_RETURN_IF_ERROR(engine->Install({1, 0}, /*digest=*/0, kInstallDeadline).status());
   return engine;

@@ -62,9 +62,10 @@ struct DecoderProgram::Stream {
   at::Tensor base, delta;
 };
 
-DecoderProgram::DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute)
+DecoderProgram::DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute,
+                               bool deterministic)
     : config_(transformer.config()),
-      ops_(model::OpsFor(device)),
+      ops_(model::OpsFor(device, deterministic)),
       recompute_(recompute),
       cos_(transformer.cos()),
       sin_(transformer.sin()) {}

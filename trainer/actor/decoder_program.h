@@ -23,7 +23,9 @@ namespace syncopate::trainer {
 class DecoderProgram {
  public:
   // `transformer` must outlive this.
-  DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute = Recompute::kSelective);
+  // `deterministic`: as of model::OpsFor().
+  DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute = Recompute::kSelective,
+                 bool deterministic = false);
 
   // Of one layer. Which are kept depends on Recompute; `input` always is.
   struct LayerTape {

@@ -17,6 +17,7 @@ struct TrainStepOptions {
   int64_t micro_batch_tokens = 16384;  // input tokens per forward and backward
   Recompute recompute = Recompute::kSelective;
   bool float32_logits = false;  // where the policy computes in bfloat16
+  bool deterministic = false;   // the same batches give the same bits on a GPU, as they do on a CPU anyway
   absl::Status Validate() const;
   // Of a step that learns given answers, on the same packing: the mean cross-entropy of their tokens at temperature 1,
   // in one update.

@@ -86,7 +86,7 @@ TrainStep::TrainStep(Actor& actor, const Mesh& mesh, const TrainStepOptions& opt
       reference_(reference),
       residency_(residency),
       cost_(ComputeCost(actor.transformer().config())),
-      program_(actor.transformer(), actor.device(), options.recompute),
+      program_(actor.transformer(), actor.device(), options.recompute, options.deterministic),
       head_(actor.device(), {.temperature = options.temperature, .float32_logits = options.float32_logits}) {
   SYNCOPATE_CHECK(reference != nullptr || !options.loss.needs_reference());
 }

@@ -47,10 +47,11 @@ TEST(BenchTrainTest, TellsALineForTheWholeStepTheProgramAndThePassForLogProbs) {
 }
 
 TEST(BenchTrainTest, SaysInWordsHowFastItWas) {
-  const BenchOutcome outcome = Bench({"policy", "--layers", "1", "--recompute", "full"});
+  const BenchOutcome outcome = Bench({"policy", "--layers", "1", "--recompute", "full", "--deterministic"});
   EXPECT_EQ(outcome.code, 0) << outcome.log;
   EXPECT_THAT(outcome.log, HasSubstr("policy    tiny, 256 tokens: "));
   EXPECT_THAT(outcome.log, HasSubstr(" tokens/s"));
+  EXPECT_THAT(outcome.log, HasSubstr(", deterministic")) << "beside the default, in one run";
 }
 
 TEST(BenchTrainTest, SaysWhatACheckpointCostsAStepAndThatItsCopyIsOfTheStepBefore) {

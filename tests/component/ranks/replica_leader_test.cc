@@ -11,6 +11,7 @@
 #include "services/rpc/rank_attendance.h"
 #include "services/rpc/server.h"
 #include "services/wire/codec.h"
+#include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::rollouterd {
@@ -149,6 +150,35 @@ TEST_F(ReplicaLeaderTest, ARankThatWithdrawsIsReleasedAtOnceOrWhenTheClaimEnds) 
   Withdraw();
   leader_.EndClaim(kVersion, ReplicaLeader::End::kGivenUp);
   EXPECT_EQ(wire::FromProto(NextSettled().version()), kVersion);
+}
+
+TEST_F(ReplicaLeaderTest, ATransferInPlaceBeginsWhenTheOtherRankWaitsForItAndItSaysHowItEnded) {
+  Mailbox<std::pair<PolicyVersion, bool>> abandoned;
+  leader_.SetAbandonListener([&](int32_t rank, const PolicyVersion& version, bool overwritten) {
+    EXPECT_EQ(rank, 1);
+    abandoned.Put({version, overwritten});
+  });
+  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
+  v1::ReplicaServiceAttendRequest waits;
+  *waits.mutable_stop_awaited()->mutable_version() = wire::ToProto(kVersion);
+  rank_->Write(waits);
+  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, kPatience), IsOk());
+  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, kPatience), IsOk()) << "it waits on while the engine does not stop";
+  ASSERT_THAT(leader_.Send({.kind = EngineCommand::Kind::kBeginInPlace, .version = kVersion}), IsOk());
+  leader_.EndStopAwaited(kVersion);
+  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
+  const EngineCommand begin = FromProto(rank_->AwaitMessage().value()).value();
+  EXPECT_EQ(begin.kind, EngineCommand::Kind::kBeginInPlace);
+  EXPECT_EQ(begin.version, kVersion);
+  v1::ReplicaServiceAttendRequest over;
+  *over.mutable_transfer_abandoned()->mutable_version() = wire::ToProto(kVersion);
+  over.mutable_transfer_abandoned()->set_overwritten(true);
+  rank_->Write(over);
+  ASSERT_TRUE(abandoned.WaitFor(1));
+  EXPECT_EQ(abandoned.All()[0], std::pair(kVersion, true));
+  leader_.SendWeightsLost(kVersion);
+  EXPECT_TRUE(rank_->AwaitMessage()->has_weights_lost());
+  leader_.SetAbandonListener(nullptr);
 }
 
 TEST_F(ReplicaLeaderTest, ALostRankEndsTheWaitForIt) {

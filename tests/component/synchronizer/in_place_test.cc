@@ -25,7 +25,7 @@ class OneWeightSet final : public synchronizer::WeightTarget {
   }
   char* shadow() override { return buffer_.data(); }
   bool in_place() const override { return true; }
-  absl::Status BeginInPlace(absl::Duration deadline) override {
+  absl::Status BeginInPlace(const PolicyVersion&, absl::Duration deadline) override {
     MutexLock lock(&mutex_);
     auto stopped = [this, before = published_]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return published_ > before || published_ == kVersions; };

@@ -302,7 +302,7 @@ TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
   running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(3, kDeadline), IsOk());
 
-  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  ASSERT_THAT(arena->BeginInPlace(PolicyVersion{1, 1}, kDeadline), IsOk());
   const int64_t steps = loop->Read().steps;
   Fill(arena->shadow(), kBytes, 41);
   EXPECT_EQ(loop->Read().steps, steps);
@@ -325,11 +325,11 @@ TEST(InPlaceArenaTest, AfterAFailedTransferNothingServesUntilAGoodOne) {
                                              },
                                              [&resumes] { ++resumes; }};
   std::unique_ptr<bench::InPlaceArena> arena = *bench::InPlaceArena::Create(kBytes, generation, {});
-  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  ASSERT_THAT(arena->BeginInPlace(PolicyVersion{1, 1}, kDeadline), IsOk());
   arena->Invalidate();
   EXPECT_TRUE(arena->serving().IsNone());
   EXPECT_EQ(resumes, 0);
-  ASSERT_THAT(arena->BeginInPlace(kDeadline), IsOk());
+  ASSERT_THAT(arena->BeginInPlace(PolicyVersion{1, 1}, kDeadline), IsOk());
   ASSERT_THAT(arena->Install({1, 2}, 0, kDeadline), IsOk());
   EXPECT_EQ(pauses, 1);
   EXPECT_EQ(resumes, 1);

@@ -454,7 +454,7 @@ TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
   const std::vector<char> weights = RandomWeights(config, manifest, 7);
   auto install = [&](int64_t step) {
     if (loop->in_place()) {
-      EXPECT_TRUE(loop->BeginInPlace(kDeadline).ok());
+      EXPECT_TRUE(loop->BeginInPlace(PolicyVersion{1, 1}, kDeadline).ok());
     }
     ToDevice(0, loop->shadow(), weights.data(), static_cast<int64_t>(weights.size()));
     loop->ExpectInstall();

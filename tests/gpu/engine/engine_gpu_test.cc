@@ -206,10 +206,10 @@ TEST_F(CudaEngineLoopTest, ATransferInPlaceStopsGenerationAndOneThatFailsLeavesN
   SYNCOPATE_NEED_GPUS(1);
   Start(Install::kInPlace);
   EXPECT_TRUE(loop_->in_place());
-  ASSERT_TRUE(loop_->BeginInPlace(kDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kDeadline).ok());
   ASSERT_TRUE(Receive({1, 0}, 7).ok());
   Submit(3000);
-  ASSERT_TRUE(loop_->BeginInPlace(kDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kDeadline).ok());
   const int64_t tokens = loop_->GetStatus().generated_tokens;
   loop_->Invalidate();
   EXPECT_TRUE(loop_->GetStatus().serving.IsNone());
@@ -218,7 +218,7 @@ TEST_F(CudaEngineLoopTest, ATransferInPlaceStopsGenerationAndOneThatFailsLeavesN
   request.prompt_ids = {1};
   request.seeds = {1};
   EXPECT_EQ(ErrorReason(loop_->Submit(request, std::make_shared<RecordingSink>())), "NO_WEIGHTS");
-  ASSERT_TRUE(loop_->BeginInPlace(kDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kDeadline).ok());
   ASSERT_TRUE(Receive({1, 1}, 8).ok());
   const absl::Time limit = Clock::Real()->Now() + kDeadline;
   while (loop_->GetStatus().generated_tokens == tokens) ASSERT_LT(Clock::Real()->Now(), limit);

@@ -56,6 +56,42 @@ TEST(CudaOpsTest, GivesTheResultsOfTheCpuInBFloat16WithinItsRounding) {
   for (const OpCase& one : kCases) ExpectSameResults(one, at::kBFloat16, 3e-2);
 }
 
+TEST(CudaOpsTest, DeterministicOnesGiveTheResultsOfTheCpuAndRepeatTheirBits) {
+  SYNCOPATE_NEED_GPUS(1);
+  at::NoGradGuard no_grad;
+  const at::Device gpu("cuda:0");
+  const model::Ops& ops = model::OpsFor(gpu, /*deterministic=*/true);
+  for (const OpCase& one : kCases) {
+    for (const auto& [dtype, close] : {std::pair(at::kFloat, 1e-4), {at::kBFloat16, 3e-2}}) {
+      const auto expected = testing::RunAllOps(model::AtenOps(), one, at::kCPU, at::kFloat);
+      const auto first = testing::RunAllOps(ops, one, gpu, dtype), again = testing::RunAllOps(ops, one, gpu, dtype);
+      for (size_t i = 0; i < first.size(); ++i) {
+        EXPECT_LT(RelativeDifference(first[i], expected[i]), close) << "result " << i << " of width " << one.columns;
+        EXPECT_TRUE(again[i].equal(first[i])) << "result " << i << " of width " << one.columns;
+      }
+    }
+  }
+}
+
+// Thousands of rows of one token, as a separator in a batch: by atomics their sum differs from one time to the next.
+TEST(CudaOpsTest, ADeterministicEmbeddingGradientAddsRowsOfOneTokenInTheirOrder) {
+  SYNCOPATE_NEED_GPUS(1);
+  at::NoGradGuard no_grad;
+  const at::Device gpu("cuda:0");
+  constexpr int64_t kRows = 6000, kColumns = 896, kTokens = 700;
+  at::manual_seed(3);
+  const at::Tensor dx = at::randn({kRows, kColumns}).to(at::kBFloat16);
+  at::Tensor ids = at::randint(kTokens, {kRows}, at::kLong);
+  ids.narrow(0, 1000, 4000).fill_(7);
+  at::Tensor expected = at::ones({kTokens, kColumns});
+  for (int64_t row = 0; row < kRows; ++row) expected[ids[row].item<int64_t>()] += dx[row].to(at::kFloat);
+  for (int i = 0; i < 5; ++i) {
+    const at::Tensor table = at::ones({kTokens, kColumns}, at::TensorOptions(gpu));
+    model::OpsFor(gpu, /*deterministic=*/true).AddEmbeddingGradient(table, ids.to(gpu), dx.to(gpu));
+    EXPECT_TRUE(table.to(at::kCPU).equal(expected)) << "the sums of the CPU, row by row";
+  }
+}
+
 // As of a model to whose vocabulary one token was added: rows of 16 bytes and a rest.
 TEST(CudaFusedHeadTest, AVocabularyOfAnySizeGivesTheResultsOfTheCpu) {
   SYNCOPATE_NEED_GPUS(1);

@@ -78,6 +78,24 @@ TEST(CudaPolicyTrainerTest, StartsFromTheBitsOfTheCpu) {
   EXPECT_EQ(LargestDifference(*MakeTrainer("cpu"), *MakeTrainer("cuda:0")), 0);
 }
 
+TEST(CudaPolicyTrainerTest, FiftyDeterministicStepsRepeatTheirBits) {
+  SYNCOPATE_NEED_GPUS(1);
+  // By FlashAttention-2, and by cuDNN.
+  model::ModelConfig wide = testing::SmallModel();
+  wide.head_dim = 64;
+  for (const model::ModelConfig& config : {testing::SmallModel(), wide}) {
+    std::vector<std::unique_ptr<PolicyTrainer>> trainers;
+    for (int i = 0; i < 2; ++i) {
+      PolicyTrainer::Options options = OptionsOn("cuda:0", DType::kBFloat16);
+      options.model = config;
+      options.step.deterministic = true;
+      trainers.push_back(PolicyTrainer::Create(options).value());
+      for (uint64_t step = 0; step < 50; ++step) ASSERT_TRUE(StepOn(*trainers.back(), step).ok());
+    }
+    EXPECT_EQ(LargestDifference(*trainers[0], *trainers[1]), 0) << "heads of " << config.head_dim;
+  }
+}
+
 TEST(TransformerGpuTest, ForwardOnAGpuEqualsTheCpu) {
   SYNCOPATE_NEED_GPUS(1);
   for (const model::ModelConfig& config : {testing::SmallModel(), testing::GroupedQueryModel()}) {

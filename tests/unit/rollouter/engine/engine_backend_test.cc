@@ -218,12 +218,12 @@ TEST_F(EngineLoopOnATestBackend, WeightsThatAreGoneEndTheEngine) {
 TEST_F(EngineLoopOnATestBackend, ATransferInPlaceStopsGenerationUntilItIsInstalled) {
   backend_->arenas_.in_place_ = true;
   Start();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   ASSERT_TRUE(Install({1, 0}).ok());
   Submit();
   ASSERT_TRUE(MakesTokens());
   const absl::Time begun = Clock::Real()->Now();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   const int64_t tokens = loop_->GetStatus().generated_tokens;
   EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
   EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
@@ -240,16 +240,16 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceStopsGenerationUntilItIsInstall
 TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatIsCalledOffLetsGenerationGoOnUnlessThereAreNoWeights) {
   backend_->arenas_.in_place_ = true;
   Start();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   ASSERT_TRUE(Install({1, 0}).ok());
   Submit();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   loop_->CancelInPlace();
   EXPECT_TRUE(MakesTokens());
   EXPECT_EQ(loop_->GetStatus().serving, (PolicyVersion{1, 0}));
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   loop_->Invalidate();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   const int64_t tokens = loop_->GetStatus().generated_tokens;
   loop_->CancelInPlace();
   EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
@@ -261,10 +261,10 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatIsCalledOffLetsGenerationGo
 TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUntilTheNextInstall) {
   backend_->arenas_.in_place_ = true;
   Start();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   ASSERT_TRUE(Install({1, 3}).ok());
   Submit();
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   loop_->Invalidate();
   const int64_t tokens = loop_->GetStatus().generated_tokens;
   EXPECT_TRUE(loop_->GetStatus().serving.IsNone());
@@ -272,7 +272,7 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUn
   Submit();
   EXPECT_EQ(ErrorReason(submitted_), "NO_WEIGHTS");
   EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
-  ASSERT_TRUE(loop_->BeginInPlace(kTestDeadline).ok());
+  ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   ASSERT_TRUE(Install({1, 3}).ok());  // the version that was lost, again
   EXPECT_TRUE(MakesTokens());
 }
@@ -290,7 +290,7 @@ TEST_F(EngineLoopOnATestBackend, BytesOfWhatServesCanBeCopiedToTheShadow) {
 
 TEST_F(EngineLoopOnATestBackend, TwoWeightSetsRefuseATransferInPlace) {
   Start();
-  EXPECT_EQ(ErrorReason(loop_->BeginInPlace(kTestDeadline)), "NOT_IN_PLACE");
+  EXPECT_EQ(ErrorReason(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline)), "NOT_IN_PLACE");
 }
 
 TEST(EngineLoopTest, BFloat16WeightsTakeHalfTheMemoryAndGiveNearlyTheSameLogProbs) {

@@ -68,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"rollout.device=cuda", "rollout.tensor_parallel=2"}, nullptr},
         Case{{"sync.transport=nccl"}, "sync.transport: auto or grpc, as nccl goes from GPU to GPU and train.device"},
         Case{{"train.device=cuda", "sync.transport=ipc"}, "and rollout.device is cpu"},
-        Case{{"sync.install=remap"}, "sync.install: auto or swap"}, Case{{"sync.install=swap"}, nullptr},
+        Case{{"sync.install=remap"}, "sync.install: auto, swap or in_place"}, Case{{"sync.install=swap"}, nullptr},
+        Case{{"sync.install=in_place"}, nullptr}, Case{{"sync.install=in_place", "rollout.tensor_parallel=2"}, nullptr},
         Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap or in_place"}));
 
 // What trainer/loss refuses, by the keys of the configuration; its own tests have every case.

@@ -125,6 +125,8 @@ TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
   EXPECT_EQ(options({"train.reduce_dtype=bfloat16"}).reduce_dtype, DType::kBFloat16);
   EXPECT_EQ(options({}).step.recompute, trainer::Recompute::kSelective);
   EXPECT_EQ(options({"train.recompute=none"}).step.recompute, trainer::Recompute::kNone);
+  EXPECT_FALSE(options({}).step.deterministic);
+  EXPECT_TRUE(options({"train.deterministic=true"}).step.deterministic);
   EXPECT_EQ(options({"train.recompute=full"}).step.recompute, trainer::Recompute::kFull);
   EXPECT_FALSE(options({}).memory.offload_params || options({}).memory.offload_optimizer_for_logprob ||
                options({}).memory.offload_reference);

@@ -208,7 +208,7 @@ class InPlaceTarget final : public WeightTarget {
   explicit InPlaceTarget(int64_t bytes) : buffer(bytes) {}
   char* shadow() override { return buffer.data(); }
   bool in_place() const override { return true; }
-  absl::Status BeginInPlace(absl::Duration) override {
+  absl::Status BeginInPlace(const PolicyVersion&, absl::Duration) override {
     if (on_begin) on_begin();
     paused = begin_status.ok();
     return begin_status;

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace syncopate::testing {
+
+// Forwards TCP connections between processes of this machine, and can disturb one in the middle of a large download: what
+// flows from the target to whoever connected. Thread-safe.
+class TcpRelay {
+ public:
+  // Connections to port() go to `target` on 127.0.0.1. Connections of before the target listens are closed.
+  explicit TcpRelay(int target);
+  ~TcpRelay();
+  TcpRelay(const TcpRelay&) = delete;
+  TcpRelay& operator=(const TcpRelay&) = delete;
+
+  int port() const { return port_; }
+  // From now on a connection whose present download has brought more than `bytes` is cut. Only the first one.
+  void CutOne(int64_t bytes);
+  // The same, but what follows is kept back, on every such connection, until Release().
+  void HoldAll(int64_t bytes);
+  void Release();
+  int cut() const { return cut_; }    // connections so far
+  int held() const { return held_; }  // connections now
+
+ private:
+  enum class Mode : uint8_t { kForward, kCut, kHold };
+
+  void Accept();
+  void Carry(int from_client);
+  // Copies what there is from one socket to the other; false at the end of either.
+  static bool Forward(int from, int to, int64_t* bytes);
+
+  const int target_;
+  int listener_ = -1;
+  int port_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<Mode> mode_ = Mode::kForward;
+  std::atomic<int64_t> threshold_ = 0;
+  std::atomic<int> cut_ = 0, held_ = 0;
+  Mutex mutex_;
+  std::vector<std::thread> carriers_ ABSL_GUARDED_BY(mutex_);
+  std::thread acceptor_;
+};
+
+}  // namespace syncopate::testing
