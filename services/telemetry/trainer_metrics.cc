@@ -33,16 +33,22 @@ void StepFigureMetrics::Show(const trainer::StepFigures& figures, const std::str
 
 TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& limits)
     : limits_(limits),
-      groups_(registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
-              {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed", "skipped"}),
+      groups_(
+          registry, "syncopate_groups_total", "Groups by what became of them", "outcome",
+          {"trained", "dropped_stale", "filtered", "duplicate", "rolled_back", "failed", "skipped", "past_deadline"}),
       rewards_(registry, "syncopate_reward_groups_total",
                "Groups, those of evaluations included, by whether their reward judged them or failed", "outcome",
                {"judged", "failed"}),
       quarantines_(AddCounter(registry, "syncopate_rollouter_quarantines_total",
                               "Times that a rollouter got no more prompts because its answers were of no use")),
       revoked_(registry, "syncopate_leases_revoked_total",
-               "Leases taken back because they came no further, were too old, or another attempt was answered first",
-               "reason", {"stalled", "timeout", "superseded"}),
+               "Leases taken back because they came no further, were too old, another attempt was answered first, or "
+               "the group was dropped at its deadline",
+               "reason", {"stalled", "timeout", "superseded", "deadline"}),
+      answered_time_(
+          AddGauge(registry, "syncopate_answered_time_ratio",
+                   "Mean time of answered groups over that of all since this process started, dropped ones "
+                   "counted to their drop; below 1 by as much, at least, as dropping favours short answers")),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")

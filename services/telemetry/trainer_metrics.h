@@ -35,7 +35,7 @@ class TrainerMetrics {
   TrainerMetrics(prometheus::Registry& registry, const Limits& limits);
 
   // The number of groups with this outcome so far: "trained", "dropped_stale", "filtered", "duplicate", "rolled_back",
-  // "skipped" or "failed". Call from one thread at a time.
+  // "skipped", "failed" or "past_deadline". Call from one thread at a time.
   void SetGroups(const std::string& outcome, int64_t total) { groups_.RaiseTo(outcome, Double(total)); }
   // The number of groups that the reward has judged ("judged") and for which it failed ("failed") so far, evaluations
   // included. Call from one thread at a time.
@@ -43,8 +43,10 @@ class TrainerMetrics {
   // The number of quarantines of rollouters so far. Call from one thread at a time.
   void SetQuarantines(int64_t total) { quarantines_.Increment(Double(total) - quarantines_.Value()); }
   // The number of leases taken back so far because they made no progress ("stalled"), were too old ("timeout"), or
-  // because another attempt at the group was answered first ("superseded"). Call from one thread at a time.
+  // because another attempt at the group was answered first ("superseded") or the group was dropped ("deadline"). Call from one thread at a time.
   void SetRevoked(const std::string& reason, int64_t total) { revoked_.RaiseTo(reason, Double(total)); }
+  // FlowMeter::answered_time_ratio().
+  void SetAnsweredTimeRatio(double ratio) { answered_time_.Set(ratio); }
   // Staleness in steps of one trained sample, measured by its oldest token.
   void ObserveStaleness(int64_t steps);
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
@@ -78,6 +80,7 @@ class TrainerMetrics {
   LabelledCounter rewards_;
   prometheus::Counter& quarantines_;
   LabelledCounter revoked_;
+  prometheus::Gauge& answered_time_;
   prometheus::Histogram& staleness_;
   prometheus::Counter& at_bound_;
   prometheus::Counter& violations_;

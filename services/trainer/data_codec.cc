@@ -51,7 +51,7 @@ v1::TrainerLogRecord ToMessage(const trainer::LogRecord& record) {
 // Encoded by name, which stays the same when reasons are added or reordered.
 absl::StatusOr<DropReason> DecodeReason(const std::string& name) {
   for (DropReason reason : {DropReason::kFiltered, DropReason::kFailed, DropReason::kStale, DropReason::kRolledBack,
-                            DropReason::kSkipped}) {
+                            DropReason::kSkipped, DropReason::kPastDeadline}) {
     if (name == trainer::DropReasonName(reason)) return reason;
   }
   return BadRecord(absl::StrCat("drops a group for the unknown reason '", name, "'"));
@@ -136,6 +136,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_trained(sums.trained);
   message.set_skipped(sums.skipped);
   message.set_failed(sums.failed);
+  message.set_past_deadline(sums.past_deadline);
   message.mutable_trained_tokens()->Add(sums.staleness.tokens.begin(), sums.staleness.tokens.end());
   message.set_mixed_groups(sums.staleness.mixed_groups);
   message.set_violating_groups(sums.staleness.violating_groups);
@@ -150,7 +151,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
                             message.rolled_back(),      message.trained(),  message.mixed_groups(),
                             message.violating_groups(), message.skipped(),  message.supervised_tokens(),
-                            message.trained_samples(),  message.failed()};
+                            message.trained_samples(),  message.failed(),   message.past_deadline()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -165,6 +166,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .supervised_tokens = message.supervised_tokens(),
                                .skipped = message.skipped(),
                                .failed = message.failed(),
+                               .past_deadline = message.past_deadline(),
                                .staleness = {.tokens = std::move(tokens),
                                              .groups = message.trained(),
                                              .mixed_groups = message.mixed_groups(),

@@ -18,6 +18,8 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
                          .target_staleness = config::TargetStaleness(config),
                          .max_staleness = config.staleness().max_staleness()};
+  options.ledger.on_deadline =
+      config.staleness().on_deadline() == "drop" ? trainer::OnDeadline::kDrop : trainer::OnDeadline::kStall;
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
   options.ledger.context = shape.max_position_embeddings;

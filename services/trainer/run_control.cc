@@ -56,6 +56,7 @@ void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Ma
   (*to)["expired"] = from.expired;
   (*to)["rolled_back"] = from.rolled_back;
   (*to)["skipped"] = from.skipped;
+  (*to)["past_deadline"] = from.past_deadline;
 }
 
 void FillRewards(const trainer::RewardFailures::Figures& from, v1::RewardFailures* to) {

@@ -46,12 +46,15 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetGroups("rolled_back", data.groups.rolled_back);
   metrics->SetGroups("skipped", data.groups.skipped);
   metrics->SetGroups("failed", data.groups.failed);
+  metrics->SetGroups("past_deadline", data.groups.past_deadline);
+  metrics->SetAnsweredTimeRatio(data.answered_time_ratio);
   metrics->SetRewards("judged", data.rewards.judged);
   metrics->SetRewards("failed", data.rewards.failed);
   metrics->SetQuarantines(data.leases.quarantines);
   metrics->SetRevoked("stalled", data.leases.stalled);
   metrics->SetRevoked("timeout", data.leases.timed_out);
   metrics->SetRevoked("superseded", data.leases.superseded);
+  metrics->SetRevoked("deadline", data.leases.past_deadline);
 }
 
 // Whether another trainer owns the run directory now, or an operator has evicted this one.

@@ -253,7 +253,7 @@ std::string RenderDropped(const RunView& view, const json& summary) {
   const json::json_pointer path("/groups/dropped");
   if (summary.contains(path)) {
     dropped.clear();
-    for (const char* name : {"skipped", "failed", "rolled_back"}) {
+    for (const char* name : {"skipped", "failed", "rolled_back", "past_deadline"}) {
       dropped[name] = static_cast<int64_t>(At(summary, absl::StrCat("/groups/dropped/", name).c_str()));
     }
     dropped["dropped_stale"] = static_cast<int64_t>(At(summary, "/groups/dropped/stale"));

@@ -152,7 +152,8 @@ std::string DroppedText(const std::map<std::string, int64_t>& dropped) {
   static constexpr std::pair<const char*, const char*> kWords[] = {{"skipped", "rows skipped"},
                                                                    {"failed", "groups failed"},
                                                                    {"dropped_stale", "groups stale"},
-                                                                   {"rolled_back", "groups rolled back"}};
+                                                                   {"rolled_back", "groups rolled back"},
+                                                                   {"past_deadline", "groups past their deadline"}};
   std::vector<std::string> phrases;
   for (const auto& [name, words] : kWords) {
     const auto found = dropped.find(name);

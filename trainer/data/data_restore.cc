@@ -48,6 +48,7 @@ void DataRestore::Count(const LogRecord& record, uint64_t sequence) {
   if (drop->reason == DropReason::kRolledBack) ++sums_.rolled_back;
   if (drop->reason == DropReason::kSkipped) ++sums_.skipped;
   if (drop->reason == DropReason::kFailed) ++sums_.failed;
+  if (drop->reason == DropReason::kPastDeadline) ++sums_.past_deadline;
   if (drop->reason != DropReason::kFiltered) return;
   ++sums_.accepted;  // a filtered group was acknowledged, and this drop is its only record
   ++sums_.filtered;

@@ -76,6 +76,7 @@ DataStatus MakeDataStatus(const LeaseDesk& desk, const DataStatusInputs& inputs)
                     .reward_verdict = ledger.rewards().verdict(),
                     .queued_groups = ledger.queued_groups(),
                     .leased_groups = ledger.leased_groups(),
+                    .answered_time_ratio = ledger.flow().answered_time_ratio(),
                     .staleness_bound = inputs.max_staleness,
                     .staleness = ledger.staleness(),
                     .rollouters = {}};

@@ -43,6 +43,7 @@ struct DataStatus {
   absl::Status reward_verdict;  // an error: the run must end
   int64_t queued_groups = 0;
   int64_t leased_groups = 0;
+  double answered_time_ratio = 1;  // FlowMeter::answered_time_ratio()
   int64_t staleness_bound = 0;
   StalenessTally staleness;  // tokens of all batches of this incarnation
   std::vector<RolloutView> rollouters;

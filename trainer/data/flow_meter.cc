@@ -38,7 +38,20 @@ double RecentValues::Max() const { return values_.empty() ? 0 : *std::max_elemen
 void FlowMeter::OnGroup(absl::Duration time) {
   groups_.Add(absl::ToDoubleSeconds(time));
   usual_group_.Add(absl::ToDoubleSeconds(time));
+  group_seconds_ += absl::ToDoubleSeconds(time);
   ++group_count_;
+}
+
+void FlowMeter::OnGroupDropped(absl::Duration time) {
+  dropped_seconds_ += absl::ToDoubleSeconds(time);
+  ++dropped_count_;
+}
+
+double FlowMeter::answered_time_ratio() const {
+  const double all = group_seconds_ + dropped_seconds_;
+  if (dropped_count_ == 0 || group_count_ == 0 || all <= 0) return 1;
+  const double mean = all / static_cast<double>(group_count_ + dropped_count_);
+  return group_seconds_ / static_cast<double>(group_count_) / mean;
 }
 
 std::optional<absl::Duration> FlowMeter::Patience(int64_t least_groups) const {

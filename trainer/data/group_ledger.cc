@@ -21,6 +21,7 @@
 //   either goes on, and what is said above of a lease that is lost is true of the last that lives
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
 //   a row that is no prompt: DROPPED as skipped, consumed
+//   leased, and a full batch waits for its deadline alone: with OnDeadline::kDrop DROPPED as past its deadline, consumed
 //   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
 // At most one attempt at a group is accepted, so a later answer to it is a duplicate and trains nothing.
@@ -259,6 +260,34 @@ std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
   return revoked;
 }
 
+std::vector<Revocation> GroupLedger::DropPastDeadline(absl::Time now) {
+  std::vector<Revocation> revoked;
+  if (options_.on_deadline != OnDeadline::kDrop || in_step_) return revoked;
+  while (const std::optional<GroupId> blocker = FindBlocker()) {
+    const auto found = groups_.find(*blocker);
+    if (found->second.stage != Stage::kLeased) break;  // it will be completed when the log has its answer
+    const LeaseId lease = found->second.attempts.front().id;
+    flow_.OnGroupDropped(now - found->second.attempts.front().times.issued);
+    for (const Attempt& attempt : found->second.attempts) {
+      revoked.push_back({attempt.session, attempt.id, RevokeReason::kDeadline});
+      if (RolloutSession* session = sessions_.Find(attempt.session)) session->pace.OnEnded(attempt.times.issued);
+    }
+    PutBack(found);
+    Consume(lease, DropReason::kPastDeadline);
+    ++counters_.past_deadline;
+  }
+  return revoked;
+}
+
+// A prompt that waits or rests is done with, without an answer.
+void GroupLedger::Consume(const LeaseId& lease, DropReason reason) {
+  failures_.Forget(lease.group);
+  backoff_.Forget(lease.group);
+  queue_.Consume(lease.group);
+  unlogged_drops_.push_back({lease, reason});
+  OnGroupsChanged();
+}
+
 void GroupLedger::EndAttempt(const Held& held) {
   const Attempt over = *held.attempt;
   if (RolloutSession* session = sessions_.Find(over.session)) session->pace.OnEnded(over.times.issued);
@@ -291,12 +320,8 @@ void GroupLedger::Fail(const Held& held, const absl::Status& why) {
     backoff_.Add(lease.group);
     return;
   }
-  failures_.Forget(lease.group);
-  backoff_.Forget(lease.group);
-  queue_.Consume(lease.group);
+  Consume(lease, DropReason::kFailed);
   ++counters_.failed;
-  unlogged_drops_.push_back({lease, DropReason::kFailed});
-  OnGroupsChanged();
 }
 
 std::optional<GroupLedger::Held> GroupLedger::FindHeld(SessionId session, const LeaseId& lease) {

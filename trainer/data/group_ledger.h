@@ -39,6 +39,9 @@ namespace syncopate::trainer {
 // is late (FlowMeter::Patience) while the trainer waits gets its group a second attempt on another rollouter: the first
 // valid answer counts, the other attempt is revoked. The gate knows one group all the while, admitted for the first
 // attempt's version, and the prompt goes back only when neither attempt lives.
+// With OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
+// number of outstanding groups only falls, so the gate's bound stands, and the trainer never waits for a deadline.
+//
 // A prompt that failed is tried with others first, and given up as PromptFailures says. One whose reward failed rests as
 // PromptBackoff says, and those behind it go out meanwhile; no new one does while every reward fails and kMostResting
 // rest.
@@ -67,6 +70,7 @@ class GroupLedger {
     int64_t expired = 0;            // submissions of leases that are not current
     int64_t rolled_back = 0;        // made by versions that a restore undid
     int64_t skipped = 0;            // rows that are no prompts
+    int64_t past_deadline = 0;      // groups dropped, as they kept a full batch from being taken
     int64_t trained_samples = 0;    // of `trained`
     int64_t trained_tokens = 0;     // that rollouters made
     int64_t supervised_tokens = 0;  // trained, of the data's answers
@@ -117,6 +121,9 @@ class GroupLedger {
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
   // Takes back the leases that have stalled or are too old.
   std::vector<Revocation> ExpireLeases(absl::Time now);
+  // With OnDeadline::kDrop: drops the running groups that keep a full batch from being taken, and says whose leases these
+  // were. A group whose answer is on its way to the log is waited for.
+  std::vector<Revocation> DropPastDeadline(absl::Time now);
   Verdict Submit(SessionId session, SharedGroup group, absl::Time now);
   // The rollouter cannot finish it. Gives when that lease was issued; none if this session does not hold it.
   std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
@@ -181,6 +188,8 @@ class GroupLedger {
   virtual bool MayTakeOver(const RolloutSession& session, const PolicyVersion& admitted) const;
   // Whether the prompt goes back when an attempt has come to nothing.
   virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
+  // The group that OnDeadline::kDrop drops now.
+  virtual std::optional<GroupId> FindBlocker() const { return gate_.Blocker(); }
   // What TakeBatch() would take now, replays aside.
   virtual std::vector<GroupId> PickBatch() const;
 
@@ -224,6 +233,7 @@ class GroupLedger {
   // The attempt came to nothing. Its prompt goes back if no other attempt lives.
   void EndAttempt(const Held& held);
   void PutBack(Groups::iterator found);
+  void Consume(const LeaseId& lease, DropReason reason);
   void Fail(const Held& held, const absl::Status& why);
   bool IsHeldUp(const GroupId& prompt) const;  // as every reward fails
   void OnGroupsChanged() { batch_ready_.reset(); }

@@ -93,6 +93,15 @@ bool LeaseDesk::ExpiryIsDue(absl::Time now) {
   return now >= no_expiry_before_;
 }
 
+std::vector<Revocation> LeaseDesk::RevokeLeases(absl::Time now) {
+  std::vector<Revocation> revoked = ExpireLeases(now);
+  for (Revocation& one : ledger_->DropPastDeadline(now)) {
+    ++counts_.past_deadline;
+    revoked.push_back(std::move(one));
+  }
+  return revoked;
+}
+
 std::vector<Revocation> LeaseDesk::ExpireLeases(absl::Time now) {
   if (!ExpiryIsDue(now)) return {};
   std::vector<Revocation> revoked = ledger_->ExpireLeases(now);

@@ -28,6 +28,7 @@ class LeaseDesk {
     int64_t stalled = 0;                          // leases taken back because they came no further, of evaluation too
     int64_t timed_out = 0;                        // or because they were too old
     int64_t superseded = 0;                       // leases revoked as another attempt was answered first
+    int64_t past_deadline = 0;                    // leases revoked with a group that was dropped at its deadline
   };
 
   // This object owns `ledger`, `roster` and `evaluations` from now on.
@@ -54,7 +55,8 @@ class LeaseDesk {
   std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);
   // Takes back leases that have stalled or are too old. Cheap: looks ten times a second at most, and not at all for
   // five seconds after nobody has looked for as long, when what rollouters said meanwhile is yet to be read.
-  std::vector<Revocation> ExpireLeases(absl::Time now);
+  // And those of groups that are dropped at their deadline.
+  std::vector<Revocation> RevokeLeases(absl::Time now);
 
   GroupLedger::Verdict Submit(SessionId session, const SharedGroup& group, absl::Time now);
   // The rollouter cannot finish it.
@@ -63,6 +65,7 @@ class LeaseDesk {
   void Reject(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now);
 
  private:
+  std::vector<Revocation> ExpireLeases(absl::Time now);
   // Gives up the lease; gives when it was issued, if the session held it.
   std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
   std::string GetName(SessionId session) const;  // for the log

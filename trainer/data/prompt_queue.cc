@@ -18,6 +18,8 @@ const char* DropReasonName(DropReason reason) {
       return "rolled_back";
     case DropReason::kSkipped:
       return "skipped";
+    case DropReason::kPastDeadline:
+      return "past_deadline";
   }
   return "unknown";
 }

@@ -22,8 +22,11 @@ enum class DropReason : uint8_t {
   kStale = 3,       // cannot be trained within the bound any more: the prompt is leased again
   kRolledBack = 4,  // made by versions that a restore undid: the prompt is leased again
   kSkipped = 5,     // its row is no prompt: never leased, and done with
+  // The trainer waited for it and its deadline alone, and OnDeadline::kDrop was asked for: the prompt is done with.
+  kPastDeadline = 6,
 };
-const char* DropReasonName(DropReason reason);  // "filtered", "failed", "dropped_stale", "rolled_back", "skipped"
+const char* DropReasonName(
+    DropReason reason);  // "filtered", "failed", "dropped_stale", "rolled_back", "skipped", "past_deadline"
 
 // Whether the prompt of a group dropped for this reason goes back to the queue.
 constexpr bool LeasedAgain(DropReason reason) {

@@ -28,6 +28,8 @@ const char* RevokeReasonName(RevokeReason reason) {
       return "LEASE_TIMEOUT";
     case RevokeReason::kSuperseded:
       return "SUPERSEDED";
+    case RevokeReason::kDeadline:
+      return "PAST_DEADLINE";
   }
   return "UNKNOWN";
 }

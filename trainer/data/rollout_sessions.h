@@ -35,8 +35,9 @@ enum class RevokeReason : uint8_t {
   kStalled,
   kTimeout,
   kSuperseded,  // the other attempt at the group was answered first: nobody's fault
+  kDeadline,    // the group is dropped, as it keeps a full batch from being trained: nobody's fault
 };
-const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT", "SUPERSEDED"
+const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT", "SUPERSEDED", "PAST_DEADLINE"
 
 // Why a lease must be taken back now, if it must. One that stalled counts as stalled, however old it is.
 std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now);

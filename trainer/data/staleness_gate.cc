@@ -106,6 +106,10 @@ void StalenessGate::EndStep() {
 // A batch is there and may not be taken: some group that runs must come first, and it is the one of earliest deadline.
 std::optional<GroupId> StalenessGate::Blocker() const {
   if (training_ || completed() < options_.batch_groups || !Pick().empty()) return std::nullopt;
+  return EarliestRunning();
+}
+
+std::optional<GroupId> StalenessGate::EarliestRunning() const {
   std::optional<std::pair<int64_t, GroupId>> earliest;
   for (const auto& [group, entry] : groups_) {
     std::pair<int64_t, GroupId> key(entry.start + options_.max_staleness, group);

@@ -67,6 +67,8 @@ class StalenessGate {
 
   // The running group whose deadline keeps a full batch from being taken, if that is what the trainer waits for.
   std::optional<GroupId> Blocker() const;
+  // The running group of earliest deadline, among equals the lowest prompt.
+  std::optional<GroupId> EarliestRunning() const;
 
   int64_t step() const { return step_; }
   bool training() const { return training_; }

@@ -111,7 +111,7 @@ std::shared_ptr<RolloutSink> TrainingData::FindSinkLocked(SessionId session) con
 void TrainingData::CollectLocked(Actions* actions) {
   if (stopped_ || intake_closed_) return;
   const absl::Time now = parts_.clock->Now();
-  for (const Revocation& one : desk_->ExpireLeases(now)) {
+  for (const Revocation& one : desk_->RevokeLeases(now)) {
     actions->revocations.emplace_back(FindSinkLocked(one.session), one);
   }
   for (IssuedLease& one : desk_->NextLeases(now, /*evaluation_only=*/disk_.IsFresh(now))) {
@@ -154,6 +154,7 @@ void TrainingData::CountDrop(DropReason reason, uint64_t sequence) {
   sums_before_.counted_to = sequence;
   if (reason == DropReason::kSkipped) ++sums_before_.skipped;
   if (reason == DropReason::kFailed) ++sums_before_.failed;
+  if (reason == DropReason::kPastDeadline) ++sums_before_.past_deadline;
 }
 
 // Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock,

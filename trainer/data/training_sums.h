@@ -18,8 +18,9 @@ struct TrainingSums {
   int64_t supervised_tokens = 0;  // of answers of the data, which have no staleness
   int64_t skipped = 0;            // rows that were no prompts
   int64_t failed = 0;             // groups given up, as too many attempts at them had failed
+  int64_t past_deadline = 0;      // groups dropped, as they kept a full batch from being taken
   StalenessTally staleness = {};  // of their tokens
-  uint64_t counted_to = 0;        // number of the newest log record that the first four, `skipped` and `failed` hold
+  uint64_t counted_to = 0;        // number of the newest log record that counts of drops and accepted groups hold
 
   // Of all answers that were trained on, those of the data included.
   int64_t trained_tokens() const { return staleness.total_tokens() + supervised_tokens; }

@@ -51,6 +51,9 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   auto skip = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kSkipped}));
   ASSERT_TRUE(skip.ok()) << skip.status();
   EXPECT_EQ(std::get<trainer::DropRecord>(*skip).reason, trainer::DropReason::kSkipped);
+  auto late = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kPastDeadline}));
+  ASSERT_THAT(late, IsOk());
+  EXPECT_EQ(std::get<trainer::DropRecord>(*late).reason, trainer::DropReason::kPastDeadline);
   auto drop = DecodeLogRecord(EncodeLogRecord(trainer::DropRecord{lease.id, trainer::DropReason::kRolledBack}));
   ASSERT_THAT(drop, IsOk());
   EXPECT_EQ(std::get<trainer::DropRecord>(*drop).reason, trainer::DropReason::kRolledBack);
@@ -70,6 +73,7 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                                     .trained_samples = 16,
                                     .supervised_tokens = 8,
                                     .skipped = 6,
+                                    .past_deadline = 5,
                                     .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
                                     .counted_to = 17}};
   auto again = DecodeDataState(EncodeDataState(state));

@@ -1,6 +1,9 @@
 // The ledger in a world where everything goes wrong; see ledger_simulation.h.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
 #include "tests/unit/trainer/data/ledger_simulation.h"
 
 namespace syncopate::trainer {
@@ -47,6 +50,20 @@ struct TakesOverWithOlderWeights : GroupLedger {
   bool MayTakeOver(const RolloutSession&, const PolicyVersion&) const override { return true; }
 };
 
+// Drops the group of earliest deadline as soon as another is completed, whether a full batch waits for it or not.
+struct DropsTooEarly : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<GroupId> FindBlocker() const override {
+    return queued_groups() > 0 ? gate().EarliestRunning() : std::nullopt;
+  }
+};
+
+// Waits, though it was told to drop.
+struct WaitsForTheDeadline : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::optional<GroupId> FindBlocker() const override { return std::nullopt; }
+};
+
 struct Totals {
   int64_t deadlocks = 0, violations = 0, bound_reached = 0, old_attempts = 0, errors = 0;
   SimulationOutcome sums;
@@ -79,6 +96,12 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
     totals.sums.second_attempts += outcome.second_attempts;
     totals.sums.superseded += outcome.superseded;
     totals.sums.answered_by_second += outcome.answered_by_second;
+    totals.sums.dropped += outcome.dropped;
+    totals.sums.sampled_time += outcome.sampled_time;
+    totals.sums.trained_time += outcome.trained_time;
+    totals.sums.sampled_groups += outcome.sampled_groups;
+    totals.sums.trained_groups += outcome.trained_groups;
+    totals.sums.now += outcome.now;
   }
   return totals;
 }
@@ -87,10 +110,9 @@ constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
 
 // Whether runs of a ledger with a bug, `runs` at most, give more than `enough` errors. The sanitizers are not there to prove
 // what the simulation notices: one error is enough for them.
-bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger) {
+bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger, SimulationConfig config = {}) {
   const int64_t wanted = kOneRunIn > 1 ? 0 : enough;
   int64_t errors = 0;
-  SimulationConfig config;
   for (config.seed = 1; config.seed <= static_cast<uint64_t>(runs) && errors <= wanted; ++config.seed) {
     errors += std::ssize(Simulate(config, make_ledger).errors);
   }
@@ -152,6 +174,53 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatPutsAPromptBackWhileAnotherAtt
 
 TEST(GroupLedgerSimulationTest, NoticesASecondAttemptByOlderWeights) {
   EXPECT_TRUE(IsNoticed(200, 4, MakeLedgerWith<TakesOverWithOlderWeights>()));
+}
+
+constexpr SimulationConfig kDropping{.on_deadline = OnDeadline::kDrop};
+
+TEST(GroupLedgerSimulationTest, DroppingAtTheDeadlineKeepsTheBoundThroughFaultsAndRestores) {
+  Totals totals = SimulateMany(200 / kOneRunIn, kDropping, MakeLedgerWith<>());
+  EXPECT_EQ(totals.deadlocks, 0);
+  EXPECT_EQ(totals.violations, 0);
+  EXPECT_EQ(totals.old_attempts, 0);
+  EXPECT_EQ(totals.errors, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.dropped, 1000 / kOneRunIn);
+  EXPECT_GT(totals.bound_reached, 50 / kOneRunIn) << "the load hardly strains the gate";
+  EXPECT_GT(totals.sums.replays, 100 / kOneRunIn);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatDropsThoughNoBatchWaits) {
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<DropsTooEarly>(), kDropping));
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsInsteadOfDropping) {
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<WaitsForTheDeadline>(), kDropping));
+}
+
+// What dropping costs and gives: steps come sooner, and what is trained is shorter than what is drawn.
+TEST(GroupLedgerSimulationTest, DroppingTradesLongAnswersForTime) {
+  for (int64_t bound : {1, 2, 4}) {
+    SimulationConfig config{.steps = 200, .faults = false, .fixed_bound = bound};
+    auto length_ratio = [](const Totals& totals) {
+      return totals.sums.trained_time / static_cast<double>(totals.sums.trained_groups) /
+             (totals.sums.sampled_time / static_cast<double>(totals.sums.sampled_groups));
+    };
+    const int runs = std::max(1, 10 / kOneRunIn);
+    const Totals stall = SimulateMany(runs, config, MakeLedgerWith<>());
+    config.on_deadline = OnDeadline::kDrop;
+    const Totals drop = SimulateMany(runs, config, MakeLedgerWith<>());
+    const double steps = runs * 200.0;
+    RecordProperty(
+        "bound_" + std::to_string(bound),
+        absl::StrFormat("stall %.3f s a step, length ratio %.3f; drop %.3f s, %.3f, dropped %.3f",
+                        stall.sums.now / steps, length_ratio(stall), drop.sums.now / steps, length_ratio(drop),
+                        static_cast<double>(drop.sums.dropped) / static_cast<double>(drop.sums.sampled_groups)));
+    EXPECT_EQ(stall.violations + drop.violations, 0);
+    EXPECT_EQ(stall.sums.dropped, 0);
+    EXPECT_NEAR(length_ratio(stall), 1, 0.03);
+    EXPECT_LT(length_ratio(drop), 0.97);
+    EXPECT_LT(drop.sums.now, 0.9 * stall.sums.now);
+  }
 }
 
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {

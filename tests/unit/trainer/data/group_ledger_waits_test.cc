@@ -204,5 +204,60 @@ TEST_F(GroupLedgerTest, AQuarantinedRollouterGetsNoLeasesAndTheOthersDo) {
   EXPECT_EQ(issued[0].session, bad);
 }
 
+// A batch is two groups. Of the four that were admitted at step 0 the last still runs when the trainer is at step 1.
+class DeadlineTest : public GroupLedgerTest {
+ protected:
+  void StartBlocked(OnDeadline on_deadline) {
+    GroupLedger::Options options = SmallLedger(2, 1, 1);
+    options.on_deadline = on_deadline;
+    Start(options);
+    session_ = Join("one", 8);
+    leases_ = Leases();  // admitted for step 0, so due at step 1
+    ASSERT_EQ(leases_.size(), 4u);
+    Finish(session_, leases_[0]);
+    Finish(session_, leases_[1]);
+    Step();
+    ledger_->OnServing(session_, ledger_->version());
+    const std::vector<Lease> newer = Leases();
+    ASSERT_EQ(newer.size(), 2u);
+    now_ += absl::Seconds(3);
+    Finish(session_, leases_[2]);
+    EXPECT_THAT(ledger_->DropPastDeadline(now_), ::testing::IsEmpty()) << "no full batch is there";
+    Finish(session_, newer[0]);
+  }
+
+  SessionId session_ = 0;
+  std::vector<Lease> leases_;
+};
+
+TEST_F(DeadlineTest, StallWaitsForTheGroupThatIsDue) {
+  StartBlocked(OnDeadline::kStall);
+  EXPECT_THAT(ledger_->DropPastDeadline(now_), ::testing::IsEmpty());
+  EXPECT_FALSE(ledger_->HasBatch());
+  Finish(session_, leases_[3]);
+  EXPECT_TRUE(ledger_->HasBatch());
+}
+
+TEST_F(DeadlineTest, DropRevokesTheGroupThatIsDueAndConsumesItsPrompt) {
+  StartBlocked(OnDeadline::kDrop);
+  const std::vector<Revocation> revoked = ledger_->DropPastDeadline(now_);
+  ASSERT_EQ(revoked.size(), 1u);
+  EXPECT_EQ(revoked[0].lease, leases_[3].id);
+  EXPECT_EQ(revoked[0].session, session_);
+  EXPECT_STREQ(RevokeReasonName(revoked[0].reason), "PAST_DEADLINE");
+  EXPECT_TRUE(ledger_->HasBatch());
+  EXPECT_THAT(ledger_->DropPastDeadline(now_), ::testing::IsEmpty());
+  const std::vector<DropRecord> drops = ledger_->UnloggedDrops();
+  ASSERT_EQ(drops.size(), 1u);
+  EXPECT_EQ(drops[0].lease, leases_[3].id);
+  EXPECT_EQ(drops[0].reason, DropReason::kPastDeadline);
+  EXPECT_EQ(ledger_->counters().past_deadline, 1);
+  // Its answer comes too late, and its prompt is not asked for again.
+  EXPECT_EQ(ledger_->Submit(session_, Share(AnswerTo(leases_[3])), now_).result, GroupLedger::Result::kExpired);
+  for (const Lease& lease : Leases()) EXPECT_GT(lease.id.group, leases_[3].id.group);
+  // Answers took 0, 0, 3 and 3 s, and the dropped group had run for 3 s.
+  EXPECT_DOUBLE_EQ(ledger_->flow().answered_time_ratio(), (6.0 / 4) / (9.0 / 5));
+}
+
 }  // namespace
 }  // namespace syncopate::trainer

@@ -7,7 +7,7 @@ namespace syncopate::trainer {
 
 LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_ledger)
     : config_(config), make_ledger_(make_ledger), random_(config.seed) {
-  const int64_t bound = config.on_policy ? 0 : Int(0, 6);
+  const int64_t drawn = config.on_policy ? 0 : Int(0, 6), bound = config.fixed_bound < 0 ? drawn : config.fixed_bound;
   options_.gate = {.batch_groups = Choice<int64_t>({1, 2, 4, 8}),
                    .target_staleness = static_cast<double>(Int(0, 2 * bound)) / 2,
                    .max_staleness = bound};
@@ -30,7 +30,37 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
   trouble_ = config.faults ? Choice({0.0, 0.02, 0.1}) : 0;
   crash_ = config.faults ? Choice({0.0, 0.02, 0.08}) : 0;
   checkpoint_every_ = Choice({1, 3, 10});
+  options_.on_deadline = config.on_deadline;
+  if (config.fixed_bound >= 0) FixLoad();
   outcome_.bound = bound;
+}
+
+// Rollouters that keep the trainer busy, log-normal times of sigma 1, and a step of a quarter of the median answer's time.
+void LedgerWorld::FixLoad() {
+  options_.gate.batch_groups = 8;
+  options_.gate.target_staleness = std::min(1.0, static_cast<double>(options_.gate.max_staleness));
+  options_.refill_zero_variance = false;
+  rollouters_.assign(4, {});
+  capacity_ = 8;
+  usual_ = sigma_ = 1.0;
+  options_.lease_limits.timeout = absl::Seconds(60);
+  lag_ = 0.1;
+  step_time_ = 0.25;
+  log_time_ = 0.001;
+  equal_rewards_ = 0;
+}
+
+void LedgerWorld::DropPastDeadline() {
+  const bool blocked = !ledger_->in_step() && !ledger_->HasBatch() && ledger_->gate().Blocker().has_value();
+  const std::vector<Revocation> revoked = ledger_->DropPastDeadline(Now());
+  if (!revoked.empty() && (!blocked || options_.on_deadline != OnDeadline::kDrop)) {
+    Wrong("dropped a group though no full batch waits for it");
+  }
+  for (const Revocation& one : revoked) Revoke(one);
+  const std::optional<GroupId> blocker = ledger_->gate().Blocker();
+  if (options_.on_deadline == OnDeadline::kDrop && blocker.has_value() && live_.contains(*blocker)) {
+    Wrong(absl::StrCat("waits for the deadline of ", blocker->ToString()));
+  }
 }
 
 void LedgerWorld::TrainerAfter(double delay, std::function<void()> act) {
@@ -69,6 +99,7 @@ SimulationOutcome LedgerWorld::Run() {
     outcome_.deadlock = now_ - last_progress_ > 400;
   }
   CheckEnd();
+  outcome_.now = now_;
   Crash();  // adds up the counters
   return outcome_;
 }

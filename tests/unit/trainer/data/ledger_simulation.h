@@ -21,6 +21,11 @@ struct SimulationOutcome {
   int64_t restores = 0, replays = 0, reissued = 0, stalled = 0, timed_out = 0, duplicates = 0, expired = 0, invalid = 0,
           fenced = 0, filtered = 0, second_attempts = 0, superseded = 0, answered_by_second = 0;
   int64_t accepted_old_attempts = 0;
+  int64_t dropped = 0;  // groups, at their deadline
+  // Time that groups which ran took, as drawn before anything happened to them, and its part of those that were trained.
+  double sampled_time = 0, trained_time = 0;
+  int64_t sampled_groups = 0, trained_groups = 0;
+  double now = 0;  // at the end
   bool deadlock = false;
   std::vector<std::string> errors;  // broken promises, a sentence each
 };
@@ -30,6 +35,9 @@ struct SimulationConfig {
   int64_t steps = 60;
   bool on_policy = false;  // max_staleness 0, nothing filtered or given up
   bool faults = true;
+  OnDeadline on_deadline = OnDeadline::kStall;
+  // A world of fixed load in place of a drawn one: answers whose time varies widely, and this bound. -1: drawn.
+  int64_t fixed_bound = -1;
 };
 
 using MakeLedger = std::function<std::unique_ptr<GroupLedger>(const GroupLedger::Options&, const PromptSource*,

@@ -72,6 +72,8 @@ class LedgerWorld {
   void SendState(size_t r);
   void ReportProgress(size_t r);
   void Revoke(const Revocation& revoked);
+  void DropPastDeadline();
+  void FixLoad();
   // When the rollouter can do anything again; now, if it can.
   double FreeAt(size_t r) const { return std::max({now_, rollouters_[r].wedged_until, rollouters_[r].paused_until}); }
   void StartLease(size_t r, SessionId session, const Lease& lease);
@@ -154,6 +156,7 @@ class LedgerWorld {
   };
   std::map<LeaseId, Out> out_;
   std::map<SessionId, std::set<LeaseId>> owes_;  // leases that stalled, until the session moves
+  std::map<LeaseId, double> times_;              // that answers take, as drawn
   std::set<LeaseId> acknowledged_;
   std::map<int64_t, std::vector<LeaseId>> history_;        // surviving steps
   std::map<int64_t, std::vector<LeaseId>> durable_takes_;  // logged takes by step

@@ -74,7 +74,7 @@ void LedgerWorld::CheckRevoked(const Revocation& revoked) {
     Wrong(absl::StrCat("took back ", name, ", which nobody holds"));
     return;
   }
-  if (revoked.reason == RevokeReason::kSuperseded) {
+  if (revoked.reason == RevokeReason::kSuperseded || revoked.reason == RevokeReason::kDeadline) {
     out_.erase(out);
     return;
   }
@@ -167,6 +167,10 @@ void LedgerWorld::CheckTake(const GroupLedger::Take& take) {
   if (std::ssize(take.groups) != options_.gate.batch_groups) Wrong("a batch is not full");
   for (size_t i = 0; i < take.groups.size(); ++i) {
     const TrajectoryGroup& group = *take.groups[i];
+    if (auto time = times_.find(group.lease); time != times_.end()) {
+      outcome_.trained_time += time->second;
+      ++outcome_.trained_groups;
+    }
     const int64_t ordinal = (step - 1) * options_.gate.batch_groups + static_cast<int64_t>(i);
     if (config_.on_policy && group.lease.group.ordinal != ordinal) Wrong("on-policy prompts are out of order");
     if (dropped_.contains(group.lease)) Wrong(absl::StrCat("trains dropped group ", group.lease.group.ToString()));

@@ -99,8 +99,16 @@ void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
     rollouter.hung.insert(lease.id);
     return;
   }
+  // Attempts at one group draw the same numbers, and so the same length; a world of faults may have it otherwise.
+  std::mt19937_64 of_group(lease.seed);
+  std::mt19937_64& random = config_.fixed_bound >= 0 ? of_group : random_;
   const double time =
-      usual_ * rollouter.slowness * std::min(std::lognormal_distribution<double>(0, sigma_)(random_), 20.0);
+      usual_ * rollouter.slowness * std::min(std::lognormal_distribution<double>(0, sigma_)(random), 20.0);
+  times_[lease.id] = time;
+  if (lease.id.attempt == 1) {
+    outcome_.sampled_time += time;
+    ++outcome_.sampled_groups;
+  }
   After(time, [this, r, life = rollouter.life, id = lease.id, first = rollouter.serving] {
     if (life == rollouters_[r].life) FinishLease(r, id, first);
   });

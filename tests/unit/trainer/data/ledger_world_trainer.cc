@@ -32,6 +32,7 @@ void LedgerWorld::Append(LogRecord record, std::function<void(bool, uint64_t)> d
 
 void LedgerWorld::Pump() {
   if (ledger_ == nullptr) return;
+  DropPastDeadline();
   for (const DropRecord& drop : ledger_->UnloggedDrops()) Append(drop, [](bool, uint64_t) {});  // may fail
   for (const IssuedLease& issued : ledger_->NextLeases(Now())) {
     CheckIssued(issued);
@@ -94,6 +95,7 @@ void LedgerWorld::Crash() {
   outcome_.stalled += ledger_->counters().stalled;
   outcome_.timed_out += ledger_->counters().timed_out;
   outcome_.filtered += ledger_->counters().filtered;
+  outcome_.dropped += ledger_->counters().past_deadline;
   ledger_ = nullptr;
   ++trainer_life_;
   for (int64_t written = Int(0, std::ssize(unwritten_)); written > 0; --written) {  // on disk, though nobody knew
