@@ -155,7 +155,7 @@ absl::StatusOr<CheckpointStore::Presence> CheckpointStore::FindPresence(const Sa
   SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
   const absl::Status present = Verify(request.version).status();
   if (present.ok()) return Presence::kWhole;
-  // A resumed run saves steps again that an earlier life has saved; a damaged one is then replaced.
+  // A resumed run saves steps again that an earlier incarnation saved; a damaged checkpoint is then replaced.
   if (present.code() == absl::StatusCode::kDataLoss) return Presence::kDamaged;
   if (present.code() == absl::StatusCode::kNotFound) return Presence::kAbsent;
   return present;
@@ -320,7 +320,7 @@ absl::Status CheckpointStore::RemoveBestUnless(PolicyVersion version) {
   return Remove(BestPath(), version);
 }
 
-// By way of a rename, so that no half deleted folder ever has a checkpoint's name.
+// Renames the folder before it deletes it, so that no half deleted folder ever has a checkpoint's name.
 absl::Status CheckpointStore::Remove(const std::string& folder, PolicyVersion version) {
   const std::string aside = NewTemporaryPath(version);
   SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, aside));
