@@ -14,14 +14,14 @@
 
 namespace syncopate::trainer {
 
-// Between rollouters and the two who give them work, the ledger's training groups and the evaluation under way: hands
-// each answer, progress and return to whom its lease is of, counts what came of them, quarantines who answers nothing
-// of use, and takes back what comes no further.
+// Stands between rollouters and the two sources of leases: the ledger's training groups and the evaluation under way.
+// Hands each answer, progress and return to the source of its lease, counts outcomes, quarantines rollouters whose
+// answers are invalid, and revokes leases that make no progress.
 //
-// Sans-IO, as GroupLedger: the owner holds the lock, passes the time and sends what is said here.
+// Sans-IO, like GroupLedger: the owner holds the lock, passes the time and sends the messages that are returned.
 class LeaseDesk {
  public:
-  // What came of leases, of this life.
+  // Outcomes of leases, counted since this incarnation began.
   struct Counts {
     std::map<std::string, int64_t> invalid = {};  // answers that were refused, by reason; all reasons are ours
     int64_t quarantines = 0;                      // that have begun
@@ -53,7 +53,7 @@ class LeaseDesk {
   // Leases that may go out now: those of the evaluation first; no others if `evaluation_only`.
   std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);
   // Takes back leases that have stalled or are too old. Cheap: looks ten times a second at most, and not at all for
-  // five seconds after nobody has looked for as long, when what rollouters said meanwhile is yet to be read.
+  // five seconds after a gap of as long between two calls, when messages of rollouters are yet to be read.
   std::vector<Revocation> ExpireLeases(absl::Time now);
 
   GroupLedger::Verdict Submit(SessionId session, const SharedGroup& group, absl::Time now);
