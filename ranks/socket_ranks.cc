@@ -390,7 +390,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinRanks(const HostPort& address,
   SYNCOPATE_RETURN_IF_ERROR(socket.Receive(&challenge, sizeof(challenge), until));
   if (!AreSame(challenge.proof, Prove(secret, greeting.nonce, 0))) {
     return Error(absl::StatusCode::kPermissionDenied, "WRONG_SECRET",
-                 absl::StrCat("whoever listens at ", address.ToString(), " is not rank 0 of this group"));
+                 absl::StrCat("the process that listens at ", address.ToString(),
+                              " is not rank 0 of this group; correct rank 0's address"));
   }
   const Proof proof = Prove(secret, challenge.nonce, rank);
   SYNCOPATE_RETURN_IF_ERROR(socket.Send(proof.data(), sizeof(proof), until).status());

@@ -33,7 +33,8 @@ absl::Status CheckRequest(const CheckpointStore::SaveRequest& request) {
   };
   if (request.version.epoch < 0 || request.version.step < 0) return bad("its version is negative");
   if (request.files.empty()) return bad("it has no files");
-  if (request.ranks > 1 && request.await_others == nullptr) return bad("nobody waits for the other ranks");
+  if (request.ranks > 1 && request.await_others == nullptr)
+    return bad("await_others is not set though there are several ranks");
   for (const auto& [name, contents] : request.files) {
     SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
     if (name == kCheckpointManifestName) return bad(absl::StrCat(name, " is the store's own file"));

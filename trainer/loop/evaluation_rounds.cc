@@ -51,7 +51,7 @@ void EvaluationRounds::Start(const PolicyVersion& version) {
 
 void EvaluationRounds::Begin(const PolicyVersion& version, bool is_due) {
   if (under_way_ && is_due_)
-    Lose(evaluated_, absl::StrCat("nobody serves it; that of ", version.ToString(), " is due"));
+    Lose(evaluated_, absl::StrCat("no rollouter serves it; that of ", version.ToString(), " is due"));
   parts_.data->StartEvaluation(version);
   evaluated_ = version;
   under_way_ = true;

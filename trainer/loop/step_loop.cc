@@ -123,7 +123,8 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
 absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
   SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
   if (!control_.MayBeginStep()) {
-    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "somebody wants no step to begin");
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch,
+                 "a pause or a stop was requested before the step began");
   }
   return parts_.data->TakeBatch();
 }

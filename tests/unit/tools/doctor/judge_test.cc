@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
              "want 31",
              {"run.rollouters=30"}},
         Case{"LittleMemory", [](Machine* m) { m->available_bytes = kGiB / 2; }, Level::kBad, "memory",
-             "0.5 GiB available of 16.0 GiB", "3 processes, want 0.8 GiB"},
+             "0.5 GiB available of 16.0 GiB", "3 processes, need 0.8 GiB"},
         Case{"FewFiles", [](Machine* m) { m->open_files = m->open_files_hard = 1024; }, Level::kWarning, "open files",
              "hard 1024", "ulimit -n 4096"},
         Case{"HardlyAnyFiles", [](Machine* m) { m->open_files = 64; }, Level::kBad, "open files", "soft 64",
