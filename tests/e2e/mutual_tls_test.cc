@@ -120,7 +120,7 @@ TEST_F(MutualTlsTest, OperatorsMayDoWhatTheirRoleMayAndEachActionIsInTheLog) {
   ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
 }
 
-TEST_F(MutualTlsTest, ARunWithTokensAloneWorksForWhoHasOne) {
+TEST_F(MutualTlsTest, ARunWithTokensAloneServesCallersThatHaveOne) {
   RunHarness run(
       {absl::StrCat("security.token_file=", folder(), "/tokens"), "run.steps=1000000", "eval.every_steps=0"});
   auto process = run.Run();

@@ -284,7 +284,7 @@ TEST(MemberClientTest, StopsAtOnceWhileNobodyListensOrNobodyAnswers) {
   }
 }
 
-TEST(MemberClientTest, StopWakesWhoeverWaitsForAWelcome) {
+TEST(MemberClientTest, StopWakesAThreadThatWaitsForAWelcome) {
   FakeSynchronizer fake(FakeSynchronizer::Silence());
   TestMember member(fake.address());
   Mailbox<absl::Status> woken;

@@ -111,7 +111,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   EXPECT_EQ(client_->counters().accepted, 1);
 }
 
-TEST_F(WorkClientTest, AnswersTheSameLeaseWithTheSameTokensWhoeverSharesTheBatch) {
+TEST_F(WorkClientTest, AnswersTheSameLeaseWithTheSameTokensInAnyBatch) {
   FakeTrainer trainer;
   Connect(trainer);
   for (int i : {1, 2, 3}) trainer.Offer(MakeLease(i));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300), kLong = absl::Seconds(20);
 
-TEST(RankMeetingTest, ThoseWhoDoNotComeAreCounted) {
+TEST(RankMeetingTest, RanksThatDoNotComeAreCounted) {
   const RankSecret secret = DrawRankSecret();
   RankMeeting meeting = RankMeeting::Open("127.0.0.1", secret).value();
   auto one = std::async(std::launch::async, [&] {
@@ -28,7 +28,7 @@ TEST(RankMeetingTest, ThoseWhoDoNotComeAreCounted) {
   EXPECT_TRUE(one.get().ok());
 }
 
-TEST(RankMeetingTest, WhoHasAnotherSecretIsNoRankAndIsNoticedOnBothSides) {
+TEST(RankMeetingTest, AProcessWithAnotherSecretIsRefusedAndBothSidesNoticeIt) {
   RankMeeting meeting = RankMeeting::Open("127.0.0.1", DrawRankSecret()).value();
   auto stranger = std::async(std::launch::async, [&] {
     return JoinRanks({"127.0.0.1", meeting.port()}, DrawRankSecret(), 1, 2, kLong, kLong).status();
@@ -95,7 +95,7 @@ TEST(MeetRanksTest, PlacesThatHaveAnIdMeetByItAlone) {
   EXPECT_EQ(ErrorReason(FollowInvitation(gpu, {.rank = 1, .world = 2}, "", {}, GoOn).status()), "RANK_LOST");
 }
 
-TEST(MeetRanksTest, WhoCannotBeInvitedIsNotWaitedFor) {
+TEST(MeetRanksTest, ARankThatCannotBeInvitedIsNotWaitedFor) {
   auto invite = [](const RankInvitation&) { return RankLost("rank 1 takes no commands"); };
   EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, "127.0.0.1", invite, GoOn).status()), "RANK_LOST");
 }

@@ -81,7 +81,7 @@ TEST(SeriesTest, WhatIsNewCompletesWhatOneHas) {
   }
 }
 
-TEST(SeriesTest, WhoHasMoreThanThereIsGetsAll) {
+TEST(SeriesTest, AClientThatHasMoreThanThereIsGetsAll) {
   Series series;
   series.Add(1, {{"x", 1}});
   EXPECT_EQ(series.Since(1, 9)["from"], 0);

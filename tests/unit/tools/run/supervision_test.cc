@@ -73,7 +73,7 @@ TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
   EXPECT_FALSE(supervision_.stopping());
 }
 
-TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
+TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierStart) {
   const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
   const ChildId other{"rollouter", 0, 1};
   RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2, .lost_replica_grace = absl::Seconds(10)});
@@ -147,7 +147,7 @@ TEST_F(RunSupervisionTest, AnInterruptAsksTheTrainerFirstAndTheOthersWhenItIsGon
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kInterrupted);
 }
 
-TEST_F(RunSupervisionTest, WhoeverIsLateIsKilledWithinTheGrace) {
+TEST_F(RunSupervisionTest, ADaemonThatIsLateIsKilledWithinTheGrace) {
   GetReady();
   supervision_.OnInterrupt(At(0));
   EXPECT_THAT(supervision_.OnTick(At(6.9)), IsEmpty());
@@ -393,7 +393,7 @@ TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
 }
 
 // Rank 0 has found out that another one is silent: that one, stopped, reacts to nothing but SIGKILL.
-TEST_F(TrainerRanksTest, WhoeverIsLeftWhenARankHasLostOneIsKilledSoonWhateverTheGrace) {
+TEST_F(TrainerRanksTest, TheRanksLeftAfterALostRankAreKilledSoonWhateverTheGrace) {
   EXPECT_THAT(supervision_.OnExit(kTrainer, kLostPeer, start_),
               UnorderedElementsAre(GetTerminate(kOtherRank), GetTerminate(kSynchronizer), GetTerminate(kFirst)));
   EXPECT_TRUE(supervision_.lost_peer());

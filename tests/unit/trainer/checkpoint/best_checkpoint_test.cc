@@ -52,7 +52,7 @@ class Life {
   BestCheckpoint best_{store_.get()};
 };
 
-TEST(BestCheckpointTest, TheHighestMeanRewardIsBestAndTheNewerOneOfTwoAlike) {
+TEST(BestCheckpointTest, TheHighestMeanRewardIsBestAndTheNewerOneOfTwoEqualOnes) {
   FaultyFileSystem files;
   Life life(&files);
   const std::vector<std::pair<double, int64_t>> cases = {{0.5, 1}, {0.9, 2}, {0.7, 2}, {0.9, 4}};
@@ -100,7 +100,7 @@ TEST(BestCheckpointTest, PruningMovesItAsideWhereNobodyRestoresOrCountsIt) {
   EXPECT_THAT(life.Names(), Not(Contains("best"))) << "the best one is e1-s5, in its place";
 }
 
-TEST(BestCheckpointTest, ANewLifeGoesOnFromWhatIsWritten) {
+TEST(BestCheckpointTest, ANewIncarnationGoesOnFromWhatIsWritten) {
   FaultyFileSystem files;
   {
     Life life(&files);
