@@ -356,7 +356,7 @@ struct HasRemote {
   testing::FakeRemoteScorer remote;
 };
 
-// The run's reward is given by somebody else.
+// The run's reward comes from another scorer.
 class WorkClientScoringTest : public HasRemote, public WorkClientTest {
  protected:
   WorkClientScoringTest()

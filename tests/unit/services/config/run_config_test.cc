@@ -195,7 +195,7 @@ TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
   EXPECT_THAT(Problems("", {"run=5"}), ElementsAre("command line: run = 5: expected keys below this section"));
 }
 
-// By aliases a map may hold itself, or as many others as one likes in a few lines.
+// With aliases a map may contain itself, or very many others in a few lines.
 TEST(RunConfigTest, AMapWithoutEndIsReportedAsAMap) {
   std::string grows = "run:\n  steps: &a {x: 1, y: 2, z: 3}\n";
   for (char next = 'b'; next <= 'p'; ++next) {

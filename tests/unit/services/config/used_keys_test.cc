@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-// Of the daemons, and of the tools that start them.
+// Sources of the daemons, and of the tools that start them.
 std::vector<std::string> Sources() {
   std::vector<std::string> sources;
   for (const char* folder : {"services", "tools"}) {

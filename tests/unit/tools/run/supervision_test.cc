@@ -84,7 +84,7 @@ TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierStart) 
   supervision.OnExit(other, kCrash, start);
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(5)), IsEmpty());
   supervision.OnExit(kFirst, {false, 4}, start + absl::Seconds(6));
-  // Nobody of the earlier life is left: whoever is due starts, also beside the other's new life.
+  // No rank of the earlier start is left: a rank that is due starts, also beside the other's new process.
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(MakeStart(other)));
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(MakeStart(kFirst)));
 }

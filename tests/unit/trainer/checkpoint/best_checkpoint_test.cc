@@ -19,7 +19,7 @@ using Survives = FaultyFileSystem::Survives;
 
 constexpr char kRoot[] = "/run/checkpoints";
 
-// A store with the best of its checkpoints, as one life of a trainer sees them.
+// A store with the best of its checkpoints, as one incarnation of a trainer sees them.
 class Life {
  public:
   explicit Life(FaultyFileSystem* files) : files_(files), store_(CheckpointStore::Open(files, kRoot).value()) {
