@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
              Level::kWarning,
              "processors",
              "8 usable",
-             "want 31",
+             "need 31",
              {"run.rollouters=30"}},
         Case{"LittleMemory", [](Machine* m) { m->available_bytes = kGiB / 2; }, Level::kBad, "memory",
              "0.5 GiB available of 16.0 GiB", "3 processes, need 0.8 GiB"},
