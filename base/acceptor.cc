@@ -73,8 +73,10 @@ int SpareDescriptor() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 absl::Status CheckTarget(const std::string& address) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(address));
   if (target.port != 0) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-               absl::StrCat("nobody can be reached at port 0 of ", target.host), {{"address", address}});
+  return Error(
+      absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+      absl::StrCat("port 0 of ", target.host, " cannot be connected to; give the port that the peer listens on"),
+      {{"address", address}});
 }
 
 absl::StatusOr<HostPort> ParseListenAddress(const std::string& address) {

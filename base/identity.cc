@@ -69,7 +69,7 @@ absl::Status CheckMember(const MemberId& member) {
 absl::Status CheckSpeaksFor(const MemberId& member, absl::string_view secret) {
   if (secret.size() == MemberSecret::kBytes && Sha256Hex(secret) == member.incarnation) return absl::OkStatus();
   return Error(absl::StatusCode::kPermissionDenied, reason::kWrongSecret,
-               absl::StrCat("whoever speaks as ", member.role, " ", absl::CEscape(member.replica_id.substr(0, 128)),
+               absl::StrCat("a call in the name of ", member.role, " ", absl::CEscape(member.replica_id.substr(0, 128)),
                             " must show the secret whose SHA-256 is its incarnation; only that process has it"));
 }
 

@@ -119,7 +119,7 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> EngineWorld::MakeRanks(const Mani
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDeviceCount(&gpus), "counting GPUs"));
   if (gpus < world) {
     return Error(absl::StatusCode::kInvalidArgument, "TOO_FEW_GPUS",
-                 absl::StrCat("--tensor-parallel ", world, " wants as many GPUs, and there are ", gpus));
+                 absl::StrCat("--tensor-parallel ", world, " needs as many GPUs, but this host has ", gpus));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(slice_, rollouter::MakeRankSlice(config_, whole, world));
   SYNCOPATE_ASSIGN_OR_RETURN(id_, cuda::NewNcclId());

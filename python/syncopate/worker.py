@@ -149,7 +149,7 @@ def _handlers(worker: Worker, door: guard.Guard):
 
 
 def _watch(moved: List[float]) -> None:
-    """Ends the process when the loop stands still: whoever supervises it starts it again."""
+    """Ends the process when the loop stands still: its supervisor starts it again."""
     while True:
         time.sleep(1.0)
         if time.monotonic() - moved[0] > STALL_SECONDS:

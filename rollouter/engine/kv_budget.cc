@@ -19,15 +19,16 @@ absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
   const int64_t needed = std::max(of_one, budget.blocks_asked);
   if (fit < needed) {
     const bool asked = budget.blocks_asked > of_one;
-    return Error(
-        absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY",
-        absl::StrCat(
-            "beside the weights and the engine's ", budget.reserved / kMiB, " MiB, rollout.gpu_memory ", budget.share,
-            " of the GPU's ", budget.total / kMiB, " MiB leaves ", room / kMiB, " MiB for keys and values; ",
-            asked ? absl::StrCat("rollout.kv_tokens ", budget.blocks_asked * kBlockTokens)
-                  : absl::StrCat("one sequence of ", budget.max_context, " tokens"),
-            " needs ", (needed * budget.block_bytes + kMiB - 1) / kMiB, " MiB: raise rollout.gpu_memory, lower ",
-            asked ? "rollout.kv_tokens" : "the context (model.context_length)", ", or let nobody else use this GPU"));
+    return Error(absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY",
+                 absl::StrCat("beside the weights and the engine's ", budget.reserved / kMiB,
+                              " MiB, rollout.gpu_memory ", budget.share, " of the GPU's ", budget.total / kMiB,
+                              " MiB leaves ", room / kMiB, " MiB for keys and values; ",
+                              asked ? absl::StrCat("rollout.kv_tokens ", budget.blocks_asked * kBlockTokens)
+                                    : absl::StrCat("one sequence of ", budget.max_context, " tokens"),
+                              " needs ", (needed * budget.block_bytes + kMiB - 1) / kMiB,
+                              " MiB: raise rollout.gpu_memory, lower ",
+                              asked ? "rollout.kv_tokens" : "the context (model.context_length)",
+                              ", or free what other processes use of this GPU"));
   }
   if (budget.blocks_asked > 0) return budget.blocks_asked;
   // One sequence of max_context tokens must fit, even if blocks_of_use is smaller.

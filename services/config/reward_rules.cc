@@ -31,7 +31,7 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
   rules->Expect(term.part != "format" || !reward.format().empty(), {"reward.format", "reward.name"},
                 "a regular expression, which format matches answers with");
   rules->Expect(term.part != "overlong" || reward.overlong_buffer() > 0, {"reward.overlong_buffer", "reward.name"},
-                "at least 1, as overlong falls over so many tokens");
+                "at least 1: the number of tokens over which overlong falls");
   rules->Expect(term.source != Source::kHttp || !reward.url().empty(), {"reward.url", "reward.name"},
                 "the address that http posts answers to");
   rules->Expect(term.source != Source::kPython || worker, {"environment.command", "environment.address", "reward.name"},
@@ -52,7 +52,7 @@ void CheckBudget(const v1::RunConfig& config, Rules* rules) {
       CheckedDuration(reward.timeout()) * attempts < CheckedDuration(config.data().lease_timeout()),
       {"reward.timeout", "reward.attempts", "data.lease_timeout"},
       absl::StrCat("reward.attempts ", reward.attempts(), " x reward.timeout to be less than data.lease_timeout ",
-                   config.data().lease_timeout(), ", or nobody waits for the last of them"));
+                   config.data().lease_timeout(), ", or the lease ends before the last attempt"));
 }
 
 }  // namespace

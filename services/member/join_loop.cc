@@ -191,7 +191,7 @@ absl::Status JoinLoop::ExplainLocked(const absl::Status& status) const {
   }
   // An error with a reason comes from the synchronizer itself: then something did listen.
   if (!welcomed_ && absl::IsUnavailable(status) && ErrorReason(status).empty()) {
-    return Annotate(status, absl::StrCat("nobody listens at ", address,
+    return Annotate(status, absl::StrCat("no process listens at ", address,
                                          "; start the synchronizer or correct synchronizer.address"));
   }
   return Annotate(status, absl::StrCat("the stream to the synchronizer at ", address, " broke"));

@@ -358,7 +358,8 @@ void WorkClient::OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<
   }
   if (!group.ok()) return OnEnded(stream, lease.id, std::move(group));
   if (!wanted) {
-    return OnEnded(stream, lease.id, Error(absl::StatusCode::kCancelled, "GIVEN_UP", "nobody wants it any more"));
+    return OnEnded(stream, lease.id,
+                   Error(absl::StatusCode::kCancelled, "GIVEN_UP", "the trainer has taken the lease back"));
   }
   scorer_->Score(EngineRequestId(stream, lease.id), lease, *std::move(group),
                  [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> scored) {

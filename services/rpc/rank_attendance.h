@@ -94,8 +94,8 @@ class RankAttendance final : public Attending {
       if (stopped_) return Stopped();
       if (!MayComeLater(first.status()) && !is_news) return AsLost(first.status());
       if (Clock::Real()->Now() >= until) {
-        return RankLost(
-            absl::StrCat("nobody answers at ", options.rank0_key, " ", options.rank0, ": ", first.status().ToString()));
+        return RankLost(absl::StrCat("no process answers at ", options.rank0_key, " ", options.rank0, ": ",
+                                     first.status().ToString()));
       }
       mutex_.AwaitWithTimeout(Condition(&stopped_), kDialEvery);
     }

@@ -39,7 +39,7 @@ void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
                 endpoint.ToString(),
                 options.security == nullptr
                     ? "anybody who reaches it controls this daemon and reads what it sends"
-                    : "bearer tokens guard it, but whoever listens on the network reads them and all else");
+                    : "bearer tokens guard it, but anybody who listens on the network reads them and all else");
 }
 
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const Server::Options& options,

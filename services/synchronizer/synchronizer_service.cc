@@ -70,7 +70,8 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   status.set_attempt(plane.coordinator().MakeAttempt(key.replica_id));
   if (Present(member)) status.set_detail(plane.coordinator().WhyLeftAlone(key.replica_id));
   if (Present(member) && !member.unbacked.IsNone()) {
-    status.set_detail(absl::StrCat("says that it serves ", member.unbacked.ToString(), ", which nobody has published"));
+    status.set_detail(
+        absl::StrCat("reports that it serves ", member.unbacked.ToString(), ", which no trainer has published"));
   }
   return status;
 }

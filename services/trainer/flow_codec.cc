@@ -30,7 +30,8 @@ trainer::RolloutRoster::Work GetWork(const v1::FlowSums::Rollouter& message) {
 }
 
 absl::Status BadFlow(const char* what) {
-  return Error(absl::StatusCode::kDataLoss, "BAD_FLOW", absl::StrCat("the flow of the run's earlier lives ", what));
+  return Error(absl::StatusCode::kDataLoss, "BAD_FLOW",
+               absl::StrCat("the flow sums of the run's earlier incarnations ", what));
 }
 
 }  // namespace

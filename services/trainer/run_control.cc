@@ -137,7 +137,7 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   response.set_best_checkpoint_reward(status.best_checkpoint_reward);
   FillData(run->data->GetStatus(), &response);
   if (status.state == "paused") {
-    ExplainStandstill(status.paused_since, "resume", "somebody has paused the trainer",
+    ExplainStandstill(status.paused_since, "resume", "the trainer was paused by a request",
                       "Resume of TrainerService, e.g. by `syncopate ctl resume`", response.mutable_explanation());
   }
   if (status.state == "rollout_mode") {

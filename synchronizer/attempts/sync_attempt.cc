@@ -225,7 +225,8 @@ AttemptOutput SyncAttempt::EndIfAllConnected(absl::Time now) {
 
 AttemptOutput SyncAttempt::GiveWay(absl::Time until, absl::Time now) {
   // Once connecting has begun, letting it end is cheaper than aborting a half-formed communicator.
-  if (!barrier_open_) return FailRehearsal(kSuperseded, "a version was published before anybody connected", now);
+  if (!barrier_open_)
+    return FailRehearsal(kSuperseded, "a version was published before the members had connected", now);
   spec_.deadline = std::min(spec_.deadline, until);
   return {};
 }

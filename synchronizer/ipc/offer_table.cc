@@ -15,7 +15,7 @@ absl::Status Superseded() { return SupersededError("the memory was taken for a n
 
 absl::Status AttemptEnded(int64_t attempt) {
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
-               absl::StrFormat("whoever was to be read from has ended attempt %d", attempt));
+               absl::StrFormat("the sender has ended attempt %d", attempt));
 }
 
 }  // namespace

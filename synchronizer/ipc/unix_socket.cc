@@ -95,7 +95,7 @@ absl::StatusOr<FileDescriptor> Connect(const std::string& path) {
   SYNCOPATE_ASSIGN_OR_RETURN(sockaddr_un address, GetAddress(path));
   SYNCOPATE_ASSIGN_OR_RETURN(FileDescriptor fd, NewSocket());
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    return PeerLost(absl::StrCat("nobody answers at ", path, ": ", std::strerror(errno)));
+    return PeerLost(absl::StrCat("no process answers at ", path, ": ", std::strerror(errno)));
   }
   if (!SameUser(fd.get())) {
     return Error(absl::StatusCode::kPermissionDenied, "OTHER_USER",

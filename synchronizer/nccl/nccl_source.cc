@@ -90,7 +90,7 @@ absl::Status NcclSource::Start(const Transfer& attempt, std::function<void(absl:
   }
   SYNCOPATE_RETURN_IF_ERROR(checked);
   if (attempt.sources.empty() || attempt.receivers.empty()) {
-    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "nobody to send to, or nobody who sends");
+    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "the attempt has no source or no receiver");
   }
   SYNCOPATE_ASSIGN_OR_RETURN(Opened opened, TakeToStart(attempt.attempt));
   SYNCOPATE_ASSIGN_OR_RETURN(nccl::Rendezvous first, nccl::Rendezvous::Parse(attempt.sources.front().rendezvous));

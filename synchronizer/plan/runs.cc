@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<RunFinder::OpenRun>> RunFinder::Cover(size_t piece) c
       const std::string& name = manifest_.tensors()[wanted.tensor].name;
       return Error(
           absl::StatusCode::kFailedPrecondition, reason::kPlanIncomplete,
-          absl::StrFormat("rank %d wants element %d of %s, which no source rank has", wanted.rank, element, name));
+          absl::StrFormat("rank %d needs element %d of %s, which no source rank has", wanted.rank, element, name));
     }
     int64_t end = DenseIndex(wanted, segment->end);
     open.push_back({piece, at, end, &*segment});

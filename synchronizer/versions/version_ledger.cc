@@ -198,7 +198,7 @@ absl::Status VersionLedger::CheckServed(PolicyVersion served, uint64_t digest) c
   // The version is too old to be remembered: there is no digest to compare with.
   if (!versions_.empty() && served < versions_.front().version) return absl::OkStatus();
   return Error(absl::StatusCode::kNotFound, "UNPUBLISHED_VERSION",
-               absl::StrFormat("it says that it serves %s, which nobody has published", served.ToString()));
+               absl::StrFormat("it reports that it serves %s, which no trainer has published", served.ToString()));
 }
 
 const PublishedVersion* VersionLedger::Find(PolicyVersion version) const {

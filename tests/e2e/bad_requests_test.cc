@@ -171,7 +171,7 @@ TEST_F(LiveRunTest, ClientsThatNeverReadAreDroppedAndNobodyElseWaits) {
     clients.push_back(std::move(client));
   }
   ExpectTheRunGoesOn();
-  // Whoever does not read loses its stream long before the answer is complete.
+  // A client that does not read loses its stream long before the answer is complete.
   EXPECT_TRUE(Eventually(2 * kPatience, [&] { return StreamsEnded(/*well=*/false) == 4; }));
   EXPECT_EQ(StreamsEnded(/*well=*/true), 0);
   // What was made for them is stopped, too: their names are free again.

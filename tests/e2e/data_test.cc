@@ -238,7 +238,7 @@ TEST_F(DataTest, RolloutersNeedNoFileOfTheModel) {
   RunHarness run(Settings(1000000));
   auto synchronizer = run.StartDaemon("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());
-  // It waits for somebody who can tell it what the model is.
+  // The rollouter waits for a trainer that describes the model.
   auto rollouter = run.LaunchDaemon("rollouter", 0, {"model.path=/nowhere"});
   ASSERT_THAT(rollouter, IsOk());
   ASSERT_TRUE(Eventually(kPatience, [&] {

@@ -99,7 +99,7 @@ TEST(InterruptTest, ACompletedRunTrainsOnWithMoreSteps) {
   auto twin = TwinDigests(run.config(), run.overrides(), 12);
   ASSERT_THAT(twin, IsOk());
   EXPECT_EQ(run.Digests(), *twin);
-  // eval.every_steps=0: at the end of each life and nowhere else.
+  // eval.every_steps=0: at the end of each incarnation and nowhere else.
   std::vector<int64_t> evaluated;
   for (const Json& record : run.Records("eval")) evaluated.push_back(record["step"]);
   EXPECT_THAT(evaluated, ElementsAre(6, 12));

@@ -1,4 +1,4 @@
-// How daemons start, are probed, stop and end, as whoever supervises them sees it.
+// How daemons start, are probed, stop and end, as a supervisor sees it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,7 +133,7 @@ TEST_F(LifecycleTest, EachRoleEndsInOrderWithinTheGraceAndNothingIsLost) {
   const Json summary = run_->Summary();
   EXPECT_EQ(summary["status"], "stopped");
   const int64_t steps = run_->LastStep();
-  // Another life goes on where this one ended, with what was acknowledged.
+  // Another incarnation goes on where this one ended, with what was acknowledged.
   StartAll({"run.resume=true"});
   ASSERT_THAT(run_->AwaitStep(steps + 3), IsOk());
   EXPECT_THAT(daemons_["trainer-0"]->Log(), HasSubstr(absl::StrCat("restored checkpoint e1-s", steps)));

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// Of a process's memory; 0 if it is gone.
+// Returns a figure of a process's memory; 0 if the process is gone.
 int64_t ResidentBytes(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
   int64_t pages = 0, resident = 0;
@@ -44,7 +44,7 @@ TEST_P(RetentionTest, WhatWasLearnedIsNotUnlearnedAndNoAlarmStands) {
 
   double lowest = 2;
   int64_t learned_at = -1;
-  std::string curve;  // "step:exact" by evaluation, for whoever reads the XML
+  std::string curve;  // "step:exact" by evaluation, for a reader of the XML
   for (const Json& evaluation : run.Records("eval")) {
     const double exact = evaluation["eval_exact"];
     absl::StrAppend(&curve, curve.empty() ? "" : " ", evaluation["step"].get<int64_t>(), ":", exact);

@@ -120,7 +120,7 @@ TEST_F(MutualTlsTest, OperatorsMayDoWhatTheirRoleMayAndEachActionIsInTheLog) {
   ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
 }
 
-TEST_F(MutualTlsTest, ARunWithTokensAloneWorksForWhoHasOne) {
+TEST_F(MutualTlsTest, ARunWithTokensAloneServesCallersThatHaveOne) {
   RunHarness run(
       {absl::StrCat("security.token_file=", folder(), "/tokens"), "run.steps=1000000", "eval.every_steps=0"});
   auto process = run.Run();
@@ -196,7 +196,7 @@ TEST_F(MutualTlsTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
     }
     EXPECT_THAT(HttpGet(endpoint->metrics, "/metrics"), IsOk());
   }
-  // With the mute ones still there, steps are made and whoever has a certificate is served.
+  // While the mute clients stay connected, steps are made and callers with a certificate are served.
   EXPECT_THAT(run.AwaitStep(run.LastStep() + 10), IsOk());
   auto status = run.Ctl(As("viewer", {"status"}));
   ASSERT_THAT(status, IsOk());

@@ -68,7 +68,7 @@ int64_t Step(const std::string& checkpoint) {
 
 class DiskFullTest : public ::testing::Test {
  protected:
-  // The newest checkpoint that the trainer has saved in this life; "" if none.
+  // The newest checkpoint that this incarnation of the trainer has saved; "" if none.
   std::string LastCheckpoint() const {
     auto status = watch_->Trainer();
     return status.ok() ? status->last_checkpoint() : "";

@@ -21,7 +21,7 @@
 namespace syncopate::testing {
 
 // Overrides for a run of small steps that ends when it is told to. Its whole history is kept, for the checker.
-// Generation is what takes the time, so that whoever is hit holds leases.
+// Generation takes most of the time, so that a rollouter that is killed or stopped holds leases.
 std::vector<std::string> EndlessRun(std::vector<std::string> more = {});
 RunRules RulesOfEndlessRun();
 
@@ -37,7 +37,7 @@ class RunWatch {
   absl::StatusOr<v1::TrainerServiceGetStatusResponse> Trainer() const;
   absl::StatusOr<v1::SynchronizerServiceGetStatusResponse> Synchronizer() const;
   absl::StatusOr<std::vector<v1::MemberStatus>> Members() const;
-  // Of one rollouter as the trainer sees its stream, or as the synchronizer lists it; NOT_FOUND.
+  // Return one rollouter as the trainer sees its stream, or as the synchronizer lists it; NOT_FOUND.
   absl::StatusOr<v1::RollouterView> Stream(int64_t rollouter) const;
   absl::StatusOr<v1::MemberStatus> Member(int64_t rollouter) const;
 
@@ -66,7 +66,7 @@ RunFindings Judge(const RunHarness& run, const RunRules& rules = RulesOfEndlessR
 // EXPECT_THAT(Judge(run), IsClean())
 MATCHER(IsClean, "violates nothing") { return arg.clean(); }
 
-// Prints one measured figure, for whoever reads the log.
+// Prints one measured figure to the log.
 void Report(const std::string& what, absl::Duration time);
 
 // Seconds since an earlier moment of the steady clock.

@@ -34,7 +34,7 @@ void KillOne(const RunHarness& run, const RunWatch& watch, Dice& dice, Worst* wo
   ASSERT_THAT(endpoint, IsOk());
   Stopwatch since_kill;
   ASSERT_EQ(::kill(static_cast<pid_t>(endpoint->pid), SIGKILL), 0);
-  // Leases go with the stream: once it is gone, they are somebody else's.
+  // Leases go with the stream: once it is gone, other rollouters get them.
   EXPECT_TRUE(Eventually(kPatience, [&] {
     auto stream = watch.Stream(victim);
     return absl::IsNotFound(stream.status()) || (stream.ok() && stream->incarnation() != *before);

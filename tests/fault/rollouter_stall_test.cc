@@ -87,7 +87,7 @@ TEST_F(RollouterStallTest, TheOtherGetsEachVersionAndTheStalledOneRejoinsByItsel
   Report("the other rollouter has the version after", since_stop.Elapsed());
   EXPECT_LE(since_stop.Elapsed(), kSyncDeadline);
 
-  // Its leases are somebody else's within a second of its being declared dead.
+  // Other rollouters get its leases within a second after it was declared dead.
   EXPECT_TRUE(Eventually(kPatience, [&] { return absl::IsNotFound(watch_.Stream(kStalled).status()); }));
   Report("leases of the stalled rollouter are issued again after", since_stop.Elapsed());
   EXPECT_LE(since_stop.Elapsed(), kDeadAfter + absl::Seconds(1) + kSlack);

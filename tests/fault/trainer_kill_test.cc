@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 // What was seen of a trainer just before it was killed.
 struct Seen {
   int64_t epoch = 0;
-  int64_t acknowledged = 0;  // groups of this life
+  int64_t acknowledged = 0;  // groups of this incarnation
   int64_t step = 0;
 };
 

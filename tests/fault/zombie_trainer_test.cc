@@ -116,7 +116,7 @@ TEST_F(ZombieTrainerTest, OneThatSleptThroughItsReplacementExitsFencedAndSavesAn
 
 TEST_F(ZombieTrainerTest, OneThatNobodyCanTellOfItsReplacementLearnsItFromTheDiskBeforeItSaves) {
   first_->Stop();
-  // A synchronizer of another life: what the first trainer has in its sockets is the end of the old one only.
+  // Another incarnation of the synchronizer: what the first trainer has in its sockets is the end of the old one only.
   KillSynchronizer();
   ASSERT_NO_FATAL_FAILURE(Start("synchronizer", 0, {}, &synchronizer_));
   ASSERT_NO_FATAL_FAILURE(TakeOver());

@@ -33,7 +33,7 @@ TEST_P(CorpusTest, EveryKeptInputEndsSoonWithoutACrash) {
 INSTANTIATE_TEST_SUITE_P(Targets, CorpusTest, ::testing::ValuesIn(FuzzTargets()),
                          [](const auto& info) { return info.param.first; });
 
-// As many as there are sources: one that is not linked is not replayed.
+// The number of fuzz sources: a source that is not linked is not replayed.
 TEST(FuzzTargetsTest, AllAreHere) {
   int sources = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(SYNCOPATE_CORPUS) + "/..")) {

@@ -15,7 +15,7 @@ namespace syncopate::testing {
 
 using FuzzTarget = int (*)(const uint8_t* data, size_t size);
 
-// By name.
+// All targets by their names.
 inline std::map<std::string, FuzzTarget>& FuzzTargets() {
   static auto* const targets = new std::map<std::string, FuzzTarget>();
   return *targets;

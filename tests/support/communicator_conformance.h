@@ -244,7 +244,7 @@ TEST_P(CommunicatorTest, ARankThatEndsIsLostToTheOthers) {
         const absl::Status status = ranks[rank]->AllReduceSum(absl::MakeSpan(&value, 1));
         EXPECT_EQ(ErrorReason(status), "RANK_LOST") << status;
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-        ranks[rank]->Abort("the call has failed");  // as whoever owns it does
+        ranks[rank]->Abort("the call has failed");  // as the communicator's owner does
       });
     }
     ranks[lost].reset();

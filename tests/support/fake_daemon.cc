@@ -41,7 +41,7 @@ std::string GetAddress(const v1::RunConfig& config, const std::string& role) {
   return is_fixed ? config.synchronizer().address() : absl::StrCat("127.0.0.1:", 1 + ::getpid() % 1000);
 }
 
-// True if somebody asked to stop.
+// Returns true if a stop was requested.
 bool Pace(const sigset_t& term) {
   const timespec pace{0, 1000000};
   return ::sigtimedwait(&term, nullptr, &pace) == SIGTERM;
@@ -54,7 +54,7 @@ bool RolloutersAreThere(const v1::RunConfig& config) {
   return true;
 }
 
-// One line a millisecond or so until all steps are written or somebody asks to stop.
+// One line a millisecond or so until all steps are written or a stop is requested.
 void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
   std::ofstream lines(fs::path(config.run().dir()) / "metrics.jsonl", std::ios::app);
   lines << R"({"kind":"eval","step":0,"eval_exact":0,"samples":[{"prompt":"1 2","answer":"1 1","expected":"2 1"}]})"

@@ -44,7 +44,7 @@ class FaultyFileSystem final : public FileSystem {
   void HoldOperations(bool hold);
   static constexpr absl::Duration kLongestHold = absl::Seconds(60);
 
-  // Damage, behind the back of whoever holds the file open; durable at once.
+  // Damages a file without the knowledge of the code that has it open; durable at once.
   absl::Status FlipBits(const std::string& path, int64_t offset, uint8_t mask);
   absl::Status CutFile(const std::string& path, int64_t bytes);
   absl::Status PutFile(const std::string& path, const std::string& contents);
@@ -90,7 +90,7 @@ class FaultyFileSystem final : public FileSystem {
   int fail_errno_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t crash_at_ ABSL_GUARDED_BY(mutex_) = -1;
   bool crashed_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t life_ ABSL_GUARDED_BY(mutex_) = 0;  // rises at each Restart; handles of an earlier life are dead
+  int64_t life_ ABSL_GUARDED_BY(mutex_) = 0;  // rises at each Restart; earlier handles are invalid
   int64_t capacity_bytes_ ABSL_GUARDED_BY(mutex_) = int64_t{1} << 40;
 };
 

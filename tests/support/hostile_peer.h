@@ -17,7 +17,7 @@ class HostilePeer {
   HostilePeer& operator=(const HostilePeer&) = delete;
 
   bool connected() const { return connected_; }
-  // As much as the other side takes at once.
+  // Sends as much as the other side takes at once.
   void Send(const std::string& bytes);
   // Reads and forgets until the other side closes; false if it does not within `timeout`.
   bool WaitClosed(absl::Duration timeout);

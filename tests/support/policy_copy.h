@@ -77,7 +77,7 @@ class PolicyCopy final : public trainer::PolicySource {
   int64_t updates_;
 };
 
-// A policy in arenas that somebody else owns, laid out by a manifest.
+// A policy in arenas that the caller owns, laid out by a manifest.
 class ArenaSource final : public trainer::PolicySource {
  public:
   ArenaSource(const Manifest& manifest, const void* parameters, const void* first_moment, const void* second_moment,

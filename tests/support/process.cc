@@ -259,7 +259,8 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     int pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) continue;
-    // By read(), whose errors are values: a process may end between open and read, and a stream buffer throws then.
+    // Uses read(), which returns errors as values: a process may end between open and read, and a stream buffer throws
+    // then.
     const int file = ::open((entry.path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) continue;
     std::string line;

@@ -49,7 +49,7 @@ inline std::vector<float> GatherGradient(trainer::Actor& actor, Communicator& ra
                      ranks);
 }
 
-// Of two tensors, in units of the largest element of `b`.
+// The largest difference of two tensors, in units of the largest element of `b`.
 inline double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0, scale = 0;

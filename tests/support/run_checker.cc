@@ -356,7 +356,7 @@ class Check {
     const int64_t last = takes_.empty() ? 0 : takes_.rbegin()->first;
     if (summary.steps > last)
       Violation("I15", absl::StrCat("summary.json tells of ", summary.steps, " steps, the log of ", last));
-    // Below: a later life has made steps and was killed before it could write another.
+    // Below: a later incarnation has made steps and was killed before it could write another.
     if (summary.steps < last || pruned()) return;
     CheckAcknowledged(summary);
     int64_t tokens = 0;
@@ -373,7 +373,7 @@ class Check {
   void CheckAcknowledged(const RunHistory::Summary& summary) {
     // Groups without signal are acknowledged, too, and all that the log has of them is that they were dropped.
     const int64_t accepted = findings_.accepted + dropped_unaccepted_[trainer::DropReason::kFiltered];
-    // A later life that made no step was killed, and had accepted groups.
+    // A later incarnation that made no step was killed, and had accepted groups.
     const bool later = !findings_.accepted_by_epoch.empty() && !epochs_.empty() &&
                        findings_.accepted_by_epoch.rbegin()->first > *epochs_.rbegin();
     if (later ? summary.acked > accepted : summary.acked != accepted) {

@@ -26,8 +26,8 @@ struct RunHistory {
   struct StepLine {
     PolicyVersion version;  // that the step made
     bool is_replay = false;
-    // Of the weights that the step left. Builds that wrote no `published_digest` put the digest of what was published here,
-    // where something was: such lines have "", and are not compared.
+    // Digest of the weights after the step. Builds that wrote no `published_digest` put the digest of what was
+    // published here, where something was: such lines have "", and are not compared.
     std::string weights_digest;
     int64_t tokens = 0;
     int64_t staleness_max = 0;

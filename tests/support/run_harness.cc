@@ -203,7 +203,7 @@ absl::StatusOr<daemon::DaemonEndpoint> RunHarness::Endpoint(const std::string& r
   const std::string file = daemon::EndpointPath(run_dir(), role, index);
   bool there = Eventually(timeout, [&] {
     endpoint = daemon::ReadDaemonEndpoint(file);
-    // A file of an earlier life names a process that is gone.
+    // A file of an earlier incarnation names a process that is gone.
     return endpoint.ok() && endpoint->pid != other_than && ::kill(static_cast<pid_t>(endpoint->pid), 0) == 0;
   });
   if (there) return endpoint;

@@ -91,7 +91,7 @@ class RunHarness {
   // `syncopate ctl --run RUN_DIR ARGS...`
   absl::StatusOr<CommandResult> Ctl(std::vector<std::string> args, absl::Duration timeout = kPatience) const;
 
-  // Where a ready daemon is, waiting for it; a life with process id `other_than` does not count.
+  // Where a ready daemon is, waiting for it; an incarnation with process id `other_than` does not count.
   absl::StatusOr<daemon::DaemonEndpoint> Endpoint(const std::string& role, int64_t index = 0, pid_t other_than = 0,
                                                   absl::Duration timeout = kPatience) const;
 

@@ -69,7 +69,7 @@ inline model::ModelConfig WideModel() {
           .tie_word_embeddings = true};
 }
 
-// The same with biases and a head of its own.
+// A small model with biases and an output head of its own.
 inline model::ModelConfig UntiedWideModel() {
   model::ModelConfig config = WideModel();
   config.tie_word_embeddings = false;

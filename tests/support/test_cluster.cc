@@ -55,7 +55,7 @@ absl::Status MakeFolder(const std::string& path, mode_t mode, gid_t group) {
   return Error(absl::StatusCode::kUnavailable, "NO_NAMESPACES", absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-// As a node writes the files of a volume: root's, of the pod's group.
+// Writes files as a node writes those of a volume: owned by root, in the pod's group.
 absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);

@@ -68,7 +68,7 @@ class TestCluster {
 
   // Starts one pod of the workload of `role`. Pods that have ended stay where they are.
   absl::StatusOr<TestPod*> StartPod(const std::string& role);
-  // As many pods as the workload of each role says.
+  // Starts the number of pods that the workload of each role says.
   absl::Status StartAll();
 
   const std::vector<std::unique_ptr<TestPod>>& pods() const { return pods_; }

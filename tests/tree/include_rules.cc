@@ -21,7 +21,7 @@ bool IsGrpc(std::string_view include) {
 bool IsProto(std::string_view include) { return include.ends_with(".pb.h") || include.starts_with("google/protobuf/"); }
 bool IsTorch(std::string_view include) { return StartsWithAny(include, {"torch/", "ATen/", "c10/", "caffe2/"}); }
 bool IsNccl(std::string_view include) { return include == "nccl.h"; }
-// Of the vendor: cuda/ is a folder of ours.
+// Headers of the vendor, although cuda/ is a folder of this tree.
 bool IsCuda(std::string_view include) {
   return StartsWithAny(include, {"cuda", "cudnn", "cublas"}) && !include.starts_with("cuda/");
 }
@@ -112,7 +112,7 @@ const std::vector<Arrows>& ServiceArrows() {
   return *arrows;
 }
 
-// Those of trainer/: what a step is made of below, the run's loop on top.
+// Arrows inside trainer/: the parts of a step are below, the run's loop is on top.
 const std::vector<Arrows>& TrainerArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"trainer/loss/", {}},
@@ -131,7 +131,8 @@ const std::vector<Arrows>& TrainerArrows() {
   return *arrows;
 }
 
-// Those of synchronizer/: what is sent below, the states that order it on top. Files of synchronizer/ itself are for all.
+// Arrows inside synchronizer/: data and transports are below, the state machines that command them on top. Files of
+// synchronizer/ itself are for all.
 const std::vector<Arrows>& SynchronizerArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"synchronizer/plan/", {}},
@@ -149,7 +150,7 @@ const std::vector<Arrows>& SynchronizerArrows() {
   return *arrows;
 }
 
-// Those of rollouter/: the engine knows no reward, and nothing of what its answers become.
+// Arrows inside rollouter/: the engine knows no reward, and nothing of what its answers become.
 const std::vector<Arrows>& RollouterArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"rollouter/engine/", {}},
@@ -161,7 +162,7 @@ const std::vector<Arrows>& RollouterArrows() {
   return *arrows;
 }
 
-// Those of model/ and ranks/: what is said of every device knows no GPU.
+// Arrows inside model/ and ranks/: code for every device includes no GPU code.
 const std::vector<Arrows>& DeviceArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"model/cuda/", {"model/"}},
@@ -172,7 +173,7 @@ const std::vector<Arrows>& DeviceArrows() {
   return *arrows;
 }
 
-// Those of tools/: the command line is on top, records below.
+// Arrows inside tools/: the command line is on top, records are below.
 const std::vector<Arrows>& ToolArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"tools/records/", {}},
@@ -192,7 +193,7 @@ const std::vector<Arrows>& ToolArrows() {
   return *arrows;
 }
 
-// Of a part of the tree whose folders have arrows of their own: `inside` are the folders that those are about.
+// A part of the tree whose folders have arrows of their own; `inside` lists those folders.
 struct Part {
   const std::vector<Arrows>& arrows;
   Names inside;
@@ -290,7 +291,7 @@ std::vector<std::string> Breaches(const std::string& path, const std::vector<std
 }
 
 std::vector<std::string> InCircles(FolderIncludes includes) {
-  // What includes nobody is in no circle, and whoever includes such folders alone is in none either.
+  // A folder that includes no other is in no circle; nor is a folder that includes such folders alone.
   bool any = true;
   while (any) {
     any = false;

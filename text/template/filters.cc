@@ -241,7 +241,7 @@ Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budge
 template <bool by_attribute, bool keep>
 Value Select(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   constexpr size_t kTestPlace = by_attribute ? 1 : 0;
-  if (arguments.positional.size() < kTestPlace) budget->Fail("selectattr and rejectattr want an attribute");
+  if (arguments.positional.size() < kTestPlace) budget->Fail("selectattr and rejectattr need an attribute");
   Test test = nullptr;
   Arguments rest;
   if (arguments.positional.size() > kTestPlace) {
@@ -326,7 +326,7 @@ constexpr NamedFilter kFilters[] = {
 const Value& Other(const Arguments& arguments, RenderBudget* budget) {
   static const Value* const none = new Value;
   if (!arguments.positional.empty()) return arguments.positional[0];
-  budget->Fail("a test wants an argument");
+  budget->Fail("a test needs an argument");
   return *none;
 }
 
@@ -353,7 +353,7 @@ bool IsOrdered(const Value& value, const Arguments& arguments, RenderBudget* bud
 }
 
 int64_t Remainder(const Value& value, int64_t by, RenderBudget* budget) {
-  if (!value.is_whole() || by == 0) budget->Fail("odd, even and divisibleby want whole numbers, and not 0");
+  if (!value.is_whole() || by == 0) budget->Fail("odd, even and divisibleby need whole numbers, and not 0");
   // INT64_MIN % -1 overflows in C++; the remainder by -1 is always 0.
   return budget->ok() && by != -1 ? value.whole() % by : 0;
 }

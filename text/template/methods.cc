@@ -23,7 +23,7 @@ const std::string& StringAt(const Arguments& arguments, size_t place, RenderBudg
   if (place < arguments.positional.size() && arguments.positional[place].Is(Value::Kind::kString)) {
     return arguments.positional[place].text();
   }
-  budget->Fail("a method of a string wants a string");
+  budget->Fail("a method of a string needs a string");
   return *empty;
 }
 
@@ -118,7 +118,7 @@ constexpr NamedMethod kOfStrings[] = {
     {"count", Count},
     {"join",
      [](const Value& s, const Arguments& a, RenderBudget* b) {
-       if (a.positional.size() != 1) b->Fail("join wants a list");
+       if (a.positional.size() != 1) b->Fail("join needs a list");
        return b->ok() ? Join(a.positional[0], s.text(), b) : Value();
      }},
 };

@@ -346,7 +346,7 @@ class Renderer {
   Value Range(const Arguments& arguments) {
     const List& bounds = arguments.positional;
     const bool whole = std::all_of(bounds.begin(), bounds.end(), [](const Value& bound) { return bound.is_whole(); });
-    if (bounds.empty() || bounds.size() > 3 || !whole) budget_.Fail("range wants one to three whole numbers");
+    if (bounds.empty() || bounds.size() > 3 || !whole) budget_.Fail("range needs one to three whole numbers");
     if (!budget_.ok()) return Value();
     const int64_t begin = bounds.size() > 1 ? bounds[0].whole() : 0;
     const int64_t end = bounds[bounds.size() > 1 ? 1 : 0].whole();

@@ -296,7 +296,7 @@ int Compare(const Value& a, const Value& b, RenderBudget* budget) {
 bool Contains(const Value& whole, const Value& part, RenderBudget* budget) {
   switch (whole.kind()) {
     case Value::Kind::kString:
-      if (!part.Is(Value::Kind::kString)) budget->Fail("'in' of a string wants a string");
+      if (!part.Is(Value::Kind::kString)) budget->Fail("'in' of a string needs a string");
       budget->TakeSteps(static_cast<int64_t>(whole.text().size()) / 1024);
       return whole.text().find(part.text()) != std::string::npos;
     case Value::Kind::kDict:

@@ -62,7 +62,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
   const int64_t wanted = Workers(config) * config.run().threads();
   return Unless(usable >= 2 && usable >= static_cast<double>(wanted) / 2, Level::kWarning,
                 GoodFinding("processors", "affinity and cgroup quota", found),
-                absl::StrCat("trainer and rollouters want ", wanted,
+                absl::StrCat("trainer and rollouters need ", wanted,
                              "; they take turns and pauses get longer. Lower run.rollouters or run.threads, or give "
                              "more processors"));
 }
@@ -72,7 +72,7 @@ Finding Memory(const Machine& machine, const v1::RunConfig& config) {
   return Unless(machine.available_bytes >= wanted, Level::kBad,
                 GoodFinding("memory", "MemAvailable and cgroup limit",
                             absl::StrCat(GiB(machine.available_bytes), " available of ", GiB(machine.memory_bytes))),
-                absl::StrCat("trainer and rollouters, ", Workers(config), " processes, want ", GiB(wanted),
+                absl::StrCat("trainer and rollouters, ", Workers(config), " processes, need ", GiB(wanted),
                              " and their weights besides; free memory, raise the limit or lower run.rollouters"));
 }
 

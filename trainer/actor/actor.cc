@@ -169,7 +169,7 @@ void Actor::MakeGradientUnits() {
 
 // With several ranks the memory that units are gathered in goes with them.
 void Actor::ReleaseWeightUnits() {
-  WaitForDevice();  // ranks exchange beside the stream that whoever moves memory waits for
+  WaitForDevice();  // exchanges between ranks run on another stream than the one that a move of memory waits for
   gathered_ = nullptr;
   weights_ = nullptr;
   written_ = Written();
@@ -198,8 +198,8 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
   }
-  // The same on every device and any number of ranks: each number depends on its place alone, and what this rank holds
-  // is made piece by piece.
+  // Weights are the same on every device and any number of ranks: each number depends on its place alone. This rank
+  // makes its shard piece by piece.
   parameters_.zero_();
   at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
@@ -241,7 +241,7 @@ void Actor::ZeroGradients() {
   }
 }
 
-// With one rank there is nobody to sum with.
+// One rank alone has nothing to sum.
 absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
 
 void Actor::RenewCopy() {
@@ -251,7 +251,8 @@ void Actor::RenewCopy() {
 }
 
 absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
-  // The CPU adds floats up in long rows: five digits would be left, and as many of how alike ranks clip.
+  // The CPU adds floats up in long rows: with float32 sums the norm would be right to five digits, and ranks would clip
+  // by norms that differ.
   Norms norms{gradients_.is_cpu() ? at::norm(gradients_, 2, at::kDouble) : at::norm(gradients_), {}};
   if (remembers()) {
     // On a GPU a sum in float64 would first copy all of it to float64; one in float32 is a tree, and exact enough.

@@ -29,9 +29,9 @@ struct AdamWOptions {
   absl::Status Validate() const;
 };
 
-// Of update number `update`, from 1. With W = warmup_updates: rate * update / W up to W; then, with p the share of the
-// updates from W to schedule_updates that were made before this one, rate * (1 - (1 - final) p) or, for kCosine,
-// rate * (final + (1 - final) (1 + cos(pi p)) / 2).
+// The learning rate of update number `update`, from 1. With W = warmup_updates: rate * update / W up to W; then, with p
+// the share of the updates from W to schedule_updates that were made before this one, rate * (1 - (1 - final) p) or,
+// for kCosine, rate * (final + (1 - final) (1 + cos(pi p)) / 2).
 double LearningRateAt(const AdamWOptions& options, int64_t update);
 
 // What backward computes again instead of finding it kept.

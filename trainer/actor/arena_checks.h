@@ -21,12 +21,13 @@ std::vector<uint64_t> BucketDigests(const Manifest& manifest, const at::Tensor& 
 // DATA_LOSS (reason NON_FINITE) naming the first tensor that holds a NaN or an infinity, and the element.
 absl::Status CheckFinite(const Manifest& manifest, const at::Tensor& arena);
 
-// As these two do it on a GPU, with operators alone; on the CPU, too, but slower than plain loops.
+// The two functions above as they run on a GPU, with torch operators alone; on the CPU plain loops are faster.
 std::vector<uint64_t> BucketDigestsByOperators(const Manifest& manifest, const at::Tensor& arena);
 absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& arena);
 
-// The same of an arena that ranks hold in shards, from the arena of one of them. Of each bucket what its words of this
-// rank add to the sum that its digest is made of; the digests from the sums over all ranks. [buckets] int64
+// Digests of an arena that is sharded over ranks. SumsOfPieces returns, for each bucket, what this rank's words add to
+// the sum of which the bucket's digest is made, [buckets] int64; DigestsOfSums returns the digests from the sums over
+// all ranks.
 at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local);
 std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& sums);
 // The first tensor of which this rank holds a number that is not finite.

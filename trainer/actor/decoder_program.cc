@@ -309,7 +309,7 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
       ops_.AddNormBackward(dhidden, tape->output, tape->output_rstd, views.norm, {}, into.norm, /*wanted=*/false).dsum;
   SYNCOPATE_RETURN_IF_ERROR(gradients.Release(output_unit()));
   SYNCOPATE_RETURN_IF_ERROR(weights.Release(output_unit()));
-  // As early as possible, here and below: the tape is the largest thing in memory.
+  // Each part of the tape is freed as soon as it has been used: the tape is the largest thing in memory.
   tape->output = at::Tensor();
   for (size_t i = views.layers.size(); i-- > 0;) {
     const int unit = FlatShards::LayerUnit(static_cast<int64_t>(i));
@@ -341,8 +341,8 @@ void DecoderProgram::Backward(const TransformerWeights& weights, const at::Tenso
   SYNCOPATE_CHECK(status.ok());  // no unit of them can fail
 }
 
-// The same calls on units, in the same order, as Forward and Backward make: other ranks wait for them. A test compares
-// the two.
+// Makes the calls on units that Forward and Backward make, in the same order: other ranks wait for them. A test
+// compares the calls.
 absl::Status DecoderProgram::Accompany(UnitAccess& weights, UnitAccess* gradients) const {
   auto ask = [](UnitAccess& units, int unit, int next) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(units.Acquire(unit));

@@ -27,7 +27,7 @@ class DecoderProgram {
   DecoderProgram(const model::Transformer& transformer, at::Device device, Recompute recompute = Recompute::kSelective,
                  bool deterministic = false);
 
-  // Of one layer. Which are kept depends on Recompute; `input` always is.
+  // What backward needs of one layer. Recompute decides which tensors are kept; `input` always is.
   struct LayerTape {
     at::Tensor input;               // [T, D] residual stream that the layer reads
     at::Tensor input_rstd;          // [T] float32
@@ -41,7 +41,7 @@ class DecoderProgram {
     at::Tensor middle_normed;       // [T, D]; kNone alone
     at::Tensor gate_up;             // [T, 2 F]
     at::Tensor activation;          // [T, F]; kNone alone
-    // Of a layer of routed experts: gate_up is [visits, 2 F], by visit (model/routed_experts.h).
+    // Set in a layer of routed experts, where gate_up is [visits, 2 F], by visit (model/routed_experts.h).
     model::Routing routing;
   };
   struct Tape {
@@ -54,7 +54,7 @@ class DecoderProgram {
   // ids [T] int64 -> final-normed hidden states [T, D]. `tape` may be null: nothing is kept then.
   absl::StatusOr<at::Tensor> Forward(UnitAccess& weights, const at::Tensor& ids,
                                      const model::PackedSequences& sequences, Tape* tape) const;
-  // Of weights that are all there.
+  // Forward with weights that this rank has whole.
   at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
                      const model::PackedSequences& sequences, Tape* tape) const;
 

@@ -30,8 +30,9 @@ struct PolicySnapshot {
     int64_t offset = 0;
   };
 
-  // Makes what is left of the copy, or waits for whoever does, within a deadline; the device's error. For any thread, and best
-  // for another than the policy's: that one makes it before it changes the state, if nobody else has.
+  // Makes what is left of the copy, or waits for the thread that makes it, within a deadline; returns the device's
+  // error. May be called on any thread. The policy's thread makes the copy before it changes the state, if no other
+  // thread has.
   absl::Status FinishCopy() const {
     for (const std::function<absl::Status()>& finish : under_way) SYNCOPATE_RETURN_IF_ERROR(finish());
     return absl::OkStatus();

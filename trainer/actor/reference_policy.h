@@ -16,8 +16,9 @@ namespace syncopate::trainer {
 // are, in shards if those are. May throw c10::Error.
 class ReferencePolicy {
  public:
-  // As `actor`, which must outlive this, is now. `config`, `compute` and `ranks` are those that it was made with; `arena`,
-  // of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory of the device's allocator.
+  // Copies the present weights of `actor`, which must outlive this. `config`, `compute` and `ranks` are those that it
+  // was made with; `arena`, of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory
+  // of the device's allocator.
   ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
                   Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
       : memory_(std::move(arena)),
@@ -31,7 +32,7 @@ class ReferencePolicy {
   // While its state is on the device.
   UnitAccess& weight_units() const { return *units_; }
   StatePart& state() { return state_; }
-  // Of `arena`.
+  // Bytes of `arena` that are on the device.
   int64_t arena_bytes_on_device() const { return memory_ == nullptr ? 0 : memory_->device_bytes(); }
 
  private:

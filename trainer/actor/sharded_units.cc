@@ -80,7 +80,8 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
 
 void ReducedGradients::Zero() {
   empty_.assign(empty_.size(), true);
-  // Those of layers are cleared when they are acquired; these two collect over all micro-batches and are reduced once.
+  // A layer's gradient is cleared when the layer is acquired; these two units sum over all micro-batches and are
+  // reduced once.
   for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.ForUnit(unit).zero_();
 }
 

@@ -62,8 +62,8 @@ class GatheredWeights final : public UnitAccess {
 // what is computed; those of the units of the vocabulary, which several of a step's operations add to, once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // As GatheredWeights; `local` is float32. `reduce`: kFloat, or kBFloat16, to which each rank's part of a sum is rounded
-  // and the sum too; what is added to the shard is float32.
+  // Arguments as for GatheredWeights; `local` is float32. `reduce`: kFloat, or kBFloat16, to which each rank's part of
+  // a sum is rounded and the sum too; what is added to the shard is float32.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                    const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
 

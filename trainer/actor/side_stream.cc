@@ -18,7 +18,7 @@ SideStream::Mark Record(const c10::Stream& stream) {
 
 SideStream::SideStream(at::Device device) : device_(device) {
   if (device.is_cpu()) return;
-  // Of high priority: a call of all ranks that finds no room holds all of them up.
+  // The stream has high priority: a collective that finds no free multiprocessor delays all ranks.
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
 }
 

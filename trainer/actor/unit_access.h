@@ -6,10 +6,10 @@
 
 namespace syncopate::trainer {
 
-// The tensors of a model, or their gradients, to whoever computes unit after unit (FlatShards::Unit). From Acquire to
-// Release of a unit its tensors in views() are there: of weights they hold the current ones, to gradients it is added.
-// At most one layer is acquired at a time, and its neighbours next. With several ranks these are calls that all ranks
-// make, in the same order; errors are those of Communicator.
+// Gives a model's tensors, or their gradients, to a computation that goes unit by unit (FlatShards::Unit). From Acquire
+// to Release of a unit its tensors in views() have memory: weights are the current ones, gradients are added to what is
+// there. At most one layer is acquired at a time, and its neighbours next. With several ranks all ranks must make these
+// calls, in the same order; errors are those of Communicator.
 class UnitAccess {
  public:
   virtual ~UnitAccess() = default;
@@ -20,7 +20,7 @@ class UnitAccess {
   virtual const model::TransformerWeights& views() const = 0;
 };
 
-// Of an arena that one rank holds whole: everything is always there.
+// Units of an arena that one rank has whole: every tensor always has memory.
 class WholeUnits final : public UnitAccess {
  public:
   explicit WholeUnits(model::TransformerWeights views) : views_(std::move(views)) {}

@@ -47,7 +47,7 @@ void BestCheckpoint::Load() {
   absl::StatusOr<Score> score = ReadScore();
   if (score.ok()) {
     best_ = *score;
-    // Whoever wrote the file may have died before removing what was the best until then.
+    // The trainer that wrote the file may have died before it removed the best checkpoint before that.
     const absl::Status removed = store_->RemoveBestUnless(best_->version);
     if (!removed.ok()) SYNCOPATE_LOG(kWarning, "an older best checkpoint stays: %s", removed.ToString());
   } else if (!absl::IsNotFound(score.status())) {

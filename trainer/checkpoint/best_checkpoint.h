@@ -11,11 +11,11 @@
 namespace syncopate::trainer {
 
 // Which checkpoint of a run is the best: the one whose evaluation has the highest mean reward, the newer one of two
-// alike. It is for export, not for going on:
+// equal ones. It is for export; a run does not resume from it:
 //
-//   <root>/best.json      {"checkpoint": "e1-s50", "reward_mean": 1, "exact": 1}, the last where it is known; replaced whenever there is a better
-//   one <root>/e1-s50/        where it is, until pruning would delete it; <root>/best/          then here. Restoring,
-//   keeping and pruning do not look there
+//   <root>/best.json    {"checkpoint": "e1-s50", "reward_mean": 1, "exact": 1}; "exact" only where it is known
+//   <root>/e1-s50/      the best checkpoint, until pruning would delete it
+//   <root>/best/        the best checkpoint after that; restoring, keeping and pruning do not look here
 //
 // Not thread-safe. Calls may block for the disk.
 class BestCheckpoint {
@@ -31,7 +31,7 @@ class BestCheckpoint {
   // `store` must outlive it.
   explicit BestCheckpoint(CheckpointStore* store) : store_(store) {}
 
-  // Goes on from what an earlier life left. A file that cannot be read is said in the log and replaced by the next one.
+  // Reads the file of an earlier incarnation. A file that cannot be read is logged, and the next best one replaces it.
   void Load();
 
   // The evaluation of a version has ended, or a version was saved: in either order, both make it a candidate. An error
@@ -47,7 +47,7 @@ class BestCheckpoint {
 
   CheckpointStore* const store_;
   std::optional<Score> best_;
-  // Of late: what waits for its other half.
+  // Recent evaluations, and versions that were recently saved: the best checkpoint needs both.
   std::map<PolicyVersion, Score> scores_;
   std::set<PolicyVersion> saved_;
 };

@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One rank still writes the first, which needs no word about ranks; several write the second, so that whoever knows of
-// one alone refuses it.
+// A trainer of one rank writes the first format; one of several ranks writes the second, so that a release that knows
+// only single-rank checkpoints refuses it.
 constexpr char kFormat[] = "syncopate-checkpoint-1";
 constexpr char kFormatOfRanks[] = "syncopate-checkpoint-2";
 constexpr int32_t kMostRanks = 1 << 16;

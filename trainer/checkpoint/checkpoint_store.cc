@@ -33,7 +33,8 @@ absl::Status CheckRequest(const CheckpointStore::SaveRequest& request) {
   };
   if (request.version.epoch < 0 || request.version.step < 0) return bad("its version is negative");
   if (request.files.empty()) return bad("it has no files");
-  if (request.ranks > 1 && request.await_others == nullptr) return bad("nobody waits for the other ranks");
+  if (request.ranks > 1 && request.await_others == nullptr)
+    return bad("await_others is not set though there are several ranks");
   for (const auto& [name, contents] : request.files) {
     SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
     if (name == kCheckpointManifestName) return bad(absl::StrCat(name, " is the store's own file"));
@@ -155,7 +156,7 @@ absl::StatusOr<CheckpointStore::Presence> CheckpointStore::FindPresence(const Sa
   SYNCOPATE_RETURN_IF_ERROR(CheckRequest(request));
   const absl::Status present = Verify(request.version).status();
   if (present.ok()) return Presence::kWhole;
-  // A resumed run saves steps again that an earlier life has saved; a damaged one is then replaced.
+  // A resumed run saves steps again that an earlier incarnation saved; a damaged checkpoint is then replaced.
   if (present.code() == absl::StatusCode::kDataLoss) return Presence::kDamaged;
   if (present.code() == absl::StatusCode::kNotFound) return Presence::kAbsent;
   return present;
@@ -320,7 +321,7 @@ absl::Status CheckpointStore::RemoveBestUnless(PolicyVersion version) {
   return Remove(BestPath(), version);
 }
 
-// By way of a rename, so that no half deleted folder ever has a checkpoint's name.
+// Renames the folder before it deletes it, so that no half deleted folder ever has a checkpoint's name.
 absl::Status CheckpointStore::Remove(const std::string& folder, PolicyVersion version) {
   const std::string aside = NewTemporaryPath(version);
   SYNCOPATE_RETURN_IF_ERROR(files_->Rename(folder, aside));

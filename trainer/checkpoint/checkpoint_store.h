@@ -19,8 +19,8 @@
 
 namespace syncopate::trainer {
 
-// How long one call to the disk may take before whoever waits for a checkpoint gives it up. The longest makes a gigabyte
-// durable: longer is a disk that does not answer.
+// How long one call to the disk may take before a wait for a checkpoint ends with DISK_STUCK. The longest call makes a
+// gigabyte durable: a disk that takes longer does not answer.
 inline constexpr absl::Duration kDiskDeadline = absl::Minutes(5);
 
 // The checkpoints of a run, in one folder:
@@ -49,8 +49,9 @@ class CheckpointStore {
     std::map<std::string, std::string> metadata;  // free-form, UTF-8
     // What BeginFolder() gave; empty: one is made.
     std::string folder = {};
-    // Of several ranks: waits until the others have written their files into that folder and says what they are. Called
-    // once in each Save(), whatever has failed before, as they must be done before the folder can go.
+    // Set with several ranks: waits until the other ranks have written their files into that folder and returns the
+    // files. Called once in each Save(), even after an error, as the other ranks must be done before the folder can be
+    // removed.
     int32_t ranks = 1;
     std::function<absl::StatusOr<Files>()> await_others = nullptr;
     // Called when everything is durable and only the rename is left. An error gives the checkpoint up: here the
@@ -99,7 +100,7 @@ class CheckpointStore {
   // One file of a verified checkpoint, checked again as it is read, so that what is returned is what was saved.
   absl::StatusOr<std::string> ReadFile(const CheckpointManifest& checkpoint, const std::string& file);
 
-  // The same without reading it: views of what has just been verified, of which only the size is looked at again.
+  // Maps a file that has just been verified; checks its size alone.
   // Mapped from the real disk, whatever files() is.
   absl::StatusOr<std::unique_ptr<MappedFile>> MapFile(const CheckpointManifest& checkpoint, const std::string& file);
 

@@ -42,7 +42,7 @@ absl::Status WriteInChunks(absl::string_view bytes, const model::ByteSink& sink,
   return absl::OkStatus();
 }
 
-// What a rank has of a part. Each holds the snapshot, which so lives until its files are written.
+// This rank's pieces of a part. Each piece keeps a reference to the snapshot until its file is written.
 std::vector<model::TensorToWrite> MakePieces(const std::shared_ptr<const PolicySnapshot>& snapshot, PolicyPart part,
                                              const std::string& prefix, const std::function<absl::Status()>& go_on) {
   std::vector<model::TensorToWrite> tensors;

@@ -17,12 +17,12 @@
 
 namespace syncopate::trainer {
 
-// The files that hold a policy in a checkpoint, all safetensors in float32. Of one rank:
+// The files of a policy in a checkpoint, all safetensors in float32. A trainer of one rank writes:
 //   model.safetensors      the parameters under their own names: what other tools read
 //   optimizer.safetensors  "first_moment.<name>" and "second_moment.<name>"; metadata "updates"
-// Of several, each of which wrote what it holds: for rank R of N
+// With several ranks each writes its shard; rank R of N writes:
 //   model-R-of-N.safetensors, optimizer-R-of-N.safetensors
-//                          the same, but of each tensor a piece, flat, under its name, "@" and its first element:
+//                          of each tensor one flat piece, named by the tensor, "@" and the piece's first element:
 //                          "model.norm.weight@128". The pieces of all ranks are the whole, and do not overlap
 std::string ModelFileName(int32_t rank, int32_t ranks);
 std::string OptimizerFileName(int32_t rank, int32_t ranks);
@@ -42,10 +42,10 @@ class SavedPolicy final : public PolicySource {
   struct RankFiles {
     absl::string_view model, optimizer;
   };
-  // Of all ranks, in their order; files must stay as they are while this lives. DATA_LOSS, naming the tensor, if they do
-  // not hold exactly the manifest's tensors (reason CHECKPOINT_MISMATCH) or, unless somebody has looked already, one of
-  // the parameters is not finite (reason NON_FINITE); INVALID_ARGUMENT (reason BAD_SAFETENSORS) if one is no safetensors
-  // file.
+  // `ranks`: the files of all ranks, in order; they must not change while this object exists. DATA_LOSS, naming the
+  // tensor, if the files do not contain exactly the manifest's tensors (reason CHECKPOINT_MISMATCH) or, with
+  // `looks_at_numbers`, if a parameter is not finite (reason NON_FINITE); INVALID_ARGUMENT (reason BAD_SAFETENSORS) if
+  // one is no safetensors file.
   static absl::StatusOr<SavedPolicy> Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
                                            bool looks_at_numbers = true);
 

@@ -13,7 +13,8 @@ namespace syncopate::trainer {
 class SaveThread {
  public:
   SaveThread() : thread_([this] { Run(); }) {}
-  // After the last task. A thread that is held by a disk cannot be ended: whoever was told so by Wait() ends the process.
+  // Destroy after the last task. A thread that is blocked by a disk cannot be ended: if Wait() said so, the process
+  // exits.
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;

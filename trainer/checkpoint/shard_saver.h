@@ -31,8 +31,8 @@ class ShardSaver {
   void Save(const std::string& folder, absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot);
   // What is being written is given up: an error that is told.
   void Abort() { aborted_.store(true); }
-  // Until what was to be written is, and nobody has its snapshot any more. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the
-  // path, if the disk does not answer: the thread that writes may be held by it for ever then.
+  // Waits until all files are written and their snapshots are released. DEADLINE_EXCEEDED (reason DISK_STUCK), naming
+  // the path, if the disk does not answer: the thread that writes may then be blocked for ever.
   absl::Status Wait() {
     return thread_.Wait([this] { return files_->CheckCalls(disk_deadline_); });
   }

@@ -11,7 +11,7 @@
 namespace syncopate::trainer {
 namespace {
 
-// The kernels take milliseconds: whoever waits longer waits for a GPU that does not answer.
+// The kernels take milliseconds: after this long the GPU counts as not answering.
 constexpr absl::Duration kStageDeadline = absl::Seconds(30);
 
 // One rank that holds every parameter in `dtype`, whatever they travel in.

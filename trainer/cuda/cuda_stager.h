@@ -26,8 +26,8 @@ class CudaStager final : public WeightStager {
                                                             const std::string& destination = "");
 
   const Manifest& manifest() const override { return manifest_; }
-  // As CudaSendArena::Stage, after the work that the calling thread has queued on the default stream. With several ranks
-  // the errors of Policy::CopyParameters too.
+  // See CudaSendArena::Stage; begins after the work that the calling thread has queued on the default stream. With
+  // several ranks the errors of Policy::CopyParameters too.
   absl::StatusOr<Staged> Stage(const PolicyVersion& version) override;
   synchronizer::WeightStore* store() override { return arena_.get(); }
   int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes() + gathered_.bytes(); }

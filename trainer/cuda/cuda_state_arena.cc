@@ -23,10 +23,11 @@ constexpr absl::Duration kCopyDeadline = absl::Minutes(2);
 // though the device can do both at once: docs/performance.md.
 constexpr int64_t kPieceBytes = 16 << 20;
 
-// A copy to the host that is made by whoever wants it whole first. Thread-safe.
+// A copy to the host; the first thread that needs it whole makes it. Thread-safe.
 class PiecewiseCopy {
  public:
-  // Of `bytes`, which stay as they are until Finish() has returned, once `ready` has happened.
+  // Copies `bytes` bytes at `data`, as work that is queued before this call leaves them; they must not change until
+  // Finish() has returned.
   static absl::StatusOr<std::shared_ptr<PiecewiseCopy>> Create(int device, char* host, const char* data, int64_t bytes,
                                                                std::string what) {
     std::shared_ptr<PiecewiseCopy> copy(new PiecewiseCopy(device, host, data, bytes, "copying " + std::move(what)));
@@ -107,7 +108,7 @@ class CudaStateArena final : public StateArena {
   char* data() const override { return memory_->data(); }
   absl::Status FinishCopies() override {
     const std::shared_ptr<PiecewiseCopy> copy = std::exchange(copy_, nullptr);
-    // One that nobody else has any more is of no use to anybody.
+    // A copy without another owner will not be read.
     return copy == nullptr || copy.use_count() == 1 ? absl::OkStatus() : copy->Finish();
   }
 

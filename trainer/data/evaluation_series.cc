@@ -42,7 +42,8 @@ absl::StatusOr<EvaluationResult> EvaluationSeries::TakeResult(const RolloutSessi
     return Error(absl::StatusCode::kDeadlineExceeded, "EVALUATING",
                  absl::StrCat(current_->answered(), " of ", common_.options.prompts, " prompts are answered"));
   }
-  // Nobody is there any more to judge a row whose reward has failed. One such row must not cost the others' results.
+  // No rollouter is left that could score a row whose reward has failed. One such row must not cost the others'
+  // results.
   if (current_->IsOvertaken(sessions)) current_->LeaveOutFailed();
   const bool done = current_->done();
   EvaluationResult result = current_->Result();

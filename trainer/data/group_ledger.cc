@@ -9,7 +9,7 @@
 #include "trainer/data/lease_dealer.h"
 #include "trainer/loss/advantages.h"
 
-// The way of one group of one prompt. What is in capitals is a record of the log, durable before anybody is told.
+// The states of one group of one prompt. A word in capitals is a record of the log, durable before any peer is told.
 //
 //   waiting --Lease: the gate admits it--> leased --Submit: a right answer--> ACCEPTED --TakeBatch--> TAKEN, consumed
 //      ^                                     |                                    |
@@ -18,14 +18,14 @@
 //      |<-- DROPPED as stale (it would break the bound), or as rolled back -------|
 //
 //   leased, late, and the trainer waits for it: a second attempt is leased beside the first; the first right answer of
-//   either goes on, and what is said above of a lease that is lost is true of the last that lives
+//   either goes on, and only the loss of the last live attempt counts as a lost lease above
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
 //   a row that is no prompt: DROPPED as skipped, consumed
 //   leased, and a full batch waits for its deadline alone: with OnDeadline::kDrop DROPPED as past its deadline, consumed
 //   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
 // At most one attempt at a group is accepted, so a later answer to it is a duplicate and trains nothing.
-// The gate counts what is leased, accepted and taken, so whatever leaves the way gives its admission back.
+// The gate counts what is leased, accepted and taken, so a group that leaves these states gives its admission back.
 namespace syncopate::trainer {
 
 PromptQueue::Options GroupLedger::QueueOptions(const Options& options, const PromptSource& prompts) {
@@ -120,8 +120,8 @@ bool GroupLedger::MayReceive(const RolloutSession& session) const {
 
 bool GroupLedger::IsHeldBack(const RolloutSession& session, absl::Time now) const { return session.IsHeldBack(now); }
 
-// Who failed at this prompt gets it only when nobody else can have it; else a rollouter that fails at everything, and
-// so always holds fewest, would get it again and again.
+// A rollouter that failed at this prompt gets it only when no other can have it; else a rollouter that fails at
+// everything, and so always has the fewest leases, would get it again and again.
 RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, const Group* group, absl::Time now) {
   std::vector<LeaseDealer::Candidate> candidates;
   bool somebody_can = false;
@@ -193,8 +193,8 @@ bool GroupLedger::IsLate(const Group& group, absl::Time now) const {
   return group.stage == Stage::kLeased && patience.has_value() && now - group.attempts.front().times.issued > *patience;
 }
 
-// The group of earliest deadline is the one that a batch waits for, whoever is late; the others follow if they are late
-// themselves. Among groups of one deadline the oldest comes first.
+// The group with the earliest deadline is the one that a batch waits for, so it comes first; the others follow if they
+// are late themselves. Among groups of one deadline the oldest comes first.
 std::vector<GroupId> GroupLedger::LateGroups(absl::Time now) const {
   if (in_step_ || !Patience().has_value() || HasBatch()) return {};
   std::vector<std::tuple<int64_t, absl::Time, GroupId>> running;
@@ -313,7 +313,7 @@ void GroupLedger::Fail(const Held& held, const absl::Status& why) {
   EndAttempt(held);
   if (session == nullptr) return;
   const bool give_up = failures_.Add(lease.group, *session, fault);
-  if (groups_.contains(lease.group)) return;  // another attempt lives, and may answer it
+  if (groups_.contains(lease.group)) return;  // another attempt is live and may answer it
   if (!give_up) {
     if (!fault.is_reward) return;
     queue_.Rest(lease.group);

@@ -29,9 +29,9 @@ namespace syncopate::trainer {
 
 // The trainer's book of prompt groups: which prompt is leased to whom, which answers count, what is trained when.
 //
-// A group's way:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
+// States of a group:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
 // trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
-// its next lease is a new attempt; only an attempt that lives, from the stream that holds it, is ever accepted.
+// its next lease is a new attempt; only a live attempt, from the stream that holds its lease, is ever accepted.
 // Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, dealt by how
 // quickly rollouters answer (LeaseDealer).
 //
@@ -132,7 +132,7 @@ class GroupLedger {
   void OnLogged(const LeaseId& lease, uint64_t sequence);
   void OnLogFailed(const LeaseId& lease);  // the group is not accepted; its prompt goes back
   // Drops since the last call that the log does not know of. Those of the restore must be durable before the first
-  // step, else a later restore could take the group for a valid one; nobody waits for others.
+  // step, else a later restore could take the group for a valid one; no caller waits for the others.
   std::vector<DropRecord> UnloggedDrops();
   // Every record numbered below this is in the checkpoint that Snapshot() would give now.
   uint64_t OldestNeededSequence() const;
@@ -172,7 +172,7 @@ class GroupLedger {
   const StalenessGate& gate() const { return gate_; }
   const RolloutSessions& sessions() const { return sessions_; }
   RolloutSessions& sessions() { return sessions_; }  // evaluation shares them
-  // Of training groups it knows by itself; evaluation adds its own.
+  // Failed rewards: the ledger counts those of training groups; evaluation adds its own.
   RewardFailures& rewards() { return rewards_; }
   const RewardFailures& rewards() const { return rewards_; }
   const SubmissionRules& rules() const { return rules_; }
@@ -204,7 +204,7 @@ class GroupLedger {
   struct Group {
     Stage stage = Stage::kLeased;
     Lease lease = {};  // as it went out first; from kLogging on its id is that of the attempt that counts
-    // kLeased: those that live, one or two; from then on the one that counts, if it is of this life.
+    // In kLeased: the live attempts, one or two; later: the accepted one, if this incarnation leased it.
     std::vector<Attempt> attempts = {};
     bool has_second = false;  // it has got its second attempt
     SharedGroup answer = {};  // from kLogging on
@@ -220,7 +220,7 @@ class GroupLedger {
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
   void NoteUnusable(const LeaseId& lease);               // that its row is no prompt, and consumed
   std::optional<absl::Duration> Patience() const { return flow_.Patience(options_.gate.batch_groups); }
-  // Who gets a lease of `prompt`; of `group`, its second one.
+  // Returns the rollouter that gets a lease of `prompt`; with `group`, its second lease.
   RolloutSession* NextReceiver(const GroupId& prompt, const Group* group, absl::Time now);
   bool IsLate(const Group& group, absl::Time now) const;
   // Groups that are to get a second attempt, the most urgent first.
@@ -230,7 +230,7 @@ class GroupLedger {
   std::optional<Held> FindHeld(SessionId session, const LeaseId& lease);
   Verdict VerdictOnNotHeld(const LeaseId& lease);
   Verdict Accept(const Held& held, SharedGroup answer, absl::Time now);
-  // The attempt came to nothing. Its prompt goes back if no other attempt lives.
+  // The attempt has failed. Its prompt goes back if no other attempt is live.
   void EndAttempt(const Held& held);
   void PutBack(Groups::iterator found);
   void Consume(const LeaseId& lease, DropReason reason);

@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<JsonlFile>> JsonlFile::Open(const std::string& pa
   SYNCOPATE_ASSIGN_OR_RETURN(file->stamp_, file->ReadStamp());
   SYNCOPATE_RETURN_IF_ERROR(file->BuildIndex());
   SYNCOPATE_ASSIGN_OR_RETURN(const Stamp after, file->ReadStamp());
-  // Somebody writes to it: its rows would be those of two files.
+  // The file is being written: its rows would be those of two versions.
   if (after != file->stamp_) return file->Changed("while its lines were counted");
   if (file->rows() == 0) return BadFile("EMPTY_FILE", absl::StrCat(path, " holds no rows"));
   file->rows_.shrink_to_fit();
@@ -169,7 +169,7 @@ absl::StatusOr<std::string> JsonlFile::Read(int64_t row) const {
   if (now.bytes != stamp_.bytes) {
     return Changed(absl::StrCat("since the run began: it had ", stamp_.bytes, " bytes and has ", now.bytes));
   }
-  // By the row's own checksum, as times of files cannot be relied upon.
+  // A change is found by the row's checksum, as modification times cannot be relied upon.
   if (count != text.size() || Crc32c(text) != entry.crc32c) {
     return Changed(absl::StrCat("since the run began: line ", Where(row), " is another"));
   }

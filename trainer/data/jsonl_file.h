@@ -11,9 +11,9 @@
 
 namespace syncopate::trainer {
 
-// A file of one JSON object a line, known by where its lines are: 16 bytes a row are kept, no row is. Lines that hold
-// only blanks are no rows. It is somebody else's file, so it is trusted in nothing: each row that is read is compared
-// with what it was when the file was opened. Thread-safe; links are followed.
+// A file with one JSON object per line. Keeps an index of 16 bytes per row in memory, and no row. Lines that hold
+// only blanks are no rows. The file belongs to the user and may change, so each row that is read is compared with its
+// checksum from when the file was opened. Thread-safe; links are followed.
 class JsonlFile {
  public:
   static constexpr int64_t kMaxRowBytes = 8 << 20;
@@ -21,7 +21,7 @@ class JsonlFile {
 
   // Reads all of the file once. Blocks for the disk. NOT_FOUND and PERMISSION_DENIED as base/file_system.h;
   // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, LFS_POINTER, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a folder, a pipe);
-  // FAILED_PRECONDITION: reason DATA_FILE_CHANGED, by somebody, meanwhile.
+  // FAILED_PRECONDITION: reason DATA_FILE_CHANGED if the file changed meanwhile.
   static absl::StatusOr<std::unique_ptr<JsonlFile>> Open(const std::string& path);
 
   // The row's text, without its line end. INVALID_ARGUMENT (reason ROW_TOO_LARGE) if it has more than kMaxRowBytes;

@@ -14,11 +14,11 @@ namespace syncopate::trainer {
 //
 //   "entropy"          below 0.1 of its mean over the first 10 steps, and the task is not solved
 //   "no_signal"        at least 0.9 of the groups have rewards that are all equal, and the task is not solved
-//   "evaluation_fell"  the last evaluation's mean reward is below that of the best one by more than 0.1 of what the
-//   best
+//   "evaluation_fell"  the last evaluation's mean reward is below that of the best one by more than 0.1 of what the best
 //                      sample ever got
 //
-// Begins anew with each life of a trainer, but for the best evaluation, which it is told. Sans-IO. Not thread-safe.
+// Begins anew with each incarnation of a trainer, but for the best evaluation, which its owner sets. Sans-IO. Not
+// thread-safe.
 class LearningAlarms {
  public:
   struct Step {
@@ -32,7 +32,7 @@ class LearningAlarms {
 
   void AddStep(const Step& step);
   void AddEvaluation(double reward_mean);
-  // Of an earlier life.
+  // Sets the best evaluation of earlier incarnations.
   void SetBestEvaluation(double reward_mean) { best_evaluation_ = reward_mean; }
 
   // The names of those that stand, in the order above.

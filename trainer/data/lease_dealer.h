@@ -20,7 +20,7 @@ namespace syncopate::trainer {
 struct LeaseDealer {
   struct Candidate {
     RolloutSession* session = nullptr;
-    bool has_failed = false;  // at this prompt: it gets the prompt only if nobody else can
+    bool has_failed = false;  // at this prompt: it gets the prompt only if no other can
     bool can_take = false;    // has room, and may have this group
   };
 
@@ -28,7 +28,7 @@ struct LeaseDealer {
   absl::Duration usual = {};                    // the group time of a rollouter that is not measured yet
   absl::Time now = {};
 
-  // Null: nobody can take it now, or waiting for a rollouter that is not slow is better.
+  // Returns null if no rollouter can take it now, or waiting for a rollouter that is not slow is better.
   RolloutSession* Choose(const std::vector<Candidate>& candidates) const;
 };
 

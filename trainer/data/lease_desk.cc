@@ -12,9 +12,9 @@
 namespace syncopate::trainer {
 namespace {
 
-// How often at most anybody looks whether a lease has expired.
+// The shortest time between two checks for expired leases.
 constexpr absl::Duration kExpiryPause = absl::Milliseconds(100);
-// Who has not looked for so long stood still, or the machine did.
+// After a gap this long between two checks of leases, the owner or the machine counts as having stood still.
 constexpr absl::Duration kStoodStill = absl::Seconds(5);
 constexpr size_t kMaxReasonBytes = 200;  // of what a peer says
 constexpr size_t kMaxNoRewardsBytes = 500;
@@ -87,8 +87,8 @@ bool LeaseDesk::ExpiryIsDue(absl::Time now) {
   const absl::Duration since = now - expiry_looked_at_;
   if (since < kExpiryPause) return false;
   expiry_looked_at_ = now;
-  // Whoever stood still himself has heard nobody: what they said meanwhile is heard first, or all leases of a healthy
-  // run would be revoked at once.
+  // A trainer that stood still has read no message meanwhile: it reads them first, else it would revoke all leases of a
+  // healthy run at once.
   if (since > kStoodStill) no_expiry_before_ = now + kStoodStill;
   return now >= no_expiry_before_;
 }
@@ -135,7 +135,7 @@ GroupLedger::Verdict LeaseDesk::Submit(SessionId session, const SharedGroup& gro
     ledger_->sessions().OnHeard(session, group->lease);
     verdict = evaluation->Submit(session, *group, ledger_->rules());
   }
-  // An install in the middle of an evaluation is nobody's fault.
+  // An answer of another version, after an install in the middle of an evaluation, is not the rollouter's fault.
   const bool invalid =
       verdict.result == GroupLedger::Result::kInvalid && ErrorReason(verdict.error) != reason::kWrongVersion;
   const bool accepted = verdict.result == GroupLedger::Result::kAccepted;

@@ -14,14 +14,14 @@
 
 namespace syncopate::trainer {
 
-// Between rollouters and the two who give them work, the ledger's training groups and the evaluation under way: hands
-// each answer, progress and return to whom its lease is of, counts what came of them, quarantines who answers nothing
-// of use, and takes back what comes no further.
+// Stands between rollouters and the two sources of leases: the ledger's training groups and the evaluation under way.
+// Hands each answer, progress and return to the source of its lease, counts outcomes, quarantines rollouters whose
+// answers are invalid, and revokes leases that make no progress.
 //
-// Sans-IO, as GroupLedger: the owner holds the lock, passes the time and sends what is said here.
+// Sans-IO, like GroupLedger: the owner holds the lock, passes the time and sends the messages that are returned.
 class LeaseDesk {
  public:
-  // What came of leases, of this life.
+  // Outcomes of leases, counted since this incarnation began.
   struct Counts {
     std::map<std::string, int64_t> invalid = {};  // answers that were refused, by reason; all reasons are ours
     int64_t quarantines = 0;                      // that have begun

@@ -40,7 +40,7 @@ struct LedgerOptions {
   absl::Status Validate() const;
 };
 
-// The lease of `prompt` to somebody who serves `version`. Attempts at one group draw the same numbers.
+// Returns the lease of `prompt` for a rollouter that serves `version`. Attempts at one group draw the same numbers.
 Lease MakeLease(const LedgerOptions& options, const LeaseId& id, const PolicyVersion& version, Prompt prompt);
 
 }  // namespace syncopate::trainer

@@ -18,9 +18,9 @@ class PromptBackoff {
 
   // The reward of one more attempt at it has failed. Its rest begins with the next TakeRested.
   void Add(const GroupId& prompt);
-  // Those whose rest is over.
+  // Removes and returns the prompts whose rest is over.
   std::vector<GroupId> TakeRested(absl::Time now);
-  // It is answered or given up.
+  // Call when the prompt is answered or given up.
   void Forget(const GroupId& prompt);
 
  private:

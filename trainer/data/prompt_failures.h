@@ -10,10 +10,10 @@
 
 namespace syncopate::trainer {
 
-// Who has failed at which prompt, and when that is enough. A prompt is given up when `most` attempts at it have failed
-// and it is not one rollouter that fails: either two have failed at it, or the one has answered others since it failed
-// for the first time, or it was its reward that failed each time, which no rollouter can help, and the reward of some
-// other group did not. Plain state, no lock.
+// Counts which rollouters failed at which prompt, and decides when to give the prompt up. A prompt is given up when
+// `most` attempts at it have failed and it is not one rollouter that fails: either two have failed at it, or the one
+// has answered others since it failed for the first time, or it was its reward that failed each time, which no
+// rollouter can help, and the reward of some other group did not. Plain state, no lock.
 class PromptFailures {
  public:
   explicit PromptFailures(int32_t most) : most_(most) {}
@@ -21,7 +21,7 @@ class PromptFailures {
   // What has failed, and how the run's other groups fare.
   struct Fault {
     bool is_reward = false;           // its reward
-    bool others_were_judged = false;  // some group of this trainer's life has its rewards
+    bool others_were_judged = false;  // some group has got its rewards since this trainer started
   };
   // One more attempt has failed. True if the prompt is to be given up.
   bool Add(const GroupId& prompt, const RolloutSession& failed_by, const Fault& fault);
@@ -30,7 +30,7 @@ class PromptFailures {
   bool HasFailed(const GroupId& prompt, const std::string& replica) const;
 
  private:
-  // Of one prompt.
+  // The failures at one prompt.
   struct Failures {
     int32_t count = 0;
     bool rewards_alone = true;            // each of them

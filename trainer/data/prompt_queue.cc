@@ -62,7 +62,7 @@ LeaseId PromptQueue::Lease() {
 
 LeaseId PromptQueue::NextAttempt(const GroupId& group) {
   SYNCOPATE_CHECK(group < next_ && !put_back_.contains(group) && !IsConsumed(group));
-  // The attempt is counted over the prompt's whole life, so that a late answer of an earlier one is told apart.
+  // Attempts are never counted from 1 again, so that a late answer of an earlier attempt is recognised.
   return {group, ++attempts_[group]};
 }
 

@@ -41,7 +41,7 @@ class PromptQueue {
 
   // The prompt is done with and never leased again.
   void Consume(const GroupId& group);
-  // The same, as this attempt at it was accepted.
+  // Consumes the group because this attempt at it was accepted.
   void ConsumeAccepted(const LeaseId& lease);
   // That attempt, and not too long ago.
   bool WasAccepted(const LeaseId& lease) const;

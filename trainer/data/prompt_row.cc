@@ -31,7 +31,7 @@ const Json* Find(const Json& object, const std::string& name) {
 
 const Json* FindAnswer(const Json& row, const RowFields& fields) {
   if (!fields.answer.empty()) return Find(row, fields.answer);
-  // Where the data sets of the field have it, if nobody says.
+  // Without a configured name: the names that published data sets use.
   for (const char* name : {"answer", "reward_model.ground_truth", "ground_truth"}) {
     if (const Json* found = Find(row, name)) return found;
   }

@@ -123,7 +123,7 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteTurns(Json messages, c
       response.given.push_back({begin, end});
     }
   }
-  // What a template writes behind the last end token is read by nobody.
+  // No later turn reads what a template writes behind the last end token.
   if (!response.given.empty() && response.given.back().end == static_cast<int32_t>(response.ids.size())) {
     response.ids.resize(static_cast<size_t>(response.given.back().begin));
     response.given.pop_back();

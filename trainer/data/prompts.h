@@ -26,8 +26,8 @@ struct Prompt {
   Origin origin = {};
 };
 
-// Where prompts come from. What a group's prompt is, is a pure function of the group: the same after any restart,
-// whoever asks, in whatever order. When it can be had is not: a source may have to read it first. Thread-safe; nothing
+// A source of prompts. The prompt is a pure function of the group: the same after any restart and in any order of
+// calls. When the prompt is ready is not: a source may have to read it first. Thread-safe; nothing
 // blocks but Await.
 class PromptSource {
  public:
@@ -59,7 +59,7 @@ class PromptSource {
 
   // Ids as a person reads them; ids outside the vocabulary show as "?".
   virtual std::string Render(const std::vector<int32_t>& ids) const = 0;
-  // The same without special tokens, such as the one that ends an answer.
+  // Renders `ids` without special tokens, such as the one that ends an answer.
   virtual std::string RenderPlain(const std::vector<int32_t>& ids) const { return Render(ids); }
 
   virtual int64_t prompts_per_pass() const = 0;  // 0: endless, there is one pass

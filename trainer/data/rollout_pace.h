@@ -10,7 +10,7 @@
 namespace syncopate::trainer {
 
 // How quickly one rollouter answers training groups: what the ledger deals leases by. Plain state, no lock. `patience`
-// is FlowMeter::Patience everywhere: without one, nobody is slow.
+// is FlowMeter::Patience everywhere: without one, no rollouter is slow.
 class RolloutPace {
  public:
   void OnLeased(absl::Time now);

@@ -49,7 +49,8 @@ bool IsPromptsFault(const absl::Status& why) { return ErrorReason(why) == reason
 RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   Connected connected;
   for (const auto& [id, session] : sessions_) {
-    // Of any incarnation: a process that is started again must not wait until the stream of the dead one is found out.
+    // Replaces the session of any incarnation: a restarted process must not wait until the dead one's stream is
+    // noticed.
     if (session.member.replica_id == member.replica_id) connected.replaced = id;
   }
   connected.session = ++last_;

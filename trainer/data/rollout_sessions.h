@@ -14,7 +14,7 @@
 
 namespace syncopate::trainer {
 
-// One stream of one rollouter, for the stream's life. Never used twice.
+// Names one stream of one rollouter while the stream is open. Never used twice.
 using SessionId = int64_t;
 
 // How long a lease may be held.
@@ -88,7 +88,7 @@ struct Revocation {
   RevokeReason reason = RevokeReason::kStalled;
 };
 
-// Who is connected, what each one serves and how much more work it takes. Plain state, no lock.
+// The rollouters that are connected, what each one serves and how much more work it takes. Plain state, no lock.
 //
 // A rollouter whose last kInvalidInRow answers were all invalid is of no use: it gets no leases for kQuarantine, and
 // after that each further invalid answer, until a valid one, puts it back. A replica's conduct outlives its stream;

@@ -80,8 +80,8 @@ absl::Status SegmentedLog::FindSegments() {
     auto later = std::find_if(found.begin() + static_cast<int64_t>(i), found.end(),
                               [&](const Segment& other) { return other.generation > found[i].generation; });
     // An empty file that begins where its successor does is no sign of anything.
-    // Each life of a trainer begins a generation at the sequence where it found the log's end. A former process that
-    // still writes goes on in its own generation, beyond that place: its records are nobody's.
+    // Each incarnation of a trainer begins a generation at the sequence where it found the log's end. A former process
+    // that still writes goes on in its own generation, beyond that place: its records are ignored.
     bool fenced = later != found.end() && found[i].first > later->first;
     (fenced ? fenced_ : segments_).push_back(found[i]);
   }

@@ -44,7 +44,7 @@ class StalenessGate {
 
   // Whether one group may be started by a rollouter that serves the weights of `start`.
   bool MayAdmit(int64_t start) const;
-  // The same without the limit that sets the mean: whether the bound could still be kept.
+  // Checks the bound alone, without the limit that sets the mean staleness.
   bool Fits(int64_t start) const;
   // MayAdmit(start) or, when restoring, Fits(start) holds, and `group` is not outstanding.
   void Admit(const GroupId& group, int64_t start);

@@ -69,7 +69,7 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, const Sub
       const float logprob = sample.logprobs[static_cast<size_t>(token)];
       if (logprob == 0) continue;
       return Invalid("BAD_LOGPROB", absl::StrCat("given token ", token, " has the log-probability ", logprob,
-                                                 ", but nobody drew it: 0"));
+                                                 ", but the policy did not write it: must be 0"));
     }
   }
   if (!IsPossibleReward(sample.reward)) {

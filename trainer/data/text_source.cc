@@ -129,7 +129,7 @@ bool TextSource::Keep(const GroupId& group, absl::StatusOr<Prompt> prompt) {
     return true;
   }
   bad_in_row_ = prompt.ok() ? 0 : bad_in_row_ + 1;
-  // Of two passes, as the good rows of one may all come first, and those of the next last.
+  // Two passes must be bad in a row, as the good rows of one pass may all come first and those of the next last.
   if (bad_in_row_ >= 2 * prompts_per_pass() && !options_.bad_rows_end_run) {
     failure_ = NoRows(
         absl::StrCat("data.files: not one row of a whole pass is a prompt; the last: ", prompt.status().message()));

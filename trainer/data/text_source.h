@@ -38,9 +38,9 @@ struct TextRows {
 // Whether an error of TextRows::Read is the row's fault; else it is the file's, or the disk's, and the end of a run.
 bool IsBadRow(const absl::Status& status);
 
-// Prompts from files of text. One thread reads and tokenises ahead of those who ask, so that nobody waits for a disk
-// under a lock: a prompt that is not there yet is kComing, and the listener is called when it is. At most
-// Options::ahead prompts, or ahead_bytes of them, are held, beside those that were asked for.
+// Prompts from files of text. One thread reads and tokenises ahead of its callers, so that none of them waits for a
+// disk under a lock: a prompt that is not there yet is kComing, and the listener is called when it is. At most
+// Options::ahead prompts, or ahead_bytes of them, are in memory, beside those that were asked for.
 //
 // A bad row is kUnusable in its turn, and named in the log; or with Options::bad_rows_end_run, its turn is a failure.
 // So is a file that is not what it was, and a whole pass of bad rows.
@@ -82,7 +82,7 @@ class TextSource final : public PromptSource {
   void ReadAhead();
   bool HasWorkLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   GroupId NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True if somebody waits for it.
+  // Returns true if a caller waits for it.
   bool Keep(const GroupId& group, absl::StatusOr<Prompt> prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   Readiness LookLocked(const GroupId& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Groups are asked for in their order, and again if they came to nothing: what is held below a new one was passed
@@ -103,7 +103,7 @@ class TextSource final : public PromptSource {
   mutable std::set<GroupId> wanted_ ABSL_GUARDED_BY(mutex_);  // asked for and not held; the lowest is read first
   mutable GroupId next_ ABSL_GUARDED_BY(mutex_);              // first that was not read ahead
   mutable GroupId newest_ ABSL_GUARDED_BY(mutex_);            // highest that was asked for
-  mutable bool begun_ ABSL_GUARDED_BY(mutex_) = false;        // somebody has asked, so it is known where the run is
+  mutable bool begun_ ABSL_GUARDED_BY(mutex_) = false;        // after the first request, which shows where the run is
   mutable absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   mutable int64_t skipped_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t bad_in_row_ ABSL_GUARDED_BY(mutex_) = 0;

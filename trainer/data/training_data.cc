@@ -128,7 +128,7 @@ void TrainingData::Perform(Actions actions) {
       if (status.ok()) return CountDrop(reason, sequence);
       SYNCOPATE_LOG(kWarning, "a dropped prompt is not in the log: %s", status.ToString());
     };
-    // Nobody waits for these: a drop that is lost costs a prompt that is tried once more after a restart.
+    // No caller waits for these records: a drop that is lost costs a prompt that is tried once more after a restart.
     absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(drop), report);
     if (!handed_in.ok()) report(handed_in, 0);
   }

@@ -178,13 +178,13 @@ class TrainingData {
   TrainingSums SumsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<RolloutSink> FindSinkLocked(SessionId session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Leases that may go out or are taken back now, and records that nobody waits for.
+  // Collects leases to send or to revoke now, and records that no caller waits for.
   void CollectLocked(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Actions actions);
   // `change(&actions)` under the lock, then, without it, what it has made due.
   template <typename Change>
   void Decide(const Change& change) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For waiters: nobody else may have anything to say.
+  // Called by threads that wait, as there may be no other event that would review leases.
   void ReviewLeases();
 
   void CountDrop(DropReason reason, uint64_t sequence) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -199,11 +199,11 @@ class TrainingData {
 
   mutable Mutex mutex_;
   std::unique_ptr<LeaseDesk> desk_ ABSL_GUARDED_BY(mutex_);  // set once by Open
-  // Of earlier lives; but counted_to is that of what the ledger has counted since as well, and what was skipped or given
-  // up is counted here alone.
+  // Sums of earlier incarnations. Exceptions: counted_to includes what the ledger has counted since, and groups that
+  // were skipped or given up are counted here alone.
   TrainingSums sums_before_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, std::shared_ptr<RolloutSink>> sinks_ ABSL_GUARDED_BY(mutex_);
-  // Who waits for a record to become durable.
+  // The sessions that wait for the acknowledgement of a lease until its record is durable.
   std::map<LeaseId, std::vector<SessionId>> waiting_acks_ ABSL_GUARDED_BY(mutex_);
   DiskTrouble disk_ ABSL_GUARDED_BY(mutex_);
   // A take that the disk refused; its groups are taken, but not yet durably.

@@ -6,7 +6,7 @@
 
 namespace syncopate::trainer {
 
-// What a run has done with its groups from its beginning on, over all lives of its trainer: part of a checkpoint, and
+// What a run has done with its groups since it began, over all incarnations of its trainer: part of a checkpoint, and
 // what the log says after it is added, so that a resumed run has the sums of one that was never killed.
 struct TrainingSums {
   int64_t accepted = 0;           // groups made durable, those that were filtered included
@@ -22,7 +22,7 @@ struct TrainingSums {
   StalenessTally staleness = {};  // of their tokens
   uint64_t counted_to = 0;        // number of the newest log record that counts of drops and accepted groups hold
 
-  // Of all answers that were trained on, those of the data included.
+  // Tokens of all answers that were trained on, supervised ones included.
   int64_t trained_tokens() const { return staleness.total_tokens() + supervised_tokens; }
   friend bool operator==(const TrainingSums&, const TrainingSums&) = default;
 };

@@ -124,7 +124,8 @@ void TrajectoryLog::Run() {
     if (prune_before != 0) Prune(prune_before);
     WriteBatch(&batch);
     Account(batch);
-    // After Account(), so that whoever hears of it finds it in the figures; without a lock, as it may append again.
+    // Called after Account(), so that the callee finds the record in the figures; without a lock, as it may append
+    // again.
     for (Pending& record : batch) record.durable(std::move(record.status), record.sequence);
   }
 }

@@ -57,7 +57,7 @@ absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
 }
 
 absl::StatusOr<std::string> CheckpointWriter::SaveAndWait(const PolicyVersion& version) {
-  // Of the task too, which a disk may hold for longer than it is waited for.
+  // Shared with the task, which a slow disk may keep running after this call has given up waiting.
   auto saved = std::make_shared<absl::StatusOr<std::string>>(absl::UnknownError("not written"));
   SYNCOPATE_RETURN_IF_ERROR(Save(version, [saved](const absl::StatusOr<std::string>& name) { *saved = name; }));
   const absl::Time begin = Clock::Real()->Now();
@@ -78,7 +78,7 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
   request.last_look = [this] { return CheckNotFenced(); };
   std::function<absl::Status()> go_on;
   if (parts_.ranks != nullptr) {
-    // Before the others are told, who write into it.
+    // The folder must exist before the other ranks are told to write into it.
     SYNCOPATE_ASSIGN_OR_RETURN(request.folder, parts_.store->BeginFolder(version));
     request.await_others = [ranks = parts_.ranks, folder = request.folder] { return ranks->AwaitSaved(folder); };
     go_on = [ranks = parts_.ranks] { return ranks->lost(); };
@@ -100,12 +100,12 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
 
 absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
   const PolicyVersion& version = copied.request.version;
-  // First of all, as the update of the step under way waits for it. An error is found again by who writes the files: other
-  // ranks are waited for all the same.
+  // The copy is finished first, as the update of the step under way waits for it. An error is only logged here: the
+  // write of the files finds it again, and other ranks must be waited for even so.
   if (copied.snapshot != nullptr) LogNotCopied(copied.snapshot->FinishCopy());
   SYNCOPATE_RETURN_IF_ERROR(parts_.store->Save(copied.request));
   saved_step_ = version.step;
-  // The same one again is still one checkpoint.
+  // A version that is saved twice is one checkpoint.
   if (!saved_here_.empty() && saved_here_.back().version == version) return version.ToString();
   saved_here_.push_back({version, copied.oldest_needed_record});
   LogBestStays(best_.AddSaved(version));
@@ -150,7 +150,8 @@ void CheckpointWriter::Prune() {
       parts_.store->Prune(keep_, best_.best().has_value() ? best_.best()->version : PolicyVersion());
   if (!pruned.ok()) SYNCOPATE_LOG(kWarning, "old checkpoints stay: %s", pruned.status().ToString());
   while (static_cast<int>(saved_here_.size()) > keep_) saved_here_.pop_front();
-  // A checkpoint of an earlier life may need older records than we know of: prune only when all that are kept are ours.
+  // A checkpoint of an earlier incarnation may need older records than this one knows of: records are pruned only once
+  // this incarnation wrote all checkpoints that are kept.
   if (static_cast<int>(saved_here_.size()) < keep_) return;
   uint64_t oldest = saved_here_.front().oldest_needed_record;
   for (const Saved& saved : saved_here_) oldest = std::min(oldest, saved.oldest_needed_record);

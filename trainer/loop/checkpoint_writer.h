@@ -22,10 +22,10 @@
 
 namespace syncopate::trainer {
 
-// Saves a run: copies it as it is between two steps, writes the copy while others are made, keeps what is best, and prunes
-// what nobody needs. Writes only while this trainer has the right to: its epoch is the newest. Of the step thread, whose time
-// it takes is that of the copy on the CPU, and next to none on a GPU (Policy::TakeSnapshot); what is written, and looked at
-// on the disk, is by a thread of its own.
+// Saves a run: copies its state between two steps, writes the copy while further steps are made, keeps the best
+// checkpoint, and prunes what no checkpoint needs. Writes only while this trainer's epoch is the newest. Called by the
+// step thread: on the CPU the step thread waits for the copy, on a GPU hardly at all (Policy::TakeSnapshot). A thread
+// of its own reads and writes the disk.
 class CheckpointWriter {
  public:
   static constexpr char kDataFile[] = "data.pb";  // of a checkpoint: the data position
@@ -51,19 +51,19 @@ class CheckpointWriter {
   CheckpointWriter(int keep, int64_t epoch, Parts parts)
       : keep_(keep), epoch_(epoch), parts_(std::move(parts)), best_(parts_.store) {}
 
-  // Goes on from what an earlier life left. Before anything else.
+  // Reads which checkpoint an earlier incarnation found best. Call first.
   void LoadBest();
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
   // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one copy at
-  // a time: DISK_STUCK as Wait(). `done` is told from the thread that writes, when the checkpoint is durable or cannot be; the
-  // observer before it. An error is told nobody else: NON_FINITE: the weights are spoilt; FENCED; the errors of
-  // TrainingData::Snapshot.
+  // a time: DISK_STUCK as Wait(). The thread that writes calls the observer and then `done` when the checkpoint is
+  // durable or has failed. `done` alone gets the error of the call: NON_FINITE: the weights are spoilt; FENCED; the
+  // errors of TrainingData::Snapshot.
   absl::Status Save(const PolicyVersion& version, Done done);
-  // The same, and waits.
+  // Saves `version` and waits until it is durable.
   absl::StatusOr<std::string> SaveAndWait(const PolicyVersion& version);
-  // Until nothing is under way. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if the disk does not answer: the run
-  // cannot go on then, as the thread that writes may be held by it for ever.
+  // Waits until no save is under way. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if the disk does not
+  // answer: the run cannot go on then, as the thread that writes may be blocked for ever.
   absl::Status Wait() {
     return thread_.Wait([this] { return parts_.store->CheckDisk(); });
   }
@@ -84,7 +84,7 @@ class CheckpointWriter {
   absl::StatusOr<Copied> Copy(const PolicyVersion& version);
   absl::Status CheckNotFenced() const;                                   // by either thread
   void Record(const PolicyVersion& version, const absl::Status& saved);  // by either thread
-  // By the thread that writes, or before there is one.
+  // Called by the thread that writes, or before it starts.
   void ShowBest();
   absl::StatusOr<std::string> Write(const Copied& copied);
   void Prune();
@@ -93,7 +93,7 @@ class CheckpointWriter {
   const int64_t epoch_;
   const Parts parts_;
   std::atomic<int64_t> saved_step_ = -1;
-  // Of the thread that writes.
+  // Used by the thread that writes alone.
   BestCheckpoint best_;
   std::deque<Saved> saved_here_;  // by this trainer, oldest first
   SaveThread thread_;             // last: it uses all of the above

@@ -38,7 +38,7 @@ std::string MakeQuestion(const std::string& row_json) {
 
 void EvaluationRounds::Start(const PolicyVersion& version) {
   if (evaluated_ == version) return;
-  // One that nobody answers, because the syncs of its version have failed, gives way.
+  // An evaluation that no rollouter serves, because the syncs of its version failed, is replaced by the new one.
   if (under_way_ && parts_.data->EvaluationIsServed()) {
     SYNCOPATE_LOG(kWarning, "no evaluation of %s yet: that of %s is not over", version.ToString(),
                   evaluated_.ToString());
@@ -51,7 +51,7 @@ void EvaluationRounds::Start(const PolicyVersion& version) {
 
 void EvaluationRounds::Begin(const PolicyVersion& version, bool is_due) {
   if (under_way_ && is_due_)
-    Lose(evaluated_, absl::StrCat("nobody serves it; that of ", version.ToString(), " is due"));
+    Lose(evaluated_, absl::StrCat("no rollouter serves it; that of ", version.ToString(), " is due"));
   parts_.data->StartEvaluation(version);
   evaluated_ = version;
   under_way_ = true;
@@ -70,8 +70,8 @@ void EvaluationRounds::LoseMissed() {
   missed_.reset();
 }
 
-// Of what is served, not of what is published: a wire that loses most syncs would let rollouters go past each newest
-// version before they have served it.
+// Evaluates a version that rollouters serve, not the newest published one: if most syncs fail, rollouters would skip
+// each newest version and its evaluation would never be answered.
 void EvaluationRounds::MakeUp() {
   if ((!owed_ && !missed_.has_value()) || finishing_) return;
   const PolicyVersion served = parts_.data->NewestServed();
@@ -142,7 +142,7 @@ void EvaluationRounds::Finish(const PolicyVersion& version, const PolicyVersion&
   if (parts_.data->EvaluationIsServed()) AwaitEnd(deadline);
   if (evaluated_ != version && published == version) Begin(version, /*is_due=*/true);
   AwaitEnd(deadline);
-  // A sync that fails is tried again, and given up by who watches over syncs: then this loop is told to stop.
+  // A sync that fails is tried again, and given up by SyncWatch, which then stops this loop.
   while (under_way_ && parts_.syncs_fail && parts_.syncs_fail() && !parts_.control->stop_requested()) {
     AwaitEnd(Now() + patience);
   }

@@ -16,14 +16,14 @@
 
 namespace syncopate::trainer {
 
-// The evaluations of a run, one at a time, answered while training goes on. Of the step thread.
+// The evaluations of a run, one at a time, answered while training goes on. Called by the step thread alone.
 //
 //   none --Start--> under way --answered--> reported, none
-//                       |-------nobody serves its version any more--> lost, none
+//                       |-------no rollouter serves its version any more--> lost, none
 //
-// One that is due while another is under way is made when that is over, and one that was lost is made up for: both at
-// once, of the newest version that rollouters serve then. An evaluation that is due and not made for its own version is
-// lost: it is counted, whatever is made in its place.
+// An evaluation that is due while another is under way is made when that one is over, and a lost evaluation is made up
+// for: one evaluation does both, of the newest version that rollouters serve then. An evaluation that is due and not
+// made for its own version is lost: it is counted, whatever is made in its place.
 class EvaluationRounds {
  public:
   // All borrowed; they must outlive this.
@@ -35,20 +35,21 @@ class EvaluationRounds {
     AlarmLog* alarms;
     RunObserver* observer;
     PhaseTimes* phases;
-    // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
+    // Returns true while weight syncs fail and are tried again, so that no rollouter serves the newest version yet.
+    // Null: syncs never fail.
     std::function<bool()> syncs_fail;
   };
   explicit EvaluationRounds(Parts parts) : parts_(std::move(parts)) {}
 
-  // Of `version`, which is published; nothing if it was evaluated.
+  // Starts the evaluation of `version`, which is published; does nothing if it was evaluated already.
   void Start(const PolicyVersion& version);
   bool under_way() const { return under_way_; }
   const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
 
   // Reports the one under way if it is over by `deadline`, and begins what is to be made up for.
   void Collect(absl::Time deadline);
-  // The end of the run: that of `version` is made and awaited if it is published. `patience` for each, and longer while
-  // syncs fail; or until somebody wants the run to stop.
+  // Call at the end of the run: evaluates `version` if it is published, and waits for the result. Waits `patience` for
+  // each evaluation, longer while syncs fail, and no longer once a stop of the run is requested.
   void Finish(const PolicyVersion& version, const PolicyVersion& published, absl::Duration patience);
 
  private:

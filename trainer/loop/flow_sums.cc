@@ -29,7 +29,7 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures
   sums.figures.wait_seconds += figures.wait_seconds;
   Raise(figures.best_reward, &sums.figures.best_reward);
   Raise(figures.best_exact, &sums.figures.best_exact);
-  if (figures.last_reward.has_value()) {  // this life has evaluated
+  if (figures.last_reward.has_value()) {  // this incarnation has evaluated
     sums.figures.last_reward = figures.last_reward;
     sums.figures.last_exact = figures.last_exact;
   }

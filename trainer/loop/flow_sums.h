@@ -10,12 +10,12 @@
 
 namespace syncopate::trainer {
 
-// Of all steps and evaluations that a run has reported.
+// Figures over all steps and evaluations that a run has reported.
 struct RunFigures {
   double step_seconds = 0;
   double wait_seconds = 0;  // of those, without a batch
-  // Of evaluations, best and last each by itself: mean rewards, and shares of answers that are wholly right where right
-  // ones are known.
+  // The best and the last of all evaluations, each figure by itself: the mean reward, and the share of exactly right
+  // answers where right answers are known.
   std::optional<double> best_reward = std::nullopt, last_reward = std::nullopt;
   std::optional<double> best_exact = std::nullopt, last_exact = std::nullopt;
   int64_t saved_checkpoints = 0, failed_checkpoints = 0;
@@ -25,8 +25,8 @@ struct RunFigures {
   void AddEvaluation(double reward_mean, const std::optional<double>& exact);
 };
 
-// What passes in a run and is in no log: time, and answers that came to nothing. Of all lives of its trainer, as far as
-// they have written it down: each does so once a second.
+// What a run uses up and no log records: time, and answers that were lost. Summed over all incarnations of its trainer,
+// each of which writes its sums to disk once a second.
 struct FlowSums {
   double wall_seconds = 0;
   RunFigures figures = {};
@@ -39,7 +39,7 @@ struct FlowSums {
   RolloutRoster roster = {};
 };
 
-// `before` and what a life has added to it. `roster` went on from that of `before`.
+// Returns `before` plus what this incarnation has added. `roster` was continued from that of `before`.
 FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures, const TrainingData::Status& data,
                  RolloutRoster roster);
 

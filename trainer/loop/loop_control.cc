@@ -79,7 +79,7 @@ LoopControl::Requests LoopControl::AwaitRequests(const std::string& state) {
   };
   bool was_paused = false;
   while (!go_on()) {
-    // Who has taken the state away knows how to bring it back, which a resume alone does not.
+    // Only the end of rollout mode brings the state back to the device; a resume does not.
     const char* const pause = rollout_mode_ ? "rollout_mode" : "paused";
     if (status_.state != pause) status_.paused_since = begin;
     was_paused = true;
@@ -143,7 +143,7 @@ void LoopControl::Close(const std::string& state) {
     MutexLock lock(&mutex_);
     closed_ = true;
     status_.state = state;
-    // Those that came after the last look. Later ones are answered by Add().
+    // Tasks that came after the step thread last took tasks. Add() answers later ones.
     unanswered.swap(tasks_);
   }
   for (const Task& task : unanswered) task(RunOver());

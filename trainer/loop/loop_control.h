@@ -24,7 +24,7 @@ class LoopControl {
     std::string state;  // "running", "replaying", "paused", "rollout_mode", "evaluating", "stopping", "done", "failed"
     absl::Time paused_since;  // while "paused" or "rollout_mode"
     std::string last_checkpoint;
-    int64_t failed_checkpoints = 0;  // of this life
+    int64_t failed_checkpoints = 0;  // of this incarnation
     std::string checkpoint_error;    // why the newest one could not be saved; "" if it was
     std::string best_checkpoint;     // the one with the best evaluation, for export; "": there is none yet
     double best_checkpoint_reward = 0;
@@ -49,12 +49,12 @@ class LoopControl {
   void Add(Task task, bool saves);
   Status GetStatus() const;
 
-  // -- The step thread. What is asked now. Blocks while the loop is paused and nobody asks for anything else. `state`
-  // is what the loop does unless it is paused or in rollout mode, which is a pause of its own.
+  // -- For the step thread. Returns what is requested now. Blocks while the loop is paused and nothing else is
+  // requested. `state` is what the loop does unless it is paused or in rollout mode, which is a pause of its own.
   Requests AwaitRequests(const std::string& state);
-  // True as soon as somebody wants the run to stop; false after `timeout`.
+  // Returns true as soon as a stop of the run is requested, false after `timeout`.
   bool AwaitStop(absl::Duration timeout) const;
-  bool MayBeginStep() const;  // nobody has asked for a pause or the end
+  bool MayBeginStep() const;  // neither a pause nor the end is requested
   bool fenced() const;
   void SetState(const std::string& state);
   void SetRolloutMode(bool is_on);
@@ -62,7 +62,7 @@ class LoopControl {
   // A checkpoint was saved, or why not; by the thread that saves, too.
   void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved);
   void SetBestCheckpoint(const PolicyVersion& version, double reward_mean);
-  // The run is over and ended so: tasks that nobody has done, and those that come, hear RUN_OVER.
+  // Call when the run is over, with how it ended: tasks that are not done, and later ones, get RUN_OVER.
   void Close(const std::string& state);
 
  private:

@@ -7,8 +7,8 @@
 
 namespace syncopate::trainer {
 
-// Tells the observer where the step thread's time goes, so that the phases add up to its life: what no phase accounts
-// for is "other". Of the step thread.
+// Tells the observer where the step thread's time goes, so that the phases add up to the thread's whole time: what no
+// phase accounts for is "other". Used by the step thread alone.
 class PhaseTimes {
  public:
   PhaseTimes(RunObserver* observer, absl::Time started) : observer_(observer), started_(started) {}

@@ -14,7 +14,7 @@
 
 namespace syncopate::trainer {
 
-// What the step thread spends its time with. The times of all phases add up to its life.
+// What the step thread spends its time with. The times of all phases add up to the thread's whole time.
 enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kPaused, kOther };
 const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "step", "stage", ... "other"
 
@@ -28,9 +28,9 @@ struct StepReport {
   int64_t groups = 0;                     // in it
   std::vector<int64_t> sample_staleness;  // of each sample, by its oldest token
   uint64_t weights_digest = 0;            // of the policy's own weights after the step, whatever they travel as
-  // Of the weights as they travel; none when the step was not published.
+  // Digest of the weights as they are sent; none if the step was not published.
   std::optional<uint64_t> published_digest = std::nullopt;
-  std::vector<std::string> alarms;  // that stand: trainer/data/learning_alarms.h
+  std::vector<std::string> alarms;  // active now: trainer/data/learning_alarms.h
 };
 
 struct EvaluationReport {
@@ -71,7 +71,7 @@ class RunObserver {
   virtual ~RunObserver() = default;
   virtual void RecordStep(const StepReport& report) = 0;
   virtual void RecordEvaluation(const EvaluationReport& report) = 0;
-  // One was due and was not made: nobody served its version long enough.
+  // An evaluation was due and was not made: no rollouter served its version long enough.
   virtual void RecordLostEvaluation(const PolicyVersion& version) = 0;
   // `digest` is that of the staged weights: two versions that share it hold the same bits.
   virtual void RecordPublication(const PolicyVersion& version, uint64_t digest, double stage_seconds) = 0;

@@ -54,7 +54,7 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
 absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   checkpoints_.LoadBest();
   parts_.observer->RecordMemory(parts_.policy->memory());
-  // A resumed run goes on to compare with the best of all its lives.
+  // A resumed run compares with the best evaluation of all its incarnations.
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
@@ -123,7 +123,8 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
 absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
   SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
   if (!control_.MayBeginStep()) {
-    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "somebody wants no step to begin");
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch,
+                 "a pause or a stop was requested before the step began");
   }
   return parts_.data->TakeBatch();
 }
@@ -244,7 +245,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   control_.SetState("stopping");
   if (!requests.stop) {
     // Time or data may have ended between two publications.
-    // A resumed run that had been complete: nothing was published in this life, as no step was left.
+    // A resumed run that had been complete: this incarnation has published nothing, as no step was left.
     const bool found_complete = publisher_.published().IsNone();
     if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);

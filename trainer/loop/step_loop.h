@@ -56,7 +56,8 @@ class StepLoop {
     std::function<void(Publication)> publish;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
-    // Weight syncs fail, and are tried again: nobody can answer for the newest version yet. Null: they do not.
+    // Returns true while weight syncs fail and are tried again, so that no rollouter serves the newest version yet.
+    // Null: syncs never fail.
     std::function<bool()> syncs_fail = nullptr;
     // The other ranks that `policy` leads; null: there are none.
     RankSaves* ranks = nullptr;
@@ -81,9 +82,9 @@ class StepLoop {
   void Resume() { control_.Resume(); }
   // Ends the run after the step under way, with a checkpoint. Idempotent.
   void Stop() { control_.Stop(); }
-  // The same without a checkpoint: this trainer has lost the right to write.
+  // Ends the run without a checkpoint, because a newer trainer has the right to write.
   void StopFenced() { control_.StopFenced(); }
-  // Whether somebody has asked for the end, before or after the run was over.
+  // Whether a stop was requested, before or after the run was over.
   bool stop_requested() const { return control_.stop_requested(); }
   // Saves what is between two steps, while others are made. `done` is told when that is durable. CANCELLED (reason
   // RUN_OVER) if the run ends first.
@@ -121,7 +122,7 @@ class StepLoop {
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
   bool CheckpointIsDue() const;
   bool PublishIsDue() const;
-  // Of the present version, if it is published.
+  // Starts the evaluation of the present version, if that is published.
   void StartEvaluation();
   void StartEvaluationIfDue();
   absl::Status SaveIfDue();

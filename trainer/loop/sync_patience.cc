@@ -8,7 +8,7 @@
 namespace syncopate::trainer {
 
 absl::Status SyncPatience::Observe(const Tally& tally, absl::Time now) {
-  // What ended before somebody looked is not counted, nor is what a synchronizer that was started again has forgotten.
+  // Attempts that ended before the first call are not counted, nor those that a restarted synchronizer has forgotten.
   Tally before = std::exchange(last_, tally).value_or(tally);
   if (tally.ok < before.ok || tally.failed < before.failed) before = {};
   if (tally.ok > before.ok || tally.receivers == 0) {

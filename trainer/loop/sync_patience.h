@@ -11,11 +11,11 @@ namespace syncopate::trainer {
 // Whether weight syncs have failed for so long that nothing can be expected of going on. Sans-IO, not thread-safe.
 //
 // What counts is a time in which attempts end and none of them succeeds. It begins with the first that fails, and is
-// over when one succeeds or when there are no receivers: nobody to send to is no failure, and neither is a time in
-// which nothing is sent.
+// over when one succeeds or when there are no receivers: no receivers is no failure, and neither is a time in which
+// nothing is sent.
 class SyncPatience {
  public:
-  // As the synchronizer says.
+  // Counts that the synchronizer reports.
   struct Tally {
     int64_t ok = 0;  // since it started
     int64_t failed = 0;

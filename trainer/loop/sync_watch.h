@@ -39,7 +39,7 @@ class SyncWatch {
 
  private:
   void Run();
-  // True as soon as somebody wants the end; false after a poll's time.
+  // Returns true as soon as the end is requested, false after a poll's time.
   bool AwaitStop();
 
   const Options options_;

@@ -85,7 +85,7 @@ std::vector<double> GrpoAdvantages(const std::vector<double>& rewards, double ep
   const double mean = ComputeMean(rewards);
   double squares = 0;
   for (double reward : rewards) squares += (reward - mean) * (reward - mean);
-  // Of a sample, as torch.std gives it to GRPO's implementations.
+  // Sample standard deviation (n - 1), as torch.std gives it to GRPO's implementations.
   const double deviation = std::sqrt(squares / static_cast<double>(rewards.size() - 1));
   for (size_t i = 0; i < rewards.size(); ++i) advantages[i] = (rewards[i] - mean) / (deviation + eps);
   return advantages;

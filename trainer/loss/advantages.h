@@ -9,7 +9,7 @@
 // From rewards to advantages. Pure arithmetic on the host, without libtorch.
 namespace syncopate::loss {
 
-// Of the group's samples, in their order.
+// Returns the rewards of the group's samples, in their order.
 std::vector<double> GetRewards(const TrajectoryGroup& group);
 
 // All rewards of the group are equal (also for a group of one): it has no gradient.
@@ -53,7 +53,8 @@ class AdvantageBatch {
   AdvantageBatch(const AdvantageOptions& options, const std::vector<GroupOutcomes>& groups,
                  const std::vector<double>& weights = {});
 
-  // Of the groups here. All 0 for estimators without batch statistics: AdvantageOptions::needs_batch_moments().
+  // Moments of this rank's groups. All 0 for estimators without batch statistics:
+  // AdvantageOptions::needs_batch_moments().
   const BatchMoments& moments() const { return moments_; }
   // Second half: `moments` of all ranks. Samples in the order of groups and of samples within; moves them out.
   std::vector<SampleAdvantage> Finish(const BatchMoments& moments);

@@ -70,7 +70,8 @@ struct LossFigures {
   double log_perplexity_gap = 0;           // mean |mean(o - b)|
   double probability_correlation = 0;      // Pearson's r of exp(o) and exp(b); 0 where either does not vary
   double reference_kl = 0;                 // k3 against the reference policy; 0 without one
-  // By the token's staleness, so that what engines compute otherwise (age 0) and what staleness does are apart.
+  // Figures by the token's staleness: they separate the mismatch between engine and trainer (age 0) from the effect of
+  // staleness.
   struct Age {
     double tokens = 0;                    // count
     double k1 = 0, k3 = 0, rejected = 0;  // means over them; 0 without any

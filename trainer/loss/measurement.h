@@ -16,7 +16,7 @@ struct LossMeasurement {
   at::Tensor sums;    // [kLossSums] float64
   at::Tensor maxima;  // [kLossMaxima] float64
 
-  // Of no token.
+  // The measurement of zero tokens.
   static LossMeasurement Nothing(at::Device device);
   void Add(const LossMeasurement& other);
 };

@@ -65,8 +65,8 @@ bool IsMasked(const Trajectory& sample, const LossOptions& options) {
 absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
                                                       const AdvantageOptions& options) {
   if (options.estimator != AdvantageEstimator::kGdpo) return std::vector<RewardWeight>{};
-  // If nobody said how much of which, all parts count the same. Samples of a group have the same parts, which was
-  // checked when they came.
+  // Without reward_weights all parts have weight 1. Samples of a group have the same parts, which was checked when
+  // the samples were accepted.
   if (!options.reward_weights.empty()) return options.reward_weights;
   std::vector<RewardWeight> weights;
   for (const TrajectoryGroup* group : groups) {

@@ -54,7 +54,7 @@ DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& gr
 
 // Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
 int64_t GetAge(const PolicyVersion& version, int64_t step);
-// Of each token that the policy wrote, in their order.
+// Returns the staleness of each token that the policy wrote, in order.
 std::vector<int64_t> GetAges(const Trajectory& sample, int64_t step);
 
 }  // namespace syncopate::loss

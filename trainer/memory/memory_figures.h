@@ -29,8 +29,8 @@ struct PolicyMoves {
 struct PolicyMemory {
   int64_t allocated_bytes = 0;  // of tensors and of the state
   int64_t reserved_bytes = 0;   // taken from the device for them
-  // Of the state that is on the device: weights in float32 and in the type that computes; AdamW's moments; gradients; the
-  // reference policy.
+  // Bytes of the state that is on the device: weights in float32 and in the type that computes; AdamW's moments;
+  // gradients; the reference policy.
   int64_t parameter_bytes = 0;
   int64_t optimizer_bytes = 0;
   int64_t gradient_bytes = 0;

@@ -66,7 +66,7 @@ class HostStateArena final : public StateArena {
     auto pages = std::make_shared<Pages>(std::move(taken));
     return std::shared_ptr<char>(pages, pages->data());
   }
-  // What computes on the CPU has nobody beside it who would copy.
+  // On the CPU nothing could copy beside the computation, so the copy is made at once.
   absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) override {
     std::memcpy(host, pages_.data(), pages_.size());
     return HostCopyWork();

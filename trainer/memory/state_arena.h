@@ -9,8 +9,9 @@
 
 namespace syncopate::trainer {
 
-// Makes what is left of a copy, or waits for whoever does. For any thread, at any time, as often as one likes; null: it is
-// whole. DEADLINE_EXCEEDED (reason DEADLINE) if the device does not answer; else its error.
+// Makes what is left of a copy, or waits for the thread that makes it. May be called on any thread, at any time, any
+// number of times; null: the copy is whole. DEADLINE_EXCEEDED (reason DEADLINE) if the device does not answer; else its
+// error.
 using HostCopyWork = std::function<absl::Status()>;
 
 // A copy of a device's memory on the host, which is as it was when the copy was begun.
@@ -27,7 +28,7 @@ class StateArena {
   enum class Kind : uint8_t {
     kChanging,  // copied to the host each time
     kFrozen,    // written before it is offloaded first, and never again: copied to the host once
-    kDerived,   // never copied: zeros after Load(), and whoever asked for it makes it anew
+    kDerived,   // never copied: zeros after Load(); its owner computes the contents again
   };
 
   virtual ~StateArena() = default;
@@ -46,7 +47,7 @@ class StateArena {
   // the device has no room: the host's copy stays, and it may be asked for again.
   absl::StatusOr<int64_t> Load();
   // Begins a copy, in host memory, of what it holds on the device, which must be there, when the work is done that the
-  // calling thread has queued. The memory is used again once nobody has the copy before any more. RESOURCE_EXHAUSTED
+  // calling thread has queued. The memory of an earlier copy is reused once that copy is released. RESOURCE_EXHAUSTED
   // (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
   absl::StatusOr<HostCopy> BeginCopy();
   // Before the arena is written: finishes the copies that have begun. Offload() does it by itself. Errors as HostCopyWork.

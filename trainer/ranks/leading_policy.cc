@@ -56,7 +56,7 @@ absl::Status LeadingPolicy::BeginUse() {
   return policy_->BeginUse();
 }
 
-// Its own weights leave though nobody else can be told.
+// Rank 0's own weights leave the device even if the command reaches no other rank.
 absl::Status LeadingPolicy::EndUse() {
   const absl::Status told = SendMove(PolicyCommand::Move::kEndUse);
   const absl::Status ended = policy_->EndUse();

@@ -43,8 +43,8 @@ class PolicyFollowers {
   virtual absl::Status Send(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) = 0;
 };
 
-// Rank 0's end of a policy that several ranks share: whoever has it need not know of the others. Each call is told to
-// them and then made here. One order of commands is one order of collectives, so that ranks cannot cross.
+// Rank 0's end of a policy that several ranks share; its caller need not know of the other ranks. Each call is sent to
+// the other ranks and then made here. One order of commands gives one order of collectives, so ranks cannot deadlock.
 class LeadingPolicy final : public Policy {
  public:
   // `policy` is borrowed.
@@ -65,7 +65,7 @@ class LeadingPolicy final : public Policy {
   absl::Status EndUse() override;
   absl::StatusOr<StateMoves> EnterRolloutMode() override;
   absl::StatusOr<StateMoves> EnterTrainerMode() override;
-  // Of this rank.
+  // Both are this rank's only.
   PolicyMemory memory() const override { return policy_->memory(); }
   PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
 

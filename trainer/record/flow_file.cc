@@ -22,7 +22,7 @@ FlowSums FlowFile::Read() const {
   if (absl::IsNotFound(bytes.status())) return {};
   absl::StatusOr<FlowSums> sums = bytes.ok() ? codec_.decode(*bytes) : bytes.status();
   if (sums.ok()) return *std::move(sums);
-  SYNCOPATE_LOG(kError, "the times of earlier lives are lost to the summary: %s: %s", path_, sums.status().ToString());
+  SYNCOPATE_LOG(kError, "the summary lacks the times of earlier incarnations: %s: %s", path_, sums.status().ToString());
   return {};
 }
 

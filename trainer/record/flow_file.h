@@ -25,11 +25,12 @@ class FlowFile {
   FlowFile(FileSystem* files, std::string path, const FlowCodec& codec, std::function<bool()> may_write);
   ~FlowFile();  // waits for what is being written
 
-  // What earlier lives wrote last; nothing if there is none. A damaged file is logged and taken for none: no group and
-  // no step depends on it.
+  // Returns what earlier incarnations wrote last; empty sums without a file. A damaged file is logged and read as no
+  // file: no group and no step depends on it.
   FlowSums Read() const;
 
-  // Writes on a thread of its own, so that a disk that hangs holds nobody up; left out while one is being written.
+  // Writes on a thread of its own, so that a disk that hangs delays no caller; does nothing while another write is
+  // under way.
   void WriteSoon(const FlowSums& sums);
   // Writes after what is being written; blocks for the disk.
   void Write(const FlowSums& sums);

@@ -27,7 +27,7 @@ json AgesJson(const StepFigures& figures) {
     if (tokens.tokens == 0 && samples == 0) continue;
     json of_age = {{"age", age},      {"tokens", tokens.tokens},           {"k1", tokens.k1},
                    {"k3", tokens.k3}, {"rejected_ratio", tokens.rejected}, {"samples", samples}};
-    // Of samples whose oldest token is of this age.
+    // Mean reward of the samples whose oldest token is of this age.
     if (samples > 0) of_age["reward_mean"] = figures.reward_by_age[age] / static_cast<double>(samples);
     ages.push_back(std::move(of_age));
   }
@@ -63,7 +63,7 @@ std::string ShownText(const std::string& text) {
   return text.substr(0, WellFormedPrefix(absl::string_view(text).substr(0, kMaxShownBytes))) + " ...";
 }
 
-// By the subset's name.
+// Returns an object with the figures of each subset under its name.
 json SubsetsJson(const std::vector<EvaluationFigures::Subset>& subsets) {
   json named = json::object();
   for (const EvaluationFigures::Subset& one : subsets) {

@@ -52,7 +52,7 @@ class RunReporter {
   void End();
 
   int64_t lost_lines() const;  // that the disk did not take
-  // Of all that was reported.
+  // Figures over everything that was reported.
   RunFigures figures() const;
 
  private:
@@ -60,7 +60,8 @@ class RunReporter {
     int64_t step;
     std::string text;
   };
-  // One listener and what it has not been told yet. Whoever finds that nobody tells it becomes the one who does.
+  // One listener and what it has not been told yet. A thread that finds no other thread calling the listener
+  // calls it.
   struct Watcher {
     Listener listener;
     std::deque<Line> untold;

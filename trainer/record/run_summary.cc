@@ -44,7 +44,7 @@ json GroupSummary(const TrainingSums& groups, const FlowSums& flow) {
           {"reissued", flow.reissued}};
 }
 
-// Those that answered, then what the others said last.
+// Returns the figures of rollouters that answered, then the last known figures of the others.
 std::vector<RollouterFigures> AllRollouters(const RolloutRoster& roster, const RunWitnesses& witnesses) {
   std::vector<RollouterFigures> figures = witnesses.rollouters;
   std::set<std::string> answered;
@@ -58,7 +58,7 @@ std::vector<RollouterFigures> AllRollouters(const RolloutRoster& roster, const R
 
 // Adds "rollouters", "tokens" and "idle".
 void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, json* summary) {
-  // What rollouters of earlier lives had done, too.
+  // Includes the work of rollouters under earlier incarnations of the trainer.
   RolloutRoster::Work all = input.flow.roster.earlier();
   (*summary)["rollouters"] = json::array();
   for (const RollouterFigures& one : AllRollouters(input.flow.roster, witnesses)) {

@@ -18,9 +18,9 @@ class WeightStager {
   using Staged = synchronizer::SendArena::Staged;
 
   virtual ~WeightStager() = default;
-  // Of what receivers get.
+  // Describes the tensors that receivers get.
   virtual const Manifest& manifest() const = 0;
-  // As SendArena::Stage. Blocks until the copy and its digests are made; never waits for a receiver.
+  // See SendArena::Stage. Blocks until the copy and its digests are made; never waits for a receiver.
   virtual absl::StatusOr<Staged> Stage(const PolicyVersion& version) = 0;
   virtual synchronizer::WeightStore* store() = 0;
   // The layout that weight syncs plan from (synchronizer/plan/layout_text.h); "": of whole buckets.

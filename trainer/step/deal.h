@@ -9,7 +9,7 @@
 
 namespace syncopate::trainer {
 
-// What a sequence costs whoever computes it, in operations of a forward: its products, and attention, which grows with
+// What a sequence costs to compute, in operations of a forward pass: its products, and attention, which grows with
 // the square of its length. Only the ratio of the two matters.
 struct SequenceCost {
   double per_token = 1;

@@ -19,12 +19,12 @@ struct TrainStepOptions {
   bool float32_logits = false;  // where the policy computes in bfloat16
   bool deterministic = false;   // the same batches give the same bits on a GPU, as they do on a CPU anyway
   absl::Status Validate() const;
-  // Of a step that learns given answers, on the same packing: the mean cross-entropy of their tokens at temperature 1,
-  // in one update.
+  // Options of a supervised step, with the same packing: the loss is the mean cross-entropy of their tokens at
+  // temperature 1, in one update.
   TrainStepOptions Supervised() const;
 };
 
-// Where a policy's state is while nobody needs it there: StateResidency.
+// Which parts of a policy's state leave the device when they are not needed: see StateResidency.
 struct MemoryOptions {
   bool offload_params = false;
   bool offload_optimizer_for_logprob = false;

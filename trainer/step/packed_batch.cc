@@ -35,13 +35,13 @@ PackedBatch Pack(const std::vector<TrainingSequence>& sequences, at::Device devi
     ids.insert(ids.end(), answer.begin(), answer.end() - 1);
     const bool is_supervised = sequence.is_supervised();
     int64_t written = 0;
-    // What was given is read, and predicted by nobody.
+    // Given tokens are input alone; the loss trains no prediction of them.
     ForWrittenTokens(trajectory, [&](int32_t place) {
       // The row before a token predicts it.
       predicts.push_back(begin + static_cast<int64_t>(prompt.size()) + place - 1);
       targets.push_back(answer[static_cast<size_t>(place)]);
       advantage.push_back(static_cast<float>(sequence.advantage.at(written++)));
-      // Nobody drew the tokens of a supervised answer; the loss does not look at what stands here.
+      // The tokens of a supervised answer were not sampled; its loss does not read this value.
       behaviour.push_back(is_supervised ? 0.0f : trajectory.logprobs[static_cast<size_t>(place)]);
     });
     if (is_supervised) {

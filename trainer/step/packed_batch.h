@@ -19,7 +19,7 @@ struct TrainingSequence {
   loss::SampleAdvantage advantage = {};
   double group_tokens = 0;  // trained on, of its group
   int64_t step = 0;         // the trainer's, which ages are counted to
-  // Of the answer's written tokens under the reference policy; null: not known.
+  // Log-probs of the answer's written tokens under the reference policy; null: not known.
   const std::vector<float>* reference = nullptr;
 
   // An answer to learn as it is, not one that a policy has drawn: it has no log-probs.

@@ -9,8 +9,8 @@
 
 namespace syncopate::trainer {
 
-// How long a device takes for what is queued between marks: on a GPU by events of the current stream, which nobody
-// waits for, else by the clock. Not thread-safe.
+// How long a device takes for what is queued between marks: on a GPU by events of the current stream, without
+// a wait, else by the clock. Not thread-safe.
 class PhaseClock {
  public:
   explicit PhaseClock(at::Device device) : device_(device) {}

@@ -20,7 +20,7 @@
 
 namespace syncopate::trainer {
 
-// A policy under training, as whoever takes its steps sees it: PolicyTrainer, or a test's own. Owned by one thread.
+// A policy under training, as the step loop sees it: PolicyTrainer, or a test's own. Owned by one thread.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -30,16 +30,16 @@ class Policy {
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
   virtual absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) = 0;
-  // The same towards given answers, which each group has one of or more, with tokens alone: an update by the mean
-  // cross-entropy of their tokens. A pure function of state and groups.
+  // Trains on given answers: each group has at least one, with tokens alone. Makes one update by the mean cross-entropy
+  // of their tokens. A pure function of state and groups.
   virtual absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
   // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
-  // Copies what this rank holds to host memory, as it is now: whoever has the copy may write it while steps are made. Of
-  // several ranks the others do the same, and write theirs into `folder` of the folder of checkpoints. On the CPU it blocks
-  // for the copy; on a GPU that is made beside the next step by whoever calls PolicySnapshot::FinishCopy(), and the step's
+  // Copies this rank's present state to host memory; the copy may be written to disk while steps are made. Other ranks
+  // copy theirs too, and write it into `folder` of the folder of checkpoints. On the CPU the call blocks for the copy;
+  // on a GPU the thread that calls PolicySnapshot::FinishCopy() makes the copy beside the next step, and that step's
   // update waits for it. RESOURCE_EXHAUSTED if the host has no room.
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
   // Copies all parameters to `whole`, memory of the device that the policy is on, laid out as manifest() in elements of

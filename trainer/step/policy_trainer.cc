@@ -172,7 +172,7 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
   SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards,
                              FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()));
   const StateSize size = GetStateSize(shards, options);
-  // By arithmetic, before anything is allocated: the message can say what takes how much.
+  // Computed before anything is allocated, so that the error can say how much memory each part takes.
   SYNCOPATE_RETURN_IF_ERROR(CheckStateFits(size, options));
   if (options.weights != nullptr) SYNCOPATE_RETURN_IF_ERROR(options.weights->CheckFinite());
   at::set_num_threads(options.threads);

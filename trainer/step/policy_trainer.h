@@ -46,7 +46,7 @@ class PolicyTrainer final : public Policy {
     // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
     // libtorch's allocator, which stays there, and `memory` may not ask for more.
     StateArenaFactory arenas = nullptr;
-    // What `device` has for the state; 0: nobody knows.
+    // Bytes that `device` has for the state; 0: unknown.
     int64_t device_bytes = 0;
     // The ranks that share the policy, each with the same other options; their communicators outlive it.
     Mesh mesh;
@@ -65,11 +65,11 @@ class PolicyTrainer final : public Policy {
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
-  // Of tokens whose staleness does not matter.
+  // A step that takes every token's staleness as measured from step 0; for callers that do not need staleness.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
-  // Of this rank: whoever leads the others tells them.
+  // This rank only; LeadingPolicy forwards the call to the others.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::Status CopyParameters(DType dtype, void* whole) const override;
   absl::StatusOr<uint64_t> Digest() const override;
@@ -84,8 +84,8 @@ class PolicyTrainer final : public Policy {
   // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
-  // Of one rank alone: the current float32 weights where the policy computes, laid out by manifest(): always this address,
-  // with memory behind it while the policy is in use. Work on them is queued on the device's default stream.
+  // For a policy of one rank: the current float32 weights on the policy's device, laid out by manifest(). The address
+  // never changes; it has memory while the policy is in use. Work on them is queued on the device's default stream.
   const void* device_parameters() const;
   DType compute_dtype() const;
   bool is_sharded() const;  // there are several ranks

@@ -14,7 +14,7 @@ absl::Status StateResidency::Begin() {
   if (options_.offload_params) SYNCOPATE_RETURN_IF_ERROR(actor_.parameter_state().Offload());
   // What loading used is no sign of what steps need.
   model::ResetMemoryPeak(device_);
-  // Those of loading are no step's.
+  // Moves made while loading are not counted in any step.
   TakeMoves();
   return absl::OkStatus();
 }

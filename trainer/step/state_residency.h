@@ -17,9 +17,9 @@ namespace syncopate::trainer {
 //
 //   parameters  there while in use; else away if offload_params, or in rollout mode
 //   optimizer   there, but from a step's first log-prob pass to its first update if offload_optimizer_for_logprob; away in
-//               rollout mode, unless somebody reads it in a use
+//               rollout mode, unless it is read between BeginUse and EndUse
 //   reference   there, or during its passes alone if offload_reference; away in rollout mode
-//   gradients   there from step to step, as nobody moves them in between; in rollout mode they are dropped, for each update
+//   gradients   there from step to step, as nothing moves them in between; in rollout mode they are dropped, for each update
 //               begins with zeros
 class StateResidency {
  public:
@@ -34,7 +34,7 @@ class StateResidency {
   // The state was made: what is not to stay leaves.
   absl::Status Begin();
 
-  // As Policy's.
+  // See Policy::BeginUse and Policy::EndUse.
   absl::Status BeginUse();
   absl::Status EndUse();
   absl::StatusOr<StateMoves> EnterRolloutMode();

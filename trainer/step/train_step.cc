@@ -246,7 +246,7 @@ absl::StatusOr<std::vector<TrainStep::Update>> TrainStep::DealUpdates(
     const auto end = groups.begin() + static_cast<int64_t>(groups.size() * (u + 1) / count);
     const std::vector<std::vector<TrainingSequence>> dealt(std::make_move_iterator(begin),
                                                            std::make_move_iterator(end));
-    // Of all ranks' sequences: means are over the whole update, whoever computes a part of it.
+    // Measured over all ranks' sequences: means are over the whole update, however it is split over ranks.
     updates[u].extent = MeasureExtent(dealt);
     std::vector<TrainingSequence> sequences;
     for (const auto& group : dealt) sequences.insert(sequences.end(), group.begin(), group.end());

@@ -51,8 +51,9 @@ class TrainStep {
   // Errors leave the actor as it was before the failing update, but for those of ranks.
   absl::StatusOr<StepFigures> Run(const std::vector<const TrajectoryGroup*>& groups, int64_t step = 0);
 
-  // The same with `groups` whose samples are answers to learn, with tokens alone: one update by the mean cross-entropy of
-  // all their tokens, which is the loss that the metrics say. For options that are TrainStepOptions::Supervised().
+  // A supervised step: the samples of `groups` are answers to learn, with tokens alone. Makes one update by the mean
+  // cross-entropy of all their tokens, which is the loss in the figures. For options that are
+  // TrainStepOptions::Supervised().
   absl::StatusOr<StepFigures> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
@@ -70,12 +71,12 @@ class TrainStep {
   absl::StatusOr<at::Tensor> LogProbs(const MicroBatch& micro_batch, UnitAccess& weights) const;
   absl::Status CheckLengths(const std::vector<const TrajectoryGroup*>& groups) const;
   absl::Status CheckSameBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) const;
-  // Of all answers under the reference policy, in the order of groups and samples; waits for the device.
+  // Log-probs of all answers under the reference policy, in the order of groups and samples; waits for the device.
   absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(
       const std::vector<const TrajectoryGroup*>& groups) const;
   // The micro-batches of each rank, as many of each; by index into `sequences`.
   absl::StatusOr<Deal> DealToRanks(const std::vector<TrainingSequence>& sequences) const;
-  // Those of this rank.
+  // This rank's share.
   absl::StatusOr<MicroBatches> DealSequences(const std::vector<TrainingSequence>& sequences) const;
   absl::StatusOr<std::vector<Update>> DealUpdates(std::vector<std::vector<TrainingSequence>> groups);
   // Before a pass for log-probs; `of_reference`: under the reference policy.

@@ -10,10 +10,10 @@
 
 namespace syncopate::trainer {
 
-// Of each group of a batch the answers to train on, with their advantages; none of a group whose answers are all
-// masked. `step` is the trainer's. `reference`: log-probs of the written tokens of all answers under the reference policy, in the
-// order of groups and samples, which must outlive what is returned; empty: not known. INVALID_ARGUMENT (reason NO_REWARD_PARTS)
-// as GetOutcomes().
+// Returns, for each group of a batch, the answers to train on, with their advantages; none if the group's answers are
+// all masked. `step` is the trainer's. `reference`: log-probs of the written tokens of all answers under the reference
+// policy, in the order of groups and samples, which must outlive what is returned; empty: not known. INVALID_ARGUMENT
+// (reason NO_REWARD_PARTS) as GetOutcomes().
 absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     const std::vector<const TrajectoryGroup*>& groups, const loss::LossOptions& options, int64_t step,
     const std::vector<std::vector<float>>& reference);

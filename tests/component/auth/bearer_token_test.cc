@@ -48,7 +48,7 @@ class BearerTokenTest : public ::testing::Test {
   std::unique_ptr<rpc::Server> server_;
 };
 
-TEST_F(BearerTokenTest, OpensAPlaintextServerToWhoHasIt) {
+TEST_F(BearerTokenTest, OpensAPlaintextServerToACallerThatHasIt) {
   StartServer({.role = "synchronizer", .token_file = tokens_});
   const absl::Status status = Evict(*TransportSecurity::Load({.role = "", .token_file = tokens_}));
   EXPECT_EQ(ErrorReason(status), "NO_SUCH_MEMBER") << status;

@@ -1,4 +1,4 @@
-// Whoever joins is held to the role of its certificate or token.
+// A member may join only in the role of its certificate or token.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

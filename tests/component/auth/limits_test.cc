@@ -80,7 +80,7 @@ TEST_F(LimitsTest, AMessageBeyondTheLimitEndsTheCall) {
   EXPECT_EQ(ErrorReason(Evict(channel, 1000)), "NO_SUCH_MEMBER");
 }
 
-TEST_F(LimitsTest, OnePeerHasOnlySoManyConnections) {
+TEST_F(LimitsTest, OnePeerHasALimitedNumberOfConnections) {
   StartServer({.connections = {.total = 100, .per_peer = 2}});
   auto first = Connect();
   auto second = Connect();

@@ -107,7 +107,7 @@ TEST(MemberClientTest, WaitsForASynchronizerThatStartsLater) {
   TestMember member(fake.address());
   absl::Status early = member->WaitForWelcome(absl::Seconds(1)).status();
   EXPECT_THAT(early, HasReason("NOT_JOINED"));
-  EXPECT_THAT(MakeMessage(early), HasSubstr("nobody listens at " + fake.address()));
+  EXPECT_THAT(MakeMessage(early), HasSubstr("no process listens at " + fake.address()));
   fake.StartServer();
   EXPECT_TRUE(member.Joins());
   EXPECT_EQ(member.refusals().size(), 0u);
@@ -284,7 +284,7 @@ TEST(MemberClientTest, StopsAtOnceWhileNobodyListensOrNobodyAnswers) {
   }
 }
 
-TEST(MemberClientTest, StopWakesWhoeverWaitsForAWelcome) {
+TEST(MemberClientTest, StopWakesAThreadThatWaitsForAWelcome) {
   FakeSynchronizer fake(FakeSynchronizer::Silence());
   TestMember member(fake.address());
   Mailbox<absl::Status> woken;

@@ -358,7 +358,7 @@ TEST_F(RankServiceTest, WhereRolesAreAskedForARankNeedsNoSecretButEndsNobodyWith
   EXPECT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
 }
 
-TEST_F(RankServiceTest, ThoseWhoDoNotComeAreNamed) {
+TEST_F(RankServiceTest, RanksThatDoNotComeAreNamed) {
   Start();
   first_->Hello(1);
   const absl::Status status = service_->AwaitRanks(absl::Milliseconds(300), [] { return absl::OkStatus(); });

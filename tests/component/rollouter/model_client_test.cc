@@ -76,7 +76,7 @@ class ScriptedTrainer final : public v1::TrainerService::Service {
   const std::unique_ptr<rpc::Server> server_;
 };
 
-TEST(ModelClientTest, LearnsTheModelOverTlsFromWhoIsATrainer) {
+TEST(ModelClientTest, LearnsTheModelOverTlsFromATrainer) {
   const testing::TestAuthority authority;
   const ScriptedTrainer trainer(RightAnswer(), authority.SecurityFor("trainer"));
   const auto model = trainer.AskedBy(authority.SecurityFor("rollouter"));

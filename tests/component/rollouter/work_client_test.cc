@@ -111,7 +111,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
   EXPECT_EQ(client_->counters().accepted, 1);
 }
 
-TEST_F(WorkClientTest, AnswersTheSameLeaseWithTheSameTokensWhoeverSharesTheBatch) {
+TEST_F(WorkClientTest, AnswersTheSameLeaseWithTheSameTokensInAnyBatch) {
   FakeTrainer trainer;
   Connect(trainer);
   for (int i : {1, 2, 3}) trainer.Offer(MakeLease(i));
@@ -356,7 +356,7 @@ struct HasRemote {
   testing::FakeRemoteScorer remote;
 };
 
-// The run's reward is given by somebody else.
+// The run's reward comes from another scorer.
 class WorkClientScoringTest : public HasRemote, public WorkClientTest {
  protected:
   WorkClientScoringTest()

@@ -86,7 +86,7 @@ TEST_F(ConnectionLimitTest, AllTogetherAreBounded) {
   EXPECT_THAT(limit.Admit(Accept("127.0.0.5")), HasMessage(HasSubstr("there are 3")));
 }
 
-TEST_F(ConnectionLimitTest, WhatSomebodyElseHasClosedCountsNoMore) {
+TEST_F(ConnectionLimitTest, AConnectionThatAnotherOwnerClosedCountsNoMore) {
   ConnectionLimit limit({.total = 100, .per_peer = 2});
   const int first = Accept("127.0.0.2"), second = Accept("127.0.0.2");
   EXPECT_THAT(limit.Admit(first), IsOk());

@@ -206,7 +206,7 @@ class RawMember {
     EXPECT_TRUE(done_.WaitFor(1));
   }
 
-  // As rollouter `index`, in the life that the test calls `incarnation`.
+  // Joins as rollouter `index`, in the incarnation that the test calls `incarnation`.
   void SayHello(int index, const std::string& incarnation, const Manifest& model) {
     SayHello(synchronizer::RollouterId(index, testing::GetIncarnation(incarnation)), testing::GetSecret(incarnation),
              model);

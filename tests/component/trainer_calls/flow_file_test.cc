@@ -52,7 +52,7 @@ class FlowFileTest : public ::testing::Test {
   bool may_write_ = true;
 };
 
-TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextLife) {
+TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextIncarnation) {
   EXPECT_EQ(File().Read().wall_seconds, 0);
   File().Write(Sums(60));
   const trainer::FlowSums read = File().Read();

@@ -18,7 +18,7 @@ namespace {
 
 using syncopate::testing::HasReason;
 
-// A synchronizer of one rollouter, whose next attempts end each time somebody looks.
+// A synchronizer of one rollouter, whose next attempts end at each request for its status.
 class CountingService final : public v1::SynchronizerService::Service {
  public:
   std::atomic<bool> succeeds = false;

@@ -31,7 +31,7 @@ class FakeRollouter {
     WaitForEnd().IgnoreError();
   }
 
-  // As the life that the test calls `member.incarnation`, which is the secret's then.
+  // Joins as the incarnation that the test calls `member.incarnation`; its real incarnation is the hash of the secret.
   void Hello(MemberId member, const std::string& run_id) {
     const MemberSecret secret = testing::GetSecret(member.incarnation);
     member.incarnation = secret.incarnation();
@@ -51,7 +51,7 @@ class FakeRollouter {
     request.mutable_credits()->set_groups(groups);
     stream_->Write(request);
   }
-  // As this rollouter's, whoever made it.
+  // Sends the group as this rollouter's, also if another made it.
   void Submit(TrajectoryGroup group) {
     group.rollouter = member_.replica_id;
     group.incarnation = member_.incarnation;

@@ -240,7 +240,7 @@ TEST_F(TrajectoryServiceTest, RefusesStreamsOfAnotherRunAndThoseWithoutHello) {
   EXPECT_THAT(twice->WaitForEnd(), HasReason("HELLO_EXPECTED"));
 }
 
-TEST_F(TrajectoryServiceTest, RefusesWhoeverCannotBeTheRollouterThatItNames) {
+TEST_F(TrajectoryServiceTest, RefusesACallerThatIsNotTheRollouterThatItNames) {
   Start();
   auto real = Join("r0", 1);
   ASSERT_THAT(real->WaitForLease(0), IsOk());

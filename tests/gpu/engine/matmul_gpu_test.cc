@@ -46,7 +46,7 @@ struct Bench {
   }
 };
 
-TEST_P(MatmulOnGpu, WaysThatAreTakenAsAlikeGiveTheBitsOfTheirPattern) {
+TEST_P(MatmulOnGpu, AlgorithmsThatPassTheTrialAreBitIdenticalToTheReference) {
   SYNCOPATE_NEED_GPUS(1);
   Bench bench;
   const std::vector<int32_t> sizes = {1, 16, 64, 192, 256, 1024, 4096};

@@ -119,7 +119,7 @@ TEST(NoActorTest, TheGpuHoldsWhatWasDeclaredAndHasNoRoomForAnActorBeside) {
   ASSERT_TRUE(one.ok()) << one.status();
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_TRUE(both.ok()) << both.status();
-  // Of one rank: float32 weights, gradients and two moments, and a bfloat16 copy.
+  // Bytes of one rank: float32 weights, gradients and two moments, and a bfloat16 copy.
   const int64_t actor = (*all)["weights"].get<int64_t>() / 4 * 18;
   std::puts(
       absl::StrFormat("| %s, MiB after one token | two weight sets | keys and values | buffers | all else | in use | "

@@ -22,7 +22,7 @@ using testing::WidenAll;
 constexpr float kEpsilon = 1e-6f;
 constexpr double kRounding = 4e-3;  // of bf16
 
-// As model/transformer.cc: the scaled row is rounded, then its product with the weight.
+// Computes as model/transformer.cc does: the scaled row is rounded, then its product with the weight.
 std::vector<float> RmsNorm(const std::vector<float>& x, const float* weight) {
   double squares = 0;
   for (float value : x) squares += static_cast<double>(value) * value;

@@ -180,8 +180,8 @@ TEST(CudaOffloadTest, AStateThatTheGpuCannotHoldIsSaidWithItsSum) {
   EXPECT_EQ(ErrorReason(PolicyTrainer::Create(options).status()), "STATE_TOO_LARGE");
 }
 
-// Whoever makes the copy: a thread beside the step, or the step's before its update, or parts of it would be of the next
-// version.
+// A snapshot is of one version whichever thread makes the copy: a thread beside the step, or the step's before its
+// update. Else parts of it would be of the next version.
 TEST(CudaOffloadTest, SnapshotsHoldTheStateOfTheirStepWhileTheNextOneRuns) {
   SYNCOPATE_NEED_GPUS(1);
   for (const bool leaves : {false, true}) {

@@ -124,7 +124,7 @@ TEST(CudaFusedHeadTest, AVocabularyOfAnySizeGivesTheResultsOfTheCpu) {
          {std::tuple(at::kFloat, false, 1e-4), {at::kBFloat16, false, 3e-2}, {at::kBFloat16, true, 2e-2}}) {
       const auto actual = run(gpu, dtype, float32_logits);
       for (size_t i = 0; i < actual.size(); ++i) {
-        // Of one token every log-probability is 0, and so is every gradient.
+        // With a vocabulary of one token every log-probability and every gradient is 0.
         const double difference = (actual[i].cpu().to(at::kFloat) - expected[i]).abs().max().item<double>();
         EXPECT_LE(difference, close * std::max(1.0, expected[i].abs().max().item<double>()))
             << "result " << i << " of " << vocabulary << " tokens in " << dtype

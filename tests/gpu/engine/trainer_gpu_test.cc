@@ -119,7 +119,7 @@ TEST(TransformerGpuTest, ForwardOnAGpuEqualsTheCpu) {
   }
 }
 
-// Of all weights, after three steps of a trainer on the CPU and of one on a GPU.
+// How far all weights move in three steps of a trainer on the CPU, and how far they then differ from a GPU's.
 struct Moved {
   double furthest = 0, on_average = 0;             // on the CPU, from where they began
   double apart_at_most = 0, apart_on_average = 0;  // the two

@@ -121,7 +121,7 @@ std::vector<absl::Status> GpuRig::Transfer() {
     });
   }
   threads.clear();
-  // As the synchronizer: what ends well is not ended before its sources have said so.
+  // Acts as the synchronizer does: an attempt that succeeds does not end before its sources have reported.
   if (std::ranges::all_of(statuses, &absl::Status::ok)) SourceStatuses();
   return statuses;
 }

@@ -77,7 +77,7 @@ TEST(HfConfigTest, AbsentAndNullKeysHaveDefaults) {
   }
 }
 
-TEST(HfConfigTest, ReadsEverySpellingOfTheRopeAlike) {
+TEST(HfConfigTest, ReadsEverySpellingOfTheRope) {
   const Json llama3 = {
       {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4}, {"original_max_position_embeddings", 64}};
   Json new_style = llama3, middle = llama3, old = llama3;

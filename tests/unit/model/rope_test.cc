@@ -24,7 +24,7 @@ std::vector<float> Scaled(const RopeScaling& scaling, int64_t head_dim = 128, do
 
 TEST(RopeTest, DefaultChangesNothing) { EXPECT_EQ(Scaled({}), Frequencies(128, 5e5)); }
 
-TEST(RopeTest, LinearStretchesEveryWaveAlike) {
+TEST(RopeTest, LinearStretchesEveryWaveByTheSameFactor) {
   const std::vector<float> plain = Frequencies(128, 5e5);
   const std::vector<float> scaled = Scaled({.type = RopeScaling::Type::kLinear, .factor = 4});
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(scaled[i], plain[i] / 4);

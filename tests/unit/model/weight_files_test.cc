@@ -337,7 +337,7 @@ TEST(WeightFilesTest, SurvivesAnyDamageToHeaderAndIndex) {
   EXPECT_GT(refused, 200);
 }
 
-// As transformers 5 holds them in memory, and as some write them.
+// Fused experts, as transformers 5 has them in memory and as some files store them.
 void FuseExperts(std::vector<StoredTensor>& tensors, std::vector<std::string>& memory) {
   for (const std::string layer : {"model.layers.0.mlp.experts.", "model.layers.2.mlp.experts."}) {
     memory.resize(memory.size() + 2);

@@ -166,7 +166,7 @@ TEST(MeetRanksTest, PlacesThatHaveAnIdMeetByItAlone) {
   EXPECT_EQ(ErrorReason(FollowInvitation(gpu, {.rank = 1, .world = 2}, &none, "", {}, GoOn).status()), "RANK_LOST");
 }
 
-TEST(MeetRanksTest, WhoCannotBeInvitedIsNotWaitedFor) {
+TEST(MeetRanksTest, ARankThatCannotBeInvitedIsNotWaitedFor) {
   auto invite = [](const RankInvitation&) { return RankLost("rank 1 takes no commands"); };
   RankListener listener = RankListener::Open({}, {"127.0.0.1", 0}, kKey).value();
   EXPECT_EQ(ErrorReason(MeetRanks({}, {.world = 2}, &listener, {""}, invite, GoOn).status()), "RANK_LOST");

@@ -229,7 +229,7 @@ TEST_F(RunCheckerTest, CatchesStepsThatMetricsAndLogTellDifferently) {
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("no take"))));
 }
 
-TEST_F(RunCheckerTest, ALifeThatMadeNoStepMayHaveAcknowledgedMoreThanTheSummaryCounts) {
+TEST_F(RunCheckerTest, AnIncarnationWithoutAStepMayHaveAcknowledgedMoreThanTheSummaryCounts) {
   Accept(Lease(5), {2, 1});
   EXPECT_THAT(Violations(), IsEmpty());
   history_.summary->acked = 7;

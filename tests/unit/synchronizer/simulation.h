@@ -83,7 +83,7 @@ class Simulation {
   static constexpr double kMaxForming = 0.8;  // of a group, seconds
   static constexpr double kAbort = 0.4;       // of a group that is being formed
 
-  struct Node {  // a process, for the length of one life
+  struct Node {  // one incarnation of a process
     MemberId id;
     bool alive = true;
     double stopped_until = 0;

@@ -64,7 +64,8 @@ void Simulation::Kill(const NodePtr& node) {
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
   for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
-  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
+  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: a supervisor starts them
+  // again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
     if (node->id.incarnation == trainer_->id.incarnation) StartTrainer();
@@ -134,7 +135,7 @@ void Simulation::StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bi
   rank->staged.push_back(version);
   if (rank->staged.size() > kSlots) rank->staged.pop_front();
   rank->publishing = true;
-  // As layout "buckets" cuts them.
+  // The cut of layout "buckets".
   const int64_t buckets = static_cast<int64_t>(model_->buckets().size());
   const int64_t mine = buckets * (rank->id.rank + 1) / rank->id.world - buckets * rank->id.rank / rank->id.world;
   ControlPlane::Publication part{rank->id, version, std::vector<uint64_t>(mine, bits), model_->fingerprint(),
@@ -278,7 +279,7 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
 }
 
-// True while somebody whom the bytes of this attempt depend on does not move.
+// True while a member on which the bytes of this attempt depend stands still.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
   for (const NodePtr& rank : GetRanks(source)) {
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued

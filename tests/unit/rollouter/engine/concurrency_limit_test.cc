@@ -31,7 +31,7 @@ TEST(ConcurrencyLimitTest, AboveTheUpperShareItFallsWithThoseThatRunAndHoldsBetw
   EXPECT_FALSE(limit.Admits(27, 1));
 }
 
-TEST(ConcurrencyLimitTest, BelowTheLowerShareItGrowsByOneAPlanIfItHeldSomebodyBack) {
+TEST(ConcurrencyLimitTest, BelowTheLowerShareItGrowsByOneAPlanIfItDelayedASequence) {
   ConcurrencyLimit limit(64);
   limit.NotePreemption(10);
   limit.Follow(0.5, 10);
@@ -44,7 +44,7 @@ TEST(ConcurrencyLimitTest, BelowTheLowerShareItGrowsByOneAPlanIfItHeldSomebodyBa
   EXPECT_EQ(limit.limit(), 12);
 }
 
-TEST(ConcurrencyLimitTest, WhoeverIsAloneMayStartHoweverManySamplesItHas) {
+TEST(ConcurrencyLimitTest, ARequestThatIsAloneMayStartWithAnyNumberOfSamples) {
   ConcurrencyLimit limit(8);
   limit.NotePreemption(0);
   EXPECT_EQ(limit.limit(), 1);

@@ -19,7 +19,7 @@ EngineStatus Serving(const PolicyVersion& version) {
   return status;
 }
 
-TEST(ReadinessTest, AnAllowedVersionIsAtMostSoManyStepsBehindTheNewest) {
+TEST(ReadinessTest, AnAllowedVersionIsWithinTheGivenStepsOfTheNewest) {
   EXPECT_THAT(CheckReady(Serving({1, 6}), {1, 10}, 4), IsOk());
   EXPECT_THAT(CheckReady(Serving({1, 5}), {1, 10}, 4), HasReason("STALE"));
   EXPECT_THAT(CheckReady(Serving({1, 11}), {1, 10}, 0), IsOk()) << "the directory may be older than the install";

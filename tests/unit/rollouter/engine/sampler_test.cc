@@ -18,7 +18,7 @@ std::map<int32_t, double> Frequencies(const SamplingParams& params, int draws = 
   return counts;
 }
 
-// Of each token, if these were the logits.
+// Expects each token as often as these logits make it.
 void ExpectDistribution(std::map<int32_t, double> frequencies, const std::vector<double>& logits) {
   double total = 0;
   for (double logit : logits) total += std::exp(logit);

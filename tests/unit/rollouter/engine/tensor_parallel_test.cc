@@ -55,7 +55,7 @@ class Replica {
     if (followers_ != nullptr) followers_->Stop();
   }
 
-  // As the receivers of all ranks do: each has its slice before anybody installs.
+  // Does what the receivers of all ranks do: each rank has its slice before any rank installs.
   void Install(const PolicyVersion& version, uint64_t seed) {
     const std::vector<char> arena = Weights(config_, whole_, seed);
     if (followers_ != nullptr) followers_->AwaitDone();  // their weights change a moment after rank 0's

@@ -156,7 +156,7 @@ TEST_F(GroupScoreTest, AnAnswerForTooFewIsAFailure) {
   EXPECT_EQ(FailsWith(), "REWARD_FAILED");
 }
 
-TEST_F(GroupScoreTest, WaitsForWhoIsAwayAndHandsTheGroupBackUnharmed) {
+TEST_F(GroupScoreTest, WaitsForAnUnreachableScorerAndHandsTheGroupBackUnharmed) {
   there_ = absl::UnavailableError("no worker at unix:/x");
   Begin("python:judge");
   EXPECT_TRUE(Tick().calls.empty());

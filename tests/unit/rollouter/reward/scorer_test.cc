@@ -104,7 +104,7 @@ TEST_F(ScorerTest, WhatIsCancelledEndsAtOnceAndItsCallToo) {
   EXPECT_TRUE(AwaitResult().ok());
 }
 
-TEST_F(ScorerTest, WaitsForWhoIsAwayAndGoesOnWhenHeIsBack) {
+TEST_F(ScorerTest, WaitsForAnUnreachableScorerAndGoesOnWhenItIsBack) {
   remote_.SetThere(absl::UnavailableError("away"));
   Start({.reward = "0.5*python:judge"});
   int changes = 0;

@@ -102,7 +102,7 @@ TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatNoModelGives) {
   }
 }
 
-TEST(RequestForTest, DrawsEachSampleWithItsOwnSeedWhoeverHoldsTheLease) {
+TEST(RequestForTest, DrawsEachSampleWithItsOwnSeedOnAnyRollouter) {
   GenerationRequest first = RequestFor(MakeLease(3), "a");
   Lease again = MakeLease(3);
   again.id.attempt = 9;

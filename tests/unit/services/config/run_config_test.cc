@@ -153,7 +153,7 @@ TEST(RunConfigTest, ARewardThatCannotBeGivenIsReportedByWhatItLacks) {
       {"reward: {name: dense + 0.5*}",
        "reward.name = \"dense + 0.5*\": expected a reward or a sum of rewards; no reward is"},
       {"reward: {name: math}", "expected dense, exact or overlong, as math reads text"},
-      {"reward: {name: overlong}", "at least 1, as overlong falls over so many tokens"},
+      {"reward: {name: overlong}", "at least 1: the number of tokens over which overlong falls"},
       {"reward: {overlong_buffer: 6}", "expected at most rollout.max_new_tokens 5"},
       {"reward: {pattern: '(a'}", "expected a regular expression; the regular expression (a is none at its byte 2"},
       {"reward: {url: 'ftp://x'}", "expected an address that begins with http:// or https://"},
@@ -195,7 +195,7 @@ TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
   EXPECT_THAT(Problems("", {"run=5"}), ElementsAre("command line: run = 5: expected keys below this section"));
 }
 
-// By aliases a map may hold itself, or as many others as one likes in a few lines.
+// With aliases a map may contain itself, or very many others in a few lines.
 TEST(RunConfigTest, AMapWithoutEndIsReportedAsAMap) {
   std::string grows = "run:\n  steps: &a {x: 1, y: 2, z: 3}\n";
   for (char next = 'b'; next <= 'p'; ++next) {

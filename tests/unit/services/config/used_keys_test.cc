@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// Of the daemons, and of the tools that start them.
+// Sources of the daemons, and of the tools that start them.
 std::vector<std::string> Sources() {
   std::vector<std::string> sources;
   for (const char* folder : {"services", "tools"}) {

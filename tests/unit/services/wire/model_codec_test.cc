@@ -16,7 +16,7 @@ using testing::HasReason;
 using ::testing::HasSubstr;
 using testing::IsOk;
 
-// Whoever builds a model of the message has the same manifest; fields that it does not show are compared one by one.
+// A model that is built from the message has the same manifest; fields that it does not show are compared one by one.
 void ExpectSame(const model::ModelConfig& before) {
   const auto after = FromProto(ToProto(before));
   ASSERT_THAT(after, IsOk());

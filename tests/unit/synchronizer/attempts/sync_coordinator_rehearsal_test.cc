@@ -221,7 +221,7 @@ TEST_F(RehearsalTest, EndsForAllHoweverItFails) {
   }
 }
 
-TEST_F(RehearsalTest, WhoIsLeftAloneOrLagsBehindIsNotAsked) {
+TEST_F(RehearsalTest, AReplicaThatIsLeftAloneOrLagsBehindIsNotAsked) {
   AddReceiver(0);
   AddReceiver(1);
   Publish(1);

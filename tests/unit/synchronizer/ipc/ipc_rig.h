@@ -29,7 +29,7 @@ class HostStore final : public LendingStore {
   HostStore(uint64_t memory_id, int64_t bytes, uint64_t fingerprint)
       : memory_(memory_id, bytes), fingerprint_(fingerprint) {}
 
-  // Random bytes as `version`; whoever reads an older one is told before.
+  // Stages random bytes as `version`; readers of an older version are told before.
   void Stage(PolicyVersion version, uint64_t seed) {
     std::vector<std::function<void()>> readers;
     {

@@ -88,7 +88,7 @@ TEST(IpcTransportTest, AVersionThatIsGoneBeforeItIsAskedForIsSupersededAndNotALo
   IpcRig rig("flat:2", 1, "whole");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1), IsOk());
-  rig.Stage(2);  // whoever receives in place comes late: generation has to stop first
+  rig.Stage(2);  // a receiver in place comes late: generation has to stop first
   bool written = false;
   ReceiveRequest request = rig.RequestOf(0);
   request.on_writing = [&written] { written = true; };

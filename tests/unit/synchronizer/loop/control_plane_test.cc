@@ -74,7 +74,7 @@ class ControlPlaneTest : public ::testing::Test {
     }
   }
 
-  // Of the newest actions: what was sent on `session` as a T.
+  // Returns what the newest actions sent on `session` as a T.
   template <typename T>
   std::vector<T> Sent(SessionId session) const {
     std::vector<T> commands;

@@ -130,7 +130,7 @@ TEST_F(MembershipTest, OfThousandsThatVanishAFewAreListedForAMinute) {
   EXPECT_EQ(membership_.members().size(), 1u);
 }
 
-TEST_F(MembershipTest, OneThatIsListedNoMoreIsStillReplacedByWhoeverTakesItsPlace) {
+TEST_F(MembershipTest, AMemberThatIsListedNoMoreIsStillReplacedByItsSuccessor) {
   Join(0, 1, 0);
   Join(1, 2, 0);
   auto changes = Run({2}, 0.25, 120);

@@ -157,7 +157,7 @@ TEST(RunHistoryTest, ALongTextIsCutAtTheEndOfACharacterAndABrokenOneMended) {
   EXPECT_FALSE(answer.contains("expected"));
 }
 
-TEST(RunHistoryTest, WhoHasTheEvaluationsIsNotToldThemAgain) {
+TEST(RunHistoryTest, AClientThatHasTheEvaluationsDoesNotGetThemAgain) {
   RunHistory history;
   history.AddRecord(Step(1, 0));
   history.AddRecord(Evaluation(1, 0.5));

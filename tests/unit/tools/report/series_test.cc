@@ -60,7 +60,7 @@ TEST(SeriesTest, ForgetsWhatWasRolledBack) {
   EXPECT_EQ(series.All()["at"], json::parse("[1,2,3,4]"));
 }
 
-// Somebody who polls now and then ends with what somebody who asks once gets.
+// A client that polls now and then gets in the end what a client that asks once gets.
 TEST(SeriesTest, WhatIsNewCompletesWhatOneHas) {
   Series series(8);
   int64_t span = 0;
@@ -81,7 +81,7 @@ TEST(SeriesTest, WhatIsNewCompletesWhatOneHas) {
   }
 }
 
-TEST(SeriesTest, WhoHasMoreThanThereIsGetsAll) {
+TEST(SeriesTest, AClientThatHasMoreThanThereIsGetsAll) {
   Series series;
   series.Add(1, {{"x", 1}});
   EXPECT_EQ(series.Since(1, 9)["from"], 0);

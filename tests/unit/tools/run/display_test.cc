@@ -95,7 +95,7 @@ TEST_F(RunDisplayTest, QuietShowsTheEndOnly) {
   EXPECT_EQ(Printed(), "page            http://127.0.0.1:8080/\n");
 }
 
-TEST_F(RunDisplayTest, SaysOnceWhatSomebodyMustMendAndWhenItIsMended) {
+TEST_F(RunDisplayTest, SaysOnceWhatAPersonMustMendAndWhenItIsMended) {
   RunView standing = View();
   standing.alarm = "the trainer waits for disk: no space left";
   for (RunOutput output : {RunOutput::kPlain, RunOutput::kQuiet}) {
@@ -223,7 +223,7 @@ TEST(RenderEndTest, NeedsNothingFromTheTrainer) {
               HasSubstr("failed          at step 0 of 0 after 1.0 s: x"));
 }
 
-TEST(RenderEndTest, ALifeThatMadeNoStepEndsWhereTheRunIs) {
+TEST(RenderEndTest, AnIncarnationThatMadeNoStepEndsWhereTheRunIs) {
   RunView view;
   view.steps_total = 150;
   json summary = Summary("completed");

@@ -59,7 +59,7 @@ TEST_F(ReplicaRanksTest, ARequestToStopIsRank0sToFollowAndItsCodeIsTheWholes) {
   EXPECT_EQ(ranks_.exit_code(), 143);
 }
 
-TEST_F(ReplicaRanksTest, WhoIsLateToStopIsKilledAfterTheGraceAndASecondRequestKillsAtOnce) {
+TEST_F(ReplicaRanksTest, ARankThatIsLateToStopIsKilledAfterTheGraceAndASecondRequestKillsAtOnce) {
   StartAll();
   ranks_.OnInterrupt(kStart);
   EXPECT_THAT(ranks_.OnTick(kStart + absl::Seconds(22.9)), IsEmpty());

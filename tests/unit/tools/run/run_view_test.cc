@@ -117,7 +117,7 @@ TEST(RenderTableTest, HasALineForTheAlarmsThatStand) {
   EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
-TEST(RenderTableTest, SaysOnceWhatSomebodyMustMend) {
+TEST(RenderTableTest, SaysOnceWhatAPersonMustMend) {
   RunView view = Sample();
   const size_t lines = RenderTable(view, 120).size();
   view.alarm = "rollouter-1 gets no new weights";

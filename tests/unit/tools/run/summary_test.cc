@@ -77,7 +77,7 @@ TEST_F(FinishSummaryTest, AResumeThatNeverCameToStandLeavesItAsItWas) {
   }
 }
 
-TEST_F(FinishSummaryTest, WhatAnEarlierLifeSaidStaysUnlessTheTrainerHasSaidMore) {
+TEST_F(FinishSummaryTest, WhatAnEarlierIncarnationWroteStaysUnlessTheTrainerHasWrittenMore) {
   TrainerWrites(R"({"status":"completed","steps":6})");
   const std::string before = ReadSummary(dir_);
   for (RunOutcome outcome : {RunOutcome::kCompleted, RunOutcome::kFailed}) {

@@ -73,7 +73,7 @@ TEST_F(RunSupervisionTest, StartsACrashedRollouterAgainAfterABackoff) {
   EXPECT_FALSE(supervision_.stopping());
 }
 
-TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
+TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierStart) {
   const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
   const ChildId other{"rollouter", 0, 1};
   RunSupervision supervision({.rollouters = 1, .rollouter_ranks = 2, .lost_replica_grace = absl::Seconds(10)});
@@ -84,7 +84,7 @@ TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierLife) {
   supervision.OnExit(other, kCrash, start);
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(5)), IsEmpty());
   supervision.OnExit(kFirst, {false, 4}, start + absl::Seconds(6));
-  // Nobody of the earlier life is left: whoever is due starts, also beside the other's new life.
+  // No rank of the earlier start is left: a rank that is due starts, also beside the other's new process.
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(MakeStart(other)));
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(MakeStart(kFirst)));
 }
@@ -147,7 +147,7 @@ TEST_F(RunSupervisionTest, AnInterruptAsksTheTrainerFirstAndTheOthersWhenItIsGon
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kInterrupted);
 }
 
-TEST_F(RunSupervisionTest, WhoeverIsLateIsKilledWithinTheGrace) {
+TEST_F(RunSupervisionTest, ADaemonThatIsLateIsKilledWithinTheGrace) {
   GetReady();
   supervision_.OnInterrupt(At(0));
   EXPECT_THAT(supervision_.OnTick(At(6.9)), IsEmpty());
@@ -393,7 +393,7 @@ TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
 }
 
 // Rank 0 has found out that another one is silent: that one, stopped, reacts to nothing but SIGKILL.
-TEST_F(TrainerRanksTest, WhoeverIsLeftWhenARankHasLostOneIsKilledSoonWhateverTheGrace) {
+TEST_F(TrainerRanksTest, TheRanksLeftAfterALostRankAreKilledSoonWhateverTheGrace) {
   EXPECT_THAT(supervision_.OnExit(kTrainer, kLostPeer, start_),
               UnorderedElementsAre(GetTerminate(kOtherRank), GetTerminate(kSynchronizer), GetTerminate(kFirst)));
   EXPECT_TRUE(supervision_.lost_peer());

@@ -19,7 +19,7 @@ using Survives = FaultyFileSystem::Survives;
 
 constexpr char kRoot[] = "/run/checkpoints";
 
-// A store with the best of its checkpoints, as one life of a trainer sees them.
+// A store with the best of its checkpoints, as one incarnation of a trainer sees them.
 class Life {
  public:
   explicit Life(FaultyFileSystem* files) : files_(files), store_(CheckpointStore::Open(files, kRoot).value()) {
@@ -52,7 +52,7 @@ class Life {
   BestCheckpoint best_{store_.get()};
 };
 
-TEST(BestCheckpointTest, TheHighestMeanRewardIsBestAndTheNewerOneOfTwoAlike) {
+TEST(BestCheckpointTest, TheHighestMeanRewardIsBestAndTheNewerOneOfTwoEqualOnes) {
   FaultyFileSystem files;
   Life life(&files);
   const std::vector<std::pair<double, int64_t>> cases = {{0.5, 1}, {0.9, 2}, {0.7, 2}, {0.9, 4}};
@@ -100,7 +100,7 @@ TEST(BestCheckpointTest, PruningMovesItAsideWhereNobodyRestoresOrCountsIt) {
   EXPECT_THAT(life.Names(), Not(Contains("best"))) << "the best one is e1-s5, in its place";
 }
 
-TEST(BestCheckpointTest, ANewLifeGoesOnFromWhatIsWritten) {
+TEST(BestCheckpointTest, ANewIncarnationGoesOnFromWhatIsWritten) {
   FaultyFileSystem files;
   {
     Life life(&files);

@@ -23,7 +23,7 @@ CheckpointManifest Example() {
   return {{3, 20}, {{"model.safetensors", {123, Sha256Hex("model")}}}, {{"run_id", "a \"quoted\" name"}}};
 }
 
-// The same text with the digest made right again, as somebody who edits it by hand would.
+// The text with its digest corrected, as a person who edits the file by hand would do.
 std::string Resign(std::string text) {
   size_t at = text.find("\"sha256\": \"", text.find("\"metadata\"")) + 11;
   text.erase(at, 64);

@@ -451,7 +451,7 @@ TEST_F(CheckpointStoreTest, ARankThatWritesToAnotherDiskIsNoticed) {
   EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
 }
 
-// As CrashOnce, of two ranks.
+// Like CrashOnce, with two ranks.
 bool CrashTwoRanksOnce(int64_t crash_at, Survives survives, Turn of_rank1) {
   FaultyFileSystem files;
   auto store = MustOpen(&files);

@@ -20,7 +20,7 @@ using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 
-// Of a policy without tensors, of the second rank of two.
+// A snapshot of a policy without tensors, on the second rank of two.
 std::shared_ptr<const PolicySnapshot> Snapshot() {
   auto snapshot = std::make_shared<PolicySnapshot>();
   snapshot->rank = 1;

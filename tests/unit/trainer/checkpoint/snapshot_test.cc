@@ -26,7 +26,7 @@ struct CopyCounts {
   int begun = 0, made = 0;
 };
 
-// A device that copies as late as it may: when somebody waits for the copy, or says that he is about to write.
+// A device that copies as late as it may: when a caller waits for the copy, or is about to write.
 class LateArena final : public StateArena {
  public:
   LateArena(std::unique_ptr<StateArena> memory, CopyCounts* counts)

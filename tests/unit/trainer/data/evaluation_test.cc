@@ -91,7 +91,7 @@ TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
   for (const IssuedLease& one : issued) EXPECT_EQ(one.session, second);
 }
 
-TEST_F(EvaluationTest, WhoIsDoneWithItsShareTakesOverThatOfOneThatDoesNotCome) {
+TEST_F(EvaluationTest, ARollouterThatIsDoneTakesOverTheShareOfOneThatDoesNotCome) {
   const SessionId first = Join("first", kVersion, 100);
   Join("never", {1, 9}, 100);
   int64_t answered = 0;
@@ -341,7 +341,7 @@ TEST_F(EvaluationTest, WhatWasNeverAnsweredIsNotLeftOut) {
   EXPECT_FALSE(evaluation_->done());
 }
 
-TEST_F(EvaluationTest, TakesBackWhatComesNoFurtherAndAsksSomebodyElse) {
+TEST_F(EvaluationTest, RevokesALeaseWithoutProgressAndLeasesToAnotherRollouter) {
   SessionId a = Join("a", kVersion, 2), b = Join("b", kVersion, 2);
   for (const char* behind : {"c", "d"}) Join(behind, {1, 9}, 2);
   std::vector<IssuedLease> issued = Leases();

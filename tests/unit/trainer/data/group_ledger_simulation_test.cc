@@ -32,7 +32,7 @@ struct IgnoresProgress : GroupLedger {
   }
 };
 
-// Leases to whoever has room.
+// Leases to the rollouters that have room.
 struct TrustsTheStalled : GroupLedger {
   using GroupLedger::GroupLedger;
   bool IsHeldBack(const RolloutSession&, absl::Time) const override { return false; }
@@ -44,7 +44,7 @@ struct PutsBackTooEarly : GroupLedger {
   bool MayPutBack(size_t) const override { return true; }
 };
 
-// Gives the second attempt to whoever has room.
+// Gives the second attempt to a rollouter that has room.
 struct TakesOverWithOlderWeights : GroupLedger {
   using GroupLedger::GroupLedger;
   bool MayTakeOver(const RolloutSession&, const PolicyVersion&) const override { return true; }

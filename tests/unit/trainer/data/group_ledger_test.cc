@@ -68,7 +68,7 @@ TEST_F(GroupLedgerTest, LeasesNoMoreThanCreditsAndShareThem) {
   EXPECT_THAT(Leases(), IsEmpty());
 }
 
-TEST_F(GroupLedgerTest, LeasesOnlyToThoseWhoServeThisEpoch) {
+TEST_F(GroupLedgerTest, LeasesOnlyToRolloutersThatServeThisEpoch) {
   Start(SmallLedger(4, 4, 4), {2, 7});
   Join("old", 4, {1, 7});
   Join("nothing yet", 4, {});
@@ -229,7 +229,7 @@ TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
   EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
 }
 
-TEST_F(GroupLedgerTest, WhoHoldsFewestIsNextWhateverRoomTheOthersHave) {
+TEST_F(GroupLedgerTest, TheRollouterWithTheFewestLeasesIsNextWhateverRoomTheOthersHave) {
   Start(SmallLedger(8, 4, 4));
   SessionId wide = Join("wide", 1);
   ASSERT_THAT(Leases(), SizeIs(1));

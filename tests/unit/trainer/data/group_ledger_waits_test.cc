@@ -140,7 +140,7 @@ TEST_F(StallTest, ALeaseThatComesFurtherIsKeptUntilItIsTooOld) {
   EXPECT_THAT(ledger_->ExpireLeases(now_), SizeIs(1)) << "who does not hold it has no say";
 }
 
-TEST_F(StallTest, WhoStalledGetsNothingUntilALeaseOfItComesFurther) {
+TEST_F(StallTest, ARollouterThatStalledGetsNothingUntilALeaseOfItProgresses) {
   StartWith(2);
   SessionId a = Join("a", 1);
   const Lease first = Leases().at(0);
@@ -159,7 +159,7 @@ TEST_F(StallTest, WhoStalledGetsNothingUntilALeaseOfItComesFurther) {
   EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
 }
 
-TEST_F(StallTest, WhoStalledAndHoldsNothingGetsLeasesAgainWhenItLetsGoOfAllThatStalled) {
+TEST_F(StallTest, AStalledRollouterGetsLeasesAgainWhenItLetsGoOfAllThatStalled) {
   StartWith(2);
   SessionId a = Join("a", 2);
   std::vector<Lease> leases = Leases();

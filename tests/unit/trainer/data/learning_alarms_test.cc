@@ -79,7 +79,7 @@ TEST(LearningAlarmsTest, AnEvaluationFarBelowTheBestOneIsAFall) {
   EXPECT_EQ(alarms.best_evaluation(), 1.0);
 }
 
-TEST(LearningAlarmsTest, ABestEvaluationOfAnEarlierLifeCounts) {
+TEST(LearningAlarmsTest, ABestEvaluationOfAnEarlierIncarnationCounts) {
   LearningAlarms alarms;
   alarms.SetBestEvaluation(1.0);
   alarms.AddStep(Step(0.5, 1.0, 0.1));

@@ -37,7 +37,7 @@ void LedgerWorld::CheckIssued(const IssuedLease& issued) {
   out_[id] = {issued.session, now_, now_};
 }
 
-// A second attempt beside one that lives: when, where, and what stays that of the first.
+// A second attempt beside a live one: when, where, and what stays that of the first.
 void LedgerWorld::CheckSecond(const IssuedLease& issued) {
   ++outcome_.second_attempts;
   const GroupId group = issued.lease.id.group;
@@ -59,7 +59,7 @@ void LedgerWorld::CheckSecond(const IssuedLease& issued) {
   if (now_ - oldest < 1) Wrong(absl::StrCat(name, " though no lease is old"));
 }
 
-// No group is put back, given up or released while an attempt at it lives.
+// No group is put back, given up or released while an attempt at it is live.
 void LedgerWorld::CheckLiveAreOutstanding() {
   for (const auto& [group, live] : live_) {
     if (ledger_->gate().IsOutstanding(group)) continue;

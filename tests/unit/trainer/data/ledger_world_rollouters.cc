@@ -170,7 +170,7 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
     if (ledger_ != nullptr && rollouter.session != 0) {
       Forget(id, rollouter.session);
       Hears(rollouter.session, id);
-      // Of some prompts it is their reward that fails: they rest before they are leased again, and others go out before.
+      // The reward of some prompts fails: they rest before they are leased again, and others go out before.
       const absl::Status fault = config_.on_policy || id.group.ordinal % 2 == 0
                                      ? absl::InternalError("no")
                                      : Error(absl::StatusCode::kInternal, reason::kRewardFailed, "no");

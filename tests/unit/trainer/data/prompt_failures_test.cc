@@ -13,7 +13,7 @@ RolloutSession Session(SessionId id, const std::string& replica, int64_t accepte
   return session;
 }
 
-TEST(PromptFailuresTest, APromptAtWhichTwoHaveFailedIsGivenUpAfterSoManyAttempts) {
+TEST(PromptFailuresTest, APromptAtWhichTwoHaveFailedIsGivenUpAfterTheMostAttempts) {
   PromptFailures failures(3);
   EXPECT_FALSE(failures.Add(kPrompt, Session(1, "a"), {}));
   EXPECT_FALSE(failures.Add(kPrompt, Session(2, "b"), {}));

@@ -22,7 +22,7 @@ using testing::IsOk;
 
 PromptRow MakeRow(const std::string& line) { return ParsePromptRow(line, {}, 1 << 20).value(); }
 
-// As text again.
+// Returns the prompt's ids decoded to text, or the error.
 std::string Written(const PromptWriter& writer, const std::string& line) {
   const auto prompt = writer.Write(MakeRow(line), nullptr);
   return prompt.ok() ? writer.tokenizer().Decode(prompt->prompt_ids, false) : prompt.status().ToString();

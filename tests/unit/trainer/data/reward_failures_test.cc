@@ -22,7 +22,7 @@ absl::Status Failure(const std::string& why = "no such key") {
   return Error(absl::StatusCode::kInternal, reason::kRewardFailed, why);
 }
 
-TEST(RewardFailuresTest, SoManyFailuresBeforeAnyGroupWasJudgedEndTheRunAndNameTheLast) {
+TEST(RewardFailuresTest, TooManyFailuresBeforeAnyGroupWasJudgedEndTheRunAndNameTheLast) {
   RewardFailures rewards(3);
   for (const char* why : {"first", "second"}) rewards.AddFailed(Failure(why));
   EXPECT_TRUE(rewards.verdict().ok());
@@ -139,7 +139,7 @@ TEST_F(FailingRewardTest, DataHaveNotEndedWhileAPromptRests) {
   EXPECT_TRUE(ledger_->TakeBatch().has_value());
 }
 
-TEST_F(FailingRewardTest, WhileEveryRewardFailsSoManyPromptsRestAndNoNewOneGoesOut) {
+TEST_F(FailingRewardTest, WhileEveryRewardFailsALimitedNumberOfPromptsRestAndNoNewOneGoesOut) {
   Start(SmallLedger(4, 4, 4));
   const SessionId only = Join("only", 0);
   for (int64_t i = 0; i < GroupLedger::kMostResting; ++i) EXPECT_EQ(LeaseAndFail(only).id.group.ordinal, i);

@@ -56,7 +56,7 @@ TEST_F(QuarantineTest, AfterwardsOneInvalidAnswerBringsItBackAndAValidOneWipesTh
   EXPECT_FALSE(IsQuarantined(session));
 }
 
-TEST_F(QuarantineTest, WhoHandsBackWhateverItGetsIsOfNoUseForWhateverReason) {
+TEST_F(QuarantineTest, ARollouterThatHandsBackEveryLeaseIsQuarantinedForAnyReason) {
   const absl::Status reasons[] = {absl::InternalError("no"), absl::CancelledError("drained"),
                                   absl::UnavailableError("not now"), absl::AbortedError("ended early")};
   for (const absl::Status& why : reasons) {

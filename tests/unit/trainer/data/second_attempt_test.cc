@@ -130,7 +130,7 @@ TEST_F(SecondAttemptTest, ThereIsNoneWhileTheTrainerNeedsNone) {
   for (const IssuedLease& one : ledger_->NextLeases(now_)) EXPECT_FALSE(one.second) << "a step runs";
 }
 
-TEST_F(SecondAttemptTest, ItGoesToNobodyWithOlderWeightsOrWithoutRoomOrWhoHasTheFirst) {
+TEST_F(SecondAttemptTest, ItGoesToNoRollouterWithOlderWeightsOrWithoutRoomOrWithTheFirst) {
   StartLate(4, 0);
   PassPatience();
   EXPECT_THAT(Leases(), IsEmpty()) << "without room";

@@ -118,7 +118,7 @@ class Pace {
     });
   }
 
-  // As TrainingData::AwaitBatch does, which looks at leases so often.
+  // TrainingData::AwaitBatch looks at leases at this interval.
   void Wait() {
     waiting_ = true;
     After(0.1, [this] { waiting_ = false; });
@@ -192,7 +192,7 @@ TEST(SlowRollouterTest, OneThatBecomesSlowLosesItsShareAndGetsItBackWhenItIsQuic
   const Pace::Outcome alone = Pace(rates, {{}}).Run(30);
   EXPECT_GE(static_cast<double>(during.steps - before.steps), 0.8 * static_cast<double>(alone.steps));
   const int64_t quick = after.accepted[0] - during.accepted[0], healed = after.accepted[1] - during.accepted[1];
-  // Of 40 s, up to ten pass until it is tried again.
+  // Up to ten of the 40 s pass until it is tried again.
   EXPECT_GT(static_cast<double>(healed), 0.5 * static_cast<double>(quick));
 }
 

@@ -50,7 +50,7 @@ TEST_F(TextSourceTest, GivesEachRowOfAPassOnceAndTheSameAgain) {
   }
 }
 
-TEST_F(TextSourceTest, WhoAsksTooEarlyIsCalledWhenItIsThere) {
+TEST_F(TextSourceTest, ACallerThatAsksTooEarlyIsCalledWhenThePromptIsThere) {
   const auto source = Open({files_.WriteRows("a", 50)});
   Mailbox<bool> called;
   source->SetListener([&called] { called.Put(true); });
@@ -61,7 +61,7 @@ TEST_F(TextSourceTest, WhoAsksTooEarlyIsCalledWhenItIsThere) {
   source->SetListener(nullptr);
 }
 
-TEST_F(TextSourceTest, ReadsAheadOfWhoeverAsksWithinItsRoom) {
+TEST_F(TextSourceTest, ReadsAheadOfItsCallersWithinItsRoom) {
   const auto source = Open({files_.WriteRows("a", 500)}, {.ahead = 16});
   for (int64_t i = 0; i < 500; ++i) EXPECT_THAT(Next(*source, {0, i}), HasSubstr("a "));
 }

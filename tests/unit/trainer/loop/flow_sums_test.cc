@@ -6,7 +6,7 @@
 namespace syncopate::trainer {
 namespace {
 
-TEST(FlowSumsTest, ALifeAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
+TEST(FlowSumsTest, AnIncarnationAddsToThoseBeforeAndARollouterThatStayedCountsOnce) {
   FlowSums before{.wall_seconds = 60,
                   .figures = {.step_seconds = 8, .wait_seconds = 2},
                   .reissued = 3,
@@ -51,7 +51,7 @@ TEST(FlowSumsTest, EvaluationsWithoutKnownAnswersHaveARewardAlone) {
   EXPECT_FALSE(sums.figures.last_exact.has_value());
 }
 
-TEST(FlowSumsTest, ALifeWithoutAnEvaluationLeavesTheFiguresOfThoseBefore) {
+TEST(FlowSumsTest, AnIncarnationWithoutAnEvaluationLeavesTheFiguresOfThoseBefore) {
   FlowSums before;
   before.figures.AddEvaluation(0.5, 0.25);
   const FlowSums sums = AddLife(before, 1, {}, {}, {});

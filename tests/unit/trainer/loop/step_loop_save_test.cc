@@ -24,7 +24,7 @@ class StepLoopSaveTest : public ::testing::Test {
   StepLoopWorld world_;
 };
 
-TEST_F(StepLoopSaveTest, WhoWaitsForACheckpointHearsThatTheRunHasFailed) {
+TEST_F(StepLoopSaveTest, AWaitForACheckpointEndsWithTheErrorOfAFailedRun) {
   world_.policy.Hold();
   world_.policy.FailFrom(1);
   world_.Start(Steps(1000));
@@ -130,7 +130,7 @@ TEST_F(StepLoopSaveTest, StepsAreMadeWhileACheckpointIsWrittenWhichHasWhatWasTru
   }
 }
 
-TEST_F(StepLoopSaveTest, WhoAskedForACheckpointHearsOfItWhenItIsDurable) {
+TEST_F(StepLoopSaveTest, ARequestForACheckpointIsAnsweredWhenItIsDurable) {
   world_.HoldSaves(true);
   world_.policy.Hold();
   world_.Start(Steps(3));

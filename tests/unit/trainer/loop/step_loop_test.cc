@@ -132,7 +132,7 @@ TEST(SupervisedLoopTest, ARunOfSupervisedStepsAloneNeedsNoRollouterEvaluatesNoth
   EXPECT_THAT(world.Checkpoints(), ElementsAre("e1-s4", "e1-s5"));
 }
 
-TEST_F(StepLoopTest, ALifeThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
+TEST_F(StepLoopTest, AnIncarnationThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
   StepLoop::Options options = Steps(0);
   options.evaluate_every_steps = 1;
   options.serve_complete = true;
@@ -264,7 +264,7 @@ TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFi
   EXPECT_EQ(world_.loop().GetStatus().best_checkpoint_reward, 1);
 }
 
-TEST_F(StepLoopTest, ACheckpointThatSomebodyAskedForIsEvaluatedToo) {
+TEST_F(StepLoopTest, ACheckpointThatAnOperatorAskedForIsEvaluatedToo) {
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 1000;
   world_.policy.HoldFrom(1);
@@ -332,7 +332,7 @@ TEST_F(StepLoopTest, NorAreThoseOfAStepThatIsNotPublished) {
   EXPECT_THAT(world_.Checkpoints(), ElementsAre("e1-s1"));
 }
 
-TEST_F(StepLoopTest, WhoAsksForACheckpointOfSpoiltWeightsHearsWhatIsWrongWithThem) {
+TEST_F(StepLoopTest, ARequestForACheckpointOfSpoiltWeightsIsAnsweredWithWhatIsWrong) {
   StepLoop::Options options = Steps(1000);
   options.publish_every_steps = 4;
   world_.policy.SpoilFrom(1);

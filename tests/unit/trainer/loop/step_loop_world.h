@@ -27,7 +27,7 @@
 namespace syncopate::trainer {
 
 // A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
-// Its weights may be away between uses: whoever touches them then ends the process.
+// Its weights may be away between uses: an access then ends the process.
 class FakePolicy final : public Policy {
  public:
   static constexpr char kTensor[] = "model.norm.weight";
@@ -88,7 +88,7 @@ class FakePolicy final : public Policy {
   }
   Mailbox<std::vector<GroupId>> supervised;
   absl::Status WriteTensor(PolicyPart part, size_t, const model::ByteSink& sink) const override {
-    // Whoever reads the weights uses them: each tensor by itself would move them each time.
+    // All reads of the weights are one use: a use per tensor would move them each time.
     EXPECT_TRUE(part != PolicyPart::kParameters || part_.on_device());
     const float* const arena = part == PolicyPart::kParameters ? weights_ : moments_.data();
     return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Notes what it is asked, with the name of whoever has it.
+// Records its calls, with the name of its owner.
 class NotingPolicy final : public Policy {
  public:
   NotingPolicy(std::string name, std::vector<std::string>* notes) : name_(std::move(name)), notes_(notes) {}

@@ -103,7 +103,7 @@ TEST_F(RunReporterTest, WithoutAnEvaluationThereIsNoFigureOfOne) {
   EXPECT_FALSE(reporter_->figures().last_exact.has_value());
 }
 
-TEST_F(RunReporterTest, WhoComesAfterTheEndIsToldAtOnce) {
+TEST_F(RunReporterTest, AListenerThatComesAfterTheEndIsToldAtOnce) {
   Watcher late;
   Step(1);
   reporter_->End();

@@ -108,7 +108,7 @@ TEST(DealTest, NoRankHasMoreThanItsShareAndOneSequence) {
 }
 
 TEST(DealTest, AttentionCountsSoThatLongSequencesAreNotAllOnOneRank) {
-  // By tokens 1000 and ten of 100 are halves; by cost the one is more than the ten.
+  // Counted in tokens, one of 1000 equals ten of 100; in cost the one is more than the ten.
   std::vector<int64_t> lengths = {1000};
   lengths.insert(lengths.end(), 12, 100);
   const SequenceCost cost = {1, 0.01};

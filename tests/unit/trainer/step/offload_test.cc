@@ -68,7 +68,7 @@ struct Story {
   std::vector<float> parameters, moments;  // at the end, on rank 0
 };
 
-// As a sync reads them: all tensors, in one use.
+// Reads the tensors as a sync does: all of them in one use.
 absl::Status ReadWeights(const PolicyTrainer& policy) {
   for (size_t i = 0; i < policy.manifest().tensors().size(); ++i) {
     SYNCOPATE_RETURN_IF_ERROR(
@@ -87,7 +87,7 @@ Story Train(const MemoryOptions& memory, Passes passes, Communicator* ranks) {
   for (int i = 0; i < kSteps; ++i) {
     const auto groups = RandomGroups(static_cast<uint64_t>(i));
     const absl::Time begin = Clock::Real()->Now();
-    // As the step loop has it: one use for the step and its sync.
+    // Does what the step loop does: one use for the step and its sync.
     const absl::Status made = InUse(*policy, [&]() -> absl::Status {
       SYNCOPATE_RETURN_IF_ERROR(policy->Step(Pointers(groups), i).status());
       if (i == 0) {
