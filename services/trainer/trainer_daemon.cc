@@ -163,7 +163,7 @@ absl::Status TrainerDaemon::MakeRankService() {
                                         .config_digest = config::RankConfigDigest(daemon_->config()),
                                         .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                                         .build = daemon::BuildVersion(),
-                                        .gpu = device_.rank0.place.gpu},
+                                        .gpu = device_.device.place.gpu},
                               .secret = secret,
                               .security = daemon_->security(),
                               .on_lost = [this](const absl::Status& why) {
@@ -204,10 +204,11 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     return rank_service_->Welcome(message);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto ranks, MeetRanks(device_.rank0.place, {.world = device_.ranks->world(), .call_deadline = kRankCallDeadline},
+      auto ranks, MeetRanks(device_.device.place, {.world = device_.ranks->world(), .call_deadline = kRankCallDeadline},
                             bound.host, invite, go_on));
   device_.ranks->Connect(std::move(ranks));
   device_.leading->Lead(rank_service_.get());
+  device_.staging_group->Lead(rank_service_.get(), rank_service_.get());
   SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());
   return absl::OkStatus();
 }

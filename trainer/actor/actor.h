@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -107,8 +108,10 @@ class Actor {
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
   // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
   absl::Status FinishSnapshot() const;
-  // As Policy::CopyParameters: a call of all ranks, unit by unit through the buffers that forward and backward use.
-  absl::Status CopyParameters(at::ScalarType dtype, void* whole);
+  // As Policy::ReadShard.
+  absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
+  // This rank's weights in `dtype`: float32, or `compute`.
+  const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
   // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
   absl::StatusOr<uint64_t> Digest() const;
   absl::Status CheckFinite() const;
