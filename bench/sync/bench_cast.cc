@@ -189,9 +189,22 @@ absl::Status BenchCast::Publish(int64_t step) {
   // All are filled before the first one publishes: making weights is not part of a sync, and must not be measured.
   SYNCOPATE_RETURN_IF_ERROR(Await(filled, kStartLimit, absl::StrCat("the weights of step ", step)));
   for (const std::string& name : sources) {
-    SYNCOPATE_RETURN_IF_ERROR(Send(name, {{"do", "publish"}, {"step", step}}));
+    SYNCOPATE_RETURN_IF_ERROR(Send(name, {{"do", "stage"}, {"step", step}}));
   }
-  return absl::OkStatus();
+  auto staged = [&] {
+    return std::all_of(sources.begin(), sources.end(), [&](const auto& name) {
+      return published_.count({step, name}) > 0;
+    });
+  };
+  SYNCOPATE_RETURN_IF_ERROR(Await(staged, kStartLimit, absl::StrCat("the staging of step ", step)));
+  json digests = json::array();
+  double slowest = 0;
+  for (const std::string& name : sources) {
+    const Published& part = published_.at({step, name});
+    digests.insert(digests.end(), part.digests.begin(), part.digests.end());
+    slowest = std::max(slowest, part.stage_seconds);
+  }
+  return Send(sources.front(), {{"do", "publish"}, {"step", step}, {"digests", digests}, {"stage_seconds", slowest}});
 }
 
 absl::StatusOr<std::vector<SyncSample>> BenchCast::AwaitCommits(int64_t step, const std::vector<int32_t>& replicas,
@@ -347,9 +360,9 @@ absl::Status BenchCast::Handle(const BenchEvent& event) {
   }
   if (event.kind == "answer") answers_[event.from] = event.body;
   const double at = NumberIn(event.body, "at", Seconds(event.when));
-  if (event.kind == "published") {
-    published_[{IntegerIn(event.body, "step"), event.from}] = {NumberIn(event.body, "begun"),
-                                                               NumberIn(event.body, "stage_seconds")};
+  if (event.kind == "staged") {
+    published_[{IntegerIn(event.body, "step"), event.from}] = {
+        NumberIn(event.body, "begun"), NumberIn(event.body, "stage_seconds"), event.body.at("digests")};
   }
   if (event.kind == "installed") {
     // The first time counts, because a rank may install a step again.

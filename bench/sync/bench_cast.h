@@ -57,7 +57,7 @@ class BenchCast {
   // Restarts it with the same state and address.
   absl::Status RestartSynchronizer();
 
-  // Waits until all sources have made the weights of `step`, then tells them to stage and publish those.
+  // Waits until all sources have made the weights of `step`, tells them to stage those, and rank 0 to publish them.
   absl::Status Publish(int64_t step);
   // Waits until all ranks of these replicas serve `step`, their records are there, and the sources have reported the
   // cost.
@@ -101,6 +101,7 @@ class BenchCast {
   struct Published {
     double begun = 0;  // the machine's clock when staging began
     double stage_seconds = 0;
+    nlohmann::json digests = {};  // of that source
   };
   struct Saying {
     std::string from;

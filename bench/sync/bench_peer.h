@@ -13,7 +13,8 @@ namespace syncopate::bench {
 // Writes the event "ready" when it has its weights and has been welcomed. Commands, one JSON object a line, "do" names
 // the command:
 //   fill {step}          source: makes the weights of that step       answered
-//   publish {step}       source: stages and publishes them; says "published"
+//   stage {step}         source: stages them; says "staged" with its digests
+//   publish {step, digests, stage_seconds}   source of rank 0: publishes them for all sources
 //   strike {stage, signal, after_seconds}   answered; signals itself at that stage of the next sync, saying "struck"
 //   reset                forgets what was measured             answered
 //   report               what was measured, memory, what it serves   answered

@@ -50,7 +50,9 @@ class SourcePeer {
   absl::Status Run(PeerDevice* device);
 
  private:
-  absl::Status Publish(int64_t step);
+  absl::Status Stage(int64_t step);
+  // Rank 0, for all ranks.
+  absl::Status Publish(int64_t step, const std::vector<uint64_t>& digests, double stage_seconds);
   absl::Status PublishVersion(const v1::PublishVersionRequest& request);
 
   const PeerOptions options_;
@@ -113,7 +115,12 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
     sink_->Write("answer");
     return absl::OkStatus();
   };
-  commands["publish"] = [this](const json& arguments) { return Publish(IntegerIn(arguments, "step")); };
+  commands["stage"] = [this](const json& arguments) { return Stage(IntegerIn(arguments, "step")); };
+  commands["publish"] = [this](const json& arguments) -> absl::Status {
+    std::vector<uint64_t> digests;
+    for (const json& digest : arguments.at("digests")) digests.push_back(digest.get<uint64_t>());
+    return Publish(IntegerIn(arguments, "step"), digests, NumberIn(arguments, "stage_seconds"));
+  };
   commands["report"] = [this, device](const json&) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, device->MemoryUsed());
     sink_->Write("answer", {{"memory_bytes", bytes}});
@@ -123,23 +130,26 @@ absl::Status SourcePeer::Run(PeerDevice* device) {
   return RunCommands(commands);
 }
 
-absl::Status SourcePeer::Publish(int64_t step) {
-  const PolicyVersion version{epoch_, step};
+absl::Status SourcePeer::Stage(int64_t step) {
   // The machine's clock, which receivers also use to report when they serve.
   const double begun = MachineSeconds();
-  SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage(version));
+  SYNCOPATE_ASSIGN_OR_RETURN(SourceWeights::Staged staged, weights_->Stage({epoch_, step}));
+  sink_->Write("staged",
+               {{"step", step}, {"begun", begun}, {"stage_seconds", staged.seconds}, {"digests", staged.digests}});
+  return absl::OkStatus();
+}
+
+absl::Status SourcePeer::Publish(int64_t step, const std::vector<uint64_t>& digests, double stage_seconds) {
   v1::PublishVersionRequest request;
   // One id for all repetitions below, by which the synchronizer recognizes the publication.
   request.set_request_id(RandomUuid());
   *request.mutable_member() = wire::ToProto(id_);
   request.set_secret(secret_.Reveal());
-  *request.mutable_version() = wire::ToProto(version);
-  request.mutable_bucket_digests()->Assign(staged.digests.begin(), staged.digests.end());
+  *request.mutable_version() = wire::ToProto(PolicyVersion{epoch_, step});
+  request.mutable_bucket_digests()->Assign(digests.begin(), digests.end());
   request.set_manifest_fingerprint(plan_.manifest.fingerprint());
-  request.set_stage_seconds(staged.seconds);
-  SYNCOPATE_RETURN_IF_ERROR(PublishVersion(request));
-  sink_->Write("published", {{"step", step}, {"begun", begun}, {"stage_seconds", staged.seconds}});
-  return absl::OkStatus();
+  request.set_stage_seconds(stage_seconds);
+  return PublishVersion(request);
 }
 
 // Repeats the call while the synchronizer is away.

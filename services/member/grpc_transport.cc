@@ -1,6 +1,10 @@
 #include "services/member/grpc_transport.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,6 +76,41 @@ absl::Status Explain(const absl::Status& status, const std::string& rendezvous, 
                absl::StrCat("the source at ", rendezvous, " is gone: ", status.message()));
 }
 
+// The fetches of one Receive. The first error ends all of them, and is the result. Thread-safe.
+class FetchRound {
+ public:
+  FetchRound(const std::stop_token& stop, size_t fetches)
+      : fetches_(fetches), forward_(stop, [this] { own_.request_stop(); }) {}
+
+  std::stop_token stop() const { return own_.get_token(); }
+  // The number of the next fetch to make; from `fetches` on there is none.
+  size_t Next() {
+    MutexLock lock(&mutex_);
+    return result_.ok() ? next_++ : fetches_;
+  }
+  void End(const absl::Status& status) {
+    if (status.ok()) return;
+    {
+      MutexLock lock(&mutex_);
+      if (!result_.ok()) return;  // the first error has ended this fetch
+      result_ = status;
+    }
+    own_.request_stop();
+  }
+  absl::Status result() {
+    MutexLock lock(&mutex_);
+    return result_;
+  }
+
+ private:
+  const size_t fetches_;
+  std::stop_source own_;
+  Mutex mutex_;
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status result_ ABSL_GUARDED_BY(mutex_);
+  const std::stop_callback<std::function<void()>> forward_;  // last: it may run at once
+};
+
 v1::FetchWeightsRequest MakeRequest(const ReceiveRequest& request, const std::vector<Copy>& copies) {
   v1::FetchWeightsRequest message;
   message.set_attempt(request.attempt);
@@ -116,15 +155,29 @@ absl::StatusOr<GrpcReceiver::CopiesBySource> GrpcReceiver::SplitBySource(const R
 
 absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destination, std::stop_token stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
-  ReceiveRequest once = request;
+  std::vector<int32_t> order;
+  for (const auto& [source, copies] : by_source) order.push_back(source);
+  if (order.empty()) return absl::OkStatus();
+  // Each replica begins with another source, so that few sources are not asked by all of them at first.
+  const auto replica = static_cast<size_t>(request.self / std::max(request.world, 1));
+  std::rotate(order.begin(), order.begin() + static_cast<int64_t>(replica % order.size()), order.end());
   // Called once for all sources: with a transfer in place, the first byte from any of them destroys the old weights.
-  once.on_writing = [&request, writing = false]() mutable {
-    if (!std::exchange(writing, true)) request.on_writing();
+  std::once_flag written;
+  ReceiveRequest once = request;
+  once.on_writing = [&] { std::call_once(written, request.on_writing); };
+
+  FetchRound round(stop, order.size());
+  auto fetch = [&] {
+    for (size_t next = round.Next(); next < order.size(); next = round.Next()) {
+      const int32_t source = order[next];
+      round.End(ReceiveFrom(once, request.sources[source].rendezvous, by_source.at(source), destination, round.stop()));
+    }
   };
-  for (const auto& [source, copies] : by_source) {
-    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(once, request.sources[source].rendezvous, copies, destination, stop));
-  }
-  return absl::OkStatus();
+  std::vector<std::jthread> threads;
+  for (size_t i = 1; i < std::min(kFetches, order.size()); ++i) threads.emplace_back(fetch);
+  fetch();
+  threads.clear();  // joins: nothing writes to the destination after this
+  return round.result();
 }
 
 absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {

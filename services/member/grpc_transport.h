@@ -30,7 +30,8 @@ class GrpcSource final : public synchronizer::SourceTransport {
   const std::string address_;
 };
 
-// The receiver's end. Keeps one connection to each source that it has talked to, until that source is gone.
+// The receiver's end. Fetches from all sources at once, on a thread for each, at most kFetches; each replica begins with
+// another source. Keeps one connection to each source that it has talked to, until that source is gone.
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
   // `security` null: plaintext.
@@ -43,6 +44,8 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
   absl::Status Probe(const synchronizer::ReceiveRequest& request, std::stop_token stop) override;
 
  private:
+  static constexpr size_t kFetches = 8;
+
   using Stub = v1::WeightService::Stub;
   absl::StatusOr<std::shared_ptr<Stub>> StubFor(const std::string& rendezvous);
   void ForgetStub(const std::string& rendezvous);

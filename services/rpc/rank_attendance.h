@@ -114,6 +114,12 @@ class RankAttendance final : public Attending {
       SYNCOPATE_RETURN_IF_ERROR(obey(*order));
     }
   }
+  // Waits until rank 0 has ended the stream, and returns its reason; `otherwise` after `deadline`, or if it ended without
+  // an error. Messages that come meanwhile are dropped.
+  absl::Status AwaitEnd(absl::Duration deadline, const absl::Status& otherwise) {
+    const absl::Status ended = inbox()->AwaitEnd(deadline);
+    return ended.ok() ? otherwise : AsLost(ended);
+  }
   // OK, or how the stream ended.
   absl::Status state() { return AsLost(inbox()->state()); }
   // Whether to go on waiting for the other ranks: CANCELLED (reason STOPPED) after Stop(), else state().
@@ -170,6 +176,11 @@ class RankAttendance final : public Attending {
       MutexLock lock(&mutex_);
       ended_ = true;
       why_ = why;
+    }
+    absl::Status AwaitEnd(absl::Duration deadline) {
+      MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(Condition(&ended_), deadline);
+      return why_;
     }
     absl::StatusOr<Response> AwaitMessage() {
       MutexLock lock(&mutex_);

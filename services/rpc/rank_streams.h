@@ -195,6 +195,16 @@ class RankStreams : public Service::CallbackService {
     }
   }
 
+  // Ends the group because of `why`, unless it is over: on_lost is called, and all waits end with it.
+  void Lose(const absl::Status& why) {
+    {
+      MutexLock lock(&mutex_);
+      if (is_over()) return;
+      lost_ = why;
+    }
+    options_.on_lost(why);
+  }
+
   // Whether no rank reports anything any more.
   bool is_over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !lost_.ok(); }
 
@@ -333,15 +343,6 @@ class RankStreams : public Service::CallbackService {
 
   void Leave(int32_t rank, const absl::Status& why) {
     Lose(RankLost(absl::StrCat(words_.rank, " ", rank, " is lost: ", why.ok() ? "it ended" : why.ToString())));
-  }
-
-  void Lose(const absl::Status& why) {
-    {
-      MutexLock lock(&mutex_);
-      if (is_over()) return;
-      lost_ = why;
-    }
-    options_.on_lost(why);
   }
 
   std::string Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

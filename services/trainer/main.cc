@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
     if (rank == 0) SYNCOPATE_RETURN_IF_ERROR(TrainerDaemon::CheckConfig(daemon));
     SYNCOPATE_ASSIGN_OR_RETURN(auto model, syncopate::config::FindRunModel(daemon.config()));
     if (rank > 0) return syncopate::trainerd::FollowRank0(&daemon, std::move(model), rank);
-    SYNCOPATE_ASSIGN_OR_RETURN(auto device, syncopate::trainerd::OpenTrainDevice(daemon.config(), std::move(model)));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto device,
+                               syncopate::trainerd::OpenTrainDevice(daemon.config(), std::move(model), rank));
     SYNCOPATE_ASSIGN_OR_RETURN(auto trainer, TrainerDaemon::Start(&daemon, std::move(device)));
     return trainer->Run();
   });

@@ -11,15 +11,16 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "model/model_config.h"
-#include "ranks/late_ranks.h"
+#include "base/mutex.h"
 #include "ranks/meeting.h"
 #include "services/auth/rank_sockets.h"
 #include "services/config/ranks.h"
 #include "services/daemon/attend_rank0.h"
+#include "services/member/weight_service.h"
 #include "services/rpc/rank_attendance.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/train_device.h"
+#include "services/trainer/trainer_membership.h"
 #include "services/wire/codec.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/policy_files.h"
@@ -30,6 +31,8 @@ namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kDismissedWithin = absl::Seconds(10);  // after rank 0 has heard of a refusal
 
 using Attendance = rpc::RankAttendance<v1::RankService, v1::AttendRequest, v1::AttendResponse>;
 
@@ -39,39 +42,111 @@ class FollowingTrainerRank {
       : daemon_(daemon),
         model_(std::move(model)),
         rank_(rank),
-        world_(static_cast<int32_t>(daemon->config().trainer().world())),
-        ranks_(std::make_shared<LateRanks>(rank_, world_)) {}
+        world_(static_cast<int32_t>(daemon->config().trainer().world())) {}
   ~FollowingTrainerRank() {
     if (saver_ != nullptr) saver_->Abort();
+    if (membership_ != nullptr) membership_->Leave("the run is over");
+    if (membership_ != nullptr) membership_->Stop();
+    if (server_ != nullptr) server_->Stop(kStopGrace);
   }
   // Runs on the computing thread.
   absl::Status Run() {
-    SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenRankDevice(daemon_->config(), rank_));
     // All ranks make their shards of the same initial weights from the seed, or read them from the same files: no
     // weights are sent.
-    SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(daemon_->config(), model_, device_));
-    options.mesh = *ranks_;
-    SYNCOPATE_ASSIGN_OR_RETURN(policy_, trainer::PolicyTrainer::Create(options));
+    SYNCOPATE_ASSIGN_OR_RETURN(device_, OpenTrainDevice(daemon_->config(), std::move(model_), rank_));
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
     SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
                                config::GetTrainerRanksListen(daemon_->config().trainer()));
-    SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(device_.place, listen.address, listen.key));
+    SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(device_.device.place, listen.address, listen.key));
+    SYNCOPATE_RETURN_IF_ERROR(Listen());
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::AttendResponse::Welcome welcome,
                                attendance_.Begin(MakeAttendanceOptions(), kRanksMeetWithin));
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
+    SYNCOPATE_RETURN_IF_ERROR(Join(welcome));
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
     SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
     attendance_.SetReady();
     return Obey();
   }
 
+  // OK, or why the synchronizer has refused this rank. Thread-safe.
+  absl::Status refused() {
+    MutexLock lock(&mutex_);
+    return refused_;
+  }
   Attendance& attendance() { return attendance_; }
   // Valid after Run() has returned OK.
   bool completed() const { return completed_; }
 
  private:
+  // Serves this rank's send slots and health at trainer.listen.
+  absl::Status Listen() {
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::string metrics,
+                               daemon_->StartMetrics(daemon_->config().metrics().trainer_listen()));
+    weight_service_ = std::make_unique<member::WeightServiceImpl>(device_.stager->store());
+    SYNCOPATE_ASSIGN_OR_RETURN(server_, daemon_->StartServer(daemon_->config().trainer().listen(),
+                                                             {weight_service_.get()}, {"syncopate.v1.WeightService"}));
+    const std::string& advertised = daemon_->config().trainer().advertise();
+    membership_ = std::make_unique<TrainerMembership>(
+        TrainerMembership::Options{.daemon = daemon_,
+                                   .device = &device_,
+                                   .address = advertised.empty() ? server_->address() : advertised,
+                                   .metrics_address = metrics,
+                                   .on_refused = [this](const absl::Status& why) { SendRefused(why); }});
+    return absl::OkStatus();
+  }
+
+  // Joins the synchronizer as a rank of rank 0's start, in its epoch. A refusal goes to rank 0, which ends the group with
+  // it.
+  absl::Status Join(const v1::AttendResponse::Welcome& welcome) {
+    const absl::Status joined = membership_
+                                    ->Join({.run_id = welcome.run_id(),
+                                            .checkpoint_epoch = welcome.epoch(),
+                                            .start = welcome.start(),
+                                            .held_epoch = welcome.epoch()})
+                                    .status();
+    if (joined.ok() || absl::IsCancelled(joined)) return joined;
+    SendRefused(joined);
+    return attendance_.AwaitEnd(kDismissedWithin, joined);
+  }
+
+  // Any thread.
+  void SendRefused(const absl::Status& why) {
+    SYNCOPATE_LOG(kError, "this rank is refused: %s", why.ToString());
+    {
+      MutexLock lock(&mutex_);
+      if (refused_.ok()) refused_ = why;
+    }
+    v1::AttendRequest message;
+    message.mutable_refused()->set_code(static_cast<int32_t>(why.code()));
+    message.mutable_refused()->set_reason(ErrorReason(why));
+    message.mutable_refused()->set_message(std::string(why.message()));
+    attendance_.Write(message);
+  }
+
+  // Stages this rank's shard as it is now, and reports to rank 0 what became of it.
+  void Stage(const PolicyVersion& version) {
+    const absl::StatusOr<trainer::WeightStager::Staged> staged = device_.stager->Stage(version);
+    v1::AttendRequest message;
+    v1::AttendRequest::Staged* const report = message.mutable_staged();
+    *report->mutable_version() = wire::ToProto(version);
+    if (staged.ok()) {
+      report->mutable_bucket_digests()->Assign(staged->bucket_digests.begin(), staged->bucket_digests.end());
+      report->set_seconds(staged->seconds);
+    } else {
+      SYNCOPATE_LOG(kError, "this rank's part of version %s is not there: %s", version.ToString(),
+                    staged.status().ToString());
+      report->set_code(static_cast<int32_t>(staged.status().code()));
+      report->set_reason(ErrorReason(staged.status()));
+      report->set_message(std::string(staged.status().message()));
+      const ErrorMetadata details = ErrorDetails(staged.status());
+      if (const auto tensor = details.find("tensor"); tensor != details.end()) report->set_tensor(tensor->second);
+    }
+    attendance_.Write(message);
+  }
+
   // Reports to rank 0 whether this rank's part of a checkpoint was written.
   void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
     v1::AttendRequest message;
@@ -102,12 +177,12 @@ class FollowingTrainerRank {
             .facts = {.rank = rank_,
                       .world = world_,
                       .config_digest = config::RankConfigDigest(config),
-                      .manifest_fingerprint = policy_->manifest().fingerprint(),
+                      .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                       .build = daemon::BuildVersion(),
-                      .gpu = device_.place.gpu,
+                      .gpu = device_.device.place.gpu,
                       .ranks_address = listener_.address()},
             .secret = [run_dir = daemon_->run_dir()] { return daemon::ReadRanksSecret(run_dir); },
-            .on_lost = [ranks = ranks_](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
+            .on_lost = [ranks = device_.ranks](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
   }
 
   std::string CheckpointFolder() const {
@@ -124,20 +199,20 @@ class FollowingTrainerRank {
                                         trainer::kMaxCheckpointManifestBytes));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::CheckpointManifest checkpoint, trainer::ParseCheckpointManifest(text));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::MappedPolicy saved, trainer::MapPolicy(
-                                                                      policy_->manifest(), checkpoint.ranks,
+                                                                      device_.policy->manifest(), checkpoint.ranks,
                                                                       [&folder](const std::string& name) {
                                                                         return MappedFile::Open(JoinPath(folder, name));
                                                                       },
                                                                       /*looks_at_numbers=*/false));
     SYNCOPATE_LOG(kInfo, "restored checkpoint %s", version.ToString());
-    return policy_->Restore(saved.policy);
+    return device_.policy->Restore(saved.policy);
   }
 
   absl::Status Meet(const v1::AttendResponse::Welcome& welcome) {
     SYNCOPATE_ASSIGN_OR_RETURN(const HostPort rank0, ParseHostPort(daemon_->config().trainer().rank0()));
     SYNCOPATE_ASSIGN_OR_RETURN(
         auto joined,
-        FollowInvitation(device_.place,
+        FollowInvitation(device_.device.place,
                          {.rank = rank_,
                           .world = world_,
                           .call_deadline = kRankCallDeadline,
@@ -148,7 +223,7 @@ class FollowingTrainerRank {
                           .secret = welcome.ranks_secret()},
                          [this] { return attendance_.GoOn(); }));
     listener_ = RankListener();  // nobody else may come
-    ranks_->Connect(std::move(joined));
+    device_.ranks->Connect(std::move(joined));
     return absl::OkStatus();
   }
 
@@ -188,19 +263,18 @@ class FollowingTrainerRank {
         command = {.kind = Kind::kWriteTensor,
                    .part = static_cast<trainer::PolicyPart>(said.write_tensor().part()),
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
-        if (command.tensor >= policy_->manifest().tensors().size()) return RankLost("no such tensor");
+        if (command.tensor >= device_.policy->manifest().tensors().size()) return RankLost("no such tensor");
         break;
-      case v1::AttendResponse::kCopyParameters:
-        command.kind = Kind::kCopyParameters;
-        command.dtype = static_cast<DType>(said.copy_parameters().dtype());
-        break;
+      case v1::AttendResponse::kStage:
+        Stage(wire::FromProto(said.stage().version()));
+        return absl::OkStatus();
       case v1::AttendResponse::kDigest:
         command.kind = Kind::kDigest;
         break;
       case v1::AttendResponse::kSave:
         // The buffer of the previous snapshot is used again.
         SYNCOPATE_RETURN_IF_ERROR(saver_->Wait());
-        saver_->Save(said.save().folder(), policy_->TakeSnapshot(said.save().folder()));
+        saver_->Save(said.save().folder(), device_.policy->TakeSnapshot(said.save().folder()));
         return absl::OkStatus();
       case v1::AttendResponse::kCheckFinite:
         command.kind = Kind::kCheckFinite;
@@ -214,31 +288,35 @@ class FollowingTrainerRank {
       default:
         return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");
     }
-    return trainer::ObeyCommand(*policy_, command, batch);
+    return trainer::ObeyCommand(*device_.policy, command, batch);
   }
 
   daemon::Daemon* const daemon_;
-  const config::RunModel model_;
+  config::RunModel model_;
   const int32_t rank_, world_;
-  RankDevice device_;
+  Mutex mutex_;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  TrainDevice device_;
   RankListener listener_;
-  const std::shared_ptr<LateRanks> ranks_;  // shared with the stream's callbacks
-  std::unique_ptr<trainer::PolicyTrainer> policy_;
   Attendance attendance_;
   bool completed_ = false;
+  std::unique_ptr<member::WeightServiceImpl> weight_service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<TrainerMembership> membership_;
   std::unique_ptr<trainer::ShardSaver> saver_;  // last: its thread uses the stream
 };
 
 }  // namespace
 
 absl::Status FollowRank0(daemon::Daemon* daemon, config::RunModel model, int32_t rank) {
-  SYNCOPATE_RETURN_IF_ERROR(daemon->StartMetrics(daemon->config().metrics().trainer_listen()).status());
   FollowingTrainerRank follower(daemon, std::move(model), rank);
-  const absl::Status ended =
+  absl::Status ended =
       daemon::AttendRank0(daemon, &follower.attendance(), "trainer rank 0", [&follower] { return follower.Run(); });
-  // Stays alive like rank 0 after a complete run: a supervisor would start a process again that ended.
+  // Stays alive like rank 0 after a complete run: it goes on serving its shard to rollouters that come late, and a
+  // supervisor would start a process again that ended.
   while (ended.ok() && follower.completed() && !daemon->exit_on_completion() && !daemon->StopRequested(kTick)) {
     daemon->health().Moved();
+    ended = follower.refused();
   }
   daemon->BeginStop("this rank's work is over", ended);
   return ended;

@@ -45,8 +45,8 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
     case trainer::PolicyCommand::Kind::kDigest:
       message.mutable_digest();
       break;
-    case trainer::PolicyCommand::Kind::kCopyParameters:
-      message.mutable_copy_parameters()->set_dtype(static_cast<int32_t>(command.dtype));
+    case trainer::PolicyCommand::Kind::kStage:
+      *message.mutable_stage()->mutable_version() = wire::ToProto(command.version);
       break;
     case trainer::PolicyCommand::Kind::kCheckFinite:
       message.mutable_check_finite();
@@ -62,8 +62,15 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
 }
 
 void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& message) {
-  if (!message.has_saved()) return;  // a heartbeat
-  const v1::AttendRequest::Saved& saved = message.saved();
+  if (message.has_saved()) return HandleSaved(rank, message.saved());
+  if (message.has_staged()) return HandleStaged(rank, message.staged());
+  if (!message.has_refused()) return;  // a heartbeat
+  const v1::AttendRequest::Refused& refused = message.refused();
+  Lose(Error(static_cast<absl::StatusCode>(refused.code()), refused.reason(),
+             absl::StrCat(kRank, " ", rank, ": ", refused.message())));
+}
+
+void RankServiceImpl::HandleSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
   absl::StatusOr<trainer::CheckpointStore::Files> files = trainer::CheckpointStore::Files();
   for (const v1::AttendRequest::Saved::File& file : saved.files()) {
     (*files)[file.name()] = {file.bytes(), file.sha256()};
@@ -74,6 +81,37 @@ void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& messa
   }
   MutexLock lock(&mutex_);
   saved_.Add(saved.folder(), rank, std::move(files));
+}
+
+void RankServiceImpl::HandleStaged(int32_t rank, const v1::AttendRequest::Staged& message) {
+  const PolicyVersion version = wire::FromProto(message.version());
+  absl::StatusOr<trainer::WeightStager::Staged> staged = trainer::WeightStager::Staged{
+      .version = version,
+      .bucket_digests = {message.bucket_digests().begin(), message.bucket_digests().end()},
+      .seconds = message.seconds()};
+  if (message.code() != 0) {
+    ErrorMetadata details;
+    if (!message.tensor().empty()) details["tensor"] = message.tensor();
+    staged = Error(static_cast<absl::StatusCode>(message.code()), message.reason(),
+                   absl::StrCat(kRank, " ", rank, ": ", message.message()), details);
+  }
+  MutexLock lock(&mutex_);
+  staged_.Add(version.ToString(), rank, std::move(staged));
+}
+
+absl::StatusOr<RankServiceImpl::OfRanks> RankServiceImpl::AwaitStaged(const PolicyVersion& version) {
+  const std::string subject = version.ToString();
+  MutexLock lock(&mutex_);
+  const absl::Status waited = AwaitReports(
+      kRankStageDeadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return staged_.AllIn(subject, others()); });
+  OfRanks reports = staged_.Take(subject);
+  if (absl::IsDeadlineExceeded(waited)) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "STAGE_LATE",
+                 absl::StrCat("not all trainer ranks have staged version ", subject, " within ",
+                              absl::FormatDuration(kRankStageDeadline)));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(waited);
+  return reports;
 }
 
 absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(const std::string& folder) {

@@ -10,6 +10,7 @@
 #include "services/rpc/rank_streams.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/rank_saves.h"
+#include "trainer/ranks/group_stager.h"
 #include "trainer/ranks/leading_policy.h"
 
 namespace syncopate::trainerd {
@@ -20,10 +21,13 @@ inline constexpr absl::Duration kRankCallDeadline = absl::Minutes(1);
 // Deadline for another rank's part of a checkpoint, after rank 0 has written its own: a slow disk is slow for all
 // ranks.
 inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
+// Deadline for another rank's staging: a copy within its memory, and its digests.
+inline constexpr absl::Duration kRankStageDeadline = absl::Minutes(1);
 
 // Rank 0's end of RankService: one Attend stream for each other rank, over which it leads them (rank_streams.h).
 class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::AttendRequest, v1::AttendResponse>,
                               public trainer::PolicyFollowers,
+                              public trainer::StagingReports,
                               public trainer::RankSaves {
  public:
   explicit RankServiceImpl(rpc::RankStreamsOptions options);
@@ -31,16 +35,22 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
   absl::Status lost() const override { return RankStreams::lost(); }
   absl::Status Send(const trainer::PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
   absl::StatusOr<trainer::CheckpointStore::Files> AwaitSaved(const std::string& folder) override;
+  absl::StatusOr<OfRanks> AwaitStaged(const PolicyVersion& version) override;
   // Ends the run for all ranks: completed, stopped (OK), or with an error that they end with too. A rank that leaves
   // afterwards is not lost. Idempotent.
   void Stop(const absl::Status& why, bool completed);
 
  private:
   void HandleMessage(int32_t rank, const v1::AttendRequest& message) override;
+  void HandleSaved(int32_t rank, const v1::AttendRequest::Saved& saved);
+  void HandleStaged(int32_t rank, const v1::AttendRequest::Staged& staged);
 
   using SavedReports = RankReports<absl::StatusOr<trainer::CheckpointStore::Files>>;
 
-  SavedReports saved_ ABSL_GUARDED_BY(mutex_);  // keyed by checkpoint folder
+  using StagedReports = RankReports<absl::StatusOr<trainer::WeightStager::Staged>>;
+
+  SavedReports saved_ ABSL_GUARDED_BY(mutex_);    // keyed by checkpoint folder
+  StagedReports staged_ ABSL_GUARDED_BY(mutex_);  // keyed by version
 };
 
 }  // namespace syncopate::trainerd

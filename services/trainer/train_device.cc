@@ -26,8 +26,7 @@ bool WillRestore(const v1::RunConfig& config) {
          });
 }
 
-}  // namespace
-
+// The options with which the policy of a run begins.
 absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
                                                                      const config::RunModel& model,
                                                                      const RankDevice& device) {
@@ -42,27 +41,58 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   return options;
 }
 
-absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->rank0));
+int CountHostSlots(const v1::RunConfig& config) {
+  constexpr int kDefaultSlots = 2;
+  return config.sync().send_slots() == 0 ? kDefaultSlots : static_cast<int>(config.sync().send_slots());
+}
+
+}  // namespace
+
+absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->device));
+  options.send_bytes = send_bytes;
   const auto world = static_cast<int32_t>(config.trainer().world());
-  if (world > 1) device->ranks = std::make_unique<LateRanks>(0, world);
+  if (world > 1) device->ranks = std::make_shared<LateRanks>(device->rank, world);
   if (world > 1) options.mesh = *device->ranks;
   SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
-  if (world > 1) device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
+  if (world > 1 && device->rank == 0) {
+    device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model) {
-  constexpr int kDefaultSlots = 2;  // a reader of the last version continues while the next one is staged
-  const int slots = static_cast<int>(config.sync().send_slots());
+trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& device) {
+  return {.rank = device.rank,
+          .world = static_cast<int32_t>(config.trainer().world()),
+          .destination = config::MakeRolloutLayout(config, device.model.shape)};
+}
+
+void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device) {
+  if (device->leading == nullptr) {
+    device->stager = std::move(stager);
+    return;
+  }
+  auto group = std::make_unique<trainer::GroupStager>(std::move(stager));
+  device->staging_group = group.get();
+  device->stager = std::move(group);
+}
+
+absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::HostStager::Create(device->policy.get(), std::move(wire),
+                                                                      CountHostSlots(config), PartOf(config, *device)));
+  SetStager(std::move(stager), device);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model, int32_t rank) {
   TrainDevice device;
+  device.rank = rank;
   device.model = std::move(model);
-  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      device.stager,
-      trainer::HostStager::Create(device.shared_policy(), std::move(wire), slots == 0 ? kDefaultSlots : slots,
-                                  config::MakeRolloutLayout(config, device.model.shape)));
+  const trainer::StagedPart part = PartOf(config, device);
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, trainer::PlanStaging(wire, part, DType::kFloat32));
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, CountHostSlots(config) * plan.send_bytes(rank), &device));
+  SYNCOPATE_RETURN_IF_ERROR(StageOnHost(config, std::move(wire), &device));
   return device;
 }
 

@@ -12,6 +12,7 @@
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
+#include "trainer/ranks/group_stager.h"
 #include "trainer/ranks/leading_policy.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy_trainer.h"
@@ -30,20 +31,23 @@ struct RankDevice {
 // OpenTrainDevice.
 absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t rank);
 
-// The parts of a trainer that depend on the device it computes on. Members are destroyed from the last to the first.
+// What one rank of a trainer has that depends on the device it computes on: its shard of the policy, and what sends it.
+// Members are destroyed from the last to the first.
 struct TrainDevice {
   std::string name = "cpu";  // or "cuda:N"
   int64_t arena_bytes = 0;   // device memory of send slots, outside the tensor allocator
   config::RunModel model;
-  RankDevice rank0;
-  std::unique_ptr<LateRanks> ranks;  // the ranks that share the policy, this being rank 0; null: only this one
+  int32_t rank = 0;
+  RankDevice device;
+  std::shared_ptr<LateRanks> ranks;  // the ranks that share the policy; null: only this one
   std::unique_ptr<trainer::PolicyTrainer> policy;
-  std::unique_ptr<trainer::LeadingPolicy> leading;  // leads `policy` on all ranks; null without `ranks`
+  std::unique_ptr<trainer::LeadingPolicy> leading;  // leads `policy` on all ranks; null but on rank 0 of several
   // The policy that takes steps and is staged and saved.
   trainer::Policy* shared_policy() const {
     return leading != nullptr ? static_cast<trainer::Policy*>(leading.get()) : policy.get();
   }
-  std::unique_ptr<trainer::WeightStager> stager;
+  std::unique_ptr<trainer::WeightStager> stager;      // of this rank's shard; leads all ranks if `staging_group`
+  trainer::GroupStager* staging_group = nullptr;      // `stager`, on rank 0 of several
   std::vector<std::shared_ptr<const void>> borrowed;  // used by the transports
   // Transports besides "grpc", which reads the stager's store and exists if `offers_grpc`.
   std::vector<std::unique_ptr<synchronizer::SourceTransport>> transports;
@@ -51,22 +55,28 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// The options with which the policy of a run begins on a device, whether its weights are those of model.path, random,
-// or about to be restored from a checkpoint.
-absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::RunConfig& config,
-                                                                     const config::RunModel& model,
-                                                                     const RankDevice& device);
+// Makes device->policy, whether its weights are those of model.path, random, or about to be restored from a checkpoint,
+// and on rank 0 of several the LeadingPolicy. Its state and `send_bytes` must fit the device.
+absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device);
 
-// Makes the policy, and with several ranks the LeadingPolicy.
-absl::Status MakePolicy(const v1::RunConfig& config, TrainDevice* device);
+// What rank `device.rank` of the run sends, and for whom it packs.
+trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& device);
 
-// A trainer on the CPU, which stages in host memory and offers no transport but "grpc".
-absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model);
+// Makes `stager` the device's, on rank 0 of several in a GroupStager.
+void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device);
 
-// The device that train.device and sync.transport ask for. The linked library decides which implementation a binary
-// has: syncopate_train_device_cpu, or syncopate_train_device_cuda, which supports both. FAILED_PRECONDITION reason
-// NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT reason BAD_CONFIG as CheckTrainDevice; RESOURCE_EXHAUSTED
-// reason OUT_OF_GPU_MEMORY; errors of the model's weights, before anything is allocated on a GPU.
-absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model);
+// Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next one
+// is staged), after MakePolicy.
+absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device);
+
+// Rank `rank` of a trainer on the CPU, which stages in host memory and offers no transport but "grpc".
+absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config::RunModel model, int32_t rank);
+
+// The device that train.device and sync.transport ask for, for rank `rank`. The linked library decides which
+// implementation a binary has: syncopate_train_device_cpu, or syncopate_train_device_cuda, which supports both.
+// FAILED_PRECONDITION reason NO_CUDA or NO_GPU as model::ChooseDevice; INVALID_ARGUMENT reason BAD_CONFIG as
+// CheckTrainDevice; RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY; errors of the model's weights, before anything is
+// allocated on a GPU.
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model, int32_t rank);
 
 }  // namespace syncopate::trainerd

@@ -14,9 +14,9 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   return device;
 }
 
-absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
-  SYNCOPATE_RETURN_IF_ERROR(OpenRankDevice(config, /*rank=*/0).status());
-  return HostTrainDevice(config, std::move(model));
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model, int32_t rank) {
+  SYNCOPATE_RETURN_IF_ERROR(OpenRankDevice(config, rank).status());
+  return HostTrainDevice(config, std::move(model), rank);
 }
 
 }  // namespace syncopate::trainerd

@@ -17,7 +17,7 @@
 #include "synchronizer/nccl/nccl_device.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
-#include "trainer/staging/host_stager.h"
+#include "trainer/staging/weight_stager.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -26,10 +26,15 @@ int GetSlots(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
 
-// The GPU memory for send slots, and with several ranks for gathering the weights before they are copied there.
-int64_t SendBytes(const v1::RunConfig& config, const Manifest& wire) {
+// The GPU memory for this rank's send slots.
+absl::StatusOr<int64_t> SendBytes(const v1::RunConfig& config, const Manifest& wire, const TrainDevice& device) {
   if (config.sync().transport() == "grpc") return 0;
-  return (GetSlots(config, 1) + (config.trainer().world() > 1 ? 1 : 0)) * wire.arena_bytes();
+  const DType compute =
+      config::MakePolicyTrainerOptions(config, device.model.shape).compute_dtype.value_or(DType::kBFloat16);
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const synchronizer::SyncPlan plan,
+      trainer::PlanStaging(wire, PartOf(config, device), trainer::CudaStager::ReadDType(compute, wire)));
+  return GetSlots(config, 1) * plan.send_bytes(device.rank);
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -59,12 +64,10 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
 
 // Stages on the GPU, from which all transports can send.
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto stager,
-      trainer::CudaStager::Create(device->policy.get(), device->leading.get(), std::move(wire), index,
-                                  GetSlots(config, 1), config::MakeRolloutLayout(config, device->model.shape)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index,
+                                                                      GetSlots(config, 1), PartOf(config, *device)));
   synchronizer::CudaSendArena* const arena = stager->arena();
-  device->stager = std::move(stager);
+  SetStager(std::move(stager), device);
   device->arena_bytes = device->stager->bytes();
   if (daemon::MayOffer(config, "ipc"))
     SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(arena, device)));
@@ -94,24 +97,22 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   return device;
 }
 
-absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model) {
+absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config::RunModel model, int32_t rank) {
   TrainDevice device;
-  SYNCOPATE_ASSIGN_OR_RETURN(device.rank0, OpenRankDevice(config, /*rank=*/0));
-  const std::string& name = device.name = device.rank0.place.name;
-  if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model));
+  device.rank = rank;
+  SYNCOPATE_ASSIGN_OR_RETURN(device.device, OpenRankDevice(config, rank));
+  const std::string& name = device.name = device.device.place.name;
+  if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model), rank);
   const int index = daemon::CudaIndex(name);
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
-  // The send slots are allocated later, so their memory is subtracted; at least 1, because 0 means unknown.
-  device.rank0.state_bytes = std::max<int64_t>(1, device.rank0.state_bytes - SendBytes(config, wire));
-  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, &device));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t send_bytes, SendBytes(config, wire, device));
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, send_bytes, &device));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // This transport sends through host memory anyway, and without a send arena the GPU has more room.
-    SYNCOPATE_ASSIGN_OR_RETURN(device.stager,
-                               trainer::HostStager::Create(device.shared_policy(), std::move(wire), GetSlots(config, 2),
-                                                           config::MakeRolloutLayout(config, device.model.shape)));
+    SYNCOPATE_RETURN_IF_ERROR(StageOnHost(config, std::move(wire), &device));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }

@@ -167,7 +167,7 @@ absl::Status TrainerDaemon::MakeRankService() {
                                         .config_digest = config::RankConfigDigest(daemon_->config()),
                                         .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                                         .build = daemon::BuildVersion(),
-                                        .gpu = device_.rank0.place.gpu},
+                                        .gpu = device_.device.place.gpu},
                               .secret = secret,
                               .security = daemon_->security(),
                               .on_lost = [this](const absl::Status& why) {
@@ -201,7 +201,7 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
   SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
                              config::GetTrainerRanksListen(daemon_->config().trainer()));
   SYNCOPATE_ASSIGN_OR_RETURN(RankListener listener,
-                             RankListener::Open(device_.rank0.place, listen.address, listen.key));
+                             RankListener::Open(device_.device.place, listen.address, listen.key));
   auto invite = [&](const RankInvitation& invitation) {
     message.set_nccl_id(invitation.id);
     message.mutable_ranks_addresses()->Assign(invitation.addresses.begin(), invitation.addresses.end());
@@ -209,13 +209,14 @@ absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchr
     return rank_service_->Welcome(message);
   };
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto ranks, MeetRanks(device_.rank0.place,
+      auto ranks, MeetRanks(device_.device.place,
                             {.world = device_.ranks->world(),
                              .call_deadline = kRankCallDeadline,
                              .security = auth::RankSocketSecurity(daemon_->security(), auth::AuthRole::kTrainer)},
                             &listener, rank_service_->ranks_addresses(), invite, go_on));
   device_.ranks->Connect(std::move(ranks));
   device_.leading->Lead(rank_service_.get());
+  device_.staging_group->Lead(rank_service_.get(), rank_service_.get());
   SYNCOPATE_LOG(kInfo, "all %d trainer ranks are there", device_.ranks->world());
   return absl::OkStatus();
 }

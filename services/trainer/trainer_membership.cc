@@ -23,6 +23,12 @@ std::vector<synchronizer::SourceTransport*> OfferedTransports(const TrainDevice&
   return offered;
 }
 
+// All ranks of a trainer are one replica, whatever their processes are named.
+MemberId TrainerRank(const daemon::Daemon& daemon, int32_t rank) {
+  return {std::string(synchronizer::kTrainerRole), "trainer-0", rank,
+          static_cast<int32_t>(daemon.config().trainer().world()), daemon.incarnation()};
+}
+
 }  // namespace
 
 TrainerMembership::TrainerMembership(Options options)
@@ -41,7 +47,9 @@ absl::StatusOr<synchronizer::Welcome> TrainerMembership::Join(const Claim& claim
   const v1::RunConfig& config = options_.daemon->config();
   const TrainDevice& device = *options_.device;
   synchronizer::Hello hello;
-  hello.member = options_.daemon->Member();
+  hello.member = TrainerRank(*options_.daemon, device.rank);
+  hello.start = claim.start.empty() ? hello.member.incarnation : claim.start;
+  hello.held_epoch = claim.held_epoch;
   hello.run_id = claim.run_id;
   hello.address = options_.address;
   hello.metrics_address = options_.metrics_address;
@@ -76,7 +84,7 @@ absl::Status TrainerMembership::Begin() {
   const v1::RunConfig& config = options_.daemon->config();
   SYNCOPATE_ASSIGN_OR_RETURN(synchronizer_, SynchronizerClient::Create({.address = config.synchronizer().address(),
                                                                         .security = options_.daemon->security(),
-                                                                        .member = options_.daemon->Member(),
+                                                                        .member = TrainerRank(*options_.daemon, 0),
                                                                         .secret = options_.daemon->secret()}));
   publisher_ = std::make_unique<trainer::VersionPublisher>(trainer::VersionPublisher::Options{
       .tell = [this](const trainer::Publication& version) { return synchronizer_->Publish(version); },

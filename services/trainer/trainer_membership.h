@@ -17,14 +17,14 @@
 
 namespace syncopate::trainerd {
 
-// A trainer as a member of its group: it joins the synchronizer, offers the weights for syncs, publishes versions and
-// watches whether the syncs of them succeed. Thread-safe after Join.
+// One rank of a trainer as a member: it joins the synchronizer and offers its shard of the weights for syncs. Rank 0 also
+// publishes versions and watches whether the syncs of them succeed. Thread-safe after Join.
 class TrainerMembership {
  public:
   struct Options {
     daemon::Daemon* daemon = nullptr;
     const TrainDevice* device = nullptr;  // with stager and transports
-    std::string address;                  // at which others reach this trainer: host:port
+    std::string address;                  // at which others reach this rank: host:port
     std::string metrics_address;
     // Called once for each refusal, from any thread: this trainer cannot go on. Must not block.
     std::function<void(const absl::Status&)> on_refused;
@@ -32,6 +32,8 @@ class TrainerMembership {
   struct Claim {
     std::string run_id;  // "" if the synchronizer may choose
     int64_t checkpoint_epoch = 0;
+    std::string start = {};  // rank 0's incarnation; "": this is rank 0
+    int64_t held_epoch = 0;  // in which rank 0 works; 0: this is rank 0, which asks for a new one
   };
 
   // Opens nothing and does not block.
@@ -41,7 +43,7 @@ class TrainerMembership {
   // Joins and blocks until the synchronizer has answered, at most a minute. CANCELLED (reason STOPPED) if the daemon is
   // asked to stop before; UNAVAILABLE (reason NOT_JOINED) after the minute; the synchronizer's refusals.
   absl::StatusOr<synchronizer::Welcome> Join(const Claim& claim);
-  // After Join, once: starts publishing versions and watching syncs.
+  // On rank 0, after Join, once: starts publishing versions and watching syncs.
   absl::Status Begin();
 
   // Queues the newest version for the synchronizer; does not block.

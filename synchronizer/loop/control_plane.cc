@@ -250,58 +250,47 @@ absl::StatusOr<int> ControlPlane::OnPublish(const Publication& publication, absl
   // A publication of an older epoch is checked by the ledger only, which refuses it: so a fenced trainer learns that it
   // is fenced.
   bool current = publication.version.epoch >= ledger_.epoch();
-  DigestSpan span;
   if (current) {
     const Member* member = membership_.Find(GetKey(publication.member));
     if (member == nullptr || !trainer_.Contains(publication.member)) {
       return Error(absl::StatusCode::kUnavailable, reason::kNotJoined,
                    "the publishing trainer has not joined this synchronizer; repeat once its Join stream is up");
     }
+    if (publication.member.rank != 0) {
+      return Error(absl::StatusCode::kInvalidArgument, "NOT_RANK_0",
+                   absl::StrFormat("trainer rank %d publishes a version; rank 0 publishes for all ranks",
+                                   publication.member.rank));
+    }
     if (publication.manifest_fingerprint != model_->fingerprint()) {
       return Error(absl::StatusCode::kFailedPrecondition, reason::kModelMismatch,
                    "the published weights are not of the model that the trainer joined with");
     }
     SYNCOPATE_RETURN_IF_ERROR(CheckSubset(publication.subset, *model_));
-    SYNCOPATE_ASSIGN_OR_RETURN(span, ComputeDigests(member->hello));
-    if (static_cast<int64_t>(publication.bucket_digests.size()) != span.size()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t digests, CountDigests(member->hello));
+    if (static_cast<int64_t>(publication.bucket_digests.size()) != digests) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_DIGESTS",
-                   absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(), span.size()));
+                   absl::StrFormat("%d bucket digests for %d buckets", publication.bucket_digests.size(), digests));
     }
   }
-  bool known = ledger_.Find(publication.version) != nullptr;
-  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<LedgerRecord> record, Record(publication, span.begin));
-  const PublishedVersion* published = ledger_.Find(publication.version);
-  // Ranks stage in parallel, so the slowest one gives the duration.
-  double& stage_seconds = stage_seconds_[publication.version];
-  stage_seconds = std::max(stage_seconds, publication.stage_seconds);
-  // Receivers may prepare while the record is written: the bits belong to the trainer and do not change if the record
-  // is lost. The publisher gets OK only after the record is durable.
-  if (!known && published != nullptr) {
-    ExpelImpossible(published->version, now);
-    Emit(coordinator_.Publish(*published, stage_seconds, now));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      std::optional<LedgerRecord> record,
+      ledger_.Publish({publication.version, publication.bucket_digests, CombineDigests(publication.bucket_digests),
+                       publication.unix_seconds, publication.subset}));
+  // No record: the same publication again. Receivers may prepare while the record is written: the bits belong to the
+  // trainer and do not change if the record is lost. The publisher gets OK only after the record is durable.
+  if (record.has_value()) {
+    ExpelImpossible(publication.version, now);
+    Emit(coordinator_.Publish(*ledger_.Find(publication.version), publication.stage_seconds, now));
+    actions_.emplace_back(Persist{*std::move(record)});
   }
-  if (published != nullptr)
-    stage_seconds_.erase(stage_seconds_.begin(), stage_seconds_.upper_bound(published->version));
-  // Versions with parts that are never published must not pile up.
-  if (stage_seconds_.size() > VersionLedger::kIncompleteKept) stage_seconds_.erase(stage_seconds_.begin());
-  if (record.has_value()) actions_.emplace_back(Persist{*std::move(record)});
   BroadcastDirectory();
   return coordinator_.behind();
 }
 
-absl::StatusOr<DigestSpan> ControlPlane::ComputeDigests(const Hello& hello) {
+absl::StatusOr<int64_t> ControlPlane::CountDigests(const Hello& hello) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto planned,
                              plans_->Get({hello.layout, hello.member.world, hello.destination_layout, /*world=*/0}));
-  return planned->plan.ComputeDigests(hello.member.rank);
-}
-
-absl::StatusOr<std::optional<LedgerRecord>> ControlPlane::Record(const Publication& publication, int64_t first_digest) {
-  if (publication.member.world > 1) {
-    return ledger_.PublishPart({publication.version, publication.member.rank, publication.member.world, first_digest,
-                                publication.bucket_digests, publication.unix_seconds, publication.subset});
-  }
-  return ledger_.Publish({publication.version, publication.bucket_digests, CombineDigests(publication.bucket_digests),
-                          publication.unix_seconds, publication.subset});
+  return planned->plan.digests();
 }
 
 absl::Status ControlPlane::OnComplete(const MemberId& member, const PolicyVersion& last) {

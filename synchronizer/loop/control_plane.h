@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,15 +75,16 @@ class ControlPlane {
   struct Publication {
     MemberId member;
     PolicyVersion version;
-    std::vector<uint64_t> bucket_digests;  // this rank's: SyncPlan::ComputeDigests
+    std::vector<uint64_t> bucket_digests;  // of all ranks, in their order: SyncPlan::digests()
     uint64_t manifest_fingerprint = 0;
-    double stage_seconds = 0;
-    double unix_seconds = 0;  // for people
-    Subset subset = {};       // equal on all ranks
+    double stage_seconds = 0;  // of the slowest rank
+    double unix_seconds = 0;   // for people
+    Subset subset = {};
   };
-  // Records one rank's part of a version; the version is sent when all ranks of the trainer have published their parts.
+  // Records a version, which rank 0 publishes whole when all ranks of the trainer have staged it. A rank at a time, versions
+  // would starve: a synchronizer that hears of a rank's newer version could never complete the one before.
   // Returns the number of receivers that are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then
-  // repeat. INVALID_ARGUMENT reason BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
+  // repeat. INVALID_ARGUMENT reason NOT_RANK_0, BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
   // LAYOUT_MISMATCH, or an error of VersionLedger.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
   // Records that the trainer reports the run as complete; `last` is its last version. Every member learns it, also
@@ -117,9 +117,8 @@ class ControlPlane {
   absl::Status AdmitTrainer(const Hello& hello, absl::Time now);
   // OK if this rank's model and layouts are those of the group to which it has been admitted.
   absl::Status CheckFitsGroup(const Hello& hello) const;
-  // The range of a version's digests that this rank publishes.
-  absl::StatusOr<DigestSpan> ComputeDigests(const Hello& hello);
-  absl::StatusOr<std::optional<LedgerRecord>> Record(const Publication& publication, int64_t first_digest);
+  // The number of digests that a version of this trainer has.
+  absl::StatusOr<int64_t> CountDigests(const Hello& hello);
   void AdoptModel(const std::shared_ptr<const Manifest>& model, absl::Time now);
   void Apply(const std::vector<MemberChange>& changes, absl::Time now);
   void Close(const MemberChange& change);
@@ -142,9 +141,8 @@ class ControlPlane {
   Membership membership_;
   TrainerGroup trainer_;
   SyncCoordinator coordinator_;
-  std::shared_ptr<const Manifest> model_;          // the trainer's; null before a trainer has joined this process
-  std::optional<PlanCache> plans_;                 // for model_
-  std::map<PolicyVersion, double> stage_seconds_;  // the slowest rank's time; for versions with missing parts
+  std::shared_ptr<const Manifest> model_;  // the trainer's; null before a trainer has joined this process
+  std::optional<PlanCache> plans_;         // for model_
   Directory last_directory_;
   std::vector<Action> actions_;
 };

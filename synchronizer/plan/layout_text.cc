@@ -19,10 +19,11 @@ namespace {
 constexpr int32_t kMaxRanks = 4096;
 
 absl::Status Refuse(const std::string& text, const std::string& problem) {
-  return BadLayout(absl::StrFormat(
-      "layout \"%s\": %s; give whole, buckets:T, flat:T, layers:T, fsdp2:T or replicated:T (with :fp32 or :bf16), or "
-      "tp:P with :fused and :vocab",
-      text, problem));
+  return BadLayout(
+      absl::StrFormat("layout \"%s\": %s; give whole, buckets:T, units:T, flat:T, layers:T, fsdp2:T or replicated:T "
+                      "(with :fp32 or :bf16), or "
+                      "tp:P with :fused and :vocab",
+                      text, problem));
 }
 
 // The parts of a descriptor, read one after the other.
@@ -79,8 +80,11 @@ absl::StatusOr<Layout> BuildTensorParallel(const Manifest& manifest, Words words
 using ShardLayout = absl::StatusOr<Layout> (*)(const Manifest&, int32_t, std::optional<DType>);
 
 ShardLayout FindShardLayout(const std::string& kind) {
-  static constexpr std::pair<const char*, ShardLayout> kKinds[] = {
-      {"flat", FlatLayout}, {"layers", FlatLayersLayout}, {"fsdp2", RowShardsLayout}, {"replicated", ReplicatedLayout}};
+  static constexpr std::pair<const char*, ShardLayout> kKinds[] = {{"units", UnitShardsLayout},
+                                                                   {"flat", FlatLayout},
+                                                                   {"layers", FlatLayersLayout},
+                                                                   {"fsdp2", RowShardsLayout},
+                                                                   {"replicated", ReplicatedLayout}};
   for (const auto& [name, make] : kKinds) {
     if (kind == name) return make;
   }

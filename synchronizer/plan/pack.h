@@ -28,6 +28,10 @@ struct PackOp {
 // send arena between the rows are not written; the caller keeps them zero. The reference for the GPU kernels.
 void PackOnHost(const std::vector<PackOp>& ops, const char* shard, char* send_arena);
 
+// Runs the parts of `ops` that read bytes `part` of the shard; `bytes` are those bytes. So a shard that is not in host
+// memory is packed piece by piece; borders of pieces are multiples of the elements' size.
+void PackPartOnHost(const std::vector<PackOp>& ops, ByteRange part, const char* bytes, char* send_arena);
+
 // DigestBytes of each of `ranges` in `arena`.
 std::vector<uint64_t> DigestRanges(const std::vector<ByteRange>& ranges, const char* arena);
 

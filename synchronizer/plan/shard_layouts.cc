@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/unit_shards.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -72,6 +73,34 @@ absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks,
     groups.back().push_back(static_cast<int32_t>(i));
   }
   return FlatGroups(manifest, ranks, dtype, groups);
+}
+
+absl::StatusOr<Layout> UnitShardsLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckRanks(ranks));
+  Group all;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) all.push_back(static_cast<int32_t>(i));
+  if (all.empty()) return Layout::Create(manifest, ranks, {}, dtype);
+  // The shards are one arena of one dtype.
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t width, GetWidth(manifest, all, dtype));
+  const std::vector<int64_t> begins = Float32Begins(manifest);
+  const std::vector<UnitShards> units = CutUnits(manifest, ranks);
+  std::vector<Piece> pieces;
+  size_t unit = 0;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const int64_t first = begins[i], last = first + manifest.tensors()[i].NumElements();
+    while (first >= units[unit].begin + units[unit].count) ++unit;
+    const UnitShards& one = units[unit];
+    for (int64_t at = first; at < last;) {
+      const int64_t rank = (at - one.begin) / one.shard;
+      const int64_t mine = one.begin + rank * one.shard;
+      const int64_t end = std::min(last, mine + one.shard);
+      pieces.push_back({static_cast<int32_t>(rank), static_cast<int32_t>(i), at - first, end - first,
+                        (one.local_begin + at - mine) * width});
+      at = end;
+    }
+  }
+  const int64_t bytes = (units.back().local_begin + units.back().shard) * width;
+  return Layout::Create(manifest, ranks, std::move(pieces), dtype, bytes);
 }
 
 absl::StatusOr<Layout> RowShardsLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype) {

@@ -21,6 +21,10 @@ absl::StatusOr<Layout> FlatLayout(const Manifest& manifest, int32_t ranks, std::
 // boundaries.
 absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
 
+// Each unit (base/manifest.h) as one flat shard a rank, cut by CutUnits (base/unit_shards.h): how a trainer's ranks hold
+// their weights. A rank that holds nothing of a unit, or of the model, is no error.
+absl::StatusOr<Layout> UnitShardsLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
+
 // Every tensor cut along its first dimension into parts of ceil(extent / ranks) rows (torch's chunk, as FSDP2 does):
 // late ranks may have fewer rows, or none. A tensor's part is at the same byte of every rank's buffer, on a
 // kAlignment boundary. A scalar is one row.

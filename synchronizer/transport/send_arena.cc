@@ -72,10 +72,13 @@ SendArena::~SendArena() {
   for (const Slot& slot : slots_) SYNCOPATE_CHECK(slot.pins == 0 && slot.copies == 0);
 }
 
-absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const Fill& fill) {
-  absl::Time begun = options_.clock->Now();
-  Slot* slot = nullptr;
-  char* bytes = nullptr;
+absl::Status SendArena::Launch(PolicyVersion version, const Fill& fill) {
+  const absl::Time begun = options_.clock->Now();
+  if (staging_.has_value()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STAGING",
+                 absl::StrFormat("version %s is still being staged", staging_->version.ToString()));
+  }
+  Staging staging{.version = version};
   {
     MutexLock lock(&mutex_);
     // Readers identify versions by name: the same name with other bytes would be mixed with the earlier version.
@@ -84,22 +87,38 @@ absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const 
                    absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
                                    newest_.ToString()));
     }
-    slot = TakeSlot();
-    bytes = slot->buffer.data();
+    staging.slot = TakeSlot();
+    staging.bytes = staging.slot->buffer.data();
   }
   // The slot is empty now, so no other thread touches its bytes.
-  SYNCOPATE_RETURN_IF_ERROR(fill(bytes));
-  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(bytes));
+  SYNCOPATE_RETURN_IF_ERROR(fill(staging.bytes));
+  staging.seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun);
+  staging_ = staging;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SendArena::Staged> SendArena::Await() {
+  if (!staging_.has_value()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "no version is being staged");
+  }
+  const absl::Time begun = options_.clock->Now();
+  const Staging staging = *std::exchange(staging_, std::nullopt);
+  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(staging.bytes));
   Staged staged;
-  staged.version = version;
-  staged.bucket_digests = DigestRanges(wire_.buckets, bytes);
+  staged.version = staging.version;
+  staged.bucket_digests = DigestRanges(wire_.buckets, staging.bytes);
   staged.digest = CombineDigests(staged.bucket_digests);
   {
     MutexLock lock(&mutex_);
-    slot->version = newest_ = version;
+    staging.slot->version = newest_ = staging.version;
   }
-  staged.seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun);
+  staged.seconds = staging.seconds + absl::ToDoubleSeconds(options_.clock->Now() - begun);
   return staged;
+}
+
+absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const Fill& fill) {
+  SYNCOPATE_RETURN_IF_ERROR(Launch(version, fill));
+  return Await();
 }
 
 SendArena::Slot* SendArena::TakeSlot() {

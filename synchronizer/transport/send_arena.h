@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,9 +48,14 @@ class SendArena final : public WeightStore {
     double seconds = 0;  // waiting for a chunk's copy, filling, checking and digesting
   };
 
-  // After OK the version can be opened. If `fill` fails, or with DATA_LOSS reason NON_FINITE naming the tensor, nothing
-  // is staged, and the older versions that are still there stay. FAILED_PRECONDITION reason VERSION_ORDER unless
-  // `version` is above all versions staged before.
+  // Begins to stage `version`: takes a slot and fills it. If `fill` fails nothing is staged, and the older versions that
+  // are still there stay. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all versions staged before;
+  // reason STAGING if the previous Launch was not awaited.
+  absl::Status Launch(PolicyVersion version, const Fill& fill);
+  // Checks and digests what Launch has filled in; after OK the version can be opened. May be called by another thread
+  // than Launch, which must not run meanwhile. DATA_LOSS reason NON_FINITE naming the tensor: nothing is staged.
+  absl::StatusOr<Staged> Await();
+  // Launch, then Await.
   absl::StatusOr<Staged> Stage(PolicyVersion version, const Fill& fill);
 
   const Manifest& manifest() const { return manifest_; }
@@ -79,6 +85,14 @@ class SendArena final : public WeightStore {
     int copies = 0;          // chunk copies in progress, of any occupancy
   };
 
+  // What Launch has left to Await.
+  struct Staging {
+    PolicyVersion version;
+    Slot* slot = nullptr;
+    char* bytes = nullptr;
+    double seconds = 0;
+  };
+
   SendArena(Manifest manifest, Wire wire, const Options& options);
   absl::Status CheckNumbers(const char* bytes) const;
   Slot* TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -88,6 +102,7 @@ class SendArena final : public WeightStore {
   const Manifest manifest_;
   const Wire wire_;
   const Options options_;
+  std::optional<Staging> staging_;  // the staging caller's
   mutable Mutex mutex_;
   // The structure and the buffers' addresses are constant. Only Stage writes a buffer's bytes, while its slot is empty;
   // `copies` counts the copies that read them.

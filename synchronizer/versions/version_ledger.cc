@@ -1,6 +1,7 @@
 #include "synchronizer/versions/version_ledger.h"
 
-#include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -28,10 +29,34 @@ absl::Status DigestChanged(PolicyVersion version) {
 
 }  // namespace
 
+// Puts the parts of a version together that an earlier build has published one by one.
+class PartsOfVersions {
+ public:
+  // The version of `part`, once it is the last one that was missing.
+  std::optional<PublishedVersion> Add(const PublishedPart& part) {
+    std::map<int32_t, PublishedPart>& ranks = parts_[part.version];
+    ranks[part.rank] = part;
+    if (static_cast<int32_t>(ranks.size()) != part.world) return std::nullopt;
+    PublishedVersion whole;
+    whole.version = part.version;
+    for (const auto& [rank, one] : ranks) {
+      whole.bucket_digests.insert(whole.bucket_digests.end(), one.bucket_digests.begin(), one.bucket_digests.end());
+    }
+    whole.digest = CombineDigests(whole.bucket_digests);
+    whole.unix_seconds = part.unix_seconds;
+    whole.subset = part.subset;
+    return whole;
+  }
+
+ private:
+  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // by rank
+};
+
 // No synchronizer ever writes records that these checks refuse. Continuing from such records could allocate an epoch
 // twice, or give one version two digests.
 absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRecord>& records) {
   VersionLedger ledger;
+  PartsOfVersions parts;
   for (const LedgerRecord& record : records) {
     if (const auto* run = std::get_if<RunIdRecord>(&record)) {
       if (!ledger.run_id_.empty() && ledger.run_id_ != run->run_id) {
@@ -59,7 +84,8 @@ absl::StatusOr<VersionLedger> VersionLedger::Restore(const std::vector<LedgerRec
         return BadLedger(absl::StrFormat("version %s is out of place", version.ToString()));
       }
       if (published != nullptr) ledger.Add(*published);
-      if (part != nullptr) ledger.AddPart(*part);
+      if (part == nullptr) continue;
+      if (std::optional<PublishedVersion> whole = parts.Add(*part)) ledger.Add(*std::move(whole));
     }
   }
   return ledger;
@@ -70,9 +96,6 @@ std::vector<LedgerRecord> VersionLedger::Snapshot() const {
   if (!run_id_.empty()) records.emplace_back(RunIdRecord{run_id_});
   if (epoch_ > 0) records.emplace_back(EpochRecord{epoch_});
   records.insert(records.end(), versions_.begin(), versions_.end());
-  for (const auto& [version, ranks] : parts_) {
-    for (const auto& [rank, part] : ranks) records.emplace_back(part);
-  }
   // Written last: an epoch record after it would clear the completion.
   if (completed_) records.emplace_back(CompletedRecord{epoch_});
   return records;
@@ -93,7 +116,6 @@ LedgerRecord VersionLedger::RaiseEpoch(int64_t epoch) {
   SYNCOPATE_CHECK(epoch > epoch_);
   epoch_ = epoch;
   completed_ = false;
-  parts_.clear();  // no trainer completes an older trainer's version
   return EpochRecord{epoch};
 }
 
@@ -124,29 +146,8 @@ absl::Status VersionLedger::CheckOrder(PolicyVersion version) const {
 }
 
 void VersionLedger::Add(PublishedVersion published) {
-  // Older versions can no longer become complete in order.
-  parts_.erase(parts_.begin(), parts_.upper_bound(published.version));
   versions_.push_back(std::move(published));
   if (versions_.size() > kKept) versions_.pop_front();
-}
-
-void VersionLedger::AddPart(const PublishedPart& part) {
-  std::map<int32_t, PublishedPart>& ranks = parts_[part.version];
-  ranks[part.rank] = part;
-  if (static_cast<int32_t>(ranks.size()) == part.world) {
-    PublishedVersion whole;
-    whole.version = part.version;
-    for (const auto& [rank, one] : ranks) {
-      whole.bucket_digests.insert(whole.bucket_digests.end(), one.bucket_digests.begin(), one.bucket_digests.end());
-    }
-    whole.digest = CombineDigests(whole.bucket_digests);
-    whole.unix_seconds = part.unix_seconds;
-    whole.subset = part.subset;
-    Add(std::move(whole));
-    // If a rank never publishes its part, the other ranks' parts must not pile up.
-  } else if (parts_.size() > kIncompleteKept) {
-    parts_.erase(parts_.begin());
-  }
 }
 
 absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Publish(const PublishedVersion& published) {
@@ -160,30 +161,6 @@ absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::Publish(const Publish
   SYNCOPATE_RETURN_IF_ERROR(CheckOrder(version));
   Add(published);
   return std::optional<LedgerRecord>(published);
-}
-
-absl::StatusOr<std::optional<LedgerRecord>> VersionLedger::PublishPart(const PublishedPart& part) {
-  const PolicyVersion& version = part.version;
-  SYNCOPATE_RETURN_IF_ERROR(CheckEpoch(version));
-  const std::vector<uint64_t>& digests = part.bucket_digests;
-  if (const PublishedVersion* known = Find(version)) {
-    const std::vector<uint64_t>& all = known->bucket_digests;
-    // The version is complete, so this part is a repetition: its digests must equal the version's from `begin` on.
-    bool fits =
-        part.begin >= 0 && part.begin + static_cast<int64_t>(digests.size()) <= static_cast<int64_t>(all.size());
-    if (fits && std::equal(digests.begin(), digests.end(), all.begin() + part.begin)) {
-      return std::optional<LedgerRecord>();
-    }
-    return DigestChanged(version);
-  }
-  SYNCOPATE_RETURN_IF_ERROR(CheckOrder(version));
-  auto ranks = parts_.find(version);
-  if (ranks != parts_.end() && ranks->second.count(part.rank) > 0) {
-    if (ranks->second.at(part.rank).bucket_digests == digests) return std::optional<LedgerRecord>();
-    return DigestChanged(version);
-  }
-  AddPart(part);
-  return std::optional<LedgerRecord>(part);
 }
 
 absl::Status VersionLedger::CheckServed(PolicyVersion served, uint64_t digest) const {

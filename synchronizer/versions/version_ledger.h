@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -22,7 +21,8 @@ struct EpochRecord {
   int64_t epoch = 0;
   friend bool operator==(const EpochRecord&, const EpochRecord&) = default;
 };
-// One trainer rank's part of a version: bucket_digests are the version's digests from index `begin` on.
+// One trainer rank's part of a version, in the logs of earlier builds, which published a version by parts: bucket_digests
+// are the version's digests from index `begin` on. It is read and never written.
 struct PublishedPart {
   PolicyVersion version;
   int32_t rank = 0;
@@ -44,8 +44,7 @@ using LedgerRecord = std::variant<RunIdRecord, EpochRecord, PublishedVersion, Pu
 // change is returned as a record. The owner makes the record durable before it reports the change to any member.
 class VersionLedger {
  public:
-  static constexpr size_t kKept = 100;          // number of newest versions that are remembered
-  static constexpr size_t kIncompleteKept = 4;  // number of newest versions with missing parts that are remembered
+  static constexpr size_t kKept = 100;  // number of newest versions that are remembered
 
   VersionLedger() = default;
   // The state after `records`, in the order they were written. DATA_LOSS reason BAD_LEDGER if they contradict each
@@ -75,10 +74,6 @@ class VersionLedger {
   // Returns no record if the same publication is known already: repeating it is harmless.
   absl::StatusOr<std::optional<LedgerRecord>> Publish(const PublishedVersion& published);
 
-  // Like Publish(), for one rank's part in a group of part.world ranks. The version is known once all ranks have
-  // published their parts; its digests are then the parts' digests in rank order.
-  absl::StatusOr<std::optional<LedgerRecord>> PublishPart(const PublishedPart& part);
-
   // Checks that a member can serve this version. OK for none, for a published version with its digest, and for every
   // version older than all remembered ones. FAILED_PRECONDITION reason WRONG_DIGEST: its bits are not the version's.
   // NOT_FOUND reason UNPUBLISHED_VERSION: unknown; a crash may have lost its record, and the trainer may publish it
@@ -93,13 +88,11 @@ class VersionLedger {
   absl::Status CheckEpoch(PolicyVersion version) const;
   absl::Status CheckOrder(PolicyVersion version) const;
   void Add(PublishedVersion published);
-  void AddPart(const PublishedPart& part);
 
   std::string run_id_;
   int64_t epoch_ = 0;
   bool completed_ = false;
   std::deque<PublishedVersion> versions_;
-  std::map<PolicyVersion, std::map<int32_t, PublishedPart>> parts_;  // parts of incomplete versions, by rank
 };
 
 }  // namespace syncopate::synchronizer

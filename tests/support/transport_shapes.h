@@ -31,9 +31,9 @@ TEST_P(TransportShapesTest, BringsEveryBitInEveryShapeThreeTimesInARow) {
   for (const SyncShape& shape : std::vector<SyncShape>{
            {"buckets:1", 1, "whole:1", 1, 1},
            {"buckets:1", 1, "whole:1", 1, 3},
-           {"flat:2:fp32", 2, "whole:1", 1, 1},
+           {"units:2:fp32", 2, "whole:1", 1, 1},
            {"flat:2:fp32", 2, "whole:1", 1, 2, DType::kFloat32},
-           {"layers:3:bf16", 3, "whole:1", 1, 2},
+           {"units:3:bf16", 3, "whole:1", 1, 2},
            {"fsdp2:2:fp32", 2, "tp:2", 2, 2},
            {"replicated:2:bf16", 2, "tp:2:fused", 2, 1},
            {"fsdp2:1:fp32", 1, "tp:4", 4, 2},

@@ -93,7 +93,9 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
     if (accept_reward_change && child.index == 0) launch.arguments.push_back("--accept-reward-change");
     if (config.trainer().world() > 1) launch.arguments.push_back(absl::StrCat("trainer.rank=", child.index));
     if (child.index > 0) launch.arguments.push_back(absl::StrCat("trainer.rank0=", rank0));
-    AppendShifted({{"trainer.ranks_listen", config.trainer().ranks_listen()},
+    AppendShifted({{"trainer.listen", config.trainer().listen()},
+                   {"trainer.advertise", config.trainer().advertise()},
+                   {"trainer.ranks_listen", config.trainer().ranks_listen()},
                    {"trainer.health_listen", config.trainer().health_listen()},
                    {"metrics.trainer_listen", config.metrics().trainer_listen()}},
                   child.index, &launch.arguments);

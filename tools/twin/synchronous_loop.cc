@@ -11,13 +11,18 @@
 #include "services/config/reward_options.h"
 #include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
+#include "synchronizer/plan/layout_text.h"
+#include "synchronizer/plan/sync_plan.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::twin {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Minutes(5);
-constexpr char kRendezvous[] = "twin";
+
+std::string Rendezvous(int32_t rank) { return absl::StrCat("trainer rank ", rank); }
+
+MemberId EngineRank(int32_t rank, int32_t world) { return {"rollouter", "twin", rank, world, "twin"}; }
 
 // Collects the samples of one prompt.
 class GroupSink final : public rollouter::GenerationSink {
@@ -68,54 +73,73 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
                              rollouter::RewardPlan::Create(config.reward().name(), rewards, std::move(decode)));
   trainer::PolicyTrainer::Options options = config::MakePolicyTrainerOptions(config, model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.trainer, trainer::PolicyTrainer::Create(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.engine,
-                             rollouter::EngineLoop::Start(config::MakeEngineOptions(config, model.shape)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.stager,
-                             trainer::HostStager::Create(parts.trainer.get(), parts.engine->manifest(), /*slots=*/2));
-  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, std::move(parts)));
+                             EngineRanks::Create(config::MakeEngineOptions(config, model.shape), wire,
+                                                 static_cast<int32_t>(config.rollout().tensor_parallel())));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      parts.trainer, TrainerRanks::Create(options, static_cast<int32_t>(config.trainer().world()), wire, /*slots=*/2,
+                                          config::MakeRolloutLayout(config, model.shape)));
+  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, model.shape, std::move(parts)));
   if (loop->serves()) SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
 }
 
-SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, Parts parts)
+SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, Parts parts)
     : config_(config),
       supervised_steps_(config::CountSupervisedSteps(config)),
       parts_(std::move(parts)),
       transport_(&hub_),
-      receiver_({.manifest = parts_.engine->manifest()}, parts_.engine.get(), {&transport_}) {
-  hub_.Add(kRendezvous, parts_.stager->store());
+      layout_(config::MakeRolloutLayout(config, shape)) {
+  for (int32_t rank = 0; rank < parts_.trainer->world(); ++rank) {
+    hub_.Add(Rendezvous(rank), parts_.trainer->store(rank));
+  }
+  for (int32_t rank = 0; rank < parts_.engine->world(); ++rank) {
+    receivers_.push_back(std::make_unique<synchronizer::WeightReceiver>(
+        synchronizer::WeightReceiver::Options{.manifest = parts_.trainer->stager().manifest(),
+                                              .member = EngineRank(rank, parts_.engine->world()),
+                                              .layout = layout_},
+        parts_.engine->target(rank), std::vector<synchronizer::ReceiverTransport*>{&transport_}));
+  }
 }
 
 absl::Status SynchronousLoop::SyncWeights() {
-  const Manifest& manifest = parts_.stager->manifest();
+  const Manifest& manifest = parts_.trainer->stager().manifest();
+  const int32_t sources = parts_.trainer->world(), receivers = parts_.engine->world();
+  const std::string from = parts_.trainer->stager().layout();
   // A twin is never resumed, so its epoch is the first.
   const PolicyVersion version{1, step_};
-  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.stager->Stage(version));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto plan, synchronizer::SyncPlan::Create(manifest, synchronizer::Layout::FlatShards(manifest, /*ranks=*/1),
-                                                synchronizer::Layout::Whole(manifest, /*ranks=*/1)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.trainer->stager().Stage(version));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto source, synchronizer::BuildLayout(manifest, from));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto destination,
+                             synchronizer::BuildLayout(manifest, layout_.empty() ? "whole:1" : layout_));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto plan, synchronizer::SyncPlan::Create(manifest, source, destination));
   const int64_t attempt = step_ + 1;
-  synchronizer::Prepare prepare{.attempt = attempt,
-                                .version = version,
-                                .digest = staged.digest,
-                                .manifest_fingerprint = manifest.fingerprint(),
-                                .plan_hash = plan.hash(),
-                                .transport = "inproc",
-                                .deadline = kDeadline,
-                                .receivers = 1,
-                                .sources = 1};
-  // The commands of a synchronizer with one source and one receiver.
-  SYNCOPATE_ASSIGN_OR_RETURN(auto prepared, receiver_.Prepare(prepare));
-  if (!prepared.already_held) {
-    const synchronizer::Transfer transfer{.attempt = attempt,
-                                          .sources = {{.id = {}, .rendezvous = kRendezvous}},
-                                          .receivers = {{}},
-                                          .bucket_digests = staged.bucket_digests};
-    SYNCOPATE_RETURN_IF_ERROR(receiver_.Transfer(transfer).status());
+  const synchronizer::Prepare prepare{.attempt = attempt,
+                                      .version = version,
+                                      .digest = staged.digest,
+                                      .manifest_fingerprint = manifest.fingerprint(),
+                                      .plan_hash = plan.hash(),
+                                      .transport = "inproc",
+                                      .deadline = kDeadline,
+                                      .receivers = receivers,
+                                      .sources = sources,
+                                      .source_layout = from,
+                                      .destination_layout = layout_.empty() ? "whole:1" : layout_};
+  synchronizer::Transfer transfer{.attempt = attempt, .bucket_digests = staged.bucket_digests};
+  for (int32_t rank = 0; rank < sources; ++rank) {
+    transfer.sources.push_back({.id = {}, .rendezvous = Rendezvous(rank)});
   }
-  SYNCOPATE_RETURN_IF_ERROR(receiver_.Install({attempt}).status());
-  receiver_.Finish(attempt);
+  for (int32_t rank = 0; rank < receivers; ++rank)
+    transfer.receivers.push_back({.id = EngineRank(rank, receivers), .rendezvous = {}});
+  // The commands of a synchronizer with one replica. Rank 0 installs last: that makes the others exchange.
+  SYNCOPATE_RETURN_IF_ERROR(parts_.engine->AwaitFollowers());
+  for (auto receiver = receivers_.rbegin(); receiver != receivers_.rend(); ++receiver) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto prepared, (*receiver)->Prepare(prepare));
+    if (!prepared.already_held) SYNCOPATE_RETURN_IF_ERROR((*receiver)->Transfer(transfer).status());
+    SYNCOPATE_RETURN_IF_ERROR((*receiver)->Install({attempt}).status());
+    (*receiver)->Finish(attempt);
+  }
   return absl::OkStatus();
 }
 
@@ -142,7 +166,7 @@ absl::StatusOr<SynchronousLoop::StepResult> SynchronousLoop::Step() {
   SYNCOPATE_ASSIGN_OR_RETURN(result.metrics, supervised ? TrainSupervised(std::move(batch)) : TrainOnRollouts(batch));
   result.step = ++step_;
   if (serves()) SYNCOPATE_RETURN_IF_ERROR(SyncWeights());
-  SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->Digest());
+  SYNCOPATE_ASSIGN_OR_RETURN(weights_digest_, parts_.trainer->policy().Digest());
   result.weights_digest = weights_digest();
   return result;
 }
@@ -152,7 +176,7 @@ absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainSupervised(std::vecto
   for (Asked& one : batch) groups.push_back(trainer::SupervisedGroup({one.group, 1}, std::move(one.prompt)));
   std::vector<const TrajectoryGroup*> pointers;
   for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
-  return parts_.trainer->SupervisedStep(pointers);
+  return parts_.trainer->policy().SupervisedStep(pointers);
 }
 
 absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainOnRollouts(const std::vector<Asked>& batch) {
@@ -161,7 +185,7 @@ absl::StatusOr<trainer::StepFigures> SynchronousLoop::TrainOnRollouts(const std:
                                       config::MakeSampling(config_, *parts_.prompts.training)));
   std::vector<const TrajectoryGroup*> pointers;
   for (const TrajectoryGroup& group : groups) pointers.push_back(&group);
-  return parts_.trainer->Step(pointers, step_);
+  return parts_.trainer->policy().Step(pointers, step_);
 }
 
 absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
@@ -194,7 +218,7 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
     sinks.push_back(std::make_shared<GroupSink>(samples));
     // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its batch.
-    SYNCOPATE_RETURN_IF_ERROR(parts_.engine->Submit(std::move(request), sinks.back()));
+    SYNCOPATE_RETURN_IF_ERROR(parts_.engine->engine().Submit(std::move(request), sinks.back()));
   }
   std::vector<TrajectoryGroup> result(asked.size());
   for (size_t i = 0; i < asked.size(); ++i) {

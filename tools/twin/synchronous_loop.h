@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -12,14 +13,14 @@
 #include "synchronizer/transport/inproc_transport.h"
 #include "synchronizer/transport/weight_receiver.h"
 #include "syncopate/v1/config.pb.h"
-#include "trainer/staging/host_stager.h"
-#include "trainer/step/policy_trainer.h"
+#include "tools/twin/engine_ranks.h"
+#include "tools/twin/trainer_ranks.h"
 
 namespace syncopate::twin {
 
 // A whole run in one process, one thing after the other: generate with the current weights, train, install. It is the
-// synchronous twin: a distributed run with max_staleness 0 must give bit-identical weights, step by step. Uses the
-// daemons' engine, reward, training step, weight sync (transport "inproc") and configuration. Not thread-safe.
+// synchronous twin: a distributed run with max_staleness 0 must give bit-identical weights, step by step. The ranks of trainer
+// and engine are threads. Uses the daemons' engine, reward, training step, weight sync (transport "inproc") and configuration. Not thread-safe.
 class SynchronousLoop {
  public:
   struct StepResult {
@@ -47,16 +48,15 @@ class SynchronousLoop {
  private:
   struct Parts {
     trainerd::PromptSources prompts;
-    std::unique_ptr<trainer::PolicyTrainer> trainer;
-    std::unique_ptr<rollouter::EngineLoop> engine;
-    std::unique_ptr<trainer::HostStager> stager;
+    std::unique_ptr<TrainerRanks> trainer;
+    std::unique_ptr<EngineRanks> engine;
     rollouter::RewardPlan rewards;
   };
   struct Asked {
     GroupId group;
     trainer::Prompt prompt;
   };
-  SynchronousLoop(const v1::RunConfig& config, Parts parts);
+  SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, Parts parts);
 
   absl::Status SyncWeights();
   absl::StatusOr<trainer::StepFigures> TrainSupervised(std::vector<Asked> batch);
@@ -71,7 +71,8 @@ class SynchronousLoop {
   const Parts parts_;
   synchronizer::InprocHub hub_;
   synchronizer::InprocReceiver transport_;
-  synchronizer::WeightReceiver receiver_;
+  const std::string layout_;                                              // of the engine's ranks; "": whole
+  std::vector<std::unique_ptr<synchronizer::WeightReceiver>> receivers_;  // by rank of the engine
   int64_t step_ = 0;
   GroupId next_;  // the first group that is not used yet
   uint64_t weights_digest_ = 0;

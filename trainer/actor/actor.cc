@@ -398,32 +398,15 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
   return absl::OkStatus();
 }
 
-absl::Status Actor::CopyParameters(at::ScalarType dtype, void* whole) {
+absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink) const {
   at::NoGradGuard no_grad;
-  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
-  const bool as_computing = dtype == computing.scalar_type();
-  const int64_t elements = manifest_.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  at::Tensor to;
-  if (whole != nullptr) to = at::from_blob(whole, {elements}, parameters_.options().dtype(dtype));
-  if (shards_.is_whole()) {
-    to.copy_(as_computing ? computing : parameters_);
-    return absl::OkStatus();
+  const auto width = static_cast<int64_t>(sizeof(float));
+  const int64_t most = parameters_.is_cpu() ? std::max<int64_t>(parameters_.numel(), 1) : kCopiedAtOnce;
+  for (int64_t begin = 0; begin < parameters_.numel(); begin += most) {
+    const at::Tensor piece = parameters_.narrow(0, begin, std::min(most, parameters_.numel() - begin)).cpu();
+    SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
   }
-  for (int unit = 0; unit < shards_.units(); ++unit) {
-    const FlatShards::Unit& one = shards_.unit(unit);
-    at::Tensor numbers;
-    if (as_computing) {
-      SYNCOPATE_RETURN_IF_ERROR(gathered_->Acquire(unit));
-      // The next unit is gathered while this one is copied.
-      if (unit < shards_.output_unit()) SYNCOPATE_RETURN_IF_ERROR(gathered_->Expect(unit + 1));
-      numbers = gathered_->numbers(unit);
-    } else {
-      SYNCOPATE_ASSIGN_OR_RETURN(numbers, GatherUnit(PolicyPart::kParameters, unit));  // of other ranks empty
-    }
-    if (to.defined()) to.narrow(0, one.begin, one.count).copy_(numbers.narrow(0, 0, one.count));
-    if (as_computing) SYNCOPATE_RETURN_IF_ERROR(gathered_->Release(unit));
-  }
-  return ranks_.Finish();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> Actor::Digest() const {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -54,7 +55,7 @@ class Actor {
   StatePart& parameter_state() { return parameter_state_; }
   StatePart& optimizer_state() { return optimizer_state_; }
   StatePart& gradient_state() { return gradient_state_; }
-  // Bytes of `arenas` that are on the device.
+  // Of `arenas`.
   int64_t arena_bytes_on_device() const;
 
   const Manifest& manifest() const { return manifest_; }
@@ -71,7 +72,7 @@ class Actor {
   void ZeroGradients();
   // After the last micro-batch: sums those that are not yet, over ranks.
   absl::Status FlushGradients();
-  // The gradients in this rank's arena; memory of device().
+  // Of this rank's arena; memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
@@ -79,19 +80,18 @@ class Actor {
   // Clips, then makes one AdamW update by the gradients, which it may scale in place; on a GPU nothing waits for it.
   // Nothing changes if the gradient's norm or `guard`, a scalar such as the loss, the same on all ranks, is not finite.
   //
-  // The norm is clipped: to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
+  // Clipped is the norm: to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
   // corrected), which is the norm that gradients have had lately. Without the latter, one gradient that comes after
   // many small ones moves each weight by up to (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) learning rates
   // in one direction (5.8 with the defaults) before the moments have forgotten it, however small it is: AdamW divides
   // its size away. Late in an easy task that undid what was learned (docs/learning.md).
   //
-  // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). The caller reads the
-  // norm and the guard and calls CountUpdate() if both are finite. Errors are those of Communicator and of
-  // FinishSnapshot().
+  // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). Whoever has read it, and the guard,
+  // calls CountUpdate() if both were finite. Errors are those of Communicator and of FinishSnapshot().
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
-  // The learning rate of the last update; 0 before the first.
+  // Of the update that was made last; 0 before the first.
   double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
   // This rank's arenas, owned by this object; a checkpoint holds the three of all ranks and the number of updates.
@@ -102,21 +102,22 @@ class Actor {
   // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
   // the host. After FinishSnapshot(), if one may be under way.
   void Restore(const PolicySource& source);
-  // See Policy::WriteTensor; all ranks must call. Rank 0's sink gets the tensor, other sinks nothing.
+  // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // See Policy::TakeSnapshot; this rank only. Weights and moments must be on the device.
+  // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
   // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
   absl::Status FinishSnapshot() const;
-  // See Policy::CopyParameters; all ranks must call. Copies unit by unit through the buffers that forward and backward
-  // use.
-  absl::Status CopyParameters(at::ScalarType dtype, void* whole);
-  // Both cover the parameters of all ranks, and all ranks must call: see Policy.
+  // As Policy::ReadShard.
+  absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
+  // This rank's weights in `dtype`: float32, or `compute`.
+  const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
+  // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
   absl::StatusOr<uint64_t> Digest() const;
   absl::Status CheckFinite() const;
 
  private:
-  // Elements with the same weight decay.
+  // What weight decay treats alike.
   struct Range {
     int64_t begin = 0;
     int64_t count = 0;

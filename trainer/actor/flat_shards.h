@@ -5,6 +5,7 @@
 
 #include "base/manifest.h"
 #include "base/status.h"
+#include "base/unit_shards.h"
 #include "model/model_config.h"
 
 namespace syncopate::trainer {
@@ -13,7 +14,8 @@ namespace syncopate::trainer {
 // gather it: the embeddings; each layer; the last norm and, unless tied, the head. A unit is a byte range of the
 // manifest, cut into one flat shard a rank, of equal size, at boundaries of 256 bytes of float32; the last ones reach
 // beyond its end, where there are zeros. A rank's own arena holds its shard of each unit, in the order of units; with
-// one rank it is the manifest's whole arena. All numbers are elements. Immutable.
+// one rank it is the manifest's whole arena. All numbers are elements. Immutable. The cut is CutUnits(), by which weight
+// syncs plan too (layout "units:T").
 class FlatShards {
  public:
   // `rank` of `world`. The manifest is the float32 manifest of `config`. INVALID_ARGUMENT (reason TOO_MANY_RANKS) if a
@@ -30,12 +32,7 @@ class FlatShards {
   int32_t world() const { return world_; }
   bool is_whole() const { return world_ == 1; }
 
-  struct Unit {
-    int64_t begin = 0;        // in the manifest's arena
-    int64_t count = 0;        // its elements there
-    int64_t shard = 0;        // of each rank, padding included
-    int64_t local_begin = 0;  // of this rank's shard, in its own arena
-  };
+  using Unit = UnitShards;
   const Unit& unit(int index) const { return units_[static_cast<size_t>(index)]; }
   int UnitAt(int64_t element) const;  // of the manifest's arena
   ByteRange bytes(int index) const;   // of the unit in the manifest's arena

@@ -12,55 +12,43 @@
 
 namespace syncopate::trainer {
 
-// Staging on the GPU that the policy is on: one pass over the parameters casts, packs and digests. With several ranks it
-// is rank 0's, on whose GPU the parameters are gathered for it, into memory of their own: in the dtype that they travel
-// in if that is what the policy computes in, else in float32.
+// Staging of one rank's shard on the GPU that the policy is on: one pass over the shard casts, packs and digests. It reads
+// the copy in which the policy computes if all tensors travel in its dtype, else the float32 weights.
 class CudaStager final : public WeightStager {
  public:
-  // `policy` is borrowed and computes on GPU `device`; with several ranks `leading`, borrowed, is what reaches the others,
-  // else null. `wire` has the tensors of policy->manifest(), in order, in
-  // float32 or bfloat16. `destination`: the layout of the receivers; "": each has everything. Errors as
-  // CudaSendArena::Create.
-  static absl::StatusOr<std::unique_ptr<CudaStager>> Create(const PolicyTrainer* policy, const Policy* leading,
-                                                            Manifest wire, int device, int slots,
-                                                            const std::string& destination = "");
+  // `policy` is borrowed, is this rank's own and computes on GPU `device`. `wire` has the tensors of policy->manifest(), in
+  // order, in float32 or bfloat16. Errors of CudaSendArena::Create and PlanStaging.
+  static absl::StatusOr<std::unique_ptr<CudaStager>> Create(const PolicyTrainer* policy, Manifest wire, int device,
+                                                            int slots, const StagedPart& part = {});
+  // The dtype that a policy which computes in `compute` is read in.
+  static DType ReadDType(DType compute, const Manifest& wire);
 
   const Manifest& manifest() const override { return manifest_; }
-  // See CudaSendArena::Stage; begins after the work that the calling thread has queued on the default stream. With
-  // several ranks the errors of Policy::CopyParameters too.
-  absl::StatusOr<Staged> Stage(const PolicyVersion& version) override;
+  // As CudaSendArena::Launch, after the work that the calling thread has queued on the default stream; what is queued
+  // there later may change the weights.
+  absl::Status Launch(const PolicyVersion& version) override;
+  absl::StatusOr<Staged> Await() override;
   synchronizer::WeightStore* store() override { return arena_.get(); }
-  int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes() + gathered_.bytes(); }
-
-  // Named where receivers have parts: what is sent to each lies in an order that depends on it.
   std::string layout() const override { return layout_; }
+  int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes(); }
 
   // For transports between GPUs.
   synchronizer::CudaSendArena* arena() { return arena_.get(); }
-  const synchronizer::SyncPlan& plan() const { return plan_; }
 
  private:
-  CudaStager(const Policy* leading, DType gathered_dtype, cuda::DeviceBuffer gathered, Manifest manifest,
-             synchronizer::SyncPlan plan, synchronizer::ShardBases bases, int slots,
+  CudaStager(Manifest manifest, std::string layout, synchronizer::ShardBases bases, int slots,
              std::unique_ptr<synchronizer::CudaSendArena> arena)
-      : leading_(leading),
-        gathered_dtype_(gathered_dtype),
-        gathered_(std::move(gathered)),
-        manifest_(std::move(manifest)),
-        plan_(std::move(plan)),
+      : manifest_(std::move(manifest)),
+        layout_(std::move(layout)),
         bases_(std::move(bases)),
         slots_(slots),
         arena_(std::move(arena)) {}
 
-  const Policy* const leading_;  // null with one rank
-  const DType gathered_dtype_;
-  const cuda::DeviceBuffer gathered_;  // of all ranks; empty with one
   const Manifest manifest_;
-  const synchronizer::SyncPlan plan_;
-  const synchronizer::ShardBases bases_;  // of the parameters
+  const std::string layout_;
+  const synchronizer::ShardBases bases_;  // of the shard
   const int slots_;
   const std::unique_ptr<synchronizer::CudaSendArena> arena_;
-  std::string layout_;
 };
 
 }  // namespace syncopate::trainer

@@ -32,11 +32,6 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeSnapsho
   return policy_->TakeSnapshot(folder);
 }
 
-absl::Status LeadingPolicy::CopyParameters(DType dtype, void* whole) const {
-  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kCopyParameters, .dtype = dtype}));
-  return policy_->CopyParameters(dtype, whole);
-}
-
 absl::StatusOr<uint64_t> LeadingPolicy::Digest() const {
   SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kDigest}));
   return policy_->Digest();
@@ -105,11 +100,9 @@ absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
       return policy.Digest().status();
     case PolicyCommand::Kind::kMoveState:
       return MoveState(policy, command.move);
-    case PolicyCommand::Kind::kCopyParameters:
-      // It gives its shard and wants nothing.
-      return policy.CopyParameters(command.dtype, nullptr);
+    case PolicyCommand::Kind::kStage:
     case PolicyCommand::Kind::kSave:
-      return absl::InternalError("what is saved is the caller's");
+      return absl::InternalError("what is saved and staged is the caller's");
     case PolicyCommand::Kind::kCheckFinite:
       break;
   }

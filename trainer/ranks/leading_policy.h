@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/policy_version.h"
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "trainer/step/policy.h"
@@ -13,23 +14,14 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct PolicyCommand {
-  enum class Kind : uint8_t {
-    kStep,
-    kSupervisedStep,
-    kWriteTensor,
-    kDigest,
-    kCheckFinite,
-    kCopyParameters,
-    kMoveState,
-    kSave
-  };
+  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kStage, kMoveState, kSave };
   // What kMoveState does.
   enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
   size_t tensor = 0;                          // kWriteTensor
-  DType dtype = DType::kFloat32;              // kCopyParameters
+  PolicyVersion version = {};                 // kStage
   Move move = Move::kBeginUse;                // kMoveState
   std::string folder = {};                    // kSave: of the folder of checkpoints
 };
@@ -58,7 +50,8 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
-  absl::Status CopyParameters(DType dtype, void* whole) const override;
+  // Of this rank.
+  absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   absl::Status BeginUse() override;
@@ -78,7 +71,8 @@ class LeadingPolicy final : public Policy {
 };
 
 // What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
-// rank 0 has made too and deals with (reason NON_FINITE). Not kSave, whose copy is the caller's to take and to write.
+// rank 0 has made too and deals with (reason NON_FINITE). Not kSave and kStage,
+// whose copies are the caller's to take.
 absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
                          const std::vector<const TrajectoryGroup*>& groups);
 

@@ -6,27 +6,53 @@
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
 #include "base/policy_version.h"
+#include "base/status.h"
 #include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/weight_store.h"
 
 namespace syncopate::trainer {
 
-// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the
-// dtype that they travel in. Used by the thread that owns the policy.
+// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the dtype
+// that they travel in. One rank's stager copies the rank's own shard; GroupStager does so on all ranks of a trainer.
 class WeightStager {
  public:
   using Staged = synchronizer::SendArena::Staged;
 
   virtual ~WeightStager() = default;
-  // Describes the tensors that receivers get.
+  // Of what receivers get.
   virtual const Manifest& manifest() const = 0;
-  // See SendArena::Stage. Blocks until the copy and its digests are made; never waits for a receiver.
-  virtual absl::StatusOr<Staged> Stage(const PolicyVersion& version) = 0;
+  // Begins to stage `version`, on the thread that owns the policy; the policy's next update does not change what is staged.
+  // Never waits for a receiver. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all versions staged
+  // before; reason STAGING if the previous Launch was not awaited.
+  virtual absl::Status Launch(const PolicyVersion& version) = 0;
+  // Blocks until the copy of the last Launch and its digests are made; after OK the version can be opened. Any thread, but
+  // not during a Launch. After an error nothing is staged, and the older versions that are still there stay. DATA_LOSS
+  // reason NON_FINITE naming the tensor.
+  virtual absl::StatusOr<Staged> Await() = 0;
+  // Launch, then Await.
+  absl::StatusOr<Staged> Stage(const PolicyVersion& version) {
+    SYNCOPATE_RETURN_IF_ERROR(Launch(version));
+    return Await();
+  }
   virtual synchronizer::WeightStore* store() = 0;
-  // The layout that weight syncs plan from (synchronizer/plan/layout_text.h); "": of whole buckets.
-  virtual std::string layout() const { return ""; }
-  // Memory that the staged versions take.
+  // The layout that weight syncs plan from (synchronizer/plan/layout_text.h).
+  virtual std::string layout() const = 0;
+  // Memory that the staged versions take, of this rank.
   virtual int64_t bytes() const = 0;
 };
+
+// One rank's part of a weight sync: which shard it sends, and for whom it packs.
+struct StagedPart {
+  int32_t rank = 0;
+  int32_t world = 1;
+  std::string destination = {};  // the layout of the receivers; "": each has everything
+};
+
+// The layout of a trainer's shards: "units:T:DTYPE" for `world` ranks that read weights of `dtype`.
+std::string SourceLayoutText(int32_t world, DType dtype);
+
+// The plan by which the ranks of a trainer pack what `part.destination` gets of `wire`. Errors of BuildLayout and
+// SyncPlan::Create.
+absl::StatusOr<synchronizer::SyncPlan> PlanStaging(const Manifest& wire, const StagedPart& part, DType dtype);
 
 }  // namespace syncopate::trainer

@@ -42,10 +42,12 @@ class Policy {
   // on a GPU the thread that calls PolicySnapshot::FinishCopy() makes the copy beside the next step, and that step's
   // update waits for it. RESOURCE_EXHAUSTED if the host has no room.
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
-  // Copies all parameters to `whole`, memory of the device that the policy is on, laid out as manifest() in elements of
-  // `dtype`: float32, or what it computes in. They are there for what comes next on the device's default stream. Of
-  // several ranks rank 0 alone gets them; the others pass null.
-  virtual absl::Status CopyParameters(DType dtype, void* whole) const = 0;
+  // Hands the float32 weights that this rank holds to `sink`, ascending: pieces of its arena (trainer/actor/flat_shards.h;
+  // with one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is
+  // the memory itself; from another device no more than one small piece at a time is copied. No call of the other ranks.
+  // Blocks; passes the sink's errors on.
+  using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
+  virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;
   // DATA_LOSS (reason NON_FINITE) naming the first tensor with a parameter that is not finite. Looks where they are.

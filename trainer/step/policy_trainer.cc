@@ -24,8 +24,8 @@ DType DefaultDType(const std::string& device) {
 
 // What a rank's state takes of its device, in bytes.
 struct StateSize {
-  int64_t weights = 0, gradients = 0, moments = 0, copy = 0, reference = 0, gathered = 0;
-  int64_t total() const { return weights + gradients + moments + copy + reference + gathered; }
+  int64_t weights = 0, gradients = 0, moments = 0, copy = 0, reference = 0, gathered = 0, slots = 0;
+  int64_t total() const { return weights + gradients + moments + copy + reference + gathered + slots; }
   std::string ToString() const;
 };
 
@@ -37,6 +37,7 @@ std::string StateSize::ToString() const {
   if (copy > 0) absl::StrAppend(&sum, " + bfloat16 copy ", InMiB(copy));
   if (reference > 0) absl::StrAppend(&sum, " + reference policy ", InMiB(reference));
   if (gathered > 0) absl::StrAppend(&sum, " + gathered units ", InMiB(gathered));
+  if (slots > 0) absl::StrAppend(&sum, " + send slots ", InMiB(slots));
   return absl::StrCat(sum, " = ", InMiB(total()));
 }
 
@@ -68,6 +69,7 @@ StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& o
   const loss::LossOptions& loss = options.step.loss;
   const bool away = options.memory.offload_reference && loss.kl_in_reward;
   size.reference = loss.needs_reference() && !away ? elements * computing : 0;
+  size.slots = options.send_bytes;
   if (!shards.is_whole()) size.gathered = GatheredBytes(shards, computing, options.reduce_dtype);
   return size;
 }
@@ -227,9 +229,8 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
                     });
 }
 
-absl::Status PolicyTrainer::CopyParameters(DType dtype, void* whole) const {
-  return core_->Use("the weights cannot be gathered",
-                    [&] { return core_->actor.CopyParameters(model::ToScalarType(dtype), whole); });
+absl::Status PolicyTrainer::ReadShard(const ShardSink& sink) const {
+  return core_->Use("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
@@ -271,7 +272,9 @@ PolicyMemory PolicyTrainer::memory() const { return core_->residency.memory(); }
 
 PolicyMoves PolicyTrainer::TakeMoves() { return core_->residency.TakeMoves(); }
 
-const void* PolicyTrainer::device_parameters() const { return core_->actor.parameters().data_ptr(); }
+const void* PolicyTrainer::device_shard(DType dtype) const {
+  return core_->actor.shard(model::ToScalarType(dtype)).data_ptr();
+}
 
 DType PolicyTrainer::compute_dtype() const { return core_->compute; }
 

@@ -20,9 +20,8 @@ namespace syncopate::trainer {
 
 // The policy under training and everything that changes it: actor, loss, optimizer. The border to libtorch: this header
 // needs none of it. Owned by the step thread; not thread-safe. With several ranks Step(), WriteTensor(),
-// CopyParameters(), Digest() and CheckFinite() are calls that all ranks make in the same order, with the same groups, and
-// whose errors Communicator's may be; all give the same on every rank, but for WriteTensor() and CopyParameters(), which
-// write on rank 0 alone.
+// Digest() and CheckFinite() are calls that all ranks make in the same order, with the same groups, and whose errors
+// Communicator's may be; all give the same on every rank, but for WriteTensor(), which writes on rank 0 alone.
 class PolicyTrainer final : public Policy {
  public:
   struct Options {
@@ -46,8 +45,10 @@ class PolicyTrainer final : public Policy {
     // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
     // libtorch's allocator, which stays there, and `memory` may not ask for more.
     StateArenaFactory arenas = nullptr;
-    // Bytes that `device` has for the state; 0: unknown.
+    // What `device` has for the state and for `send_bytes`; 0: nobody knows.
     int64_t device_bytes = 0;
+    // What the send slots of this rank will take of `device`.
+    int64_t send_bytes = 0;
     // The ranks that share the policy, each with the same other options; their communicators outlive it.
     Mesh mesh;
   };
@@ -65,13 +66,13 @@ class PolicyTrainer final : public Policy {
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
-  // A step that takes every token's staleness as measured from step 0; for callers that do not need staleness.
+  // Of tokens whose staleness does not matter.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
-  // This rank only; LeadingPolicy forwards the call to the others.
+  // Of this rank: whoever leads the others tells them.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
-  absl::Status CopyParameters(DType dtype, void* whole) const override;
+  absl::Status ReadShard(const ShardSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   int64_t updates() const override;
@@ -84,9 +85,10 @@ class PolicyTrainer final : public Policy {
   // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
-  // For a policy of one rank: the current float32 weights on the policy's device, laid out by manifest(). The address
-  // never changes; it has memory while the policy is in use. Work on them is queued on the device's default stream.
-  const void* device_parameters() const;
+  // The weights that this rank holds, in `dtype`, where the policy computes: float32, or the copy in compute_dtype().
+  // Laid out as FlatShards says; always at this address, with memory behind it while the policy is in use. Work on them is
+  // queued on the device's default stream.
+  const void* device_shard(DType dtype) const;
   DType compute_dtype() const;
   bool is_sharded() const;  // there are several ranks
 

@@ -157,8 +157,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
           {.kind = trainer::PolicyCommand::Kind::kWriteTensor, .part = trainer::PolicyPart::kSecondMoment, .tensor = 3},
           {}),
       IsOk());
-  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kCopyParameters, .dtype = DType::kBFloat16}, {}),
-              IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kStage, .version = {4, 9}}, {}), IsOk());
   service_->Stop(absl::OkStatus(), /*completed=*/true);
   for (FakeRank* rank : {first_.get(), second_.get()}) {
     EXPECT_EQ(rank->Next().welcome().epoch(), 4);
@@ -170,7 +169,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
     const v1::AttendResponse write = rank->Next();
     EXPECT_EQ(write.write_tensor().part(), 2);
     EXPECT_EQ(write.write_tensor().tensor(), 3);
-    EXPECT_EQ(rank->Next().copy_parameters().dtype(), 2);
+    EXPECT_EQ(rank->Next().stage().version().step(), 9);
     EXPECT_TRUE(rank->Next().stop().completed());
     EXPECT_THAT(rank->End(), IsOk());
   }

@@ -108,14 +108,14 @@ TEST(CudaOffloadTest, StepsWithEverythingAwayInBetweenTrainTheSameAndDurationsAr
                             .offload_optimizer_for_logprob = true,
                             .offload_reference = true,
                             .empty_cache = EmptyCache::kAlways});
-  const void* const address = leaves->device_parameters();
+  const void* const address = leaves->device_shard(DType::kFloat32);
   for (int i = 0; i < 4; ++i) {
     const auto groups = RandomGroups(static_cast<uint64_t>(i));
     for (auto* one : {stays.get(), leaves.get()}) {
       const auto made = one->Step(Pointers(groups), i);
       ASSERT_TRUE(made.ok()) << made.status();
     }
-    EXPECT_EQ(leaves->device_parameters(), address);
+    EXPECT_EQ(leaves->device_shard(DType::kFloat32), address);
     const PolicyMemory rest = leaves->memory();
     EXPECT_EQ(rest.parameter_bytes, 0);
     EXPECT_EQ(rest.reference_bytes, 0);
@@ -136,7 +136,7 @@ TEST(CudaOffloadTest, AStagerFindsTheWeightsOfAUseAtTheirAddress) {
   SYNCOPATE_NEED_GPUS(1);
   auto policy = MakePolicy({.offload_params = true});
   const Manifest wire = model::MakeManifest(testing::GroupedQueryModel(), DType::kBFloat16).value();
-  auto stager = CudaStager::Create(policy.get(), /*leading=*/nullptr, wire, /*device=*/0, /*slots=*/1).value();
+  auto stager = CudaStager::Create(policy.get(), wire, /*device=*/0, /*slots=*/1).value();
   auto host = HostStager::Create(policy.get(), wire, /*slots=*/1).value();
   for (int64_t step = 0; step < 3; ++step) {
     const auto staged = InUse(*policy, [&] { return stager->Stage({1, step}); });

@@ -277,7 +277,7 @@ TEST(CudaStagerTest, StagesWhatTheHostStages) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Manifest wire = model::MakeManifest(testing::SmallModel(), dtype).value();
     auto trainer = MakeTrainer("cuda:0", dtype);
-    auto on_gpu = CudaStager::Create(trainer.get(), /*leading=*/nullptr, wire, /*device=*/0, /*slots=*/1).value();
+    auto on_gpu = CudaStager::Create(trainer.get(), wire, /*device=*/0, /*slots=*/1).value();
     auto on_host = HostStager::Create(trainer.get(), wire, /*slots=*/1).value();
     for (int64_t step = 0; step < 3; ++step) {
       const auto expected = on_host->Stage({1, step}), found = on_gpu->Stage({1, step});

@@ -154,45 +154,23 @@ TEST(ShardedGpuTest, AStateMovesBetweenOneGpuTwoAndTheCpuBitForBit) {
   });
 }
 
-// Other ranks make the calls that this one makes, at the same time.
-class SilentFollowers final : public PolicyFollowers {
- public:
-  absl::Status Send(const PolicyCommand&, const std::vector<const TrajectoryGroup*>&) override {
-    return absl::OkStatus();
-  }
-};
-
-TEST(ShardedGpuTest, WhatIsStagedIsWhatIsSavedAfterEachStep) {
+TEST(ShardedGpuTest, EachRankStagesOnItsGpuWhatTheHostStagesOfItsShard) {
   SYNCOPATE_NEED_GPUS(2);
   for (const auto& [wire_dtype, compute] : {std::pair(DType::kBFloat16, DType::kBFloat16),
                                             {DType::kFloat32, DType::kBFloat16},
                                             {DType::kFloat32, DType::kFloat32}}) {
     const Manifest wire = model::MakeManifest(testing::WideModel(), wire_dtype).value();
-    OnGpus(2, [&, wire_dtype = wire_dtype, compute = compute](Communicator& ranks) {
+    OnGpus(2, [&, compute = compute](Communicator& ranks) {
       auto trainer = PolicyTrainer::Create(OptionsOn(ranks, compute)).value();
-      SilentFollowers followers;
-      LeadingPolicy leading(trainer.get());
-      leading.Lead(&followers);
-      std::unique_ptr<CudaStager> on_gpu;
-      std::unique_ptr<HostStager> on_host;
-      if (ranks.rank() == 0) {
-        on_gpu = CudaStager::Create(trainer.get(), &leading, wire, /*device=*/0, /*slots=*/1).value();
-        on_host = HostStager::Create(&leading, wire, /*slots=*/1).value();
-      }
-      const auto gathered = wire_dtype == compute ? compute : DType::kFloat32;
+      const StagedPart part{.rank = ranks.rank(), .world = 2};
+      auto on_gpu = CudaStager::Create(trainer.get(), wire, /*device=*/ranks.rank(), /*slots=*/1, part).value();
+      auto on_host = HostStager::Create(trainer.get(), wire, /*slots=*/1, part).value();
       for (int64_t step = 0; step < 4; ++step) {
-        if (ranks.rank() == 0) {
-          const auto found = on_gpu->Stage({1, step});
-          ASSERT_TRUE(found.ok()) << found.status();
-          const auto expected = on_host->Stage({1, step});
-          ASSERT_TRUE(expected.ok()) << expected.status();
-          EXPECT_EQ(expected->digest, found->digest) << "step " << step;
-        } else {
-          ASSERT_TRUE(trainer->CopyParameters(gathered, nullptr).ok());
-          for (size_t i = 0; i < wire.tensors().size(); ++i) {
-            ASSERT_TRUE(trainer->WriteTensor(PolicyPart::kParameters, i, nullptr).ok());
-          }
-        }
+        const auto found = on_gpu->Stage({1, step});
+        ASSERT_TRUE(found.ok()) << found.status();
+        const auto expected = on_host->Stage({1, step});
+        ASSERT_TRUE(expected.ok()) << expected.status();
+        EXPECT_EQ(expected->digest, found->digest) << "step " << step;
         auto metrics = trainer->Step(Pointers(RandomGroups(testing::WideModel(), static_cast<uint64_t>(step))));
         ASSERT_TRUE(metrics.ok()) << metrics.status();
       }

@@ -142,7 +142,7 @@ class Simulation {
   void NodeLostStream(const NodePtr& node, SessionId session);
   void Beat(const NodePtr& node, SessionId session);
   void Publish(const NodePtr& trainer);
-  void StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bits);
+  void CheckPublished(PolicyVersion version);
   void SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication);
   void RetryIfUnheard(uint64_t life, const std::shared_ptr<bool>& heard, const std::function<void()>& retry);
   void OnCommand(const NodePtr& node, SessionId session, const Command& command);

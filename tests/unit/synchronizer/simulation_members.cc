@@ -64,8 +64,7 @@ void Simulation::Kill(const NodePtr& node) {
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
   for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
-  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: a supervisor starts them
-  // again.
+  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
     if (node->id.incarnation == trainer_->id.incarnation) StartTrainer();
@@ -118,8 +117,9 @@ void Simulation::Publish(const NodePtr& trainer) {
   After(options_.publish_every * Uniform(0.5, 1.5),
         [this, trainer] { OnNode(trainer, [this, trainer] { Publish(trainer); }); });
   std::vector<NodePtr> ranks = GetRanks(trainer);
+  if (trainer->publishing) return;
   for (const NodePtr& rank : ranks) {
-    if (rank->publishing || rank->epoch != trainer->epoch) return;
+    if (rank->epoch != trainer->epoch) return;
   }
   PolicyVersion version{trainer->epoch, trainer->step++};
   // A restored trainer's first version has the bits of the checkpoint it started from.
@@ -128,19 +128,42 @@ void Simulation::Publish(const NodePtr& trainer) {
   trainer->bits[version.step] = bits;
   truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
   if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
-  for (const NodePtr& rank : ranks) StageOn(rank, version, bits);
+  trainer->publishing = true;
+  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0. What publishes a
+  // version before all of them have staged it, or a rank at a time, leaves versions without a sync: CheckPublished sees it.
+  auto left = std::make_shared<size_t>(ranks.size());
+  const ControlPlane::Publication whole{
+      trainer->id, version, std::vector<uint64_t>(model_->buckets().size(), bits), model_->fingerprint(), 0.001, now_};
+  for (const NodePtr& rank : ranks) {
+    const double phase = ranks.size() == 1 ? 0 : Uniform(0, options_.publish_every);
+    After(phase, [this, rank, trainer, left, whole] {
+      OnNode(rank, [this, rank, trainer, left, whole] {
+        rank->staged.push_back(whole.version);
+        if (rank->staged.size() > kSlots) rank->staged.pop_front();
+        // The rank's report on its stream to rank 0.
+        After(rank == trainer ? 0 : Uniform(0, kMaxDelay), [this, trainer, left, whole] {
+          OnNode(trainer, [this, trainer, left, whole] {
+            if (--*left > 0) return;
+            CheckPublished(whole.version);
+            SendPublication(trainer, whole);
+          });
+        });
+      });
+    });
+  }
 }
 
-void Simulation::StageOn(const NodePtr& rank, PolicyVersion version, uint64_t bits) {
-  rank->staged.push_back(version);
-  if (rank->staged.size() > kSlots) rank->staged.pop_front();
-  rank->publishing = true;
-  // The cut of layout "buckets".
-  const int64_t buckets = static_cast<int64_t>(model_->buckets().size());
-  const int64_t mine = buckets * (rank->id.rank + 1) / rank->id.world - buckets * rank->id.rank / rank->id.world;
-  ControlPlane::Publication part{rank->id, version, std::vector<uint64_t>(mine, bits), model_->fingerprint(),
-                                 0.001,    now_};
-  OnNode(rank, [this, rank, part] { SendPublication(rank, part); });
+// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer one is, within a second.
+void Simulation::CheckPublished(PolicyVersion version) {
+  const Faults& faults = options_.faults;
+  const bool is_calm = !faults.breaks && !faults.trainer && !faults.synchronizer && !faults.disk;
+  if (!is_calm || options_.disk_full_at.has_value()) return;
+  After(1, [this, version] {
+    const PublishedVersion* newest = plane_.has_value() ? plane_->ledger().newest() : nullptr;
+    if (newest == nullptr || newest->version < version) {
+      Violate(absl::StrCat("version ", version.ToString(), " starves: all ranks have staged it and nobody knows it"));
+    }
+  });
 }
 
 void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication) {
@@ -166,7 +189,7 @@ void Simulation::SendPublication(const NodePtr& trainer, const ControlPlane::Pub
       if (!published.ok() && *reason != "FENCED" && *reason != "NOT_JOINED") {
         Violate("refused a good publication: " + published.status().ToString());
       }
-      if (published.ok() && trainer->id.world == 1) CheckLag(publication.version, now_);
+      if (published.ok()) CheckLag(publication.version, now_);
       if (!answer_lost && *reason != "NOT_JOINED") *answer_takes = Uniform(0, kMaxDelay);
     };
     call.then = [this, trainer, answer_lost, reason, answer_takes, retry, heard] {
@@ -279,7 +302,7 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
 }
 
-// True while a member on which the bytes of this attempt depend stands still.
+// True while somebody whom the bytes of this attempt depend on does not move.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
   for (const NodePtr& rank : GetRanks(source)) {
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued

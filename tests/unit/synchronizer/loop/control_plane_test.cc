@@ -241,29 +241,33 @@ TEST_F(ControlPlaneTest, RefusesPublicationsThatDoNotFitTheModel) {
   EXPECT_EQ(plane_.ledger().newest(), nullptr);
 }
 
-TEST_F(ControlPlaneTest, AVersionOfTwoRanksIsSentWhenBothHavePublishedTheirPart) {
+TEST_F(ControlPlaneTest, Rank0PublishesAVersionOfTwoRanksWholeAndBothSendIt) {
   Join(1, TrainerId("t", 0, 2));
   Join(2, TrainerId("u", 1, 2));
   Join(3, RollouterId(0, "r"));
-  size_t buckets = model_->buckets().size();
-  std::vector<uint64_t> lower(buckets / 2, 7);
-  std::vector<uint64_t> upper(buckets - buckets / 2, 8);
-  EXPECT_THAT(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, {1, 2}, model_->fingerprint(), 0, 0}, now_).status(),
+  const std::vector<uint64_t> all(model_->buckets().size(), 7);
+  const std::vector<uint64_t> part(model_->buckets().size() / 2, 7);
+  EXPECT_THAT(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, part, model_->fingerprint(), 0, 0}, now_).status(),
               HasReason("BAD_DIGESTS"));
-  ASSERT_TRUE(plane_.OnPublish({TrainerId("u", 1, 2), {1, 0}, upper, model_->fingerprint(), 0.5, 0}, now_).ok());
+  EXPECT_THAT(plane_.OnPublish({TrainerId("u", 1, 2), {1, 0}, all, model_->fingerprint(), 0, 0}, now_).status(),
+              HasReason("NOT_RANK_0"));
+  EXPECT_EQ(plane_.ledger().newest(), nullptr);
+  ASSERT_TRUE(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, all, model_->fingerprint(), 0.5, 0}, now_).ok());
+  Take();
+  ASSERT_EQ(Sent<Prepare>(3).size(), 1u);
+  EXPECT_EQ(Sent<Prepare>(3)[0].digest, CombineDigests(all));
+  EXPECT_EQ(Sent<Prepare>(1).size() + Sent<Prepare>(2).size(), 2u);
+}
+
+TEST_F(ControlPlaneTest, AVersionIsSentWhenAllRanksThatSendItHaveJoined) {
+  Join(1, TrainerId("t", 0, 2));
+  Join(3, RollouterId(0, "r"));
+  const std::vector<uint64_t> all(model_->buckets().size(), 7);
+  ASSERT_TRUE(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, all, model_->fingerprint(), 0, 0}, now_).ok());
   Take();
   EXPECT_TRUE(Sent<Prepare>(3).empty());
-  Restart();
-  Join(4, TrainerId("t", 0, 2), 1, "run");
-  Join(5, TrainerId("u", 1, 2), 1, "run");
-  Join(6, RollouterId(0, "r"), 0, "run");
-  ASSERT_TRUE(plane_.OnPublish({TrainerId("t", 0, 2), {1, 0}, lower, model_->fingerprint(), 0.25, 0}, now_).ok());
-  Take();
-  ASSERT_EQ(Sent<Prepare>(6).size(), 1u);
-  std::vector<uint64_t> all = lower;
-  all.insert(all.end(), upper.begin(), upper.end());
-  EXPECT_EQ(Sent<Prepare>(6)[0].digest, CombineDigests(all));
-  EXPECT_EQ(Sent<Prepare>(4).size() + Sent<Prepare>(5).size(), 2u);
+  Join(2, TrainerId("u", 1, 2));
+  EXPECT_EQ(Sent<Prepare>(3).size(), 1u);
 }
 
 TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoStartIsRefused) {

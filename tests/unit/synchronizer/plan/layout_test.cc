@@ -67,6 +67,44 @@ TEST(LayoutTest, AFlatParameterAUnitIsCutByItself) {
                                                   {1, 3, 3, 5, 768}}));
 }
 
+// Three units: 130 elements, which are 3 blocks of 64 with their gap; 65 and 64 elements, 3 blocks together; 1 element.
+Manifest ThreeUnits(DType dtype) {
+  return Manifest::Create({{"a", dtype, {130}, 0}, {"b", dtype, {65}, 1}, {"c", dtype, {64}, 1}, {"d", dtype, {1}, 2}})
+      .value();
+}
+
+TEST(LayoutTest, UnitsAreCutInBlocksOfTheFloat32ManifestWhateverTravels) {
+  for (DType travels : {DType::kFloat32, DType::kBFloat16}) {
+    for (DType read : {DType::kFloat32, travels}) {
+      auto layout = UnitShardsLayout(ThreeUnits(travels), 2, read);
+      ASSERT_TRUE(layout.ok());
+      const int64_t width = DTypeBytes(read);
+      // Two blocks a rank of each of the first two units, one of the last: rank 1 holds nothing of it.
+      EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 128, 0},
+                                                      {0, 1, 0, 65, 128 * width},
+                                                      {0, 3, 0, 1, 256 * width},
+                                                      {1, 0, 128, 130, 0},
+                                                      {1, 2, 0, 64, 128 * width}}));
+      EXPECT_EQ(layout->arena_bytes(1), 320 * width);
+    }
+  }
+}
+
+TEST(LayoutTest, OneRankOfUnitsHasTheFloat32Arena) {
+  const Manifest manifest = ThreeUnits(DType::kFloat32);
+  auto layout = UnitShardsLayout(manifest, 1, DType::kFloat32);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_EQ(layout->pieces(), Layout::Whole(manifest, 1).pieces());
+  EXPECT_EQ(layout->arena_bytes(0), manifest.arena_bytes());
+}
+
+TEST(LayoutTest, MoreRanksThanBlocksLeaveSomeWithNothing) {
+  auto layout = UnitShardsLayout(ThreeUnits(DType::kFloat32), 5, DType::kFloat32);
+  ASSERT_TRUE(layout.ok());
+  for (const Piece& piece : layout->pieces()) EXPECT_LT(piece.rank, 3);
+  EXPECT_EQ(layout->arena_bytes(4), layout->arena_bytes(0));
+}
+
 TEST(LayoutTest, RowShardsAreUnevenAndMayBeEmpty) {
   auto layout = RowShardsLayout(TwoLayers(), 4, std::nullopt);
   ASSERT_TRUE(layout.ok());
@@ -104,6 +142,8 @@ TEST(LayoutTextTest, EveryWordGivesItsLayout) {
   for (const Case& c : {Case{"whole", 1, std::nullopt},
                         {"whole:3", 3, std::nullopt},
                         {"buckets:2", 2, std::nullopt},
+                        {"units:2", 2, std::nullopt},
+                        {"units:3:bf16", 3, DType::kBFloat16},
                         {"flat:2", 2, std::nullopt},
                         {"flat:2:bf16", 2, DType::kBFloat16},
                         {"layers:3:fp32", 3, DType::kFloat32},

@@ -151,7 +151,7 @@ class RandomCases {
   std::string AnyShards(const Manifest& manifest) {
     bool narrow = true;  // bf16 shards can only feed a bf16 model
     for (const TensorSpec& spec : manifest.tensors()) narrow &= spec.dtype == DType::kBFloat16;
-    std::string kind = OneOf<std::string>({"whole", "buckets", "flat", "layers", "fsdp2", "replicated"});
+    std::string kind = OneOf<std::string>({"whole", "buckets", "units", "flat", "layers", "fsdp2", "replicated"});
     std::string text = absl::StrCat(kind, ":", Between(1, 8));
     return kind == "whole" || kind == "buckets" ? text : text + (narrow && Between(0, 1) == 0 ? ":bf16" : ":fp32");
   }

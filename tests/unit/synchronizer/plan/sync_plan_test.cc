@@ -54,7 +54,7 @@ TEST(SyncPlanTest, ShardsCutAtBucketsAreOneMessageEachAndTheirBucketsAreTheManif
 
 TEST(SyncPlanTest, MoreShardsThanElementsLeaveSomeRanksWithNothing) {
   Manifest manifest = ManifestFor({{"a", DType::kBFloat16, {2}}, {"b", DType::kBFloat16, {1}}});
-  for (const char* shards : {"flat:5", "layers:5", "fsdp2:5", "buckets:5"}) {
+  for (const char* shards : {"units:5", "flat:5", "layers:5", "fsdp2:5", "buckets:5"}) {
     SCOPED_TRACE(shards);
     SyncPlan plan = MakePlan(manifest, shards, "whole");
     EXPECT_EQ(plan.send_bytes(3), 0);

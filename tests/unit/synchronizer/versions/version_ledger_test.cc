@@ -60,40 +60,17 @@ PublishedPart GetPart(PolicyVersion version, int32_t rank, std::vector<uint64_t>
   return {version, rank, 2, begin, std::move(digests), 0};
 }
 
-TEST(VersionLedgerTest, AVersionOfSeveralRanksIsKnownWhenAllHavePublishedTheirPart) {
-  VersionLedger ledger = LedgerAtEpoch(1);
-  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value());
-  EXPECT_EQ(ledger.newest(), nullptr);
-  EXPECT_FALSE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value()) << "repeating it is harmless";
-  EXPECT_THAT(ledger.PublishPart(GetPart({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
-  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 0, {1, 2}, 0))->has_value());
-  ASSERT_NE(ledger.newest(), nullptr);
-  EXPECT_EQ(ledger.newest()->bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
-  EXPECT_EQ(ledger.newest()->digest, CombineDigests({1, 2, 3}));
-  EXPECT_FALSE(ledger.PublishPart(GetPart({1, 5}, 1, {3}, 2))->has_value()) << "also afterwards";
-  EXPECT_THAT(ledger.PublishPart(GetPart({1, 5}, 1, {4}, 2)).status(), HasReason("DIGEST_CHANGED"));
-  EXPECT_THAT(ledger.PublishPart(GetPart({1, 4}, 1, {4}, 2)).status(), HasReason("VERSION_ORDER"));
-  EXPECT_THAT(ledger.PublishPart(GetPart({0, 9}, 1, {4}, 2)).status(), HasReason("FENCED"));
-}
-
-TEST(VersionLedgerTest, PartsSurviveARestartAndNobodyCompletesAnOlderTrainersVersion) {
-  VersionLedger ledger = LedgerAtEpoch(1);
-  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 5}, 0, {1}, 0)).ok());
-  auto again = VersionLedger::Restore(ledger.Snapshot());
-  ASSERT_TRUE(again.ok());
-  ASSERT_TRUE(again->PublishPart(GetPart({1, 5}, 1, {2}, 1)).ok());
-  EXPECT_EQ(again->newest()->version, (PolicyVersion{1, 5}));
-  ledger.RaiseEpoch(2);
-  EXPECT_EQ(ledger.Snapshot().size(), 2u) << "run and epoch";
-}
-
-TEST(VersionLedgerTest, PartsThatNobodyCompletesAreForgotten) {
-  VersionLedger ledger = LedgerAtEpoch(1);
-  for (int64_t step = 0; step < 20; ++step) ASSERT_TRUE(ledger.PublishPart(GetPart({1, step}, 0, {1}, 0)).ok());
-  EXPECT_EQ(ledger.Snapshot().size(), 2 + VersionLedger::kIncompleteKept);
-  ASSERT_TRUE(ledger.PublishPart(GetPart({1, 19}, 1, {2}, 1)).ok());
-  EXPECT_EQ(ledger.newest()->version, (PolicyVersion{1, 19}));
-  EXPECT_EQ(ledger.Snapshot().size(), 3u);
+TEST(VersionLedgerTest, ReadsVersionsThatAnEarlierBuildPublishedByParts) {
+  auto ledger = VersionLedger::Restore({RunIdRecord{"run"}, EpochRecord{1}, GetPart({1, 4}, 1, {9}, 1),
+                                        GetPart({1, 5}, 1, {3}, 2), GetPart({1, 5}, 0, {1, 2}, 0),
+                                        GetPart({1, 6}, 0, {4, 5}, 0)});
+  ASSERT_TRUE(ledger.ok()) << ledger.status();
+  ASSERT_EQ(ledger->versions().size(), 1u) << "of the others parts are missing";
+  EXPECT_EQ(ledger->newest()->version, (PolicyVersion{1, 5}));
+  EXPECT_EQ(ledger->newest()->bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(ledger->newest()->digest, CombineDigests({1, 2, 3}));
+  EXPECT_EQ(ledger->Snapshot().size(), 3u) << "run, epoch and the version, whole";
+  EXPECT_TRUE(ledger->Publish({{1, 6}, {4, 5, 6}, CombineDigests({4, 5, 6}), 0})->has_value());
 }
 
 TEST(VersionLedgerTest, ChecksTheRun) {

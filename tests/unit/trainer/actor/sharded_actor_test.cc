@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/unit_shards.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
@@ -350,30 +351,40 @@ TEST(ShardedActorTest, AStateIsRestoredBitByBitOnAnotherNumberOfRanks) {
   }
 }
 
-TEST(ShardedActorTest, TheWeightsOfAllRanksAreCopiedToRank0AfterEachStep) {
-  SingleRank single;
+TEST(ShardedActorTest, EachRankReadsItsShardAsTheUnitsAreCut) {
   const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 31);
-  auto copied = [&](Communicator& ranks) {
-    auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
-    for (int step = 0; step < 3; ++step) {
-      std::vector<float> whole(static_cast<size_t>(trainer->manifest().arena_bytes()) / sizeof(float), -1);
-      EXPECT_TRUE(trainer->CopyParameters(DType::kFloat32, ranks.rank() == 0 ? whole.data() : nullptr).ok());
-      const PolicyCopy state(*trainer);
-      // Tensor by tensor: between them there may be anything.
-      const Manifest& manifest = trainer->manifest();
-      for (size_t i = 0; ranks.rank() == 0 && i < manifest.tensors().size(); ++i) {
-        const auto begin = static_cast<size_t>(manifest.ranges()[i].begin) / sizeof(float);
-        const auto count = static_cast<size_t>(manifest.tensors()[i].NumElements());
-        EXPECT_EQ(std::vector<float>(whole.begin() + begin, whole.begin() + begin + count),
-                  std::vector<float>(state.parameters().begin() + begin, state.parameters().begin() + begin + count))
-            << manifest.tensors()[i].name << " before step " << step;
+  for (int32_t world : {1, 2, 3}) {
+    OnRanks<bool>(world, [&](Communicator& ranks) {
+      auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
+      for (int step = 0; step < 2; ++step) {
+        std::vector<float> shard;
+        EXPECT_TRUE(trainer
+                        ->ReadShard([&shard](int64_t begin, absl::string_view bytes) {
+                          EXPECT_EQ(begin, static_cast<int64_t>(shard.size() * sizeof(float)));
+                          const auto* numbers = reinterpret_cast<const float*>(bytes.data());
+                          shard.insert(shard.end(), numbers, numbers + bytes.size() / sizeof(float));
+                          return absl::OkStatus();
+                        })
+                        .ok());
+        const Manifest& manifest = trainer->manifest();
+        const PolicyCopy state(*trainer);  // of all ranks, on rank 0
+        const std::vector<UnitShards> units = CutUnits(manifest, world);
+        EXPECT_EQ(static_cast<int64_t>(shard.size()), units.back().local_begin + units.back().shard);
+        for (size_t i = 0; ranks.rank() == 0 && i < manifest.tensors().size(); ++i) {
+          const UnitShards& unit = units[static_cast<size_t>(manifest.tensors()[i].unit)];
+          const int64_t first = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+          const int64_t last = std::min(first + manifest.tensors()[i].NumElements(), unit.begin + unit.shard);
+          for (int64_t at = first; at < last; ++at) {
+            EXPECT_EQ(shard[static_cast<size_t>(unit.local_begin + at - unit.begin)],
+                      state.parameters()[static_cast<size_t>(at)])
+                << manifest.tensors()[i].name << " element " << at - first;
+          }
+        }
+        EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
       }
-      EXPECT_TRUE(trainer->Step(Pointers(groups)).ok());
-    }
-    return true;
-  };
-  EXPECT_TRUE(copied(single));
-  for (int32_t world : {2, 3}) OnRanks<bool>(world, copied);
+      return true;
+    });
+  }
 }
 
 TEST(ShardedActorTest, WeightsThatAreNotFiniteAreNamedOnAllRanks) {

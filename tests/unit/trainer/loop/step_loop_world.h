@@ -107,9 +107,9 @@ class FakePolicy final : public Policy {
     }
     return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
   }
-  absl::Status CopyParameters(DType, void* whole) const override {
-    std::memcpy(whole, weights_, kNumbers * sizeof(float));
-    return absl::OkStatus();
+  absl::Status ReadShard(const ShardSink& sink) const override {
+    EXPECT_TRUE(part_.on_device());
+    return sink(0, {reinterpret_cast<const char*>(weights_), kNumbers * sizeof(float)});
   }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(DigestBuckets(manifest_, weights_)); }
   absl::Status CheckFinite() const override {

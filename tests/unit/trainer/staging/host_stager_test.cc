@@ -47,9 +47,13 @@ class StillPolicy final : public Policy {
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
     return std::make_shared<const PolicySnapshot>();  // nobody saves it
   }
-  absl::Status CopyParameters(DType, void* whole) const override {
-    std::memcpy(whole, weights_.data(), weights_.size() * sizeof(float));
-    return absl::OkStatus();
+  // In two pieces, as from a device.
+  absl::Status ReadShard(const ShardSink& sink) const override {
+    if (!error_.ok()) return error_;
+    const auto* bytes = reinterpret_cast<const char*>(weights_.data());
+    constexpr int64_t kFirst = 2 * sizeof(float);
+    SYNCOPATE_RETURN_IF_ERROR(sink(0, {bytes, kFirst}));
+    return sink(kFirst, {bytes + kFirst, weights_.size() * sizeof(float) - kFirst});
   }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(digests()); }
   absl::Status CheckFinite() const override { return absl::OkStatus(); }
