@@ -11,9 +11,9 @@ namespace syncopate {
 // float32 arena: the arena that the same tensors have when each is float32. So the cut does not depend on the dtypes in
 // which tensors travel.
 struct UnitShards {
-  int64_t begin = 0;        // in the float32 arena
-  int64_t count = 0;        // gaps behind tensors included
-  int64_t shard = 0;        // elements of each rank's shard; the last ones reach beyond the unit's end, or lie behind it
+  int64_t begin = 0;  // in the float32 arena
+  int64_t count = 0;  // gaps behind tensors included
+  int64_t shard = 0;  // elements of each rank's shard; the last ones reach beyond the unit's end, or lie behind it
   int64_t local_begin = 0;  // in every rank's own arena, which contains the rank's shard of each unit one after another
 };
 

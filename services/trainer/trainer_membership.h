@@ -53,7 +53,10 @@ class TrainerMembership {
   SynchronizerClient* synchronizer() { return synchronizer_.get(); }
   // The address with which other processes reach this trainer's services.
   const std::string& address() const { return options_.address; }
-  void Leave(const std::string& why) { member_->Leave(why); }
+  // Does nothing before Join.
+  void Leave(const std::string& why) {
+    if (member_ != nullptr) member_->Leave(why);
+  }
   // Ends all threads of this object. Idempotent; blocks for a second at most.
   void Stop();
 

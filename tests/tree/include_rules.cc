@@ -119,7 +119,7 @@ const std::vector<Arrows>& TrainerArrows() {
       {"trainer/memory/", {}},
       {"trainer/actor/", {"trainer/memory/"}},
       {"trainer/step/", {"trainer/loss/", "trainer/memory/", "trainer/actor/"}},
-      {"trainer/ranks/", {"trainer/step/"}},
+      {"trainer/ranks/", {"trainer/step/", "trainer/staging/"}},
       {"trainer/staging/", {"trainer/step/"}},
       {"trainer/cuda/", {"trainer/memory/", "trainer/step/", "trainer/staging/"}},
       {"trainer/checkpoint/", {"trainer/actor/", "trainer/step/"}},

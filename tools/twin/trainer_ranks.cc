@@ -26,9 +26,9 @@ absl::StatusOr<std::unique_ptr<TrainerRanks>> TrainerRanks::Create(const trainer
       own.mesh = *one.communicator;
     }
     SYNCOPATE_ASSIGN_OR_RETURN(one.policy, trainer::PolicyTrainer::Create(own));
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        one.stager, trainer::HostStager::Create(one.policy.get(), wire, slots,
-                                                {.rank = rank, .world = world, .destination = destination}));
+    SYNCOPATE_ASSIGN_OR_RETURN(one.stager,
+                               trainer::HostStager::Create(one.policy.get(), wire, slots,
+                                                           {.rank = rank, .world = world, .destination = destination}));
     made->ranks_.push_back(std::move(one));
   }
   Rank& first = made->ranks_.front();

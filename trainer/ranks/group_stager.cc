@@ -21,7 +21,8 @@ absl::StatusOr<GroupStager::Staged> GroupStager::Await() {
   // Numbers that are not finite end the run with their own reason, whatever else a rank could not do.
   absl::Status failed = whole.status();
   for (const auto& [rank, staged] : *reports) {
-    const bool is_worse = ErrorReason(staged.status()) == reason::kNonFinite && ErrorReason(failed) != reason::kNonFinite;
+    const bool is_worse =
+        ErrorReason(staged.status()) == reason::kNonFinite && ErrorReason(failed) != reason::kNonFinite;
     if (!staged.ok() && (failed.ok() || is_worse)) failed = staged.status();
   }
   SYNCOPATE_RETURN_IF_ERROR(failed);

@@ -12,9 +12,8 @@ std::string SourceLayoutText(int32_t world, DType dtype) {
 absl::StatusOr<synchronizer::SyncPlan> PlanStaging(const Manifest& wire, const StagedPart& part, DType dtype) {
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout source,
                              synchronizer::BuildLayout(wire, SourceLayoutText(part.world, dtype)));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      const synchronizer::Layout receivers,
-      synchronizer::BuildLayout(wire, part.destination.empty() ? "whole:1" : part.destination));
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout receivers,
+                             synchronizer::BuildLayout(wire, part.destination.empty() ? "whole:1" : part.destination));
   return synchronizer::SyncPlan::Create(wire, source, receivers);
 }
 
