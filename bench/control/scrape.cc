@@ -40,6 +40,7 @@ absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration 
   std::string answer;
   std::array<char, 65536> buffer;
   ssize_t count = 0;
+  // The responder closes the connection after each answer, so the end of the stream is the end of the page.
   while ((count = ::recv(fd, buffer.data(), buffer.size(), 0)) > 0) answer.append(buffer.data(), count);
   if (count < 0) return failed("the answer does not end");
   if (!absl::StartsWith(answer, "HTTP/1.1 200 ")) return failed("the answer is not 200");

@@ -21,7 +21,7 @@
 namespace syncopate::bench {
 namespace {
 
-constexpr size_t kChunk = 1 << 20;
+constexpr size_t kChunk = 1 << 20;  // as large as the chunks of the transport grpc, which is compared with this rate
 constexpr int kRepetitions = 3;
 constexpr int kPatienceSeconds = 20;
 
@@ -91,6 +91,7 @@ absl::StatusOr<double> RateOnce(int connections, int64_t bytes) {
   }
   std::vector<char> sent(kChunk, 'w');
   std::vector<char> good(2 * ends.size(), 0);
+  // The time includes the start of the threads, which is small against the bytes of a model.
   const absl::Time begin = Clock::Real()->Now();
   {
     std::vector<std::jthread> threads;
