@@ -61,6 +61,7 @@ BIO* MakeBio(int fd) {
     return made;
   }();
   BIO* const bio = BIO_new(method);
+  // OpenSSL has room for a pointer and not for a number. NOLINTNEXTLINE(performance-no-int-to-ptr)
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
   BIO_set_init(bio, 1);
   return bio;
