@@ -224,11 +224,11 @@ void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body) {
   absl::StatusOr<CommandLine> line = ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
   if (!line.ok()) {
-    std::fputs(UsageOf(role).c_str(), stderr);
+    std::fputs(MakeUsage(role).c_str(), stderr);
     return Fail(role, line.status());
   }
   if (line->help) {
-    std::fputs(UsageOf(role).c_str(), stdout);
+    std::fputs(MakeUsage(role).c_str(), stdout);
     return kExitDone;
   }
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);
