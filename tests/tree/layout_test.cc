@@ -57,7 +57,7 @@ TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
   for (const Source& source : sources) {
     for (std::string& breach : Breaches(source.path, source.includes)) breaches.push_back(std::move(breach));
   }
-  // Else nothing that is looked for could be found, here or in the tests below.
+  // Without sources, no test here could find anything.
   EXPECT_GT(sources.size(), 50u) << "the tree was not found";
   EXPECT_THAT(breaches, IsEmpty());
 }

@@ -185,7 +185,7 @@ class NcclRig {
     };
     return request;
   }
-  // The receiver that is `place`-th of those who take part.
+  // The `place`-th participating receiver.
   absl::Status ReceiveOne(int32_t place) {
     Receiver& receiver = *receivers_[taking_part_[place]];
     receiver.arrivals.assign(receiver.bytes.size(), 0);
