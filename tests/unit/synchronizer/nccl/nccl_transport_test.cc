@@ -80,8 +80,8 @@ TEST(NcclTransportTest, ARehearsalThatIsEndedLeavesTheNextSyncToFormTheGroup) {
   EXPECT_THAT(connected.All(), ::testing::Contains(HasReason("CLOSED")));
   rig.receiver(1)->control.Freeze(false);
   rig.Stage(1);
-  for (int attempt = 0; attempt < 2;
-       ++attempt) {  // a member that had connected by then may keep the communicator that others aborted
+  // Twice, as a member that had connected may keep the communicator that others aborted.
+  for (int attempt = 0; attempt < 2; ++attempt) {
     ASSERT_THAT(rig.Prepare(1), IsOk());
     if (rig.source()->member.rendezvous.find(rig.group()) == std::string::npos) break;
     EXPECT_THAT(rig.Start(0), HasReason("GROUP_LOST"));
