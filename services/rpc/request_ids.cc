@@ -40,6 +40,7 @@ void RequestIds::Run(const std::string& method, const google::protobuf::Message&
       if (known) return;  // Complete() answers it
     }
   }
+  // NOLINTBEGIN(bugprone-use-after-move): `reply` was moved only if neither of the first two conditions is true.
   if (reused) {
     reply(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
                 absl::StrCat("request_id '", request_id, "' named another request already; make up a new one"),
@@ -47,6 +48,7 @@ void RequestIds::Run(const std::string& method, const google::protobuf::Message&
   } else if (known) {
     response->CopyFrom(*answer);
     reply(absl::OkStatus());
+    // NOLINTEND(bugprone-use-after-move)
   } else {
     work(answer.get(),
          [this, request_id, answer](const absl::Status& status) { Complete(request_id, answer, status); });

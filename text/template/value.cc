@@ -79,7 +79,6 @@ Value Value::OfList(List items, RenderBudget* budget, Kind kind) {
   return value;
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): the loop moves out of the entries, through structured bindings.
 Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
   auto data = std::make_shared<DictData>();
   for (auto& [key, item] : entries) {
