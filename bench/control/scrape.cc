@@ -32,7 +32,7 @@ absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration 
   absl::Cleanup closed = [fd] { ::close(fd); };
   const timeval timeout = absl::ToTimeval(limit);
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return failed("nobody listens");
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return failed("no process listens there");
   const std::string request = absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", address, "\r\n\r\n");
   if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
     return failed("the request was not taken");

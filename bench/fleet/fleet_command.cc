@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kFleetFooter[] =
     "The real plan and the real decisions of the synchronizer, among members that do at once what they are told. No "
-    "byte of weights moves, no process starts and nobody waits, so that any number of replicas fits on one core. Exit "
+    "byte of weights moves, no process starts and no member waits, so that any number of replicas fits on one core. "
+    "Exit "
     "codes: 0 measured, and every replica serves the version; 1 something failed; 2 there is no such case.";
 
 struct FleetArguments {
