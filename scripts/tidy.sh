@@ -12,8 +12,10 @@ folder=build/tidy
 mkdir -p "$folder"
 cmake --preset clang -B "$folder" -DSYNCOPATE_UNITY=OFF -DSYNCOPATE_SYNTAX_ONLY=OFF -DBUILD_TESTING=ON \
   -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > "$folder/configure.log" 2>&1 || { cat "$folder/configure.log" >&2; exit 1; }
-# Sources include what protoc makes, and those with libtorch its precompiled header.
-cmake --build "$folder" --target syncopate_grpc syncopate_torch_pch --parallel "$(nproc)" > "$folder/protos.log" 2>&1 ||
+# Sources include what protoc and our own generators make, and those with libtorch its precompiled header.
+mapfile -t made < <(ninja -C "$folder" -t targets all | grep -oE '^[^/:][^:]*[.]inc:' | tr -d : | sort -u)
+cmake --build "$folder" --target syncopate_grpc syncopate_torch_pch "${made[@]}" --parallel "$(nproc)" \
+  > "$folder/protos.log" 2>&1 ||
   { tail -n 20 "$folder/protos.log" >&2; exit 1; }
 
 files=()
