@@ -184,7 +184,7 @@ TEST(NcclTransportTest, IdsOfAnAttemptThatNeverStartedAreUsedForTheNext) {
 TEST(NcclTransportTest, AtMostTwoGroupsAreKeptAndOlderOnesFinalised) {
   NcclRig rig("whole", 3, "whole:1");
   rig.Stage(1);
-  for (std::vector<int> members : {std::vector<int>{0}, {1}, {2}, {0, 1}, {0, 2}}) {
+  for (const std::vector<int>& members : {std::vector<int>{0}, {1}, {2}, {0, 1}, {0, 2}}) {
     ASSERT_THAT(rig.Prepare(1, members), IsOk());
     EXPECT_THAT(rig.Exchange(), Each(IsOk()));
     rig.Finish();
