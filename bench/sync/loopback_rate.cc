@@ -98,11 +98,13 @@ absl::StatusOr<double> RateOnce(int connections, int64_t bytes) {
     for (size_t i = 0; i < ends.size(); ++i) {
       threads.emplace_back([&, i] {
         good[2 * i] =
-            MoveAll(bytes, [&](int64_t n) { return ::send(ends[i].sender.fd(), sent.data(), n, MSG_NOSIGNAL); });
+            MoveAll(bytes, [&](int64_t n) { return ::send(ends[i].sender.fd(), sent.data(), n, MSG_NOSIGNAL); }) ? 1
+                                                                                                                 : 0;
       });
       threads.emplace_back([&, i] {
         std::vector<char> buffer(kChunk);
-        good[2 * i + 1] = MoveAll(bytes, [&](int64_t n) { return ::recv(ends[i].receiver.fd(), buffer.data(), n, 0); });
+        good[2 * i + 1] =
+            MoveAll(bytes, [&](int64_t n) { return ::recv(ends[i].receiver.fd(), buffer.data(), n, 0); }) ? 1 : 0;
       });
     }
   }
