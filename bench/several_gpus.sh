@@ -50,7 +50,7 @@ shape_7b=(model.vocab_size=152064 model.hidden_size=3584 model.intermediate_size
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
   model.num_key_value_heads=8 model.head_dim=64 model.max_position_embeddings=64)
 plain=(model.learned_positions=false model.qk_norm=false model.embedding_init_std=0.02 eval.every_steps=0 eval.prompts=1
-  eval.show_samples=1   checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4 data.alphabet=8 reward.name=dense)
+  eval.show_samples=1 checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4 data.alphabet=8 reward.name=dense)
 
 # emit PART CASE CODE SECONDS FIGURES: one line; FIGURES is a JSON value.
 emit() {
