@@ -51,6 +51,8 @@ trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exi
   options.checkpoint_at_end = config.checkpoint().at_end();
   options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
   options.serve_complete = !exit_on_completion;
+  // Rollouters cannot answer for the next step before they serve the version that it begins with.
+  options.publishes_at_once = config.staleness().max_staleness() == 0;
   return options;
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/policy_snapshot.h"
 #include "trainer/actor/sharded_units.h"
+#include "trainer/actor/side_stream.h"
 #include "trainer/actor/unit_access.h"
 #include "trainer/memory/state_part.h"
 
@@ -87,7 +88,7 @@ class Actor {
   // its size away. Late in an easy task that undid what was learned (docs/learning.md).
   //
   // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). Whoever has read it, and the guard,
-  // calls CountUpdate() if both were finite. Errors are those of Communicator and of FinishSnapshot().
+  // calls CountUpdate() if both were finite. Errors are those of Communicator, of FinishSnapshot() and of FinishRead().
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
@@ -100,16 +101,23 @@ class Actor {
   const at::Tensor& second_moment() const { return second_moment_; }
 
   // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
-  // the host. After FinishSnapshot(), if one may be under way.
+  // the host. After FinishSnapshot() and FinishRead(), if a snapshot or a read may be under way.
   void Restore(const PolicySource& source);
   // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
   // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
-  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
+  // As Policy::TakeWeights, of this rank; weights are on the device.
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights() const {
+    return CopyParts({PolicyPart::kParameters});
+  }
   // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
   absl::Status FinishSnapshot() const;
-  // As Policy::ReadShard.
+  // As Policy::SetReader and Policy::ReadShard.
+  void SetReader(std::function<absl::Status()> finish);
   absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
+  // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
+  absl::Status FinishRead();
   // This rank's weights in `dtype`: float32, or `compute`.
   const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
   // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
@@ -132,6 +140,7 @@ class Actor {
   };
   const at::Tensor& GetPart(PolicyPart part) const;
   StateArena* GetArena(PolicyPart part) const;  // null: the part's memory is of the allocator
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> CopyParts(absl::Span<const PolicyPart> parts) const;
   // A unit of a part, of all ranks, on the actor's device. [world * shard]
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
@@ -174,6 +183,9 @@ class Actor {
     at::Tensor numbers;
   };
   Written written_;
+  std::function<absl::Status()> reader_;  // that is to be finished; null: there is none
+  SideStream reading_;                    // beside the current stream
+  SideStream::Mark read_from_;            // what is read is there at this point of the current stream
   int64_t updates_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,18 +13,24 @@
 
 namespace syncopate::trainer {
 
-// A stream of a GPU beside the current one, for what ranks exchange while they compute. On the CPU there is none: work
-// is done where it is queued. Not thread-safe.
+// A stream of a GPU beside the current one, for what goes on while a step computes: exchanges of ranks, and reads of the
+// weights. On the CPU there is none: work is done where it is queued. Not thread-safe, but for RunAfter() on one thread.
 class SideStream {
  public:
+  // Of its kernels against those of the current stream.
+  enum class Priority : uint8_t { kHigh, kLow };
   // A point in its order; null: everything before it is done.
   using Mark = std::shared_ptr<const c10::Event>;
 
-  explicit SideStream(at::Device device);
+  explicit SideStream(at::Device device, Priority priority = Priority::kHigh);
 
   // Calls `work` with this as the current stream. What it queues comes after all that is on the current stream by now.
   // Tensors that it uses outlive what it queues.
   absl::StatusOr<Mark> Run(const std::function<absl::Status()>& work);
+  // The end of what is queued on the current stream.
+  Mark MarkCurrent() const;
+  // Calls `work` with this as the current stream of the calling thread. What it queues comes after `mark` alone.
+  absl::Status RunAfter(const Mark& mark, const std::function<absl::Status()>& work) const;
   // What is queued on the current stream from now on comes after `mark`. Does not block.
   void Await(const Mark& mark) const;
 

@@ -14,7 +14,7 @@
 namespace syncopate::trainer {
 
 // Writes what one rank, but rank 0, holds of a policy, while steps are made. The folder is there, made by rank 0, which
-// renames it once all ranks have written: until then nothing of it is a checkpoint. Of one thread.
+// goes on once all ranks have written: until then nothing of it is a checkpoint or an export. Of one thread.
 class ShardSaver {
  public:
   // From the thread that writes: what was written into `folder`, or why it could not be.

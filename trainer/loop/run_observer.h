@@ -63,8 +63,9 @@ struct Publication {
   double stage_seconds = 0;
 };
 
-// What a run tells the outside: those who watch it, write it down or plot it. Called by the step thread, one call at a
-// time, but for RecordCheckpoint(), which comes from the thread that writes checkpoints too; must not block on the
+// What a run tells the outside: those who watch it, write it down or plot it. Steps, evaluations and publications are
+// recorded by one thread, one call at a time, in their order; AddPhase() and RecordMemory() are called by the step thread,
+// RecordCheckpoint() by that one and by the thread that writes checkpoints, each beside the others. Must not block on the
 // network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
 class RunObserver {
  public:

@@ -12,7 +12,7 @@ namespace syncopate::trainer {
 
 // What goes and comes with a part's arenas. Each counts as a part of the move; null: nothing to do.
 struct StateHooks {
-  std::function<void()> before_offload = nullptr;
+  std::function<absl::Status()> before_offload = nullptr;  // its error leaves the part where it is
   std::function<void()> after_load = nullptr;  // the arenas are there
 };
 
