@@ -56,7 +56,7 @@ class CudaStager final : public WeightStager {
   const int slots_;
   const cuda::Stream stream_;
   const cuda::Event updated_;  // the last Launch reads what is there after it
-  const std::unique_ptr<synchronizer::CudaSendArena> arena_;  // before the stream: it may still have work there
+  const std::unique_ptr<synchronizer::CudaSendArena> arena_;  // last: it waits for its work on the stream
 };
 
 }  // namespace syncopate::trainer
