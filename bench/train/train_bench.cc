@@ -43,7 +43,8 @@ std::string ToText(const nlohmann::json& line) {
   }
   if (line.contains("staged_gib")) {
     return absl::StrFormat(
-        "%-9s %s: a step of %.1f ms takes %.1f beside a staging of %.1f GiB, which holds it up %.2f ms; the digests are "
+        "%-9s %s: a step of %.1f ms takes %.1f beside a staging of %.1f GiB, which holds it up %.2f ms; the digests "
+        "are "
         "there after %.1f ms, alone after %.1f",
         name, model, line["step_ms"].get<double>(), line["staged_step_ms"].get<double>(),
         line["staged_gib"].get<double>(), line["wait_ms"].get<double>(), line["digests_ms"].get<double>(),
@@ -51,7 +52,8 @@ std::string ToText(const nlohmann::json& line) {
   }
   if (line.contains("exported_gib")) {
     return absl::StrFormat(
-        "%-9s %s: a step of %.1f ms takes %.1f beside the copy of an export of %.1f GiB, which holds it up %.2f ms before "
+        "%-9s %s: a step of %.1f ms takes %.1f beside the copy of an export of %.1f GiB, which holds it up %.2f ms "
+        "before "
         "it begins; %.1f while the export is written, in %.0f ms",
         name, model, line["step_ms"].get<double>(), line["first_step_ms"].get<double>(),
         line["exported_gib"].get<double>(), line["held_ms"].get<double>(), line.value("beside_step_ms", 0.0),

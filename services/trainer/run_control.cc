@@ -165,15 +165,15 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
     if (!dtype.ok()) return done(dtype.status());
     asked.options.dtype = *dtype;
   }
-  run->loop->ExportModel(
-      asked, [done = std::move(done)](const absl::StatusOr<trainer::ExportWriter::Exported>& exported) {
-        if (!exported.ok()) return done(exported.status());
-        v1::TrainerServiceExportModelResponse response;
-        *response.mutable_version() = wire::ToProto(exported->version);
-        response.set_path(exported->path);
-        response.set_bytes(exported->model.bytes);
-        done(response);
-      });
+  run->loop->ExportModel(asked,
+                         [done = std::move(done)](const absl::StatusOr<trainer::ExportWriter::Exported>& exported) {
+                           if (!exported.ok()) return done(exported.status());
+                           v1::TrainerServiceExportModelResponse response;
+                           *response.mutable_version() = wire::ToProto(exported->version);
+                           response.set_path(exported->path);
+                           response.set_bytes(exported->model.bytes);
+                           done(response);
+                         });
 }
 
 absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {

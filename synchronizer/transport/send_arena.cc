@@ -81,9 +81,9 @@ absl::Status SendArena::Launch(PolicyVersion version, Fill fill) {
   }
   // Readers identify versions by name: the same name with other bytes would be mixed with the earlier version.
   if (version <= newest_) {
-    return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
-                 absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
-                                 newest_.ToString()));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
+        absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(), newest_.ToString()));
   }
   Slot* const slot = TakeSlot();
   staging_ = Staging{.version = version,

@@ -113,13 +113,12 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
                         .after_load = [this] { RenewWeights(); }}),
       optimizer_state_({arenas_.first_moment.get(), arenas_.second_moment.get()},
                        static_cast<int64_t>(first_moment_.nbytes() + second_moment_.nbytes())),
-      gradient_state_(
-          {arenas_.gradients.get()}, static_cast<int64_t>(gradients_.nbytes()),
-          {.before_offload = [this]() -> absl::Status {
-             ReleaseGradientUnits();
-             return absl::OkStatus();
-           },
-           .after_load = [this] { MakeGradientUnits(); }}),
+      gradient_state_({arenas_.gradients.get()}, static_cast<int64_t>(gradients_.nbytes()),
+                      {.before_offload = [this]() -> absl::Status {
+                         ReleaseGradientUnits();
+                         return absl::OkStatus();
+                       },
+                       .after_load = [this] { MakeGradientUnits(); }}),
       reading_(device, SideStream::Priority::kLow) {
   MakeWeightUnits();
   MakeGradientUnits();

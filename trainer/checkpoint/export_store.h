@@ -37,7 +37,7 @@ class ExportStore {
     ModelWriter write = model::ExportModel;
   };
   struct Request {
-    std::string name;  // of the folder, as CheckFileName wants it
+    std::string name;         // of the folder, as CheckFileName wants it
     std::string folder = {};  // what BeginFolder() gave; empty: one is made
     model::ExportOptions options = {};
     // The weights of this rank; an error: other ranks write theirs and are waited for even so.

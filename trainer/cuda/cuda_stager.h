@@ -55,7 +55,7 @@ class CudaStager final : public WeightStager {
   const synchronizer::ShardBases bases_;  // of the shard
   const int slots_;
   const cuda::Stream stream_;
-  const cuda::Event updated_;  // the last Launch reads what is there after it
+  const cuda::Event updated_;                                 // the last Launch reads what is there after it
   const std::unique_ptr<synchronizer::CudaSendArena> arena_;  // last: it waits for its work on the stream
 };
 

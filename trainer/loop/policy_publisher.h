@@ -71,9 +71,9 @@ class PolicyPublisher {
   double wait_seconds_ = 0;  // of the step thread
   mutable Mutex mutex_;
   PolicyVersion launched_ ABSL_GUARDED_BY(mutex_);
-  bool is_staging_ ABSL_GUARDED_BY(mutex_) = false;          // launched_
-  WeightStager::Staged published_ ABSL_GUARDED_BY(mutex_);   // the last one
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);              // of launched_
+  bool is_staging_ ABSL_GUARDED_BY(mutex_) = false;         // launched_
+  WeightStager::Staged published_ ABSL_GUARDED_BY(mutex_);  // the last one
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);             // of launched_
 };
 
 }  // namespace syncopate::trainer

@@ -13,7 +13,7 @@ namespace syncopate::trainer {
 // What goes and comes with a part's arenas. Each counts as a part of the move; null: nothing to do.
 struct StateHooks {
   std::function<absl::Status()> before_offload = nullptr;  // its error leaves the part where it is
-  std::function<void()> after_load = nullptr;  // the arenas are there
+  std::function<void()> after_load = nullptr;              // the arenas are there
 };
 
 // Arenas of a policy's state that are on the device together or not at all, and what moving them took. Of the step thread.

@@ -16,7 +16,17 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct PolicyCommand {
-  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kStage, kMoveState, kSave, kExport };
+  enum class Kind : uint8_t {
+    kStep,
+    kSupervisedStep,
+    kWriteTensor,
+    kDigest,
+    kCheckFinite,
+    kStage,
+    kMoveState,
+    kSave,
+    kExport
+  };
   // What kMoveState does.
   enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
@@ -54,7 +64,9 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override;
   // Both are this rank's only.
-  absl::Status SetReader(std::function<absl::Status()> finish) override { return policy_->SetReader(std::move(finish)); }
+  absl::Status SetReader(std::function<absl::Status()> finish) override {
+    return policy_->SetReader(std::move(finish));
+  }
   absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;

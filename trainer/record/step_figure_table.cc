@@ -120,7 +120,8 @@ const std::vector<StepFigure>& StepFigureTable() {
       {"stage_seconds", "time", "seconds", "Staging of the version that the last step made; 0 if it was not published",
        &Figures::stage_seconds},
       {"stage_wait_seconds", "time", "seconds",
-       "What the step thread waited for stagings since the step before ended: for that of the version before, beside which "
+       "What the step thread waited for stagings since the step before ended: for that of the version before, beside "
+       "which "
        "the last step was made, and where a version must be there at once",
        &Figures::stage_wait_seconds},
       {"export_wait_seconds", "time", "seconds",

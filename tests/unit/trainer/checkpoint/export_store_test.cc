@@ -75,21 +75,21 @@ TEST_F(ExportStoreTest, SeveralRanksWriteTheFilesThatOneWrites) {
     const std::vector<Snapshot> parts = testing::OnRanks<Snapshot>(
         world, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
     const std::string folder = store->BeginFolder({1, 7}).value();
-    const auto written = store->Write({.name = absl::StrCat(world),
-                                       .folder = folder,
-                                       .snapshot = parts[0],
-                                       .await_others = [&]() -> absl::StatusOr<CheckpointStore::Files> {
-                                         CheckpointStore::Files all;
-                                         for (size_t rank = 1; rank < parts.size(); ++rank) {
-                                           EXPECT_FALSE(parts[rank]->has_moments());
-                                           SYNCOPATE_ASSIGN_OR_RETURN(
-                                               const auto files,
-                                               CheckpointStore::WriteFiles(real, JoinPath(root_, folder),
-                                                                           PolicyFiles(parts[rank])));
-                                           all.insert(files.begin(), files.end());
-                                         }
-                                         return all;
-                                       }});
+    const auto written =
+        store->Write({.name = absl::StrCat(world),
+                      .folder = folder,
+                      .snapshot = parts[0],
+                      .await_others = [&]() -> absl::StatusOr<CheckpointStore::Files> {
+                        CheckpointStore::Files all;
+                        for (size_t rank = 1; rank < parts.size(); ++rank) {
+                          EXPECT_FALSE(parts[rank]->has_moments());
+                          SYNCOPATE_ASSIGN_OR_RETURN(
+                              const auto files,
+                              CheckpointStore::WriteFiles(real, JoinPath(root_, folder), PolicyFiles(parts[rank])));
+                          all.insert(files.begin(), files.end());
+                        }
+                        return all;
+                      }});
     ASSERT_THAT(written, IsOk());
     EXPECT_EQ(written->bytes, alone->bytes);
     EXPECT_EQ(FilesIn(real, store->GetPath(absl::StrCat(world))), expected) << world << " ranks";
@@ -100,8 +100,8 @@ TEST_F(ExportStoreTest, SeveralRanksWriteTheFilesThatOneWrites) {
 TEST_F(ExportStoreTest, WhatAnotherRankCouldNotWriteLeavesNothing) {
   FileSystem* const real = FileSystem::Real();
   const auto store = ExportStore::Open(real, {.root = root_, .description = Description()}).value();
-  const std::vector<Snapshot> parts = testing::OnRanks<Snapshot>(
-      2, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
+  const std::vector<Snapshot> parts =
+      testing::OnRanks<Snapshot>(2, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
   auto write = [&](absl::StatusOr<Snapshot> mine, const absl::StatusOr<CheckpointStore::Files>& theirs, bool* awaited) {
     return store
         ->Write({.name = "a",

@@ -505,17 +505,16 @@ class StepLoopWorld {
                                                            const std::string&, const std::string& folder,
                                                            const model::ExportOptions& options) {
     SYNCOPATE_RETURN_IF_ERROR(options.files->CreateDirs(options.partial));
-    SYNCOPATE_ASSIGN_OR_RETURN(const auto file,
-                               options.files->OpenForAppend(JoinPath(options.partial, "model.safetensors"),
-                                                            FileSystem::OpenMode::kCreateNew));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        const auto file,
+        options.files->OpenForAppend(JoinPath(options.partial, "model.safetensors"), FileSystem::OpenMode::kCreateNew));
     SYNCOPATE_RETURN_IF_ERROR(
         model::StreamSafetensors(tensors, {}, [&file](absl::string_view bytes) { return file->Append(bytes); }));
     SYNCOPATE_RETURN_IF_ERROR(options.files->Rename(options.partial, folder));
     return model::ExportedModel{.files = 1, .bytes = file->size()};
   }
   std::unique_ptr<ExportStore> OpenExports(absl::Duration disk_deadline) {
-    return ExportStore::Open(&export_disk,
-                             {.root = "/exports", .disk_deadline = disk_deadline, .write = WriteWeights})
+    return ExportStore::Open(&export_disk, {.root = "/exports", .disk_deadline = disk_deadline, .write = WriteWeights})
         .value();
   }
 

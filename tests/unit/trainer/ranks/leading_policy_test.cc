@@ -128,8 +128,9 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
   EXPECT_THAT(
       notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
-                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1", "1: weights for .tmp-2",
-                         "0: weights for .tmp-2", "0: set reader", "0: read shard", "1: digest", "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
+                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1",
+                         "1: weights for .tmp-2", "0: weights for .tmp-2", "0: set reader", "0: read shard",
+                         "1: digest", "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
                          "0: end use", "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
 }
 
