@@ -24,8 +24,8 @@ class SideStream {
 
   explicit SideStream(at::Device device, Priority priority = Priority::kHigh);
 
-  // Calls `work` with this as the current stream. What it queues comes after all that is on the current stream by now.
-  // Tensors that it uses outlive what it queues.
+  // Calls `work` with this stream as the current one. Its operations start after those that are on the caller's current
+  // stream now. Tensors that `work` uses must live until the returned mark has been reached.
   absl::StatusOr<Mark> Run(const std::function<absl::Status()>& work);
   // The end of what is queued on the current stream.
   Mark MarkCurrent() const;

@@ -45,10 +45,11 @@ absl::StatusOr<CheckpointFile> WriteOneFile(FileSystem* files, const std::string
   Sha256 hash;
   int64_t synced = 0;
   CheckpointStore::ByteSink sink = [&](absl::string_view bytes) -> absl::Status {
-    // While it is written: reading it again would take as long as writing.
+    // The digest is computed while the file is written: reading it again would take as long as writing.
     hash.Update(bytes);
     SYNCOPATE_RETURN_IF_ERROR(file->Append(bytes));
-    // Else all of a large file may be left to the last call, and how long that may take depends on the host's memory.
+    // Syncs as it goes: otherwise the last call would have to write all of a large file, for a time that depends on the
+    // host's memory.
     if (file->size() - synced < kSyncEveryBytes) return absl::OkStatus();
     synced = file->size();
     return file->Sync();

@@ -68,7 +68,7 @@ class CheckpointWriter {
   absl::Status Wait() {
     return thread_.Wait([this] { return parts_.store->CheckDisk(); });
   }
-  // A version was evaluated: its checkpoint may be the best one. Nothing if a newer trainer has taken over.
+  // A version was evaluated, so its checkpoint may be the best one. Does nothing if a newer trainer has taken over.
   void AddScore(const BestCheckpoint::Score& score);
   int64_t saved_step() const { return saved_step_.load(); }  // -1: none by this trainer
 

@@ -14,11 +14,11 @@
 
 namespace syncopate::trainer {
 
-// What the step thread spends its time with. The times of all phases add up to the thread's whole time.
+// The phases of the step thread. The times of all phases add up to the thread's whole time.
 enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kPaused, kOther };
 const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "step", "stage", ... "other"
 
-// Everything one training step left behind for people.
+// Everything that one training step reports to people.
 struct StepReport {
   PolicyVersion version;  // that the step made
   bool is_replay = false;
@@ -79,7 +79,7 @@ class RunObserver {
   // A checkpoint was saved, or why not; the run goes on unless the error is said to end it.
   virtual void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) = 0;
   virtual void AddPhase(LoopPhase phase, double seconds) = 0;
-  // Other than by a step the memory of the policy has changed.
+  // The memory of the policy has changed outside a step.
   virtual void RecordMemory(const PolicyMemory& memory) = 0;
 };
 

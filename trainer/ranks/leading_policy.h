@@ -38,7 +38,7 @@ struct PolicyCommand {
   std::string folder = {};                    // kSave: in the folder of checkpoints; kExport: in that of exports
 };
 
-// How rank 0 reaches the others.
+// The connection from rank 0 to the other ranks.
 class PolicyFollowers {
  public:
   virtual ~PolicyFollowers() = default;

@@ -12,14 +12,15 @@
 
 namespace syncopate::trainer {
 
-// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the dtype
-// that they travel in. One rank's stager copies the rank's own shard; GroupStager does so on all ranks of a trainer.
+// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the
+// dtype that they travel in. One rank's stager copies the rank's own shard; GroupStager does so on all ranks of a
+// trainer.
 class WeightStager {
  public:
   using Staged = synchronizer::SendArena::Staged;
 
   virtual ~WeightStager() = default;
-  // Of what receivers get.
+  // The manifest of the weights that receivers get.
   virtual const Manifest& manifest() const = 0;
   // Begins to stage the present weights as `version`, on the thread that owns the policy and in a use of it. What follows
   // may be made beside it: the policy's next update, and a move of its weights, wait until the weights were read
@@ -45,7 +46,7 @@ class WeightStager {
   virtual int64_t bytes() const = 0;
 };
 
-// One rank's part of a weight sync: which shard it sends, and for whom it packs.
+// One rank's part of a weight sync: the shard that it sends, and the layout of the receivers that it packs for.
 struct StagedPart {
   int32_t rank = 0;
   int32_t world = 1;

@@ -48,7 +48,7 @@ class StillPolicy final : public Policy {
     return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
-    return std::make_shared<const PolicySnapshot>();  // nobody saves it
+    return std::make_shared<const PolicySnapshot>();  // no checkpoint saves it
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string&) const override {
     return std::make_shared<const PolicySnapshot>();  // nobody saves it
