@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "model/safetensors.h"
@@ -13,6 +14,10 @@ namespace syncopate::model {
 struct ExportOptions {
   DType dtype = DType::kBFloat16;           // dtype of the files
   int64_t max_shard_bytes = 5'000'000'000;  // most bytes of tensors in one file; a larger tensor gets its own file
+  // What the folder is called until all of it is on disk, on the same disk; empty: its name and ".partial". What is there
+  // is removed.
+  std::string partial = {};
+  FileSystem* files = FileSystem::Real();  // that it is written to
 };
 
 struct ExportedModel {

@@ -52,6 +52,8 @@ trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exi
   // The store keeps at least two, because the newest one may turn out to be damaged.
   options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
   options.serve_complete = !exit_on_completion;
+  // Rollouters cannot answer for the next step before they serve the version that it begins with.
+  options.publishes_at_once = config.staleness().max_staleness() == 0;
   return options;
 }
 

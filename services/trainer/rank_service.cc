@@ -54,6 +54,9 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
     case trainer::PolicyCommand::Kind::kSave:
       message.mutable_save()->set_folder(command.folder);
       break;
+    case trainer::PolicyCommand::Kind::kExport:
+      message.mutable_export_weights()->set_folder(command.folder);
+      break;
     case trainer::PolicyCommand::Kind::kMoveState:
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
@@ -131,7 +134,7 @@ absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(cons
   }
   if (absl::IsDeadlineExceeded(waited)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
-                 absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
+                 absl::StrCat("not all trainer ranks have written their files in ", folder, " within ",
                               absl::FormatDuration(kRankSaveDeadline)));
   }
   SYNCOPATE_RETURN_IF_ERROR(waited);

@@ -18,7 +18,7 @@ namespace syncopate::trainerd {
 // Deadline of a collective: ranks compute for equally long, except for differences of memory and disks. A lost rank is
 // noticed long before, by the end of its stream.
 inline constexpr absl::Duration kRankCallDeadline = absl::Minutes(1);
-// Deadline for another rank's part of a checkpoint, after rank 0 has written its own: a slow disk is slow for all
+// Deadline for another rank's part of a checkpoint or an export, after rank 0 has written its own: a slow disk is slow for all
 // ranks.
 inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
 // Deadline for another rank's staging: a copy within its memory, and its digests.
@@ -49,7 +49,7 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
 
   using StagedReports = RankReports<absl::StatusOr<trainer::WeightStager::Staged>>;
 
-  SavedReports saved_ ABSL_GUARDED_BY(mutex_);    // keyed by checkpoint folder
+  SavedReports saved_ ABSL_GUARDED_BY(mutex_);    // keyed by folder
   StagedReports staged_ ABSL_GUARDED_BY(mutex_);  // keyed by version
 };
 

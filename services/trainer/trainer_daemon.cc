@@ -20,6 +20,7 @@
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
+#include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/loop_options.h"
@@ -82,9 +83,7 @@ TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
     : daemon_(daemon),
       on_trial_(daemon->IsOnTrial()),
       device_(std::move(device)),
-      control_({.steps = daemon->config().run().steps(),
-                .run_dir = daemon->run_dir(),
-                .has_model_folder = !device_.model.by_keys()}) {}
+      control_({.steps = daemon->config().run().steps()}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
@@ -311,12 +310,22 @@ void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   recorder_->SetTensorBoard(*std::move(file));
 }
 
+// Only a run that began with model.path has a config.json to go with the weights.
+absl::Status TrainerDaemon::OpenExports() {
+  if (device_.model.by_keys()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      exports_, trainer::ExportStore::Open(Files(), {.root = daemon_->Path(kExportsFolder),
+                                                     .description = config::KeptModelFolder(daemon_->run_dir())}));
+  return absl::OkStatus();
+}
+
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   if (const int64_t steps = daemon_->config().run().steps(); start.step > steps) {
     SYNCOPATE_LOG(kInfo, "run.steps is %d, and the run has reached step %d already: no further step is made", steps,
                   start.step);
   }
   OpenTensorBoard(start);
+  SYNCOPATE_RETURN_IF_ERROR(OpenExports());
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_RETURN_IF_ERROR(membership_->Begin());
   loop_ = std::make_unique<trainer::StepLoop>(
@@ -335,7 +344,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
             return identity.epoch;
           },
           .syncs_fail = [this] { return membership_->syncs_fail(); },
-          .ranks = rank_service_.get()},
+          .ranks = rank_service_.get(),
+          .exports = exports_.get()},
       start);
   ending_->Attach({.loop = loop_.get(),
                    .data = data_.get(),
@@ -345,7 +355,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                    .refused = [this] { return Refused(); },
                    .show_state = [this] { ShowState(); },
                    .start = start});
-  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.shared_policy()});
+  control_.Start({.loop = loop_.get(), .data = data_.get()});
   return Refused();
 }
 

@@ -69,6 +69,7 @@ class TrainerDaemon {
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
+  absl::Status OpenExports();
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
   void GiveUp(const absl::Status& why);
@@ -94,6 +95,7 @@ class TrainerDaemon {
   std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<TrainerMembership> membership_;
+  std::unique_ptr<trainer::ExportStore> exports_;  // null: the run cannot export
   std::unique_ptr<trainer::StepLoop> loop_;
 
   mutable Mutex mutex_;

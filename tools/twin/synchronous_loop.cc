@@ -109,7 +109,8 @@ absl::Status SynchronousLoop::SyncWeights() {
   const std::string from = parts_.trainer->stager().layout();
   // A twin is never resumed, so its epoch is the first.
   const PolicyVersion version{1, step_};
-  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.trainer->stager().Stage(version));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto staged, trainer::InUse(parts_.trainer->policy(), [&] { return parts_.trainer->stager().Stage(version); }));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto source, synchronizer::BuildLayout(manifest, from));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto destination,
                              synchronizer::BuildLayout(manifest, layout_.empty() ? "whole:1" : layout_));

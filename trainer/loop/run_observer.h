@@ -63,9 +63,10 @@ struct Publication {
   double stage_seconds = 0;
 };
 
-// Receives the events of a run for logs, files, metrics and plots. Called by the step thread, one call at a time;
-// RecordCheckpoint() also by the thread that writes checkpoints. Implementations must not block on the network and
-// handle their own errors (a full disk): nothing here can fail a run.
+// What a run tells the outside: those who watch it, write it down or plot it. Steps, evaluations and publications are
+// recorded by one thread, one call at a time, in their order; AddPhase() and RecordMemory() are called by the step thread,
+// RecordCheckpoint() by that one and by the thread that writes checkpoints, each beside the others. Must not block on the
+// network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;

@@ -119,6 +119,14 @@ const std::vector<StepFigure>& StepFigureTable() {
        &Figures::reference_seconds},
       {"stage_seconds", "time", "seconds", "Staging of the version that the last step made; 0 if it was not published",
        &Figures::stage_seconds},
+      {"stage_wait_seconds", "time", "seconds",
+       "What the step thread waited for stagings since the step before ended: for that of the version before, beside "
+       "which "
+       "the last step was made, and where a version must be there at once",
+       &Figures::stage_wait_seconds},
+      {"export_wait_seconds", "time", "seconds",
+       "What copying the weights for exports held the step thread up since the step before ended; 0 without an export",
+       &Figures::export_wait_seconds},
       {"parameters_load_seconds", "time", "seconds",
        "Bringing the weights to the device since the step before ended; 0 if they were not moved",
        &Figures::parameters_load_seconds},

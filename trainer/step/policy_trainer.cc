@@ -229,8 +229,20 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
                     });
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeWeights(const std::string&) const {
+  return core_->Use("the weights cannot be copied to the host", [&] { return core_->actor.TakeWeights(); });
+}
+
+absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {
+  return core_->OnDevice("the weights cannot be read", [&]() -> absl::Status {
+    core_->actor.SetReader(std::move(finish));
+    return absl::OkStatus();
+  });
+}
+
+// On any thread, so it touches nothing that the policy's thread changes, such as the count of uses.
 absl::Status PolicyTrainer::ReadShard(const ShardSink& sink) const {
-  return core_->Use("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
+  return core_->OnDevice("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
@@ -247,6 +259,7 @@ absl::Status PolicyTrainer::Restore(const PolicySource& source) {
   return core_->Use("the checkpoint cannot be copied to the device", [&]() -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
     SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishSnapshot());
+    SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishRead());
     core_->actor.Restore(source);
     return absl::OkStatus();
   });

@@ -158,6 +158,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
           {}),
       IsOk());
   ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kStage, .version = {4, 9}}, {}), IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kExport, .folder = ".tmp-1"}, {}), IsOk());
   service_->Stop(absl::OkStatus(), /*completed=*/true);
   for (FakeRank* rank : {first_.get(), second_.get()}) {
     EXPECT_EQ(rank->Next().welcome().epoch(), 4);
@@ -170,6 +171,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
     EXPECT_EQ(write.write_tensor().part(), 2);
     EXPECT_EQ(write.write_tensor().tensor(), 3);
     EXPECT_EQ(rank->Next().stage().version().step(), 9);
+    EXPECT_EQ(rank->Next().export_weights().folder(), ".tmp-1");
     EXPECT_TRUE(rank->Next().stop().completed());
     EXPECT_THAT(rank->End(), IsOk());
   }
