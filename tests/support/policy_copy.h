@@ -10,7 +10,7 @@
 
 namespace syncopate::testing {
 
-// All that a policy has, copied to the host: to compare, to spoil and to restore from.
+// A copy of a policy's whole state on the host, for tests to compare, to damage and to restore from.
 class PolicyCopy final : public trainer::PolicySource {
  public:
   explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.manifest()), updates_(policy.updates()) {

@@ -12,13 +12,13 @@
 
 namespace syncopate::trainer {
 
-// A policy that stays as it was, for the divergence of the loss from it: its weights, of one type, where the actor's
-// are, in shards if those are. May throw c10::Error.
+// The reference policy of the loss's divergence: a copy of the actor's weights in one dtype that never changes, on the
+// actor's device, sharded over ranks as the actor's weights are. Not thread-safe. May throw c10::Error.
 class ReferencePolicy {
  public:
-  // Copies the present weights of `actor`, which must outlive this. `config`, `compute` and `ranks` are those that it
-  // was made with; `arena`, of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory
-  // of the device's allocator.
+  // Copies the present weights of `actor`, which must outlive this object. `config`, `compute` and `ranks` are those of
+  // `actor`. `arena`: memory of the actor's device, of kind kFrozen, with room for its parameters in `compute`; null:
+  // memory of the device's allocator.
   ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
                   Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
       : memory_(std::move(arena)),
@@ -29,7 +29,7 @@ class ReferencePolicy {
     make_units_();
   }
 
-  // While its state is on the device.
+  // Call only while state() is on the device.
   UnitAccess& weight_units() const { return *units_; }
   StatePart& state() { return state_; }
   // Bytes of `arena` that are on the device.

@@ -1,4 +1,4 @@
-// The transformer held against Hugging Face's, by what scripts/golden_models.py has written down.
+// Compares the transformer with Hugging Face's, by the files of scripts/golden_models.py.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

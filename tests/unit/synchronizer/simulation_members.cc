@@ -64,7 +64,8 @@ void Simulation::Kill(const NodePtr& node) {
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
   for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
-  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
+  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: their supervisor starts them
+  // again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
     if (node->id.incarnation == trainer_->id.incarnation) StartTrainer();
@@ -84,7 +85,7 @@ void Simulation::Connect(const NodePtr& node) {
   if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // which all ranks of a start have in common
   hello.transports = {"grpc", "nccl"};
   Up(session, PostedEvents::Kind::kHello, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
-  // A hello that nobody answers is given up.
+  // A hello without an answer is given up.
   After(5, [this, node, session] {
     if (node->session == session && !node->welcomed) Break(session);
   });
@@ -321,14 +322,14 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
 }
 
-// True while somebody whom the bytes of this attempt depend on does not move.
+// True while a member on which the bytes of this attempt depend is stopped.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
   for (const NodePtr& rank : GetRanks(source)) {
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
   }
   if (!options_.group_transport) return false;
   if (!node->forming.empty() || node->aborts_until > now_) return true;  // one after the other
-  for (const SyncMember& receiver : node->receivers) {                   // nobody is told when one of a group is gone
+  for (const SyncMember& receiver : node->receivers) {  // members do not hear of the loss
     for (const auto& [index, other] : rollouters_) {
       bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
       bool done = other->serving >= node->offered;
@@ -446,7 +447,7 @@ void Simulation::FinishConnect(const NodePtr& node, SessionId session, const Tra
         member->forming == transfer.group || std::count(member->kept.begin(), member->kept.end(), transfer.group) > 0;
     met = met && in_it && member->stopped_until <= now_;
   }
-  if (!met) {  // nobody is told why
+  if (!met) {  // no member is told the reason
     return After(0.02, [this, node, session, transfer, ready] {
       OnNode(node, [this, node, session, transfer, ready] { FinishConnect(node, session, transfer, ready); });
     });
