@@ -34,6 +34,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kReasonWithin = absl::Seconds(2);      // of a lost connection, from rank 0
 constexpr absl::Duration kDismissedWithin = absl::Seconds(10);  // after rank 0 has heard of a refusal
 
 using Attendance = rpc::RankAttendance<v1::RankService, v1::AttendRequest, v1::AttendResponse>;
@@ -76,9 +77,9 @@ class FollowingTrainerRank {
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
     SYNCOPATE_RETURN_IF_ERROR(Join(welcome));
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
-    SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
-    attendance_.SetReady();
-    return Obey();
+    const absl::Status ended = MeetAndObey(welcome);
+    // Connections between ranks break sooner than rank 0 says on this rank's stream why it ends the group.
+    return ErrorReason(ended) == "RANK_LOST" ? attendance_.AwaitEnd(kReasonWithin, ended) : ended;
   }
 
   // OK, or why the synchronizer has refused this rank. Thread-safe.
@@ -91,6 +92,12 @@ class FollowingTrainerRank {
   bool completed() const { return completed_; }
 
  private:
+  absl::Status MeetAndObey(const v1::AttendResponse::Welcome& welcome) {
+    SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
+    attendance_.SetReady();
+    return Obey();
+  }
+
   // Serves this rank's send slots and health at trainer.listen.
   absl::Status Listen() {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string metrics,

@@ -10,14 +10,24 @@ namespace {
 
 constexpr char kRank[] = "trainer rank";
 
+// The error that a rank has reported of itself. OK is none, and neither is a number that is no code.
+absl::Status ReportedError(int32_t rank, int32_t code, const std::string& reason, const std::string& message,
+                           const ErrorMetadata& details = {}) {
+  const bool is_error = code > static_cast<int32_t>(absl::StatusCode::kOk) &&
+                        code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
+  return Error(is_error ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, reason,
+               absl::StrCat(kRank, " ", rank, ": ", message), details);
+}
+
 }  // namespace
 
-RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
+RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options, std::function<void(const absl::Status&)> on_refused)
     : RankStreams(
           {kRank, "trainer.world", "train.device", "trainer.rank0",
            "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder",
            "trainer.ranks_listen"},
-          std::move(options)) {}
+          std::move(options)),
+      on_refused_(std::move(on_refused)) {}
 
 absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
                                    const std::vector<const TrajectoryGroup*>& groups) {
@@ -69,8 +79,7 @@ void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& messa
   if (message.has_staged()) return HandleStaged(rank, message.staged());
   if (!message.has_refused()) return;  // a heartbeat
   const v1::AttendRequest::Refused& refused = message.refused();
-  Lose(Error(static_cast<absl::StatusCode>(refused.code()), refused.reason(),
-             absl::StrCat(kRank, " ", rank, ": ", refused.message())));
+  on_refused_(ReportedError(rank, refused.code(), refused.reason(), refused.message()));
 }
 
 void RankServiceImpl::HandleSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
@@ -79,8 +88,7 @@ void RankServiceImpl::HandleSaved(int32_t rank, const v1::AttendRequest::Saved& 
     (*files)[file.name()] = {file.bytes(), file.sha256()};
   }
   if (saved.code() != 0) {
-    files = Error(static_cast<absl::StatusCode>(saved.code()), saved.reason(),
-                  absl::StrCat(kRank, " ", rank, ": ", saved.message()));
+    files = ReportedError(rank, saved.code(), saved.reason(), saved.message());
   }
   MutexLock lock(&mutex_);
   saved_.Add(saved.folder(), rank, std::move(files));
@@ -95,8 +103,7 @@ void RankServiceImpl::HandleStaged(int32_t rank, const v1::AttendRequest::Staged
   if (message.code() != 0) {
     ErrorMetadata details;
     if (!message.tensor().empty()) details["tensor"] = message.tensor();
-    staged = Error(static_cast<absl::StatusCode>(message.code()), message.reason(),
-                   absl::StrCat(kRank, " ", rank, ": ", message.message()), details);
+    staged = ReportedError(rank, message.code(), message.reason(), message.message(), details);
   }
   MutexLock lock(&mutex_);
   staged_.Add(version.ToString(), rank, std::move(staged));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,9 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
                               public trainer::StagingReports,
                               public trainer::RankSaves {
  public:
-  explicit RankServiceImpl(rpc::RankStreamsOptions options);
+  // `on_refused`: called on gRPC's threads, must not block, when the synchronizer has refused or evicted another rank, or
+  // that rank has lost it, with that rank's error. The rank goes on carrying out orders until it is dismissed.
+  RankServiceImpl(rpc::RankStreamsOptions options, std::function<void(const absl::Status&)> on_refused);
 
   absl::Status lost() const override { return RankStreams::lost(); }
   absl::Status Send(const trainer::PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override;
@@ -49,6 +52,7 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
 
   using StagedReports = RankReports<absl::StatusOr<trainer::WeightStager::Staged>>;
 
+  const std::function<void(const absl::Status&)> on_refused_;
   SavedReports saved_ ABSL_GUARDED_BY(mutex_);    // keyed by folder
   StagedReports staged_ ABSL_GUARDED_BY(mutex_);  // keyed by version
 };

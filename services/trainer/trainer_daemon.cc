@@ -87,22 +87,37 @@ TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer->restore_, RunRestore::Open(daemon, &trainer->device_));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRecords());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenPrompts());
-  SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->restore_->RestoreLatest());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Welcome welcome, trainer->Join());
-  // Once more: a trainer that was still running here can have saved until Join had written the new epoch.
-  SYNCOPATE_ASSIGN_OR_RETURN(restored, trainer->restore_->RestoreNewer(std::move(restored)));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->AssembleRanks(restored, welcome));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
-  if (!trainer->on_trial_) SYNCOPATE_RETURN_IF_ERROR(trainer->BeginWork());
-  // Last: a process that waits for this file may use everything at once.
-  SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
+  const absl::Status begun = trainer->Begin();
+  if (!begun.ok()) trainer->EndRanks(begun);
+  SYNCOPATE_RETURN_IF_ERROR(begun);
   return trainer;
+}
+
+absl::Status TrainerDaemon::Begin() {
+  SYNCOPATE_ASSIGN_OR_RETURN(restore_, RunRestore::Open(daemon_, &device_));
+  SYNCOPATE_RETURN_IF_ERROR(OpenRecords());
+  SYNCOPATE_RETURN_IF_ERROR(OpenPrompts());
+  SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, restore_->RestoreLatest());
+  SYNCOPATE_RETURN_IF_ERROR(Listen());
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Welcome welcome, Join());
+  // Once more: a trainer that was still running here can have saved until Join had written the new epoch.
+  SYNCOPATE_ASSIGN_OR_RETURN(restored, restore_->RestoreNewer(std::move(restored)));
+  SYNCOPATE_RETURN_IF_ERROR(AssembleRanks(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(OpenData(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(OfferModel(welcome.run_id));
+  SYNCOPATE_RETURN_IF_ERROR(StartLoop({welcome.epoch, restored.version.step}));
+  if (!on_trial_) SYNCOPATE_RETURN_IF_ERROR(BeginWork());
+  // Last: a process that waits for this file may use everything at once.
+  return daemon_->Announce(server_->address());
+}
+
+void TrainerDaemon::EndRanks(const absl::Status& why) {
+  if (rank_service_ == nullptr) return;
+  // Without a reason a rank would take this for a rank 0 that is started again, and dial until its deadline.
+  const bool has_reason = !ErrorReason(why).empty();
+  rank_service_->Stop(has_reason ? why : RankLost(absl::StrCat("rank 0 ends: ", why.ToString())), /*completed=*/false);
+  // A rank that was refused, too, has this long to read why.
+  if (server_ != nullptr) server_->Stop(kRefusalsWithin);
 }
 
 TrainerDaemon::~TrainerDaemon() {
@@ -169,10 +184,13 @@ absl::Status TrainerDaemon::MakeRankService() {
                                         .gpu = device_.device.place.gpu},
                               .secret = secret,
                               .security = daemon_->security(),
-                              .on_lost = [this](const absl::Status& why) {
-                                device_.ranks->Abort(std::string(why.message()));
-                                GiveUp(why);
-                              }});
+                              .on_lost =
+                                  [this](const absl::Status& why) {
+                                    device_.ranks->Abort(std::string(why.message()));
+                                    GiveUp(why);
+                                  }},
+      // All ranks still work, so the loop ends in order, and saves if no other trainer writes here.
+      [this](const absl::Status& why) { GiveUp(why); });
   return absl::OkStatus();
 }
 
@@ -185,13 +203,13 @@ absl::Status TrainerDaemon::AnnounceToRanks() const {
 absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome) {
   if (rank_service_ == nullptr) return absl::OkStatus();
   auto go_on = [this]() -> absl::Status {
-    if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
-    return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
+    if (daemon_->StopRequested(absl::ZeroDuration())) {
+      return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
+    }
+    SYNCOPATE_RETURN_IF_ERROR(rank_service_->lost());
+    return Refused();
   };
-  const absl::Status attended = rank_service_->AwaitRanks(kRanksMeetWithin, go_on);
-  // Gives a refused rank time to read why before the server ends; without the reason it would dial until its deadline.
-  if (!attended.ok()) server_->Stop(kRefusalsWithin);
-  SYNCOPATE_RETURN_IF_ERROR(attended);
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());

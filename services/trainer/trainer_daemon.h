@@ -47,6 +47,10 @@ class TrainerDaemon {
 
   TrainerDaemon(daemon::Daemon* daemon, TrainDevice device);
 
+  // Does the work of Start.
+  absl::Status Begin();
+  // Ends the other ranks, which attend or still come, with the error that ends this one.
+  void EndRanks(const absl::Status& why);
   absl::Status OpenRecords();
   absl::Status OpenPrompts();
   // Starts the services at trainer.listen, and those for the other ranks.
