@@ -36,9 +36,9 @@ absl::StatusOr<std::unique_ptr<EngineRanks>> EngineRanks::Create(rollouter::Engi
     made->communicators_ = MakeThreadRanks(world, kStepDeadline);
     std::vector<std::shared_ptr<rollouter::EngineBackend>> backends;
     for (const auto& rank : made->communicators_) {
-      SYNCOPATE_ASSIGN_OR_RETURN(
-          backends.emplace_back(),
-          rollouter::MakeHostRankBackend(made->slice_->config, made->slice_->manifest, rank.get()));
+      SYNCOPATE_ASSIGN_OR_RETURN(backends.emplace_back(),
+                                 rollouter::MakeHostRankBackend(made->slice_->config, made->slice_->manifest,
+                                                                /*weight_sets=*/2, rank.get()));
     }
     options.backend = rollouter::MakeLeadingBackend(backends.front(), made.get());
     for (int32_t rank = 1; rank < world; ++rank) {
