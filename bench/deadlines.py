@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What staleness.on_deadline costs and gives with daemons: answers of log-normal length, and each mode in turn.
 
-usage: bench/deadlines.py BINARY_FOLDER [--steps 150] [--bounds 1,2,4] [--modes stall,drop] [--repeat 1]
+usage: bench/deadlines.py BINARY_FOLDER [--steps 150] [--bounds 1,2,4] [--modes stall,mask,drop] [--repeat 1]
        bench/deadlines.py --make FOLDER
 
 Starts whole runs by `syncopate run` on this machine, on CPUs, of a model that answers each prompt with a length of its own:
@@ -118,7 +118,7 @@ def measure(binaries, folder, mode, bound, steps, seed):
     summary = json.loads((run_dir / "summary.json").read_text())
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
     trained = [line for line in lines if line["kind"] == "step"]
-    tokens, masked = summary["tokens"]["trained"], summary["tokens"].get("masked", 0)
+    tokens, masked = summary["tokens"]["trained"], summary["tokens"]["masked"]
     dropped = summary["groups"]["dropped"]["past_deadline"]
     answers = sum(line["trained_samples"] for line in trained)
     return {"mode": mode, "max_staleness": bound, "seed": seed, "steps": summary["steps"],
@@ -137,7 +137,7 @@ def main():
     parser.add_argument("--make", type=pathlib.Path, help="write model, data and configuration into this folder")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--bounds", default="1,2,4", help="values of staleness.max_staleness")
-    parser.add_argument("--modes", default="stall,drop")
+    parser.add_argument("--modes", default="stall,mask,drop")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each case, with seeds of their own")
     arguments = parser.parse_args()
     if arguments.make is not None:

@@ -41,6 +41,8 @@ namespace syncopate::trainer {
 // attempt's version, and the prompt goes back only when neither attempt lives.
 // With OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
 // number of outstanding groups only falls, so the gate's bound stands, and the trainer never waits for a deadline.
+// With OnDeadline::kMask a group may be trained however long it ran. The loss leaves its tokens beyond the bound out, and
+// StalenessTally counts them apart.
 //
 // A prompt that failed is tried with others first, and given up as PromptFailures says. One whose reward failed rests as
 // PromptBackoff says, and those behind it go out meanwhile; no new one does while every reward fails and kMostResting
@@ -190,6 +192,8 @@ class GroupLedger {
   virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
   // The group that OnDeadline::kDrop drops now.
   virtual std::optional<GroupId> FindBlocker() const { return gate_.Blocker(); }
+  // Versions before this step can have made no token of an answer that is yet to come.
+  virtual int64_t OldestKnownStep() const;
   // What TakeBatch() would take now, replays aside.
   virtual std::vector<GroupId> PickBatch() const;
 

@@ -74,7 +74,7 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
                                     .supervised_tokens = 8,
                                     .skipped = 6,
                                     .past_deadline = 5,
-                                    .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
+                                    .staleness = {.tokens = {70, 0, 30}, .masked_tokens = 3, .groups = 4, .mixed_groups = 1},
                                     .counted_to = 17}};
   auto again = DecodeDataState(EncodeDataState(state));
   ASSERT_THAT(again, IsOk());
