@@ -49,6 +49,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetGroups("failed", data.groups.failed);
   metrics->SetGroups("past_deadline", data.groups.past_deadline);
   metrics->SetAnsweredTimeRatio(data.answered_time_ratio);
+  metrics->SetKeptLengthRatio(data.kept_length_ratio);
   metrics->SetRewards("judged", data.rewards.judged);
   metrics->SetRewards("failed", data.rewards.failed);
   metrics->SetQuarantines(data.leases.quarantines);

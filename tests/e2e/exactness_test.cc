@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -124,6 +125,36 @@ TEST_P(SourcesExactnessTest, EachRankSendsItsPiecesAndTheRunHasTheBitsOfTheTwin)
   for (const auto& [version, of_version] : digests) EXPECT_EQ(of_version.size(), 1u) << version;
 }
 INSTANTIATE_TEST_SUITE_P(TrainerRanks, SourcesExactnessTest, ::testing::Values(2, 3));
+// The emulation of an asynchronous run whose every token has the same age.
+TEST(ExactnessTest, ATwinWithALagTrainsTokensOfThatAge) {
+  constexpr int64_t kLag = 3, kFewSteps = 8;
+  RunHarness run(
+      {"staleness.max_staleness=3", "run.seed=3", "eval.every_steps=2", absl::StrCat("run.steps=", kFewSteps)});
+  auto twin = [&run](const std::vector<std::string>& first) {
+    std::vector<std::string> words = first;
+    words.push_back(run.config());
+    for (const std::string& word : run.overrides()) words.push_back(word);
+    return RunCommand("syncopate-twin", words, 2 * kPatience);
+  };
+  const auto plain = twin({}), lagging = twin({"--lag", absl::StrCat(kLag)}), beyond = twin({"--lag", "4"});
+  for (const auto& result : {plain, lagging, beyond}) ASSERT_THAT(result, IsOk());
+  ASSERT_EQ(plain->code + lagging->code, 0) << plain->output << lagging->output;
+  EXPECT_EQ(beyond->code, 2);
+  EXPECT_THAT(beyond->output, ::testing::HasSubstr("staleness.max_staleness"));
+  const std::vector<Json> now = JsonLines(plain->output), old = JsonLines(lagging->output);
+  ASSERT_EQ(now.size(), static_cast<size_t>(kFewSteps));
+  ASSERT_EQ(old.size(), static_cast<size_t>(kFewSteps));
+  EXPECT_EQ(old[0]["weights_digest"], now[0]["weights_digest"]) << "both begin with the same weights";
+  EXPECT_NE(old[1]["weights_digest"], now[1]["weights_digest"]);
+  std::vector<int64_t> evaluated;
+  for (int64_t step = 1; step <= kFewSteps; ++step) {
+    const Json& line = old[static_cast<size_t>(step - 1)];
+    EXPECT_EQ(line["oldest_age"], std::min(step - 1, kLag)) << line;
+    EXPECT_EQ(now[static_cast<size_t>(step - 1)]["oldest_age"], 0);
+    if (line.contains("eval_step")) evaluated.push_back(line["eval_step"]);
+  }
+  EXPECT_THAT(evaluated, ::testing::ElementsAre(2, 4, kFewSteps - kLag));
+}
 
 // On the CPU passes of one number of rows give the same bits as others, so the twin need not have them.
 TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {

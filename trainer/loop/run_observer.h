@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/policy_version.h"
 #include "trainer/data/evaluation_figures.h"
+#include "trainer/data/sampled_figures.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/step_figures.h"
@@ -51,6 +52,7 @@ struct EvaluationReport {
   int64_t prompts = 0;          // that were judged, at least one
   int64_t asked = 0;            // prompts of the evaluation; more than `prompts` if the reward of some failed
   EvaluationFigures figures = {};
+  std::vector<SampledFigures> sets = {};
   std::vector<Sample> samples;
   std::vector<std::string> alarms;  // that stand now
 };

@@ -266,7 +266,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   if (!requests.stop) {
     // Time or data may have ended between two publications.
     // A resumed run that had been complete: this incarnation has published nothing, as no step was left.
-    const bool found_complete = publisher_.published().IsNone();
+    const bool found_complete = publisher_.published().IsNone() && !options_.evaluate_only;
     if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
   }

@@ -51,6 +51,7 @@ class StepLoop {
     bool publishes_at_once = false;
     bool serve_complete = false;  // publish what is restored though nothing is left to do, for rollouters started anew
     absl::Duration last_evaluation_deadline = absl::Seconds(60);
+    bool evaluate_only = false;  // `steps` is 0: what the loop begins with is evaluated, and the run is complete
   };
   // All borrowed; they must outlive the loop.
   struct Parts {
