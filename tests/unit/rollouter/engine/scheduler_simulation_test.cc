@@ -15,10 +15,10 @@ struct Totals {
   SchedulerOutcome sums;
 };
 
-Totals SimulateMany(int runs, const MakeScheduler& make_scheduler) {
+Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true) {
   Totals totals;
   for (int seed = 1; seed <= runs; ++seed) {
-    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler);
+    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends);
     if (!outcome.errors.empty()) {
       ++totals.failed;
       if (totals.first_error.empty()) totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors[0];
@@ -121,7 +121,7 @@ struct LeaksBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>(), /*lends=*/false);
   EXPECT_GT(totals.failed, 150);
   EXPECT_GT(Count(totals, "a leaked block"), 50);
 }
@@ -137,7 +137,7 @@ struct FreesSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
@@ -148,7 +148,7 @@ struct WritesToSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAWriteToASharedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
@@ -159,7 +159,7 @@ struct SharesAcrossVersions : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "a prefix of another version"), 50);
 }
 
@@ -170,7 +170,7 @@ struct Starves : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "starves"), 30);
 }
 

@@ -6,13 +6,13 @@
 
 namespace syncopate::rollouter {
 
-SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler) {
-  return SchedulerWorld(seed, make_scheduler).Run();
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends) {
+  return SchedulerWorld(seed, make_scheduler, lends).Run();
 }
 
-SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler)
+SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends)
     : random_(seed),
-      options_(RandomOptions()),
+      options_(RandomOptions(lends)),
       depth_(Int(1, 2)),
       abort_chance_(Int(0, 1) * 0.05),
       install_chance_(Int(0, 1) * 0.1),
@@ -24,7 +24,7 @@ SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_schedule
   scheduler_->SetVersion(version_);
 }
 
-Scheduler::Options SchedulerWorld::RandomOptions() {
+Scheduler::Options SchedulerWorld::RandomOptions(bool lends) {
   Scheduler::Options options;
   options.max_context = Int(20, 100);
   options.max_sequences = Int(1, 8);
@@ -35,7 +35,7 @@ Scheduler::Options SchedulerWorld::RandomOptions() {
   options.max_passed_over = Int(2, 6);
   options.follow_usage = Chance(0.5);
   options.preemption = Chance(0.5) ? Scheduler::Preemption::kSwap : Scheduler::Preemption::kRecompute;
-  options.lent_blocks = Chance(0.5) ? Int(1, options.blocks - 1) : 0;
+  options.lent_blocks = lends && Chance(0.5) ? Int(1, options.blocks - 1) : 0;
   return options;
 }
 

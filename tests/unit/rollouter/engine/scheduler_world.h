@@ -30,13 +30,13 @@ struct SchedulerOutcome {
 
 // A scheduler, a runner that is up to two plans ahead, and a world that adds and aborts requests, ends samples and
 // installs versions at any moment, with memory that is too small: everything random, by `seed`. Says what the scheduler
-// got wrong.
-SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler);
+// got wrong. `lends`: in half of the runs blocks are lent, too.
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends = true);
 
 // What SimulateScheduler runs.
 class SchedulerWorld {
  public:
-  SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler);
+  SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends);
   SchedulerOutcome Run();
 
  private:
@@ -56,7 +56,7 @@ class SchedulerWorld {
   int64_t Int(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
   void Fail(const std::string& what) { outcome_.errors.push_back(what); }
-  Scheduler::Options RandomOptions();
+  Scheduler::Options RandomOptions(bool lends);
   Scheduler::Request RandomRequest();
   void AddRequest();
   void AbortRequest();
