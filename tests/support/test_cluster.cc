@@ -239,8 +239,8 @@ absl::StatusOr<Document> TestCluster::GetSpec(const Document& pod, const TestPod
   const Document& container = pod.at("containers").at(0);
   SYNCOPATE_RETURN_IF_ERROR(
       OnlyKeys(pod,
-               {"automountServiceAccountToken", "containers", "enableServiceLinks", "restartPolicy", "securityContext",
-                "serviceAccountName", "subdomain", "terminationGracePeriodSeconds", "volumes"},
+               {"affinity", "automountServiceAccountToken", "containers", "enableServiceLinks", "restartPolicy",
+                "securityContext", "serviceAccountName", "subdomain", "terminationGracePeriodSeconds", "volumes"},
                "pod"));
   SYNCOPATE_RETURN_IF_ERROR(OnlyKeys(container,
                                      {"args", "command", "env", "envFrom", "image", "livenessProbe", "name", "ports",
