@@ -122,8 +122,10 @@ void AddFleetBenchCommand(CLI::App* bench, std::function<int()>* chosen) {
   app->add_option("--transport", fleet.transport, "How weights would travel")
       ->capture_default_str()
       ->check(CLI::IsMember({"grpc", "nccl"}));
-  app->add_option("--source-layout", fleet.source_layout,
-                  "How the sources share them: flat, layers, fsdp2, replicated; then :fp32 or :bf16")
+  app->add_option(
+         "--source-layout", fleet.source_layout,
+         "How the sources share them: units (as a trainer does), flat, layers, fsdp2, replicated; then :fp32 or "
+         ":bf16")
       ->capture_default_str();
   app->add_flag("--json", arguments->json, "Print one JSON object a line");
   app->callback([=] { *chosen = [=] { return RunFleet(*arguments); }; });

@@ -31,7 +31,7 @@ double SecondsSince(absl::Time begun) { return absl::ToDoubleSeconds(Clock::Real
 int64_t HeapBytes() { return static_cast<int64_t>(mallinfo2().uordblks); }
 
 std::string SourceLayout(const FleetCase& fleet) {
-  // "layers:fp32" of 8 ranks is "layers:8:fp32".
+  // "units:fp32" of 8 ranks is "units:8:fp32".
   const size_t colon = fleet.source_layout.find(':');
   const std::string kind = fleet.source_layout.substr(0, colon);
   const std::string dtype = colon == std::string::npos ? "" : fleet.source_layout.substr(colon);
@@ -134,19 +134,15 @@ absl::Status FleetWorld::JoinAll() {
 
 absl::Status FleetWorld::PublishOne() {
   counts_ = true;
-  for (SessionId session = 1; session <= fleet_.trainer_ranks; ++session) {
-    ControlPlane::Publication publication;
-    publication.member = GetMember(session);
-    publication.version = kVersion;
-    const synchronizer::DigestSpan span = plan_.ComputeDigests(publication.member.rank);
-    for (int64_t i = span.begin; i < span.end; ++i)
-      publication.bucket_digests.push_back(Mix64(static_cast<uint64_t>(i)));
-    publication.manifest_fingerprint = manifest_->fingerprint();
-    const absl::Time begun = Clock::Real()->Now();
-    SYNCOPATE_RETURN_IF_ERROR(plane_.OnPublish(publication, now_).status());
-    figures_.publish_seconds += SecondsSince(begun);
-    Run(&figures_.publish_seconds);
-  }
+  ControlPlane::Publication publication;  // rank 0 publishes for all ranks
+  publication.member = GetMember(/*session=*/1);
+  publication.version = kVersion;
+  for (int64_t i = 0; i < plan_.digests(); ++i) publication.bucket_digests.push_back(Mix64(static_cast<uint64_t>(i)));
+  publication.manifest_fingerprint = manifest_->fingerprint();
+  const absl::Time begun = Clock::Real()->Now();
+  SYNCOPATE_RETURN_IF_ERROR(plane_.OnPublish(publication, now_).status());
+  figures_.publish_seconds += SecondsSince(begun);
+  Run(&figures_.publish_seconds);
   return absl::OkStatus();
 }
 

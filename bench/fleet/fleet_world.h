@@ -19,8 +19,8 @@ struct FleetCase {
   int32_t trainer_ranks = 8;
   int32_t replicas = 64;
   int32_t tensor_parallel = 1;
-  std::string transport = "grpc";             // or "nccl"
-  std::string source_layout = "layers:fp32";  // without the number of ranks
+  std::string transport = "grpc";            // or "nccl"
+  std::string source_layout = "units:fp32";  // without the number of ranks; "units" is what a trainer has
 
   int32_t receivers() const { return replicas * tensor_parallel; }
   int32_t members() const { return trainer_ranks + receivers(); }
