@@ -329,7 +329,7 @@ bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& s
   }
   if (!options_.group_transport) return false;
   if (!node->forming.empty() || node->aborts_until > now_) return true;  // one after the other
-  for (const SyncMember& receiver : node->receivers) {  // members do not hear of the loss
+  for (const SyncMember& receiver : node->receivers) {                   // members do not hear of the loss
     for (const auto& [index, other] : rollouters_) {
       bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
       bool done = other->serving >= node->offered;
