@@ -132,16 +132,6 @@ std::vector<std::vector<TensorToWrite>> CutIntoShards(const std::vector<TensorTo
   return shards;
 }
 
-absl::Status WriteShard(const std::string& path, const std::vector<TensorToWrite>& tensors, DType dtype) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
-                             FileSystem::Real()->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
-  std::vector<TensorToWrite> writers;
-  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, dtype));
-  SYNCOPATE_RETURN_IF_ERROR(
-      StreamSafetensors(writers, {{"format", "pt"}}, [&file](absl::string_view bytes) { return file->Append(bytes); }));
-  return file->Sync();
-}
-
 std::string ShardName(size_t index, size_t count) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", index + 1, count);
 }
@@ -153,7 +143,7 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   nlohmann::json map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shards.size() == 1 ? kWeightsFile : ShardName(i, shards.size());
-    SYNCOPATE_RETURN_IF_ERROR(WriteShard(JoinPath(folder, name), shards[i], options.dtype));
+    SYNCOPATE_RETURN_IF_ERROR(WriteWeightFile(JoinPath(folder, name), shards[i], options.dtype, {{"format", "pt"}}));
     for (const TensorToWrite& tensor : shards[i]) {
       map[tensor.name] = name;
       written.bytes += BytesInFile(tensor, options.dtype);
@@ -184,29 +174,48 @@ absl::Status WriteDType(const std::string& folder, DType dtype) {
 
 }  // namespace
 
+absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors, DType dtype,
+                             const std::map<std::string, std::string>& metadata) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
+                             FileSystem::Real()->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
+  std::vector<TensorToWrite> writers;
+  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, dtype));
+  SYNCOPATE_RETURN_IF_ERROR(
+      StreamSafetensors(writers, metadata, [&file](absl::string_view bytes) { return file->Append(bytes); }));
+  return file->Sync();
+}
+
+// Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
+// earlier attempt is removed.
+absl::Status WriteNewFolder(const std::string& folder,
+                            const std::function<absl::Status(const std::string& partial)>& fill) {
+  FileSystem* const files = FileSystem::Real();
+  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(folder));
+  const std::string partial = absl::StrCat(folder, ".partial");
+  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
+  absl::Status status = fill(partial);
+  if (status.ok()) status = files->SyncDir(partial);
+  if (status.ok()) status = files->Rename(partial, folder);
+  if (status.ok()) return files->SyncDir(ParentPath(folder));
+  (void)files->RemoveTree(partial);  // the first error is the one that is returned
+  return status;
+}
+
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options) {
   const std::string to(absl::StripSuffix(folder, "/"));
-  FileSystem* files = FileSystem::Real();
   SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(to));
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
-  // Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
-  // earlier attempt is removed.
-  const std::string partial = absl::StrCat(to, ".partial");
-  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
-  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
-  absl::StatusOr<ExportedModel> written = WriteWeights(partial, arranged, options);
-  absl::Status status = written.status();
-  if (status.ok()) status = CopyModelDescription(description, partial);
-  if (status.ok()) status = WriteDType(partial, options.dtype);
-  if (status.ok()) status = files->SyncDir(partial);
-  if (status.ok()) status = files->Rename(partial, to);
-  if (status.ok()) status = files->SyncDir(ParentPath(to));
-  if (status.ok()) return written;
-  (void)files->RemoveTree(partial);  // the first error is the one that is returned
-  return status;
+  ExportedModel written;
+  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, [&](const std::string& partial) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(written, WriteWeights(partial, arranged, options));
+    SYNCOPATE_RETURN_IF_ERROR(CopyModelDescription(description, partial));
+    return WriteDType(partial, options.dtype);
+  }));
+  return written;
 }
 
 absl::StatusOr<DType> ParseExportDType(const std::string& name) {

@@ -89,7 +89,7 @@ absl::Status ReceiverPeer::Join(PeerDevice* device) {
   client.hello.layout = options_.receiver_layout;
   for (const auto* transport : transports) client.hello.transports.push_back(transport->name());
   client.serving = [receiver = receiver_.get()] {
-    return member::MemberClient::Serving{receiver->serving(), receiver->serving_digest()};
+    return member::MemberClient::Serving{receiver->serving(), receiver->serving_digest(), "", receiver->base_digest()};
   };
   client.on_refused = [sink = sink_](const absl::Status& status) {
     sink->Write("failed", {{"error", std::string(status.message())}});

@@ -199,7 +199,7 @@ class FollowingTrainerRank {
                                         trainer::kMaxCheckpointManifestBytes));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::CheckpointManifest checkpoint, trainer::ParseCheckpointManifest(text));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::MappedPolicy saved, trainer::MapPolicy(
-                                                                      device_.policy->manifest(), checkpoint.ranks,
+                                                                      device_.policy->trained(), checkpoint.ranks,
                                                                       [&folder](const std::string& name) {
                                                                         return MappedFile::Open(JoinPath(folder, name));
                                                                       },

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file_system.h"
+#include "model/adapter_files.h"
 #include "model/model_export.h"
 #include "services/config/run_model.h"
 #include "services/wire/codec.h"
@@ -179,7 +180,8 @@ absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
 absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
     const v1::TrainerServiceExportModelRequest& request, const trainer::Policy& policy,
     const PolicyVersion& version) const {
-  if (!options_.has_model_folder) {
+  const bool of_adapters = !options_.adapter_config.empty();
+  if (!options_.has_model_folder && !of_adapters) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                  "this run did not begin with model.path, so that there is no config.json to go with the weights");
   }
@@ -193,6 +195,18 @@ absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
   v1::TrainerServiceExportModelResponse response;
   *response.mutable_version() = wire::ToProto(version);
   response.set_path(JoinPath(options_.run_dir, absl::StrCat("exports/", name)));
+  if (of_adapters) {
+    if (!request.dtype().empty() && options.dtype != DType::kFloat32) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_DTYPE",
+                   "adapters are written in float32, which loses nothing; leave dtype empty");
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, policy.BaseDigest());
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes,
+                               model::ExportAdapter(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
+                                                    options_.adapter_config, base, response.path()));
+    response.set_bytes(bytes);
+    return response;
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
                              model::ExportModel(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
                                                 config::KeptModelFolder(options_.run_dir), response.path(), options));

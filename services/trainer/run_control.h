@@ -23,7 +23,8 @@ class RunControl {
   struct Options {
     int64_t steps = 0;  // of the whole run
     std::string run_dir;
-    bool has_model_folder = false;  // a run that began with model.path can export
+    bool has_model_folder = false;    // a run that began with model.path can export
+    std::string adapter_config = {};  // adapter_config.json of what is exported; "": all weights are trained
   };
   // All are borrowed and must outlive this object.
   struct Run {

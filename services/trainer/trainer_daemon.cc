@@ -84,7 +84,8 @@ TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
       device_(std::move(device)),
       control_({.steps = daemon->config().run().steps(),
                 .run_dir = daemon->run_dir(),
-                .has_model_folder = !device_.model.by_keys()}) {}
+                .has_model_folder = !device_.model.by_keys(),
+                .adapter_config = config::MakeAdapterConfig(daemon->config(), device_.model.shape)}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));

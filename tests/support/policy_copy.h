@@ -10,10 +10,10 @@
 
 namespace syncopate::testing {
 
-// All that a policy has, copied to the host: to compare, to spoil and to restore from.
+// All that a policy trains, copied to the host: to compare, to spoil and to restore from.
 class PolicyCopy final : public trainer::PolicySource {
  public:
-  explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.manifest()), updates_(policy.updates()) {
+  explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.trained()), updates_(policy.updates()) {
     for (trainer::PolicyPart part : trainer::kPolicyParts) {
       std::vector<float>& arena = arena_of(part);
       arena.resize(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));

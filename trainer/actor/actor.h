@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "base/manifest.h"
+#include "model/adapter_files.h"
 #include "model/model_config.h"
 #include "model/ops.h"
 #include "model/transformer.h"
@@ -27,25 +28,28 @@ namespace syncopate::trainer {
 struct ActorArenas {
   std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
 
-  // For `elements` of each; `copy` in bfloat16, if there is one. Without a factory all are null.
-  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, int64_t elements, bool has_copy);
+  // For a rank's parameters and what is trained of them; `copy` in bfloat16, if there is one. Without a factory all are
+  // null.
+  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy);
 };
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
-// device, so that the optimizer is a handful of operators and staging a version is one copy. Forward and backward read
+// device, so that the optimizer is a handful of operators and staging a version is one copy. If the model has adapters, they
+// alone are trained: gradients and moments are only of them, the end of the parameters. Forward and backward read
 // the parameters themselves, or a bfloat16 copy that each update renews. With several ranks each holds a shard of every
 // unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; what is said to be of a
 // rank's arena is that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
 class Actor {
  public:
   // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
-  // device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
+  // device. `adapters`: those of the same config, or null for new ones from `seed`. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
   // the policy, which outlive this, on the memory of `device`, and for which FlatShards::Create() has no error; null: one.
   // `arenas`: memory of `device` for shards().local_elements(); what is null there is taken from its allocator. `reduce`:
   // as ReducedGradients.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
-        Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat);
+        Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat,
+        const model::AdapterFiles* adapters = nullptr);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
@@ -59,20 +63,24 @@ class Actor {
   int64_t arena_bytes_on_device() const;
 
   const Manifest& manifest() const { return manifest_; }
+  // The tensors that are trained, laid out from 0: the adapters, or all.
+  const Manifest& trained() const { return trained_; }
   at::Device device() const { return parameters_.device(); }
   const model::Transformer& transformer() const { return transformer_; }
   const FlatShards& shards() const { return shards_; }
   // What forward and backward multiply, in the dtype `compute`.
   UnitAccess& weight_units() { return *weights_; }
+  // The weights without the adapters: no copy. Only while weight_units() are there, and with the same calls.
+  UnitAccess& base_units() { return *base_; }
   // With one rank; with several they are there from Acquire to Release.
   const model::TransformerWeights& weights() const { return weights_->views(); }
-  // float32, shaped as the weights are.
+  // float32, shaped as the weights are; weights that are not trained have none.
   UnitAccess& gradient_units() { return *gradient_units_; }
 
   void ZeroGradients();
   // After the last micro-batch: sums those that are not yet, over ranks.
   absl::Status FlushGradients();
-  // Of this rank's arena; memory of device().
+  // Of the trained part of this rank's arena; memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
@@ -94,7 +102,8 @@ class Actor {
   // Of the update that was made last; 0 before the first.
   double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
-  // This rank's arenas, owned by this object; a checkpoint holds the three of all ranks and the number of updates.
+  // This rank's arenas, owned by this object; a checkpoint holds what is trained of the three, of all ranks, and the number
+  // of updates.
   const at::Tensor& parameters() const { return parameters_; }
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
@@ -102,10 +111,10 @@ class Actor {
   // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
   // the host. After FinishSnapshot(), if one may be under way.
   void Restore(const PolicySource& source);
-  // As Policy::WriteTensor: a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
+  // As Policy::WriteTensor, `index` in trained(): a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
   // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
-  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const;
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const;
   // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
   absl::Status FinishSnapshot() const;
   // As Policy::ReadShard.
@@ -132,13 +141,23 @@ class Actor {
   };
   const at::Tensor& GetPart(PolicyPart part) const;
   StateArena* GetArena(PolicyPart part) const;  // null: the part's memory is of the allocator
-  // A unit of a part, of all ranks, on the actor's device. [world * shard]
+  // A trained unit of a part, of all ranks, on the actor's device. [world * shard]
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
   // What the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
   void Initialise(const model::ModelConfig& config, uint64_t seed);
-  void CopyWeights(const model::WeightFiles& files);
+  // Writes tensors [first, first + count) of the manifest, which `read` gives by their index from 0.
+  void CopyTensors(size_t first, size_t count, const std::function<void(size_t index, absl::Span<float> values)>& read);
+  // Elements of one of the trained arenas by elements of the parameters.
+  int64_t ToTrained(int64_t local) const { return local - shards_.trained_begin(); }
+  at::Tensor TrainedParameters() const {
+    return parameters_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
+  }
+  // The arena of a part, beginning with the first element that is trained.
+  at::Tensor GetTrainedPart(PolicyPart part) const {
+    return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
+  }
   // The weights have changed.
   void RenewCopy();
   // They are on the device again: so is what is made of them.
@@ -151,6 +170,8 @@ class Actor {
   bool remembers() const { return options_.max_grad_growth > 0 && updates_ > 0; }
 
   const Manifest manifest_;
+  const Manifest trained_;
+  const size_t first_trained_;  // index in manifest_ of the first tensor of trained_
   const AdamWOptions options_;
   const model::Ops& ops_;
   const model::Transformer transformer_;
@@ -160,11 +181,12 @@ class Actor {
   const std::vector<Range> ranges_;
   const at::ScalarType reduce_;
   const ActorArenas arenas_;
-  at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
-  at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
+  at::Tensor parameters_;                                // [elements of this rank's arena]
+  at::Tensor gradients_, first_moment_, second_moment_;  // [those that are trained: the last ones]
+  at::Tensor copy_;                                      // the parameters in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
-  std::unique_ptr<UnitAccess> weights_, gradient_units_;  // null while their part is away
-  GatheredWeights* gathered_ = nullptr;                   // the two, with several ranks
+  std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away
+  GatheredWeights* gathered_ = nullptr;                          // the two, with several ranks
   ReducedGradients* reduced_ = nullptr;
   // The unit that was written last, of a part, until it changes: WriteTensor is asked for all of its tensors. On ranks
   // other than 0 it is empty.

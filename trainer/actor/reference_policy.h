@@ -13,16 +13,18 @@
 namespace syncopate::trainer {
 
 // A policy that stays as it was, for the divergence of the loss from it: its weights, of one type, where the actor's
-// are, in shards if those are. May throw c10::Error.
+// are, in shards if those are. If the actor trains adapters, the reference is the actor's base, and nothing is copied. May
+// throw c10::Error.
 class ReferencePolicy {
  public:
   // Copies the present weights of `actor`, which must outlive this. `config`, `compute` and `ranks` are those that it
   // was made with; `arena`, of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory
   // of the device's allocator.
-  ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
-                  Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
-      : memory_(std::move(arena)),
-        weights_of_(MakeCopy(actor, compute, memory_.get())),
+  ReferencePolicy(Actor& actor, const model::ModelConfig& config, at::ScalarType compute, Communicator* ranks = nullptr,
+                  std::unique_ptr<StateArena> arena = nullptr)
+      : base_of_(config.lora.enabled() ? &actor : nullptr),
+        memory_(std::move(arena)),
+        weights_of_(base_of_ != nullptr ? at::empty({0}) : MakeCopy(actor, compute, memory_.get())),
         make_units_([this, &actor, config, ranks] { MakeUnits(actor, config, ranks); }),
         state_({memory_.get()}, static_cast<int64_t>(weights_of_.nbytes()),
                {.before_offload = [this] { units_ = nullptr; }, .after_load = make_units_}) {
@@ -30,7 +32,7 @@ class ReferencePolicy {
   }
 
   // While its state is on the device.
-  UnitAccess& weight_units() const { return *units_; }
+  UnitAccess& weight_units() const { return base_of_ != nullptr ? base_of_->base_units() : *units_; }
   StatePart& state() { return state_; }
   // Bytes of `arena` that are on the device.
   int64_t arena_bytes_on_device() const { return memory_ == nullptr ? 0 : memory_->device_bytes(); }
@@ -43,6 +45,7 @@ class ReferencePolicy {
     return copy.copy_(actor.parameters());
   }
   void MakeUnits(const Actor& actor, const model::ModelConfig& config, Communicator* ranks) {
+    if (base_of_ != nullptr) return;
     if (actor.shards().is_whole()) {
       units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, actor.manifest(), weights_of_));
     } else {
@@ -50,11 +53,12 @@ class ReferencePolicy {
     }
   }
 
+  Actor* const base_of_;  // null unless it trains adapters
   const std::unique_ptr<StateArena> memory_;
   const at::Tensor weights_of_;  // [elements of this rank's arena]
   const std::function<void()> make_units_;
   StatePart state_;
-  std::unique_ptr<UnitAccess> units_;  // null while the state is away
+  std::unique_ptr<UnitAccess> units_;  // null while the state is away, and for the base of an actor
 };
 
 }  // namespace syncopate::trainer

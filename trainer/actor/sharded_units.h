@@ -18,8 +18,9 @@ namespace syncopate::trainer {
 // all ranks, padding included.
 class UnitBuffers {
  public:
+  // Units before `first_unit` have no memory.
   UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
-              const at::TensorOptions& options);
+              const at::TensorOptions& options, int first_unit = FlatShards::kEmbeddings);
 
   // [world * shard] of this unit. Every other layer has the same.
   at::Tensor ForUnit(int unit) const { return memory_[static_cast<size_t>(unit)]; }
@@ -62,7 +63,7 @@ class GatheredWeights final : public UnitAccess {
 // what is computed; those of the units of the vocabulary, which several of a step's operations add to, once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // Arguments as for GatheredWeights; `local` is float32. `reduce`: kFloat, or kBFloat16, to which each rank's part of
+  // Arguments as for GatheredWeights; `local` is float32, of the trained part of this rank's arena. `reduce`: kFloat, or kBFloat16, to which each rank's part of
   // a sum is rounded and the sum too; what is added to the shard is float32.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                    const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
@@ -77,7 +78,13 @@ class ReducedGradients final : public UnitAccess {
   absl::Status Flush();
 
  private:
-  bool is_layer(int unit) const { return unit != FlatShards::kEmbeddings && unit != shards_.output_unit(); }
+  bool is_trained(int unit) const { return unit >= shards_.first_trained_unit(); }
+  bool is_layer(int unit) const {
+    return is_trained(unit) && unit != FlatShards::kEmbeddings && unit < shards_.output_unit();
+  }
+  // Units whose gradients are summed over all micro-batches before they are reduced, in the order of that.
+  std::vector<int> GetLateUnits() const;
+  at::Tensor GetShard(int unit) const;  // of local_
   absl::Status Reduce(int unit);
   absl::Status ReduceInto(int unit, const at::Tensor& mine, bool is_first);
 
@@ -94,5 +101,7 @@ class ReducedGradients final : public UnitAccess {
 
 // A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.
 absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks);
+// The shards of all ranks, which all call it with one of the same size: [world * shard], where the shards are.
+absl::StatusOr<at::Tensor> GatherShards(const at::Tensor& mine, Communicator& ranks);
 
 }  // namespace syncopate::trainer

@@ -9,6 +9,8 @@
 #include "absl/strings/strip.h"
 #include "base/finite.h"
 #include "base/reasons.h"
+#include "model/adapter_files.h"
+#include "model/decoder_spec.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -71,6 +73,14 @@ absl::StatusOr<int64_t> MakeUpdates(const model::SafetensorsFile& moments) {
   return updates;
 }
 
+// What the file with the parameters is called: adapters have the name that PEFT gives them.
+absl::string_view GetModelStem(bool adapters) { return adapters ? "adapter_model" : kModelFile; }
+
+// Whether a policy's trained tensors are adapters.
+bool AreAdapters(const Manifest& trained) {
+  return !trained.tensors().empty() && model::IsAdapterName(trained.tensors()[0].name);
+}
+
 std::string FileName(absl::string_view what, int32_t rank, int32_t ranks) {
   const std::string which = ranks == 1 ? "" : absl::StrCat("-", rank, "-of-", ranks);
   return absl::StrCat(what, which, ".safetensors");
@@ -78,13 +88,15 @@ std::string FileName(absl::string_view what, int32_t rank, int32_t ranks) {
 
 }  // namespace
 
-std::string ModelFileName(int32_t rank, int32_t ranks) { return FileName(kModelFile, rank, ranks); }
+std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters) {
+  return FileName(GetModelStem(adapters), rank, ranks);
+}
 std::string OptimizerFileName(int32_t rank, int32_t ranks) { return FileName(kOptimizerFile, rank, ranks); }
 
 std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part, const std::string& prefix) {
   std::vector<model::TensorToWrite> tensors;
-  for (size_t i = 0; i < policy.manifest().tensors().size(); ++i) {
-    const TensorSpec& spec = policy.manifest().tensors()[i];
+  for (size_t i = 0; i < policy.trained().tensors().size(); ++i) {
+    const TensorSpec& spec = policy.trained().tensors()[i];
     auto write = [&policy, part, i](const model::ByteSink& sink) { return policy.WriteTensor(part, i, sink); };
     tensors.push_back({prefix + spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
   }
@@ -99,8 +111,14 @@ std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_p
     moments.push_back(std::move(tensor));
   }
   std::map<std::string, CheckpointStore::Contents> files;
-  files[ModelFileName(of.rank, of.world)] =
-      Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), {{"format", "pt"}});
+  const bool adapters = AreAdapters(of.manifest);
+  files[ModelFileName(of.rank, of.world, adapters)] =
+      Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), model::AdapterMetadata(of.base_digest));
+  if (adapters && of.rank == 0) {
+    files[model::kAdapterConfigFile] = [text = of.adapter_config](const CheckpointStore::ByteSink& sink) {
+      return sink(text);
+    };
+  }
   files[OptimizerFileName(of.rank, of.world)] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(of.updates)}});
   return files;
 }
@@ -121,6 +139,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
     if (parameters.tensors().size() * 2 != moments.tensors().size()) {
       return Mismatch("the files of the checkpoint hold other tensors than the model's");
     }
+    policy.base_digest_ = model::FindBaseDigest(parameters.metadata()).value_or(0);
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, MakeUpdates(moments));
     if (&rank != &ranks.front() && updates != policy.updates_) {
       return Mismatch("the ranks' files of the checkpoint are not of one step");
@@ -130,7 +149,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kFirstMoment, &first));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kSecondMoment, &second));
-  const std::string file = is_whole ? ModelFileName(0, 1) : "the ranks' model files";
+  const std::string file = is_whole ? ModelFileName(0, 1, AreAdapters(manifest)) : "the ranks' model files";
   if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
   return policy;
 }
@@ -218,7 +237,8 @@ absl::StatusOr<MappedPolicy> MapPolicy(
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<SavedPolicy::RankFiles> views;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    for (const std::string& name : {ModelFileName(rank, ranks), OptimizerFileName(rank, ranks)}) {
+    for (const std::string& name :
+         {ModelFileName(rank, ranks, AreAdapters(manifest)), OptimizerFileName(rank, ranks)}) {
       SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(name));
     }
     views.push_back({files[files.size() - 2]->bytes(), files.back()->bytes()});

@@ -28,10 +28,15 @@ absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
   // Before anybody is told to serve it: its first answers may come at once.
   parts_.data->RecordPublished(version);
   parts_.observer->RecordPublication(version, published_.digest, published_.seconds);
+  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, parts_.policy->BaseDigest());
+  const size_t tensors = parts_.policy->manifest().tensors().size();
   parts_.publish({.version = version,
                   .bucket_digests = published_.bucket_digests,
                   .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
-                  .stage_seconds = published_.seconds});
+                  .stage_seconds = published_.seconds,
+                  .first_adapter = tensors - parts_.policy->trained().tensors().size(),
+                  .tensors = tensors,
+                  .base_digest = base});
   return absl::OkStatus();
 }
 
