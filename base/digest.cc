@@ -7,7 +7,7 @@ namespace syncopate {
 uint64_t DigestBytes(const void* data, int64_t size) {
   const char* bytes = static_cast<const char*>(data);
   uint64_t sum = static_cast<uint64_t>(size);
-  uint64_t position = kDigestStride;
+  uint64_t position = kDigestStride;  // advances with each word, so that exchanged words change the sum
   int64_t at = 0;
   for (; at + 8 <= size; at += 8, position += kDigestStride) {
     uint64_t word;

@@ -26,6 +26,7 @@ spdlog::level::level_enum ToSpdlog(Severity severity) {
   return spdlog::level::info;
 }
 
+// The logger is never destroyed, because other threads may still log while the process exits.
 std::shared_ptr<spdlog::logger>& Logger() {
   static auto* logger = [] {
     auto made = std::make_shared<spdlog::logger>("syncopate", std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -50,7 +51,7 @@ absl::Status InitLogging(const LogOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("syncopate", sinks.begin(), sinks.end());
   logger->set_level(ToSpdlog(options.minimum));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f %L " + options.role + " %s:%# %v");
-  logger->flush_on(spdlog::level::info);
+  logger->flush_on(spdlog::level::info);  // a process that is killed loses no line
   Logger() = std::move(logger);
   return absl::OkStatus();
 }

@@ -120,6 +120,7 @@ class PosixFileSystem final : public FileSystem {
 
   absl::StatusOr<int64_t> FileBytes(const std::string& path) override {
     struct stat found {};
+    // lstat, because no file of a run is a link: following one could lead to files of other users.
     if (::lstat(path.c_str(), &found) != 0) return FileError("look at", path, errno);
     if (S_ISLNK(found.st_mode)) return FileError("look at", path, ELOOP);
     if (!S_ISREG(found.st_mode)) return FileError("look at", path, ENOENT);

@@ -36,6 +36,7 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 #define SYNCOPATE_CONCAT_INNER_(a, b) a##b
 #define SYNCOPATE_CONCAT_(a, b) SYNCOPATE_CONCAT_INNER_(a, b)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration and a statement's result cannot stand in parentheses.
 // Returns the error of a Status expression to the caller.
 #define SYNCOPATE_RETURN_IF_ERROR(expression)              \
   do {                                                     \
@@ -50,6 +51,7 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
   auto result = (expression);                                        \
   if (!result.ok()) return result.status();                          \
   declaration = *std::move(result)
+// NOLINTEND(bugprone-macro-parentheses)
 
 // For bugs only: a condition that no input and no peer can make false.
 #define SYNCOPATE_CHECK(condition)                                                  \

@@ -31,7 +31,7 @@ void Worker::Loop() {
       MutexLock lock(&mutex_);
       auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); };
       mutex_.Await(Condition(&due));
-      if (tasks_.empty()) return;
+      if (tasks_.empty()) return;  // ends only when all tasks that were posted before Stop() have run
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }

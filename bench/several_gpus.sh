@@ -50,7 +50,7 @@ shape_7b=(model.vocab_size=152064 model.hidden_size=3584 model.intermediate_size
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
   model.num_key_value_heads=8 model.head_dim=64 model.max_position_embeddings=64)
 plain=(model.learned_positions=false model.qk_norm=false model.embedding_init_std=0.02 eval.every_steps=0 eval.prompts=1
-  checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4 data.alphabet=8 reward.name=dense)
+  eval.show_samples=1 checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4 data.alphabet=8 reward.name=dense)
 
 # emit PART CASE CODE SECONDS FIGURES: one line; FIGURES is a JSON value.
 emit() {
@@ -177,7 +177,8 @@ END
 # share the cards with the trainer where there are two. 8 of 28 layers, so that trainer and rollouters fit.
 part_sync() {
   local transport common
-  common=("${shape_7b[@]}" "${plain[@]}" model.num_hidden_layers=8 model.dtype=bfloat16 train.device=cuda rollout.device=cuda
+  common=("${shape_7b[@]}" "${plain[@]}" model.num_hidden_layers=8 model.dtype=bfloat16 model.max_position_embeddings=256
+    train.device=cuda rollout.device=cuda
     data.batch_groups=4 rollout.samples=8 rollout.max_new_tokens=128 rollout.max_sequences=64 rollout.kv_tokens=16384
     run.steps=16 train.micro_batch_tokens=4096 staleness.max_staleness=4)
   for transport in ipc nccl; do

@@ -12,6 +12,7 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(int64_t bytes, cons
                              GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, options.what));
   SYNCOPATE_ASSIGN_OR_RETURN(AddressRange range, AddressRange::Reserve(block.bytes()));
   SYNCOPATE_RETURN_IF_ERROR(range.Map(block, options.device));
+  // No weight sync writes the padding between tensors, but digests cover it: it must be zeros on both sides.
   SYNCOPATE_RETURN_IF_ERROR(ZeroGpuMemory(options.device, range.data(), bytes));
   return std::unique_ptr<CudaArena>(new CudaArena(std::move(block), std::move(range), options.device, bytes));
 }

@@ -56,7 +56,7 @@ absl::Status DriverStatus(CUresult error, const std::string& what) {
     case CUDA_ERROR_NO_DEVICE:
     case CUDA_ERROR_INVALID_DEVICE:
     case CUDA_ERROR_STUB_LIBRARY:
-    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_NOT_INITIALIZED:  // the driver's library was found, but its cuInit() failed
       return NoGpu(what, "no CUDA device");
     case CUDA_ERROR_OUT_OF_MEMORY:
       return OutOfMemory(what);

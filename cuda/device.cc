@@ -80,6 +80,7 @@ absl::Status CheckGpu(int device) {
 absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
   GpuFacts facts;
+  // The containers of one machine share its boot id and have their own host names; machines may share a host name.
   facts.host = BootId() + "/" + HostName();
   SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, GetUuid(device));
   facts.nvlink = true;

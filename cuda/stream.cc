@@ -24,8 +24,11 @@ absl::StatusOr<Stream> Stream::Create(int device, Priority priority) {
   int least = 0;
   int greatest = 0;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "making a stream"));
+  // Numerically lower priorities are more urgent. Normal streams leave room above them for libtorch's high-priority pool,
+  // on which the exchanges between ranks run.
   int middle = (least + greatest) / 2;
   cudaStream_t stream = nullptr;
+  // Non-blocking: such a stream does not wait for the legacy default stream, on which libtorch computes.
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
       cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::kLow ? least : middle),
       "making a stream"));
@@ -44,6 +47,7 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 
 absl::StatusOr<Event> Event::Create(int device, Timing timing) {
   DeviceScope scope(device);
+  // CUDA records and queries events faster if they take no time stamp.
   cudaEvent_t event = nullptr;
   SYNCOPATE_RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(&event, timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming),
@@ -92,6 +96,7 @@ absl::StatusOr<double> Event::SecondsBetween(const Event& begin, const Event& en
   return milliseconds / 1e3;
 }
 
+// The wait refers to this record of the event, so the caller may record the event again at once.
 absl::Status OrderAfter(cudaStream_t stream, cudaStream_t earlier, const Event& event) {
   SYNCOPATE_RETURN_IF_ERROR(event.Record(earlier));
   return CudaStatus(cudaStreamWaitEvent(stream, event.get(), 0), "ordering two streams");
@@ -104,7 +109,7 @@ absl::StatusOr<DeviceBuffer> DeviceBuffer::Create(int device, int64_t bytes, con
   void* data = nullptr;
   cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    cudaGetLastError();  // clears the error, which CudaStatus() would have done
     return OutOfGpuMemory(device, bytes, what);
   }
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(error, what));
@@ -152,6 +157,7 @@ absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(int64_t bytes) {
   if (bytes == 0) return buffer;
   const size_t size = static_cast<size_t>(bytes);
   if (bytes < kLargePinned) {
+    // Portable: the memory is page-locked for every GPU of the process, not only for the current one.
     void* data = nullptr;
     SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable), kPinning));
     buffer.data_ = static_cast<char*>(data);
@@ -169,6 +175,7 @@ absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(int64_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s: the host has no %d MiB (%s)", kPinning, bytes >> 20, std::strerror(errno)));
   }
+  // Huge pages leave 512 times fewer pages to clear and to lock. A kernel without them ignores the advice.
   madvise(data, size, MADV_HUGEPAGE);
   MakePages(static_cast<char*>(data), bytes);
   const absl::Status locked = CudaStatus(cudaHostRegister(data, size, cudaHostRegisterPortable), kPinning);
@@ -183,7 +190,7 @@ absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(int64_t bytes) {
 
 PinnedBuffer::~PinnedBuffer() {
   if (data_ == nullptr) return;
-  if (bytes_ < kLargePinned) {
+  if (bytes_ < kLargePinned) {  // as Create() has chosen
     cudaFreeHost(data_);
   } else {
     cudaHostUnregister(data_);

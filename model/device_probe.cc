@@ -35,7 +35,7 @@ class PlainBlockAllocator final : public c10::Allocator {
     void* const block = bytes > SIZE_MAX - kAlignment ? nullptr : std::malloc(bytes + kAlignment);
     TORCH_CHECK(block != nullptr, "no memory for a tensor of ", bytes, " bytes");
     // A block begins at a multiple of 16, so its address fits before the next multiple of 64.
-    void* const numbers =
+    void* const numbers =  // NOLINTNEXTLINE(performance-no-int-to-ptr): rounding an address up has no other spelling
         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(block) + kAlignment) & ~uintptr_t{kAlignment - 1});
     GetBlock(numbers) = block;
     return numbers;
@@ -52,6 +52,7 @@ void ReuseFreedTensors() {
 Hardware ProbeHardware() {
   Hardware hardware;
   hardware.built_with_cuda = c10::impl::hasDeviceGuardImpl(at::kCUDA);
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): a count, which libtorch stores in eight bits
   if (hardware.built_with_cuda) hardware.gpus = c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
   return hardware;
 }

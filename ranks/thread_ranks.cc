@@ -139,6 +139,7 @@ class ThreadRank final : public Communicator {
 std::vector<std::unique_ptr<Communicator>> MakeThreadRanks(int32_t world, absl::Duration deadline) {
   auto board = std::make_shared<Board>(world, deadline);
   std::vector<std::unique_ptr<Communicator>> ranks;
+  ranks.reserve(static_cast<size_t>(world));
   for (int32_t rank = 0; rank < world; ++rank) ranks.push_back(std::make_unique<ThreadRank>(board, rank));
   return ranks;
 }

@@ -59,7 +59,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& wor
   return line;
 }
 
-std::string UsageOf(const std::string& role) {
+std::string MakeUsage(const std::string& role) {
   return absl::StrCat(
       "usage: syncopate-", role,
       " CONFIG [--exit-on-completion] [--interrupted-code=N] [--insecure-bind]\n"

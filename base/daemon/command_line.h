@@ -25,6 +25,6 @@ struct CommandLine {
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& words);
 
 // The text that --help and a wrong command line print.
-std::string UsageOf(const std::string& role);
+std::string MakeUsage(const std::string& role);
 
 }  // namespace syncopate::daemon

@@ -26,6 +26,7 @@ void Health::BeginStop(const std::string& why) {
 absl::Status Health::Live() const {
   MutexLock lock(&mutex_);
   const absl::Duration still = clock_->Now() - moved_;
+  // A daemon that stops counts as live: a supervisor that killed it now would cut its orderly end short.
   if (stopping_ || still < stalled_after_) return absl::OkStatus();
   return Error(
       absl::StatusCode::kUnavailable, "STALLED",

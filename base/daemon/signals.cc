@@ -18,7 +18,9 @@ absl::StatusOr<SignalInbox> SignalInbox::Open() {
   sigset_t wanted, before;
   ::sigemptyset(&wanted);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigaddset(&wanted, signal);
+  // Threads inherit the mask, so no thread that starts later is interrupted: signals arrive at the descriptor only.
   ::pthread_sigmask(SIG_BLOCK, &wanted, &before);
+  // A peer that closes its socket must give write() an error, not end the process.
   ::signal(SIGPIPE, SIG_IGN);
   int descriptor = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor < 0) {

@@ -51,7 +51,7 @@ absl::Status ControlHosts::StartSynchronizer() {
   const absl::Time deadline = Clock::Real()->Now() + kStartLimit;
   while (Clock::Real()->Now() < deadline) {
     auto endpoint = daemon::ReadDaemonEndpoint(endpoint_path);
-    if (endpoint.ok() && endpoint->pid == synchronizer_->pid()) {
+    if (endpoint.ok() && endpoint->pid == synchronizer_->pid()) {  // not the file of the synchronizer before
       synchronizer_address_ = endpoint->grpc;
       synchronizer_metrics_ = endpoint->metrics;
       return absl::OkStatus();

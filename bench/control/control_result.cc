@@ -36,6 +36,7 @@ nlohmann::json ToJson(const ControlResult& result) {
     nlohmann::json one = {{"part", figure.part},           {"name", figure.name},     {"unit", figure.unit},
                           {"median", figure.value.median}, {"min", figure.value.min}, {"max", figure.value.max},
                           {"samples", figure.value.count}};
+    // An infinite bound is no aim, and JSON has no infinity.
     if (std::isfinite(figure.at_least)) one["at_least"] = figure.at_least;
     if (std::isfinite(figure.at_most)) one["at_most"] = figure.at_most;
     if (figure.has_aim()) one["met"] = figure.met();

@@ -32,7 +32,7 @@ absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration 
   absl::Cleanup closed = [fd] { ::close(fd); };
   const timeval timeout = absl::ToTimeval(limit);
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return failed("nobody listens");
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return failed("no process listens there");
   const std::string request = absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", address, "\r\n\r\n");
   if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
     return failed("the request was not taken");
@@ -40,6 +40,7 @@ absl::StatusOr<Scrape> ScrapeMetrics(const std::string& address, absl::Duration 
   std::string answer;
   std::array<char, 65536> buffer;
   ssize_t count = 0;
+  // The responder closes the connection after each answer, so the end of the stream is the end of the page.
   while ((count = ::recv(fd, buffer.data(), buffer.size(), 0)) > 0) answer.append(buffer.data(), count);
   if (count < 0) return failed("the answer does not end");
   if (!absl::StartsWith(answer, "HTTP/1.1 200 ")) return failed("the answer is not 200");

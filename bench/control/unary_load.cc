@@ -25,7 +25,7 @@ class UnaryLoad::Caller {
       : stub_(v1::SynchronizerService::NewStub(channel)), call_limit_(call_limit) {}
 
   void Call() {
-    context_.emplace();
+    context_.emplace();  // gRPC allows one call for each context
     context_->set_deadline(rpc::CallDeadline(call_limit_));
     response_.Clear();
     began_ = Clock::Real()->Now();
@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<UnaryLoad>> UnaryLoad::Start(const Options& optio
 }
 
 UnaryLoad::~UnaryLoad() {
+  // Stops all before it waits for any, so that the last calls end together.
   for (auto& caller : callers_) caller->Stop();
   for (auto& caller : callers_) caller->Join();
 }

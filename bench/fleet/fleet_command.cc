@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kFleetFooter[] =
     "The real plan and the real decisions of the synchronizer, among members that do at once what they are told. No "
-    "byte of weights moves, no process starts and nobody waits, so that any number of replicas fits on one core. Exit "
+    "byte of weights moves, no process starts and no member waits, so that any number of replicas fits on one core. "
+    "Exit "
     "codes: 0 measured, and every replica serves the version; 1 something failed; 2 there is no such case.";
 
 struct FleetArguments {
@@ -52,7 +53,7 @@ nlohmann::json ToJson(const FleetArguments& arguments, const FleetCase& fleet, c
                          {"served", figures.served}};
   if (fleet.transport == "nccl") {
     const synchronizer::nccl::GroupShape shape{fleet.trainer_ranks, fleet.replicas, fleet.tensor_parallel};
-    // Of a communicator of one source and the slice's replicas, or of all.
+    // With broadcasts a communicator has one source and the replicas of a slice; otherwise one has all members.
     line["communicators"] = shape.communicators();
     line["communicator_ranks"] = shape.broadcasts() ? 1 + fleet.replicas : fleet.members();
   } else {
@@ -99,7 +100,7 @@ int RunFleet(const FleetArguments& arguments) {
     if (!figures.ok()) return ReportBenchError(figures.status(), arguments.json);
     const nlohmann::json line = ToJson(arguments, fleet, *figures);
     std::cout << (arguments.json ? line.dump() : ToText(line)) << std::endl;
-    all_serve &= figures->served == replicas;
+    all_serve &= figures->served == replicas;  // figures of an incomplete sync would look too good
   }
   return all_serve ? 0 : kBenchFailed;
 }

@@ -64,6 +64,7 @@ absl::StatusOr<FleetFigures> FleetWorld::Measure(const FleetCase& fleet) {
   figures.plan_copies = static_cast<int64_t>(plan.copies().size());
   figures.plan_buckets = static_cast<int64_t>(plan.buckets().size());
 
+  // Everything that the decisions keep is allocated after this point.
   const int64_t heap_before = HeapBytes();
   ControlPlane::Options options;
   options.sync.transport = fleet.transport;
@@ -74,7 +75,7 @@ absl::StatusOr<FleetFigures> FleetWorld::Measure(const FleetCase& fleet) {
   world.figures_ = figures;
   SYNCOPATE_RETURN_IF_ERROR(world.JoinAll());
   SYNCOPATE_RETURN_IF_ERROR(world.PublishOne());
-  world.reports_ = {};
+  world.reports_ = {};  // the members' own memory is not the synchronizer's
   world.figures_.heap_bytes = HeapBytes() - heap_before;
   return world.figures_;
 }
@@ -117,6 +118,7 @@ Hello FleetWorld::MakeHello(SessionId session) const {
   return hello;
 }
 
+// Only the calls into the control plane are timed: making hellos and reports is the members' work.
 absl::Status FleetWorld::JoinAll() {
   for (SessionId session = 1; session <= fleet_.members(); ++session) {
     const Hello hello = MakeHello(session);
@@ -146,6 +148,7 @@ absl::Status FleetWorld::PublishOne() {
   return absl::OkStatus();
 }
 
+// Carries out actions and feeds their reports back until no member has anything more to report.
 void FleetWorld::Run(double* seconds) {
   for (;;) {
     const absl::Time begun = Clock::Real()->Now();
@@ -166,6 +169,7 @@ void FleetWorld::Run(double* seconds) {
         if (ended->record.ok()) ++figures_.served;
       }
     }
+    // All commands of one round are queued at once, each on its member's stream.
     figures_.queued_bytes = std::max(figures_.queued_bytes, queued);
     actions.clear();
     if (reports_.empty()) return;

@@ -69,6 +69,7 @@ absl::Status BenchCast::FindDevices() {
 absl::Status BenchCast::StartSynchronizer() {
   const std::string run_dir = absl::StrCat(options_.work_dir, "/run");
   const std::string config = absl::StrCat(options_.work_dir, "/bench.yaml");
+  // The daemon wants a file; everything that matters is set by the overrides below.
   std::ofstream(config) << "run: {name: bench}\n";
   // A restart uses the old address, where its members look for it.
   const std::string listen = synchronizer_.empty() ? "127.0.0.1:0" : synchronizer_;
@@ -104,6 +105,7 @@ absl::Status BenchCast::RestartSynchronizer() {
 }
 
 absl::Status BenchCast::StartPeer(const std::string& name, const std::string& argument) {
+  // A process that is started again must not be judged by what its predecessor said.
   answers_.erase(name);
   ended_.erase(name);
   SYNCOPATE_ASSIGN_OR_RETURN(children_[name],
@@ -151,6 +153,7 @@ absl::Status BenchCast::StartSources() {
   return absl::OkStatus();
 }
 
+// Starts all ranks before StartReplica() waits for any of them: the ranks of a replica wait for each other.
 absl::Status BenchCast::LaunchReplica(int32_t replica) {
   for (int32_t rank = 0; rank < options_.sync_case.tensor_parallel; ++rank) {
     SYNCOPATE_RETURN_IF_ERROR(StartPeer(ReceiverName(replica, rank), PeerArgument(/*source=*/false, replica, rank)));
@@ -170,7 +173,7 @@ absl::Status BenchCast::AwaitReady(const std::string& name, absl::Duration limit
   const double started = StartedAt(name);
   auto ready = [&] {
     return std::any_of(sayings_.begin(), sayings_.end(), [&](const Saying& saying) {
-      return saying.from == name && saying.kind == "ready" && saying.at >= started;
+      return saying.from == name && saying.kind == "ready" && saying.at >= started;  // not the predecessor's
     });
   };
   return Await(ready, limit, absl::StrCat("that ", name, " is ready"));
@@ -197,6 +200,7 @@ absl::Status BenchCast::Publish(int64_t step) {
     });
   };
   SYNCOPATE_RETURN_IF_ERROR(Await(staged, kStartLimit, absl::StrCat("the staging of step ", step)));
+  // Digests in the order of ranks, as rank 0 of a trainer publishes them; the stall of a step is the slowest rank's.
   json digests = json::array();
   double slowest = 0;
   for (const std::string& name : sources) {

@@ -91,6 +91,7 @@ class CudaSource final : public SourceWeights {
   CudaSource(const PeerOptions& options, const PeerPlan& plan) : options_(options), plan_(plan) {}
 
   absl::Status Allocate() {
+    // A late rank of an uneven layout may have no shard, and an arena is never empty.
     const int64_t bytes = std::max<int64_t>(plan_.source.arena_bytes(options_.rank), Manifest::kAlignment);
     SYNCOPATE_ASSIGN_OR_RETURN(shard_,
                                cuda::CudaArena::Create(bytes, {.device = options_.device, .what = "the shards"}));
@@ -181,6 +182,7 @@ class CudaReceiver final : public ReceiverWeights {
     SYNCOPATE_RETURN_IF_ERROR(options.install == "in_place" ? receiver->MakeInPlace(bytes) : receiver->MakePair(bytes));
     SYNCOPATE_ASSIGN_OR_RETURN(receiver->reading_, WeightReading::Create(options.device, receiver->live_, bytes));
     auto step = [reading = receiver->reading_.get()] { return reading->Step(); };
+    // Without --decode the loop has no steps, and installs find it idle.
     receiver->loop_ = std::make_unique<DecodeLoop>(options.decode ? step : std::function<absl::Status()>());
     if (Wanted(options, "ipc")) SYNCOPATE_RETURN_IF_ERROR(receiver->OpenIpc());
     if (Wanted(options, "nccl")) SYNCOPATE_RETURN_IF_ERROR(receiver->OpenNccl());
@@ -212,7 +214,7 @@ class CudaReceiver final : public ReceiverWeights {
     SYNCOPATE_ASSIGN_OR_RETURN(pair_, synchronizer::CudaArenaPair::Create(
                                           bytes, between_steps,
                                           {.arenas = {.device = options_.device, .chunk_bytes = options_.chunk_bytes},
-                                           .max_check_blocks = 0}));
+                                           .max_check_blocks = 0}));  // 0: digests may use the whole GPU
     target_ = pair_.get();
     live_ = pair_->live();
     return absl::OkStatus();
@@ -274,7 +276,7 @@ class CudaDevice final : public PeerDevice {
   synchronizer::DeviceFacts facts() const override { return facts_; }
   absl::StatusOr<int64_t> MemoryUsed() const override {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto memory, cuda::ReadGpuMemory(device_));
-    return memory.total - memory.free;
+    return memory.total - memory.free;  // of all processes on the GPU: cases with shared devices count each other
   }
   absl::Status CheckHealthy() override { return bench::CheckContext(device_); }
   absl::StatusOr<std::unique_ptr<SourceWeights>> MakeSource(const PeerOptions& options, const PeerPlan& plan) override {

@@ -21,7 +21,7 @@
 namespace syncopate::bench {
 namespace {
 
-constexpr size_t kChunk = 1 << 20;
+constexpr size_t kChunk = 1 << 20;  // as large as the chunks of the transport grpc, which is compared with this rate
 constexpr int kRepetitions = 3;
 constexpr int kPatienceSeconds = 20;
 
@@ -91,17 +91,20 @@ absl::StatusOr<double> RateOnce(int connections, int64_t bytes) {
   }
   std::vector<char> sent(kChunk, 'w');
   std::vector<char> good(2 * ends.size(), 0);
+  // The time includes the start of the threads, which is small against the bytes of a model.
   const absl::Time begin = Clock::Real()->Now();
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < ends.size(); ++i) {
       threads.emplace_back([&, i] {
         good[2 * i] =
-            MoveAll(bytes, [&](int64_t n) { return ::send(ends[i].sender.fd(), sent.data(), n, MSG_NOSIGNAL); });
+            MoveAll(bytes, [&](int64_t n) { return ::send(ends[i].sender.fd(), sent.data(), n, MSG_NOSIGNAL); }) ? 1
+                                                                                                                 : 0;
       });
       threads.emplace_back([&, i] {
         std::vector<char> buffer(kChunk);
-        good[2 * i + 1] = MoveAll(bytes, [&](int64_t n) { return ::recv(ends[i].receiver.fd(), buffer.data(), n, 0); });
+        good[2 * i + 1] =
+            MoveAll(bytes, [&](int64_t n) { return ::recv(ends[i].receiver.fd(), buffer.data(), n, 0); }) ? 1 : 0;
       });
     }
   }

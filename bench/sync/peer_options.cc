@@ -60,6 +60,7 @@ absl::StatusOr<PeerOptions> ParsePeerOptions(const std::string& text) {
   int role = 0;
   int decode = 0;
   int shared_device = 0;
+  // Every option is required: bench and peer are programs of one build, so a missing one is an error.
   for (const absl::Status& status :
        {Read(object, "role", &role), Read(object, "model", &options.model),
         Read(object, "synchronizer", &options.synchronizer), Read(object, "run_dir", &options.run_dir),

@@ -75,6 +75,7 @@ class SourcePeer {
 absl::Status SourcePeer::Join(PeerDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(weights_, device->MakeSource(options_, plan_));
   service_ = std::make_unique<member::WeightServiceImpl>(weights_->store());
+  // The default address is a free port of loopback: all processes of a benchmark are on one host.
   SYNCOPATE_ASSIGN_OR_RETURN(server_, rpc::Server::Start({}, {service_.get()}));
   grpc_ = std::make_unique<member::GrpcSource>(server_->address());
   std::vector<synchronizer::SourceTransport*> transports = weights_->transports();
@@ -162,6 +163,7 @@ absl::Status SourcePeer::PublishVersion(const v1::PublishVersionRequest& request
     if (!away || Clock::Real()->Now() > deadline) return status;
     SYNCOPATE_LOG(kWarning, "not published yet: %s", status.ToString());
     SYNCOPATE_RETURN_IF_ERROR(client_->WaitForWelcome(kWelcomeLimit).status());
+    // A wait of kBackoff: the synchronizer answers, but may still be reading its state.
     Mutex mutex;
     MutexLock lock(&mutex);
     const bool never = false;

@@ -69,6 +69,7 @@ std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices) {
       sync_case.sources + sync_case.receivers() + (sync_case.late_joiner ? sync_case.tensor_parallel : 0);
   std::vector<int> placed(processes, 0);
   if (devices <= 0) return placed;
+  // Sources come first, so that with enough GPUs no receiver shares one with a source.
   for (int i = 0; i < processes; ++i) placed[i] = i % devices;
   return placed;
 }

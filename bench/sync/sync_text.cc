@@ -11,7 +11,7 @@
 namespace syncopate::bench {
 namespace {
 
-constexpr double kMega = 1e6;
+constexpr double kMega = 1e6;  // decimal units, as vendors state the rates of links
 constexpr double kGiga = 1e9;
 
 std::string Ms(double seconds) { return absl::StrFormat("%.3f", seconds * 1e3); }
@@ -41,7 +41,7 @@ std::string PhaseTable(const SyncResult& result) {
   std::vector<double> commits;
   std::vector<double> pauses;
   for (const SyncSample& sample : result.samples) {
-    if (!sample.ok()) continue;
+    if (!sample.ok()) continue;  // a failed sync has no commit; faults are told below the table
     commits.push_back(sample.stage_to_commit);
     pauses.push_back(sample.pause_seconds);
   }
@@ -110,6 +110,7 @@ std::string ToText(const SyncResult& result) {
   std::string text =
       absl::StrCat(result.sync_case.ToString(), " on ", result.machine, ": ", Size(result.weight_bytes),
                    " of weights in ", result.messages, " messages, ", result.sync_case.syncs, " syncs\n");
+  // The last sync's reason: with `auto` the first syncs may have used a slower transport.
   if (!result.samples.empty()) {
     absl::StrAppend(&text, "transport: ", result.samples.back().transport_reason, "\n");
   }

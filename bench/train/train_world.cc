@@ -41,6 +41,7 @@ TrainWorld::TrainWorld(const Options& options)
   entropy_ = at::zeros({sequences_.rows()}, Float32On(options.device));
   advantage_ = at::randn_like(entropy_);
   const at::Tensor hidden = program_.Forward(weights_, ids_, sequences_, nullptr);
+  // The noise makes some ratios leave the clip band, as in a real step.
   behaviour_ = head_.Forward(hidden, weights_.head, targets_).logprob + at::randn_like(entropy_) * 0.1;
 }
 

@@ -223,7 +223,7 @@ class OpsByKernels final : public Ops {
   void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
     const c10::cuda::CUDAGuard guard(dx.device());
     if (deterministic_) {
-      const auto [sorted, order] = at::sort(ids, /*stable=*/true);
+      const auto [sorted, order] = at::sort(ids, /*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
       C10_CUDA_CHECK(kernels::EmbeddingGradientInOrder(
           GetNumber(dx), dx.const_data_ptr(), sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
           dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), GetStream(dx)));

@@ -51,7 +51,7 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
     return Error(absl::StatusCode::kInvalidArgument, "BAD_PATTERN",
-                 absl::StrCat("the regular expression ", pattern, " is none at its byte ", offset, ": ",
+                 absl::StrCat("the regular expression ", pattern, " is wrong at byte ", offset, ": ",
                               reinterpret_cast<const char*>(message.data())));
   }
   uint32_t groups = 0;

@@ -25,7 +25,7 @@ std::string Text(const grpc_slice& slice) {
 class Processor final : public grpc::AuthMetadataProcessor {
  public:
   explicit Processor(std::shared_ptr<const CallGuard> guard) : guard_(std::move(guard)) {}
-  bool IsBlocking() const override { return false; }
+  bool IsBlocking() const override { return false; }  // Process() only reads memory, so gRPC may call it on its threads
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* connection, OutputMetadata*,
                        OutputMetadata*) override {
@@ -39,6 +39,8 @@ class Processor final : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<const CallGuard> guard_;
 };
 
+// gRPC's own insecure server credentials abort if they are given a metadata processor, so this class makes them through
+// the C interface, which accepts one.
 class GuardedPlaintext final : public grpc::ServerCredentials {
  public:
   explicit GuardedPlaintext(std::shared_ptr<const CallGuard> guard) : guard_(std::move(guard)) {}
@@ -51,6 +53,7 @@ class GuardedPlaintext final : public grpc::ServerCredentials {
 
   int AddPortToServer(const std::string& address, grpc_server* server) override {
     grpc_server_credentials* credentials = grpc_insecure_server_credentials_create();
+    // The copy of the shared pointer belongs to gRPC, which releases it with Destroy().
     grpc_server_credentials_set_auth_metadata_processor(credentials, {&Process, &Destroy, new Guard(guard_)});
     const int port = grpc_server_add_http2_port(server, address.c_str(), credentials);
     grpc_server_credentials_release(credentials);
@@ -83,6 +86,7 @@ CallGuard::CallGuard(std::shared_ptr<CredentialWatch> watch, std::shared_ptr<Ref
 
 absl::StatusOr<Caller> CallGuard::Identify(const Shown& shown) const {
   const std::shared_ptr<const Credentials> credentials = watch_->Get();
+  // The credentials of this moment: files may be renewed while the server runs.
   const BearerTokens* tokens = credentials->tokens.has_value() ? &*credentials->tokens : nullptr;
   return Authenticate(shown, watch_->options().files.trust_domain, tokens);
 }

@@ -61,6 +61,7 @@ BIO* MakeBio(int fd) {
     return made;
   }();
   BIO* const bio = BIO_new(method);
+  // OpenSSL has room for a pointer and not for a number. NOLINTNEXTLINE(performance-no-int-to-ptr)
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
   BIO_set_init(bio, 1);
   return bio;
@@ -71,6 +72,7 @@ class TlsCipher final : public SocketCipher {
   TlsCipher(Session session, std::string peer) : session_(std::move(session)), peer_(std::move(peer)) {}
 
   absl::StatusOr<int64_t> Send(const void* from, int64_t bytes) override {
+    // SSL_get_error() also reads the thread's error queue, in which another connection may have left an error.
     ERR_clear_error();
     size_t sent = 0;
     const int result = SSL_write_ex(session_.get(), from, static_cast<size_t>(bytes), &sent);
@@ -86,7 +88,7 @@ class TlsCipher final : public SocketCipher {
  private:
   absl::StatusOr<int64_t> Judge(int result) const {
     const int error = SSL_get_error(session_.get(), result);
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return 0;
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return 0;  // the caller polls and tries again
     if (error == SSL_ERROR_ZERO_RETURN) return RankLost(absl::StrCat(peer_, " has ended"));
     return RankLost(absl::StrCat(peer_, " is gone: ", GetError()));
   }
@@ -131,6 +133,7 @@ absl::Status ShakeHands(SSL* session, int fd, SocketEnd end, const std::string& 
     const absl::Duration left = until - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) return RankLost(absl::StrCat(peer, " does not shake hands in time"));
     pollfd waited{fd, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
+    // Plus one, because the rest of a millisecond would otherwise be spun away; bounded, because poll() takes an int.
     const int64_t milliseconds = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 60'000);
     if (poll(&waited, 1, static_cast<int>(milliseconds)) < 0 && errno != EINTR) {
       return RankLost(absl::StrCat("waiting for ", peer, " failed"));

@@ -18,6 +18,7 @@ void RefusalLog::Add(const std::string& refusal) {
       ++unsaid_;
       return;
     }
+    // A refused peer decides how often it tries, so it must not decide how fast the log grows.
     next_line_ = now + absl::Seconds(1);
     unsaid = std::exchange(unsaid_, 0);
   }

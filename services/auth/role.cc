@@ -60,6 +60,7 @@ absl::StatusOr<AuthRole> RoleOfUris(const std::vector<std::string>& uris, const 
     return Error(absl::StatusCode::kPermissionDenied, "NO_ROLE", absl::StrCat("the certificate gives no role: ", why));
   };
   if (uris.empty()) return refused(absl::StrCat("it has no name spiffe://", trust_domain, "/role/<role>"));
+  // A SPIFFE certificate has exactly one URI; with several it would be unclear which role the holder acts in.
   if (uris.size() > 1) return refused(absl::StrCat("it has ", uris.size(), " URI names and one is allowed"));
   absl::StatusOr<AuthRole> role = RoleOfSpiffeId(uris.front(), trust_domain);
   return role.ok() ? role : refused(std::string(role.status().message()));

@@ -51,6 +51,7 @@ std::optional<AuthRole> BearerTokens::Match(const std::string& shown) const {
   const std::string digest = Sha256Hex(shown);
   std::optional<AuthRole> role;
   for (const Entry& entry : entries_) {
+    // Compares digests, all of them and in constant time: the time of an answer tells nothing about the tokens.
     if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) role = entry.role;
   }
   return role;

@@ -41,6 +41,7 @@ class TokenFactory final : public grpc::experimental::ClientInterceptorFactoryIn
   TokenFactory(AuthRole role, std::shared_ptr<CredentialWatch> watch) : role_(role), watch_(std::move(watch)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override {
     const std::shared_ptr<const Credentials> credentials = watch_->Get();
+    // Looked up for each call, so that a renewed token file takes effect on channels that are open.
     const std::string token = credentials->tokens.has_value() ? credentials->tokens->Find(role_) : "";
     return token.empty() ? nullptr : new TokenInterceptor(token);  // gRPC owns it
   }
@@ -51,13 +52,14 @@ class TokenFactory final : public grpc::experimental::ClientInterceptorFactoryIn
 };
 
 absl::StatusOr<CredentialFiles> GetFiles(const TransportSecurity::Options& options) {
-  const bool daemon = !options.role.empty();
+  const bool daemon = !options.role.empty();  // else a person's command line
   const std::string role = daemon ? options.role : AuthRoleName(AuthRole::kAdmin);
   auto path = [&role](const std::string& with) { return absl::StrReplaceAll(with, {{"{role}", role}}); };
   CredentialFiles files = {path(options.tls_cert), path(options.tls_key), path(options.tls_ca),
                            path(options.token_file), options.trust_domain};
   if (files.certificate.empty() != files.key.empty()) return BadSecurity("tls_cert and tls_key must be set together");
   if (!files.certificate.empty() && files.authorities.empty()) return BadSecurity("tls_cert needs tls_ca");
+  // A client may verify servers without a certificate of its own; a daemon is a server too and needs one.
   if (daemon && files.certificate.empty() && !files.authorities.empty())
     return BadSecurity("tls_ca needs tls_cert, tls_key");
   if (daemon) {

@@ -14,6 +14,7 @@ void ReadAdvantage(const v1::TrainSection& train, loss::AdvantageOptions* advant
   Read(train.advantage(), &advantage->estimator);
   advantage->eps = train.advantage_eps();
   advantage->discount = train.return_discount();
+  // Text that cannot be parsed is reported by CheckRules; here it means no weights.
   auto weights = loss::ParseRewardWeights(train.reward_weights());
   if (weights.ok()) advantage->reward_weights = *weights;
 }

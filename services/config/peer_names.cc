@@ -6,6 +6,7 @@
 
 namespace syncopate::config {
 
+// The names are those of verl, TRL, prime-rl and OpenRLHF, in the order of kPeers.
 const std::vector<PeerNames>& AllPeerNames() {
   static const auto* const all = new std::vector<PeerNames>{
       {"run.name", {"experiment_name", "run_name", "", ""}},
@@ -74,6 +75,7 @@ std::string TranslatePeerKey(const std::string& path) {
   for (const PeerNames& entry : AllPeerNames()) {
     for (const std::string& names : entry.names) {
       for (const absl::string_view name : absl::StrSplit(names, ' ', absl::SkipEmpty())) {
+        // The end of the path decides, because peers nest one name in several sections, such as verl's optim.lr.
         if (path == name || absl::EndsWith(path, absl::StrCat(".", name))) return entry.key;
       }
     }

@@ -6,6 +6,7 @@
 
 namespace syncopate::config {
 
+// The options of a rollouter's rewards, from a configuration that has passed its checks. Pure functions.
 rollouter::RewardParameters MakeRewardParameters(const v1::RunConfig& config);
 rollouter::ScoringRules MakeScoringRules(const v1::RunConfig& config);
 

@@ -88,7 +88,7 @@ void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
     return;
   }
   const auto parsed = ParseHostPort(address);
-  const bool dialled = parsed.ok() && parsed->port != 0;
+  const bool dialled = parsed.ok() && parsed->port != 0;  // port 0 is for listening only
   rules->Expect(dialled, {"environment.address"}, "unix:PATH, or host:port such as 127.0.0.1:7080");
   rules->Expect(
       !dialled || parsed->IsLoopback() || config.run().insecure_bind(), {"environment.address", "run.insecure_bind"},

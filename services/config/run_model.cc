@@ -106,6 +106,8 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   absl::StatusOr<model::HfModel> found = model::ReadHfConfig(model.description);
   if (!found.ok()) return Annotate(found.status(), "model.path");
   const TaskShape task = GetShape(config.data());
+  // Keys and values are allocated for the context, so the default is what prompts and answers need and not the model's
+  // maximum.
   const int64_t context = config.model().context_length() > 0 ? config.model().context_length()
                                                               : task.prompt_tokens + config.rollout().max_new_tokens();
   absl::StatusOr<model::ModelConfig> shape = found->WithContext(context);

@@ -143,7 +143,7 @@ ParsedSettings ParseYamlSettings(const std::string& text, const std::string& sou
     } else {
       AppendDocument(source, YAML::Load(text), &parsed);
     }
-  } catch (const YAML::Exception& error) {
+  } catch (const YAML::Exception& error) {  // yaml-cpp reports errors by exceptions only; no other code here throws
     parsed.problems.push_back(NoYaml(text, source, error));
   }
   return parsed;

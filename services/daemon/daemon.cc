@@ -40,7 +40,7 @@ Severity GetSeverity(const std::string& level) {
   return level == "error" ? Severity::kError : Severity::kInfo;
 }
 
-// Ends the process without waiting for its threads, which may be stuck.
+// Ends the process without waiting for its threads, which may be stuck: _exit() runs no destructor.
 [[noreturn]] void EndAtOnce(const std::string& role, absl::Duration grace, int code) {
   SYNCOPATE_LOG(kError, "the orderly stop did not end within run.grace %s; the process ends with code %d",
                 absl::FormatDuration(grace), code);
@@ -101,6 +101,7 @@ MemberId Daemon::Member() const {
 }
 
 bool Daemon::IsOnTrial() const {
+  // The supervisor renames the file when the trial is over, so the name and the existence of the file tell.
   const std::string& path = command_line_.config;
   return std::filesystem::path(path).filename() == config::kNextConfigFile && FileSystem::Real()->FileBytes(path).ok();
 }
@@ -110,6 +111,7 @@ absl::Status Daemon::Prepare() {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
                  "run.dir is not set: give every daemon of a run the same folder, e.g. run.dir=runs/first");
   }
+  // The folder and the log come first, so that every later error of the start is recorded.
   SYNCOPATE_RETURN_IF_ERROR(FileSystem::Real()->CreateDirs(run_dir()));
   SYNCOPATE_RETURN_IF_ERROR(InitLogging({.role = name(), .minimum = GetSeverity(config_.run().log_level())}));
   SYNCOPATE_ASSIGN_OR_RETURN(events_, EventRecorder::Open(FileSystem::Real(), run_dir(), name(), wire::EncodeEvent));
@@ -160,6 +162,7 @@ absl::Status Daemon::StartHealthServer(const std::string& listen) {
   if (listen.empty()) return absl::OkStatus();
   rpc::Server::Options options;
   options.address = listen;
+  // This port authenticates no client, so it accepts only small messages and serves nothing but health.
   options.max_receive_bytes = kMaxHealthCheckBytes;
   options.health = GetHealth(health_, {});
   options.health_only = true;
@@ -176,6 +179,7 @@ int Daemon::ExitCodeFor(const absl::Status& status) const {
 
 absl::Status Daemon::Announce(const std::string& grpc_address) {
   SYNCOPATE_LOG(kInfo, "ready: gRPC at %s, metrics at http://%s/metrics", grpc_address, metrics_address_);
+  // Written last: supervisors take this file as the sign that the daemon is ready.
   SYNCOPATE_RETURN_IF_ERROR(
       WriteDaemonEndpoint(run_dir(), {.role = role_,
                                       .index = index_,
@@ -188,6 +192,7 @@ absl::Status Daemon::Announce(const std::string& grpc_address) {
 }
 
 void Daemon::LookAtMemory() {
+  // The allocator's statistics take its locks, so they are read rarely.
   const absl::Time now = Clock::Real()->Now();
   if (now < next_memory_look_) return;
   next_memory_look_ = now + kMemoryLookEvery;
@@ -208,7 +213,7 @@ bool Daemon::StopRequested(absl::Duration timeout) {
 
 void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
   health_.BeginStop(what);
-  if (stop_deadline_ != nullptr) return;
+  if (stop_deadline_ != nullptr) return;  // run.grace counts from the first reason to stop
   SYNCOPATE_LOG(kInfo, "stopping: %s", what);
   // If the process must be ended by force, it ends with the exit code of `why`.
   const int code = why.ok() ? kExitFailed : ToExitCode(why);
@@ -219,11 +224,11 @@ void Daemon::BeginStop(const std::string& what, const absl::Status& why) {
 int DaemonMain(int argc, char** argv, const std::string& role, const std::function<absl::Status(Daemon&)>& body) {
   absl::StatusOr<CommandLine> line = ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
   if (!line.ok()) {
-    std::fputs(UsageOf(role).c_str(), stderr);
+    std::fputs(MakeUsage(role).c_str(), stderr);
     return Fail(role, line.status());
   }
   if (line->help) {
-    std::fputs(UsageOf(role).c_str(), stdout);
+    std::fputs(MakeUsage(role).c_str(), stdout);
     return kExitDone;
   }
   absl::StatusOr<v1::RunConfig> config = config::LoadRunConfig(line->config, line->overrides);

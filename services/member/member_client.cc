@@ -43,6 +43,7 @@ void MemberClient::SetDirectoryListener(std::function<void(const synchronizer::D
 }
 
 std::function<void()> MemberClient::Announcer() {
+  // Weak: the announcer may outlive this client.
   return [weak = std::weak_ptr<JoinLoop>(loop_)] {
     if (const std::shared_ptr<JoinLoop> loop = weak.lock()) loop->SendHeartbeat();
   };

@@ -45,6 +45,7 @@ v1::ReplicaServiceAttendResponse::Start ToProto(const rollouter::SlotStart& star
   message.set_key(start.key);
   message.set_sample(start.sample);
   message.set_seed(start.seed);
+  // Rank 0 shares prompt and sampling among the samples of a group; each start on the wire has its own copy.
   message.mutable_prompt()->Add(start.prompt->begin(), start.prompt->end());
   *message.mutable_sampling() = wire::ToProto(*start.sampling);
   message.mutable_drawn()->Add(start.drawn.begin(), start.drawn.end());
@@ -184,7 +185,7 @@ absl::StatusOr<EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& 
     case v1::ReplicaServiceAttendResponse::kRestoreBlocks:
       command.kind = EngineCommand::Kind::kRestoreBlocks;
       return command;
-    default:
+    default:  // an unknown command cannot be skipped: the other ranks carry it out
       return Damaged();
   }
 }

@@ -31,6 +31,7 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
   return scorers;
 }
 
+// Stops the worker's client first: no callback comes while members are destroyed.
 RemoteScorers::~RemoteScorers() {
   if (python_ != nullptr) python_->Stop();
 }

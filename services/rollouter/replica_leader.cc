@@ -41,6 +41,7 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
       release = joint_.Withdraw(rank, version);
     }
   }
+  // The listener is called without mutex_, because it may call back.
   if (message.has_transfer_abandoned()) {
     MutexLock lock(&listener_mutex_);
     if (on_abandoned_) {

@@ -173,7 +173,7 @@ class RolloutService::StreamSink final : public rollouter::GenerationSink {
     auto& pending = pending_[sample];
     // The token before this one was not the sample's last, so it can be sent.
     if (pending.has_value()) stream_->Write(*std::move(pending));
-    pending.emplace();
+    pending.emplace();  // NOLINT(bugprone-use-after-move): makes a new message
     pending->set_token(token);
     pending->set_logprob(logprob);
     *pending->mutable_version() = wire::ToProto(version);

@@ -46,6 +46,7 @@ absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, 
                                                                rollouter::Scorer* scorer) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   std::shared_ptr<WorkClient> client(new WorkClient(std::move(options), engine, scorer));
+  // The scorer outlives this client, so it must not keep the client alive.
   scorer->SetAvailabilityListener([weak = client->weak_from_this()] {
     if (auto self = weak.lock()) self->LookAtScorer();
   });
@@ -58,6 +59,7 @@ WorkClient::WorkClient(Options options, rollouter::EngineLoop* engine, rollouter
       engine_(engine),
       scorer_(scorer),
       book_(options_.leases),
+      // Seeded by the incarnation, so that rollouters do not all return to a restarted trainer at once.
       backoff_(
           options_.min_backoff, options_.max_backoff,
           DigestBytes(options_.member.incarnation.data(), static_cast<int64_t>(options_.member.incarnation.size()))) {}
@@ -357,6 +359,7 @@ void WorkClient::OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<
     wanted = book_.OnScoring(stream, lease.id);
   }
   if (!group.ok()) return OnEnded(stream, lease.id, std::move(group));
+  // Scoring may be expensive (a service, a program), so answers that no longer count are not scored.
   if (!wanted) {
     return OnEnded(stream, lease.id,
                    Error(absl::StatusCode::kCancelled, "GIVEN_UP", "the trainer has taken the lease back"));

@@ -35,7 +35,7 @@ void HealthFeed::Publish() {
   live_ = live;
   if (std::exchange(ready_, ready) == ready) return;
   health_->SetServingStatus("readiness", ready);
-  health_->SetServingStatus("", ready);
+  health_->SetServingStatus("", ready);  // "" is the server as a whole, which most probes ask for
   for (const std::string& service : source_.services) health_->SetServingStatus(service, ready);
 }
 

@@ -15,7 +15,7 @@ absl::Status CheckRequestId(const std::string& request_id) {
 void RequestIds::Run(const std::string& method, const google::protobuf::Message& request, const std::string& request_id,
                      google::protobuf::Message* response, const Work& work, Done reply) {
   if (request_id.empty()) {
-    work(response, std::move(reply));
+    work(response, std::move(reply));  // a caller without an id accepts that a repeated call acts twice
     return;
   }
   if (absl::Status good = CheckRequestId(request_id); !good.ok()) return reply(good);
@@ -40,6 +40,7 @@ void RequestIds::Run(const std::string& method, const google::protobuf::Message&
       if (known) return;  // Complete() answers it
     }
   }
+  // NOLINTBEGIN(bugprone-use-after-move): `reply` was moved only if neither of the first two conditions is true.
   if (reused) {
     reply(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
                 absl::StrCat("request_id '", request_id, "' named another request already; make up a new one"),
@@ -47,6 +48,7 @@ void RequestIds::Run(const std::string& method, const google::protobuf::Message&
   } else if (known) {
     response->CopyFrom(*answer);
     reply(absl::OkStatus());
+    // NOLINTEND(bugprone-use-after-move)
   } else {
     work(answer.get(),
          [this, request_id, answer](const absl::Status& status) { Complete(request_id, answer, status); });
@@ -63,14 +65,16 @@ void RequestIds::Complete(const std::string& request_id, const std::shared_ptr<g
     waiting = std::move(found->second.waiting);
     if (status.ok()) {
       found->second.ready = true;
+      // The id is stored twice: as key and in the order of answers.
       found->second.bytes = static_cast<int64_t>(answer->SpaceUsedLong() + 2 * request_id.size() + sizeof(Entry));
       ready_bytes_ += found->second.bytes;
       ready_order_.push_back(request_id);
       while (ready_order_.size() > capacity_ || ready_bytes_ > max_bytes_) ForgetOldestLocked();
     } else {
-      entries_.erase(found);
+      entries_.erase(found);  // a failed call changed nothing, so the same request may be tried again
     }
   }
+  // Answered without the lock, because reply() is the caller's code.
   for (Waiter& waiter : waiting) {
     if (status.ok()) waiter.response->CopyFrom(*answer);
     waiter.reply(status);

@@ -38,8 +38,8 @@ void WarnOfPlaintext(const Server::Options& options, const HostPort& endpoint) {
   SYNCOPATE_LOG(kWarning, "INSECURE: %s is open to the network without TLS, as insecure_bind allows: %s",
                 endpoint.ToString(),
                 options.security == nullptr
-                    ? "anybody who reaches it controls this daemon and reads what it sends"
-                    : "bearer tokens guard it, but anybody who listens on the network reads them and all else");
+                    ? "every process that reaches it controls this daemon and reads what it sends"
+                    : "bearer tokens protect it, but a process that listens on the network reads them and all else");
 }
 
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const Server::Options& options,
@@ -125,7 +125,7 @@ absl::Status Server::Options::Validate() const {
   if (!endpoint.IsLoopback() && !insecure_bind && !health_only && !Encrypted(*this)) {
     return Error(absl::StatusCode::kInvalidArgument, "INSECURE_BIND",
                  absl::StrCat("refusing to listen on ", endpoint.ToString(),
-                              " without TLS: anybody who reaches this port controls the daemon. Configure TLS "
+                              " without TLS: every process that reaches this port controls the daemon. Configure TLS "
                               "(security.tls_cert, tls_key, tls_ca), bind a loopback address, or allow it explicitly "
                               "with insecure_bind if the network is trusted"),
                  {{"address", endpoint.ToString()}});

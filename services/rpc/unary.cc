@@ -23,7 +23,8 @@ void UnaryCall::Finish(const absl::Status& status) {
     if (finished_) return;
     finished_ = true;
     if (!started_) {
-      early_ = status;
+      early_ =
+          status;  // OnDone must not come before Start() has set callbacks_ and self_, so Start() finishes the call
       return;
     }
   }
@@ -35,7 +36,7 @@ void UnaryCall::OnCancel() {
 }
 
 void UnaryCall::OnDone() {
-  std::shared_ptr<UnaryCall> self;
+  std::shared_ptr<UnaryCall> self;  // keeps this object alive until the function ends
   {
     MutexLock lock(&mutex_);
     self = std::move(self_);

@@ -48,7 +48,7 @@ class CallInterceptor final : public grpc::experimental::Interceptor {
  private:
   const GrpcServerMetrics::Method& method_;
   const absl::Time started_;
-  int code_ = grpc::StatusCode::CANCELLED;
+  int code_ = grpc::StatusCode::CANCELLED;  // the code of a call that ends before its handler sends a status
 };
 
 class Factory final : public grpc::experimental::ServerInterceptorFactoryInterface {
@@ -75,6 +75,7 @@ GrpcServerMetrics::GrpcServerMetrics(prometheus::Registry& registry, const std::
                    .Name("grpc_server_handling_seconds")
                    .Help("How long calls took")
                    .Register(registry)) {
+  // Paths come from clients: calls of unknown methods share one series, so that a client cannot add any.
   AddMethod("", "other", "other", "other");
   for (const std::string& name : services) {
     const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);

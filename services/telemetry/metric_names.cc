@@ -33,6 +33,7 @@ void PolicyVersionMetric::Set(const PolicyVersion& version) {
 LabelledCounter::LabelledCounter(prometheus::Registry& registry, const std::string& name, const std::string& help,
                                  const std::string& label, const std::vector<std::string>& values) {
   auto& family = prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  // All series start at 0, so that rate() sees the first increment. The last value counts all that have no name here.
   for (const std::string& value : values) other_ = counters_[value] = &family.Add({{label, value}});
 }
 
@@ -42,6 +43,7 @@ void LabelledCounter::Increment(const std::string& value, double by) {
 }
 
 void LabelledCounter::RaiseTo(const std::string& value, double total) {
+  // A counter must never fall: a lower total is ignored, such as that of a source which has restarted.
   prometheus::Counter& counter = *counters_.at(value);
   if (total > counter.Value()) counter.Increment(total - counter.Value());
 }

@@ -22,6 +22,7 @@ void Add(std::vector<prometheus::MetricFamily>* families, const char* name, cons
   family.help = help;
   family.type = type;
   prometheus::ClientMetric metric;
+  // The family's type selects which of the two is shown.
   metric.gauge.value = value;
   metric.counter.value = value;
   family.metric.push_back(std::move(metric));
@@ -84,6 +85,7 @@ std::vector<prometheus::MetricFamily> ProcessCollector::Collect() const {
           boot + stat.start_ticks / ticks);
     }
   }
+  // Fails without a free descriptor; the other figures are shown then too.
   std::error_code error;
   std::filesystem::directory_iterator descriptors("/proc/self/fd", error);
   if (!error) {

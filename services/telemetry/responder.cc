@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<MetricsResponder>> MetricsResponder::Start(const 
     auto probe = probes.find(request.path);
     if (probe == probes.end()) return HttpRefusal(404, kPages);
     const absl::Status status = probe->second();
+    // Kubernetes decides by the code and shows the text in its events.
     if (status.ok()) return HttpPage(200, kText, "ok\n");
     return HttpPage(503, kText, absl::StrCat(std::string(status.message()), "\n"));
   };

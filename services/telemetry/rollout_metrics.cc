@@ -48,7 +48,7 @@ prometheus::MetricFamily Histogram(const char* name, const char* help, const Lab
   uint64_t up_to = 0;  // buckets are cumulative
   for (size_t i = 0; i < figures.counts.size(); ++i) {
     up_to += static_cast<uint64_t>(figures.counts[i]);
-    const bool last = i == figures.bounds.size();
+    const bool last = i == figures.bounds.size();  // the last bucket has no upper bound
     metric.histogram.bucket.push_back({up_to, last ? std::numeric_limits<double>::infinity() : figures.bounds[i]});
   }
   metric.histogram.sample_count = up_to;
@@ -92,7 +92,7 @@ std::vector<prometheus::MetricFamily> RolloutCollector::VllmFamilies(const Rollo
 }
 
 std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
-  RolloutFigures now = read_();
+  RolloutFigures now = read_();  // once for each scrape, so that the figures belong to one moment
   auto number = [](int64_t value) { return static_cast<double>(value); };
   Labels role = {{"role", "rollouter"}};
   prometheus::MetricFamily phases = Family("syncopate_rollouter_phase_seconds_total",

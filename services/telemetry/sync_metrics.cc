@@ -64,6 +64,7 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
       trainers_(Members(registry, "trainer")),
       rollouters_(Members(registry, "rollouter")),
       newest_(registry, "synchronizer") {
+  // Makes all series at the start, so that dashboards show zeros instead of gaps.
   for (const auto& [phase, member] : synchronizer::kStages) {
     for (const synchronizer::TransportTraits& traits : synchronizer::kTransports) {
       const std::string transport(traits.name);
@@ -83,7 +84,7 @@ void SyncMetrics::Record(const Sync& sync) {
   if (synchronizer::FindTransport(sync.transport) == nullptr) return;
   for (const auto& [phase, member] : synchronizer::kStages) {
     const double seconds = sync.seconds.*member;
-    if (seconds <= 0) continue;
+    if (seconds <= 0) continue;  // a phase that did not run would pull the quantiles down
     durations_.Add({{"phase", phase}, {"transport", sync.transport}}, kBuckets).Observe(seconds);
   }
 }

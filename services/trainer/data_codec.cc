@@ -21,6 +21,7 @@ absl::Status BadRecord(const std::string& text) {
   return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat("a record of the trainer's log ", text));
 }
 
+// Reported with the remedy, because a damaged position cannot be repaired from the log alone.
 absl::Status BadSnapshot(const std::string& text) {
   return Error(absl::StatusCode::kDataLoss, "BAD_SNAPSHOT",
                absl::StrCat("the data position of the checkpoint ", text, "; resume from another checkpoint"));

@@ -41,6 +41,7 @@ std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   message.set_wall_seconds(sums.wall_seconds);
   message.set_step_seconds(sums.figures.step_seconds);
   message.set_wait_seconds(sums.figures.wait_seconds);
+  // Rewards have presence on the wire, because 0 is a possible mean reward.
   if (sums.figures.best_reward.has_value()) message.set_best_reward(*sums.figures.best_reward);
   if (sums.figures.last_reward.has_value()) message.set_last_reward(*sums.figures.last_reward);
   if (sums.figures.best_exact.has_value()) message.set_best_exact(*sums.figures.best_exact);
@@ -65,6 +66,7 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
   v1::FlowSums message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return BadFlow("cannot be parsed");
   const double seconds[] = {message.wall_seconds(), message.step_seconds(), message.wait_seconds()};
+  // The sums go on growing: one negative or NaN value would spoil all later figures of the run.
   for (const double one : seconds) {
     if (!std::isfinite(one) || one < 0) return BadFlow("took a time that cannot be");
   }

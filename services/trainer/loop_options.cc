@@ -22,7 +22,7 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
       config.staleness().on_deadline() == "drop" ? trainer::OnDeadline::kDrop : trainer::OnDeadline::kStall;
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
-  options.ledger.context = shape.max_position_embeddings;
+  options.ledger.context = shape.max_position_embeddings;  // the run's context, which the model was cut to
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
   options.ledger.sampling = config::MakeSampling(config, prompts);
@@ -49,6 +49,7 @@ trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exi
   options.evaluate_every_steps = config.eval().every_steps();
   options.checkpoint_every_steps = config.checkpoint().every_steps();
   options.checkpoint_at_end = config.checkpoint().at_end();
+  // The store keeps at least two, because the newest one may turn out to be damaged.
   options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
   options.serve_complete = !exit_on_completion;
   return options;

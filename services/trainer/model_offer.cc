@@ -32,7 +32,7 @@ absl::StatusOr<std::shared_ptr<const ModelOffer>> ModelOffer::Make(const std::st
   description.mutable_end_token_ids()->Add(described.eos_token_ids.begin(), described.eos_token_ids.end());
   for (const char* name : model::kTextFiles) {
     absl::StatusOr<std::string> contents = model::ReadModelFile(JoinPath(model.description, name), kMaxFileBytes);
-    if (absl::IsNotFound(contents.status())) continue;
+    if (absl::IsNotFound(contents.status())) continue;  // a base model has no chat template, for example
     SYNCOPATE_RETURN_IF_ERROR(contents.status());
     v1::ModelFile* file = description.add_files();
     file->set_name(name);
@@ -48,6 +48,7 @@ bool ModelOffer::Reader::Next(v1::GetModelResponse* message) {
     *message->mutable_model() = offer_->description_;
     return true;
   }
+  // Skips files that have been sent whole, and those that the rollouter has already.
   const auto& files = offer_->description_.files();
   while (file_ < offer_->contents_.size() &&
          (offset_ >= offer_->contents_[file_].size() || known_.contains(files[static_cast<int>(file_)].sha256()))) {

@@ -41,6 +41,7 @@ void ExplainStandstill(absl::Time since, const char* waiting_for, const char* de
   explanation->set_unblocked_by(unblocked_by);
 }
 
+// The keys are part of the interface: `ctl status`, dashboards and scripts read them by name.
 void FillGroups(const trainer::GroupLedger::Counters& from, google::protobuf::Map<std::string, int64_t>* to) {
   (*to)["leased"] = from.leased;
   (*to)["reissued"] = from.reissued;
@@ -173,7 +174,7 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
 
 absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   MutexLock lock(&mutex_);
-  if (offer_ == nullptr) return Starting();
+  if (offer_ == nullptr) return Starting();  // the port is open before the model has been read
   return offer_;
 }
 

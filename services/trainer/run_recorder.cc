@@ -23,7 +23,7 @@ using Scalars = std::vector<trainer::TensorBoardFile::Scalar>;
 Scalars StepScalars(const trainer::StepReport& report) {
   Scalars scalars;
   for (const trainer::StepFigure& figure : trainer::StepFigureTable()) {
-    if (report.supervised && trainer::IsOfRollouts(figure)) continue;
+    if (report.supervised && trainer::IsOfRollouts(figure)) continue;  // a zero in a chart would read as a result
     scalars.push_back({absl::StrCat(figure.group, "/", figure.name), trainer::FigureValue(report.figures, figure)});
   }
   for (const auto& [part, mean] : trainer::ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});

@@ -37,6 +37,7 @@ absl::StatusOr<RollouterFigures> AskRollouter(const std::string& address,
 std::vector<RollouterFigures> AskRollouters(const std::vector<v1::MemberStatus>& members,
                                             const std::shared_ptr<const auth::TransportSecurity>& security) {
   std::vector<std::future<absl::StatusOr<RollouterFigures>>> answers;
+  answers.reserve(members.size());
   for (const v1::MemberStatus& member : members) {
     answers.push_back(std::async(std::launch::async, AskRollouter, member.address(), security));
   }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/reasons.h"
 #include "services/config/duration.h"
+#include "services/config/model_options.h"
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
 

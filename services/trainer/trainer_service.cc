@@ -71,6 +71,7 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::ExportModel(grpc::CallbackServerCo
 grpc::ServerUnaryReactor* TrainerServiceImpl::RolloutMode(grpc::CallbackServerContext*,
                                                           const v1::TrainerServiceRolloutModeRequest*,
                                                           v1::TrainerServiceRolloutModeResponse* response) {
+  // No request_id: a repeated call finds the mode reached and says acted=false.
   auto call = rpc::UnaryCall::Create();
   control_->RolloutMode([call, response](const absl::StatusOr<trainer::StepLoop::ModeChange>& change) {
     if (change.ok()) {
@@ -107,6 +108,7 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
     stream->Finish(offer.status());
     return stream->Start({});
   }
+  // Files that the rollouter already has are not sent again; a tokenizer may have tens of megabytes.
   const std::set<std::string> known(request->have_sha256().begin(), request->have_sha256().end());
   auto reader = std::make_shared<ModelOffer::Reader>(*std::move(offer), known);
   // One message at a time: a client that does not read occupies the memory of one.

@@ -26,7 +26,7 @@ v1::ExchangeResponse::AckResult GetAckResult(Result result) {
     case Result::kAlreadyAccepted:
       return v1::ExchangeResponse::ACK_RESULT_ALREADY_ACCEPTED;
     case Result::kInvalid:
-    case Result::kFenced:
+    case Result::kFenced:  // no later submission can make tokens of an older epoch valid
       return v1::ExchangeResponse::ACK_RESULT_INVALID;
     case Result::kExpired:
     case Result::kPending:

@@ -113,6 +113,7 @@ absl::StatusOr<MemberId> FromProto(const v1::MemberId& message) {
   }
   MemberId member{message.role() == v1::ROLE_TRAINER ? "trainer" : "rollouter", message.replica_id(), message.rank(),
                   message.world(), message.incarnation()};
+  // Names of members become file names and metric labels, so they are checked where they arrive.
   SYNCOPATE_RETURN_IF_ERROR(CheckMember(member));
   return member;
 }
@@ -143,6 +144,7 @@ v1::SamplingParams ToProto(const SamplingParams& sampling) {
   message.set_max_new_tokens(sampling.max_new_tokens);
   message.mutable_stop_token_ids()->Assign(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
   message.set_min_p(sampling.min_p);
+  // 1 is the default, which FromProto() also reads from a missing field.
   if (sampling.repetition_penalty != 1) message.set_repetition_penalty(sampling.repetition_penalty);
   message.set_presence_penalty(sampling.presence_penalty);
   message.set_frequency_penalty(sampling.frequency_penalty);
@@ -257,6 +259,7 @@ absl::StatusOr<TrajectoryGroup> FromProto(const v1::TrajectoryGroup& message) {
   group.incarnation = message.incarnation();
   group.prompt_ids.assign(message.prompt_ids().begin(), message.prompt_ids().end());
   group.samples.reserve(message.samples_size());
+  // One bad sample refuses the group: a group is trained whole or not at all.
   for (const v1::Trajectory& sample : message.samples()) {
     SYNCOPATE_ASSIGN_OR_RETURN(Trajectory trajectory, TrajectoryFromProto(sample));
     group.samples.push_back(std::move(trajectory));
@@ -288,6 +291,7 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
     if (tensor.dtype() != v1::DTYPE_FLOAT32 && tensor.dtype() != v1::DTYPE_BFLOAT16) {
       return BadMessage(absl::StrCat("tensor ", tensor.name(), " has no dtype that travels"));
     }
+    // proto3 keeps unknown enum values; a plan made with one would send the wrong bytes.
     if (!v1::TensorSpec::Split_IsValid(tensor.split())) {
       return BadMessage(
           absl::StrCat("tensor ", tensor.name(), " is shared out in a way that this build does not know"));

@@ -52,6 +52,7 @@ absl::StatusOr<RopeScaling> GetScaling(const v1::ModelShape::RopeScaling& messag
   return scaling;
 }
 
+// Checked before the shape, so that a newer model is refused by the name of what is new in it.
 absl::Status CheckKinds(const v1::ModelShape& message) {
   for (const std::string& kind : message.layer_kinds()) {
     if (model::IsLayerKind(kind)) continue;

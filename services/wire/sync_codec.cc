@@ -43,7 +43,7 @@ v1::JoinResponse::Transfer::Participant ParticipantToProto(const synchronizer::S
   v1::JoinResponse::Transfer::Participant message;
   *message.mutable_member() = ToProto(member.id);
   message.set_rendezvous(member.rendezvous);
-  message.set_adapters_only(!member.base);
+  message.set_adapters_only(!member.base);  // negated, so that a message without the field means all weights
   return message;
 }
 
@@ -98,7 +98,7 @@ struct CommandWriter {
     message->set_plan_hash(prepare.plan_hash);
     message->set_transport(prepare.transport);
     message->set_source(prepare.source);
-    message->set_deadline_ms(absl::ToInt64Milliseconds(prepare.deadline));
+    message->set_deadline_ms(absl::ToInt64Milliseconds(prepare.deadline));  // a duration: clocks of machines differ
     message->set_receivers(prepare.receivers);
     message->set_sources(prepare.sources);
     message->set_group(prepare.group);
@@ -170,6 +170,7 @@ absl::StatusOr<synchronizer::Command> TransferFromProto(const v1::JoinResponse::
   return transfer;
 }
 
+// A phase that did not run is not in the map, and took exactly 0.0.
 double GetSeconds(const v1::JoinRequest::SyncReport& message, const std::string& phase) {
   auto found = message.seconds().find(phase);
   return found == message.seconds().end() ? 0.0 : found->second;
@@ -217,6 +218,7 @@ synchronizer::SyncTally::Times TimesFromProto(const v1::SyncTally::Times& messag
   for (const auto& one : message.classes()) {
     // Plus half a microsecond, because a bound in seconds is not a whole number of microseconds.
     const absl::Duration longest = absl::Seconds(one.up_to_seconds()) + absl::Nanoseconds(500);
+    // A negative count could only come from a damaged file; a start must not fail for the sake of statistics.
     times.histogram.Add(longest, std::max<int64_t>(0, one.count()));
   }
   times.longest = absl::Seconds(std::max(0.0, message.longest_seconds()));
@@ -282,6 +284,7 @@ absl::StatusOr<StateRecord> DecodeStateRecord(const std::string& bytes) {
       published.subset = FromProto(in.subset());
       return synchronizer::LedgerRecord(std::move(published));
     }
+    // Logs of earlier builds contain parts; this build writes whole versions only.
     case v1::SynchronizerLogRecord::kPart: {
       const auto& in = message.part();
       return synchronizer::LedgerRecord(
@@ -310,6 +313,7 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   message.set_run_id(hello.run_id);
   message.set_address(hello.address);
   message.set_metrics_address(hello.metrics_address);
+  // A rollouter first joins without a manifest, to learn the trainer's address: the trainer tells it the model.
   if (hello.manifest != nullptr) *message.mutable_manifest() = ToProto(*hello.manifest);
   message.mutable_transports()->Assign(hello.transports.begin(), hello.transports.end());
   *message.mutable_serving() = ToProto(hello.serving);
@@ -462,7 +466,7 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   for (const auto& [name, bytes] : kByteKinds) (*message.mutable_bytes_by_kind())[name] = record.bytes_by_kind.*bytes;
   for (const auto& [stage, seconds] : synchronizer::kStages)
     (*message.mutable_seconds())[stage] = record.seconds.*seconds;
-  const double transfer = record.seconds.transfer;
+  const double transfer = record.seconds.transfer;  // 0 if nothing was sent: then there is no rate
   message.set_gigabytes_per_second(transfer > 0 ? 1e-9 * static_cast<double>(record.bytes) / transfer : 0.0);
   message.set_pause_seconds(record.pause_seconds);
   message.set_ended_unix_seconds(ended_unix_seconds);

@@ -47,6 +47,7 @@ IpcReceiver::~IpcReceiver() {
   for (Copies& copies : stuck_copies_) {
     // Freeing memory that a GPU still writes to would corrupt other data: a queue that cannot be drained is leaked.
     if (copies.queue->Drain(options_.drain_deadline).ok()) continue;
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory for this the process ends, as it should.
     [[maybe_unused]] Copies* leaked = new Copies(std::move(copies));
   }
 }

@@ -35,7 +35,7 @@ ControlLoop::ControlLoop(const Options& options, Observer* observer, ControlPlan
 
 ControlLoop::~ControlLoop() { Stop(); }
 
-void ControlLoop::Post(Event event, PostedEvents::Answer then) {
+void ControlLoop::Post(Event event, const PostedEvents::Answer& then) {
   absl::Status refused;
   {
     MutexLock lock(&mutex_);
@@ -148,8 +148,8 @@ absl::Status ControlLoop::Handle() {
   return CarryOut();
 }
 
-void ControlLoop::Drop(std::list<Posted> dropped) {
-  for (Posted& posted : dropped) {
+void ControlLoop::Drop(const std::list<Posted>& dropped) {
+  for (const Posted& posted : dropped) {
     if (posted.then) posted.then(Stopped());
   }
 }

@@ -71,7 +71,7 @@ class ControlLoop {
   // Runs `event` on the loop's thread, carries out the plane's resulting actions, durably, then calls `then` with OK.
   // If the loop has stopped or failed, `event` is not run, and `then` gets UNAVAILABLE at once on the calling thread.
   // While the disk is full, the `then` of a call also gets UNAVAILABLE at once (reason NO_SPACE). Does not block.
-  void Post(Event event, PostedEvents::Answer then = nullptr);
+  void Post(Event event, const PostedEvents::Answer& then = nullptr);
 
   // Posts a message of a stream; it has no answer. A heartbeat (about a thousand arrive each second) is not urgent:
   // several are handled together, at most kGather later, or as soon as another event is posted. The order of all posted
@@ -102,7 +102,7 @@ class ControlLoop {
   // The posted events: at once if there are any, else when the plane's next deadline has come; nullopt at the end.
   std::optional<std::list<Posted>> NextBatch();
   absl::Status Handle();
-  static void Drop(std::list<Posted> dropped);
+  static void Drop(const std::list<Posted>& dropped);
   absl::Status CarryOut();
   absl::Status Write(const LedgerRecord& record);
   // Retries until there is room. CANCELLED if Stop is called first.

@@ -270,13 +270,14 @@ std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
   }
   if (holding() || hold_spent_ || !death_due) return {};
   held_since_ = now;
-  return {{MemberChange::Kind::kHeld,
-           {},
-           0,
-           "",
-           absl::StrFormat("%d of %d rollouters went silent at once: the network is suspected, nobody is declared dead "
-                           "for %s",
-                           silent, known, absl::FormatDuration(options_.max_hold))}};
+  return {
+      {MemberChange::Kind::kHeld,
+       {},
+       0,
+       "",
+       absl::StrFormat("%d of %d rollouters went silent at once: the network is suspected, no member is declared dead "
+                       "for %s",
+                       silent, known, absl::FormatDuration(options_.max_hold))}};
 }
 
 std::vector<MemberChange> Membership::EndHold(const std::string& detail) {

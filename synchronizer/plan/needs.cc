@@ -48,12 +48,12 @@ class NeedBuilder {
 
  private:
   int64_t ArenaByte(size_t piece, int64_t dense) const {
-    return destination_.pieces()[piece].offset + dense * DTypeBytes(SpecOf(piece).dtype);
+    return destination_.pieces()[piece].offset + dense * DTypeBytes(GetSpec(piece).dtype);
   }
-  const TensorSpec& SpecOf(size_t piece) const { return manifest_.tensors()[destination_.pieces()[piece].tensor]; }
+  const TensorSpec& GetSpec(size_t piece) const { return manifest_.tensors()[destination_.pieces()[piece].tensor]; }
 
   absl::Status CheckDType(const Run& run) const {
-    const TensorSpec& spec = SpecOf(run.piece);
+    const TensorSpec& spec = GetSpec(run.piece);
     DType held = source_.ToDType(spec);
     if (held == spec.dtype || held == DType::kFloat32) return absl::OkStatus();
     return Error(absl::StatusCode::kFailedPrecondition, reason::kDtypeMismatch,
@@ -100,7 +100,7 @@ class NeedBuilder {
 
   void PackRows(const Run& run, int64_t dense, int64_t rows, int64_t row_elements) {
     const Piece& piece = destination_.pieces()[run.piece];
-    const TensorSpec& spec = SpecOf(run.piece);
+    const TensorSpec& spec = GetSpec(run.piece);
     int64_t element = piece.begin + dense / piece.row_elements() * piece.stride + dense % piece.row_elements();
     PackOp op;
     op.tensor = piece.tensor;

@@ -33,7 +33,7 @@ std::string OutputOfFailed(const absl::StatusOr<std::unique_ptr<Process>>& proce
   return (*process)->Log();
 }
 
-// Listens on a port of its own, so that nobody else can.
+// Listens on a port, so that no other process can.
 class PortHolder {
  public:
   PortHolder() : acceptor_(Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value()) {}

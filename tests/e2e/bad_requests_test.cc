@@ -1,4 +1,4 @@
-// Peers that ask for what cannot be, or do not listen: the right party hears why, everybody else goes on.
+// Peers that send invalid requests or do not read: the right peer gets the reason, and all others go on.
 
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>

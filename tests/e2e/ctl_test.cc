@@ -60,7 +60,7 @@ class CtlTest : public ::testing::Test {
     }
     return Json();
   }
-  // Pauses the trainer and waits for the step under way and its weights to reach everybody.
+  // Pauses the trainer and waits until the step under way has ended and its weights have reached all rollouters.
   void PauseAndSettle() {
     Do({"pause"});
     ASSERT_TRUE(Eventually(kPatience, [&] {
@@ -115,7 +115,7 @@ TEST_F(CtlTest, PauseHoldsTheStepsThroughACheckpointUntilResume) {
   const std::string saved = Ask({"checkpoint"})["name"];
   EXPECT_EQ(saved, absl::StrCat("e1-s", step));
   EXPECT_TRUE(std::filesystem::exists(run_.Path("checkpoints/" + saved + "/manifest.json")));
-  // The rollouters fill what the bound allows and then everybody stands still.
+  // The rollouters fill the queue up to the bound, and then all daemons wait.
   ASSERT_TRUE(Eventually(kPatience, [&] { return Ask({"explain"})["leased_groups"] == "0"; }));
   EXPECT_EQ(Ask({"explain"})["version"]["step"], step);
   EXPECT_EQ(Ask({"status"})["trainer-0"]["state"], "paused");
@@ -279,7 +279,7 @@ TEST_F(CtlTest, WatchFollowsTheStepsUntilStopEndsTheRun) {
   EXPECT_EQ(summary["status"], "stopped");
   const std::string last = absl::StrCat("e1-s", run_.LastStep());
   EXPECT_TRUE(std::filesystem::exists(run_.Path("checkpoints/" + last + "/manifest.json")));
-  Do({"status"}, 3);  // nobody is there any more
+  Do({"status"}, 3);  // the daemon has ended
 }
 
 TEST_F(CtlTest, AWrongCommandLineHasItsOwnExitCode) {

@@ -103,7 +103,7 @@ TEST_F(DataTest, SamplesAreShownAsText) {
   EXPECT_THAT(sample["expected"].get<std::string>(), HasSubstr("<|im_end|>"));
 }
 
-// Three steps on the rows' own answers, then rewards; the first life ends after the fourth.
+// Three steps on the rows' own answers, then rewards; the first incarnation ends after the fourth step.
 TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfterAResume) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0", "train.sft_steps=3", "data.chat_template=auto",
                               "data.max_prompt_tokens=64", "data.response_field=answer"}));
@@ -119,11 +119,11 @@ TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfter
   EXPECT_LT(steps[2]["loss"].get<double>(), steps[0]["loss"].get<double>());
 }
 
-// Files of the trajectory log begin with so many bytes that are no record.
+// Bytes at the beginning of a file of the trajectory log, before its first record.
 constexpr uintmax_t kLogHeaderBytes = 16;
 
-// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too. A trainer that starts begins a file
-// of the log, which holds no answer yet.
+// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too. A trainer that starts begins a
+// file of the log, which holds no answer yet.
 std::map<std::string, std::string> Kept(const RunHarness& run) {
   std::map<std::string, std::string> kept;
   for (const char* name : {"config.resolved.yaml", "config.next.yaml", "summary.json", "metrics.jsonl", "checkpoints",

@@ -44,7 +44,7 @@ class KubernetesTest : public ::testing::Test {
     RenderText(FileText(ExamplePath("reverse.yaml")) + more_config, infra, more_objects);
   }
 
-  // The same with rollouters of so many ranks, for so many steps.
+  // Renders a run whose rollouters have `ranks` ranks, for `steps` steps.
   void RenderOfRanks(int ranks, int steps) {
     const std::string with_ranks = absl::StrCat("\nrollout:\n  tensor_parallel: ", ranks, "\n");
     RenderText(absl::StrReplaceAll(FileText(ExamplePath("reverse.yaml")),

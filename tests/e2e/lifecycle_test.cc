@@ -60,7 +60,7 @@ class LifecycleTest : public ::testing::Test {
     ASSERT_THAT(exit, IsOk());
     EXPECT_EQ(*exit, (ExitStatus{0, 0})) << daemon << "\n" << daemons_.at(daemon)->Log();
   }
-  // "ok" or why not, as GET `path` answers; "unreachable" if nobody does.
+  // "ok" or why not, as GET `path` answers; "unreachable" if there is no answer.
   std::string Probe(const std::string& role, const std::string& path, int64_t index = 0) {
     auto endpoint = run_->Endpoint(role, index);
     if (!endpoint.ok()) return "no endpoint";

@@ -1,4 +1,4 @@
-// deploy/examples/orchestrate.py against a live run: a client that nobody compiled with us.
+// deploy/examples/orchestrate.py against a live run: a client that shares no code with the daemons.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A trainer whose versions nobody takes: it saves and ends, and says why.
+// A trainer whose versions no rollouter can install: it saves, ends, and gives the reason.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -192,7 +192,8 @@ TEST_F(DiskFullTest, ARunDirectoryWithoutRoomHoldsTheRunUpInWordsAndLosesNothing
   ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 4; }));
   ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
   ASSERT_NO_FATAL_FAILURE(GoOn());
-  // Trainer and synchronizer hold on until there is room. The reason reaches the terminal: no log on that disk can tell it.
+  // Trainer and synchronizer hold on until there is room. The reason reaches the terminal: no log on that disk can tell
+  // it.
   EXPECT_TRUE(Eventually(kPatience, [&] { return absl::StrContains(process_->Log(), "free space on that disk"); }));
   EXPECT_THAT(process_->Log(), HasSubstr(disk.path()));
   auto trainer = watch_->Trainer();
@@ -232,7 +233,7 @@ TEST_F(DiskFullTest, ASynchronizerWithoutRoomSaysSoAtItsStartAndLaterHoldsTheRun
   ASSERT_TRUE(Eventually(kPatience, [&] { return ErrorReason(watch_->Synchronizer().status()) == "NO_SPACE"; }))
       << (*synchronizer)->Log();
   EXPECT_THAT(std::string(watch_->Synchronizer().status().message()), HasSubstr(disk.path()));
-  // Longer than a silent member lives.
+  // Longer than the time after which a silent member is declared dead.
   EXPECT_FALSE(Eventually(absl::Seconds(6), [&] {
     return ErrorReason(watch_->Synchronizer().status()) != "NO_SPACE" || !(*synchronizer)->Running();
   }));

@@ -44,7 +44,7 @@ TEST(HostilePeerTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
         peer.Send(Garbage(dice));
       }
     }
-    // With all of them still there, the daemon answers those who know how to ask.
+    // While all of them are connected, the daemon answers well-formed calls.
     EXPECT_THAT(HttpGet(endpoint->metrics, "/metrics"), IsOk());
   }
   ASSERT_THAT(watch.AwaitMoreSteps(20), IsOk());

@@ -1,4 +1,4 @@
-// Everybody is hit, in an order that nobody planned, and hit again before all has healed.
+// Faults hit every daemon in random order, and again before all have recovered.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

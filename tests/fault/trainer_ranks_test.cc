@@ -192,9 +192,9 @@ void SignalBoth(const std::array<pid_t, 2>& ranks, int signal) {
   for (pid_t rank : ranks) kill(rank, signal);
 }
 
-// Stops both ranks when a save has come to this stage, and is not over unless that is the stage. What was seen before they
-// stood is looked at again: if the save went on meanwhile, they go on too, and the next one is waited for. False if that
-// does not come about in time.
+// Stops both ranks when a save has come to this stage, and is not over unless that is the stage. What was seen before
+// they stood is looked at again: if the save went on meanwhile, they go on too, and the next one is waited for. False
+// if that does not come about in time.
 bool StopAt(const fs::path& checkpoints, SaveStage stage, const std::set<std::string>& before,
             const std::array<pid_t, 2>& ranks) {
   const absl::Time until = Clock::Real()->Now() + kPatience;
@@ -283,7 +283,7 @@ TEST(TrainerRanksTest, RanksByHandThatDisagreeAllEndWithTheReason) {
   }
 }
 
-// What a stranger who can reach the port may try.
+// The attempts of an unknown process that can reach the port.
 absl::Status SayHello(const std::string& address, int32_t rank, const std::string& secret) {
   using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
   auto stub = v1::RankService::NewStub(rpc::MakeChannel(address).value());

@@ -91,7 +91,7 @@ class ZombieTrainerTest : public ::testing::Test {
     EXPECT_THAT(Judge(run_), IsClean());
   }
 
-  // Full queues: who wakes up has a batch to train on.
+  // The queues are full, so that a trainer that wakes up has a batch to train on.
   RunHarness run_{EndlessRun({"staleness.target_staleness=4"})};
   RunWatch watch_{&run_};
   std::unique_ptr<Process> synchronizer_, first_, second_;

@@ -17,7 +17,7 @@
 #include "synchronizer/nccl/communicator.h"
 
 // NCCL as its users see it, on host memory and within one process: members meet by an id, messages are matched in order
-// between each pair, and a member that goes away is noticed by nobody.
+// between each pair, and no member notices that another one is gone.
 namespace syncopate::synchronizer::nccl {
 
 class FakeNetwork {

@@ -34,7 +34,7 @@ std::set<std::string> Behaviour(const fs::path& folder, const std::string& name)
   return std::set<std::string>(std::istream_iterator<std::string>(file), {});
 }
 
-// The port that the configuration fixes, or one made up from the process id: nobody listens on either.
+// The port that the configuration fixes, or one made up from the process id: no process listens on either.
 std::string GetAddress(const v1::RunConfig& config, const std::string& role) {
   auto fixed = ParseHostPort(config.synchronizer().address());
   bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;

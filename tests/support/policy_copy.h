@@ -10,7 +10,7 @@
 
 namespace syncopate::testing {
 
-// All that a policy trains, copied to the host: to compare, to spoil and to restore from.
+// A copy on the host of all that a policy trains, for tests to compare, to damage and to restore from.
 class PolicyCopy final : public trainer::PolicySource {
  public:
   explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.trained()), updates_(policy.updates()) {

@@ -27,7 +27,7 @@ class TempDir {
   std::string path_;
 };
 
-// A TCP port of 127.0.0.1 that nobody listens on at this moment.
+// A TCP port of 127.0.0.1 that no process listens on at this moment.
 absl::StatusOr<int> FreePort();
 
 // How a process ended.
@@ -56,7 +56,7 @@ class Process {
   pid_t pid() const { return pid_; }
   bool Running() const;
 
-  // To this process alone; OK also if it has ended.
+  // Signals this process only; has no effect if it has ended.
   void Kill();
   void Terminate();
   void Interrupt();

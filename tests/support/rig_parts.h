@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "synchronizer/plan/sync_plan.h"
 
-// What the rigs round one transport each do alike.
+// The parts that the rigs of all transports share.
 namespace syncopate::synchronizer {
 
 // Receivers 0 to count - 1 at once, each on a thread of its own; what they say.

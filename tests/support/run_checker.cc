@@ -159,7 +159,7 @@ class Check {
     const int64_t step = take->record.produces.step;
     auto found = groups_.find(lease.group);
     if (take->record.supervised) {
-      // Its answers are the data's: nobody was asked for them, so that the log holds the take alone.
+      // Its answers are the data's and were never leased, so the log has only the take.
       if (found != groups_.end()) {
         Violation("I2", absl::StrCat(Name(lease), " is taught by step ", step, " and was already asked for or taught"));
       }

@@ -20,7 +20,7 @@ struct ArenaRig {
   trainer::StateArenaFactory make;
   std::function<void(char* data, const std::vector<char>& bytes)> write;
   std::function<std::vector<char>(const char* data, int64_t bytes)> read;
-  // Bytes of the device that anybody has now.
+  // Bytes of the device that are in use now.
   std::function<int64_t()> taken;
 };
 

@@ -10,8 +10,8 @@
 
 namespace syncopate::testing {
 
-// Forwards TCP connections between processes of this machine, and can disturb one in the middle of a large download: what
-// flows from the target to whoever connected. Thread-safe.
+// Forwards TCP connections between processes of this machine, and can disturb one in the middle of a large download:
+// what flows from the target to the client. Thread-safe.
 class TcpRelay {
  public:
   // Connections to port() go to `target` on 127.0.0.1. Connections of before the target listens are closed.

@@ -235,7 +235,7 @@ absl::StatusOr<Document> TestCluster::MakeMounts(const Document& pod, const Docu
   return mounts;
 }
 
-absl::StatusOr<Document> TestCluster::SpecOf(const Document& pod, const TestPod& made) {
+absl::StatusOr<Document> TestCluster::GetSpec(const Document& pod, const TestPod& made) {
   const Document& container = pod.at("containers").at(0);
   SYNCOPATE_RETURN_IF_ERROR(
       OnlyKeys(pod,
@@ -292,7 +292,7 @@ absl::StatusOr<TestPod*> TestCluster::StartPod(const std::string& role) {
   SYNCOPATE_ASSIGN_OR_RETURN(made->startup, Probe::Parse(container.at("startupProbe"), container));
   SYNCOPATE_ASSIGN_OR_RETURN(made->liveness, Probe::Parse(container.at("livenessProbe"), container));
   SYNCOPATE_ASSIGN_OR_RETURN(made->readiness, Probe::Parse(container.at("readinessProbe"), container));
-  SYNCOPATE_ASSIGN_OR_RETURN(Document spec, SpecOf(pod, *made));
+  SYNCOPATE_ASSIGN_OR_RETURN(Document spec, GetSpec(pod, *made));
   const std::string path = absl::StrCat(folder_, "/", made->name, "/spec.json");
   std::ofstream(path) << spec.dump(2);
   SYNCOPATE_ASSIGN_OR_RETURN(made->process,

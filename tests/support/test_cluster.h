@@ -86,7 +86,7 @@ class TestCluster {
       : objects_(std::move(objects)), folder_(std::move(folder)) {}
 
   absl::StatusOr<const k8s::Document*> MakeWorkload(const std::string& role) const;
-  absl::StatusOr<k8s::Document> SpecOf(const k8s::Document& pod, const TestPod& made);
+  absl::StatusOr<k8s::Document> GetSpec(const k8s::Document& pod, const TestPod& made);
   absl::StatusOr<k8s::Document> MakeMounts(const k8s::Document& pod, const k8s::Document& container,
                                            const TestPod& made);
   absl::StatusOr<std::string> VolumeFolder(const k8s::Document& volume, const TestPod& made);

@@ -43,7 +43,7 @@ class TransportHarness {
   virtual ReceiverTransport* receiver() = 0;
   // One more receiver beside receiver(); null if this harness has only that one.
   virtual ReceiverTransport* AddReceiver() { return nullptr; }
-  // Whether there are places for so many sources and receivers in all.
+  // Whether there is room for this number of sources and receivers together.
   virtual bool CanHold(int /*members*/) const { return true; }
 
   // Memory that this transport can reach: of the host, unless it needs another. A target is for the receiver that was

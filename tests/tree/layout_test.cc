@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/tree/include_rules.h"
@@ -28,6 +30,7 @@ bool IsSource(const std::filesystem::path& path) {
 struct Source {
   std::string path;  // from the root
   std::vector<std::string> includes;
+  std::string text;
 };
 
 std::vector<Source> ReadSources() {
@@ -38,8 +41,9 @@ std::vector<Source> ReadSources() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       if (!entry.is_regular_file() || !IsSource(entry.path())) continue;
       std::ifstream file(entry.path(), std::ios::binary);
-      const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-      sources.push_back({entry.path().lexically_relative(root).generic_string(), ListIncludes(text)});
+      std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+      std::vector<std::string> includes = ListIncludes(text);
+      sources.push_back({entry.path().lexically_relative(root).generic_string(), std::move(includes), std::move(text)});
     }
   }
   return sources;
@@ -53,7 +57,7 @@ TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
   for (const Source& source : sources) {
     for (std::string& breach : Breaches(source.path, source.includes)) breaches.push_back(std::move(breach));
   }
-  // Else nothing that is looked for could be found, here or in the tests below.
+  // Without sources, no test here could find anything.
   EXPECT_GT(sources.size(), 50u) << "the tree was not found";
   EXPECT_THAT(breaches, IsEmpty());
 }
@@ -93,6 +97,48 @@ TEST(LayoutTest, EachFolderOfTheUnitTestsHasTheNameOfAFolderOfTheProduct) {
     if (folder == "support") continue;  // tests of tests/support, which is no part of the product
     if (!std::filesystem::is_directory(root / folder)) strangers.push_back(folder);
   }
+  EXPECT_THAT(strangers, IsEmpty());
+}
+
+// True if the text has a comment besides those that name the end of a namespace.
+bool HasComment(const std::string& text) {
+  for (size_t at = 0; (at = text.find("//", at)) != std::string::npos; at += 2) {
+    if (text.compare(at, 12, "// namespace") != 0) return true;
+  }
+  return false;
+}
+
+// A long file says in its first line why it is one file. A short header says in a comment what it is.
+TEST(LayoutTest, LongFilesBeginWithAReasonAndNoShortHeaderIsWithoutAComment) {
+  constexpr ptrdiff_t kLong = 700, kShort = 30;
+  std::vector<std::string> strangers;
+  for (const Source& source : ReadSources()) {
+    const ptrdiff_t lines = std::count(source.text.begin(), source.text.end(), '\n');
+    const bool is_header = source.path.ends_with(".h") || source.path.ends_with(".cuh");
+    const bool has_reason = lines <= kLong || source.text.starts_with("//");
+    const bool has_comment = !is_header || lines >= kShort || HasComment(source.text);
+    if (!has_reason || !has_comment) strangers.push_back(source.path);
+  }
+  EXPECT_THAT(strangers, IsEmpty());
+}
+
+// A unit test lies in the folder of what it tests, so it includes at least one header of that folder, or of its own.
+TEST(LayoutTest, EachUnitTestIncludesAHeaderOfTheFolderThatItMirrors) {
+  std::vector<std::string> strangers;
+  int64_t tests = 0;
+  for (const Source& source : ReadSources()) {
+    if (!source.path.starts_with("tests/unit/") || !source.path.ends_with("_test.cc")) continue;
+    if (source.path.ends_with("/golden_test.cc")) continue;  // reads its cases, and runs them, through tests/support
+    ++tests;
+    const std::string folder = GetFolder(source.path);
+    const std::string mirrored = folder.substr(std::string("tests/unit/").size());
+    const bool belongs = std::any_of(source.includes.begin(), source.includes.end(), [&](const std::string& include) {
+      return GetFolder(include) == mirrored || GetFolder(include) == folder ||
+             GetFolder(include) == "tests/" + mirrored;
+    });
+    if (!belongs) strangers.push_back(source.path);
+  }
+  EXPECT_GT(tests, 100) << "the tree was not found";
   EXPECT_THAT(strangers, IsEmpty());
 }
 

@@ -108,10 +108,12 @@ Value JoinItems(const Value& value, const Arguments& arguments, RenderBudget* bu
 }
 
 Value ToInt(const Value& value, const Arguments& arguments, RenderBudget* budget) {
-  const Value otherwise = Value::Int(arguments.Int(0, "default", 0));
+  // Jinja gives the default for text that is no number, and an error for an undefined name.
+  Value otherwise = Value::Int(arguments.Int(0, "default", 0));
   if (value.Is(ValueKind::kUndefined)) budget->Fail(absl::StrCat("'", value.text(), "' is undefined"));
   if (value.is_whole()) return Value::Int(value.whole());
   if (value.Is(ValueKind::kFloat)) {
+    // The negated comparison is true of NaN as well; the conversion of either would be undefined.
     if (!(std::fabs(value.number()) < 9.2e18)) budget->Fail("a whole number beyond 64 bits is not supported");
     return budget->ok() ? Value::Int(static_cast<int64_t>(value.number())) : Value();
   }
@@ -153,6 +155,7 @@ Value SortKey(const Value& item, const Arguments& arguments, RenderBudget* budge
   return folds ? Value::String(WithCase(item.text(), LetterCase::kLower, budget)) : item;
 }
 
+// Compares each item with all kept ones, because values have no hash; Equal() counts the steps.
 Value Unique(const Value& value, const Arguments& arguments, RenderBudget* budget) {
   List kept, keys;
   for (const Value& item : MakeItems(value, budget)) {
@@ -220,6 +223,7 @@ Value Indent(const Value& value, const Arguments& arguments, RenderBudget* budge
   const std::string text = PythonStr(value, budget);
   const Value* width = arguments.Get(0, "width");
   const bool given = width != nullptr && width->Is(ValueKind::kString);
+  // The bound keeps a template from asking for terabytes of blanks.
   const int64_t blanks = std::max<int64_t>(0, std::min<int64_t>(arguments.Int(0, "width", 4), 1024));
   const std::string pad = given ? width->text() : std::string(static_cast<size_t>(blanks), ' ');
   const bool blank_too = arguments.Flag(2, "blank", false);
@@ -276,8 +280,8 @@ Value Map(const Value& value, const Arguments& arguments, RenderBudget* budget) 
   List out;
   for (const Value& item : budget->ok() ? MakeItems(value, budget) : List()) {
     Value made = attribute != nullptr ? GetAttribute(item, *attribute, budget) : filter(item, rest, budget);
-    const bool missing = attribute != nullptr && made.Is(ValueKind::kUndefined) && otherwise != nullptr;
-    out.push_back(missing ? *otherwise : std::move(made));
+    if (attribute != nullptr && made.Is(ValueKind::kUndefined) && otherwise != nullptr) made = *otherwise;
+    out.push_back(std::move(made));
   }
   return Value::OfList(std::move(out), budget);
 }

@@ -94,6 +94,7 @@ class Lexer {
     if (at_line_start) text->resize(blank);
   }
 
+  // A comment trims the text around it as a tag does, and gives no token.
   absl::Status Comment() {
     const size_t close = source_.find("#}", at_);
     if (close == std::string::npos) return Refuse("a comment without end");
@@ -114,6 +115,7 @@ class Lexer {
       const absl::string_view rest = absl::string_view(source_).substr(at_);
       const char c = rest[0];
       const bool with_sign = (c == '-' || (c == '+' && !print)) && absl::StartsWith(rest.substr(1), close);
+      // Inside brackets "}}" closes two dicts and not the tag: {{ {"a": {}} }}.
       if (IsSpace(c)) {
         AdvanceTo(at_ + 1);
       } else if (brackets == 0 && (absl::StartsWith(rest, close) || with_sign)) {

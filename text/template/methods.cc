@@ -55,6 +55,7 @@ Value Cased(const Value& self, LetterCase letter_case, RenderBudget* budget) {
 
 Value Count(const Value& self, const Arguments& arguments, RenderBudget* budget) {
   const std::string& part = StringAt(arguments, 0, budget);
+  // Python counts the places between characters for an empty string; the search below would not end.
   if (part.empty()) budget->Fail("count of an empty string is not supported");
   int64_t count = 0;
   for (size_t at = 0; budget->ok() && (at = self.text().find(part, at)) != std::string::npos; at += part.size())
@@ -69,7 +70,7 @@ Value FindIn(const Value& self, const Arguments& arguments, RenderBudget* budget
   return Value::Int(at == std::string::npos ? -1 : CharactersIn(absl::string_view(self.text()).substr(0, at)));
 }
 
-// The methods that chat templates of published models call, and similar ones. Unsupported arguments are refused: a method
+// Methods that chat templates of published models call, and similar ones. Unsupported arguments are refused: a method
 // that does almost what Python does would give other tokens.
 constexpr NamedMethod kOfStrings[] = {
     {"strip", [](const Value& s, const Arguments& a, RenderBudget* b) { return Stripped(s, a, true, true, b); }},
@@ -135,6 +136,7 @@ constexpr NamedMethod kOfDicts[] = {
     {"get",
      [](const Value& s, const Arguments& a, RenderBudget* b) {
        const Value* key = a.Get(0, "");
+       // All keys are strings, as in JSON, so a key of another kind is never found.
        const Value* found = key != nullptr && key->Is(Value::Kind::kString) ? s.Find(key->text(), b) : nullptr;
        if (found != nullptr) return *found;
        return a.positional.size() > 1 ? a.positional[1] : Value::None();
@@ -173,6 +175,7 @@ Value Join(const Value& value, absl::string_view separator, RenderBudget* budget
   bool first = true;
   for (const Value& item : MakeItems(value, budget)) {
     const std::string text = PythonStr(item, budget);
+    // Counted before it is appended: a short template can join a long list of long strings.
     if (!budget->TakeBytes(static_cast<int64_t>(text.size() + separator.size()))) break;
     if (!first) out.append(separator.data(), separator.size());
     out += text;

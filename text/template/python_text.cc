@@ -29,7 +29,7 @@ bool IsAscii(absl::string_view text) {
 // repr() of a string: in single quotes, or in double quotes if the text has single and no double quotes.
 void AppendQuoted(absl::string_view text, std::string* out) {
   const bool single = text.find('\'') != absl::string_view::npos, twice = text.find('"') != absl::string_view::npos;
-  const char quote = single && !twice ? '"' : '\'';
+  const char quote = single && !twice ? '"' : '\'';  // as CPython chooses
   out->push_back(quote);
   for (const char c : text) {
     const uint8_t byte = static_cast<uint8_t>(c);

@@ -27,6 +27,7 @@ bool CompareEntries(const Value& a, const Value& b, RenderBudget* budget) {
 
 }  // namespace
 
+// An undefined value keeps its name as text, so that an error can say which name is undefined.
 Value Value::Undefined(std::string name) {
   Value value = String(std::move(name));
   value.kind_ = Kind::kUndefined;
@@ -146,6 +147,7 @@ Value Value::FromJson(const nlohmann::ordered_json& json, RenderBudget* budget) 
   }
 }
 
+// text(), list() and dict() return an empty value for other kinds, so that callers need no check before each use.
 const std::string& Value::text() const {
   static const std::string* const empty = new std::string;
   const bool has = data_ != nullptr && (kind_ == Kind::kString || kind_ == Kind::kUndefined);
@@ -169,6 +171,7 @@ std::shared_ptr<const Function> Value::shared_function() const {
   return std::static_pointer_cast<const Function>(data_);
 }
 
+// Truth as in Python and Jinja: empty values, zero, none and undefined are false.
 bool Value::Truth() const {
   switch (kind_) {
     case Kind::kUndefined:
@@ -222,6 +225,8 @@ int Value::depth() const {
   return 0;
 }
 
+// Functions and namespaces are refused inside other values: a namespace is the only value that changes, so without them
+// every value is a finite tree.
 int Value::DepthWith(const Value& value, int depth, RenderBudget* budget) {
   if (value.kind_ == Kind::kFunction || value.kind_ == Kind::kNamespace) {
     budget->Fail("a function or a namespace within another value is not supported");
@@ -289,6 +294,7 @@ int Compare(const Value& a, const Value& b, RenderBudget* budget) {
     return a.number() < b.number() ? -1 : a.number() > b.number();
   }
   if (a.Is(Value::Kind::kString) && b.Is(Value::Kind::kString)) return a.text().compare(b.text());
+  // Python raises TypeError here, so the rendering fails too instead of choosing an order.
   budget->Fail("values that have no order are compared");
   return 0;
 }
@@ -318,6 +324,7 @@ List MakeItems(const Value& value, RenderBudget* budget) {
   switch (value.kind()) {
     case Value::Kind::kList:
     case Value::Kind::kTuple:
+      // The copy keeps the loop's items when the loop changes the variable.
       if (budget->TakeSteps(static_cast<int64_t>(value.list().size()))) items = value.list();
       break;
     case Value::Kind::kDict:
@@ -333,7 +340,7 @@ List MakeItems(const Value& value, RenderBudget* budget) {
         at += character.size();
       }
       break;
-    case Value::Kind::kUndefined:
+    case Value::Kind::kUndefined:  // Jinja iterates over an undefined name as over an empty list
       break;
     default:
       budget->Fail("a value that is no sequence is iterated over");
@@ -382,6 +389,7 @@ Value MakeItem(const Value& value, const Value& key, RenderBudget* budget) {
     // Undefined and no error, as in Jinja: templates test such items by `is defined`.
     if (place < 0 || place >= length) return Value::Undefined(absl::StrCat("item ", key.whole()));
     if (value.is_list()) return value.list()[static_cast<size_t>(place)];
+    // A place counts characters, as in Python; text() is UTF-8.
     size_t at = 0;
     for (int64_t i = 0; i < place; ++i) at += CharacterAt(value.text(), at).size();
     return Value::String(std::string(CharacterAt(value.text(), at)));

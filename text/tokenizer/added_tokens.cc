@@ -30,6 +30,7 @@ size_t EndOfBlanksAt(absl::string_view text, size_t at) {
 
 AddedTokens::AddedTokens() : nodes_(1), can_begin_{} {}
 
+// The tokens form a trie of bytes, so that a text is cut in one pass, however many tokens there are.
 void AddedTokens::Add(AddedToken token, absl::string_view text) {
   if (text.empty()) return;
   int node = 0;
@@ -50,6 +51,7 @@ void AddedTokens::Add(AddedToken token, absl::string_view text) {
 void AddedTokens::Cut(absl::string_view text, const OnText& on_text, const OnToken& on_token) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
+    // Nearly every position of a text fails this check, which touches no node of the trie.
     if (!can_begin_[static_cast<uint8_t>(text[at])]) {
       ++at;
       continue;

@@ -17,8 +17,8 @@ namespace {
 
 // Bounds for an untrusted file, and for memory: long pieces hardly ever repeat, so they are not cached.
 constexpr size_t kLongestToken = 64 << 10;
-constexpr size_t kLongestCached = 64;
-constexpr size_t kMostCached = 64 << 10;
+constexpr size_t kLongestCached = 64;     // bytes of a piece; longer pieces hardly ever come again
+constexpr size_t kMostCached = 64 << 10;  // pieces: bounds the memory of a cache to some megabytes
 
 // The byte of a token such as "<0x0A>", else -1.
 int ByteTokenValue(absl::string_view token) {
@@ -193,6 +193,7 @@ void BytePairModel::AppendSymbols(absl::string_view piece, std::vector<int32_t>*
   if (byte_level_) {
     for (const char byte : piece) {
       const int32_t id = of_byte_[static_cast<uint8_t>(byte)];
+      // A byte without a token and without unk_token is dropped, as in the reference.
       if (id >= 0 || unknown_ >= 0) symbols->push_back(id >= 0 ? id : unknown_);
     }
     return;
@@ -202,6 +203,7 @@ void BytePairModel::AppendSymbols(absl::string_view piece, std::vector<int32_t>*
     const absl::string_view character = piece.substr(at, DecodeCodePoint(piece, at).bytes);
     at += character.size();
     const auto found = by_bytes_.find(character);
+    // Either all bytes of a character have tokens, or the whole character is unknown.
     const bool as_bytes = byte_fallback_ && std::all_of(character.begin(), character.end(), [this](char byte) {
                             return of_byte_[static_cast<uint8_t>(byte)] >= 0;
                           });

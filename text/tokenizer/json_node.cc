@@ -46,6 +46,7 @@ absl::StatusOr<bool> JsonNode::Bool(absl::string_view key) const {
 
 absl::StatusOr<int32_t> JsonNode::Index(absl::string_view key) const {
   const nlohmann::json* value = Find(key);
+  // The parser stores every number without sign, point or exponent as unsigned; null stands for all others.
   const uint64_t* number = value != nullptr ? value->get_ptr<const uint64_t*>() : nullptr;
   if (number == nullptr || *number > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) {
     return Malformed(absl::StrCat(GetPath(key), " is no whole number in [0, 2^31)"));

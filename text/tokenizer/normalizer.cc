@@ -78,6 +78,7 @@ absl::StatusOr<std::string> Normalizer::Normalize(absl::string_view text, int64_
     switch (step.kind) {
       case Step::Kind::kComposed:
       case Step::Kind::kDecomposed:
+        // ASCII is its own normal form, and most text is ASCII.
         if (std::all_of(out.begin(), out.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; })) break;
         out = Normalized(out, step.kind == Step::Kind::kComposed ? NormalForm::kComposed : NormalForm::kDecomposed);
         break;

@@ -60,6 +60,7 @@ absl::Status PreTokenizer::Add(const JsonNode& node, const Options& options) {
 }
 
 absl::Status PreTokenizer::AddPattern(absl::string_view pattern, const Options& options) {
+  // The scanner recognises the patterns of common model families and is faster than the general matcher.
   std::optional<SplitScanner> scanner = SplitScanner::Recognise(pattern);
   if (scanner.has_value() && options.use_scanner) {
     steps_.emplace_back(std::in_place_type<SplitScanner>, *scanner);
@@ -102,7 +103,7 @@ absl::Status PreTokenizer::Split(bool at_start, std::string* text, std::vector<P
       pieces->swap(next);
       continue;
     }
-    next.reserve(pieces->size() + text->size() / 4);
+    next.reserve(pieces->size() + text->size() / 4);  // English has about one piece for four bytes
     for (const Piece piece : *pieces) {
       if (const auto* scanner = std::get_if<SplitScanner>(&step)) {
         scanner->Split(*text, piece, &next);
@@ -140,6 +141,7 @@ void PreTokenizer::SplitMetaspace(const Metaspace& metaspace, bool at_start, std
                                   std::vector<Piece>* out) {
   const std::string& mark = metaspace.replacement;
   *text = ReplaceAll(*text, " ", mark);
+  // "first" prepends at the start of the whole text only, "always" after each added token too.
   const bool prepend = metaspace.prepend && (at_start || !metaspace.first_only);
   if (prepend && !absl::StartsWith(*text, mark)) text->insert(0, mark);
   size_t begin = 0;

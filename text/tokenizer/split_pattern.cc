@@ -71,6 +71,7 @@ class SplitPattern::Matcher {
     return {at, count};
   }
 
+  // Tries the longest run first and gives back one character at a time, as a greedy quantifier does.
   int64_t MatchRepeat(const Node& node, size_t at) {
     auto [end, count] = Run(node, at);
     for (; count >= node.least; --count) {
@@ -104,7 +105,7 @@ int SplitPattern::Compile(PatternTree tree, int next) {
   node.possessive = tree.possessive;
   node.negated = tree.negated;
   switch (tree.kind) {
-    case PatternTree::Kind::kSequence:
+    case PatternTree::Kind::kSequence:  // back to front, because each node names the node after it
       for (auto part = tree.children.rbegin(); part != tree.children.rend(); ++part) {
         next = Compile(std::move(*part), next);
       }

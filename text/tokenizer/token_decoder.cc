@@ -51,7 +51,7 @@ absl::Status TokenDecoder::AddStep(const std::string& type, const JsonNode& node
     SYNCOPATE_ASSIGN_OR_RETURN(std::string scheme, node.StringOr("prepend_scheme", "always"));
     if (replacement.empty()) return Malformed(absl::StrCat(node.path(), ".replacement is empty"));
     replacements_.emplace_back(replacement, " ");
-    if (scheme != "never") strip_ = " ";
+    if (scheme != "never") strip_ = " ";  // removes the blank that encoding has prepended
     strip_count_ = 1;
     fused_ = true;
   } else if (type == "Replace" && !byte_fallback_ && replacements_.size() < 8) {

@@ -14,9 +14,9 @@ namespace syncopate::cli {
 namespace {
 
 constexpr char kReplicaFooter[] =
-    "For whoever starts a rollouter of several ranks as one process, such as a container, and starts it again when it "
-    "ends; `syncopate run` does this by itself. A signal to stop is rank 0's to follow; a second one stops all at "
-    "once. "
+    "For supervisors that start a rollouter of several ranks as one process, such as a container, and start it again "
+    "when it ends; `syncopate run` starts ranks itself. Rank 0 follows a signal to stop; a second signal stops all "
+    "ranks at once. "
     "The exit code is that of syncopate-rollouter: 4 if a rank was lost.";
 
 struct ReplicaArguments {

@@ -24,10 +24,11 @@ absl::StatusOr<HostPort> Loopback(const std::string& address) {
   const bool is_port = absl::SimpleAtoi(address, &port);
   SYNCOPATE_ASSIGN_OR_RETURN(HostPort place, ParseHostPort(is_port ? absl::StrCat("127.0.0.1:", address) : address));
   if (place.IsLoopback()) return place;
-  return Error(absl::StatusCode::kInvalidArgument, "NOT_LOOPBACK",
-               absl::StrCat("the page is not served on ", place.ToString(),
-                            ": it asks nobody who they are, so it is for this machine alone; give a port, and reach it "
-                            "from elsewhere through a tunnel, such as ssh -L"));
+  return Error(
+      absl::StatusCode::kInvalidArgument, "NOT_LOOPBACK",
+      absl::StrCat("the page is not served on ", place.ToString(),
+                   ": it authenticates no caller, so only this machine may reach it; give a port, and reach it "
+                   "from elsewhere through a tunnel, such as ssh -L"));
 }
 
 // Whether a Host header names this machine, whatever the client. Any other name comes from another site's page.

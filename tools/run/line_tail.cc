@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxRead = 1 << 20;
 constexpr int64_t kMaxTail = 64 << 10;
 
-int64_t SizeOf(const std::string& path) {
+int64_t GetFileSize(const std::string& path) {
   std::error_code missing;
   auto size = std::filesystem::file_size(path, missing);
   return missing ? 0 : static_cast<int64_t>(size);
@@ -29,10 +29,10 @@ std::string ReadAt(const std::string& path, int64_t offset, int64_t bytes) {
 
 }  // namespace
 
-LineTail::LineTail(std::string path) : path_(std::move(path)), offset_(SizeOf(path_)) {}
+LineTail::LineTail(std::string path) : path_(std::move(path)), offset_(GetFileSize(path_)) {}
 
 std::vector<std::string> LineTail::Next() {
-  int64_t unread = std::min(SizeOf(path_) - offset_, kMaxRead);
+  int64_t unread = std::min(GetFileSize(path_) - offset_, kMaxRead);
   if (unread <= 0) return {};
   std::string text = ReadAt(path_, offset_, unread);
   offset_ += static_cast<int64_t>(text.size());
@@ -44,7 +44,7 @@ std::vector<std::string> LineTail::Next() {
 }
 
 std::vector<std::string> LastLines(const std::string& path, size_t count) {
-  int64_t size = SizeOf(path);
+  int64_t size = GetFileSize(path);
   int64_t bytes = std::min(size, kMaxTail);
   std::vector<std::string> lines = absl::StrSplit(ReadAt(path, size - bytes, bytes), '\n', absl::SkipEmpty());
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<int64_t>(count));

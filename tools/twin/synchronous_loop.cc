@@ -234,8 +234,9 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std
     rollouter::GroupScore score("", std::move(lease), std::move(result[i]), &parts_.rewards, rollouter::ScoringRules());
     score.JudgeBuiltIn(Clock::Real()->Now());
     if (!score.done()) {
-      return Error(absl::StatusCode::kInvalidArgument, "NO_SCORER",
-                   absl::StrCat("the twin asks nobody outside: reward.name ", config_.reward().name()));
+      return Error(
+          absl::StatusCode::kInvalidArgument, "NO_SCORER",
+          absl::StrCat("the twin calls no service and no worker, which reward.name needs: ", config_.reward().name()));
     }
     SYNCOPATE_ASSIGN_OR_RETURN(result[i], score.Finish());
   }

@@ -22,7 +22,7 @@ at::Tensor ArenaTensor(const StateArena* arena, int64_t elements, at::Device dev
   return arena == nullptr ? at::zeros({elements}, options) : at::from_blob(arena->data(), {elements}, options);
 }
 
-// Numbers that are in host memory at a time when they go to or come from another device.
+// Numbers per copy between host and device: bounds the host buffer that such a copy needs to 64 MiB.
 constexpr int64_t kCopiedAtOnce = 16 << 20;
 
 // Fills `to`, flat and float32, with `bytes`, which need not be aligned.
@@ -40,7 +40,7 @@ void CopyBytes(absl::string_view bytes, at::Tensor to) {
   }
 }
 
-// What the constructor's caller has made sure of.
+// The constructor's caller has checked that these ranks can share the model, so an error here is a bug.
 FlatShards MustCut(const model::ModelConfig& config, const Manifest& manifest, const Communicator& ranks) {
   auto shards = FlatShards::Create(config, manifest, ranks.rank(), ranks.world());
   SYNCOPATE_CHECK(shards.ok());
@@ -70,7 +70,7 @@ class BaseUnits final : public UnitAccess {
   const model::TransformerWeights views_;
 };
 
-// `factor`, or NaN if one of the others is not finite.
+// Returns `factor`, or NaN if `norm` or `guard` is not finite.
 at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const at::Tensor& guard) {
   // x * 0 is 0 for what is finite and NaN for everything else.
   return factor + (norm * 0 + guard * 0);
@@ -80,12 +80,12 @@ at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const 
 
 std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards) {
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  // One range is one kernel launch. Adapters are matrices, all of them.
+  // Each range costs one kernel launch, so a single one is best. Adapters are matrices, all of them.
   if (decay_all || shards.trained_begin() > 0) return {{shards.trained_begin(), shards.trained_elements(), true}};
   std::vector<Range> ranges;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    // Matrices and embeddings; norms and biases are vectors.
+    // Only matrices and embeddings decay; norms and biases are vectors.
     const bool decays = manifest.tensors()[i].shape.size() > 1;
     if (!ranges.empty()) ranges.back().count = begin - ranges.back().begin;  // with the padding behind it
     if (ranges.empty() || ranges.back().decays != decays) ranges.push_back({begin, 0, decays});
@@ -93,8 +93,8 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
   ranges.back().count = elements - ranges.back().begin;
   std::vector<Range> local;
   for (const Range& range : ranges) {
-    // What this rank holds of the range. Pieces that meet in its arena become one, or each layer would be a launch of
-    // its own.
+    // The pieces of the range in this rank's shard. Adjacent pieces are merged; otherwise each layer would need a
+    // kernel launch of its own.
     for (const FlatShards::Piece& piece : shards.MakePieces(range.begin, range.count)) {
       const bool goes_on = !local.empty() && local.back().decays == range.decays &&
                            local.back().begin + local.back().count == piece.local_begin;
@@ -204,7 +204,7 @@ void Actor::MakeGradientUnits() {
   gradient_units_ = std::move(reduced);
 }
 
-// With several ranks the memory that units are gathered in goes with them.
+// With several ranks the buffers in which units are gathered are freed with the units.
 void Actor::ReleaseWeightUnits() {
   WaitForDevice();  // exchanges between ranks run on another stream than the one that a move of memory waits for
   gathered_ = nullptr;
@@ -222,7 +222,7 @@ void Actor::ReleaseGradientUnits() {
 void Actor::RenewWeights() {
   MakeWeightUnits();
   RenewCopy();
-  WaitForDevice();  // loading takes until they are there
+  WaitForDevice();  // so that the time of Load() includes the copy
 }
 
 void Actor::WaitForDevice() const {
@@ -231,13 +231,13 @@ void Actor::WaitForDevice() const {
 }
 
 void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
-  // The whole arena at once, where it is.
+  // One rank on the CPU: initialises the arena in place.
   if (shards_.is_whole() && parameters_.is_cpu()) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
   }
-  // Weights are the same on every device and any number of ranks: each number depends on its place alone. This rank
-  // makes its shard piece by piece.
+  // Each number depends only on its place in the model, so the weights are the same on every device and with any number
+  // of ranks. This rank makes its shard piece by piece.
   parameters_.zero_();
   at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
   for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
@@ -252,7 +252,7 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
   }
 }
 
-// Tensor by tensor, so that a GPU's or a rank's weights need little host memory on their way.
+// Copies one tensor at a time, so that weights for a GPU or for a shard never need host memory for the whole model.
 void Actor::CopyTensors(size_t first, size_t count,
                         const std::function<void(size_t index, absl::Span<float> values)>& read) {
   for (size_t i = first; i < first + count; ++i) {
@@ -260,7 +260,7 @@ void Actor::CopyTensors(size_t first, size_t count,
     const int64_t elements = manifest_.tensors()[i].NumElements();
     const auto pieces = shards_.MakePieces(begin, elements);
     if (pieces.empty()) continue;
-    // Read from the file straight into its place, without a copy between.
+    // On the CPU with one rank the file is read straight into the arena.
     const bool in_place = shards_.is_whole() && parameters_.is_cpu();
     at::Tensor here = in_place ? parameters_.narrow(0, begin, elements) : at::empty({elements}, at::kFloat);
     read(i - first, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(elements)));
@@ -294,14 +294,15 @@ absl::StatusOr<Actor::Norms> Actor::MeasureNorms() const {
   // by norms that differ.
   Norms norms{gradients_.is_cpu() ? at::norm(gradients_, 2, at::kDouble) : at::norm(gradients_), {}};
   if (remembers()) {
-    // On a GPU a sum in float64 would first copy all of it to float64; one in float32 is a tree, and exact enough.
+    // On a GPU a float64 sum would first copy the whole moment to float64. A float32 sum there is a tree of partial
+    // sums, which is exact enough.
     norms.moment_sum = at::sum(second_moment_, second_moment_.is_cpu() ? at::kDouble : at::kFloat).to(at::kDouble);
   }
   if (shards_.is_whole()) return norms;
   at::Tensor sums = at::zeros({2}, gradients_.options().dtype(at::kDouble));
   sums[0].copy_(norms.gradient.to(at::kDouble).square());
   if (remembers()) sums[1].copy_(norms.moment_sum);
-  // Both sums in one call. Squares are what adds up over ranks; the root is taken after.
+  // One call reduces both sums. Squares add up over ranks and norms do not, so the root is taken afterwards.
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(sums.data_ptr(), 2, Element::kFloat64, Reduction::kSum));
   return Norms{sums[0].sqrt(), sums[1]};
 }
@@ -437,11 +438,11 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
       manifest_.ranges()[first_trained_ + index].begin / static_cast<int64_t>(sizeof(float));
   const int unit = shards_.UnitAt(begin_of_tensor);
   SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor gathered, GatherUnit(part, unit));
-  // It has taken part in gathering, which is all that rank 0 needs of it.
+  // Rank 0 needs the other ranks for the gathering only.
   if (shards_.rank() != 0) return absl::OkStatus();
   const at::Tensor numbers =
       gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, trained_.tensors()[index].NumElements());
-  // What is on the host is handed on as it is, the rest piece by piece.
+  // Memory of the host is passed to the sink as it is; memory of a device is copied piece by piece.
   const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
   for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
     const at::Tensor piece = numbers.narrow(0, begin, std::min(most, numbers.numel() - begin)).cpu();
@@ -464,7 +465,7 @@ absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::st
 absl::StatusOr<uint64_t> Actor::Digest() const {
   if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, parameters_));
   at::NoGradGuard no_grad;
-  // A bucket's digest is made of a sum over its words, of which each rank has some.
+  // A bucket's digest is computed from a sum over its words. Each rank sums its own words, then the sums are added.
   const auto count = static_cast<int64_t>(manifest_.buckets().size());
   at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_);
   at::Tensor all = at::empty({shards_.world(), count}, mine.options());
@@ -476,7 +477,7 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
 absl::Status Actor::CheckFinite() const {
   if (shards_.is_whole()) return trainer::CheckFinite(manifest_, parameters_);
   at::NoGradGuard no_grad;
-  // The first tensor that is not, over all ranks: minus its index is the largest.
+  // Finds the first tensor with a non-finite number on any rank: a reduction for the largest, of minus the index.
   at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));
   if (const auto bad = FirstNonFinitePiece(manifest_, shards_, parameters_); bad.has_value()) {
     first.fill_(-static_cast<double>(*bad));

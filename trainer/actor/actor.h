@@ -24,12 +24,12 @@
 
 namespace syncopate::trainer {
 
-// Memory for a rank's state that can leave the device.
+// The memory of one rank's state, if the state may leave the device.
 struct ActorArenas {
   std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
 
-  // For a rank's parameters and what is trained of them; `copy` in bfloat16, if there is one. Without a factory all are
-  // null.
+  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`, which
+  // is null unless `has_copy`, and float32 in the others. All are null if `factory` is null.
   static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy);
 };
 
@@ -37,15 +37,16 @@ struct ActorArenas {
 // device, so that the optimizer is a handful of operators and staging a version is one copy. If the model has adapters, they
 // alone are trained: gradients and moments are only of them, the end of the parameters. Forward and backward read
 // the parameters themselves, or a bfloat16 copy that each update renews. With several ranks each holds a shard of every
-// unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; what is said to be of a
-// rank's arena is that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
+// unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; "a rank's arena" below
+// means that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
 class Actor {
  public:
-  // The weights of `files`, which were opened for `config`; without them random ones from `seed`, the same on every
-  // device. `adapters`: those of the same config, or null for new ones from `seed`. `manifest` is the float32 manifest of `config`. `compute`: kFloat or kBFloat16. `ranks`: those that share
-  // the policy, which outlive this, on the memory of `device`, and for which FlatShards::Create() has no error; null: one.
-  // `arenas`: memory of `device` for shards().local_elements(); what is null there is taken from its allocator. `reduce`:
-  // as ReducedGradients.
+  // Starts from the weights of `files`, which were opened for `config`; if `files` is null, from random weights made
+  // from `seed`, the same on every device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or
+  // kBFloat16. `ranks`: the communicator of the ranks that share the policy, for memory of `device`; it must outlive
+  // this object, and FlatShards::Create() must have succeeded for it; null: a single rank. `arenas`: memory of `device`
+  // for shards().local_elements(); each null member is replaced by memory of the device's allocator. `reduce`: see
+  // ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from `seed`.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
         Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat,
@@ -53,13 +54,13 @@ class Actor {
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
-  // Parts that may leave the device and come back at the same addresses; nothing of a part that is away may be called for.
-  // Weights: those in float32, and the copy and units that forward and backward read, which are made again. Gradients come
-  // back as 0.
+  // The parts of the state that may leave the device; they come back at the same addresses. While a part is away, no
+  // call may use it. parameter_state() includes the copy and the units that forward and backward read, which are made
+  // again when it comes back. Gradients come back as 0.
   StatePart& parameter_state() { return parameter_state_; }
   StatePart& optimizer_state() { return optimizer_state_; }
   StatePart& gradient_state() { return gradient_state_; }
-  // Of `arenas`.
+  // Bytes of `arenas` that are on the device now.
   int64_t arena_bytes_on_device() const;
 
   const Manifest& manifest() const { return manifest_; }
@@ -68,65 +69,67 @@ class Actor {
   at::Device device() const { return parameters_.device(); }
   const model::Transformer& transformer() const { return transformer_; }
   const FlatShards& shards() const { return shards_; }
-  // What forward and backward multiply, in the dtype `compute`.
+  // The weights that forward and backward multiply with, in the dtype `compute`.
   UnitAccess& weight_units() { return *weights_; }
   // The weights without the adapters: no copy. Only while weight_units() are there, and with the same calls.
   UnitAccess& base_units() { return *base_; }
-  // With one rank; with several they are there from Acquire to Release.
+  // With one rank the views always have memory; with several, only from Acquire to Release of their unit.
   const model::TransformerWeights& weights() const { return weights_->views(); }
-  // float32, shaped as the weights are; weights that are not trained have none.
+  // The gradients: float32, in the shapes of the weights; undefined for weights that are not trained.
   UnitAccess& gradient_units() { return *gradient_units_; }
 
   void ZeroGradients();
-  // After the last micro-batch: sums those that are not yet, over ranks.
+  // Sums the gradients that have not been summed over ranks yet. Call after the last micro-batch, on all ranks.
   absl::Status FlushGradients();
-  // Of the trained part of this rank's arena; memory of device().
+  // The gradients in the trained part of this rank's arena: memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
 
-  // Clips, then makes one AdamW update by the gradients, which it may scale in place; on a GPU nothing waits for it.
-  // Nothing changes if the gradient's norm or `guard`, a scalar such as the loss, the same on all ranks, is not finite.
+  // Clips the gradients, which it may scale in place, and makes one AdamW update; on a GPU it only queues the work. The
+  // update changes nothing if the gradient's norm or `guard` is not finite. `guard` is a scalar such as the loss, equal
+  // on all ranks.
   //
-  // Clipped is the norm: to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
-  // corrected), which is the norm that gradients have had lately. Without the latter, one gradient that comes after
-  // many small ones moves each weight by up to (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) learning rates
-  // in one direction (5.8 with the defaults) before the moments have forgotten it, however small it is: AdamW divides
-  // its size away. Late in an easy task that undid what was learned (docs/learning.md).
+  // The norm is clipped to max_grad_norm, and to max_grad_growth times the root of the second moment's sum (bias
+  // corrected), which is the norm that recent gradients had. Without the second limit, one gradient after many small
+  // ones moves each weight by up to (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) learning rates in one
+  // direction (5.8 with the defaults) before the moments have forgotten it, however small that gradient is, because
+  // AdamW divides by its size. Late in an easy task such a gradient undid what was learned (docs/learning.md).
   //
-  // Returns the gradient's norm before clipping, of all ranks, a scalar on device(). Whoever has read it, and the guard,
-  // calls CountUpdate() if both were finite. Errors are those of Communicator and of FinishSnapshot().
+  // Returns the gradient's norm over all ranks before clipping, a scalar on device(). A caller that has read it and the
+  // guard calls CountUpdate() if both are finite. Errors: those of Communicator and of FinishSnapshot().
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
-  // Of the update that was made last; 0 before the first.
+  // The learning rate of the last update; 0 before the first.
   double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
-  // This rank's arenas, owned by this object; a checkpoint holds what is trained of the three, of all ranks, and the number
-  // of updates.
+  // This rank's arenas, owned by this object. A checkpoint contains what is trained of these three arenas of all ranks, and
+  // updates().
   const at::Tensor& parameters() const { return parameters_; }
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Copies all of `source`, of which this rank takes its shards, through a buffer of some MiB where the actor is not on
-  // the host. After FinishSnapshot(), if one may be under way.
+  // Replaces the state by this rank's shards of `source`; for a GPU through a host buffer of 64 MiB. If a snapshot may
+  // be under way, call FinishSnapshot() first.
   void Restore(const PolicySource& source);
-  // As Policy::WriteTensor, `index` in trained(): a call of all ranks. Rank 0's sink gets the tensor, other sinks nothing.
+  // See Policy::WriteTensor; `index` is in trained(). All ranks must call it; only rank 0's sink gets the tensor.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
+  // See Policy::TakeSnapshot; copies this rank's shard. Weights and moments must be on the device.
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const;
-  // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
+  // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
-  // As Policy::ReadShard.
+  // See Policy::ReadShard.
   absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
   // This rank's weights in `dtype`: float32, or `compute`.
   const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
-  // Of the parameters of all ranks, on every rank, which all call it: as Policy's.
+  // The digest, and the check, of the parameters of all ranks. All ranks must call them and get the same result; see
+  // Policy.
   absl::StatusOr<uint64_t> Digest() const;
   absl::Status CheckFinite() const;
 
  private:
-  // What weight decay treats alike.
+  // A range of the arena in which weight decay applies to all elements or to none.
   struct Range {
     int64_t begin = 0;
     int64_t count = 0;
@@ -134,17 +137,17 @@ class Actor {
   };
   static std::vector<Range> DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards);
 
-  // Norms over all ranks: of the gradient, and the sum of the second moment, undefined if nothing asks for it.
+  // The gradient's norm and the second moment's sum over all ranks; the sum is undefined unless remembers().
   struct Norms {
     at::Tensor gradient;
     at::Tensor moment_sum;  // [] float64
   };
   const at::Tensor& GetPart(PolicyPart part) const;
-  StateArena* GetArena(PolicyPart part) const;  // null: the part's memory is of the allocator
-  // A trained unit of a part, of all ranks, on the actor's device. [world * shard]
+  StateArena* GetArena(PolicyPart part) const;  // null: the part's memory comes from libtorch's allocator
+  // Gathers one trained unit of a part from all ranks: [world * shard], on the actor's device.
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
-  // What the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
+  // The factor that the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
   void Initialise(const model::ModelConfig& config, uint64_t seed);
   // Writes tensors [first, first + count) of the manifest, which `read` gives by their index from 0.
@@ -158,9 +161,9 @@ class Actor {
   at::Tensor GetTrainedPart(PolicyPart part) const {
     return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
   }
-  // The weights have changed.
+  // Call after the weights have changed.
   void RenewCopy();
-  // They are on the device again: so is what is made of them.
+  // Call after weights return to the device; rebuilds what is derived from them.
   void RenewWeights();
   void MakeWeightUnits();
   void MakeGradientUnits();
@@ -186,10 +189,10 @@ class Actor {
   at::Tensor copy_;                                      // the parameters in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away
-  GatheredWeights* gathered_ = nullptr;                          // the two, with several ranks
+  GatheredWeights* gathered_ = nullptr;  // *weights_ and, below, *gradient_units_, with several ranks
   ReducedGradients* reduced_ = nullptr;
-  // The unit that was written last, of a part, until it changes: WriteTensor is asked for all of its tensors. On ranks
-  // other than 0 it is empty.
+  // The unit that WriteTensor gathered last, kept until that part changes, as its other tensors are asked for next. Its
+  // numbers are empty on ranks other than 0.
   struct Written {
     PolicyPart part = PolicyPart::kParameters;
     int unit = -1;

@@ -10,12 +10,12 @@
 #include "base/status.h"
 #include "trainer/actor/flat_shards.h"
 
-// What is asked of a whole arena without copying it to the host. Arenas are flat float32 tensors of
+// Digests and checks of a whole arena, without copying it to the host. Arenas are flat float32 tensors of
 // manifest.arena_bytes() bytes, contiguous, on any device. Each call waits for the device once, and may throw
 // c10::Error.
 namespace syncopate::trainer {
 
-// What DigestBuckets (base/digest.h) gives for the same bytes.
+// Returns the same as DigestBuckets (base/digest.h) for the same bytes.
 std::vector<uint64_t> BucketDigests(const Manifest& manifest, const at::Tensor& arena);
 
 // DATA_LOSS (reason NON_FINITE) naming the first tensor that holds a NaN or an infinity, and the element.
@@ -30,9 +30,9 @@ absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& 
 // all ranks.
 at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local);
 std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& sums);
-// The first tensor of which this rank holds a number that is not finite.
+// The index of the first tensor with a non-finite number in this rank's shard; nullopt if all are finite.
 std::optional<size_t> FirstNonFinitePiece(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local);
-// What CheckFinite says of it.
+// The error that CheckFinite returns for this tensor.
 absl::Status NotFinite(const TensorSpec& spec);
 
 }  // namespace syncopate::trainer

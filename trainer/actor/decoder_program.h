@@ -58,17 +58,17 @@ class DecoderProgram {
   at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
                      const model::PackedSequences& sequences, Tape* tape) const;
 
-  // dhidden [T, D], in the weights' dtype: adds to `gradients`, float32 tensors shaped as the weights are, without those of
-  // weights that are not trained (the base, if the model has adapters). Consumes the
-  // tape, layer by layer, so that its memory is free for what comes after.
+  // Adds the gradients of the weights to `gradients`, float32 tensors in the shapes of the weights; weights that are not
+  // trained (the base, if the model has adapters) have none there. dhidden [T, D], in the weights' dtype. Frees the tape
+  // layer by layer, so that its memory can be used again at once.
   absl::Status Backward(UnitAccess& weights, const at::Tensor& ids, const model::PackedSequences& sequences,
                         const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const;
   void Backward(const model::TransformerWeights& weights, const at::Tensor& ids,
                 const model::PackedSequences& sequences, const at::Tensor& dhidden, Tape* tape,
                 const model::TransformerWeights& gradients) const;
 
-  // Asks for the units that Forward, and with `gradients` Backward, ask for, in their order, and computes nothing: what
-  // a rank without sequences does while others compute theirs.
+  // For a rank without sequences, while other ranks compute theirs: makes the same calls for units as Forward and, if
+  // `gradients` is not null, Backward, in the same order, and computes nothing.
   absl::Status Accompany(UnitAccess& weights, UnitAccess* gradients) const;
 
   // The unit of the weights that multiply hidden states into logits.
@@ -89,8 +89,8 @@ class DecoderProgram {
   void NormHeadsBackward(const model::LayerWeights& layer, const LayerTape& tape, const model::LayerWeights& gradients,
                          const at::Tensor& dqkv) const;
   void Trim(LayerTape* tape) const;
-  // What the layer's feed-forward adds to the stream, of the normed middle x; and its backward half, in the two steps of a
-  // dense one: gradients of x and, when x is there again, of the weights.
+  // RunExperts returns what a layer of routed experts adds to the stream; x is the normed stream after attention.
+  // ExpertsBackward returns the gradient of x; AddExpertGradients adds those of the weights, once x is there again.
   at::Tensor RunExperts(const model::LayerWeights& layer, const at::Tensor& x, LayerTape* tape) const;
   struct ExpertGradients {
     at::Tensor dx;        // [T, D]
@@ -101,8 +101,8 @@ class DecoderProgram {
                                   const model::LayerWeights& gradients) const;
   void AddExpertGradients(const model::LayerWeights& layer, const LayerTape& tape, const ExpertGradients& made,
                           const at::Tensor& x, const model::LayerWeights& gradients) const;
-  // d: gradient of the stream that the layer writes. Returns that of the one that it reads, undefined for the first layer
-  // if no weights below are trained.
+  // `d` is the gradient of the stream that the layer writes. Returns the gradient of the stream that it reads; undefined for
+  // the first layer if no weights below it are trained.
   at::Tensor BackwardLayer(size_t index, const model::LayerWeights& layer, const LayerTape& tape,
                            const model::PackedSequences& sequences, const at::Tensor& d,
                            const model::LayerWeights& gradients) const;

@@ -9,7 +9,8 @@
 
 namespace syncopate::trainer {
 
-// From hidden states to log-probabilities and back, in chunks of rows, so that [rows, vocabulary] is never held.
+// Computes log-probabilities from hidden states, and gradients back, in chunks of rows, so that logits of shape
+// [A, vocabulary] never exist.
 // A rows whose next token is trained on, D hidden, V vocabulary.
 class FusedHead {
  public:

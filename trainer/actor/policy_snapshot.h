@@ -20,8 +20,8 @@ enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
 inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
                                               PolicyPart::kSecondMoment};
 
-// What one rank holds of a policy, copied to host memory as it was at one moment. On a GPU the copy may be under way while
-// the next step computes. Immutable; may be read by any thread and outlive the policy.
+// A copy, in host memory, of one rank's part of a policy at one moment. On a GPU the copying may go on while the next
+// step computes. Immutable; may be read by any thread and outlive the policy.
 struct PolicySnapshot {
   // Elements [begin, begin + count) of tensor `tensor` of the manifest, which lie at element `offset` of each arena.
   struct Piece {
@@ -38,7 +38,7 @@ struct PolicySnapshot {
     for (const std::function<absl::Status()>& finish : under_way) SYNCOPATE_RETURN_IF_ERROR(finish());
     return absl::OkStatus();
   }
-  // After FinishCopy() has returned OK.
+  // Call only after FinishCopy() has returned OK.
   absl::string_view Bytes(PolicyPart part, const Piece& piece) const {
     return {arenas[static_cast<size_t>(part)].get() + static_cast<size_t>(piece.offset) * sizeof(float),
             static_cast<size_t>(piece.count) * sizeof(float)};
@@ -56,12 +56,12 @@ struct PolicySnapshot {
   std::vector<std::function<absl::Status()>> under_way;  // the work of each part whose copy may be
 };
 
-// Where a policy is restored from, such as the files of a checkpoint.
+// The source of a restored policy, such as the files of a checkpoint.
 class PolicySource {
  public:
   virtual ~PolicySource() = default;
-  // Hands elements [begin, begin + count) of tensor `index` of Policy::trained() to `use`: float32, row-major, in their order,
-  // in pieces of whole numbers that are aligned to nothing. Reads no others.
+  // Hands elements [begin, begin + count) of tensor `index` of Policy::trained() to `use`: float32, row-major, in their
+  // order, in pieces of whole numbers that are aligned to nothing. Reads no others.
   virtual void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
                     const std::function<void(absl::string_view)>& use) const = 0;
   virtual int64_t updates() const = 0;

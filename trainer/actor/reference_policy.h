@@ -12,14 +12,14 @@
 
 namespace syncopate::trainer {
 
-// A policy that stays as it was, for the divergence of the loss from it: its weights, of one type, where the actor's
-// are, in shards if those are. If the actor trains adapters, the reference is the actor's base, and nothing is copied. May
-// throw c10::Error.
+// The reference policy of the loss's divergence: a copy of the actor's weights in one dtype that never changes, on the
+// actor's device, sharded over ranks as the actor's weights are. If the actor trains adapters, the reference is its base, and
+// nothing is copied. Not thread-safe. May throw c10::Error.
 class ReferencePolicy {
  public:
-  // Copies the present weights of `actor`, which must outlive this. `config`, `compute` and `ranks` are those that it
-  // was made with; `arena`, of its device and kFrozen, has room for the actor's parameters in `compute`; null: memory
-  // of the device's allocator.
+  // Copies the present weights of `actor`, which must outlive this object. `config`, `compute` and `ranks` are those of
+  // `actor`. `arena`: memory of the actor's device, of kind kFrozen, with room for its parameters in `compute`; null:
+  // memory of the device's allocator.
   ReferencePolicy(Actor& actor, const model::ModelConfig& config, at::ScalarType compute, Communicator* ranks = nullptr,
                   std::unique_ptr<StateArena> arena = nullptr)
       : base_of_(config.lora.enabled() ? &actor : nullptr),
@@ -31,7 +31,7 @@ class ReferencePolicy {
     make_units_();
   }
 
-  // While its state is on the device.
+  // Call only while state() is on the device.
   UnitAccess& weight_units() const { return base_of_ != nullptr ? base_of_->base_units() : *units_; }
   StatePart& state() { return state_; }
   // Bytes of `arena` that are on the device.

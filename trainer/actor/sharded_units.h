@@ -13,16 +13,16 @@
 
 namespace syncopate::trainer {
 
-// Memory for units that ranks hold in shards: two buffers that layers take turns in, so that one can be moved while its
-// neighbour is computed, one for the embeddings and one for the last norm and the head, each with room for the shards of
-// all ranks, padding included.
+// Buffers for whole units of a model whose shards are spread over ranks. Layers take turns in two buffers, so that one
+// layer can be gathered while its neighbour computes; the embeddings have a third, the last norm and the head a fourth.
+// Each has room for the shards of all ranks, padding included.
 class UnitBuffers {
  public:
   // Units before `first_unit` have no memory.
   UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
               const at::TensorOptions& options, int first_unit = FlatShards::kEmbeddings);
 
-  // [world * shard] of this unit. Every other layer has the same.
+  // The buffer of this unit, [world * shard]. Every second layer has the same one.
   at::Tensor ForUnit(int unit) const { return memory_[static_cast<size_t>(unit)]; }
   const model::TransformerWeights& views() const { return views_; }
 
@@ -31,12 +31,12 @@ class UnitBuffers {
   model::TransformerWeights views_;
 };
 
-// Weights, gathered unit by unit from the shards of all ranks, on a GPU beside what is computed. A unit is gathered if its
-// buffer holds another one, or weights from before Expire(): so the embeddings and the head are once an update, and the
-// forward of the last two layers leaves them there for their backward.
+// Gathers weights unit by unit from the shards of all ranks; on a GPU while other work computes. A unit is gathered if
+// its buffer contains another unit, or weights from before Expire(). So the embeddings and the head are gathered once
+// per update, and the last two layers of forward are still there for their backward.
 class GatheredWeights final : public UnitAccess {
  public:
-  // `local` is this rank's arena (FlatShards), which must outlive this, as must `shards` and `ranks`.
+  // `local` is this rank's arena (FlatShards). It, `shards` and `ranks` must outlive this object.
   GatheredWeights(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                   const at::Tensor& local, Communicator& ranks);
 
@@ -44,9 +44,9 @@ class GatheredWeights final : public UnitAccess {
   absl::Status Release(int) override { return absl::OkStatus(); }
   absl::Status Expect(int unit) override;
   const model::TransformerWeights& views() const override { return buffers_.views(); }
-  // All of an acquired unit, flat: [its elements].
+  // The elements of an acquired unit, flat: [shards.unit(unit).count].
   at::Tensor numbers(int unit) const { return buffers_.ForUnit(unit).narrow(0, 0, shards_.unit(unit).count); }
-  // The weights have changed.
+  // Call after the weights have changed: every unit is gathered again before its next use.
   void Expire() { held_.assign(held_.size(), false); }
 
  private:
@@ -55,16 +55,17 @@ class GatheredWeights final : public UnitAccess {
   Communicator& ranks_;
   const UnitBuffers buffers_;
   SideStream side_;
-  std::vector<bool> held_;                  // of each unit: its buffer has it, or will
-  std::vector<SideStream::Mark> gathered_;  // of each unit that is held: when its buffer has it
+  std::vector<bool> held_;                  // by unit: its buffer contains it, or will
+  std::vector<SideStream::Mark> gathered_;  // by unit: the point from which its buffer contains it
 };
 
-// Gradients. Those of a layer are summed over ranks when it is released, and added to this rank's shard, on a GPU beside
-// what is computed; those of the units of the vocabulary, which several of a step's operations add to, once, by Flush().
+// Sums gradients over ranks and adds them to this rank's shard; on a GPU while other work computes. A layer's gradients
+// are summed when the layer is released. Those of the embeddings and the head, to which several operations of a step
+// add, are summed once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // Arguments as for GatheredWeights; `local` is float32, of the trained part of this rank's arena. `reduce`: kFloat, or kBFloat16, to which each rank's part of
-  // a sum is rounded and the sum too; what is added to the shard is float32.
+  // Arguments as for GatheredWeights; `local` is the trained part of this rank's arena, float32. `reduce`: kFloat, or kBFloat16, which rounds each rank's
+  // summand and the sum. The shard that the sum is added to is float32 in both cases.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                    const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
 
@@ -72,9 +73,9 @@ class ReducedGradients final : public UnitAccess {
   absl::Status Release(int unit) override;
   absl::Status Expect(int) override { return absl::OkStatus(); }
   const model::TransformerWeights& views() const override { return buffers_.views(); }
-  // Before the first micro-batch of an update: all gradients are 0.
+  // Sets all gradients to 0. Call before the first micro-batch of an update.
   void Zero();
-  // After its last one, on all ranks: this rank's arena has the sums of all.
+  // Completes the sums in this rank's arena. Call on all ranks after the last micro-batch of an update.
   absl::Status Flush();
 
  private:
@@ -93,13 +94,14 @@ class ReducedGradients final : public UnitAccess {
   Communicator& ranks_;
   const UnitBuffers buffers_;
   at::Tensor reduced_;  // [largest shard], in the dtype of sums
-  at::Tensor rounded_;  // [world * largest shard] kBFloat16, what is summed; undefined where that is float32
+  at::Tensor rounded_;  // [world * largest shard] kBFloat16, the summands; undefined where they are float32
   SideStream side_;
-  std::vector<SideStream::Mark> added_;  // of each unit: when what its buffer had last is in the arena
-  std::vector<bool> empty_;              // of each unit: its shard has nothing of this update yet
+  std::vector<SideStream::Mark> added_;  // by unit: the point from which the arena contains its buffer's last gradients
+  std::vector<bool> empty_;              // by unit: this update has added nothing to its shard yet
 };
 
-// A unit of the arenas `local` of all ranks, which all call it: [world * shard], where the arenas are.
+// Gathers one unit from the arenas `local` of all ranks: [world * shard], on the device of `local`. All ranks must call
+// it.
 absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks);
 // The shards of all ranks, which all call it with one of the same size: [world * shard], where the shards are.
 absl::StatusOr<at::Tensor> GatherShards(const at::Tensor& mine, Communicator& ranks);

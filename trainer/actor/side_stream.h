@@ -12,19 +12,19 @@
 
 namespace syncopate::trainer {
 
-// A stream of a GPU beside the current one, for what ranks exchange while they compute. On the CPU there is none: work
-// is done where it is queued. Not thread-safe.
+// A second stream of a GPU, on which ranks exchange data while the current stream computes. On the CPU there is no
+// stream: Run() does the work at once. Not thread-safe.
 class SideStream {
  public:
-  // A point in its order; null: everything before it is done.
+  // A point in the stream's order; null: everything before it is done.
   using Mark = std::shared_ptr<const c10::Event>;
 
   explicit SideStream(at::Device device);
 
-  // Calls `work` with this as the current stream. What it queues comes after all that is on the current stream by now.
-  // Tensors that it uses outlive what it queues.
+  // Calls `work` with this stream as the current one. Its operations start after those that are on the caller's current
+  // stream now. Tensors that `work` uses must live until the returned mark has been reached.
   absl::StatusOr<Mark> Run(const std::function<absl::Status()>& work);
-  // What is queued on the current stream from now on comes after `mark`. Does not block.
+  // Makes the current stream wait for `mark`: operations queued from now on start after it. Does not block.
   void Await(const Mark& mark) const;
 
  private:

@@ -15,12 +15,12 @@ class UnitAccess {
   virtual ~UnitAccess() = default;
   virtual absl::Status Acquire(int unit) = 0;
   virtual absl::Status Release(int unit) = 0;
-  // While a unit is acquired: `unit` is the next one, and may be fetched while that one is computed.
+  // Call while a unit is acquired: says that `unit` is the next one, so that it can be fetched during the computation.
   virtual absl::Status Expect(int unit) = 0;
   virtual const model::TransformerWeights& views() const = 0;
 };
 
-// Units of an arena that one rank has whole: every tensor always has memory.
+// Implements UnitAccess for an arena that one rank has completely: every tensor always has memory.
 class WholeUnits final : public UnitAccess {
  public:
   explicit WholeUnits(model::TransformerWeights views) : views_(std::move(views)) {}

@@ -49,10 +49,11 @@ absl::StatusOr<CheckpointFile> WriteOneFile(FileSystem* files, const std::string
   Sha256 hash;
   int64_t synced = 0;
   CheckpointStore::ByteSink sink = [&](absl::string_view bytes) -> absl::Status {
-    // While it is written: reading it again would take as long as writing.
+    // The digest is computed while the file is written: reading it again would take as long as writing.
     hash.Update(bytes);
     SYNCOPATE_RETURN_IF_ERROR(file->Append(bytes));
-    // Else all of a large file may be left to the last call, and how long that may take depends on the host's memory.
+    // Syncs as it goes: otherwise the last call would have to write all of a large file, for a time that depends on the
+    // host's memory.
     if (file->size() - synced < kSyncEveryBytes) return absl::OkStatus();
     synced = file->size();
     return file->Sync();
@@ -102,7 +103,8 @@ absl::Status CheckpointStore::RemoveLeftovers() {
     if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
     SYNCOPATE_LOG(kInfo, "removing %s, left by a save that did not end", JoinPath(root_, name));
     // A trainer that was taken for dead may still be writing there, and may give the folder a checkpoint's name at any
-    // moment. The rename takes the folder from that trainer: either it is a whole checkpoint by then, or it never is one.
+    // moment. The rename takes the folder from that trainer: either it is a whole checkpoint by then, or it never is
+    // one.
     const std::string aside = JoinPath(root_, absl::StrCat(kTemporaryPrefix, "removed-", RandomUuid().substr(0, 8)));
     const absl::Status taken = files_->Rename(JoinPath(root_, name), aside);
     if (absl::IsNotFound(taken)) continue;

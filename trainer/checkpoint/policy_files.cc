@@ -54,8 +54,8 @@ std::vector<model::TensorToWrite> MakePieces(const std::shared_ptr<const PolicyS
       SYNCOPATE_RETURN_IF_ERROR(snapshot->FinishCopy());
       return WriteInChunks(snapshot->Bytes(part, piece), sink, go_on);
     };
-    // One rank writes the tensors that everybody knows, so that model.safetensors can be loaded elsewhere; several
-    // write flat pieces, whose names say where they begin.
+    // A single rank writes whole tensors under their published names, so that other programs can load
+    // model.safetensors. Several ranks write flat pieces, whose names say where they begin.
     const bool is_whole = snapshot->world == 1;
     tensors.push_back({is_whole ? prefix + spec.name : absl::StrCat(prefix, spec.name, "@", piece.begin),
                        model::ToStoredDType(spec.dtype), is_whole ? spec.shape : std::vector<int64_t>{piece.count},

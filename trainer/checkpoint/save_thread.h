@@ -20,7 +20,8 @@ class SaveThread {
   SaveThread& operator=(const SaveThread&) = delete;
 
   void Post(std::function<void()> task);
-  // Until all that was posted is done, or `go_on`, which is asked again and again, gives an error: that. Not from a task.
+  // Waits until all posted tasks are done, or until `go_on`, which is called again and again, returns an error; returns
+  // that error. Must not be called from a task.
   absl::Status Wait(const std::function<absl::Status()>& go_on);
 
  private:

@@ -13,8 +13,8 @@
 
 namespace syncopate::trainer {
 
-// Writes what one rank, but rank 0, holds of a policy, while steps are made. The folder is there, made by rank 0, which
-// renames it once all ranks have written: until then nothing of it is a checkpoint. Of one thread.
+// Writes one rank's shard of a policy while further steps are made, on every rank but rank 0. Rank 0 has made the
+// folder and renames it once all ranks have written; before that it is no checkpoint. Called by one thread.
 class ShardSaver {
  public:
   // From the thread that writes: what was written into `folder`, or why it could not be.
@@ -29,7 +29,7 @@ class ShardSaver {
 
   // Returns at once. A snapshot that could not be taken is told as any other error.
   void Save(const std::string& folder, absl::StatusOr<std::shared_ptr<const PolicySnapshot>> snapshot);
-  // What is being written is given up: an error that is told.
+  // Gives up the files that are being written; `done` gets an error.
   void Abort() { aborted_.store(true); }
   // Waits until all files are written and their snapshots are released. DEADLINE_EXCEEDED (reason DISK_STUCK), naming
   // the path, if the disk does not answer: the thread that writes may then be blocked for ever.

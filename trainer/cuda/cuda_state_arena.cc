@@ -18,9 +18,9 @@ namespace {
 
 // Copies run at tens of gigabytes a second, and what they wait for takes seconds: longer is a GPU that does not answer.
 constexpr absl::Duration kCopyDeadline = absl::Minutes(2);
-// A copy beside a step is made in pieces, of which two are queued at a time, so that nothing of the step ever has more than
-// that before it. With all pieces queued before the step, the two took as long as one after the other, to the millisecond,
-// though the device can do both at once: docs/performance.md.
+// A copy beside a step is made in pieces, of which two are queued at a time, so that nothing of the step ever has more
+// than that before it. With all pieces queued before the step, the two took as long as one after the other, to the
+// millisecond, though the device can do both at once: docs/performance.md.
 constexpr int64_t kPieceBytes = 16 << 20;
 
 // A copy to the host; the first thread that needs it whole makes it. Thread-safe.
@@ -73,7 +73,7 @@ class PiecewiseCopy {
           cudaMemcpyAsync(host_ + begin, data_ + begin, size, cudaMemcpyDeviceToHost, stream_.get()), what_);
       status.Update(queued_[slot].Record(stream_.get()));
     }
-    // Also after an error: nothing is under way when this returns, unless the device does not answer.
+    // Waits also after an error, so that no copy is under way when this returns, unless the device does not answer.
     for (const cuda::Event& event : queued_) status.Update(event.Wait(kCopyDeadline, what_));
     return status;
   }

@@ -44,15 +44,15 @@ class RecentMedian {
 class FlowMeter {
  public:
   void OnGroup(absl::Duration time);
-  void OnGroupDropped(absl::Duration time);  // it is given up at this age
+  void OnGroupDropped(absl::Duration time);  // `time`: its age when it was dropped
   void OnStepDone(absl::Time now);
 
   double mean_group_seconds() const { return groups_.Mean(); }
   double longest_group_seconds() const { return groups_.Max(); }
   double step_interval_seconds() const { return steps_.Mean(); }
-  // The mean time of the answered groups over the mean time of all, where a dropped group counts with its age when it was
-  // dropped. Long answers take long, so a value below 1 says by how much dropping favours short ones, at least. 1 without
-  // drops.
+  // The mean time of the answered groups over the mean time of all, where a dropped group counts with its age when it
+  // was dropped. Long answers take long, so a value below 1 says by how much dropping favours short ones, at least. 1
+  // without drops.
   double answered_time_ratio() const;
   double suggested_target_staleness() const;  // 0 until two steps are done
   double suggested_max_staleness() const;

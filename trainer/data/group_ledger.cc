@@ -58,8 +58,8 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
   AdoptAccepted(std::move(restored.accepted));
 }
 
-// The gate held for these groups when the trainer stopped, at a step no earlier than the gate's now; what does not fit
-// was made under other options.
+// The gate's invariant was true of these groups when the trainer stopped, at this step or a later one. A group that
+// does not fit now was admitted under other options.
 void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
   std::stable_sort(accepted.begin(), accepted.end(),
                    [](const auto& a, const auto& b) { return a.record.admitted.step < b.record.admitted.step; });
@@ -279,7 +279,7 @@ std::vector<Revocation> GroupLedger::DropPastDeadline(absl::Time now) {
   return revoked;
 }
 
-// A prompt that waits or rests is done with, without an answer.
+// A prompt that waits or rests is consumed without an answer.
 void GroupLedger::Consume(const LeaseId& lease, DropReason reason) {
   failures_.Forget(lease.group);
   backoff_.Forget(lease.group);
@@ -622,7 +622,7 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
     view.ready += MayReceive(session) && !session.IsHeldBack(now) ? 1 : 0;
   }
   const std::optional<GroupId> head = queue_.Head();
-  // Not while steps are repeated: their rows come first, and a source forgets what lies before the one looked for.
+  // While steps are repeated, their rows must be read first: a source forgets the rows before the one asked for.
   if (replays_.empty() && leased_groups() == 0 && head.has_value() &&
       prompts_->CheckReadiness(*head) == PromptSource::Readiness::kComing) {
     view.coming = head;

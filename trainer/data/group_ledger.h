@@ -27,24 +27,25 @@
 
 namespace syncopate::trainer {
 
-// The trainer's book of prompt groups: which prompt is leased to whom, which answers count, what is trained when.
+// The trainer's record of prompt groups: which rollouter has the lease of which prompt, which answers count, and which
+// groups each step trains.
 //
 // States of a group:  waiting -> leased -> (answer valid) logging -> (durable) completed -> taken -> (take durable)
 // trained. A lease that is lost, returned, expired or answered badly puts the prompt back at the head of the queue, and
-// its next lease is a new attempt; only a live attempt, from the stream that holds its lease, is ever accepted.
-// Leases go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, dealt by how
+// its next lease is a new attempt; only a live attempt, from the stream that holds its lease, is ever accepted. Leases
+// go out as the staleness gate allows for the version that the rollouter serves, lowest prompt first, dealt by how
 // quickly rollouters answer (LeaseDealer).
 //
-// A lease that comes no further for lease_limits.stall is revoked, and its holder gets no others until it moves. One that
-// is late (FlowMeter::Patience) while the trainer waits gets its group a second attempt on another rollouter: the first
-// valid answer counts, the other attempt is revoked. The gate knows one group all the while, admitted for the first
-// attempt's version, and the prompt goes back only when neither attempt lives.
-// With OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
+// A lease without progress for lease_limits.stall is revoked, and its rollouter gets no others until it makes progress.
+// If a lease is late (FlowMeter::Patience) while the trainer waits, its group gets a second attempt on another
+// rollouter: the first valid answer counts and the other attempt is revoked. The gate counts one group all the while,
+// admitted for the first attempt's version, and the prompt goes back only when no attempt is live. With
+// OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
 // number of outstanding groups only falls, so the gate's bound stands, and the trainer never waits for a deadline.
 //
-// A prompt that failed is tried with others first, and given up as PromptFailures says. One whose reward failed rests as
-// PromptBackoff says, and those behind it go out meanwhile; no new one does while every reward fails and kMostResting
-// rest.
+// A prompt that failed goes to another rollouter first, and is given up by the rule of PromptFailures. A prompt whose
+// reward failed rests (PromptBackoff) while later prompts are leased; no new prompt is leased while every reward fails
+// and kMostResting prompts rest.
 //
 // Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
 // handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
@@ -117,22 +118,22 @@ class GroupLedger {
   // Each is on its way when this returns. A prompt that its source is still reading
   // holds those behind it back: call again when it is there. One that is unusable is dropped in its turn.
   std::vector<IssuedLease> NextLeases(absl::Time now);
-  // A token was made of it, or, while it waits for its turn, of others.
+  // The lease makes progress: a token of it was generated, or, while it waits for its turn, a token of another lease.
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
   // Takes back the leases that have stalled or are too old.
   std::vector<Revocation> ExpireLeases(absl::Time now);
-  // With OnDeadline::kDrop: drops the running groups that keep a full batch from being taken, and says whose leases these
-  // were. A group whose answer is on its way to the log is waited for.
+  // With OnDeadline::kDrop: drops the running groups that keep a full batch from being taken, and says whose leases
+  // these were. A group whose answer is on its way to the log is waited for.
   std::vector<Revocation> DropPastDeadline(absl::Time now);
   Verdict Submit(SessionId session, SharedGroup group, absl::Time now);
-  // The rollouter cannot finish it. Gives when that lease was issued; none if this session does not hold it.
+  // The rollouter cannot finish the lease. Returns when it was issued; nullopt if this session does not hold it.
   std::optional<absl::Time> Return(SessionId session, const LeaseId& lease, const absl::Status& why);
 
   // -- The log. `sequence` is the record's number there, rising.
   void OnLogged(const LeaseId& lease, uint64_t sequence);
   void OnLogFailed(const LeaseId& lease);  // the group is not accepted; its prompt goes back
-  // Drops since the last call that the log does not know of. Those of the restore must be durable before the first
-  // step, else a later restore could take the group for a valid one; no caller waits for the others.
+  // Returns the drops since the last call, which the log must get. Drops of the restore must be durable before the
+  // first step, or a later restore could accept the group again; no caller waits for the others.
   std::vector<DropRecord> UnloggedDrops();
   // Every record numbered below this is in the checkpoint that Snapshot() would give now.
   uint64_t OldestNeededSequence() const;
@@ -147,13 +148,13 @@ class GroupLedger {
   // happens.
   void OnTakeLogged(uint64_t sequence);
   void OnStepDone(absl::Time now);
-  // Rollouters may serve `version` and submit its tokens from now on. Call it before anybody is told to.
+  // Rollouters may serve `version` and submit its tokens from now on. Call it before any process hears of `version`.
   void OnPublished(const PolicyVersion& version);
 
   // The data position for a checkpoint of the present step. Between steps only.
   DataState Snapshot() const;
 
-  // -- What people and programs ask.
+  // -- Status, for people and programs.
   Explanation Explain(absl::Time now) const;
   bool DataEnded() const;  // nothing waits, runs or is completed, and no step runs
   // That of SupervisedBatch.
@@ -179,18 +180,18 @@ class GroupLedger {
   const Options& options() const { return options_; }
 
  protected:
-  // Apart from the rest so that a test can show that neither can be left out.
+  // Separate functions, so that a test can show that neither can be left out.
   virtual bool IsCurrent(const LeaseId& submitted, SessionId from, const LeaseId& current, SessionId holder) const;
   virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
   virtual std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const;
   virtual bool IsHeldBack(const RolloutSession& session, absl::Time now) const;  // quarantined or stalled
   // Whether the second attempt at a group that was admitted for `admitted` may go to this session.
   virtual bool MayTakeOver(const RolloutSession& session, const PolicyVersion& admitted) const;
-  // Whether the prompt goes back when an attempt has come to nothing.
+  // Whether the prompt goes back after a failed attempt.
   virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
   // The group that OnDeadline::kDrop drops now.
   virtual std::optional<GroupId> FindBlocker() const { return gate_.Blocker(); }
-  // What TakeBatch() would take now, replays aside.
+  // The batch that TakeBatch() would return now if there were no replays.
   virtual std::vector<GroupId> PickBatch() const;
 
  private:

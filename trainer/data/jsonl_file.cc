@@ -103,7 +103,7 @@ class JsonlFile::Indexer {
         return BadFile("TOO_MANY_ROWS", absl::StrCat(file_->path_, " has more than ", kMaxRows, " rows; split it"));
       }
       const int64_t known = file_->blank_lines_.empty() ? 0 : file_->blank_lines_.back().second;
-      // So that a message can name the line that a person sees in an editor.
+      // Blank lines are counted so that a message names the line number that an editor shows.
       if (blanks_ > known) file_->blank_lines_.emplace_back(file_->rows(), blanks_);
       const int64_t bytes = std::min(offset_ - line_begin_, kMaxRowBytes + 1);
       // Sixteen bytes a row: the file itself stays on disk, however large it is, and rows are read as they are needed.

@@ -20,8 +20,8 @@ class JsonlFile {
   static constexpr int64_t kMaxRows = 100'000'000;
 
   // Reads all of the file once. Blocks for the disk. NOT_FOUND and PERMISSION_DENIED as base/file_system.h;
-  // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, LFS_POINTER, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a folder, a pipe);
-  // FAILED_PRECONDITION: reason DATA_FILE_CHANGED if the file changed meanwhile.
+  // INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE, LFS_POINTER, EMPTY_FILE, TOO_MANY_ROWS or NO_FILE (a
+  // folder, a pipe); FAILED_PRECONDITION: reason DATA_FILE_CHANGED if the file changed meanwhile.
   static absl::StatusOr<std::unique_ptr<JsonlFile>> Open(const std::string& path);
 
   // The row's text, without its line end. INVALID_ARGUMENT (reason ROW_TOO_LARGE) if it has more than kMaxRowBytes;
@@ -58,12 +58,12 @@ class JsonlFile {
   FileDescriptor file_;
   Stamp stamp_;
   std::vector<Row> rows_;
-  std::vector<std::pair<int64_t, int64_t>> blank_lines_;  // before this row there are so many, in all
+  std::vector<std::pair<int64_t, int64_t>> blank_lines_;  // row, and the number of blank lines before it in the file
   std::string sha256_;
 };
 
-// Whether a file of these first bytes can hold rows. INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE or
-// LFS_POINTER, with the remedy. Pure.
+// Checks whether a file with these first bytes can contain rows. INVALID_ARGUMENT: reason BYTE_ORDER_MARK, PARQUET_FILE
+// or LFS_POINTER, with the remedy. Pure.
 absl::Status CheckJsonlBeginning(absl::string_view text, const std::string& path);
 
 }  // namespace syncopate::trainer

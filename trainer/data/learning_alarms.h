@@ -8,9 +8,9 @@
 
 namespace syncopate::trainer {
 
-// Whether a run that could still learn has stopped to, or forgets what it had learned. Means are over the last 20
-// steps, and nothing is said before there are as many. While the mean reward is at least 0.9 of what the best sample
-// ever got, the task is as good as solved: then little entropy and few groups with signal are how it should be.
+// Detects that a run which could still learn has stopped learning, or forgets what it had learned. Means are over the
+// last 20 steps; before that no alarm is raised. While the mean reward is at least 0.9 of the best sample's reward, the
+// task counts as solved, and low entropy and few groups with signal are normal.
 //
 //   "entropy"          below 0.1 of its mean over the first 10 steps, and the task is not solved
 //   "no_signal"        at least 0.9 of the groups have rewards that are all equal, and the task is not solved
@@ -27,7 +27,7 @@ class LearningAlarms {
     double entropy = 0;
     double zero_variance = 0;  // share of groups
   };
-  // All that there are, in this order.
+  // The names of all alarms, in a fixed order.
   static const std::vector<std::string>& Names();
 
   void AddStep(const Step& step);

@@ -9,7 +9,7 @@ RolloutSession* LeaseDealer::Choose(const std::vector<Candidate>& candidates) co
   for (const Candidate& one : candidates) {
     if (one.session->pace.IsSlow(patience, now)) continue;
     healthy_are_there = true;
-    // One without room that holds nothing is paused or drained: waiting for it could last for ever.
+    // A rollouter without room and without leases is paused or drained: waiting for it could last for ever.
     healthy_are_at_work |= one.can_take || one.session->pace.open() > 0;
   }
   auto rank = [&](const Candidate& one, bool trial) {

@@ -9,14 +9,14 @@
 
 namespace syncopate::trainer {
 
-// Chooses the rollouter that gets a lease, among those that are of use: they serve a version that counts, and are
+// Chooses the rollouter that gets a lease, among those that serve a version whose tokens can be trained and that are
 // neither quarantined nor stalled. Pure.
 //
-// Each one's cost is its pace times the leases that it would hold; the least is next, and among equals the one that holds
-// fewest. So equal rollouters share evenly, and a rollouter of half the speed gets half as many. While one that is not
-// slow (RolloutPace::IsSlow) is there, a slow one holds one group at a time, and gets even that only when the others
-// could take none for a reason other than being busy, or when a trial is due: a group that waits for a slow rollouter
-// holds up every batch that must come after it.
+// Each one's cost is its pace times the leases that it would hold; the least is next, and among equals the one that
+// holds fewest. So equal rollouters share evenly, and a rollouter of half the speed gets half as many. While one that
+// is not slow (RolloutPace::IsSlow) is there, a slow one holds one group at a time, and gets even that only when the
+// others could take none for a reason other than being busy, or when a trial is due: a group that waits for a slow
+// rollouter holds up every batch that must come after it.
 struct LeaseDealer {
   struct Candidate {
     RolloutSession* session = nullptr;

@@ -70,7 +70,7 @@ void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& le
 
 std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_only) {
   std::vector<IssuedLease> issued;
-  // Evaluation first: it is short, and would else stand behind prompts of which there is no end.
+  // Evaluation goes first: it is short, and behind training prompts, which never end, it would never start.
   if (Evaluation* const evaluation = evaluations_.current()) issued = evaluation->NextLeases(&ledger_->sessions(), now);
   if (evaluation_only) return issued;
   for (IssuedLease& lease : ledger_->NextLeases(now)) {

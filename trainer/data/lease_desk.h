@@ -45,28 +45,28 @@ class LeaseDesk {
   RolloutSessions::Connected Connect(const MemberId& member);
   void Disconnect(SessionId session);
   void SetServing(SessionId session, const PolicyVersion& version);
-  // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
+  // `no_rewards`: why the rollouter cannot compute rewards, and therefore asks for no work; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards);
   void SetWork(SessionId session, const RolloutRoster::Work& work);
-  // These leases have come further; those that the session does not hold are ignored.
+  // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
 
   // Leases that may go out now: those of the evaluation first; no others if `evaluation_only`.
   std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);
-  // Takes back leases that have stalled or are too old. Cheap: looks ten times a second at most, and not at all for
-  // five seconds after nobody has looked for as long, when what rollouters said meanwhile is yet to be read.
-  // And those of groups that are dropped at their deadline.
+  // Revokes leases that have stalled or are too old, and those of groups that are dropped at their deadline. Cheap:
+  // checks at most ten times a second. After a pause of five seconds between two calls (the process stood still) it
+  // waits five seconds more, so that the messages of rollouters from that time are read first.
   std::vector<Revocation> RevokeLeases(absl::Time now);
 
   GroupLedger::Verdict Submit(SessionId session, const SharedGroup& group, absl::Time now);
-  // The rollouter cannot finish it.
+  // The rollouter cannot finish the lease.
   void Return(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now);
-  // Its answer could not be read.
+  // The answer to the lease could not be decoded.
   void Reject(SessionId session, const LeaseId& lease, const absl::Status& why, absl::Time now);
 
  private:
   std::vector<Revocation> ExpireLeases(absl::Time now);
-  // Gives up the lease; gives when it was issued, if the session held it.
+  // Removes the lease from its book. Returns when it was issued; nullopt if the session did not hold it.
   std::optional<absl::Time> Release(SessionId session, const LeaseId& lease, const absl::Status& why);
   std::string GetName(SessionId session) const;  // for the log
   void RecordAnswer(SessionId session, const absl::Status& judgement, absl::Time now);

@@ -11,8 +11,8 @@
 
 namespace syncopate::trainer {
 
-// What happens when a full batch is completed and a group that still runs, whose deadline is too near, keeps it from being
-// taken. Neither trains a token beyond the bound.
+// What the trainer does when a full batch is complete but must not be taken yet, because a group that still runs has an
+// earlier deadline. Neither choice trains a token beyond the bound.
 enum class OnDeadline : uint8_t {
   kStall,  // the trainer waits for that group: nothing is thrown away
   kDrop,   // that group is revoked and its prompt consumed: no wait, and long answers are trained less often

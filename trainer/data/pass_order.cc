@@ -51,7 +51,9 @@ PassOrder::Place PassOrder::At(const GroupId& group) const {
   const int64_t place = at - (share->end - share->count);
   const int64_t whole = share->count - share->count % share->rows;
   if (place < whole) return {file, place % share->rows};
-  // The left-over places of pass p go on where those of pass p-1 ended, in an order that all passes share.
+  // The rest of a file's share (less than a whole multiple) continues in pass p where it ended in pass p-1, in an order
+  // that
+  // all passes share.
   const int64_t left_over = share->count % share->rows;
   const auto turn = static_cast<int64_t>(
       (static_cast<unsigned __int128>(pass) * static_cast<uint64_t>(left_over) + static_cast<uint64_t>(place - whole)) %

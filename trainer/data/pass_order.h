@@ -10,7 +10,7 @@ namespace syncopate::trainer {
 
 // A bijection of [0, size) that a key chooses: a Feistel network of six rounds over the next power of four, walked
 // until it falls into the range (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Pure, no
-// table: a place is found without those before it. It scatters rows; it hides nothing from anybody.
+// table: the row at an index is computed without those before it. It scatters rows and is not meant to be secret.
 class Permutation {
  public:
   // `size` is at least 1.
@@ -27,8 +27,8 @@ class Permutation {
   std::array<uint64_t, kRounds> keys_;
 };
 
-// In which order a pass goes over the rows of several files. A pass has round(weight x rows) prompts of each file, in
-// an order that is a bijection of (seed, pass). Whole multiples of a file come in every pass; of what is left over,
+// The order in which a pass goes over the rows of several files. A pass has round(weight x rows) prompts of each file,
+// in an order that is a bijection of (seed, pass). Whole multiples of a file come in every pass; of what is left over,
 // passes take turns, so that all rows come equally often. Pure and immutable.
 class PassOrder {
  public:

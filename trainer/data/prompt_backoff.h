@@ -9,8 +9,8 @@
 
 namespace syncopate::trainer {
 
-// How long prompts rest whose reward has failed, so that one that fails at once is not asked for at full speed: kFirst,
-// and twice as long after each further failure, kLongest at most. Plain state, no lock; no part of checkpoints.
+// The time that a prompt rests after its reward failed, so that a reward that fails at once is not called at full
+// speed: kFirst, doubled by each further failure up to kLongest. Plain state, no lock; not part of checkpoints.
 class PromptBackoff {
  public:
   static constexpr absl::Duration kFirst = absl::Seconds(1);

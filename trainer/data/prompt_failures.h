@@ -10,10 +10,10 @@
 
 namespace syncopate::trainer {
 
-// Counts which rollouters failed at which prompt, and decides when to give the prompt up. A prompt is given up when
-// `most` attempts at it have failed and it is not one rollouter that fails: either two have failed at it, or the one
-// has answered others since it failed for the first time, or it was its reward that failed each time, which no
-// rollouter can help, and the reward of some other group did not. Plain state, no lock.
+// Counts which rollouters failed at which prompt, and decides when to give the prompt up: when `most` attempts at it
+// have failed and the cause is not a single rollouter. The cause is the prompt if two rollouters failed at it, if the
+// one that failed has answered other prompts since its first failure, or if each time the reward failed and the reward
+// of some other group did not. Plain state, no lock.
 class PromptFailures {
  public:
   explicit PromptFailures(int32_t most) : most_(most) {}
@@ -25,7 +25,7 @@ class PromptFailures {
   };
   // One more attempt has failed. True if the prompt is to be given up.
   bool Add(const GroupId& prompt, const RolloutSession& failed_by, const Fault& fault);
-  // It is answered or given up.
+  // Call when the prompt is answered or given up.
   void Forget(const GroupId& prompt) { failures_.erase(prompt); }
   bool HasFailed(const GroupId& prompt, const std::string& replica) const;
 

@@ -32,18 +32,19 @@ class PromptQueue {
   LeaseId Lease();
   // Names one more attempt at a prompt that is leased. It is below next() and neither waiting nor consumed.
   LeaseId NextAttempt(const GroupId& group);
-  // The prompt of a lease that came to nothing. It is below next() and neither waiting nor consumed.
+  // Puts back the prompt of a lease without result. It is below next() and neither waiting nor consumed.
   void PutBack(const GroupId& group);
-  // One that waits is passed over until Wake(). Checkpoints know nothing of it: after a restore it waits as all others.
+  // A waiting prompt is passed over until Wake(). Checkpoints do not store this: after a restore it waits like the
+  // others.
   void Rest(const GroupId& group);
   void Wake(const GroupId& group);
   int64_t resting() const { return static_cast<int64_t>(resting_.size()); }
 
-  // The prompt is done with and never leased again.
+  // The prompt is consumed: it is never leased again.
   void Consume(const GroupId& group);
   // Consumes the group because this attempt at it was accepted.
   void ConsumeAccepted(const LeaseId& lease);
-  // That attempt, and not too long ago.
+  // True if this attempt was accepted and is among the kRemembered groups that were consumed last.
   bool WasAccepted(const LeaseId& lease) const;
   bool IsConsumed(const GroupId& group) const;
 

@@ -27,9 +27,10 @@ class PromptWriter {
     int64_t max_prompt_tokens = 1024;
     int32_t vocab_size = 0;  // of the model: ids are below it
     std::vector<int32_t> stop_token_ids = {};
-    // Rewards that compare ids want the answer's, followed by the first stop token.
+    // Rewards that compare ids need the answer's ids, followed by the first stop token.
     bool with_answer_ids = false;
-    // Supervised steps want the response's, followed by the first stop token, and no more than so many that are taught.
+    // Supervised steps need the response's ids, followed by the first stop token, with at most max_response_tokens that
+    // are trained on.
     bool with_response_ids = false;
     int64_t max_response_tokens = 0;  // 0: any
   };
@@ -42,8 +43,9 @@ class PromptWriter {
   // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
   // NO_RESPONSE, RESPONSE_TOO_LONG, BAD_RESPONSE, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
   //
-  // A response that is a list of {"role", "content"} goes on with the conversation of the prompt: what the template adds for each
-  // turn is encoded by itself. Of a turn of the assistant everything up to its end token is taught, of other turns nothing.
+  // A response that is a list of {"role", "content"} goes on with the conversation of the prompt: what the template
+  // adds for each turn is encoded by itself. Of a turn of the assistant everything up to its end token is taught, of
+  // other turns nothing.
   absl::StatusOr<Prompt> Write(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
 
   const text::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }

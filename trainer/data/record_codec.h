@@ -8,7 +8,7 @@
 
 namespace syncopate::trainer {
 
-// How the trainer's data records are written: in its log and in its checkpoints. Decoding trusts nothing: DATA_LOSS
+// The encoding of the trainer's data records in its log and its checkpoints. Decoding checks everything: DATA_LOSS
 // (reason BAD_RECORD or BAD_SNAPSHOT) says what is wrong. What was encoded once is decoded for ever. Thread-safe.
 class RecordCodec {
  public:

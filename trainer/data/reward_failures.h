@@ -9,9 +9,9 @@
 
 namespace syncopate::trainer {
 
-// What has become of the rewards of groups since the trainer began, over all rollouters, those of evaluations included:
-// what people are told, and whether going on is of no use. A reward that could not be asked for (UNAVAILABLE) is neither
-// judged nor failed. Plain state: the owner's lock.
+// Counts the groups whose rewards failed or succeeded since the trainer started, over all rollouters and including
+// evaluations, for the status, and decides whether the run must end. A reward that could not be called (UNAVAILABLE)
+// counts as neither. Plain state: the owner's lock guards it.
 class RewardFailures {
  public:
   static constexpr size_t kRecent = 64;  // groups that the alarm looks at

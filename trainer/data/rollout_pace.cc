@@ -19,7 +19,9 @@ void RolloutPace::OnEnded(absl::Time issued) {
 
 void RolloutPace::OnAccepted(absl::Duration time, std::optional<absl::Duration> patience, absl::Time now) {
   last_accepted_ = now;
-  // What was slow and is quick again is known by its first answer: it gets too few to outvote the late ones.
+  // A rollouter that was slow counts as quick after its first answer in time: it gets too few leases to outvote the
+  // late
+  // answers in the median.
   if (patience.has_value() && time <= *patience) {
     if (was_late_ || absl::Seconds(group_seconds_.median()) > *patience) group_seconds_.Clear();
     was_late_ = false;

@@ -9,12 +9,12 @@
 
 namespace syncopate::trainer {
 
-// How quickly one rollouter answers training groups: what the ledger deals leases by. Plain state, no lock. `patience`
-// is FlowMeter::Patience everywhere: without one, no rollouter is slow.
+// The speed at which one rollouter answers training groups, by which the ledger deals leases. Plain state, no lock.
+// `patience` is FlowMeter::Patience everywhere: without one, no rollouter is slow.
 class RolloutPace {
  public:
   void OnLeased(absl::Time now);
-  // The lease that was issued then is over: answered, taken back or handed back.
+  // The lease that was issued at this time has ended: answered, revoked or returned.
   void OnEnded(absl::Time issued);
   // A group of it was accepted, `time` after its lease was issued.
   void OnAccepted(absl::Duration time, std::optional<absl::Duration> patience, absl::Time now);
@@ -24,11 +24,11 @@ class RolloutPace {
   int64_t open() const { return static_cast<int64_t>(open_.size()); }  // leases that it holds
   // The larger of its usual group time (`usual` before it is measured) and the age of its oldest open lease.
   absl::Duration Pace(absl::Duration usual, absl::Time now) const;
-  // Its usual group takes longer than `patience`, or it holds leases and nothing of it was accepted for as long, or it was
-  // late with the last one, and another answered that. One old lease beside others that are answered is a long answer,
-  // and no sign of a slow rollouter.
+  // Its usual group takes longer than `patience`, or it holds leases and nothing of it was accepted for as long, or it
+  // was late with the last one, and another answered that. One old lease beside others that are answered is a long
+  // answer, and no sign of a slow rollouter.
   bool IsSlow(std::optional<absl::Duration> patience, absl::Time now) const;
-  // A slow one that got nothing for kTrialPause times `patience` may show whether it still is.
+  // True if a slow rollouter got no lease for kTrialPause times `patience`: one trial shows whether it is still slow.
   bool IsTrialDue(absl::Duration patience, absl::Time now) const {
     return now - last_leased_ >= kTrialPause * patience;
   }

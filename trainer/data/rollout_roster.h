@@ -8,9 +8,8 @@
 
 namespace syncopate::trainer {
 
-// What each rollouter process that ever took prompts has done, as far as it said before it left or died. The newest
-// kListed processes are kept one by one, those before them as a sum. Plain state, no lock; what a peer says cannot make
-// it grow or overflow.
+// The work of each rollouter process that ever took prompts, as it last reported it. The newest kListed processes are
+// kept one by one, older ones as a sum. Plain state, no lock; no report of a peer can make it grow or overflow.
 class RolloutRoster {
  public:
   static constexpr size_t kListed = 256;
@@ -28,7 +27,7 @@ class RolloutRoster {
     Work work = {};
   };
 
-  // A process takes prompts, for the first time or again.
+  // A process asks for prompts, for the first time or again.
   void AddProcess(const MemberId& member);
   void SetServing(const std::string& incarnation, const PolicyVersion& version);
   // Replaces what it said before. Figures that no process can have are ignored.

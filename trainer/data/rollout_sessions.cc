@@ -56,7 +56,7 @@ RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   connected.session = ++last_;
   RolloutSession& session = sessions_[connected.session] = {.id = connected.session, .member = member};
   if (connected.replaced.has_value()) {
-    // A reconnect does not wash off bad answers.
+    // The record of bad answers survives a reconnect.
     session.conduct = sessions_.at(*connected.replaced).conduct;
   } else if (auto known = bad_conduct_.extract(member.replica_id)) {
     session.conduct = std::move(known.mapped());
@@ -104,7 +104,7 @@ bool RolloutSessions::CountFault(RolloutSession* session, const absl::Status& fa
   RolloutConduct& conduct = session->conduct;
   conduct.last_fault = fault;
   if (++conduct.invalid_in_row < kInvalidInRow) return false;
-  // Said once for each quarantine, however many bad answers were still on their way.
+  // True once per quarantine, however many bad answers arrive after its beginning.
   const bool begins = !session->IsQuarantined(now);
   conduct.quarantined_until = now + kQuarantine;
   return begins;

@@ -17,15 +17,15 @@ namespace syncopate::trainer {
 // Names one stream of one rollouter while the stream is open. Never used twice.
 using SessionId = int64_t;
 
-// How long a lease may be held.
+// Time limits of a lease.
 struct LeaseLimits {
-  absl::Duration stall = absl::Seconds(30);    // without coming further
-  absl::Duration timeout = absl::Minutes(10);  // at all
+  absl::Duration stall = absl::Seconds(30);    // without progress
+  absl::Duration timeout = absl::Minutes(10);  // in total
 
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) unless 0 < stall <= timeout
 };
 
-// When a lease was issued, and when it last came further.
+// When a lease was issued, and when it last made progress.
 struct LeaseTimes {
   absl::Time issued = {};
   absl::Time progressed = {};
@@ -34,17 +34,18 @@ struct LeaseTimes {
 enum class RevokeReason : uint8_t {
   kStalled,
   kTimeout,
-  kSuperseded,  // the other attempt at the group was answered first: nobody's fault
-  kDeadline,    // the group is dropped, as it keeps a full batch from being trained: nobody's fault
+  kSuperseded,  // the other attempt at the group was answered first; does not count against the rollouter
+  kDeadline,    // the group is dropped, as it delays a full batch; does not count against the rollouter
 };
 const char* RevokeReasonName(RevokeReason reason);  // "LEASE_STALLED", "LEASE_TIMEOUT", "SUPERSEDED", "PAST_DEADLINE"
 
-// Why a lease must be taken back now, if it must. One that stalled counts as stalled, however old it is.
+// Returns why a lease must be revoked now, if it must. A stalled lease counts as stalled, however old it is.
 std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now);
 
-// Why a lease may be handed back without a fault of the prompt: a drain or an abort (CANCELLED, UNAVAILABLE, ABORTED).
+// True for the errors with which a rollouter returns a lease for reasons of its own: a drain or an abort (CANCELLED,
+// UNAVAILABLE, ABORTED).
 bool IsNobodysFault(const absl::Status& why);
-// Whether its reward failed: the row's fault or that of the code that judges it, and no rollouter's.
+// True if the reward failed: a fault of the row or of the reward's code, not of the rollouter.
 bool IsPromptsFault(const absl::Status& why);
 
 // How useful a rollouter's answers have been of late. A lease that is handed back is an answer of no use.
@@ -69,9 +70,10 @@ struct RolloutSession {
   // Leases that were taken from it because they came no further, and of which it has not been heard again.
   std::set<LeaseId> stalled = {};
 
-  // It gets no leases until then.
+  // A quarantined rollouter gets no leases.
   bool IsQuarantined(absl::Time now) const { return now < conduct.quarantined_until; }
-  // It gets no leases until another lease of it comes further, or it lets go of those: OnProgress, OnHeard.
+  // A stalled rollouter gets no leases until one of its leases makes progress (OnProgress), or it answers or returns
+  // the stalled ones (OnHeard).
   bool IsStalled() const { return !stalled.empty(); }
   bool IsHeldBack(absl::Time now) const { return IsQuarantined(now) || IsStalled(); }
 };
@@ -90,9 +92,9 @@ struct Revocation {
 
 // The rollouters that are connected, what each one serves and how much more work it takes. Plain state, no lock.
 //
-// A rollouter whose last kInvalidInRow answers were all invalid is of no use: it gets no leases for kQuarantine, and
-// after that each further invalid answer, until a valid one, puts it back. A replica's conduct outlives its stream;
-// that it stalled does not: a new stream begins with new leases.
+// A rollouter whose last kInvalidInRow answers were all invalid gets no leases for kQuarantine; after that each further
+// invalid answer quarantines it again until a valid one comes. The record of a replica's answers outlives its stream. A
+// stall does not, as a new stream begins without leases.
 class RolloutSessions {
  public:
   static constexpr int64_t kInvalidInRow = 10;
@@ -108,15 +110,16 @@ class RolloutSessions {
 
   // An answer was judged: OK, or why it is of no use. True if the rollouter's quarantine begins with it.
   bool OnAnswer(SessionId session, const absl::Status& judgement, absl::Time now);
-  // A lease that it held since `issued` was handed back: as OnAnswer. What is nobody's fault gives many back at once,
-  // which counts as one; who does so again with what it got since is of no use. What is the prompt's fault counts not.
+  // The rollouter returned a lease that was issued at `issued`; result as OnAnswer. A drain or an abort returns many
+  // leases at once, which counts as one useless answer; leases issued since then that are returned too count again. A
+  // return that is the prompt's fault does not count.
   bool OnReturn(SessionId session, const absl::Status& why, absl::Time issued, absl::Time now);
 
-  // A lease was taken from it for this reason.
+  // A lease of the rollouter was revoked for this reason.
   void OnRevoked(const Revocation& revoked);
-  // A lease that it holds came further.
+  // A lease of the rollouter made progress.
   void OnProgress(SessionId session);
-  // It said something of a lease that it may have lost: it answered it or handed it back.
+  // The rollouter answered or returned a lease that may have been revoked already.
   void OnHeard(SessionId session, const LeaseId& lease);
 
   RolloutSession* Find(SessionId session);  // null when it is gone

@@ -160,7 +160,7 @@ absl::Status SegmentedLog::BeginGeneration() {
 
 absl::Status SegmentedLog::BeginSegment() {
   Segment segment = NameSegment(segments_.back().generation, next_sequence_);
-  // What an attempt that failed half way left is not trusted: after a failed sync, memory and disk may differ.
+  // Removes the file of an attempt that failed half-way: after a failed sync, page cache and disk may differ.
   SYNCOPATE_RETURN_IF_ERROR(files_->RemoveTree(GetPath(segment)));
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<RecordWriter> writer,
                              RecordWriter::Create(files_, GetPath(segment), options_.max_record_bytes));

@@ -49,7 +49,8 @@ bool StalenessGate::Fits(int64_t start) const {
 }
 
 bool StalenessGate::MayAdmit(int64_t start) const {
-  const double limit = (options_.target_staleness + (training_ ? 0.0 : 1.0)) * options_.batch_groups;
+  const double limit =
+      (options_.target_staleness + (training_ ? 0.0 : 1.0)) * static_cast<double>(options_.batch_groups);
   constexpr double kRounding = 1e-9;  // 0.1 * 10 is not quite 1
   return static_cast<double>(outstanding()) < limit - kRounding && Fits(start);
 }

@@ -62,7 +62,7 @@ class StalenessGate {
 
   // The step that produces version step()+1 begins with `batch`, as picked, or replayed from a log (then empty).
   void BeginStep(const std::vector<GroupId>& batch);
-  // That step is done: step() rises by one.
+  // The step of BeginStep is done: step() rises by one.
   void EndStep();
 
   // The running group whose deadline keeps a full batch from being taken, if that is what the trainer waits for.
@@ -81,7 +81,7 @@ class StalenessGate {
  protected:
   // Outstanding groups by deadline.
   using Deadlines = std::map<int64_t, int64_t>;
-  // The two tests of the proof, apart from each other so that a test can show that neither can be left out.
+  // The two checks of the proof are separate functions, so that a test can show that neither can be left out.
   virtual bool KeepsBoundAtAdmission(const Deadlines& with_new_group) const;
   virtual bool KeepsBoundAtTake(const Deadlines& without_batch) const;
 

@@ -8,7 +8,7 @@
 
 namespace syncopate::trainer {
 
-// What a group must look like to be an answer to a lease.
+// The rules by which a group is a valid answer to a lease.
 struct SubmissionRules {
   int32_t vocab_size = 0;              // tokens are in [0, vocab_size)
   int64_t epoch = 0;                   // the trainer's

@@ -14,9 +14,9 @@ namespace syncopate::trainer {
 // The batch of the next supervised step: prompts with the data's own answers, gathered as their source gets to them.
 // GroupLedger's; sans-IO.
 //
-// A prompt is taken off its source as soon as it is there, for a source forgets what lies before the one that is looked
-// for. What is gathered and never taken is read again after a restart: until its take it is neither consumed nor in a
-// checkpoint.
+// A prompt is read from its source as soon as it is ready, because a source forgets the prompts before the one asked
+// for. Prompts that are gathered and not taken are read again after a restart: until the take they are neither consumed
+// nor part of a checkpoint.
 class SupervisedBatch {
  public:
   // `prompts` must outlive this.
@@ -25,10 +25,10 @@ class SupervisedBatch {
   // Adds what is there until the batch is whole: the prompts of `replay`, a logged step that is repeated, or if that is
   // null those at the head of `queue`. Rows there that are no prompts are consumed, and returned.
   std::vector<LeaseId> Gather(const RestoredData::Replay* replay, PromptQueue* queue);
-  // It can be trained: whole, or as large as the data allow.
+  // True if the batch can be trained: it is whole, or as large as the remaining data allow.
   bool IsReady(const RestoredData::Replay* replay, const PromptQueue& queue) const;
   bool empty() const { return groups_.empty(); }
-  // Empties it.
+  // Empties the batch.
   std::vector<SharedGroup> TakeGroups();
 
   // INVALID_ARGUMENT (reason ROW_CHANGED): a step cannot be repeated, as its row is no prompt any more.

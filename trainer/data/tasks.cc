@@ -145,6 +145,7 @@ absl::StatusOr<std::unique_ptr<PromptSource>> MakeTask(const TaskOptions& option
 
 std::vector<std::string> TaskNames() {
   std::vector<std::string> names;
+  names.reserve(kTasks.size());
   for (const TaskKind& kind : kTasks) names.emplace_back(kind.name);
   return names;
 }

@@ -19,7 +19,7 @@
 
 namespace syncopate::trainer {
 
-// What prompts of text are made of.
+// The rows of text files and the writer that makes prompts of them.
 struct TextRows {
   struct File {
     std::shared_ptr<const JsonlFile> file;
@@ -85,8 +85,8 @@ class TextSource final : public PromptSource {
   // Returns true if a caller waits for it.
   bool Keep(const GroupId& group, absl::StatusOr<Prompt> prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   Readiness LookLocked(const GroupId& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Groups are asked for in their order, and again if they came to nothing: what is held below a new one was passed
-  // over, as in a run that is resumed, and makes room.
+  // Groups are asked for in their order, and again after a failed lease. So prompts in memory below a new group were
+  // passed over, as happens in a resumed run, and are forgotten to make room.
   void ForgetBelowLocked(const GroupId& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLocked(std::map<GroupId, Held>::iterator held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SkipLocked(const GroupId& group, const absl::Status& why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,7 +100,7 @@ class TextSource final : public PromptSource {
   // Asked for in const methods: what a group's prompt is does not depend on them.
   mutable std::map<GroupId, Held> held_ ABSL_GUARDED_BY(mutex_);
   mutable int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  mutable std::set<GroupId> wanted_ ABSL_GUARDED_BY(mutex_);  // asked for and not held; the lowest is read first
+  mutable std::set<GroupId> wanted_ ABSL_GUARDED_BY(mutex_);  // asked for and not in memory; the lowest is read first
   mutable GroupId next_ ABSL_GUARDED_BY(mutex_);              // first that was not read ahead
   mutable GroupId newest_ ABSL_GUARDED_BY(mutex_);            // highest that was asked for
   mutable bool begun_ ABSL_GUARDED_BY(mutex_) = false;        // after the first request, which shows where the run is

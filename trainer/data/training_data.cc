@@ -157,8 +157,8 @@ void TrainingData::CountDrop(DropReason reason, uint64_t sequence) {
   if (reason == DropReason::kPastDeadline) ++sums_before_.past_deadline;
 }
 
-// Every event goes this way: leases may become possible by anything that happens, and no sink is told under the lock,
-// as it may call back or wait for the network.
+// Every event passes through this function: any event may make leases possible, and sinks are called after the lock is
+// released, because they may call back or wait for the network.
 template <typename Change>
 void TrainingData::Decide(const Change& change) {
   Actions actions;
@@ -427,7 +427,7 @@ void TrainingData::CloseIntake() {
     MutexLock lock(&mutex_);
     intake_closed_ = true;
   }
-  log_->Stop();  // an answer that is on its way there is written, or refused
+  log_->Stop();  // an answer that is already queued is written or refused
 }
 
 // -- Status

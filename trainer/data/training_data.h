@@ -46,7 +46,7 @@ class RolloutSink {
 // is told was accepted is durable; what TakeBatch returns is durable as taken.
 //
 // The step thread's loop, in this order:
-//   RecordPublished(v) before anybody is told of v; AwaitBatch; TakeBatch; train; FinishStep; RecordPublished(next) ...
+//   RecordPublished(v) before any process hears of v; AwaitBatch; TakeBatch; train; FinishStep; RecordPublished(next)
 // Supervised steps come first and need no publication.
 // Snapshot and StartEvaluation belong between FinishStep and the next TakeBatch. No lock is held during disk or network
 // calls.
@@ -102,9 +102,9 @@ class TrainingData {
   ~TrainingData();  // Stop()
 
   // -- The step thread.
-  // OK as soon as TakeBatch has one to give. DEADLINE_EXCEEDED (reason NO_BATCH): ask again; INVALID_ARGUMENT
-  // (the reason of PromptSource::failure() or GroupLedger::failure()): no batch will come any more; OUT_OF_RANGE (reason
-  // DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
+  // OK as soon as TakeBatch can return a batch. DEADLINE_EXCEEDED (reason NO_BATCH): ask again;
+  // INVALID_ARGUMENT (the reason of PromptSource::failure() or GroupLedger::failure()): no batch will come any more;
+  // OUT_OF_RANGE (reason DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
   absl::Status AwaitBatch(absl::Time deadline);
   // The next batch, its take durable; the errors of AwaitBatch without a wait, and the disk's: the same batch comes
   // with the next call.
@@ -141,7 +141,7 @@ class TrainingData {
   // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards = "");
   void SetWork(SessionId session, const RolloutRoster::Work& work);
-  // These leases have come further; those that the session does not hold are ignored.
+  // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
   void Submit(SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
   // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.

@@ -13,7 +13,7 @@ namespace {
 // Nothing depends on it: every change wakes the thread.
 constexpr absl::Duration kWakeEvery = absl::Seconds(1);
 
-int64_t SizeOf(const std::string& payload) { return static_cast<int64_t>(payload.size()); }
+int64_t CountBytes(const std::string& payload) { return static_cast<int64_t>(payload.size()); }
 
 // Where AppendAndWait and the callback meet; the callback may come after the waiter has given up.
 struct Answer {
@@ -57,12 +57,12 @@ absl::Status TrajectoryLog::Append(std::string payload, DurableCallback durable)
   MutexLock lock(&mutex_);
   if (stopping_) return Error(absl::StatusCode::kCancelled, "LOG_STOPPED", "the trajectory log has been stopped");
   // A slow disk must not become a full memory: rollouters are told to come again.
-  if (stats_.pending_bytes + SizeOf(payload) > max_pending_bytes_) {
+  if (stats_.pending_bytes + CountBytes(payload) > max_pending_bytes_) {
     return Error(
         absl::StatusCode::kResourceExhausted, "LOG_FULL",
         absl::StrFormat("%d bytes already wait for the trajectory log's disk; try again later", stats_.pending_bytes));
   }
-  stats_.pending_bytes += SizeOf(payload);
+  stats_.pending_bytes += CountBytes(payload);
   pending_.push_back({std::move(payload), std::move(durable), absl::OkStatus(), 0});
   return absl::OkStatus();
 }
@@ -150,7 +150,7 @@ void TrajectoryLog::Account(const std::vector<Pending>& batch) {
   int64_t bytes = 0;
   absl::Status first_error;
   for (const Pending& record : batch) {
-    bytes += SizeOf(record.payload);
+    bytes += CountBytes(record.payload);
     if (record.status.ok()) ++committed;
     if (first_error.ok()) first_error = record.status;
   }

@@ -11,9 +11,9 @@
 
 namespace syncopate::trainer {
 
-// All that a trainer's wait for a batch can come from, as GroupLedger sees it at one moment.
+// A snapshot of GroupLedger with every cause that a trainer's wait for a batch can have.
 struct WaitView {
-  // A lease and who holds it.
+  // A lease and the rollouter that holds it.
   struct HeldLease {
     GroupId group;
     std::string rollouter;      // replica_id; "" if it has left
@@ -45,7 +45,7 @@ struct WaitView {
   absl::Duration stall_limit = {};       // after it a lease that comes no further goes to another
 };
 
-// Fills in what is waited for, on whom and what would end it. Pure.
+// Fills in the explanation: what the trainer waits for, on which rollouter, and what would end the wait. Pure.
 void ExplainWait(const WaitView& view, Explanation* explanation);
 
 }  // namespace syncopate::trainer

@@ -8,7 +8,7 @@
 
 namespace syncopate::trainer {
 
-// LearningAlarms, with a line in the log whenever one begins or ends. Of the step thread.
+// LearningAlarms with a line in the log whenever an alarm begins or ends. Used by the step thread alone.
 class AlarmLog {
  public:
   // What LearningAlarms is told and asks.

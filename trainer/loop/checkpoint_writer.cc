@@ -46,7 +46,7 @@ absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
     Record(version, why);
     return why;
   }
-  // The copy is good whatever has become of the weights, and other ranks write theirs by now.
+  // The copy stays valid whatever happens to the weights now, and the other ranks are already writing theirs.
   if (!used.ok()) SYNCOPATE_LOG(kError, "after a copy for a checkpoint: %s", used.ToString());
   thread_.Post([this, copied = *std::move(copied), done = std::move(done)] {
     const absl::StatusOr<std::string> written = Write(copied);
@@ -91,7 +91,8 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
   } else if (parts_.ranks == nullptr) {
     return snapshot.status();
   } else {
-    // The others are writing by now, and are waited for before the folder goes: as if ours could not be written.
+    // The other ranks are already writing: this waits for them before the folder is removed, as if our files had
+    // failed.
     request.files["none"] = [why = snapshot.status()](const CheckpointStore::ByteSink&) { return why; };
   }
   request.files[kDataFile] = data.bytes;
@@ -105,7 +106,7 @@ absl::StatusOr<std::string> CheckpointWriter::Write(const Copied& copied) {
   if (copied.snapshot != nullptr) LogNotCopied(copied.snapshot->FinishCopy());
   SYNCOPATE_RETURN_IF_ERROR(parts_.store->Save(copied.request));
   saved_step_ = version.step;
-  // A version that is saved twice is one checkpoint.
+  // Saving a version twice gives one checkpoint.
   if (!saved_here_.empty() && saved_here_.back().version == version) return version.ToString();
   saved_here_.push_back({version, copied.oldest_needed_record});
   LogBestStays(best_.AddSaved(version));
@@ -133,8 +134,8 @@ void CheckpointWriter::ShowBest() {
   if (best.has_value()) parts_.control->SetBestCheckpoint(best->version, best->reward_mean);
 }
 
-// A file system cannot refuse a writer, so the right to write is looked at right before it is used: what was ordered,
-// the epoch that was written down last, and the newest checkpoint there is.
+// A file system cannot refuse a writer, so the right to write is checked right before each use: by the order to stop,
+// by the epoch that was recorded last, and by the newest checkpoint in the folder.
 absl::Status CheckpointWriter::CheckNotFenced() const {
   const absl::Status fenced = Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
                                     "a newer trainer writes to this run; this one must not save");

@@ -55,9 +55,9 @@ class CheckpointWriter {
   void LoadBest();
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
-  // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one copy at
-  // a time: DISK_STUCK as Wait(). The thread that writes calls the observer and then `done` when the checkpoint is
-  // durable or has failed. `done` alone gets the error of the call: NON_FINITE: the weights are spoilt; FENCED; the
+  // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one
+  // copy at a time: DISK_STUCK as Wait(). The thread that writes calls the observer and then `done` when the checkpoint
+  // is durable or has failed. `done` alone gets the error of the call: NON_FINITE: the weights are spoilt; FENCED; the
   // errors of TrainingData::Snapshot.
   absl::Status Save(const PolicyVersion& version, Done done);
   // Saves `version` and waits until it is durable.
@@ -67,7 +67,7 @@ class CheckpointWriter {
   absl::Status Wait() {
     return thread_.Wait([this] { return parts_.store->CheckDisk(); });
   }
-  // A version was evaluated: its checkpoint may be the best one. Nothing if a newer trainer has taken over.
+  // A version was evaluated, so its checkpoint may be the best one. Does nothing if a newer trainer has taken over.
   void AddScore(const BestCheckpoint::Score& score);
   int64_t saved_step() const { return saved_step_.load(); }  // -1: none by this trainer
 

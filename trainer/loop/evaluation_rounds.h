@@ -46,7 +46,7 @@ class EvaluationRounds {
   bool under_way() const { return under_way_; }
   const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
 
-  // Reports the one under way if it is over by `deadline`, and begins what is to be made up for.
+  // Reports the evaluation under way if it ends by `deadline`, then starts one that was postponed, if any.
   void Collect(absl::Time deadline);
   // Call at the end of the run: evaluates `version` if it is published, and waits for the result. Waits `patience` for
   // each evaluation, longer while syncs fail, and no longer once a stop of the run is requested.

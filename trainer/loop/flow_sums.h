@@ -25,8 +25,8 @@ struct RunFigures {
   void AddEvaluation(double reward_mean, const std::optional<double>& exact);
 };
 
-// What a run uses up and no log records: time, and answers that were lost. Summed over all incarnations of its trainer,
-// each of which writes its sums to disk once a second.
+// The quantities of a run that its log does not record: time, and lost answers. Summed over all incarnations of its
+// trainer, each of which writes its sums to disk once a second.
 struct FlowSums {
   double wall_seconds = 0;
   RunFigures figures = {};

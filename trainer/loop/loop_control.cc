@@ -66,7 +66,7 @@ void LoopControl::Add(Task task, bool saves) {
       return;
     }
   }
-  // Outside the lock: it answers a call, and may ask for the status.
+  // Called outside the lock, because the task answers a call and may ask for the status.
   task(RunOver());
 }
 

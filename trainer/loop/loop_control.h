@@ -12,7 +12,7 @@
 
 namespace syncopate::trainer {
 
-// What others ask of a step loop, and what they see of it. Thread-safe.
+// The requests of other threads to a step loop, and the status that they see of it. Thread-safe.
 class LoopControl {
  public:
   // Work between two steps; `over` is an error (CANCELLED, reason RUN_OVER) if no more of it can be done. Called once,
@@ -29,7 +29,7 @@ class LoopControl {
     std::string best_checkpoint;     // the one with the best evaluation, for export; "": there is none yet
     double best_checkpoint_reward = 0;
   };
-  // What was asked of the loop since it last looked.
+  // The requests to the loop since it last took them.
   struct Requests {
     bool stop = false;
     bool fenced = false;
@@ -40,7 +40,7 @@ class LoopControl {
 
   explicit LoopControl(const PolicyVersion& start);
 
-  // -- Anybody.
+  // -- For any thread.
   void Pause();
   void Resume();
   void Stop();

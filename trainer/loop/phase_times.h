@@ -18,7 +18,7 @@ class PhaseTimes {
     accounted_seconds_ += seconds;
     observer_->AddPhase(phase, seconds);
   }
-  // What is left of the time until now.
+  // Accounts the rest of the time until now as "other".
   void AddRest(absl::Time now) {
     Add(LoopPhase::kOther, std::max(0.0, absl::ToDoubleSeconds(now - started_) - accounted_seconds_));
   }

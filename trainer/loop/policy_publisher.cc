@@ -25,7 +25,7 @@ absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
   if (!staged.ok()) return Explained(staged.status(), version);
   published_ = *std::move(staged);
   parts_.phases->Add(LoopPhase::kStage, published_.seconds);
-  // Before anybody is told to serve it: its first answers may come at once.
+  // Recorded before any rollouter is told to serve it, because its first answers may come at once.
   parts_.data->RecordPublished(version);
   parts_.observer->RecordPublication(version, published_.digest, published_.seconds);
   SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, parts_.policy->BaseDigest());

@@ -13,8 +13,8 @@
 
 namespace syncopate::trainer {
 
-// Which version was handed to receivers last, and how the next one is. Of the step thread; `version` is always the one
-// that the policy is at.
+// Stages and publishes versions of the policy and remembers the last one. Used by the step thread alone; `version` is
+// always the policy's present version.
 class PolicyPublisher {
  public:
   // All borrowed; they must outlive this.
@@ -28,13 +28,13 @@ class PolicyPublisher {
   };
   explicit PolicyPublisher(Parts parts) : parts_(std::move(parts)) {}
 
-  // Stages the present weights and publishes them, unless that was done. NON_FINITE: training has spoilt them.
+  // Stages and publishes the present weights, unless they are published already. NON_FINITE: training has spoilt them.
   absl::Status Publish(const PolicyVersion& version);
-  // Whether what the policy holds may be saved and exported: staging looks at every version, but not every step is
+  // OK if the present weights may be saved and exported. Staging checks every published version, but not every step is
   // published. NON_FINITE names the tensor.
   absl::Status CheckWeights(const PolicyVersion& version) const;
   const PolicyVersion& published() const { return published_.version; }  // none: nothing yet
-  // What staging it took; 0.0 for a version that was not published.
+  // Seconds that staging `version` took; 0.0 for a version that was not published.
   double StageSeconds(const PolicyVersion& version) const {
     return published_.version == version ? published_.seconds : 0.0;
   }

@@ -14,11 +14,11 @@
 
 namespace syncopate::trainer {
 
-// What the step thread spends its time with. The times of all phases add up to the thread's whole time.
+// The phases of the step thread. The times of all phases add up to the thread's whole time.
 enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kPaused, kOther };
 const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "step", "stage", ... "other"
 
-// Everything one training step left behind for people.
+// Everything that one training step reports to people.
 struct StepReport {
   PolicyVersion version;  // that the step made
   bool is_replay = false;
@@ -68,9 +68,9 @@ struct Publication {
   uint64_t base_digest = 0;
 };
 
-// What a run tells the outside: those who watch it, write it down or plot it. Called by the step thread, one call at a
-// time, but for RecordCheckpoint(), which comes from the thread that writes checkpoints too; must not block on the
-// network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
+// Receives the events of a run for logs, files, metrics and plots. Called by the step thread, one call at a time;
+// RecordCheckpoint() also by the thread that writes checkpoints. Implementations must not block on the network and
+// handle their own errors (a full disk): nothing here can fail a run.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -83,7 +83,7 @@ class RunObserver {
   // A checkpoint was saved, or why not; the run goes on unless the error is said to end it.
   virtual void RecordCheckpoint(const PolicyVersion& version, const absl::Status& saved) = 0;
   virtual void AddPhase(LoopPhase phase, double seconds) = 0;
-  // Other than by a step the memory of the policy has changed.
+  // The memory of the policy has changed outside a step.
   virtual void RecordMemory(const PolicyMemory& memory) = 0;
 };
 

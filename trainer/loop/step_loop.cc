@@ -68,7 +68,7 @@ absl::Status StepLoop::MakeSteps() {
     const LoopControl::Requests requests = AwaitRequests();
     for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
     if (requests.stop) return absl::OkStatus();
-    // What is saved by hand is judged like what is saved by the clock, so that it may become the best.
+    // A checkpoint on request is evaluated like a periodic one, so that it can become the best.
     if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
@@ -81,7 +81,7 @@ absl::Status StepLoop::MakeSteps() {
       SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
       StartEvaluationIfDue();
     }
-    // Results that are there; it waits for none.
+    // Takes results that are ready and waits for none.
     evaluations_.Collect(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
     phases_.AddRest(Now());
@@ -101,17 +101,18 @@ LoopControl::Requests StepLoop::AwaitRequests() {
 
 absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const absl::Time begin = Now();
-  // Before the first publication only what is there already counts: without it rollouters have nothing to do.
+  // Before the first publication only a batch that is ready counts: rollouters have no version, so no more would come.
   const bool wait = IsSupervised() || !publisher_.published().IsNone();
   absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
   const absl::Duration waited = Now() - begin;
   waited_seconds_ += absl::ToDoubleSeconds(waited);
   phases_.Add(LoopPhase::kIdle, waited);
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
-  // Data that have ended, a stop, or data that cannot be used at all: the run ends. Everything else passes.
+  // The run ends on the end of the data, a stop, or unusable data. Every other error passes.
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
-  // Else it is not there yet, or the disk has refused the take, which comes again: a full disk holds a run up.
+  // kNoBatch: no batch is ready yet. Any other error: the disk has refused the take, which is tried again, so that a
+  // full disk delays a run and does not end it.
   if (ErrorReason(batch.status()) != reason::kNoBatch) {
     SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
     control_.AwaitStop(kDiskRetry);
@@ -204,7 +205,7 @@ bool StepLoop::CheckpointIsDue() const {
 bool StepLoop::PublishIsDue() const {
   if (IsSupervised()) return false;
   if (version_.step == options_.supervised_steps) return true;  // rollouters begin with what was learned
-  // The last version always: it is what the run leaves to be served and evaluated.
+  // The last version is always published: it is the one that stays to be served and evaluated.
   if (version_.step % options_.publish_every_steps == 0 || version_.step == options_.steps) return true;
   return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
 }
@@ -229,15 +230,15 @@ absl::Status StepLoop::SaveIfDue() {
   };
   const absl::Status begun =
       checkpoints_.Save(version_, [note](const absl::StatusOr<std::string>& name) { note(name.status()); });
-  // Training has spoilt the weights: going on would train nothing but more of that. A disk that does not answer would hold
-  // the next save up.
+  // Training has spoilt the weights: going on would train nothing but more of that. A disk that does not answer would
+  // hold the next save up.
   if (ErrorReason(begun) == reason::kNonFinite || ErrorReason(begun) == reason::kDiskStuck) return begun;
   note(begun);
   return absl::OkStatus();
 }
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
-  // What is under way may be the last one already, or have found a newer trainer.
+  // The save under way may be of the last version already, or may have found a newer trainer.
   SYNCOPATE_RETURN_IF_ERROR(checkpoints_.Wait());
   const LoopControl::Requests requests = AwaitRequests();
   for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());

@@ -86,15 +86,15 @@ class StepLoop {
   void StopFenced() { control_.StopFenced(); }
   // Whether a stop was requested, before or after the run was over.
   bool stop_requested() const { return control_.stop_requested(); }
-  // Saves what is between two steps, while others are made. `done` is told when that is durable. CANCELLED (reason
-  // RUN_OVER) if the run ends first.
+  // Saves the state between two steps while further steps are made. `done` is called when it is durable. CANCELLED
+  // (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
   // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
   // finite; once, with an error as SaveCheckpoint if that cannot be.
   void RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work);
   // Between two steps the policy enters that mode (Policy::EnterRolloutMode); no step begins in rollout mode, but the
-  // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays in
-  // its mode then.
+  // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays
+  // in its mode then.
   struct ModeChange {
     bool acted = false;  // it was in the other mode
     StateMoves moves;    // all 0 if not
@@ -106,14 +106,15 @@ class StepLoop {
 
  private:
   absl::Status MakeSteps();
-  // What is asked of the loop now; blocks while it is paused.
+  // The present requests to the loop; blocks while it is paused.
   LoopControl::Requests AwaitRequests();
-  // None: not yet, or the disk refuses it for now. OUT_OF_RANGE (reason DATA_ENDED): never.
+  // nullopt: no batch is ready, or the disk refuses the take for now. OUT_OF_RANGE (reason DATA_ENDED): there is none
+  // left.
   absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
   // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
   absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
-  // The step, and what reads the weights after it. `begin`: of Train().
+  // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
   void EnterMode(bool rollout, ModeDone done);

@@ -8,11 +8,11 @@
 
 namespace syncopate::trainer {
 
-// Whether weight syncs have failed for so long that nothing can be expected of going on. Sans-IO, not thread-safe.
+// Decides when weight syncs have failed for so long that the run should end. Sans-IO, not thread-safe.
 //
-// What counts is a time in which attempts end and none of them succeeds. It begins with the first that fails, and is
-// over when one succeeds or when there are no receivers: no receivers is no failure, and neither is a time in which
-// nothing is sent.
+// It measures the time in which attempts end and none succeeds. That time begins with the first attempt that fails and
+// ends when one succeeds or when there are no receivers: neither the absence of receivers nor a time without attempts
+// is a failure.
 class SyncPatience {
  public:
   // Counts that the synchronizer reports.
@@ -24,11 +24,11 @@ class SyncPatience {
 
   explicit SyncPatience(absl::Duration give_up_after) : give_up_after_(give_up_after) {}
 
-  // Tell it what is so, again and again. UNAVAILABLE (reason SYNC_FAILING): an attempt has failed, and so have all for
+  // Call regularly with the present counts. UNAVAILABLE (reason SYNC_FAILING) if all attempts have failed for
   // `give_up_after`.
   absl::Status Observe(const Tally& tally, absl::Time now);
 
-  // Since when attempts have failed; infinite: the last one did not, or there was none.
+  // The time of the first failure since the last success; InfiniteFuture if there is none.
   absl::Time failing_since() const { return failing_since_; }
 
  private:

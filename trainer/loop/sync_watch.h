@@ -13,8 +13,8 @@
 
 namespace syncopate::trainer {
 
-// Looks at how the weight syncs of a run go, from a thread of its own, by asking the synchronizer what it counts. A
-// synchronizer that does not answer says nothing about syncs: who misses it is the member client. Thread-safe.
+// Watches whether the weight syncs of a run succeed, on a thread of its own, by polling the synchronizer's counts. A
+// synchronizer that does not answer is no failed sync: MemberClient notices its absence. Thread-safe.
 class SyncWatch {
  public:
   struct Options {
@@ -31,7 +31,7 @@ class SyncWatch {
   explicit SyncWatch(Options options);
   ~SyncWatch();  // Stop()
 
-  // The last attempts have failed, and it is tried again.
+  // True while the last attempts have failed and syncs are still tried again.
   bool failing() const { return failing_; }
 
   // Ends the thread within one call of those that ask. Idempotent.

@@ -8,10 +8,10 @@
 
 namespace syncopate::loss {
 
-// What a token's loss is multiplied with, without gradient.
+// The factor of each token's loss, without gradient.
 struct TokenWeights {
   at::Tensor weight;   // [A]; undefined: 1 for all
-  at::Tensor altered;  // [A] bool: masked, or held at a bound; undefined: none
+  at::Tensor altered;  // [A] bool: masked, or clipped to a bound; undefined: none
 };
 
 // Correction, rejection, veto and OPSM of `options` together. Bands are inclusive.

@@ -4,7 +4,7 @@
 
 #include "absl/types/span.h"
 
-// What an update's loss was like: figures of algorithms that people look at. No libtorch.
+// The figures by which people judge the loss of an update. No libtorch.
 namespace syncopate::loss {
 
 inline constexpr int kLossAges = 9;  // staleness 0 to 7 steps, and all above
@@ -17,7 +17,7 @@ enum LossSum {
   kSumClippedLow,
   kSumClippedHigh,
   kSumDualClipped,
-  kSumAlteredLow,  // weights masked or held at a bound, rho < 1
+  kSumAlteredLow,  // weights masked or clipped to a bound, rho < 1
   kSumAlteredHigh,
   kSumWeight,
   kSumWeightSquare,
@@ -57,7 +57,7 @@ struct LossFigures {
   double clip_ratio = 0, clip_low_ratio = 0, clip_high_ratio = 0, dual_clip_ratio = 0;
   double ratio_kl = 0;
   double ratio_max = 0;
-  // Weights of the correction: shares masked or held at a bound, all and by the side of 1; (mean w)^2 / mean(w^2).
+  // Weights of the correction: shares masked or clipped to a bound, all and by the side of 1; (mean w)^2 / mean(w^2).
   double rejected_ratio = 0, rejected_low_ratio = 0, rejected_high_ratio = 0;
   double weight_mean = 0, weight_std = 0, weight_min = 0, weight_max = 0;
   double effective_sample_ratio = 0;

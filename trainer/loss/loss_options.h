@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 
-// What a policy is trained towards, as plain options: which parts, with which constants. No libtorch. Notation, per
+// The loss of a policy as plain options: its parts and their constants. No libtorch. Notation, per
 // token: b, o, n are log-probs under the behaviour, proximal and current policy, ref under the reference policy;
 // rho = exp(o - b), u = exp(n - o), v = exp(n - b); A is the advantage, r a reward, sg() stops the gradient.
 namespace syncopate::loss {
@@ -38,7 +38,7 @@ enum class Surrogate {
                //                                                                            arXiv 2602.04879
 };
 
-// Where o comes from, which the ratio is anchored on.
+// The source of o, the log-prob that the ratio compares with.
 enum class Proximal {
   kAuto,        // kBypass with Correction::kNone, kAipo and kDppo, else kRecompute
   kRecompute,   // log-probs of the weights at the start of the step: one more forward pass if it makes several updates
@@ -47,7 +47,7 @@ enum class Proximal {
   kBypass,      // o = b for the ratio, which then is v; masks and figures compare with the current policy instead
 };
 
-// What the mismatch of behaviour and proximal policy does to a token: a weight on its loss, or a mask.
+// How the mismatch between behaviour and proximal policy changes a token's loss: by a weight or a mask.
 enum class Correction {
   kMis,         // weight rho where mis_low <= rho <= mis_high, else 0 (IcePop)
   kTis,         // weight min(rho, tis_cap), at least tis_floor
@@ -85,7 +85,7 @@ enum class KlEstimator {
   kK3Plus,  // the value of kK3 with the gradient of kK2
 };
 
-// What becomes of answers that reach, or come near, the longest answer.
+// How answers that reach, or come near, the length limit are treated.
 enum class Overlong {
   kNone,
   kDapo,    // reward - factor x share of the last `overlong_cache` tokens that it uses                arXiv 2503.14476
@@ -112,7 +112,7 @@ struct AdvantageOptions {
   bool compares_samples() const { return estimator != AdvantageEstimator::kReinforcePlusPlus; }
 };
 
-// Why options cannot be, in words of the configuration.
+// Why options are invalid, in words of the configuration.
 struct LossProblem {
   std::vector<std::string>
       keys;              // that take part, below `train` unless they name a section; the likeliest culprit first
@@ -161,12 +161,13 @@ struct LossOptions {
   int64_t overlong_cache = 0;
   double overlong_factor = 1;
 
-  // Values out of their range; parts that count importance twice, or of which one does nothing beside another.
+  // Returns values outside their range, and combinations that count importance twice or in which one part has no
+  // effect.
   std::vector<LossProblem> FindProblems() const;
   // INVALID_ARGUMENT (reason BAD_STEP_OPTIONS) with the first of them.
   absl::Status Validate() const;
 
-  // What kAuto stands for here.
+  // The parts that kAuto stands for with these options.
   Proximal chosen_proximal() const;
   Aggregation chosen_aggregation() const;
   KlEstimator chosen_kl_estimator() const;

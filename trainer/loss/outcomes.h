@@ -11,11 +11,11 @@
 #include "trainer/loss/advantages.h"
 #include "trainer/loss/loss_options.h"
 
-// From what rollouters submitted to what the estimators of advantages look at. Pure; no libtorch.
+// Converts submitted groups to the inputs of the advantage estimators. Pure; no libtorch.
 namespace syncopate::loss {
 
-// What is added to the reward of an answer of which the policy wrote `length` tokens; 0 or less. kDapo: 0 up to longest - cache,
-// then falling linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
+// What is added to the reward of an answer of which the policy wrote `length` tokens; 0 or less. kDapo: 0 up to longest
+// - cache, then falling linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
 double OverlongPenalty(int64_t length, const LossOptions& options);
 
 // The answer was cut off, and such answers are not trained on.
@@ -26,9 +26,9 @@ bool IsMasked(const Trajectory& sample, const LossOptions& options);
 absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
                                                       const AdvantageOptions& options);
 
-// One for each group. `reference`: the reference policy's log-probs of each sample's written tokens, in the order of groups
-// and samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT (reason
-// NO_REWARD_PARTS), naming group, sample and part, if a sample lacks a part that counts.
+// One for each group. `reference`: the reference policy's log-probs of each sample's written tokens, in the order of
+// groups and samples, which the reward loses kl_coefficient (b - ref) for; empty: no such penalty. INVALID_ARGUMENT
+// (reason NO_REWARD_PARTS), naming group, sample and part, if a sample lacks a part that counts.
 absl::StatusOr<std::vector<GroupOutcomes>> GetOutcomes(const std::vector<const TrajectoryGroup*>& groups,
                                                        const LossOptions& options,
                                                        const std::vector<RewardWeight>& parts = {},

@@ -11,7 +11,7 @@
 namespace syncopate::loss {
 namespace {
 
-// What is added to the weighted surrogate; undefined if nothing is.
+// The terms that are added to the weighted surrogate; undefined if there are none.
 at::Tensor Penalties(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
   at::Tensor total;
   auto add = [&total](const at::Tensor& term) { total = total.defined() ? total + term : term; };
@@ -27,7 +27,7 @@ at::Tensor Penalties(const TokenRatios& ratios, const TokenBatch& batch, const L
   return total;
 }
 
-// Everything about tokens that a loss is made of, and that is measured.
+// The per-token values that the loss is computed from and that the figures measure.
 struct Parts {
   TokenRatios ratios;
   TokenLosses losses;

@@ -11,7 +11,7 @@ namespace syncopate::loss {
 // gradient is 0 where it acts.
 inline constexpr double kLogRatioBound = 20.0;
 
-// How the policies of a token compare, [A] each.
+// The ratios between the policies at each token, [A] each.
 struct TokenRatios {
   at::Tensor log_rho;    // o - b, no gradient: what corrections and masks look at
   at::Tensor rho;        // exp of it

@@ -4,9 +4,9 @@
 
 namespace syncopate::loss {
 
-// What the loss knows of the tokens of one micro-batch. A tokens that are trained on, of S answers that lie one behind
-// the other, each whole and with at least one such token; all tensors on one device, those of [A] of one floating type.
-// No part of the loss looks at how answers are dealt to micro-batches and ranks.
+// The inputs of the loss for one micro-batch: A trained tokens of S answers that lie one behind the other, each whole
+// and with at least one such token. All tensors are on one device; those of shape [A] have one floating type. No part
+// of the loss depends on how answers are dealt to micro-batches and ranks.
 struct TokenBatch {
   at::Tensor current;    // [A] n: log-prob under the weights being trained; the loss has its gradient
   at::Tensor behaviour;  // [A] b: log-prob that the rollouter stored; may be -inf
@@ -25,8 +25,8 @@ struct TokenBatch {
   at::Tensor group_tokens = {};
 };
 
-// What one update is of, over all micro-batches and ranks: the denominators. Counts before any rejection; an answer, or
-// a group, without a trained token leaves them.
+// The denominators of one update, over all micro-batches and ranks, counted before any rejection. An answer or a group
+// without a trained token is not counted.
 struct BatchExtent {
   double tokens = 0;
   double answers = 0;

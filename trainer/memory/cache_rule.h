@@ -5,23 +5,23 @@
 
 namespace syncopate::trainer {
 
-// When a policy's allocator gives what it holds unused back to its device.
+// When a policy's allocator returns its unused blocks to the device.
 enum class EmptyCache : uint8_t { kAlways, kOnPressure, kNever };
 
-// How much an allocator that caches may hold beyond what is in use. Under kOnPressure the aim is at most a tenth more than was
-// in use at once at any time before:
+// How much an allocator that caches may hold beyond what is in use. Under kOnPressure the aim is at most a tenth more
+// than was in use at once at any time before:
 //   after an update or a pass  the allocator is emptied if it holds more than that.
-//   before a micro-batch       once the allocator has held more than that, its freed blocks do not fit what comes next. From
+//   before a micro-batch       once the allocator has reserved more than that, freed blocks do not fit what comes next. From
 //                              then on it is emptied before each micro-batch if more than the tenth lies in freed blocks, as
 //                              a micro-batch whose sizes fit none of them takes all of its memory beside them.
-// So one micro-batch may exceed the aim, the first that shows that blocks do not fit. A device whose steps truly need more is
-// left alone. Pure.
+// So one micro-batch may exceed the aim, the first that shows that blocks do not fit. A device whose steps truly need
+// more is left alone. Pure.
 class CacheRule {
  public:
   explicit CacheRule(EmptyCache when) : when_(when) {}
 
-  // Whether the allocator is emptied after an update or a pass. `reserved`: bytes that it holds now; `peak`: the most bytes
-  // that were in use at once, since any time before. A peak of 0 is unknown.
+  // Whether the allocator is emptied after an update or a pass. `reserved`: bytes that it holds now; `peak`: the most
+  // bytes that were in use at once, since any time before. A peak of 0 is unknown.
   bool ShouldEmpty(int64_t reserved, int64_t peak) {
     Look(reserved, peak);
     return when_ == EmptyCache::kOnPressure ? Exceeds(reserved) : when_ == EmptyCache::kAlways;

@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-// What is said of a policy's memory; plain data, without libtorch.
+// Figures of a policy's memory; plain data, without libtorch.
 namespace syncopate::trainer {
 
-// What moving a part of the state took. Where nothing moved it is all 0, exactly.
+// The cost of moving a part of the state between device and host. If nothing moved, every member is exactly 0.
 struct StateMoves {
   double load_seconds = 0;     // to the device, from the call until the bytes are there
   double offload_seconds = 0;  // to the host, until the device has its memory back
@@ -19,13 +19,13 @@ struct StateMoves {
   }
 };
 
-// Since they were asked for last.
+// The moves since the figures were last taken.
 struct PolicyMoves {
   StateMoves parameters = {}, optimizer = {}, reference = {};
-  int64_t cache_flushes = 0;  // how often the allocator gave back what it held unused
+  int64_t cache_flushes = 0;  // how often the allocator returned its unused blocks to the device
 };
 
-// At one moment, of the device that the policy computes on.
+// The memory at one moment, on the device that the policy computes on.
 struct PolicyMemory {
   int64_t allocated_bytes = 0;  // of tensors and of the state
   int64_t reserved_bytes = 0;   // taken from the device for them

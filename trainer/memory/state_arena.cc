@@ -105,7 +105,7 @@ absl::StatusOr<int64_t> StateArena::Load() {
   if (kind_ == Kind::kDerived) return 0;
   const absl::Status copied = CopyFromHost();
   if (copied.ok()) return bytes_;
-  // Memory without what it is to hold is as good as none.
+  // Memory without its contents is of no use, so it is released again.
   const absl::Status released = Release();
   on_device_ = !released.ok();
   return copied;
@@ -114,7 +114,7 @@ absl::StatusOr<int64_t> StateArena::Load() {
 absl::StatusOr<HostCopy> StateArena::BeginCopy() {
   SYNCOPATE_CHECK(on_device_);
   if (copy_ == nullptr || copy_.use_count() > 1) {
-    copy_ = nullptr;  // or two would be held beside each other for a moment
+    copy_ = nullptr;  // released first, so that two copies never exist at the same time
     SYNCOPATE_ASSIGN_OR_RETURN(copy_, TakeHostMemory());
   }
   SYNCOPATE_ASSIGN_OR_RETURN(HostCopyWork finish, BeginCopyTo(copy_.get()));

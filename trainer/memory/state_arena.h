@@ -9,20 +9,20 @@
 
 namespace syncopate::trainer {
 
-// Makes what is left of a copy, or waits for the thread that makes it. May be called on any thread, at any time, any
-// number of times; null: the copy is whole. DEADLINE_EXCEEDED (reason DEADLINE) if the device does not answer; else its
-// error.
+// Finishes a copy, or waits for the thread that finishes it. May be called on any thread, at any time, any number of
+// times; null: the copy is complete. DEADLINE_EXCEEDED (reason DEADLINE) if the device does not answer; else the
+// device's error.
 using HostCopyWork = std::function<absl::Status()>;
 
-// A copy of a device's memory on the host, which is as it was when the copy was begun.
+// A copy of a device's memory in host memory, with the contents at the time when the copy was begun.
 struct HostCopy {
   std::shared_ptr<const char> bytes;  // there when `finish` has returned OK
   HostCopyWork finish = nullptr;
 };
 
-// Memory of a device for a part of a policy's state, at an address that never changes. It can be given back to the device
-// for a time, in which nothing may touch the address; a copy in host memory keeps what it held. Not thread-safe. Offload()
-// and Load() wait for the work on it that their thread has queued, and for their own copies.
+// Memory of a device for a part of a policy's state, at an address that never changes. Offload() returns the memory to
+// the device and keeps the contents in host memory; until Load() nothing may access the address. Not thread-safe. Both
+// wait for the work on the arena that their thread has queued, and for their own copies.
 class StateArena {
  public:
   enum class Kind : uint8_t {
@@ -40,24 +40,27 @@ class StateArena {
   bool on_device() const { return on_device_; }
   int64_t device_bytes() const { return on_device_ ? bytes_ : 0; }
 
-  // Gives the memory back; bytes that were copied to the host for that. 0 if it was given back. RESOURCE_EXHAUSTED
-  // (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room for the copy: all is as it was then.
+  // Returns the memory to the device. Result: the bytes that were copied to the host; 0 if the arena was offloaded
+  // already. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room for the copy;
+  // nothing has changed then.
   absl::StatusOr<int64_t> Offload();
-  // Takes memory again, with what it held; bytes that were copied to the device. 0 if it is there. RESOURCE_EXHAUSTED if
-  // the device has no room: the host's copy stays, and it may be asked for again.
+  // Takes memory of the device again and restores the contents. Result: the bytes that were copied to the device; 0 if
+  // the arena is on the device already. RESOURCE_EXHAUSTED if the device has no room: the host's copy stays, and the
+  // call may be repeated.
   absl::StatusOr<int64_t> Load();
-  // Begins a copy, in host memory, of what it holds on the device, which must be there, when the work is done that the
-  // calling thread has queued. The memory of an earlier copy is reused once that copy is released. RESOURCE_EXHAUSTED
-  // (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
+  // Begins to copy the contents to host memory, as they are when the work that the calling thread has queued is done.
+  // The arena must be on the device. The memory of an earlier copy is reused once that copy is released.
+  // RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
   absl::StatusOr<HostCopy> BeginCopy();
-  // Before the arena is written: finishes the copies that have begun. Offload() does it by itself. Errors as HostCopyWork.
+  // Finishes the copies that have begun. Call before the arena is written; Offload() does it itself. Errors as
+  // HostCopyWork.
   virtual absl::Status FinishCopies() { return absl::OkStatus(); }
 
  protected:
   StateArena(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {}
 
  private:
-  // What Offload() and Load() are made of; each blocks until it is done.
+  // The steps of Offload() and Load(); each blocks until it is done.
   virtual absl::Status CopyToHost() = 0;  // makes room for the copy if there is none yet
   virtual absl::Status CopyFromHost() = 0;
   virtual absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const = 0;  // of bytes()
@@ -72,12 +75,12 @@ class StateArena {
   std::shared_ptr<char> copy_;  // the newest one
 };
 
-// `bytes` of zeros on a policy's device; `what` ("the parameters") is named in errors.
+// Makes an arena of `bytes` zeros on a policy's device; errors name `what` ("the parameters").
 using StateArenaFactory = std::function<absl::StatusOr<std::unique_ptr<StateArena>>(
     int64_t bytes, StateArena::Kind kind, const std::string& what)>;
 
-// For policies that compute on the CPU: pages that the kernel takes back while they are offloaded, when an access to
-// them ends the process.
+// Makes an arena for a policy on the CPU. Offload() gives the pages back to the kernel; an access then ends the
+// process.
 absl::StatusOr<std::unique_ptr<StateArena>> MakeHostStateArena(int64_t bytes, StateArena::Kind kind,
                                                                const std::string& what);
 

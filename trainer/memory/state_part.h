@@ -10,25 +10,27 @@
 
 namespace syncopate::trainer {
 
-// What goes and comes with a part's arenas. Each counts as a part of the move; null: nothing to do.
+// Work that belongs to the moves of a part, for what is derived from its arenas. Its time counts as part of the move;
+// null: nothing to do.
 struct StateHooks {
   std::function<void()> before_offload = nullptr;
   std::function<void()> after_load = nullptr;  // the arenas are there
 };
 
-// Arenas of a policy's state that are on the device together or not at all, and what moving them took. Of the step thread.
+// Arenas of a policy's state that are on the device together or not at all, and the cost of moving them. Used by the
+// step thread alone.
 class StatePart {
  public:
   // `arenas` are borrowed; one that is null stands for memory that stays on the device, all of which is `fixed_bytes`.
   StatePart(const std::vector<StateArena*>& arenas, int64_t fixed_bytes, StateHooks hooks = {});
 
-  // Nothing if it was done. FAILED_PRECONDITION (reason NOT_MOVABLE) if some memory stays; else errors of StateArena, after
-  // which the part is where it was, or in the middle: the same call may be made again.
+  // Move all arenas; no effect if they are there already. FAILED_PRECONDITION (reason NOT_MOVABLE) if some memory
+  // cannot leave the device. After an error of StateArena some arenas may have moved: repeat the call.
   absl::Status Offload();
   absl::Status Load();
   bool on_device() const { return on_device_; }
   int64_t device_bytes() const;
-  // What Offload() and Load() took since this was asked last: 0 and exactly 0.0 if they had nothing to do.
+  // Returns the cost of Offload() and Load() since the last TakeMoves(): all exactly 0 if nothing moved.
   StateMoves TakeMoves();
   const StateMoves& moves() const { return moves_; }
 

@@ -9,7 +9,7 @@ namespace syncopate::trainer {
 
 absl::Status GroupStager::Launch(const PolicyVersion& version) {
   version_ = version;
-  // The others first: they copy while this rank does.
+  // The command goes out first, so that the other ranks copy at the same time as this one.
   SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = PolicyCommand::Kind::kStage, .version = version}, {}));
   return mine_->Launch(version);
 }
@@ -18,7 +18,7 @@ absl::StatusOr<GroupStager::Staged> GroupStager::Await() {
   absl::StatusOr<Staged> whole = mine_->Await();
   absl::StatusOr<StagingReports::OfRanks> reports = reports_->AwaitStaged(version_);
   if (!reports.ok()) return whole.ok() ? reports.status() : whole.status();
-  // Numbers that are not finite end the run with their own reason, whatever else a rank could not do.
+  // NON_FINITE takes precedence over the other ranks' errors: it ends the run with that reason.
   absl::Status failed = whole.status();
   for (const auto& [rank, staged] : *reports) {
     const bool is_worse =

@@ -10,7 +10,7 @@
 
 namespace syncopate::trainer {
 
-// How rank 0 hears what became of a version's stagings on the other ranks.
+// The results of staging a version on the other ranks, as rank 0 receives them.
 class StagingReports {
  public:
   using OfRanks = std::map<int32_t, absl::StatusOr<WeightStager::Staged>>;  // keyed by rank
@@ -36,8 +36,8 @@ class GroupStager final : public WeightStager {
   const Manifest& manifest() const override { return mine_->manifest(); }
   // The errors of PolicyFollowers::Send too.
   absl::Status Launch(const PolicyVersion& version) override;
-  // `seconds` are the slowest rank's. An error of a rank names the rank; NON_FINITE on any rank is the error of all. The
-  // errors of StagingReports too.
+  // `seconds` are the slowest rank's. An error of a rank names the rank; NON_FINITE on any rank is the error of all.
+  // The errors of StagingReports too.
   absl::StatusOr<Staged> Await() override;
   synchronizer::WeightStore* store() override { return mine_->store(); }
   std::string layout() const override { return mine_->layout(); }

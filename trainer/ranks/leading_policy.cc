@@ -4,8 +4,8 @@
 
 namespace syncopate::trainer {
 
-// Others first: what follows meets them in collectives, and rank 0 would wait for them. If one cannot be reached,
-// nothing is begun.
+// The other ranks are told first, because the call that follows meets them in collectives. If a rank cannot be reached,
+// the caller begins nothing.
 absl::Status LeadingPolicy::SendToOthers(const PolicyCommand& command,
                                          const std::vector<const TrajectoryGroup*>& groups) const {
   SYNCOPATE_CHECK(followers_ != nullptr);

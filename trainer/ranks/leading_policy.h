@@ -26,7 +26,7 @@ struct PolicyCommand {
   std::string folder = {};                    // kSave: of the folder of checkpoints
 };
 
-// How rank 0 reaches the others.
+// The connection from rank 0 to the other ranks.
 class PolicyFollowers {
  public:
   virtual ~PolicyFollowers() = default;
@@ -52,7 +52,7 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<uint64_t> BaseDigest() const override { return policy_->BaseDigest(); }  // rank 0 knows it alone
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
-  // Of this rank.
+  // This rank only: the other ranks are not told.
   absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;

@@ -11,7 +11,7 @@
 
 namespace syncopate::trainer {
 
-// How the sums are written: handed in, for this folder knows no wire format. Decoding trusts nothing.
+// The encoding of the sums, passed in because this folder knows no wire format. Decoding checks everything.
 struct FlowCodec {
   std::string (*encode)(const FlowSums& sums) = nullptr;
   absl::StatusOr<FlowSums> (*decode)(absl::string_view bytes) = nullptr;

@@ -8,9 +8,9 @@
 
 namespace syncopate::trainer {
 
-// Which run a run directory is of, and the epoch of the trainer that worked in it last: what a trainer that finds a higher
-// epoch there knows its successor by. A file of JSON; survives restarts beside checkpoints and log. Not thread-safe, but
-// for several readers.
+// The file that names the run of a run directory and the epoch of the trainer that last worked in it: a trainer that
+// finds a higher epoch there knows that it has been replaced. JSON, kept beside checkpoints and log. Not thread-safe,
+// but several threads may read.
 class IdentityFile {
  public:
   struct Identity {
@@ -21,7 +21,8 @@ class IdentityFile {
   // `files` must outlive it.
   IdentityFile(FileSystem* files, std::string path) : files_(files), path_(std::move(path)) {}
 
-  // An empty one if there is no file. DATA_LOSS (reason BAD_IDENTITY) if it is damaged; those of ReadFile.
+  // Returns an empty identity if there is no file. DATA_LOSS (reason BAD_IDENTITY) if it is damaged; errors of
+  // ReadFile.
   absl::StatusOr<Identity> Read() const;
   // Replaces what was there, wholly or not at all. Errors of WriteFileAtomically.
   absl::Status Write(const Identity& identity) const;

@@ -177,7 +177,8 @@ void RunReporter::WriteToWatcher(const std::shared_ptr<Watcher>& watcher) {
     MutexLock lock(&mutex_);
     // Lines reach a watcher in order though several threads write: one of them tells at a time, and tells what others
     // add meanwhile. A listener is called without the lock, as it may call back.
-    if (std::exchange(watcher->being_told, true)) return;  // who does so now will find what was added
+    if (std::exchange(watcher->being_told, true))
+      return;  // the thread that calls the listener now finds what was added
   }
   while (true) {
     std::optional<Line> line;

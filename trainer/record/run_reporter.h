@@ -23,7 +23,7 @@ namespace syncopate::trainer {
 // The first 32 parts of the batch's reward by name, with their means: parts of users' Python may be any number.
 std::map<std::string, double> ShownRewardParts(const StepReport& report);
 
-// What a run leaves behind for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
+// Writes the report of a run for people: metrics.jsonl, one JSON object a line for each step ("kind": "step") and each
 // evaluation ("kind": "eval"), and figures that add up over them. A resumed run appends; where it repeats a step, the
 // line of the higher epoch counts. A full disk costs lines, never the run: it is said once in the log. Thread-safe.
 class RunReporter {
@@ -35,8 +35,8 @@ class RunReporter {
     std::function<void()> on_end;                                        // there will be no more lines
   };
 
-  // Appends to `path`; each line has the time that `clock`, which must outlive this, says. PERMISSION_DENIED and the like
-  // if it cannot be written.
+  // Appends to `path`; each line has the time that `clock`, which must outlive this, says. PERMISSION_DENIED and the
+  // like if it cannot be written.
   static absl::StatusOr<std::unique_ptr<RunReporter>> Open(FileSystem* files, const std::string& path,
                                                            const Clock* clock = Clock::Real());
 
@@ -48,7 +48,7 @@ class RunReporter {
   // Gives the last `last` lines (at most 1000), then every new one until End or until the returned function is called,
   // after which at most the call under way goes on.
   std::function<void()> Watch(size_t last, Listener listener);
-  // The run is over: tells everybody who watches or will.
+  // The run is over: tells all present and future listeners.
   void End();
 
   int64_t lost_lines() const;  // that the disk did not take

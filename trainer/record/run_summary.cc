@@ -25,7 +25,7 @@ json SyncSummary(const synchronizer::SyncTally& syncs) {
 }
 
 json GroupSummary(const TrainingSums& groups, const FlowSums& flow) {
-  // Whatever came as an answer: it was either accepted, or it failed, came twice or came too late.
+  // Counts every group that arrived: each was accepted, failed, was a duplicate or came too late.
   return {{"generated", groups.accepted + flow.failed_attempts + flow.duplicate + flow.expired},
           {"acked", groups.accepted},
           {"trained", groups.trained},

@@ -21,7 +21,7 @@ struct RollouterFigures {
   bool answered = false;  // these are its figures now, not those it gave last
 };
 
-// What the other daemons know of the run at its end.
+// Figures of the other daemons about the run at its end.
 struct RunWitnesses {
   synchronizer::SyncTally syncs = {};             // of the whole run
   std::vector<RollouterFigures> rollouters = {};  // those that answered

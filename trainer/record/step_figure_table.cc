@@ -6,8 +6,8 @@
 
 namespace syncopate::trainer {
 
-// A name is a public one: dashboards, scripts and old runs hold it. What is a share of 1 ends in _ratio, what is a time
-// in _seconds, as Prometheus has it.
+// The names are public: dashboards, scripts and old runs contain them. Shares of 1 end in _ratio and times in _seconds,
+// as Prometheus recommends.
 const std::vector<StepFigure>& StepFigureTable() {
   using Figures = StepFigures;
   constexpr auto kCounter = StepFigure::Kind::kCounter;

@@ -64,7 +64,7 @@ void AppendLittleEndian(uint64_t value, int bytes, std::string* out) {
   for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// So that a checksum of bytes that hold checksums is a good one.
+// TFRecord stores CRCs in this form, because a CRC over bytes that contain CRCs detects errors badly.
 uint32_t Masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8U; }
 
 }  // namespace

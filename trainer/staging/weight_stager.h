@@ -12,22 +12,23 @@
 
 namespace syncopate::trainer {
 
-// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the dtype
-// that they travel in. One rank's stager copies the rank's own shard; GroupStager does so on all ranks of a trainer.
+// Copies the weights that a policy has at this moment to where receivers fetch them from, in wire order and in the
+// dtype that they travel in. One rank's stager copies the rank's own shard; GroupStager does so on all ranks of a
+// trainer.
 class WeightStager {
  public:
   using Staged = synchronizer::SendArena::Staged;
 
   virtual ~WeightStager() = default;
-  // Of what receivers get.
+  // The manifest of the weights that receivers get.
   virtual const Manifest& manifest() const = 0;
-  // Begins to stage `version`, on the thread that owns the policy; the policy's next update does not change what is staged.
-  // Never waits for a receiver. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all versions staged
-  // before; reason STAGING if the previous Launch was not awaited.
+  // Begins to stage `version`, on the thread that owns the policy; the policy's next update does not change what is
+  // staged. Never waits for a receiver. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all versions
+  // staged before; reason STAGING if the previous Launch was not awaited.
   virtual absl::Status Launch(const PolicyVersion& version) = 0;
-  // Blocks until the copy of the last Launch and its digests are made; after OK the version can be opened. Any thread, but
-  // not during a Launch. After an error nothing is staged, and the older versions that are still there stay. DATA_LOSS
-  // reason NON_FINITE naming the tensor.
+  // Blocks until the copy of the last Launch and its digests are made; after OK the version can be opened. Any thread,
+  // but not during a Launch. After an error nothing is staged, and the older versions that are still there stay.
+  // DATA_LOSS reason NON_FINITE naming the tensor.
   virtual absl::StatusOr<Staged> Await() = 0;
   // Launch, then Await.
   absl::StatusOr<Staged> Stage(const PolicyVersion& version) {
@@ -41,7 +42,7 @@ class WeightStager {
   virtual int64_t bytes() const = 0;
 };
 
-// One rank's part of a weight sync: which shard it sends, and for whom it packs.
+// One rank's part of a weight sync: the shard that it sends, and the layout of the receivers that it packs for.
 struct StagedPart {
   int32_t rank = 0;
   int32_t world = 1;

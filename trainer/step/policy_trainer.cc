@@ -45,8 +45,8 @@ DType ComputeDType(const PolicyTrainer::Options& options) {
   return options.compute_dtype.value_or(DefaultDType(options.device));
 }
 
-// Bytes of the units that a rank gathers at once (those of the vocabulary, and the largest layer twice), as weights and as
-// gradients, and of what the sum of the largest one goes through.
+// Bytes of the units that a rank gathers at once (those of the vocabulary, and the largest layer twice), as weights and
+// as gradients, and of what the sum of the largest one goes through.
 int64_t GatheredBytes(const FlatShards& shards, int64_t computing, DType reduce) {
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
@@ -249,7 +249,7 @@ absl::StatusOr<StepFigures> PolicyTrainer::RunStep(const char* what, Work work) 
   return core_->Use(what, [&]() -> absl::StatusOr<StepFigures> {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.BeginStep());
     absl::StatusOr<StepFigures> made = Guarded(what, work);
-    // Also after a step that failed, for the next one to find things in their places.
+    // Called also after a step that failed, so that the next step finds every part in its place.
     const absl::Status ended = core_->residency.EndStep();
     if (made.ok() && !ended.ok()) return ended;
     if (!ended.ok()) SYNCOPATE_LOG(kError, "after a step that failed: %s", ended.ToString());

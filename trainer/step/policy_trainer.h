@@ -50,7 +50,7 @@ class PolicyTrainer final : public Policy {
     // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
     // libtorch's allocator, which stays there, and `memory` may not ask for more.
     StateArenaFactory arenas = nullptr;
-    // What `device` has for the state and for `send_bytes`; 0: nobody knows.
+    // Memory of `device` for the state and for `send_bytes`; 0: not known.
     int64_t device_bytes = 0;
     // What the send slots of this rank will take of `device`.
     int64_t send_bytes = 0;
@@ -58,10 +58,10 @@ class PolicyTrainer final : public Policy {
     Mesh mesh;
   };
 
-  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them); RESOURCE_EXHAUSTED
-  // (reason STATE_TOO_LARGE), with the sum and what it is made of, if the state needs more than device_bytes; DATA_LOSS
-  // (reason NON_FINITE) naming file and tensor if a weight is not finite: both before anything is allocated.
-  // RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much was needed.
+  // Builds the model. INVALID_ARGUMENT for options that cannot be (reason TOO_MANY_RANKS among them);
+  // RESOURCE_EXHAUSTED (reason STATE_TOO_LARGE), with the sum and what it is made of, if the state needs more than
+  // device_bytes; DATA_LOSS (reason NON_FINITE) naming file and tensor if a weight is not finite: both before anything
+  // is allocated. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
   ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;
@@ -73,11 +73,11 @@ class PolicyTrainer final : public Policy {
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
-  // Of tokens whose staleness does not matter.
+  // For callers that do not measure staleness: a step at version 0.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
-  // Of this rank: whoever leads the others tells them.
+  // This rank only; LeadingPolicy forwards the call to the others.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::Status ReadShard(const ShardSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
@@ -93,8 +93,8 @@ class PolicyTrainer final : public Policy {
   absl::Status Restore(const PolicySource& source);
 
   // The weights that this rank holds, in `dtype`, where the policy computes: float32, or the copy in compute_dtype().
-  // Laid out as FlatShards says; always at this address, with memory behind it while the policy is in use. Work on them is
-  // queued on the device's default stream.
+  // Laid out as FlatShards says; always at this address, with memory behind it while the policy is in use. Work on them
+  // is queued on the device's default stream.
   const void* device_shard(DType dtype) const;
   DType compute_dtype() const;
   bool is_sharded() const;  // there are several ranks

@@ -12,8 +12,8 @@
 
 namespace syncopate::trainer {
 
-// Which parts of a policy's state are on its device, and when its allocator is emptied. Owned by the policy's thread; may
-// throw c10::Error. Errors are those of StatePart.
+// Which parts of a policy's state are on its device, and when its allocator is emptied. Owned by the policy's thread;
+// may throw c10::Error. Errors are those of StatePart.
 //
 //   parameters  there while in use; else away if offload_params, or in rollout mode
 //   optimizer   there, but from a step's first log-prob pass to its first update if offload_optimizer_for_logprob; away in
@@ -54,7 +54,7 @@ class StateResidency {
   absl::Status EndReference();
   // A reference pass over a whole batch is over.
   absl::Status EndReferencePass();
-  // Also after an error: everything is where it is between two steps.
+  // Call also after an error. Afterwards every part is where it belongs between two steps.
   absl::Status EndStep();
 
  private:

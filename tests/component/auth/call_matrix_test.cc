@@ -27,7 +27,7 @@ namespace syncopate::auth {
 namespace {
 
 // Who may: t(rainer), r(ollouter), s(ynchronizer), a(dmin), v(iewer). Written down a second time, and not computed, so
-// that nobody is let in by a slip in the table.
+// that a mistake in the table admits no caller.
 const std::map<std::string, std::string>& Expected() {
   static const auto* expected =
       new std::map<std::string, std::string>{{"/syncopate.v1.SynchronizerService/Join", "tr"},
@@ -119,7 +119,7 @@ void ExpectVerdict(const std::string& path, AuthRole role, bool allowed, const a
   EXPECT_THAT(std::string(status.message()), ::testing::EndsWith(" may"));
 }
 
-// Health/Watch never ends by itself; everybody may call it, so that running out of time is as good as an answer.
+// Health/Watch never ends by itself; every role may call it, so a deadline counts as an answer.
 absl::Duration GetTimeout(const std::string& path) {
   return absl::EndsWith(path, "/Watch") ? absl::Milliseconds(500) : absl::Seconds(60);
 }

@@ -114,7 +114,7 @@ TEST_F(BenchSyncTest, RefusesACaseThatCannotBe) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.log, HasSubstr("--transport nccl needs GPUs"));
   EXPECT_EQ(Run({"--cpu", "--model", "no-such-model"}).code, 2);
-  EXPECT_EQ(Run({"--cpu", "--kill", "receiver"}).code, 2);  // nobody would be left to look at
+  EXPECT_EQ(Run({"--cpu", "--kill", "receiver"}).code, 2);  // no survivor would be left to check
 }
 
 TEST_F(BenchSyncTest, SaysHowToMakeAProgramThatIsMissing) {

@@ -77,7 +77,7 @@ TEST(MemberClientTest, WhatIsAnnouncedIsHeardBeforeTheNextHeartbeat) {
     EXPECT_EQ(fake.heartbeats().All()[0].held(), "EVALUATING");
     EXPECT_EQ(fake.heartbeats().All()[1].held(), "");
   }
-  announce();  // nobody is there any more
+  announce();  // the process has ended
   EXPECT_EQ(fake.heartbeats().size(), 2u);
 }
 
@@ -163,7 +163,7 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
 }
 
 TEST(MemberClientTest, ASynchronizerThatIsLostForGoodEndsItAndReachesTheDaemon) {
-  MemberClient::Options options = TestMember::MakeOptions("127.0.0.1:1");  // nobody may listen there
+  MemberClient::Options options = TestMember::MakeOptions("127.0.0.1:1");  // no process may listen there
   options.lost_after = absl::Milliseconds(100);
   TestMember member(options);
   ASSERT_TRUE(member.refusals().WaitFor(1));

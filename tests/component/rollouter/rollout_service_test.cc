@@ -245,7 +245,7 @@ TEST_F(RolloutServiceTest, RefusesCheckpointsWithoutOpeningAFile) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "NO_ACTOR");
   EXPECT_EQ(open(pipe.c_str(), O_WRONLY | O_NONBLOCK), -1);
-  EXPECT_EQ(errno, ENXIO);  // nobody has it open for reading
+  EXPECT_EQ(errno, ENXIO);  // no process has it open for reading
   unlink(pipe.c_str());
   v1::RolloutServiceSaveCheckpointRequest save;
   save.set_path(pipe);

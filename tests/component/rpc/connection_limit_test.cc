@@ -96,7 +96,7 @@ TEST_F(ConnectionLimitTest, AConnectionThatAnotherOwnerClosedCountsNoMore) {
   EXPECT_THAT(limit.Admit(third), IsOk());
   EXPECT_THAT(limit.Admit(Accept("127.0.0.2")), HasReason("TOO_MANY_CONNECTIONS"));
   Close(second);
-  const int other = ::dup(0);  // the descriptor's number lives on as something else
+  const int other = ::dup(0);  // the descriptor's number is used again for something else
   EXPECT_THAT(limit.Admit(Accept("127.0.0.2")), IsOk());
   ::close(other);
 }

@@ -41,7 +41,7 @@ int PollMs(absl::Time until) {
   return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(until - Clock::Real()->Now())));
 }
 
-// For facts of other processes that notify nobody.
+// For states of other processes that send no notification.
 bool Eventually(const std::function<bool()>& done) {
   const absl::Time until = Clock::Real()->Now() + kDeadline;
   while (!done()) {
@@ -251,7 +251,7 @@ TEST_F(RunProcessTest, AKilledRollouterIsStartedAgain) {
 
 TEST_F(RunProcessTest, AWorkerOfUsersPythonIsThereBeforeAnybodyTrainsAndComesBackWhenItDies) {
   Behave("trainer-0", "endless");
-  // Says where it listens as syncopate-worker does; a new life each time.
+  // Announces its address as syncopate-worker does; each start is a new incarnation.
   std::ofstream(dir_ / "worker.sh") << "echo $$ > " << (dir_ / "worker.pid").string()
                                     << "\n"
                                        "[ \"$1 $3\" = '--listen --announce' ] || exit 1\n"
@@ -404,7 +404,7 @@ TEST_F(RunProcessTest, AConfigurationOnTrialIsTheRunsOnceTrainerAndARollouterAre
   Behave("rollouter-0", "hold");
   Behave("rollouter-1", "hold");
   RunProcess run = StartWith({"run", "--resume", run_dir_, "--json", "run.steps=9"});
-  // The endpoint's file of the life before is still there when the run begins.
+  // The endpoint file of an earlier incarnation is still there when the run begins.
   ASSERT_TRUE(Eventually([&] { return fs::exists(fs::path(run_dir_) / "config.next.yaml"); }))
       << "no rollouter is ready";
   EXPECT_EQ(Text(fs::path(run_dir_) / "config.resolved.yaml"), config);

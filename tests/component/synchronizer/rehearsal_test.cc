@@ -24,7 +24,7 @@ namespace {
 
 using synchronizer::StagedVersion;
 
-// One slot of weights in host memory, whose version changes while nobody reads it.
+// One slot of weights in host memory, whose version changes only while no reader has it.
 class HostSlot final : public synchronizer::WeightStore, public synchronizer::StagedMemory {
  public:
   explicit HostSlot(const Manifest& model) : model_(model), bytes_(model.arena_bytes(), 0) {}

@@ -281,7 +281,7 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   EXPECT_EQ(record.seconds().at("transfer"), 0.0);
 }
 
-// Who a member is can be read by anybody who asks ListMembers.
+// Every caller of ListMembers can read a member's identity.
 TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
   auto trainer = Trainer();
   const int64_t epoch = trainer->Epoch();

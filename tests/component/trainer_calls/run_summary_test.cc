@@ -79,7 +79,7 @@ TEST(RunSummaryTest, SaysWhyAnswersWereRefused) {
 TEST(RunSummaryTest, IsOfTheWholeRun) {
   trainer::SummaryInput input{.status = "stopped"};
   input.data.version = {3, 70};
-  input.data.groups = {.accepted = 1, .trained = 1};  // of the last life
+  input.data.groups = {.accepted = 1, .trained = 1};  // of the last incarnation
   input.data.sums = {.accepted = 90, .trained = 80, .failed = 2, .staleness = {.tokens = {300, 100}, .groups = 80}};
   input.flow = {.wall_seconds = 60,
                 .figures = {.step_seconds = 40, .wait_seconds = 10, .evaluations_made = 3, .evaluations_lost = 1},
@@ -152,7 +152,7 @@ class ListingService final : public v1::SynchronizerService::Service {
 };
 
 TEST(RunSummaryTest, RolloutersThatDoNotAnswerAreWaitedForTogether) {
-  // Connections are taken by the kernel, and nobody ever says a word on them.
+  // The kernel accepts the connections, and no process ever writes to them.
   auto mute = Acceptor::Listen({.host = "127.0.0.1", .port = 0});
   ASSERT_TRUE(mute.ok());
   ListingService listing((*mute)->endpoint().ToString(), 8);

@@ -53,7 +53,7 @@ class TrajectoryServiceTest : public ::testing::Test {
   TrainingDataWorld world_;
   PolicyVersion version_;
   absl::Duration silent_after_ = absl::InfiniteDuration();
-  std::shared_ptr<const auth::TransportSecurity> security_;  // null: nobody is asked who they are
+  std::shared_ptr<const auth::TransportSecurity> security_;  // null: no caller is authenticated
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<TrajectoryServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;

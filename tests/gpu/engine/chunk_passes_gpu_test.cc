@@ -13,7 +13,7 @@ struct Chunk {
   int32_t begin = 0;
   int32_t count = 0;
 };
-std::vector<PassRow> RowsOf(const std::vector<Chunk>& chunks) {
+std::vector<PassRow> MakeRows(const std::vector<Chunk>& chunks) {
   std::vector<PassRow> rows;
   for (size_t slot = 0; slot < chunks.size(); ++slot) {
     for (int32_t i = 0; i < chunks[slot].count; ++i) {
@@ -24,7 +24,7 @@ std::vector<PassRow> RowsOf(const std::vector<Chunk>& chunks) {
 }
 
 TEST(ChunkPassesTest, FewRowsAttendOneByOne) {
-  const std::vector<PassRow> rows = RowsOf({{0, 10}, {5, 6}});
+  const std::vector<PassRow> rows = MakeRows({{0, 10}, {5, 6}});
   const std::vector<ChunkPass> passes = CutChunks(rows, std::vector<PassDraw>{{0, 0, 9}, {1, 3, 15}}, {16, 64, 1000});
   ASSERT_EQ(passes.size(), 1u);
   EXPECT_TRUE(passes[0].sequences.empty());
@@ -33,7 +33,7 @@ TEST(ChunkPassesTest, FewRowsAttendOneByOne) {
 }
 
 TEST(ChunkPassesTest, ASequenceThatIsCutGoesOnBehindItsOwnKeys) {
-  const std::vector<PassRow> rows = RowsOf({{0, 50}, {7, 30}});
+  const std::vector<PassRow> rows = MakeRows({{0, 50}, {7, 30}});
   const std::vector<ChunkPass> passes = CutChunks(rows, std::vector<PassDraw>{{0, 0, 49}, {1, 3, 79}}, {10, 64, 1000});
   ASSERT_EQ(passes.size(), 2u);
   ASSERT_EQ(passes[0].sequences.size(), 2u);
@@ -57,7 +57,7 @@ TEST(ChunkPassesTest, EveryRowAndDrawIsInOnePassWithinTheLimits) {
     const ChunkLimits limits = {paged, number(3) == 0 ? 0 : paged + 1 + number(60), 300};
     std::vector<Chunk> chunks(1 + static_cast<size_t>(number(8)));
     for (Chunk& chunk : chunks) chunk = {number(150), 1 + number(100)};
-    const std::vector<PassRow> rows = RowsOf(chunks);
+    const std::vector<PassRow> rows = MakeRows(chunks);
     std::vector<PassDraw> draws;
     for (size_t row = 0; row < rows.size(); ++row) {
       const bool last = row + 1 == rows.size() || rows[row + 1].slot != rows[row].slot;

@@ -69,7 +69,7 @@ Results Attend(const Ops& ops, const Case& one, const Drawn& drawn, at::Device d
 }
 
 // The rows of sequence `index`.
-at::Tensor RowsOf(const at::Tensor& tensor, const Case& one, size_t index) {
+at::Tensor GetRows(const at::Tensor& tensor, const Case& one, size_t index) {
   int64_t begin = 0;
   for (size_t i = 0; i < index; ++i) begin += one.lengths[i];
   return tensor.narrow(0, begin, one.lengths[index]);
@@ -122,9 +122,9 @@ TEST(CudnnAttentionTest, AttentionOfASequenceDependsOnNoOtherOne) {
       Case one = all;
       one.lengths = {all.lengths[i]};
       const Results alone =
-          Attend(OpsFor(kGpu), one, {RowsOf(drawn.qkv, all, i), RowsOf(drawn.dy, all, i)}, kGpu, at::kBFloat16);
-      EXPECT_LT(RelativeDifference(RowsOf(together.y, all, i), alone.y), 1e-2) << "length " << all.lengths[i];
-      EXPECT_LT(RelativeDifference(RowsOf(together.dqkv, all, i), alone.dqkv), 1e-2) << "length " << all.lengths[i];
+          Attend(OpsFor(kGpu), one, {GetRows(drawn.qkv, all, i), GetRows(drawn.dy, all, i)}, kGpu, at::kBFloat16);
+      EXPECT_LT(RelativeDifference(GetRows(together.y, all, i), alone.y), 1e-2) << "length " << all.lengths[i];
+      EXPECT_LT(RelativeDifference(GetRows(together.dqkv, all, i), alone.dqkv), 1e-2) << "length " << all.lengths[i];
     }
   }
 }
@@ -175,8 +175,8 @@ TEST(CudnnAttentionTest, QueriesThatGoOnFromEarlierKeysAttendToAllOfThem) {
     std::vector<at::Tensor> queries, expected;
     for (size_t i = 0; i < newest.size(); ++i) {
       const int64_t before = one.lengths[i] - newest[i];
-      queries.push_back(RowsOf(qkv, one, i).narrow(0, before, newest[i]).narrow(1, 0, heads * head_dim));
-      expected.push_back(RowsOf(y, one, i).narrow(0, before, newest[i]));
+      queries.push_back(GetRows(qkv, one, i).narrow(0, before, newest[i]).narrow(1, 0, heads * head_dim));
+      expected.push_back(GetRows(y, one, i).narrow(0, before, newest[i]));
     }
     const at::Tensor on_gpu = qkv.to(kGpu, at::kBFloat16), newest_on_gpu = at::cat(queries).to(kGpu, at::kBFloat16);
     const PackedSequences keys(one.lengths, kGpu), sequences(newest, kGpu);

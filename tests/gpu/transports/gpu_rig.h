@@ -32,7 +32,7 @@ class GpuRig {
 
   // Random finite numbers as version {1, step}, on all sources.
   absl::Status Stage(int64_t step);
-  // Everybody who takes part (all receivers if empty) agrees on an attempt of what was staged last.
+  // All participants (all receivers if empty) agree on an attempt of the version that was staged last.
   absl::Status Prepare(std::vector<int> receivers = {}, absl::Duration deadline = absl::Seconds(30));
   void StartSources();
   // Sources start and receivers receive, at once; what each receiver says.
@@ -50,7 +50,7 @@ class GpuRig {
   int receivers() const { return static_cast<int>(receivers_.size()); }
   const SyncPlan& plan() const { return case_.plan; }
   int64_t attempt() const { return attempt_; }
-  // A transfer to one receiver as the others see it; for attempts in which not everybody acts.
+  // A transfer to one receiver as the others see it; for attempts in which only some members act.
   synchronizer::Transfer Command() const;
   // What each source reported since the last Transfer.
   std::vector<absl::Status> SourceStatuses() const;

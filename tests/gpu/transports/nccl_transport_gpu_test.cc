@@ -185,7 +185,7 @@ TEST_F(NcclGpuTest, FiftySyncsAndRegroupingsTakeNoMoreMemoryThanTen) {
     ASSERT_THAT(rig->Sync(members), IsOk());
     if (step == 10) free_after_ten = cuda::ReadGpuMemory(0)->free;
   }
-  // A group more or less may be held at the moment.
+  // One group more or less may exist at this moment.
   EXPECT_GE(cuda::ReadGpuMemory(0)->free, free_after_ten - (600 << 20));
 }
 

@@ -1,5 +1,5 @@
-// The transformer held against Hugging Face's, by what scripts/golden_models.py has written down, and with adapters against
-// PEFT's, by scripts/golden_adapters.py.
+// Compares the transformer with Hugging Face's, by the files of scripts/golden_models.py, and with PEFT's adapters, by the
+// files of scripts/golden_adapters.py.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

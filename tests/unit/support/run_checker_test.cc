@@ -277,7 +277,7 @@ TEST_F(RunCheckerTest, CatchesASummaryThatCountsOtherwise) {
   history_.summary->acked = 6;
   EXPECT_THAT(Violations(), IsEmpty());
   history_.summary->trained_tokens = 15;
-  history_.summary->steps = 1;  // of an earlier life than the killed one that made step 2
+  history_.summary->steps = 1;  // of an incarnation before the killed one that made step 2
   EXPECT_THAT(Violations(), IsEmpty());
 }
 

@@ -113,7 +113,7 @@ void Simulation::CrashSynchronizer(double down_seconds) {
   plane_.reset();
   plane_held_.clear();
   plane_stopped_until_ = 0;
-  unwritten_.clear();  // nobody has heard of it
+  unwritten_.clear();  // no member has heard of it
   unwritten_then_ = nullptr;
   posted_ = PostedEvents();
   for (auto& [session, stream] : streams_) Break(session);

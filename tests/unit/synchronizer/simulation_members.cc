@@ -64,7 +64,8 @@ void Simulation::Kill(const NodePtr& node) {
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
   for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
-  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: somebody starts them again.
+  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: their supervisor starts them
+  // again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
     if (node->id.incarnation == trainer_->id.incarnation) StartTrainer();
@@ -84,7 +85,7 @@ void Simulation::Connect(const NodePtr& node) {
   if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // which all ranks of a start have in common
   hello.transports = {"grpc", "nccl"};
   Up(session, PostedEvents::Kind::kHello, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
-  // A hello that nobody answers is given up.
+  // A hello without an answer is given up.
   After(5, [this, node, session] {
     if (node->session == session && !node->welcomed) Break(session);
   });
@@ -129,8 +130,9 @@ void Simulation::Publish(const NodePtr& trainer) {
   truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
   if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
   trainer->publishing = true;
-  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0. What publishes a
-  // version before all of them have staged it, or a rank at a time, leaves versions without a sync: CheckPublished sees it.
+  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0. What
+  // publishes a version before all of them have staged it, or a rank at a time, leaves versions without a sync:
+  // CheckPublished sees it.
   auto left = std::make_shared<size_t>(ranks.size());
   const ControlPlane::Publication whole{
       trainer->id, version, std::vector<uint64_t>(model_->buckets().size(), bits), model_->fingerprint(), 0.001, now_};
@@ -153,7 +155,8 @@ void Simulation::Publish(const NodePtr& trainer) {
   }
 }
 
-// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer one is, within a second.
+// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer
+// one is, within a second.
 void Simulation::CheckPublished(PolicyVersion version) {
   const Faults& faults = options_.faults;
   const bool is_calm = !faults.breaks && !faults.trainer && !faults.synchronizer && !faults.disk;
@@ -302,14 +305,14 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
 }
 
-// True while somebody whom the bytes of this attempt depend on does not move.
+// True while a member on which the bytes of this attempt depend is stopped.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
   for (const NodePtr& rank : GetRanks(source)) {
     if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
   }
   if (!options_.group_transport) return false;
   if (!node->forming.empty() || node->aborts_until > now_) return true;  // one after the other
-  for (const SyncMember& receiver : node->receivers) {                   // nobody is told when one of a group is gone
+  for (const SyncMember& receiver : node->receivers) {                   // members do not hear of the loss
     for (const auto& [index, other] : rollouters_) {
       bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
       bool done = other->serving >= node->offered;
@@ -427,7 +430,7 @@ void Simulation::FinishConnect(const NodePtr& node, SessionId session, const Tra
         member->forming == transfer.group || std::count(member->kept.begin(), member->kept.end(), transfer.group) > 0;
     met = met && in_it && member->stopped_until <= now_;
   }
-  if (!met) {  // nobody is told why
+  if (!met) {  // no member is told the reason
     return After(0.02, [this, node, session, transfer, ready] {
       OnNode(node, [this, node, session, transfer, ready] { FinishConnect(node, session, transfer, ready); });
     });

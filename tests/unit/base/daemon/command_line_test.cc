@@ -63,7 +63,7 @@ TEST(CommandLineTest, RefusesWhatItDoesNotKnowNamingIt) {
 TEST(CommandLineTest, HelpSaysEveryFlagAndExitCode) {
   ASSERT_THAT(ParseCommandLine({"run.yaml", "--help", "--nonsense"}), IsOk());
   EXPECT_TRUE(ParseCommandLine({"-h"})->help);
-  const std::string usage = UsageOf("trainer");
+  const std::string usage = MakeUsage("trainer");
   for (const char* word :
        {"syncopate-trainer", "--exit-on-completion", "--insecure-bind", "--interrupted-code", "0 done", "4 the"}) {
     EXPECT_THAT(usage, HasSubstr(word));

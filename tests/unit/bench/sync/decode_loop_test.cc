@@ -66,7 +66,7 @@ TEST(DecodeLoopTest, GivesUpAHoldIfTheStepDoesNotEnd) {
   ASSERT_TRUE(steps.Block());
   EXPECT_THAT(loop.Hold(absl::Milliseconds(10)), HasReason("DEADLINE"));
   steps.Free();
-  EXPECT_TRUE(steps.Await(5));  // nothing is held
+  EXPECT_TRUE(steps.Await(5));  // the loop is not stopped
 }
 
 TEST(DecodeLoopTest, ActsBetweenTwoStepsAndSaysWhatThePauseWas) {

@@ -155,7 +155,7 @@ TEST_F(SchedulerTest, WhatWasLaunchedBeyondTheEndIsThrownAway) {
   scheduler_->Add(request);
   const StepPlan first = scheduler_->Plan();
   const std::vector<int32_t> first_tokens = runner_->Execute(first);
-  const StepPlan second = scheduler_->Plan();  // before anybody knows that the first token stops it
+  const StepPlan second = scheduler_->Plan();  // before the scheduler knows that the first token stops it
   const std::vector<int32_t> second_tokens = runner_->Execute(second);
   ASSERT_THAT(second.rows, SizeIs(1));
   EXPECT_TRUE(scheduler_->Plan().IsEmpty() || scheduler_->plans_under_way() == 3);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What is wrong with a daemon's own files it says itself, before it talks to anybody.
+// A daemon reports errors of its own files before it connects to any peer.
 class CredentialsTest : public ::testing::Test {
  protected:
   absl::Status LoadTrainer(const testing::TestAuthority::Files& files) {

@@ -1,4 +1,4 @@
-// The table of who may do what, against the services as the .proto files have them.
+// Compares the table of permissions with the services of the .proto files.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>

@@ -155,7 +155,7 @@ TEST(RunConfigTest, ARewardThatCannotBeGivenIsReportedByWhatItLacks) {
       {"reward: {name: math}", "expected dense, exact or overlong, as math reads text"},
       {"reward: {name: overlong}", "at least 1: the number of tokens over which overlong falls"},
       {"reward: {overlong_buffer: 6}", "expected at most rollout.max_new_tokens 5"},
-      {"reward: {pattern: '(a'}", "expected a regular expression; the regular expression (a is none at its byte 2"},
+      {"reward: {pattern: '(a'}", "expected a regular expression; the regular expression (a is wrong at byte 2"},
       {"reward: {url: 'ftp://x'}", "expected an address that begins with http:// or https://"},
       {"environment: {address: 'unix:'}", "expected unix: and the path of a socket"},
       {"environment: {address: '1.2.3.4:5'}", "expected a socket or a loopback address"},

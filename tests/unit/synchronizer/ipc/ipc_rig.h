@@ -124,7 +124,7 @@ class IpcRig {
     for (size_t rank = 0; rank < stores_.size(); ++rank) stores_[rank]->Stage({1, step}, 1000 * step + rank);
   }
 
-  ReceiveRequest RequestOf(int32_t self, absl::Duration deadline = absl::Seconds(20)) {
+  ReceiveRequest MakeRequest(int32_t self, absl::Duration deadline = absl::Seconds(20)) {
     ReceiveRequest request;
     request.attempt = attempt_;
     request.version = {1, attempt_};
@@ -155,7 +155,7 @@ class IpcRig {
   absl::Status ReceiveOne(int32_t self, absl::Duration deadline = absl::Seconds(20)) {
     Member& member = *members_[self];
     std::memset(member.shadow->data(), 0, static_cast<size_t>(member.shadow->bytes()));
-    return member.transport->Receive(RequestOf(self, deadline), member.shadow->data(), member.stop.get_token());
+    return member.transport->Receive(MakeRequest(self, deadline), member.shadow->data(), member.stop.get_token());
   }
   std::vector<absl::Status> ReceiveAll() {
     return ReceiveAtOnce(members_.size(), [this](int32_t self) { return ReceiveOne(self); });

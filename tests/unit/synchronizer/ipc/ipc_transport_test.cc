@@ -78,7 +78,7 @@ TEST(IpcTransportTest, ReplicasThatAreSentDifferentBytesDoNotReadFromEachOther) 
   IpcRig rig("whole", 3, "whole");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1), IsOk());
-  ReceiveRequest request = rig.RequestOf(2);
+  ReceiveRequest request = rig.MakeRequest(2);
   EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "rollouter-1 rank 0");
   request.receivers[0].base = false;  // it holds the base weights and is sent the adapters alone
   EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "trainer rank 0");
@@ -90,7 +90,7 @@ TEST(IpcTransportTest, AVersionThatIsGoneBeforeItIsAskedForIsSupersededAndNotALo
   ASSERT_THAT(rig.Prepare(1), IsOk());
   rig.Stage(2);  // a receiver in place comes late: generation has to stop first
   bool written = false;
-  ReceiveRequest request = rig.RequestOf(0);
+  ReceiveRequest request = rig.MakeRequest(0);
   request.on_writing = [&written] { written = true; };
   EXPECT_THAT(rig.member()->transport->Probe(request, {}), HasReason("SUPERSEDED"));
   EXPECT_THAT(rig.member()->transport->Receive(request, rig.member()->shadow->data(), {}), HasReason("SUPERSEDED"));
@@ -106,7 +106,7 @@ TEST(IpcTransportTest, AProbeMapsWhatIsReadLaterAndMovesNothing) {
     ++copies;
     return absl::OkStatus();
   };
-  ASSERT_THAT(rig.member()->transport->Probe(rig.RequestOf(0), {}), IsOk());
+  ASSERT_THAT(rig.member()->transport->Probe(rig.MakeRequest(0), {}), IsOk());
   EXPECT_EQ(copies, 0);
   EXPECT_EQ(rig.member()->transport->mapped_memories(), 2u);
   ASSERT_THAT(rig.ReceiveOne(0), IsOk());
@@ -262,7 +262,7 @@ TEST(IpcTransportTest, AMemberOnAnotherHostIsRefusedByName) {
   IpcRig rig("whole", 1, "whole");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1), IsOk());
-  ReceiveRequest request = rig.RequestOf(0);
+  ReceiveRequest request = rig.MakeRequest(0);
   auto where = *ipc::Rendezvous::Parse(request.sources[0].rendezvous);
   where.host = "elsewhere";
   request.sources[0].rendezvous = where.ToString();
@@ -275,7 +275,7 @@ TEST(IpcTransportTest, AnnouncedMemoryThatTheUpstreamDoesNotLendIsRefused) {
   IpcRig rig("whole", 1, "whole");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1), IsOk());
-  ReceiveRequest request = rig.RequestOf(0);
+  ReceiveRequest request = rig.MakeRequest(0);
   auto where = *ipc::Rendezvous::Parse(request.sources[0].rendezvous);
   where.memory = 4711;  // the live weights, say
   request.sources[0].rendezvous = where.ToString();

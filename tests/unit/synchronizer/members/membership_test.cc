@@ -123,7 +123,7 @@ TEST_F(MembershipTest, OfThousandsThatVanishAFewAreListedForAMinute) {
   constexpr int kVanishing = 2000;
   Join(0, 1, 0);
   for (int i = 1; i <= kVanishing; ++i) Join(i, i + 1, 0);
-  auto changes = Run({1}, 0.25, 40);  // most of them at once: held back for half a minute
+  auto changes = Run({1}, 0.25, 40);  // most of them at once: not declared dead for half a minute
   EXPECT_EQ(Count(changes, Kind::kDead), kVanishing);
   EXPECT_LE(membership_.members().size(), 1u + 64u);
   Run({1}, 40.25, 100);

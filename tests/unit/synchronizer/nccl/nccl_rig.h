@@ -167,7 +167,7 @@ class NcclRig {
   absl::Status Start(size_t rank) {
     return sources_[rank]->transport->Start(MakeTransfer(), [this](absl::Status status) { done_.Put(status); });
   }
-  ReceiveRequest RequestOf(int32_t place) {
+  ReceiveRequest MakeRequest(int32_t place) {
     Receiver& receiver = *receivers_[taking_part_[place]];
     Transfer transfer = MakeTransfer();
     ReceiveRequest request;
@@ -185,12 +185,12 @@ class NcclRig {
     };
     return request;
   }
-  // The receiver that is `place`-th of those who take part.
+  // The `place`-th participating receiver.
   absl::Status ReceiveOne(int32_t place) {
     Receiver& receiver = *receivers_[taking_part_[place]];
     receiver.arrivals.assign(receiver.bytes.size(), 0);
     receiver.bytes.assign(receiver.bytes.size(), 0);
-    return receiver.transport->Receive(RequestOf(place), receiver.bytes.data(), receiver.stop.get_token());
+    return receiver.transport->Receive(MakeRequest(place), receiver.bytes.data(), receiver.stop.get_token());
   }
   // A rehearsal with all; `connected` gets what each source and each receiver says.
   void BeginRehearsal(Mailbox<absl::Status>* connected, std::vector<int> taking_part = {},
@@ -202,7 +202,8 @@ class NcclRig {
     }
     for (size_t place = 0; place < taking_part_.size(); ++place) {
       receivers_[taking_part_[place]]->transport->Connect(
-          RequestOf(static_cast<int32_t>(place)), [connected](const absl::Status& status) { connected->Put(status); });
+          MakeRequest(static_cast<int32_t>(place)),
+          [connected](const absl::Status& status) { connected->Put(status); });
     }
   }
   size_t taking_part() const { return sources_.size() + taking_part_.size(); }

@@ -80,7 +80,8 @@ TEST(NcclTransportTest, ARehearsalThatIsEndedLeavesTheNextSyncToFormTheGroup) {
   EXPECT_THAT(connected.All(), ::testing::Contains(HasReason("CLOSED")));
   rig.receiver(1)->control.Freeze(false);
   rig.Stage(1);
-  for (int attempt = 0; attempt < 2; ++attempt) {  // who had connected when it ended may keep what others aborted
+  // Twice, as a member that had connected may keep the communicator that others aborted.
+  for (int attempt = 0; attempt < 2; ++attempt) {
     ASSERT_THAT(rig.Prepare(1), IsOk());
     if (rig.source()->member.rendezvous.find(rig.group()) == std::string::npos) break;
     EXPECT_THAT(rig.Start(0), HasReason("GROUP_LOST"));
@@ -183,7 +184,7 @@ TEST(NcclTransportTest, IdsOfAnAttemptThatNeverStartedAreUsedForTheNext) {
 TEST(NcclTransportTest, AtMostTwoGroupsAreKeptAndOlderOnesFinalised) {
   NcclRig rig("whole", 3, "whole:1");
   rig.Stage(1);
-  for (std::vector<int> members : {std::vector<int>{0}, {1}, {2}, {0, 1}, {0, 2}}) {
+  for (const std::vector<int>& members : {std::vector<int>{0}, {1}, {2}, {0, 1}, {0, 2}}) {
     ASSERT_THAT(rig.Prepare(1, members), IsOk());
     EXPECT_THAT(rig.Exchange(), Each(IsOk()));
     rig.Finish();

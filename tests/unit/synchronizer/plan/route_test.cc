@@ -48,7 +48,7 @@ std::vector<Copy> MakeCopies(int32_t sources, const std::set<int32_t>& without =
 }
 
 // Every copy reaches every replica once, from its source or from a replica that has it or is receiving it in the same
-// round; and nobody waits in a circle for anybody.
+// round; and no members wait for each other in a circle.
 void CheckDelivery(const std::vector<Copy>& copies, const Routing& routes) {
   std::vector<std::map<size_t, int32_t>> round_of(routes.size());  // [replica] copy -> round
   for (size_t m = 0; m < routes.size(); ++m) {

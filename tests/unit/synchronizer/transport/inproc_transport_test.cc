@@ -67,7 +67,7 @@ TEST_F(WeightReceiverTest, TheServingVersionNeverGoesBack) {
   EXPECT_THAT(rig_.receiver()->receiver->Prepare(older).status(), HasReason("OLD_VERSION"));
 }
 
-// Holds installs back and loses its weights when the test says so, and counts who uses it.
+// Delays installs and loses its weights when the test says so, and counts its users.
 class SleepyTarget final : public WeightTarget {
  public:
   explicit SleepyTarget(int64_t bytes) : arenas_(bytes) {}

@@ -42,7 +42,7 @@ TEST_F(PublishedApiTest, IsPackedWithAllThatItNeeds) {
   EXPECT_THAT(ReadFile(FileSystem::Real(), packed + "/google/rpc/status.proto", kMaxPageBytes), IsOk());
 }
 
-// That `path` is what scripts/docs.sh would make of it now.
+// Expects that `path` equals what scripts/docs.sh would write now.
 void ExpectCurrent(const std::string& path, const std::string& reference) {
   auto page = ReadFile(FileSystem::Real(), InTree(path), kMaxPageBytes);
   ASSERT_THAT(page, IsOk());

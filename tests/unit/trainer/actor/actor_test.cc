@@ -13,7 +13,7 @@
 namespace syncopate::trainer {
 namespace {
 
-// An actor that is given gradients all of whose elements are alike, and says how far they move its weights.
+// An actor that gets gradients whose elements are all equal, and reports how far its weights move.
 class MovedActor {
  public:
   explicit MovedActor(const AdamWOptions& options)
@@ -31,7 +31,7 @@ class MovedActor {
       actor_.CountUpdate();
     }
   }
-  // How far the weights have gone since the last call: the mean of their ways, in learning rates.
+  // The mean distance of the weights since the last call, in learning rates.
   double TakeWay() {
     const at::Tensor now = actor_.parameters().detach().clone();
     const double way = before_.defined() ? (now - before_).abs().mean().item<double>() : 0;

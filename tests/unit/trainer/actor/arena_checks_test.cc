@@ -19,7 +19,7 @@ using ::syncopate::testing::IsOk;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Two tensors, cut into buckets of so many bytes.
+// Two tensors, cut into buckets of `bucket_bytes`.
 Manifest CutInto(int64_t bucket_bytes) {
   return Manifest::Create({{"a", DType::kFloat32, {130, 7}}, {"b", DType::kFloat32, {77}}}, bucket_bytes).value();
 }

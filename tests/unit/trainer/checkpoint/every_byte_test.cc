@@ -109,7 +109,7 @@ TEST_P(EveryByteTest, AFileThatChangesAfterItWasVerifiedIsRefusedAsItIsRead) {
   auto latest = store_->LoadLatest();
   ASSERT_THAT(latest, IsOk());
   ForEachChange([&] {
-    if (GetParam() == std::string(kCheckpointManifestName)) return;  // is held in memory by now
+    if (GetParam() == std::string(kCheckpointManifestName)) return;  // is in memory by now
     EXPECT_THAT(store_->ReadFile(latest->checkpoint, GetParam()), HasReason("CHECKPOINT_DAMAGED"));
   });
 }

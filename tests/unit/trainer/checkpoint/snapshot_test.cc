@@ -134,7 +134,7 @@ TEST(SnapshotTest, IsWrittenWhenItsCopyIsWhole) {
   EXPECT_TRUE(PolicyCopy(*restored) == before);
 }
 
-// A device that does not answer is found by who writes, who gives the checkpoint up.
+// The thread that writes finds a device that does not answer, and gives the checkpoint up.
 TEST(SnapshotTest, IsNotWrittenIfItsCopyFails) {
   CopyCounts counts;
   const auto policy = MakePolicy(&counts);

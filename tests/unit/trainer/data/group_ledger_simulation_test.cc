@@ -16,7 +16,7 @@ struct AcceptsOldAttempts : GroupLedger {
   PolicyVersion OldestAllowed(const Lease&) const override { return {}; }
 };
 
-// Takes back only what is too old, as if nobody ever said how leases come along.
+// Revokes only leases that are too old, as if no progress were ever reported.
 struct WaitsForTheStalled : GroupLedger {
   using GroupLedger::GroupLedger;
   std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
@@ -108,8 +108,8 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
 
 constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
 
-// Whether runs of a ledger with a bug, `runs` at most, give more than `enough` errors. The sanitizers are not there to prove
-// what the simulation notices: one error is enough for them.
+// Whether runs of a ledger with a bug, `runs` at most, give more than `enough` errors. The sanitizers are not there to
+// prove what the simulation notices: one error is enough for them.
 bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger, SimulationConfig config = {}) {
   const int64_t wanted = kOneRunIn > 1 ? 0 : enough;
   int64_t errors = 0;

@@ -35,7 +35,7 @@ class LedgerWorld {
     PolicyVersion serving;
     std::map<LeaseId, Lease> running;
     std::set<LeaseId> hung;   // of them: nothing will ever come of these
-    double wedged_until = 0;  // it does nothing but say that it lives
+    double wedged_until = 0;  // it only sends heartbeats
     double paused_until = 0;  // it does nothing and asks for nothing
     std::map<LeaseId, SharedGroup> unacknowledged;
   };

@@ -98,7 +98,7 @@ void LedgerWorld::Crash() {
   outcome_.dropped += ledger_->counters().past_deadline;
   ledger_ = nullptr;
   ++trainer_life_;
-  for (int64_t written = Int(0, std::ssize(unwritten_)); written > 0; --written) {  // on disk, though nobody knew
+  for (int64_t written = Int(0, std::ssize(unwritten_)); written > 0; --written) {  // on disk, not acknowledged
     log_.push_back({++last_sequence_, std::move(unwritten_.front())});
     unwritten_.pop_front();
     if (auto* drop = std::get_if<DropRecord>(&log_.back().record)) dropped_[drop->lease] = drop->reason;

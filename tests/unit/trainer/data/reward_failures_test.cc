@@ -1,4 +1,4 @@
-// What a failing reward does to a run: who is told, when the run ends, and how its prompts rest.
+// The effects of a failing reward on a run: reports, the run's end, and the rest of its prompts.
 
 #include "trainer/data/reward_failures.h"
 

@@ -168,7 +168,8 @@ TEST(SlowRollouterTest, OneOfTwoThatTakesEightSecondsCostsAFifthOfTheStepsAtMost
     SCOPED_TRACE(absl::StrFormat("groups of %.2f s, steps of %.3f s, %d of %d", rates.group_seconds, rates.step_seconds,
                                  rates.batch_groups, rates.capacity));
     const Pace::Outcome alone = Pace(rates, {{}}).Run(60);
-    // Before a batch is accepted nobody knows what is slow: the first answers of the slow one are waited for.
+    // Before a batch is accepted, slow is not defined yet: the trainer waits for the first answers of the slow
+    // rollouter.
     const int64_t begun = Pace(rates, {{}, Slow(8)}).Run(20).steps;
     const Pace::Outcome both = Pace(rates, {{}, Slow(8)}).Run(80);
     EXPECT_GE(static_cast<double>(both.steps - begun), 0.8 * static_cast<double>(alone.steps));

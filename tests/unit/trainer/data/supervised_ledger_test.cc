@@ -130,7 +130,7 @@ TEST_F(SupervisedLedgerTest, ARestoredRunRepeatsTheLoggedTakesAndGoesOnWhereThey
   Step();
   const DataState checkpoint = ledger_->Snapshot();
   const std::vector<int64_t> second = Step(), third = Step();
-  ledger_->NextLeases(now_);  // the fourth is assembled, and nobody knows when the trainer dies
+  ledger_->NextLeases(now_);  // the fourth is assembled, and is recorded nowhere when the trainer dies
   Start(1000, {2, 1}, checkpoint, log_);
   EXPECT_EQ(ledger_->replays_left(), 2);
   EXPECT_EQ(Step(), second);

@@ -80,7 +80,7 @@ TEST_F(TextSourceTest, GoesOnFarAheadWithoutHoldingWhatWasPassedOver) {
   const auto source = Open({files_.WriteRows("a", 100)}, {.ahead = 8});
   Next(*source, {0, 3});
   for (int64_t i = 0; i < 100; ++i) EXPECT_THAT(Next(*source, {7, i}), HasSubstr("a "));
-  // All of it was read ahead, not one by one: the last was there before anybody asked for it.
+  // All prompts were read ahead: the last one was ready before it was asked for.
   EXPECT_THAT(Next(*source, {8, 0}), HasSubstr("a "));
 }
 

@@ -102,7 +102,7 @@ TEST_F(TrainingDataTest, TheSumsOfAResumedRunAreThoseOfOneThatWasNeverKilled) {
   EXPECT_EQ(twin.trained, 8);
   EXPECT_EQ(twin.staleness.groups, 8);
   EXPECT_EQ(twin.staleness.Max(), 3);
-  // Again and again, from the checkpoint, from nothing but the log, and from the checkpoint of a resumed life.
+  // Again and again, from the checkpoint, from nothing but the log, and from the checkpoint of a resumed incarnation.
   for (int life = 2; life < 4; ++life) {
     CrashAndOpen({life, 2}, second.bytes);
     for (int i = 0; i < 2; ++i) Train();

@@ -7,7 +7,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
-// Checkpoints of the step loop: when they are written, by whom, and what becomes of the run if they cannot be.
+// Checkpoints of the step loop: when and by which trainer they are written, and how a run ends if they cannot be.
 namespace syncopate::trainer {
 namespace {
 

@@ -258,7 +258,7 @@ TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFi
   EXPECT_THAT(world_.published.All(),
               ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 3}, PolicyVersion{1, 4}));
   EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}, PolicyVersion{1, 4}));
-  // All answers are right: of checkpoints that are alike, the newer one.
+  // All answers are right: among equally good checkpoints the newer one is the best.
   EXPECT_THAT(ReadFile(&world_.checkpoint_disk, "/checkpoints/best.json", 1000).value(), HasSubstr("e1-s4"));
   EXPECT_EQ(world_.loop().GetStatus().best_checkpoint, "e1-s4");
   EXPECT_EQ(world_.loop().GetStatus().best_checkpoint_reward, 1);
@@ -378,7 +378,7 @@ TEST_F(StepLoopTest, AfterABadWireTheVersionThenServedIsEvaluatedAtOnceAndTheOne
   world_.policy.HoldFrom(5);
   ASSERT_TRUE(world_.policy.AwaitBegun(5));
   world_.Sync({1, 4});        // version 3 is past for good
-  world_.policy.HoldFrom(6);  // by then version 5 is published, and served by nobody
+  world_.policy.HoldFrom(6);  // by then version 5 is published, and no rollouter serves it
   EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 4}));
   ASSERT_TRUE(world_.observer.lost_evaluations.WaitFor(1));
   world_.loop().Stop();

@@ -227,7 +227,7 @@ class FakeRollouter final : public RolloutSink {
   void Close(const absl::Status&) override {}
 
  private:
-  // More than an evaluation has prompts, so that held ones leave room for others.
+  // More than an evaluation has prompts, so that leased ones leave room for others.
   static constexpr int32_t kCredits = 8;
 
   void Run() {

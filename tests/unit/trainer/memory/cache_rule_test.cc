@@ -27,7 +27,7 @@ TEST(CacheRuleTest, UnderPressureIsWhatNoStepHasEverNeededAtOnceATenthAndMore) {
   EXPECT_TRUE(rule.ShouldEmpty(11 * kGiB + 1, 10 * kGiB));
   // A small step after a large one is no reason to take memory from the next large one.
   EXPECT_FALSE(rule.ShouldEmpty(11 * kGiB, 2 * kGiB));
-  // A step that truly needed more raises what may be held.
+  // A step that truly needed more raises the limit.
   EXPECT_FALSE(rule.ShouldEmpty(21 * kGiB, 20 * kGiB));
 }
 
@@ -109,8 +109,8 @@ void FragmentingAllocator::Empty() {
   reserved = in_use;
 }
 
-// What a step of one micro-batch takes: in the forward direction each layer leaves blocks that its backward frees, which
-// takes others of its own, all by the number of tokens.
+// What a step of one micro-batch takes: in the forward direction each layer leaves blocks that its backward frees,
+// which takes others of its own, all by the number of tokens.
 void Step(FragmentingAllocator& allocator, int64_t tokens) {
   constexpr int kLayers = 24;
   constexpr int64_t kLeft[] = {1792, 5376, 7168, 9728, 19456}, kTaken[] = {3584, 14336, 24320};

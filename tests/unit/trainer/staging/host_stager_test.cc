@@ -45,7 +45,7 @@ class StillPolicy final : public Policy {
     return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
-    return std::make_shared<const PolicySnapshot>();  // nobody saves it
+    return std::make_shared<const PolicySnapshot>();  // no checkpoint saves it
   }
   // In two pieces, as from a device.
   absl::Status ReadShard(const ShardSink& sink) const override {

@@ -89,7 +89,7 @@ TEST(TrainStepTest, TokensThatWereGivenFirstAreAsIfTheyHadBeenInThePrompt) {
   EXPECT_EQ(ComputeGradient(40, groups), ComputeGradient(40, given));
 }
 
-// A tool's answer changes what the policy reads after it, and nobody is trained to write it.
+// A tool's answer changes what the policy reads after it, and is not trained.
 TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
   auto groups = RandomGroups(testing::SmallModel(), 4, 4, 8);
   for (TrajectoryGroup& group : groups) {
