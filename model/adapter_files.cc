@@ -409,12 +409,13 @@ std::vector<TensorToWrite> MergeAdapters(const WeightFiles& base, const ModelCon
 void AdapterFiles::Read(size_t index, absl::Span<float> values) const { ReadNumbers(tensors_[index], values); }
 
 absl::StatusOr<int64_t> ExportAdapter(const std::vector<TensorToWrite>& tensors, const std::string& config,
-                                      uint64_t base_digest, const std::string& folder) {
+                                      uint64_t base_digest, const std::string& folder, ExportOptions options) {
   const std::string to(absl::StripSuffix(folder, "/"));
-  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, [&](const std::string& partial) -> absl::Status {
-    SYNCOPATE_RETURN_IF_ERROR(WriteWeightFile(JoinPath(partial, kAdapterWeightsFile), tensors, DType::kFloat32,
-                                              AdapterMetadata(base_digest)));
-    return WriteFileAtomically(FileSystem::Real(), JoinPath(partial, kAdapterConfigFile), config);
+  options.dtype = DType::kFloat32;
+  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, options, [&](const std::string& partial) -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(
+        WriteWeightFile(JoinPath(partial, kAdapterWeightsFile), tensors, options, AdapterMetadata(base_digest)));
+    return WriteFileAtomically(options.files, JoinPath(partial, kAdapterConfigFile), config);
   }));
   int64_t bytes = 0;
   for (const TensorToWrite& tensor : tensors) {

@@ -14,6 +14,7 @@
 #include "base/mapped_file.h"
 #include "base/status.h"
 #include "model/model_config.h"
+#include "model/model_export.h"
 #include "model/safetensors.h"
 #include "model/weight_files.h"
 
@@ -83,11 +84,12 @@ class AdapterFiles {
   std::optional<uint64_t> base_digest_;
 };
 
-// Writes a directory of adapters that PEFT can load. `config`: the text of adapter_config.json. `tensors` write the float32 adapter tensors of a model, in any order
-// and in pieces of whole numbers. `folder` appears whole or not at all. ALREADY_EXISTS (reason FOLDER_TAKEN) if it is not
+// Writes a directory of adapters that PEFT can load. `config`: the text of adapter_config.json. `tensors` write the float32
+// adapter tensors of a model, in any order and in pieces of whole numbers. `options` say where; the file is in one piece and
+// in float32 whatever they say. `folder` appears whole or not at all. ALREADY_EXISTS (reason FOLDER_TAKEN) if it is not
 // empty; DATA_LOSS (reason NON_FINITE) naming a tensor; errors of the disk. Returns the bytes of the weights.
 absl::StatusOr<int64_t> ExportAdapter(const std::vector<TensorToWrite>& tensors, const std::string& config,
-                                      uint64_t base_digest, const std::string& folder);
+                                      uint64_t base_digest, const std::string& folder, ExportOptions options = {});
 
 // The parameters of the model that results when adapters are added to their base: W + scale * B A, computed in float32 while
 // they are written. `read` gives the adapter tensors of `config` in float32, by their index from 0. `base` must outlive the

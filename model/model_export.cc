@@ -24,8 +24,8 @@ namespace {
 
 constexpr size_t kChunkElements = 1 << 20;  // converted at a time
 
-absl::Status CheckFolderIsFree(const std::string& folder) {
-  const absl::StatusOr<std::vector<std::string>> names = FileSystem::Real()->List(folder);
+absl::Status CheckFolderIsFree(FileSystem* files, const std::string& folder) {
+  const absl::StatusOr<std::vector<std::string>> names = files->List(folder);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   SYNCOPATE_RETURN_IF_ERROR(names.status());
   if (names->empty()) return absl::OkStatus();
@@ -143,7 +143,7 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   nlohmann::json map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shards.size() == 1 ? kWeightsFile : ShardName(i, shards.size());
-    SYNCOPATE_RETURN_IF_ERROR(WriteWeightFile(JoinPath(folder, name), shards[i], options.dtype, {{"format", "pt"}}));
+    SYNCOPATE_RETURN_IF_ERROR(WriteWeightFile(JoinPath(folder, name), shards[i], options, {{"format", "pt"}}));
     for (const TensorToWrite& tensor : shards[i]) {
       map[tensor.name] = name;
       written.bytes += BytesInFile(tensor, options.dtype);
@@ -152,16 +152,16 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   if (shards.size() == 1) return written;
   const nlohmann::json index = {{"metadata", {{"total_size", written.bytes}}}, {"weight_map", map}};
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, DumpJson(index, 2));
-  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(FileSystem::Real(), JoinPath(folder, kWeightsIndexFile), text + "\n"));
+  SYNCOPATE_RETURN_IF_ERROR(WriteFileAtomically(options.files, JoinPath(folder, kWeightsIndexFile), text + "\n"));
   return written;
 }
 
 // Sets the dtype in config.json to that of the files, which may differ from the dtype of the model that the run began with.
 // Uses the key that is there, as transformers reads both.
-absl::Status WriteDType(const std::string& folder, DType dtype) {
+absl::Status WriteDType(FileSystem* files, const std::string& folder, DType dtype) {
   const std::string path = JoinPath(folder, kHfConfigFile);
   constexpr JsonLimits kLimits = {.max_bytes = 8 << 20, .max_depth = 64};
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadModelFile(path, kLimits.max_bytes));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, ReadFile(files, path, kLimits.max_bytes));
   SYNCOPATE_ASSIGN_OR_RETURN(nlohmann::ordered_json config, ParseStrictOrderedJson(text, kLimits));
   const nlohmann::ordered_json before = config;
   for (const char* key : {"dtype", "torch_dtype"}) {
@@ -169,17 +169,17 @@ absl::Status WriteDType(const std::string& folder, DType dtype) {
   }
   if (!config.contains("dtype") && !config.contains("torch_dtype")) config["torch_dtype"] = DTypeName(dtype);
   if (config == before) return absl::OkStatus();
-  return WriteFileAtomically(FileSystem::Real(), path, config.dump(2) + "\n");
+  return WriteFileAtomically(files, path, config.dump(2) + "\n");
 }
 
 }  // namespace
 
-absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors, DType dtype,
-                             const std::map<std::string, std::string>& metadata) {
+absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                             const ExportOptions& options, const std::map<std::string, std::string>& metadata) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
-                             FileSystem::Real()->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
+                             options.files->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
   std::vector<TensorToWrite> writers;
-  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, dtype));
+  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, options.dtype));
   SYNCOPATE_RETURN_IF_ERROR(
       StreamSafetensors(writers, metadata, [&file](absl::string_view bytes) { return file->Append(bytes); }));
   return file->Sync();
@@ -187,17 +187,18 @@ absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorTo
 
 // Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
 // earlier attempt is removed.
-absl::Status WriteNewFolder(const std::string& folder,
+absl::Status WriteNewFolder(const std::string& folder, const ExportOptions& options,
                             const std::function<absl::Status(const std::string& partial)>& fill) {
-  FileSystem* const files = FileSystem::Real();
-  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(folder));
-  const std::string partial = absl::StrCat(folder, ".partial");
+  FileSystem* const files = options.files;
+  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(files, folder));
+  const std::string partial = options.partial.empty() ? absl::StrCat(folder, ".partial") : options.partial;
   SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
   SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
   absl::Status status = fill(partial);
   if (status.ok()) status = files->SyncDir(partial);
   if (status.ok()) status = files->Rename(partial, folder);
-  if (status.ok()) return files->SyncDir(ParentPath(folder));
+  if (status.ok()) status = files->SyncDir(ParentPath(folder));
+  if (status.ok()) return status;
   (void)files->RemoveTree(partial);  // the first error is the one that is returned
   return status;
 }
@@ -205,15 +206,16 @@ absl::Status WriteNewFolder(const std::string& folder,
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options) {
   const std::string to(absl::StripSuffix(folder, "/"));
-  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(to));
+  FileSystem* const files = options.files;
+  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(files, to));
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
   ExportedModel written;
-  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, [&](const std::string& partial) -> absl::Status {
+  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, options, [&](const std::string& partial) -> absl::Status {
     SYNCOPATE_ASSIGN_OR_RETURN(written, WriteWeights(partial, arranged, options));
-    SYNCOPATE_RETURN_IF_ERROR(CopyModelDescription(description, partial));
-    return WriteDType(partial, options.dtype);
+    SYNCOPATE_RETURN_IF_ERROR(CopyModelDescription(description, partial, files));
+    return WriteDType(files, partial, options.dtype);
   }));
   return written;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "base/manifest.h"
 #include "base/status.h"
 #include "model/safetensors.h"
@@ -15,6 +16,10 @@ namespace syncopate::model {
 struct ExportOptions {
   DType dtype = DType::kBFloat16;           // dtype of the files
   int64_t max_shard_bytes = 5'000'000'000;  // most bytes of tensors in one file; a larger tensor gets its own file
+  // What the folder is called until all of it is on disk, on the same disk; empty: its name and ".partial". What is there
+  // is removed.
+  std::string partial = {};
+  FileSystem* files = FileSystem::Real();  // that it is written to
 };
 
 struct ExportedModel {
@@ -31,14 +36,15 @@ struct ExportedModel {
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options = {});
 
-// Makes `folder`, whole or not at all: `fill` writes its files into the folder that it is given, which is then renamed.
-// ALREADY_EXISTS (reason FOLDER_TAKEN) if `folder` is not empty, before `fill` is called; errors of `fill` and of the disk.
-absl::Status WriteNewFolder(const std::string& folder,
+// Makes `folder` in options.files, whole or not at all: `fill` writes its files into the folder that it is given,
+// options.partial, which is then renamed. ALREADY_EXISTS (reason FOLDER_TAKEN) if `folder` is not empty, before `fill` is
+// called; errors of `fill` and of the disk.
+absl::Status WriteNewFolder(const std::string& folder, const ExportOptions& options,
                             const std::function<absl::Status(const std::string& partial)>& fill);
-// Writes a new safetensors file of float32 tensors, rounded to `dtype`. DATA_LOSS (reason NON_FINITE) naming the tensor;
-// errors of the disk.
-absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors, DType dtype,
-                             const std::map<std::string, std::string>& metadata);
+// Writes a new safetensors file of float32 tensors into options.files, rounded to options.dtype. DATA_LOSS (reason
+// NON_FINITE) naming the tensor; errors of the disk.
+absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                             const ExportOptions& options, const std::map<std::string, std::string>& metadata);
 
 // "bfloat16" or "float32". INVALID_ARGUMENT (reason BAD_DTYPE) for any other word.
 absl::StatusOr<DType> ParseExportDType(const std::string& name);

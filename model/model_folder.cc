@@ -77,8 +77,7 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& path, int64_t max_b
   return std::string(file->bytes());
 }
 
-absl::Status CopyModelDescription(const std::string& from, const std::string& to) {
-  FileSystem* files = FileSystem::Real();
+absl::Status CopyModelDescription(const std::string& from, const std::string& to, FileSystem* files) {
   for (const char* name : kDescription) {
     absl::StatusOr<std::string> contents = ReadModelFile(JoinPath(from, name), kMaxDescriptionBytes);
     if (contents.ok()) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_system.h"
 #include "base/status.h"
 
 // A Hugging Face model directory and the files in it that are not weights.
@@ -28,7 +29,8 @@ absl::Status ExplainNoModel(const std::string& folder);
 
 // Makes `to`, and copies the files of `from` that describe the model: config.json, generation_config.json and the files of
 // its tokenizer. Files of these names that `from` does not have are removed from `to`. Durable when this returns OK.
-// NOT_FOUND (reason NO_MODEL) if `from` has no config.json.
-absl::Status CopyModelDescription(const std::string& from, const std::string& to);
+// NOT_FOUND (reason NO_MODEL) if `from` has no config.json. `files` has `to`; `from` is read from the real disk.
+absl::Status CopyModelDescription(const std::string& from, const std::string& to,
+                                  FileSystem* files = FileSystem::Real());
 
 }  // namespace syncopate::model

@@ -4,7 +4,7 @@
 # and a loopback of its own; they share the run's folder alone:
 #   10.77.0.1 sync    synchronizer
 #   10.77.0.2 front   trainer ranks 0 and 1
-#   10.77.0.3 mixed   trainer rank 2, rollouter 0 of two ranks
+#   10.77.0.3 mixed   trainer rank 2, rollouter 0 of two ranks; its clock is an hour ahead
 #   10.77.0.4 far     rollouter 1 of two ranks
 # Daemons use mutual TLS; --plaintext: none. SCENARIO is one of
 #   demo               150 steps; must learn (eval.best at least 0.95)
@@ -12,10 +12,12 @@
 #   delay MS           each frame between hosts takes so long, one way
 #   loss PERCENT       of the frames are lost
 #   rate MBIT          megabits a second for each host, each way
+#   ranks MBIT         no run: what calls between three ranks on three hosts cost at that rate, beside a star
 #   ci                 a run that learns while `far` is cut for 2 s, then `mixed` for 20 s, after which it is resumed
-#   table              all rows of the table in docs/operations.md
-# and writes a row of that table for each. Ends with 77 where namespaces cannot be made. Nothing outside the namespaces is
-# changed, and all that was started ends with this script.
+#   table              all rows of the table in docs/operations.md, in their order; cuts of 200 s all at once
+# and writes a row of that table for each. What a run leaves on disk is judged: nothing that was acknowledged may be lost.
+# Ends with 77 where namespaces cannot be made. Nothing outside the namespaces is changed, and all that was started ends
+# with this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -46,12 +48,58 @@ while (($#)); do
 done
 (($#)) || { usage >&2; exit 2; }
 
+for program in ip tc unshare nsenter setpriv; do
+  command -v "$program" > /dev/null || skip "there is no $program: install iproute2 and util-linux"
+done
+
+# ---- The table: each row by a run of this script.
+if [[ $1 == table ]]; then
+  [[ -x $binaries/syncopate-trainer ]] || fail "no programs in $binaries; scripts/build.sh makes them"
+  mkdir -p "$root/build"
+  parts=$(mktemp -d "$root/build/hosts-table-XXXXXX")
+  trap 'jobs -p | xargs -r kill -KILL 2> /dev/null; rm -rf "$parts"' EXIT
+  options=(--binaries "$binaries")
+  "$secured" || options+=(--plaintext)
+  make_row() {  # SCENARIO...
+    local name="$*" code=0
+    setpriv --pdeathsig KILL bash "$root/scripts/hosts.sh" "${options[@]}" ${keep:+--keep "$keep/${name// /-}"} "$@" \
+      > "$parts/$name" 2> "$parts/$name.errors" || code=$?
+    echo "$code" > "$parts/$name.code"
+  }
+  printf '| %s | %s | %s | %s |\n' "what" "during it" "after it" "what ended" --- --- --- ---
+  show_row() {
+    local name="$*" code
+    code=$(cat "$parts/$name.code")
+    cat "$parts/$name" "$parts/$name.errors"
+    ((code == 0)) || exit "$code"
+  }
+  make_row demo
+  show_row demo
+  for seconds in 2 20; do
+    for host in sync front mixed far; do
+      make_row cut "$host" "$seconds"
+      show_row cut "$host" "$seconds"
+    done
+  done
+  # At once, as they wait most of the time: on few processors each takes longer to go on.
+  cuts=()
+  for host in sync front mixed far; do
+    make_row cut "$host" 200 &
+    cuts+=("$!")
+  done
+  wait "${cuts[@]}"
+  for host in sync front mixed far; do show_row cut "$host" 200; done
+  for slow in "loss 1" "rate 10" "delay 100"; do
+    # shellcheck disable=SC2086  # two words
+    make_row $slow
+    show_row "$slow"
+  done
+  exit 0
+fi
+
 # ---- The namespaces. The script runs itself again as the first process of a namespace of processes, so that everything
 # that it starts ends with it, and of a network and mounts that disappear with the last of them.
 if [[ -z ${SYNCOPATE_HOSTS_INSIDE:-} ]]; then
-  for program in ip tc unshare nsenter setpriv; do
-    command -v "$program" > /dev/null || skip "there is no $program: install iproute2 and util-linux"
-  done
   unshare --net --mount --pid --fork --mount-proc ip link add name cable0 type veth peer name cable1 2> /dev/null ||
     skip "this user or this kernel cannot make network namespaces with veth devices"
   [[ -x $binaries/syncopate-trainer ]] || fail "no programs in $binaries; scripts/build.sh makes them"
@@ -71,6 +119,7 @@ fi
 
 work=$SYNCOPATE_HOSTS_INSIDE
 declare -A address=([sync]=10.77.0.1 [front]=10.77.0.2 [mixed]=10.77.0.3 [far]=10.77.0.4)
+declare -A clock_shift=([sync]=0 [front]=0 [mixed]=3600 [far]=0)
 declare -A host_pid=() daemon_pid=()
 hosts=(sync front mixed far)
 run=
@@ -140,7 +189,12 @@ await() {
 start() {
   local name=$1 host=$2 program=$3
   shift 3
-  nsenter --target "${host_pid[$host]}" --net --mount -- "$binaries/$program" "$@" >> "$run/logs/$name.log" 2>&1 &
+  local clock=()
+  if ((${clock_shift[$host]} != 0)); then
+    clock=(env "LD_PRELOAD=$binaries/syncopate-shifted-clock.so" "SYNCOPATE_CLOCK_SHIFT=${clock_shift[$host]}")
+  fi
+  nsenter --target "${host_pid[$host]}" --net --mount -- "${clock[@]}" "$binaries/$program" "$@" \
+    >> "$run/logs/$name.log" 2>&1 &
   daemon_pid[$name]=$!
 }
 
@@ -171,6 +225,7 @@ start_run() {
   mkdir -p "$run/logs"
   cp deploy/examples/reverse.yaml "$work/run.yaml"
   overrides=("run.dir=$run" trainer.world=3 rollout.tensor_parallel=2 run.rollouters=2 "run.seed=1" checkpoint.every_steps=10
+    checkpoint.keep=1000  # the judge reads the whole history
     "synchronizer.address=${address[sync]}:7070" "$@")
   if "$secured"; then overrides+=("${security[@]}"); else overrides+=(run.insecure_bind=true); fi
   start synchronizer sync syncopate-synchronizer "$work/run.yaml" "${overrides[@]}"
@@ -205,7 +260,11 @@ has_step() { local at; at=$(last_step); (( ${at:-0} >= $1 )); }
 await_step() { await "$1" "step $2" has_step "$2"; } # SECONDS STEP
 best_of() { tr -d '\n ' < "$run/summary.json" | sed -n 's/.*"eval":{"best":\([0-9.]*\).*/\1/p'; }
 now_ms() { date +%s%3N; }
-row() { printf '| %s | %s | %s | %s |\n' "$@" | tee -a "$work/table.md"; }
+row() { printf '| %s | %s | %s | %s |\n' "$@"; }
+# What the run has left on disk must be whole.
+judge() {
+  "$binaries/syncopate-check-run" "$run" > "$run/verdict" 2>&1 || fail "the run is not whole: $(cat "$run/verdict")"
+}
 
 pull() { ip link set "to-$1" down; } # HOST
 heal() { ip link set "to-$1" up; }
@@ -225,6 +284,7 @@ learn() { # NAME WORDS...
   best=$(best_of)
   took=$(($(now_ms) - begun))
   stop_run
+  judge
 }
 
 must_have_learned() { awk -v best="$best" 'BEGIN { exit !(best >= 0.95) }' || fail "eval.best is $best, below 0.95"; }
@@ -233,26 +293,50 @@ demo() {
   make_hosts
   learn demo run.steps=150
   must_have_learned
-  row "nothing" "150 steps in $((took / 1000)) s, best $best" "" "no daemon"
+  row "nothing" "150 steps in $((took / 1000)) s, best $best" "" "no daemon ended"
   remove_hosts
 }
 
 slow() { # WORDS..., KIND VALUE
-  local kind=$1 value=$2 host
+  local kind=$1 value=$2 what
   case $kind in
     # A frame passes two forwarders.
     delay) make_hosts $((value / 2)) 0 ;;
     loss) make_hosts 0 "$(awk -v whole="$value" 'BEGIN { print whole / 2 }')" ;;
     rate)
       make_hosts
-      for host in "${hosts[@]}"; do
-        tc qdisc add dev "to-$host" root tbf rate "${value}mbit" burst 32k latency 400ms
-        on "$host" tc qdisc add dev "eth-$host" root tbf rate "${value}mbit" burst 32k latency 400ms
-      done
+      limit_rate "$value"
       ;;
   esac
   learn "$kind-$value" run.steps=40
-  row "$kind $value" "40 steps in $((took / 1000)) s, best $best" "" "no daemon"
+  case $kind in
+    delay) what="$value ms of delay, one way" ;;
+    loss) what="$value % of the frames are lost" ;;
+    rate) what="$value Mbit/s a host, each way" ;;
+  esac
+  row "$what" "40 steps in $((took / 1000)) s" "" "no daemon ended"
+  remove_hosts
+}
+
+limit_rate() { # MBIT
+  local host
+  for host in "${hosts[@]}"; do
+    tc qdisc add dev "to-$host" root tbf rate "${1}mbit" burst 32k latency 400ms
+    on "$host" tc qdisc add dev "eth-$host" root tbf rate "${1}mbit" burst 32k latency 400ms
+  done
+}
+
+ranks_cost() { # MBIT
+  local rank=0 host program=$binaries/ranks_bench bench=()
+  [[ -x $program ]] || fail "no $program; scripts/build.sh release ranks_bench makes it"
+  make_hosts
+  limit_rate "$1"
+  for host in front mixed far; do
+    on "$host" "$program" "$rank" "${address[front]}:7200" "${address[mixed]}:7200" "${address[far]}:7200" &
+    bench+=("$!")
+    rank=$((rank + 1))
+  done
+  for rank in "${bench[@]}"; do wait "$rank"; done
   remove_hosts
 }
 
@@ -267,7 +351,7 @@ resume_if_ended() {
     await_end 90 "$name"
     codes+=" $ended"
   done
-  outcome="the trainer's ranks ended with$codes and were resumed"
+  outcome="the trainer's ranks, with$codes; resumed"
   [[ $codes == *" 4"* ]] || fail "the trainer's ranks ended with$codes, none of them with 4"
   start_trainers run.resume=true
 }
@@ -307,8 +391,9 @@ cut_for() { # HOST SECONDS
   kill "${daemon_pid[trainer-0]}"
   await_end 60 trainer-0
   ((ended == 0)) || fail "the trainer ended with $ended after the cut: $(tail -n 3 "$run/logs/trainer-0.log")"
-  row "$host cut for $seconds s" "$during steps during the cut" "10 more steps $((back / 1000)) s after it" "$outcome"
   stop_run
+  judge
+  row "\`$host\` is cut for $seconds s" "$during steps" "10 more steps within $(((back + 999) / 1000)) s" "$outcome"
   remove_hosts
 }
 
@@ -340,20 +425,8 @@ ci() {
   must_have_learned
   echo "hosts: learned to $best over a cut of 2 s and a cut that ended the group"
   stop_run
+  judge
   remove_hosts
-}
-
-table() {
-  local host seconds
-  row "what" "during it" "after it" "what ended"
-  row "---" "---" "---" "---"
-  demo
-  for host in "${hosts[@]}"; do
-    for seconds in 2 20 200; do cut_for "$host" "$seconds"; done
-  done
-  slow delay 100
-  slow loss 1
-  slow rate 10
 }
 
 mount --make-rprivate /
@@ -361,9 +434,10 @@ ip link set lo up
 if "$secured"; then make_certificates; fi
 while (($#)); do
   case $1 in
-    demo | ci | table) "$1"; shift ;;
+    demo | ci) "$1"; shift ;;
     cut) cut_for "${2:?}" "${3:?}"; shift 3 ;;
     delay | loss | rate) slow "$1" "${2:?}"; shift 2 ;;
+    ranks) ranks_cost "${2:?}"; shift 2 ;;
     *) fail "no scenario $1; see --help" ;;
   esac
 done

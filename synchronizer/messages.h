@@ -102,8 +102,9 @@ struct SyncReport {
   double connect_seconds = 0;  // kTransfer: the part of its time spent forming communicators or mapping memory
   int64_t bytes = 0;           // kTransfer: all bytes received
   int64_t lora_bytes = 0;      // kTransfer: the part of `bytes` that belongs to adapters
-  double pause_seconds = 0;    // kInstall
-  std::string rendezvous;      // kPrepare: the address at which other members find this one
+  std::vector<int64_t> bytes_by_source = {};  // kTransfer: the parts of `bytes` by trainer rank
+  double pause_seconds = 0;                   // kInstall
+  std::string rendezvous;                     // kPrepare: the address at which other members find this one
 };
 
 // Commands from the synchronizer to a member.
@@ -199,7 +200,8 @@ struct SyncRecord {
   std::string reason;
   std::string detail;
   int64_t bytes = 0;
-  PayloadBytes bytes_by_kind = {};  // their sum is `bytes`
+  PayloadBytes bytes_by_kind = {};            // their sum is `bytes`
+  std::vector<int64_t> bytes_by_source = {};  // by trainer rank; their sum is `bytes`; empty if nothing moved
   StageSeconds seconds;
   double connect_seconds = 0;  // part of "prepare": forming communicators, mapping memory
   double pause_seconds = 0;

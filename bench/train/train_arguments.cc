@@ -8,16 +8,19 @@ namespace syncopate::bench {
 
 const std::vector<std::string>& TrainCases() {
   static const auto* const cases =
-      new std::vector<std::string>{"policy", "program", "logprobs", "memory", "offload", "save"};
+      new std::vector<std::string>{"policy", "program", "logprobs", "memory", "offload", "save", "stage", "export"};
   return *cases;
 }
 
 void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
-  app->add_option("cases", arguments->cases,
-                  "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
-                  "for log-probabilities; memory: what is reserved over many steps of drawn lengths; offload: the "
-                  "whole step with parts of the state in host memory; save: what a step waits for a checkpoint, whose "
-                  "copy of the state to host memory a GPU makes beside the next step; nothing: the first three")
+  app->add_option(
+         "cases", arguments->cases,
+         "policy: the trainer's whole step; program: forward, backward and update alone; logprobs: the pass "
+         "for log-probabilities; memory: what is reserved over many steps of drawn lengths; offload: the "
+         "whole step with parts of the state in host memory; save: what a step waits for a checkpoint, whose "
+         "copy of the state to host memory a GPU makes beside the next step; stage: what a step loses beside "
+         "the staging of the version before it; export: what steps lose beside an export of the model; nothing: "
+         "the first three")
       ->check(CLI::IsMember(TrainCases()));
   app->add_option("--model", arguments->model, "Whose shape")
       ->check(CLI::IsMember(model::PresetNames()))

@@ -36,7 +36,7 @@ struct TrainArguments {
   bool json = false;
 };
 
-// "policy", "program", "logprobs", "memory", "offload", "save".
+// "policy", "program", "logprobs", "memory", "offload", "save", "stage", "export".
 const std::vector<std::string>& TrainCases();
 
 // Adds the options, which write to `arguments`; it must outlive the parsing.

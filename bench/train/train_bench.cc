@@ -41,6 +41,24 @@ std::string ToText(const nlohmann::json& line) {
         line["copied_gib"].get<double>(), line["held_ms"].get<double>(), line["first_ms"].get<double>(),
         line["alone_ms"].get<double>(), line["gib_per_second"].get<double>());
   }
+  if (line.contains("staged_gib")) {
+    return absl::StrFormat(
+        "%-9s %s: a step of %.1f ms takes %.1f beside a staging of %.1f GiB, which holds it up %.2f ms; the digests "
+        "are "
+        "there after %.1f ms, alone after %.1f",
+        name, model, line["step_ms"].get<double>(), line["staged_step_ms"].get<double>(),
+        line["staged_gib"].get<double>(), line["wait_ms"].get<double>(), line["digests_ms"].get<double>(),
+        line["alone_ms"].get<double>());
+  }
+  if (line.contains("exported_gib")) {
+    return absl::StrFormat(
+        "%-9s %s: a step of %.1f ms takes %.1f beside the copy of an export of %.1f GiB, which holds it up %.2f ms "
+        "before "
+        "it begins; %.1f while the export is written, in %.0f ms",
+        name, model, line["step_ms"].get<double>(), line["first_step_ms"].get<double>(),
+        line["exported_gib"].get<double>(), line["held_ms"].get<double>(), line.value("beside_step_ms", 0.0),
+        line["written_ms"].get<double>());
+  }
   std::string text =
       absl::StrFormat("%-9s %s, %d tokens: %.1f ms, %.0f tokens/s, %.0f model TFLOP/s, %.1f GiB at most", name, model,
                       line["tokens"].get<int64_t>(), line["ms"].get<double>(), line["tokens_per_second"].get<double>(),

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "bench/measure/figures.h"
+#include "bench/train/beside_steps.h"
 #include "bench/train/rank_steps.h"
 #include "bench/train/state_arenas.h"
 #include "bench/train/train_batches.h"
@@ -305,6 +306,32 @@ class Case {
     return absl::OkStatus();
   }
 
+  // "stage" or "export".
+  absl::Status Beside(const TellLine& tell) {
+    PolicyTrainer::Options options = PolicyOptions(DeviceName());
+    options.arenas = StateArenasOn(device_);
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto policy, PolicyTrainer::Create(options));
+    const TrainBatch batch(lengths_, shape_, random_);
+    absl::Status stepped;
+    Warm([&] { stepped.Update(policy->Step(batch.groups()).status()); });
+    SYNCOPATE_RETURN_IF_ERROR(stepped);
+    const BesideSteps asked{.shape = shape_,
+                            .device = device_.is_cpu() ? 0 : static_cast<int>(device_.index()),
+                            .on_gpu = !device_.is_cpu(),
+                            .steps = arguments_.steps};
+    SYNCOPATE_ASSIGN_OR_RETURN(const json measured, name_ == "stage" ? MeasureStaging(*policy, batch, asked)
+                                                                     : MeasureExport(*policy, batch, asked));
+    json line = {{"case", name_},
+                 {"model", arguments_.model},
+                 {"layers", shape_.num_hidden_layers},
+                 {"vocabulary", shape_.vocab_size},
+                 {"device", device_.str()},
+                 {"tokens", arguments_.tokens}};
+    line.update(measured);
+    tell(line);
+    return absl::OkStatus();
+  }
+
  private:
   absl::Status MeasureOffload(const char* name, PolicyTrainer& policy, const TrainBatch& batch, const TellLine& tell) {
     if (!device_.is_cpu()) c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
@@ -436,6 +463,7 @@ absl::Status RunTrainCase(const std::string& name, const TrainArguments& argumen
   if (name == "memory") return one.MemoryOverSteps(tell);
   if (name == "offload") return one.Offload(tell);
   if (name == "save") return one.Save(tell);
+  if (name == "stage" || name == "export") return one.Beside(tell);
   for (const bool deterministic : {false, true}) {
     if (deterministic && !arguments.deterministic) continue;
     Case made(name, arguments, shape, device, deterministic);

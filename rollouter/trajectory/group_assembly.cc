@@ -18,8 +18,13 @@ GenerationRequest RequestFor(const Lease& lease, const std::string& id) {
   return request;
 }
 
-GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made)
-    : lease_(std::move(lease)), done_(std::move(done)), made_(std::move(made)), missing_(lease_.samples) {
+GroupAssembly::GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made,
+                             const StopRules* stops)
+    : lease_(std::move(lease)),
+      done_(std::move(done)),
+      made_(std::move(made)),
+      stops_(stops, lease_.samples),
+      missing_(lease_.samples) {
   group_.lease = lease_.id;
   group_.kind = lease_.kind;
   group_.rollouter = member.replica_id;

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "rollouter/engine/generation.h"
+#include "rollouter/trajectory/answer_stops.h"
 #include "rollouter/trajectory/lease_book.h"
 
 namespace syncopate::rollouter {
@@ -34,12 +35,14 @@ class GroupAssembly final : public GenerationSink {
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
   // `member` is the rollouter that generates the group. `done` is called once, on the engine's thread, by the last
-  // sample; it must not block and must not call the engine. `made` counts the tokens of all samples.
-  GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made);
+  // sample; it must not block and must not call the engine. `made` counts the tokens of all samples. `stops` must outlive this
+  // object.
+  GroupAssembly(Lease lease, const MemberId& member, Done done, std::shared_ptr<TokenCount> made,
+                const StopRules* stops);
 
-  bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
+  bool OnToken(int32_t sample, int32_t token, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
     made_->fetch_add(1, std::memory_order_relaxed);
-    return true;
+    return !stops_.Completes(sample, token);
   }
   void OnFinished(int32_t sample, Trajectory trajectory) override;
 
@@ -49,6 +52,7 @@ class GroupAssembly final : public GenerationSink {
   const Lease lease_;
   const Done done_;
   const std::shared_ptr<TokenCount> made_;
+  AnswerStops stops_;
   TrajectoryGroup group_;
   int32_t missing_;
 };

@@ -69,6 +69,8 @@ loss::LossOptions MakeLossOptions(const v1::RunConfig& config) {
   options.overlong_cache = train.overlong_cache();
   options.overlong_factor = train.overlong_factor();
   options.max_response_tokens = config.rollout().max_new_tokens();
+  // With every on_deadline: the loss keeps the bound whatever the gate did.
+  options.max_token_age = config.staleness().max_staleness();
   return options;
 }
 

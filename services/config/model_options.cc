@@ -25,18 +25,6 @@ absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequ
 
 }  // namespace
 
-// Decided by the rollouters' device alone: weights are sent in the type that is served, and a trainer casts when it
-// stages. Each process of a run must come to the same answer, so this looks at the key "auto" and not at the machine.
-DType ToWireDType(const v1::RunConfig& config) {
-  const std::string& dtype = config.model().dtype();
-  if (dtype == "auto") return model::IsCuda(config.rollout().device()) ? DType::kBFloat16 : DType::kFloat32;
-  return dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-}
-
-absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return model::MakeManifest(shape, ToWireDType(config), config.sync().bucket_bytes());
-}
-
 int SyncMaxCtas(const v1::RunConfig& config) {
   // With several trainer ranks a sync's NCCL kernels run beside those of the step, and both must find free
   // multiprocessors at any time, or each waits for the other. 0 leaves NCCL its own choice.
@@ -58,10 +46,6 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
       // A host with exactly one replica's number of GPUs has no trainer on it, e.g. a container.
       .together = static_cast<int>(config.rollout().tensor_parallel()),
       .member = config.rollouter().index() * config.rollout().tensor_parallel() + GetRolloutRank(config).value_or(0)};
-}
-
-std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return rollouter::TensorParallelLayout(static_cast<int32_t>(config.rollout().tensor_parallel()));
 }
 
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device) {

@@ -5,26 +5,16 @@
 #include "model/device.h"
 #include "model/model_config.h"
 #include "rollouter/engine/engine_loop.h"
+#include "services/config/run_model.h"
 #include "syncopate/v1/config.pb.h"
 
 // From a run configuration that has passed its checks to the options that trainer and rollouter share. Pure.
 namespace syncopate::config {
 
-// Data type of the weights that are sent and that rollouters hold in memory: model.dtype, where "auto" is resolved from
-// the configuration alone, so that every daemon comes to the same type.
-DType ToWireDType(const v1::RunConfig& config);
-
-// The manifest of the weights as they are sent and as rollouters hold them in memory. Errors of model::MakeManifest.
-absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape);
-
 // The number of multiprocessors (CTAs) that a message of a weight sync over NCCL may occupy on either side; 0: NCCL's
 // choice. With several trainer ranks, a sync and the collectives of a step must both find room on a GPU. Members with
 // different numbers cannot exchange anything, so all call this function.
 int SyncMaxCtas(const v1::RunConfig& config);
-
-// The name that weight syncs use for the layout of a rollouter's ranks; "" if there is one rank. Both sides of a sync
-// use it.
-std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The argument of model::ChooseDevice: where this process of the run computes. `rank` is the trainer's.
 model::DeviceRequest TrainDeviceRequest(const v1::RunConfig& config, int32_t rank = 0);

@@ -57,6 +57,16 @@ void CheckBudget(const v1::RunConfig& config, Rules* rules) {
 
 }  // namespace
 
+void CheckSetReward(const std::string& set, const std::string& formula, const v1::RunConfig& config, Rules* rules) {
+  const auto terms = rollouter::ParseRewardFormula(formula);
+  if (!terms.ok()) {
+    rules->Expect(false, {"eval.sets"},
+                  absl::StrCat("a reward or a sum of rewards in set ", set, "; ", terms.status().message()));
+    return;
+  }
+  for (const RewardTerm& term : *terms) CheckTerm(term, config, rules);
+}
+
 void CheckReward(const v1::RunConfig& config, Rules* rules) {
   const v1::RewardSection& reward = config.reward();
   const auto terms = rollouter::ParseRewardFormula(reward.name());

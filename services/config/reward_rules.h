@@ -25,6 +25,8 @@ class Rules {
 
 // Checks the section reward against the rest of the run.
 void CheckReward(const v1::RunConfig& config, Rules* rules);
+// The same of one set of eval.sets, whose reward is `formula`.
+void CheckSetReward(const std::string& set, const std::string& formula, const v1::RunConfig& config, Rules* rules);
 // Checks that the section environment says where its worker is.
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules);
 

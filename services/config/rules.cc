@@ -11,8 +11,10 @@
 #include "base/host_port.h"
 #include "base/identity.h"
 #include "base/manifest.h"
+#include "rollouter/trajectory/stop_rules.h"
 #include "services/config/data_files.h"
 #include "services/config/duration.h"
+#include "services/config/evaluation_sets.h"
 #include "services/config/loss_options.h"
 #include "services/config/reward_rules.h"
 #include "synchronizer/transport/transport_traits.h"
@@ -210,6 +212,29 @@ void CheckFiles(const v1::RunConfig& config, Rules* rules) {
                 "a JSON object, such as {\"enable_thinking\": false}, or nothing");
 }
 
+void CheckEvaluation(const v1::RunConfig& config, Rules* rules) {
+  rules->Expect(!config.eval().only() || config.train().objective() != "sft", {"eval.only", "train.objective"},
+                "false with train.objective sft, which has no rollouters to answer");
+  const auto sets = ParseEvaluationSets(config.eval().sets());
+  rules->Expect(sets.ok(), {"eval.sets"}, sets.ok() ? "" : std::string(sets.status().message()));
+  if (!sets.ok() || sets->empty()) return;
+  rules->Expect(!config.data().files().empty(), {"eval.sets", "data.files"},
+                "nothing without data.files, as the prompts of sets are texts");
+  rules->Expect(config.train().objective() != "sft", {"eval.sets", "train.objective"},
+                "nothing with train.objective sft, which has no rollouters to answer");
+  for (const EvaluationSetText& set : *sets) {
+    if (!set.reward.empty()) CheckSetReward(set.name, set.reward, config, rules);
+  }
+}
+
+void CheckStop(const v1::RunConfig& config, Rules* rules) {
+  const auto stop = rollouter::ParseStopRules(config.rollout().stop());
+  rules->Expect(stop.ok(), {"rollout.stop"}, stop.ok() ? "" : std::string(stop.status().message()));
+  if (!stop.ok()) return;
+  rules->Expect(stop->texts.empty() || !config.data().files().empty(), {"rollout.stop", "data.files"},
+                "token ids alone, as answers to a built-in task have no text");
+}
+
 void CheckData(const v1::RunConfig& config, Rules* rules) {
   // Without this check, lengths that do not fit together would fail only after minutes, at the first long answer.
   TaskShape shape = GetShape(config.data());
@@ -404,6 +429,8 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckLora(config.lora(), &rules);
   CheckDevices(config, &rules);
   CheckFiles(config, &rules);
+  CheckStop(config, &rules);
+  CheckEvaluation(config, &rules);
   CheckData(config, &rules);
   CheckLeases(config, &rules);
   CheckReward(config, &rules);

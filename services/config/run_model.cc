@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "model/adapter_files.h"
+#include "model/device.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
 #include "rollouter/engine/rank_slice.h"
@@ -126,6 +127,22 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   SYNCOPATE_RETURN_IF_ERROR(AddAdapters(config, &model.shape));
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, ranks));
   return model;
+}
+
+// Decided by the rollouters' device alone: weights are sent in the type that is served, and a trainer casts when it
+// stages. Each process of a run must come to the same answer, so this looks at the key "auto" and not at the machine.
+DType ToWireDType(const v1::RunConfig& config) {
+  const std::string& dtype = config.model().dtype();
+  if (dtype == "auto") return model::IsCuda(config.rollout().device()) ? DType::kBFloat16 : DType::kFloat32;
+  return dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+}
+
+absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return model::MakeManifest(shape, ToWireDType(config), config.sync().bucket_bytes());
+}
+
+std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return rollouter::TensorParallelLayout(static_cast<int32_t>(config.rollout().tensor_parallel()));
 }
 
 absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(const v1::RunConfig& config,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/manifest.h"
 #include "model/adapter_files.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
@@ -30,6 +31,17 @@ std::string KeptAdapterFolder(const std::string& run_dir);
 // the run's sequences or its task do not fit the model, or (reason BAD_MODEL) if its adapters do not; errors of
 // model::ReadHfConfig and model::ReadAdapterConfig.
 absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config);
+
+// Data type of the weights that are sent and that rollouters hold in memory: model.dtype, where "auto" is resolved from
+// the configuration alone, so that every daemon comes to the same type.
+DType ToWireDType(const v1::RunConfig& config);
+
+// The manifest of the weights as they are sent and as rollouters hold them in memory. Errors of model::MakeManifest.
+absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape);
+
+// The name that weight syncs use for the layout of a rollouter's ranks; "" if there is one rank. Both sides of a sync
+// use it.
+std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The weights in model.path, checked against `model`; null for a model that keys describe. Errors of
 // model::WeightFiles::Open, with the key's name before them.

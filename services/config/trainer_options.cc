@@ -124,4 +124,15 @@ SamplingParams MakeEvaluationSampling(const v1::RunConfig& config, const trainer
   return sampling;
 }
 
+SamplingParams MakeSetSampling(const v1::RunConfig& config, const EvaluationSetText& set,
+                               const trainer::PromptSource& prompts) {
+  SamplingParams sampling = MakeSampling(config, prompts);
+  sampling.temperature = static_cast<float>(set.temperature >= 0 ? set.temperature
+                                            : set.samples > 1    ? config.rollout().temperature()
+                                                                 : 0.0);
+  sampling.top_p = static_cast<float>(set.top_p);
+  if (set.max_new_tokens > 0) sampling.max_new_tokens = static_cast<int32_t>(set.max_new_tokens);
+  return sampling;
+}
+
 }  // namespace syncopate::config

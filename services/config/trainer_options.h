@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/trajectory.h"
+#include "services/config/evaluation_sets.h"
 #include "syncopate/v1/config.pb.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/tasks.h"
@@ -28,5 +29,8 @@ int64_t CountSupervisedSteps(const v1::RunConfig& config);
 SamplingParams MakeSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts);
 // The sampling of evaluation leases: greedy, with the same stop tokens.
 SamplingParams MakeEvaluationSampling(const v1::RunConfig& config, const trainer::PromptSource& prompts);
+// The sampling of a set of eval.sets.
+SamplingParams MakeSetSampling(const v1::RunConfig& config, const EvaluationSetText& set,
+                               const trainer::PromptSource& prompts);
 
 }  // namespace syncopate::config

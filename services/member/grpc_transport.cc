@@ -63,17 +63,21 @@ class Placement {
   int64_t done_ = 0;  // bytes written of copies_[next_]
 };
 
-// Turns the end of a broken fetch into an error for the sync.
-absl::Status Explain(const absl::Status& status, const std::string& rendezvous, const std::stop_token& stop) {
+// Turns the end of a broken fetch from trainer rank `source` into an error for the sync.
+absl::Status Explain(const absl::Status& status, int32_t source, const std::string& rendezvous,
+                     const std::stop_token& stop) {
   if (stop.stop_requested()) return Error(absl::StatusCode::kCancelled, "CANCELLED", "the attempt was ended");
   if (absl::IsDeadlineExceeded(status)) {
     return Error(absl::StatusCode::kDeadlineExceeded, reason::kDeadline,
-                 absl::StrCat("the weights from ", rendezvous, " did not arrive in time"));
+                 absl::StrCat("the weights of trainer rank ", source, " at ", rendezvous, " did not arrive in time"));
   }
   // A reason comes from the source itself (e.g. the version is superseded) and is passed on unchanged.
   if (!ErrorReason(status).empty()) return status;
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST",
-               absl::StrCat("the source at ", rendezvous, " is gone: ", status.message()));
+               absl::StrCat("trainer rank ", source, " does not answer at ", rendezvous,
+                            ", the address that it told (its trainer.advertise, or trainer.listen if that is not set): "
+                            "it is gone, or this rollouter cannot reach that address: ",
+                            status.message()));
 }
 
 // The fetches of one Receive. The first error ends all of them, and is the result. Thread-safe.
@@ -170,7 +174,7 @@ absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destinat
   auto fetch = [&] {
     for (size_t next = round.Next(); next < order.size(); next = round.Next()) {
       const int32_t source = order[next];
-      round.End(ReceiveFrom(once, request.sources[source].rendezvous, by_source.at(source), destination, round.stop()));
+      round.End(ReceiveFrom(once, source, by_source.at(source), destination, round.stop()));
     }
   };
   std::vector<std::jthread> threads;
@@ -183,16 +187,15 @@ absl::Status GrpcReceiver::Receive(const ReceiveRequest& request, char* destinat
 absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token stop) {
   SYNCOPATE_ASSIGN_OR_RETURN(const CopiesBySource by_source, SplitBySource(request));
   for (const auto& [source, copies] : by_source) {
-    const std::string& rendezvous = request.sources[source].rendezvous;
     // An empty fetch: the source answers whether it has the version.
-    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, rendezvous, /*copies=*/{}, /*destination=*/nullptr, stop));
+    SYNCOPATE_RETURN_IF_ERROR(ReceiveFrom(request, source, /*copies=*/{}, /*destination=*/nullptr, stop));
   }
   return absl::OkStatus();
 }
 
-absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std::string& rendezvous,
-                                       const std::vector<Copy>& copies, char* destination,
-                                       const std::stop_token& stop) {
+absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, int32_t source, const std::vector<Copy>& copies,
+                                       char* destination, const std::stop_token& stop) {
+  const std::string& rendezvous = request.sources[source].rendezvous;
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<Stub> stub, StubFor(rendezvous));
   grpc::ClientContext context;
   context.set_deadline(rpc::CallDeadline(request.deadline - clock_->Now()));
@@ -212,7 +215,7 @@ absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, const std:
   SYNCOPATE_RETURN_IF_ERROR(placed);
   if (!ended.ok()) {
     if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) ForgetStub(rendezvous);  // a new source has a new address
-    return Explain(rpc::FromGrpc(ended), rendezvous, stop);
+    return Explain(rpc::FromGrpc(ended), source, rendezvous, stop);
   }
   if (!placement.complete()) return BadChunk("it ended early");
   return absl::OkStatus();

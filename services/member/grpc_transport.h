@@ -51,8 +51,8 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
   void ForgetStub(const std::string& rendezvous);
   using CopiesBySource = std::map<int32_t, std::vector<synchronizer::Copy>>;
   static absl::StatusOr<CopiesBySource> SplitBySource(const synchronizer::ReceiveRequest& request);
-  // Receives all bytes that `copies`, all of one source, ask for.
-  absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, const std::string& rendezvous,
+  // Receives all bytes that `copies`, all of trainer rank `source`, ask for.
+  absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, int32_t source,
                            const std::vector<synchronizer::Copy>& copies, char* destination,
                            const std::stop_token& stop);
 

@@ -141,6 +141,8 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      options.stops, rollouter::MakeStopRules(model.config.rollout().stop(), model.tokenizer, model.shape.vocab_size));
   options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   node_metrics->Set(node->metrics());

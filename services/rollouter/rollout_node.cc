@@ -123,6 +123,7 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
   SYNCOPATE_ASSIGN_OR_RETURN(auto work, WorkClient::Create({.member = options.member,
                                                             .secret = options.secret,
                                                             .leases = options.leases,
+                                                            .stops = options.stops,
                                                             .heartbeat = options.heartbeat,
                                                             .security = options.security},
                                                            engine.get(), scorer.get()));

@@ -15,6 +15,7 @@
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
+#include "rollouter/trajectory/stop_rules.h"
 #include "services/member/member_client.h"
 #include "services/rollouter/replica_leader.h"
 #include "services/rollouter/rollout_device.h"
@@ -44,6 +45,7 @@ class RolloutNode {
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};
     rollouter::LeaseBook::Options leases = {};
+    rollouter::StopRules stops = {};                       // of the answers to leases
     absl::Duration heartbeat = absl::Seconds(1);           // the trainer hears from this node at least this often
     std::string build = {};                                // version of the binary
     absl::Duration lost_after = absl::InfiniteDuration();  // a node without a synchronizer for so long ends

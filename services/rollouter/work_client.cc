@@ -346,9 +346,9 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::share
   auto done = [self = shared_from_this(), stream, lease](absl::StatusOr<TrajectoryGroup> group) {
     self->OnGenerated(stream, lease, std::move(group));
   };
-  return engine_->Submit(
-      rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
-      std::make_shared<rollouter::GroupAssembly>(lease, options_.member, std::move(done), std::move(made)));
+  return engine_->Submit(rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
+                         std::make_shared<rollouter::GroupAssembly>(lease, options_.member, std::move(done),
+                                                                    std::move(made), &options_.stops));
 }
 
 // Runs on the engine's thread, which must go on at once: the group is scored on the scorer's thread.

@@ -14,6 +14,7 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
 #include "rollouter/trajectory/lease_book.h"
+#include "rollouter/trajectory/stop_rules.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
@@ -32,6 +33,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     MemberId member;
     MemberSecret secret;  // of the member's incarnation
     rollouter::LeaseBook::Options leases = {};
+    rollouter::StopRules stops = {};  // of all answers
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the longest time between two messages to the trainer

@@ -43,6 +43,25 @@ struct RankWords {
   std::string listen_key;     // "trainer.ranks_listen"
 };
 
+// The address at which rank `rank` listens for the other ranks: what it `told`, with the host that it calls from, `host`,
+// in place of a wildcard; "" if it told none. INVALID_ARGUMENT (reason BAD_ADDRESS), with the key to change, if that is no
+// host:port, or a loopback address although the rank calls from another host. `host` "": unknown.
+inline absl::StatusOr<std::string> FindRanksAddress(const RankWords& words, int32_t rank, const std::string& told,
+                                                    const std::string& host) {
+  if (told.empty()) return std::string();
+  auto refuse = [&](absl::string_view why) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+                 absl::StrCat(words.rank, " ", rank, " tells that it listens for the other ranks at ", told, ", ", why,
+                              "; set ", words.listen_key, " there to an address that all ranks reach"));
+  };
+  const absl::StatusOr<HostPort> address = ReplaceWildcard(told, host);
+  if (!address.ok()) return refuse("which is no host:port");
+  if (address->IsLoopback() && !host.empty() && !HostPort{host, 0}.IsLoopback()) {
+    return refuse(absl::StrCat("which only its own host reaches, and it calls from ", host));
+  }
+  return address->ToString();
+}
+
 // The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu` and
 // `ranks_address`, which differ for each rank.
 struct RankFacts {
@@ -278,25 +297,6 @@ class RankStreams : public Service::CallbackService {
     return absl::OkStatus();
   }
 
-  // The address that the rank told, with the host that it calls from in place of a wildcard; "" if it told none.
-  template <typename Hello>
-  absl::StatusOr<std::string> FindRanksAddress(const Hello& hello, const std::string& peer) const {
-    if (hello.ranks_address().empty()) return std::string();
-    auto refuse = [&](absl::string_view why) {
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-                   absl::StrCat(words_.rank, " ", hello.rank(), " tells that it listens for the other ranks at ",
-                                hello.ranks_address(), ", ", why, "; set ", words_.listen_key,
-                                " there to an address that all ranks reach"));
-    };
-    const std::string host = GetPeerHost(peer);
-    const absl::StatusOr<HostPort> address = ReplaceWildcard(hello.ranks_address(), host);
-    if (!address.ok()) return refuse("which is no host:port");
-    if (address->IsLoopback() && !host.empty() && !HostPort{host, 0}.IsLoopback()) {
-      return refuse(absl::StrCat("which only its own host reaches, and it calls from ", host));
-    }
-    return address->ToString();
-  }
-
   // Checks a hello before any of its facts count: a hello that fails here cannot end the group.
   template <typename Hello>
   absl::Status CheckMayAttend(const Hello& hello) const {
@@ -318,7 +318,8 @@ class RankStreams : public Service::CallbackService {
     const auto& hello = first.hello();
     SYNCOPATE_RETURN_IF_ERROR(CheckMayAttend(hello));
     absl::Status refusal = CheckHello(hello);
-    const absl::StatusOr<std::string> address = FindRanksAddress(hello, stream->peer());
+    const absl::StatusOr<std::string> address =
+        FindRanksAddress(words_, hello.rank(), hello.ranks_address(), GetPeerHost(stream->peer()));
     if (refusal.ok()) refusal = address.status();
     {
       MutexLock lock(&mutex_);

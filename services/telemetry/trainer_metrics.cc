@@ -49,6 +49,10 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
           AddGauge(registry, "syncopate_answered_time_ratio",
                    "Mean time of answered groups over that of all since this process started, dropped ones "
                    "counted to their drop; below 1 by as much, at least, as dropping favours short answers")),
+      kept_length_(
+          AddGauge(registry, "syncopate_kept_length_ratio",
+                   "Mean tokens of the answers that were kept since this process started over that of all; below 1 "
+                   "by as much as replacing groups without signal favours short answers")),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")

@@ -47,6 +47,8 @@ class TrainerMetrics {
   void SetRevoked(const std::string& reason, int64_t total) { revoked_.RaiseTo(reason, Double(total)); }
   // FlowMeter::answered_time_ratio().
   void SetAnsweredTimeRatio(double ratio) { answered_time_.Set(ratio); }
+  // FlowMeter::kept_length_ratio().
+  void SetKeptLengthRatio(double ratio) { kept_length_.Set(ratio); }
   // Staleness in steps of one trained sample, measured by its oldest token.
   void ObserveStaleness(int64_t steps);
   void CountBoundViolations(int64_t count) { violations_.Increment(Double(count)); }
@@ -81,6 +83,7 @@ class TrainerMetrics {
   prometheus::Counter& quarantines_;
   LabelledCounter revoked_;
   prometheus::Gauge& answered_time_;
+  prometheus::Gauge& kept_length_;
   prometheus::Histogram& staleness_;
   prometheus::Counter& at_bound_;
   prometheus::Counter& violations_;

@@ -138,6 +138,7 @@ v1::TrainingSums ToMessage(const trainer::TrainingSums& sums) {
   message.set_skipped(sums.skipped);
   message.set_failed(sums.failed);
   message.set_past_deadline(sums.past_deadline);
+  message.set_masked_tokens(sums.staleness.masked_tokens);
   message.mutable_trained_tokens()->Add(sums.staleness.tokens.begin(), sums.staleness.tokens.end());
   message.set_mixed_groups(sums.staleness.mixed_groups);
   message.set_violating_groups(sums.staleness.violating_groups);
@@ -152,7 +153,8 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
   const int64_t counts[] = {message.accepted(),         message.filtered(), message.dropped_stale(),
                             message.rolled_back(),      message.trained(),  message.mixed_groups(),
                             message.violating_groups(), message.skipped(),  message.supervised_tokens(),
-                            message.trained_samples(),  message.failed(),   message.past_deadline()};
+                            message.trained_samples(),  message.failed(),   message.past_deadline(),
+                            message.masked_tokens()};
   auto is_negative = [](int64_t count) { return count < 0; };
   if (std::any_of(std::begin(counts), std::end(counts), is_negative) ||
       std::any_of(tokens.begin(), tokens.end(), is_negative)) {
@@ -169,6 +171,7 @@ absl::StatusOr<trainer::TrainingSums> FromMessage(const v1::TrainingSums& messag
                                .failed = message.failed(),
                                .past_deadline = message.past_deadline(),
                                .staleness = {.tokens = std::move(tokens),
+                                             .masked_tokens = message.masked_tokens(),
                                              .groups = message.trained(),
                                              .mixed_groups = message.mixed_groups(),
                                              .violating_groups = message.violating_groups()},

@@ -10,6 +10,14 @@
 #include "services/config/trainer_options.h"
 
 namespace syncopate::trainerd {
+namespace {
+
+trainer::OnDeadline ToOnDeadline(const std::string& name) {
+  if (name == "mask") return trainer::OnDeadline::kMask;
+  return name == "drop" ? trainer::OnDeadline::kDrop : trainer::OnDeadline::kStall;
+}
+
+}  // namespace
 
 trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, const model::ModelConfig& shape,
                                                const PromptSources& sources, const std::string& log_folder) {
@@ -17,9 +25,8 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   trainer::TrainingData::Options options;
   options.ledger.gate = {.batch_groups = config.data().batch_groups(),
                          .target_staleness = config::TargetStaleness(config),
-                         .max_staleness = config.staleness().max_staleness()};
-  options.ledger.on_deadline =
-      config.staleness().on_deadline() == "drop" ? trainer::OnDeadline::kDrop : trainer::OnDeadline::kStall;
+                         .max_staleness = config.staleness().max_staleness(),
+                         .on_deadline = ToOnDeadline(config.staleness().on_deadline())};
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
   options.ledger.context = shape.max_position_embeddings;  // the run's context, which the model was cut to
@@ -37,6 +44,16 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   options.evaluation.samples_shown = config.eval().show_samples();
   options.evaluation.seed = static_cast<uint64_t>(config.eval().seed());
   options.evaluation.sampling = config::MakeEvaluationSampling(config, prompts);
+  for (const EvaluationSetSource& one : sources.evaluation_sets) {
+    options.evaluation.sets.push_back({.name = one.set.name,
+                                       .source = one.prompts.get(),
+                                       .prompts = one.count,
+                                       .samples = one.set.samples,
+                                       .reward = one.set.reward.empty() ? config.reward().name() : one.set.reward,
+                                       .sampling = config::MakeSetSampling(config, one.set, *one.prompts)});
+  }
+  options.evaluation.deadline = config::CheckedDuration(config.eval().deadline());
+  options.evaluation_only = config.eval().only();
   return options;
 }
 
@@ -47,11 +64,23 @@ trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exi
   options.supervised_steps = config::CountSupervisedSteps(config);
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
+  // The evaluation ends by itself at its deadline; this wait is for the one that never began.
+  const absl::Duration deadline = config::CheckedDuration(config.eval().deadline());
+  const bool has_deadline = deadline < absl::InfiniteDuration();
+  if (has_deadline) options.last_evaluation_deadline = deadline + absl::Seconds(5);
   options.checkpoint_every_steps = config.checkpoint().every_steps();
   options.checkpoint_at_end = config.checkpoint().at_end();
   // The store keeps at least two, because the newest one may turn out to be damaged.
   options.keep_checkpoints = static_cast<int>(std::max<int64_t>(2, config.checkpoint().keep()));
   options.serve_complete = !exit_on_completion;
+  // Rollouters cannot answer for the next step before they serve the version that it begins with.
+  options.publishes_at_once = config.staleness().max_staleness() == 0;
+  if (config.eval().only()) {
+    options.steps = 0;
+    options.evaluate_only = true;
+    options.checkpoint_at_end = false;
+    if (!has_deadline) options.last_evaluation_deadline = absl::InfiniteDuration();
+  }
   return options;
 }
 

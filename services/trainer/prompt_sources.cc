@@ -62,6 +62,27 @@ std::string ComputeFingerprint(const std::vector<trainer::TextRows::File>& train
   return nlohmann::json{{"files", describe(training)}, {"eval_files", describe(evaluation)}}.dump();
 }
 
+// Sets are read like data.eval_files; they are no part of the fingerprint, as they may change with a resume.
+absl::Status OpenSets(const v1::RunConfig& config, const trainer::TextRows& like,
+                      std::vector<EvaluationSetSource>* sources) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<config::EvaluationSetText> sets,
+                             config::ParseEvaluationSets(config.eval().sets()));
+  OpenFiles open;
+  for (const config::EvaluationSetText& set : sets) {
+    trainer::TextRows rows = like;
+    SYNCOPATE_ASSIGN_OR_RETURN(rows.files, OpenList("eval.sets", set.path, &open));
+    const int64_t prompts = set.prompts > 0 ? set.prompts : rows.files.front().file->rows();
+    auto chosen = trainer::ChosenPrompts::Read({.seed = static_cast<uint64_t>(config.eval().seed()),
+                                                .bad_rows_end_run = config.data().bad_rows() == "error",
+                                                .prompts = prompts},
+                                               rows);
+    if (!chosen.ok()) return Annotate(chosen.status(), absl::StrCat("eval.sets ", set.name));
+    const int64_t count = (*chosen)->size();
+    sources->push_back({set, *std::move(chosen), count});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config::RunModel& model) {
   PromptSources sources;
   OpenFiles open;
@@ -85,6 +106,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
                                                            .bad_rows_end_run = bad_rows_end_run,
                                                            .prompts = config.eval().prompts()},
                                                           evaluated));
+  SYNCOPATE_RETURN_IF_ERROR(OpenSets(config, evaluated, &sources.evaluation_sets));
   sources.evaluation_prompts = chosen->size();
   sources.evaluation = std::move(chosen);
   SYNCOPATE_ASSIGN_OR_RETURN(

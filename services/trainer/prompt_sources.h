@@ -7,17 +7,26 @@
 
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
+#include "services/config/evaluation_sets.h"
 #include "services/config/run_model.h"
 #include "syncopate/v1/config.pb.h"
 #include "trainer/data/prompts.h"
 
 namespace syncopate::trainerd {
 
+// The prompts of one set of eval.sets.
+struct EvaluationSetSource {
+  config::EvaluationSetText set;
+  std::unique_ptr<trainer::PromptSource> prompts;
+  int64_t count = 0;  // rows that are prompts, or as many of them as the set asks for
+};
+
 // The sources of a run's prompts, according to its data section.
 struct PromptSources {
   std::unique_ptr<trainer::PromptSource> training;
   std::unique_ptr<trainer::PromptSource> evaluation;
   int64_t evaluation_prompts = 0;  // eval.prompts, or fewer if the data have fewer
+  std::vector<EvaluationSetSource> evaluation_sets;
   // The contents of data.files and data.eval_files, as text: fixed for a whole run.
   std::string fingerprint;
 };

@@ -19,12 +19,14 @@
 #include "services/member/weight_service.h"
 #include "services/rpc/rank_attendance.h"
 #include "services/trainer/rank_service.h"
+#include "services/trainer/run_paths.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_membership.h"
 #include "services/wire/codec.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/checkpoint/shard_saver.h"
+#include "trainer/ranks/follower_stager.h"
 #include "trainer/ranks/leading_policy.h"
 
 namespace syncopate::trainerd {
@@ -32,6 +34,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kReasonWithin = absl::Seconds(2);      // of a lost connection, from rank 0
 constexpr absl::Duration kDismissedWithin = absl::Seconds(10);  // after rank 0 has heard of a refusal
 
 using Attendance = rpc::RankAttendance<v1::RankService, v1::AttendRequest, v1::AttendResponse>;
@@ -45,6 +48,7 @@ class FollowingTrainerRank {
         world_(static_cast<int32_t>(daemon->config().trainer().world())) {}
   ~FollowingTrainerRank() {
     if (saver_ != nullptr) saver_->Abort();
+    if (exporter_ != nullptr) exporter_->Abort();
     if (membership_ != nullptr) membership_->Leave("the run is over");
     if (membership_ != nullptr) membership_->Stop();
     if (server_ != nullptr) server_->Stop(kStopGrace);
@@ -57,6 +61,13 @@ class FollowingTrainerRank {
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
+    // Of its own, so that no checkpoint's copy waits for an export.
+    exporter_ = std::make_unique<trainer::ShardSaver>(
+        FileSystem::Real(), daemon_->Path(kExportsFolder),
+        [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
+    stagings_ = std::make_unique<trainer::FollowerStager>(
+        device_.stager.get(),
+        [this](const PolicyVersion& version, const auto& staged) { SendStaged(version, staged); });
     SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen,
                                config::GetTrainerRanksListen(daemon_->config().trainer()));
     SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(device_.device.place, listen.address, listen.key));
@@ -66,9 +77,9 @@ class FollowingTrainerRank {
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
     SYNCOPATE_RETURN_IF_ERROR(Join(welcome));
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
-    SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
-    attendance_.SetReady();
-    return Obey();
+    const absl::Status ended = MeetAndObey(welcome);
+    // Connections between ranks break sooner than rank 0 says on this rank's stream why it ends the group.
+    return ErrorReason(ended) == "RANK_LOST" ? attendance_.AwaitEnd(kReasonWithin, ended) : ended;
   }
 
   // OK, or why the synchronizer has refused this rank. Thread-safe.
@@ -81,6 +92,12 @@ class FollowingTrainerRank {
   bool completed() const { return completed_; }
 
  private:
+  absl::Status MeetAndObey(const v1::AttendResponse::Welcome& welcome) {
+    SYNCOPATE_RETURN_IF_ERROR(Meet(welcome));
+    attendance_.SetReady();
+    return Obey();
+  }
+
   // Serves this rank's send slots and health at trainer.listen.
   absl::Status Listen() {
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string metrics,
@@ -126,9 +143,8 @@ class FollowingTrainerRank {
     attendance_.Write(message);
   }
 
-  // Stages this rank's shard as it is now, and reports to rank 0 what became of it.
-  void Stage(const PolicyVersion& version) {
-    const absl::StatusOr<trainer::WeightStager::Staged> staged = device_.stager->Stage(version);
+  // Reports to rank 0 what became of this rank's part of a version.
+  void SendStaged(const PolicyVersion& version, const absl::StatusOr<trainer::WeightStager::Staged>& staged) {
     v1::AttendRequest message;
     v1::AttendRequest::Staged* const report = message.mutable_staged();
     *report->mutable_version() = wire::ToProto(version);
@@ -147,7 +163,7 @@ class FollowingTrainerRank {
     attendance_.Write(message);
   }
 
-  // Reports to rank 0 whether this rank's part of a checkpoint was written.
+  // Reports to rank 0 whether this rank's part of a checkpoint or an export was written.
   void SendSaved(const std::string& folder, const absl::StatusOr<trainer::CheckpointStore::Files>& written) {
     v1::AttendRequest message;
     v1::AttendRequest::Saved* const saved = message.mutable_saved();
@@ -160,7 +176,7 @@ class FollowingTrainerRank {
         one->set_sha256(file.sha256);
       }
     } else {
-      SYNCOPATE_LOG(kError, "this rank's part of a checkpoint is not there: %s", written.status().ToString());
+      SYNCOPATE_LOG(kError, "this rank's part of %s is not there: %s", folder, written.status().ToString());
       saved->set_code(static_cast<int32_t>(written.status().code()));
       saved->set_reason(ErrorReason(written.status()));
       saved->set_message(std::string(written.status().message()));
@@ -263,10 +279,10 @@ class FollowingTrainerRank {
         command = {.kind = Kind::kWriteTensor,
                    .part = static_cast<trainer::PolicyPart>(said.write_tensor().part()),
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
-        if (command.tensor >= device_.policy->manifest().tensors().size()) return RankLost("no such tensor");
+        if (command.tensor >= device_.policy->trained().tensors().size()) return RankLost("no such tensor");
         break;
       case v1::AttendResponse::kStage:
-        Stage(wire::FromProto(said.stage().version()));
+        stagings_->Stage(wire::FromProto(said.stage().version()));
         return absl::OkStatus();
       case v1::AttendResponse::kDigest:
         command.kind = Kind::kDigest;
@@ -275,6 +291,10 @@ class FollowingTrainerRank {
         // The buffer of the previous snapshot is used again.
         SYNCOPATE_RETURN_IF_ERROR(saver_->Wait());
         saver_->Save(said.save().folder(), device_.policy->TakeSnapshot(said.save().folder()));
+        return absl::OkStatus();
+      case v1::AttendResponse::kExportWeights:
+        // Rank 0 orders the next one when this one is written.
+        exporter_->Save(said.export_weights().folder(), device_.policy->TakeWeights(said.export_weights().folder()));
         return absl::OkStatus();
       case v1::AttendResponse::kCheckFinite:
         command.kind = Kind::kCheckFinite;
@@ -303,7 +323,9 @@ class FollowingTrainerRank {
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<TrainerMembership> membership_;
-  std::unique_ptr<trainer::ShardSaver> saver_;  // last: its thread uses the stream
+  // Last: their threads use the stream.
+  std::unique_ptr<trainer::ShardSaver> saver_, exporter_;
+  std::unique_ptr<trainer::FollowerStager> stagings_;
 };
 
 }  // namespace

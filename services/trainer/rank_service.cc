@@ -10,14 +10,24 @@ namespace {
 
 constexpr char kRank[] = "trainer rank";
 
+// The error that a rank has reported of itself. OK is none, and neither is a number that is no code.
+absl::Status ReportedError(int32_t rank, int32_t code, const std::string& reason, const std::string& message,
+                           const ErrorMetadata& details = {}) {
+  const bool is_error = code > static_cast<int32_t>(absl::StatusCode::kOk) &&
+                        code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
+  return Error(is_error ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, reason,
+               absl::StrCat(kRank, " ", rank, ": ", message), details);
+}
+
 }  // namespace
 
-RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options)
+RankServiceImpl::RankServiceImpl(rpc::RankStreamsOptions options, std::function<void(const absl::Status&)> on_refused)
     : RankStreams(
           {kRank, "trainer.world", "train.device", "trainer.rank0",
            "rank 0 keeps it in run.dir, state/trainer/endpoints/trainer-0.secret, and all ranks share that folder",
            "trainer.ranks_listen"},
-          std::move(options)) {}
+          std::move(options)),
+      on_refused_(std::move(on_refused)) {}
 
 absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
                                    const std::vector<const TrajectoryGroup*>& groups) {
@@ -54,6 +64,9 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
     case trainer::PolicyCommand::Kind::kSave:
       message.mutable_save()->set_folder(command.folder);
       break;
+    case trainer::PolicyCommand::Kind::kExport:
+      message.mutable_export_weights()->set_folder(command.folder);
+      break;
     case trainer::PolicyCommand::Kind::kMoveState:
       message.mutable_move_state()->set_to(static_cast<int32_t>(command.move));
       break;
@@ -66,8 +79,7 @@ void RankServiceImpl::HandleMessage(int32_t rank, const v1::AttendRequest& messa
   if (message.has_staged()) return HandleStaged(rank, message.staged());
   if (!message.has_refused()) return;  // a heartbeat
   const v1::AttendRequest::Refused& refused = message.refused();
-  Lose(Error(static_cast<absl::StatusCode>(refused.code()), refused.reason(),
-             absl::StrCat(kRank, " ", rank, ": ", refused.message())));
+  on_refused_(ReportedError(rank, refused.code(), refused.reason(), refused.message()));
 }
 
 void RankServiceImpl::HandleSaved(int32_t rank, const v1::AttendRequest::Saved& saved) {
@@ -76,8 +88,7 @@ void RankServiceImpl::HandleSaved(int32_t rank, const v1::AttendRequest::Saved& 
     (*files)[file.name()] = {file.bytes(), file.sha256()};
   }
   if (saved.code() != 0) {
-    files = Error(static_cast<absl::StatusCode>(saved.code()), saved.reason(),
-                  absl::StrCat(kRank, " ", rank, ": ", saved.message()));
+    files = ReportedError(rank, saved.code(), saved.reason(), saved.message());
   }
   MutexLock lock(&mutex_);
   saved_.Add(saved.folder(), rank, std::move(files));
@@ -92,8 +103,7 @@ void RankServiceImpl::HandleStaged(int32_t rank, const v1::AttendRequest::Staged
   if (message.code() != 0) {
     ErrorMetadata details;
     if (!message.tensor().empty()) details["tensor"] = message.tensor();
-    staged = Error(static_cast<absl::StatusCode>(message.code()), message.reason(),
-                   absl::StrCat(kRank, " ", rank, ": ", message.message()), details);
+    staged = ReportedError(rank, message.code(), message.reason(), message.message(), details);
   }
   MutexLock lock(&mutex_);
   staged_.Add(version.ToString(), rank, std::move(staged));
@@ -131,7 +141,7 @@ absl::StatusOr<trainer::CheckpointStore::Files> RankServiceImpl::AwaitSaved(cons
   }
   if (absl::IsDeadlineExceeded(waited)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "SAVE_LATE",
-                 absl::StrCat("not all trainer ranks have written their part of a checkpoint within ",
+                 absl::StrCat("not all trainer ranks have written their files in ", folder, " within ",
                               absl::FormatDuration(kRankSaveDeadline)));
   }
   SYNCOPATE_RETURN_IF_ERROR(waited);

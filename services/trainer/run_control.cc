@@ -2,14 +2,10 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file_system.h"
-#include "model/adapter_files.h"
 #include "model/model_export.h"
-#include "services/config/run_model.h"
 #include "services/wire/codec.h"
-#include "trainer/checkpoint/policy_files.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -160,59 +156,35 @@ absl::Status RunControl::CallLoop(void (trainer::StepLoop::*work)()) {
 void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request, ExportDone done) {
   const absl::StatusOr<Run> run = GetRun();
   if (!run.ok()) return done(run.status());
-  // Between two steps, so that the written weights belong to one version.
-  auto write = [this, policy = run->policy, request,
-                done = std::move(done)](const absl::StatusOr<PolicyVersion>& version) {
-    if (version.ok()) {
-      done(Export(request, *policy, *version));
-    } else {
-      done(version.status());
+  trainer::ExportWriter::Request asked{.name = request.name()};
+  // The name becomes a folder below the run directory: a slash in it could lead outside.
+  if (!asked.name.empty()) {
+    if (const absl::Status name = CheckFileName(asked.name); !name.ok()) return done(name);
+  }
+  if (!request.dtype().empty()) {
+    const absl::StatusOr<DType> dtype = model::ParseExportDType(request.dtype());
+    if (!dtype.ok()) return done(dtype.status());
+    if (options_.trains_adapters && *dtype != DType::kFloat32) {
+      return done(Error(absl::StatusCode::kInvalidArgument, "BAD_DTYPE",
+                        "adapters are written in float32, which loses nothing; leave dtype empty"));
     }
-  };
-  run->loop->RunBetweenSteps(std::move(write));
+    asked.options.dtype = *dtype;
+  }
+  run->loop->ExportModel(asked,
+                         [done = std::move(done)](const absl::StatusOr<trainer::ExportWriter::Exported>& exported) {
+                           if (!exported.ok()) return done(exported.status());
+                           v1::TrainerServiceExportModelResponse response;
+                           *response.mutable_version() = wire::ToProto(exported->version);
+                           response.set_path(exported->path);
+                           response.set_bytes(exported->model.bytes);
+                           done(response);
+                         });
 }
 
 absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   MutexLock lock(&mutex_);
   if (offer_ == nullptr) return Starting();  // the port is open before the model has been read
   return offer_;
-}
-
-absl::StatusOr<v1::TrainerServiceExportModelResponse> RunControl::Export(
-    const v1::TrainerServiceExportModelRequest& request, const trainer::Policy& policy,
-    const PolicyVersion& version) const {
-  const bool of_adapters = !options_.adapter_config.empty();
-  if (!options_.has_model_folder && !of_adapters) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
-                 "this run did not begin with model.path, so that there is no config.json to go with the weights");
-  }
-  // The name becomes a folder below the run directory: a slash in it could lead outside.
-  const std::string name = request.name().empty() ? version.ToString() : request.name();
-  SYNCOPATE_RETURN_IF_ERROR(CheckFileName(name));
-  model::ExportOptions options;
-  if (!request.dtype().empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(options.dtype, model::ParseExportDType(request.dtype()));
-  }
-  v1::TrainerServiceExportModelResponse response;
-  *response.mutable_version() = wire::ToProto(version);
-  response.set_path(JoinPath(options_.run_dir, absl::StrCat("exports/", name)));
-  if (of_adapters) {
-    if (!request.dtype().empty() && options.dtype != DType::kFloat32) {
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_DTYPE",
-                   "adapters are written in float32, which loses nothing; leave dtype empty");
-    }
-    SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, policy.BaseDigest());
-    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes,
-                               model::ExportAdapter(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
-                                                    options_.adapter_config, base, response.path()));
-    response.set_bytes(bytes);
-    return response;
-  }
-  SYNCOPATE_ASSIGN_OR_RETURN(const model::ExportedModel written,
-                             model::ExportModel(trainer::TensorsOfPolicy(policy, trainer::PolicyPart::kParameters),
-                                                config::KeptModelFolder(options_.run_dir), response.path(), options));
-  response.set_bytes(written.bytes);
-  return response;
 }
 
 }  // namespace syncopate::trainerd

@@ -13,7 +13,6 @@
 #include "syncopate/v1/trainer.pb.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
-#include "trainer/step/policy.h"
 
 namespace syncopate::trainerd {
 
@@ -21,16 +20,13 @@ namespace syncopate::trainerd {
 class RunControl {
  public:
   struct Options {
-    int64_t steps = 0;  // of the whole run
-    std::string run_dir;
-    bool has_model_folder = false;    // a run that began with model.path can export
-    std::string adapter_config = {};  // adapter_config.json of what is exported; "": all weights are trained
+    int64_t steps = 0;             // of the whole run
+    bool trains_adapters = false;  // exports are of adapters alone, in float32
   };
   // All are borrowed and must outlive this object.
   struct Run {
     trainer::StepLoop* loop;
     trainer::TrainingData* data;
-    const trainer::Policy* policy;  // used on the loop's thread only
   };
 
   explicit RunControl(Options options);
@@ -47,8 +43,8 @@ class RunControl {
   absl::Status Pause() { return CallLoop(&trainer::StepLoop::Pause); }
   absl::Status Resume() { return CallLoop(&trainer::StepLoop::Resume); }
   absl::Status Stop() { return CallLoop(&trainer::StepLoop::Stop); }
-  // The methods below call `done` on the step thread, between two steps; this one gives it the name of the checkpoint
-  // once that is durable.
+  // The methods below call `done` on a thread of the loop's. This one gives it the name of the checkpoint once that is
+  // durable.
   void SaveCheckpoint(trainer::StepLoop::CheckpointDone done) {
     AskLoop(&trainer::StepLoop::SaveCheckpoint, std::move(done));
   }
@@ -67,11 +63,6 @@ class RunControl {
     if (!run.ok()) return done(run.status());
     (run->loop->*work)(std::move(done));
   }
-  // Runs on the step thread.
-  absl::StatusOr<v1::TrainerServiceExportModelResponse> Export(const v1::TrainerServiceExportModelRequest& request,
-                                                               const trainer::Policy& policy,
-                                                               const PolicyVersion& version) const;
-
   const Options options_;
   mutable Mutex mutex_;
   std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun

@@ -9,5 +9,6 @@ inline constexpr char kLogFolder[] = "state/trainer/log";
 inline constexpr char kIdentityFile[] = "state/trainer/identity.json";
 inline constexpr char kFlowFile[] = "state/trainer/flow.pb";
 inline constexpr char kSummaryFile[] = "summary.json";
+inline constexpr char kExportsFolder[] = "exports";
 
 }  // namespace syncopate::trainerd

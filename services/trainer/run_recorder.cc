@@ -43,6 +43,13 @@ Scalars EvaluationScalars(const trainer::EvaluationReport& report) {
   for (const auto& one : figures.data_sources) {
     scalars.push_back({"evaluation_data_sources/" + one.name, one.reward_mean});
   }
+  for (const trainer::SampledFigures& one : report.sets) {
+    const std::string set = absl::StrCat("evaluation_sets/", one.name, "/");
+    if (one.reward.has_value()) scalars.push_back({set + "reward_mean", one.reward->mean});
+    for (const auto& [k, mean] : one.pass) scalars.push_back({absl::StrCat(set, "pass_at_", k), mean.mean});
+    scalars.push_back({set + "truncated_ratio", one.truncated_ratio});
+    scalars.push_back({set + "missing", static_cast<double>(one.missing)});
+  }
   return scalars;
 }
 

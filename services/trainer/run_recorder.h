@@ -14,7 +14,7 @@
 namespace syncopate::trainerd {
 
 // Passes a run's reports to metrics.jsonl and its watchers, to TensorBoard's file, to Prometheus and to the event log.
-// Used on the step thread; RecordCheckpoint() may also be called on another thread.
+// Called as RunObserver says; RecordMemory() may be called by any thread.
 class RunRecorder final : public trainer::RunObserver {
  public:
   // The work of all rollouters so far, summed.

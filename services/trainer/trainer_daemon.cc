@@ -20,6 +20,7 @@
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
+#include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 #include "services/trainer/data_codec.h"
 #include "services/trainer/loop_options.h"
@@ -48,6 +49,7 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetGroups("failed", data.groups.failed);
   metrics->SetGroups("past_deadline", data.groups.past_deadline);
   metrics->SetAnsweredTimeRatio(data.answered_time_ratio);
+  metrics->SetKeptLengthRatio(data.kept_length_ratio);
   metrics->SetRewards("judged", data.rewards.judged);
   metrics->SetRewards("failed", data.rewards.failed);
   metrics->SetQuarantines(data.leases.quarantines);
@@ -82,29 +84,41 @@ TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
     : daemon_(daemon),
       on_trial_(daemon->IsOnTrial()),
       device_(std::move(device)),
-      control_({.steps = daemon->config().run().steps(),
-                .run_dir = daemon->run_dir(),
-                .has_model_folder = !device_.model.by_keys(),
-                .adapter_config = config::MakeAdapterConfig(daemon->config(), device_.model.shape)}) {}
+      control_({.steps = daemon->config().run().steps(), .trains_adapters = device_.model.shape.lora.enabled()}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
-  SYNCOPATE_ASSIGN_OR_RETURN(trainer->restore_, RunRestore::Open(daemon, &trainer->device_));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenRecords());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenPrompts());
-  SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, trainer->restore_->RestoreLatest());
-  SYNCOPATE_RETURN_IF_ERROR(trainer->Listen());
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Welcome welcome, trainer->Join());
-  // Once more: a trainer that was still running here can have saved until Join had written the new epoch.
-  SYNCOPATE_ASSIGN_OR_RETURN(restored, trainer->restore_->RestoreNewer(std::move(restored)));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->AssembleRanks(restored, welcome));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OpenData(restored, welcome));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->OfferModel(welcome.run_id));
-  SYNCOPATE_RETURN_IF_ERROR(trainer->StartLoop({welcome.epoch, restored.version.step}));
-  if (!trainer->on_trial_) SYNCOPATE_RETURN_IF_ERROR(trainer->BeginWork());
-  // Last: a process that waits for this file may use everything at once.
-  SYNCOPATE_RETURN_IF_ERROR(daemon->Announce(trainer->server_->address()));
+  const absl::Status begun = trainer->Begin();
+  if (!begun.ok()) trainer->EndRanks(begun);
+  SYNCOPATE_RETURN_IF_ERROR(begun);
   return trainer;
+}
+
+absl::Status TrainerDaemon::Begin() {
+  SYNCOPATE_ASSIGN_OR_RETURN(restore_, RunRestore::Open(daemon_, &device_));
+  SYNCOPATE_RETURN_IF_ERROR(OpenRecords());
+  SYNCOPATE_RETURN_IF_ERROR(OpenPrompts());
+  SYNCOPATE_ASSIGN_OR_RETURN(Restored restored, restore_->RestoreLatest());
+  SYNCOPATE_RETURN_IF_ERROR(Listen());
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Welcome welcome, Join());
+  // Once more: a trainer that was still running here can have saved until Join had written the new epoch.
+  SYNCOPATE_ASSIGN_OR_RETURN(restored, restore_->RestoreNewer(std::move(restored)));
+  SYNCOPATE_RETURN_IF_ERROR(AssembleRanks(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(OpenData(restored, welcome));
+  SYNCOPATE_RETURN_IF_ERROR(OfferModel(welcome.run_id));
+  SYNCOPATE_RETURN_IF_ERROR(StartLoop({welcome.epoch, restored.version.step}));
+  if (!on_trial_) SYNCOPATE_RETURN_IF_ERROR(BeginWork());
+  // Last: a process that waits for this file may use everything at once.
+  return daemon_->Announce(server_->address());
+}
+
+void TrainerDaemon::EndRanks(const absl::Status& why) {
+  if (rank_service_ == nullptr) return;
+  // Without a reason a rank would take this for a rank 0 that is started again, and dial until its deadline.
+  const bool has_reason = !ErrorReason(why).empty();
+  rank_service_->Stop(has_reason ? why : RankLost(absl::StrCat("rank 0 ends: ", why.ToString())), /*completed=*/false);
+  // A rank that was refused, too, has this long to read why.
+  if (server_ != nullptr) server_->Stop(kRefusalsWithin);
 }
 
 TrainerDaemon::~TrainerDaemon() {
@@ -171,10 +185,13 @@ absl::Status TrainerDaemon::MakeRankService() {
                                         .gpu = device_.device.place.gpu},
                               .secret = secret,
                               .security = daemon_->security(),
-                              .on_lost = [this](const absl::Status& why) {
-                                device_.ranks->Abort(std::string(why.message()));
-                                GiveUp(why);
-                              }});
+                              .on_lost =
+                                  [this](const absl::Status& why) {
+                                    device_.ranks->Abort(std::string(why.message()));
+                                    GiveUp(why);
+                                  }},
+      // All ranks still work, so the loop ends in order, and saves if no other trainer writes here.
+      [this](const absl::Status& why) { GiveUp(why); });
   return absl::OkStatus();
 }
 
@@ -187,13 +204,13 @@ absl::Status TrainerDaemon::AnnounceToRanks() const {
 absl::Status TrainerDaemon::AssembleRanks(const Restored& restored, const synchronizer::Welcome& welcome) {
   if (rank_service_ == nullptr) return absl::OkStatus();
   auto go_on = [this]() -> absl::Status {
-    if (!daemon_->StopRequested(absl::ZeroDuration())) return rank_service_->lost();
-    return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
+    if (daemon_->StopRequested(absl::ZeroDuration())) {
+      return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before all trainer ranks had come");
+    }
+    SYNCOPATE_RETURN_IF_ERROR(rank_service_->lost());
+    return Refused();
   };
-  const absl::Status attended = rank_service_->AwaitRanks(kRanksMeetWithin, go_on);
-  // Gives a refused rank time to read why before the server ends; without the reason it would dial until its deadline.
-  if (!attended.ok()) server_->Stop(kRefusalsWithin);
-  SYNCOPATE_RETURN_IF_ERROR(attended);
+  SYNCOPATE_RETURN_IF_ERROR(rank_service_->AwaitRanks(kRanksMeetWithin, go_on));
   v1::AttendResponse::Welcome message;
   message.set_run_id(welcome.run_id);
   message.set_start(daemon_->incarnation());
@@ -312,12 +329,22 @@ void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   recorder_->SetTensorBoard(*std::move(file));
 }
 
+// Only a run that began with model.path has a config.json to go with all weights; adapters need none.
+absl::Status TrainerDaemon::OpenExports() {
+  if (device_.model.by_keys() && !device_.model.shape.lora.enabled()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      exports_, trainer::ExportStore::Open(Files(), {.root = daemon_->Path(kExportsFolder),
+                                                     .description = config::KeptModelFolder(daemon_->run_dir())}));
+  return absl::OkStatus();
+}
+
 absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   if (const int64_t steps = daemon_->config().run().steps(); start.step > steps) {
     SYNCOPATE_LOG(kInfo, "run.steps is %d, and the run has reached step %d already: no further step is made", steps,
                   start.step);
   }
   OpenTensorBoard(start);
+  SYNCOPATE_RETURN_IF_ERROR(OpenExports());
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_RETURN_IF_ERROR(membership_->Begin());
   loop_ = std::make_unique<trainer::StepLoop>(
@@ -336,7 +363,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
             return identity.epoch;
           },
           .syncs_fail = [this] { return membership_->syncs_fail(); },
-          .ranks = rank_service_.get()},
+          .ranks = rank_service_.get(),
+          .exports = exports_.get()},
       start);
   ending_->Attach({.loop = loop_.get(),
                    .data = data_.get(),
@@ -346,7 +374,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
                    .refused = [this] { return Refused(); },
                    .show_state = [this] { ShowState(); },
                    .start = start});
-  control_.Start({.loop = loop_.get(), .data = data_.get(), .policy = device_.shared_policy()});
+  control_.Start({.loop = loop_.get(), .data = data_.get()});
   return Refused();
 }
 

@@ -47,6 +47,10 @@ class TrainerDaemon {
 
   TrainerDaemon(daemon::Daemon* daemon, TrainDevice device);
 
+  // Does the work of Start.
+  absl::Status Begin();
+  // Ends the other ranks, which attend or still come, with the error that ends this one.
+  void EndRanks(const absl::Status& why);
   absl::Status OpenRecords();
   absl::Status OpenPrompts();
   // Starts the services at trainer.listen, and those for the other ranks.
@@ -69,6 +73,7 @@ class TrainerDaemon {
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
+  absl::Status OpenExports();
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
   void GiveUp(const absl::Status& why);
@@ -94,6 +99,7 @@ class TrainerDaemon {
   std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<TrainerMembership> membership_;
+  std::unique_ptr<trainer::ExportStore> exports_;  // null: the run cannot export
   std::unique_ptr<trainer::StepLoop> loop_;
 
   mutable Mutex mutex_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/reasons.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
@@ -70,6 +71,8 @@ absl::StatusOr<synchronizer::Welcome> TrainerMembership::Join(const Claim& claim
                                             .events = options_.daemon->events(),
                                             .lost_after = config::CheckedDuration(config.synchronizer().lost_after())},
                                            &participant_));
+  SYNCOPATE_LOG(kInfo, "trainer rank %d sends its shard (%s) from %d bytes of send slots, at %s", device.rank,
+                device.stager->layout(), device.stager->bytes(), options_.address);
   const absl::Time deadline = Clock::Real()->Now() + kJoinDeadline;
   while (true) {
     absl::StatusOr<synchronizer::Welcome> welcome = member_->WaitForWelcome(kStopPoll);

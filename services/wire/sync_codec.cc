@@ -367,6 +367,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
   if (report.stage == synchronizer::SyncStage::kTransfer) {
     (*message.mutable_seconds())["verify"] = report.verify_seconds;
     (*message.mutable_seconds())["connect"] = report.connect_seconds;
+    message.mutable_bytes_by_source()->Assign(report.bytes_by_source.begin(), report.bytes_by_source.end());
   }
   message.set_base_present(report.weights.base_present);
   message.set_sleep_level(report.weights.sleep_level);
@@ -397,12 +398,15 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.weights.slept = message.slept();
   report.bytes = message.bytes();
   report.lora_bytes = message.lora_bytes();
+  report.bytes_by_source.assign(message.bytes_by_source().begin(), message.bytes_by_source().end());
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
   // These durations are summed over a run: one negative or NaN value would spoil the sum.
   auto lasts = [](double seconds) { return seconds >= 0 && std::isfinite(seconds); };
   bool sane = lasts(report.verify_seconds) && lasts(report.connect_seconds) && lasts(report.pause_seconds) &&
-              report.lora_bytes >= 0 && report.bytes >= report.lora_bytes;
+              report.lora_bytes >= 0 && report.bytes >= report.lora_bytes &&
+              std::all_of(report.bytes_by_source.begin(), report.bytes_by_source.end(),
+                          [&report](int64_t bytes) { return bytes >= 0 && bytes <= report.bytes; });
   if (!sane) return BadMessage("report: a time or a number of bytes is negative or none");
   return report;
 }
@@ -464,6 +468,7 @@ v1::SyncRecord ToProto(const synchronizer::SyncRecord& record, double ended_unix
   message.set_detail(record.detail);
   message.set_bytes(record.bytes);
   for (const auto& [name, bytes] : kByteKinds) (*message.mutable_bytes_by_kind())[name] = record.bytes_by_kind.*bytes;
+  message.mutable_bytes_by_source()->Assign(record.bytes_by_source.begin(), record.bytes_by_source.end());
   for (const auto& [stage, seconds] : synchronizer::kStages)
     (*message.mutable_seconds())[stage] = record.seconds.*seconds;
   const double transfer = record.seconds.transfer;  // 0 if nothing was sent: then there is no rate

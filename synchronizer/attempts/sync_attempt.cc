@@ -165,7 +165,7 @@ AttemptOutput SyncAttempt::HandleRankReport(Part& part, Rank& rank, const SyncRe
   return AnyAt(part, RankState::kWrong) ? JudgeWrongParts(now) : Advance(part, now);
 }
 
-void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report) {
+void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report) const {
   switch (report.stage) {
     case SyncStage::kPrepare:
       rank.held = report.already_held;
@@ -178,6 +178,10 @@ void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report)
       rank.state = RankState::kVerified;
       part.bytes.lora += report.lora_bytes;
       part.bytes.full += report.bytes - report.lora_bytes;
+      part.bytes_by_source.resize(sources_.size());
+      for (size_t i = 0; i < std::min(sources_.size(), report.bytes_by_source.size()); ++i) {
+        part.bytes_by_source[i] += report.bytes_by_source[i];
+      }
       // The seconds of a replica are those of its slowest rank; the bytes of its ranks are added.
       part.connect_seconds = std::max(part.connect_seconds, report.connect_seconds);
       part.verify_seconds = std::max(part.verify_seconds, report.verify_seconds);
@@ -396,6 +400,7 @@ SyncRecord SyncAttempt::MakeRecord(const Part& part, absl::Time now) const {
   if (!spec_.rehearsal) {
     record.bytes = part.bytes.total();
     record.bytes_by_kind = part.bytes;
+    if (record.bytes > 0) record.bytes_by_source = part.bytes_by_source;
   }
   record.pause_seconds = part.pause_seconds;
   // A phase ends when the next one began, or now. A phase that never began has length 0.

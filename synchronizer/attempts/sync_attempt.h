@@ -122,7 +122,8 @@ class SyncAttempt {
     double verify_seconds = 0;   // of the slowest rank
     double pause_seconds = 0;    // of the slowest rank
     PayloadBytes bytes;
-    std::string wrong_reason;  // of the first rank that is kWrong
+    std::vector<int64_t> bytes_by_source;  // by rank of the source
+    std::string wrong_reason;              // of the first rank that is kWrong
     std::string wrong_detail;
   };
 
@@ -141,7 +142,7 @@ class SyncAttempt {
   AttemptOutput HandleRankReport(Part& part, Rank& rank, const SyncReport& report, absl::Time now);
   AttemptOutput RecordSent(Source& source, const std::string& superseded, absl::Time now);
   AttemptOutput JudgeWrongParts(absl::Time now);
-  static void RecordReport(Part& part, Rank& rank, const SyncReport& report);
+  void RecordReport(Part& part, Rank& rank, const SyncReport& report) const;
   AttemptOutput Advance(Part& part, absl::Time now);
   AttemptOutput EndIfAllConnected(absl::Time now);
   AttemptOutput EndAll(const std::string& result, const std::string& detail, absl::Time now);

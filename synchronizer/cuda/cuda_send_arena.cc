@@ -104,6 +104,7 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(LoadPackKernels(), "loading the stage's kernels"));
   SYNCOPATE_ASSIGN_OR_RETURN(copies_, cuda::Stream::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(begun_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
+  SYNCOPATE_ASSIGN_OR_RETURN(read_, cuda::Event::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(done_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
   return LoadTables(program, tensors);
 }
@@ -186,6 +187,8 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchPack(tables_.vectors.as<PackItem>(), vector_items_, bases, arena, findings, blocks_, stream),
       "staging weights"));
+  // What follows reads the arena alone.
+  SYNCOPATE_RETURN_IF_ERROR(read_.Record(stream));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
       LaunchCheck(tables_.words.as<CheckItem>(), word_items_, arena, findings, blocks_, stream), "digesting weights"));
   SYNCOPATE_RETURN_IF_ERROR(
@@ -193,6 +196,11 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
                                        static_cast<size_t>(tables_.findings.bytes()), cudaMemcpyDeviceToHost, stream),
                        "reading digests"));
   return done_.Record(stream);
+}
+
+absl::Status CudaSendArena::OrderAfterRead(cudaStream_t stream) const {
+  cuda::DeviceScope scope(options_.device);
+  return cuda::CudaStatus(cudaStreamWaitEvent(stream, read_.get(), /*flags=*/0), "ordering an update after a stage");
 }
 
 absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadline) {

@@ -58,6 +58,9 @@ class CudaSendArena final : public WeightStore {
   // that is on the stream when this returns; later work on the stream may change it. FAILED_PRECONDITION reason
   // VERSION_ORDER unless `version` is above all versions staged before; STAGING if the previous Launch was not awaited.
   absl::Status Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream);
+  // What is queued on `stream` from now on may change the shard: it comes after the last Launch has read it. Blocks
+  // nothing. For the thread that stages.
+  absl::Status OrderAfterRead(cudaStream_t stream) const;
 
   struct Staged {
     PolicyVersion version;
@@ -140,6 +143,7 @@ class CudaSendArena final : public WeightStore {
   Tables tables_;
   cuda::Stream copies_;  // for copies to host memory
   cuda::Event begun_;
+  cuda::Event read_;  // the shard of the last Launch
   cuda::Event done_;
   std::optional<Staging> staging_;
 

@@ -64,6 +64,7 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   SyncReport report;
   report.bytes = bytes;
   report.lora_bytes = received->bytes.lora;
+  report.bytes_by_source = std::move(received->bytes_by_source);
   report.verify_seconds = received->verify_seconds;
   report.connect_seconds = received->connect_seconds;
   done(report);

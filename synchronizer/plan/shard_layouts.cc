@@ -88,6 +88,7 @@ absl::StatusOr<Layout> UnitShardsLayout(const Manifest& manifest, int32_t ranks,
   size_t unit = 0;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t first = begins[i], last = first + manifest.tensors()[i].NumElements();
+    if (first == last) continue;  // an empty tensor at the end lies behind the last unit
     while (first >= units[unit].begin + units[unit].count) ++unit;
     const UnitShards& one = units[unit];
     for (int64_t at = first; at < last;) {

@@ -72,37 +72,70 @@ SendArena::~SendArena() {
   for (const Slot& slot : slots_) SYNCOPATE_CHECK(slot.pins == 0 && slot.copies == 0);
 }
 
-absl::Status SendArena::Launch(PolicyVersion version, const Fill& fill) {
+absl::Status SendArena::Launch(PolicyVersion version, Fill fill) {
   const absl::Time begun = options_.clock->Now();
+  MutexLock lock(&mutex_);
   if (staging_.has_value()) {
     return Error(absl::StatusCode::kFailedPrecondition, "STAGING",
                  absl::StrFormat("version %s is still being staged", staging_->version.ToString()));
   }
-  Staging staging{.version = version};
-  {
-    MutexLock lock(&mutex_);
-    // Readers identify versions by name: the same name with other bytes would be mixed with the earlier version.
-    if (version <= newest_) {
-      return Error(absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
-                   absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(),
-                                   newest_.ToString()));
-    }
-    staging.slot = TakeSlot();
-    staging.bytes = staging.slot->buffer.data();
+  // Readers identify versions by name: the same name with other bytes would be mixed with the earlier version.
+  if (version <= newest_) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
+        absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(), newest_.ToString()));
   }
-  // The slot is empty now, so no other thread touches its bytes.
-  SYNCOPATE_RETURN_IF_ERROR(fill(staging.bytes));
-  staging.seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun);
-  staging_ = staging;
+  Slot* const slot = TakeSlot();
+  staging_ = Staging{.version = version,
+                     .slot = slot,
+                     .bytes = slot->buffer.data(),
+                     .fill = std::move(fill),
+                     .seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun)};
   return absl::OkStatus();
 }
 
-absl::StatusOr<SendArena::Staged> SendArena::Await() {
-  if (!staging_.has_value()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "no version is being staged");
-  }
+absl::Status SendArena::FinishCopy() {
   const absl::Time begun = options_.clock->Now();
-  const Staging staging = *std::exchange(staging_, std::nullopt);
+  Fill fill;
+  char* bytes = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    if (!staging_.has_value()) return absl::OkStatus();
+    // Bounded by the fill of the other thread: a copy within the host's memory, or from its device.
+    auto is_free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !staging_.has_value() || staging_->state != Staging::State::kFilling;
+    };
+    mutex_.Await(Condition(&is_free));
+    if (!staging_.has_value()) return absl::OkStatus();
+    if (staging_->state == Staging::State::kFilled) return staging_->filled;
+    staging_->state = Staging::State::kFilling;
+    fill = std::exchange(staging_->fill, nullptr);
+    bytes = staging_->bytes;
+  }
+  // Without the lock. The slot is empty, so no other thread touches its bytes.
+  const absl::Status filled = fill(bytes);
+  MutexLock lock(&mutex_);
+  staging_->state = Staging::State::kFilled;
+  staging_->filled = filled;
+  staging_->seconds += absl::ToDoubleSeconds(options_.clock->Now() - begun);
+  return filled;
+}
+
+absl::StatusOr<SendArena::Staged> SendArena::Await() {
+  {
+    MutexLock lock(&mutex_);
+    if (!staging_.has_value()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "STAGING", "no version is being staged");
+    }
+  }
+  FinishCopy().IgnoreError();  // `filled` keeps it
+  const absl::Time begun = options_.clock->Now();
+  Staging staging;
+  {
+    MutexLock lock(&mutex_);
+    staging = *std::exchange(staging_, std::nullopt);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(staging.filled);
   SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(staging.bytes));
   Staged staged;
   staged.version = staging.version;
@@ -116,8 +149,8 @@ absl::StatusOr<SendArena::Staged> SendArena::Await() {
   return staged;
 }
 
-absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, const Fill& fill) {
-  SYNCOPATE_RETURN_IF_ERROR(Launch(version, fill));
+absl::StatusOr<SendArena::Staged> SendArena::Stage(PolicyVersion version, Fill fill) {
+  SYNCOPATE_RETURN_IF_ERROR(Launch(version, std::move(fill)));
   return Await();
 }
 

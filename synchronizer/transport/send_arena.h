@@ -48,15 +48,19 @@ class SendArena final : public WeightStore {
     double seconds = 0;  // waiting for a chunk's copy, filling, checking and digesting
   };
 
-  // Begins to stage `version`: takes a slot and fills it. If `fill` fails nothing is staged, and the older versions that
-  // are still there stay. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all versions staged before;
-  // reason STAGING if the previous Launch was not awaited.
-  absl::Status Launch(PolicyVersion version, const Fill& fill);
-  // Checks and digests what Launch has filled in; after OK the version can be opened. May be called by another thread
-  // than Launch, which must not run meanwhile. DATA_LOSS reason NON_FINITE naming the tensor: nothing is staged.
+  // Begins to stage `version`: takes a slot, which FinishCopy or Await fills by `fill`. FAILED_PRECONDITION reason
+  // VERSION_ORDER unless `version` is above all versions staged before; reason STAGING if the previous Launch was not
+  // awaited.
+  absl::Status Launch(PolicyVersion version, Fill fill);
+  // Calls the `fill` of the last Launch, unless that was done; waits while another thread does it. Returns its error. Any
+  // thread: the first one that needs the copy makes it.
+  absl::Status FinishCopy();
+  // FinishCopy; then checks and digests the copy, after which the version can be opened. Any thread, but one at a time and
+  // not during a Launch. After an error, that of `fill` or DATA_LOSS reason NON_FINITE naming the tensor, nothing is staged,
+  // and the older versions that are still there stay.
   absl::StatusOr<Staged> Await();
   // Launch, then Await.
-  absl::StatusOr<Staged> Stage(PolicyVersion version, const Fill& fill);
+  absl::StatusOr<Staged> Stage(PolicyVersion version, Fill fill);
 
   const Manifest& manifest() const { return manifest_; }
   int64_t arena_bytes() const { return wire_.bytes; }
@@ -85,11 +89,17 @@ class SendArena final : public WeightStore {
     int copies = 0;          // chunk copies in progress, of any occupancy
   };
 
-  // What Launch has left to Await.
+  // What Launch has left to FinishCopy and Await.
+  //
+  //   kLaunched --a thread begins `fill`--> kFilling --it ends--> kFilled --Await--> none
   struct Staging {
+    enum class State : uint8_t { kLaunched, kFilling, kFilled };
     PolicyVersion version;
     Slot* slot = nullptr;
     char* bytes = nullptr;
+    Fill fill = nullptr;
+    State state = State::kLaunched;
+    absl::Status filled = absl::OkStatus();  // kFilled
     double seconds = 0;
   };
 
@@ -102,10 +112,10 @@ class SendArena final : public WeightStore {
   const Manifest manifest_;
   const Wire wire_;
   const Options options_;
-  std::optional<Staging> staging_;  // the staging caller's
   mutable Mutex mutex_;
-  // The structure and the buffers' addresses are constant. Only Stage writes a buffer's bytes, while its slot is empty;
-  // `copies` counts the copies that read them.
+  std::optional<Staging> staging_ ABSL_GUARDED_BY(mutex_);
+  // The structure and the buffers' addresses are constant. Only the thread that calls `fill` writes a buffer's bytes, while
+  // its slot is empty; `copies` counts the copies that read them.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -306,6 +306,8 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   const absl::Duration checking = std::min(check.busy() - checked_before, arrived - connected);
   Received received;
   received.bytes = split.bytes;
+  received.bytes_by_source.resize(static_cast<size_t>(offer_.planned->plan.sources()));
+  for (const Copy& copy : request.copies) received.bytes_by_source[static_cast<size_t>(copy.source)] += copy.bytes;
   received.connect_seconds = absl::ToDoubleSeconds(connected - begun);
   received.transfer_seconds = absl::ToDoubleSeconds(arrived - connected - checking);
   received.verify_seconds = absl::ToDoubleSeconds(checked_before + checking + (options_.clock->Now() - arrived));

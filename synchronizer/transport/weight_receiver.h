@@ -54,7 +54,8 @@ class WeightReceiver {
 
   struct Received {
     PayloadBytes bytes;
-    double connect_seconds = 0;  // forming communicators, mapping memory; 0.0 if there is none to form
+    std::vector<int64_t> bytes_by_source;  // by rank of the source; their sum is that of `bytes`
+    double connect_seconds = 0;            // forming communicators, mapping memory; 0.0 if there is none to form
     double transfer_seconds = 0;
     double verify_seconds = 0;
   };

@@ -74,6 +74,16 @@ TEST(BadConfigurationTest, EverythingThatIsWrongIsReportedAtOnceAndNothingStarts
   EXPECT_EQ(OutputOfFailed(RunHarness({"sync.every_steps=9"}).Run(), 2).empty(), false);  // with max_staleness 4
 }
 
+TEST(BadConfigurationTest, MoreTrainerRanksThanALayerHasBlocksAreRefusedWithTheMostThatMayBe) {
+  RunHarness run({"run.steps=5", "trainer.world=64", "model.hidden_size=16", "model.intermediate_size=16",
+                  "model.num_attention_heads=2", "model.num_key_value_heads=2", "model.head_dim=8"});
+  const std::string printed = OutputOfFailed(run.Run(), 1);
+  EXPECT_THAT(printed,
+              AllOf(HasSubstr("trainer-0 exited with code 2"),
+                    HasSubstr("trainer.world 64 ranks cannot share; have at most"), HasSubstr("TOO_MANY_RANKS")));
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
 TEST(BadPlaceTest, ATakenPortIsNamedAndEndsTheRun) {
   const PortHolder holder;
   for (const char* key : {"synchronizer.address", "trainer.listen", "metrics.trainer_listen"}) {

@@ -77,6 +77,86 @@ void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
   EXPECT_EQ(exit->code, 0) << (*process)->Log();
 }
 
+// What ends an answer is of the run and of its twin. A resume may not change it.
+TEST_F(DataTest, AnswersEndWithTheTokenThatCompletesAStopInTheRunAsInItsTwin) {
+  RunHarness run(Settings(4, {"staleness.max_staleness=0", "rollout.stop=[\"1\", \"2\", 5, 6, 7, 8, 9, 10]",
+                              "rollout.max_new_tokens=16", "data.max_prompt_tokens=16"}));
+  const auto twin = TwinDigests(run.config(), run.overrides(), 4);
+  ASSERT_THAT(twin, IsOk());
+  ExpectSuccess(run.Run());
+  EXPECT_EQ(run.Digests(), *twin);
+  for (const Json& step : run.Records("step")) EXPECT_LT(step["truncated_samples"], 100) << step;
+  auto changed = run.Resume({"run.steps=8", "rollout.stop=[5]"});
+  ASSERT_THAT(changed, IsOk());
+  const auto exit = (*changed)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_NE(exit->code, 0);
+  EXPECT_THAT((*changed)->Log(), HasSubstr("rollout.stop"));
+}
+
+// Papers' figures: several answers to each prompt of further files, of the same version as the evaluation beside them.
+TEST_F(DataTest, EvaluatesFurtherSetsWithSeveralAnswersToAPrompt) {
+  const std::string few = Write("few.jsonl", Rows(9)), many = Write("many.jsonl", Rows(30));
+  RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few, " n=4 temperature=0.8, many: ", many,
+                                           " n=3 prompts=5 ", "max_new_tokens=2 reward=match"),
+                              "eval.every_steps=2"}));
+  ExpectSuccess(run.Run());
+  const std::vector<Json> evaluations = run.Records("eval");
+  ASSERT_GE(evaluations.size(), 2u);
+  for (const Json& evaluation : evaluations) {
+    const Json& few_figures = evaluation["eval_sets"]["few"];
+    EXPECT_EQ(few_figures["prompts"], 9) << evaluation;
+    EXPECT_EQ(few_figures["asked"], 36);
+    EXPECT_EQ(few_figures["missing"], 0);
+    EXPECT_LE(few_figures["response_tokens_mean"], 4);
+    ASSERT_EQ(few_figures["pass"].size(), 3u) << "1, 2 and 4";
+    EXPECT_LE(few_figures["pass"]["1"]["mean"], few_figures["pass"]["4"]["mean"]);
+    const Json& many_figures = evaluation["eval_sets"]["many"];
+    EXPECT_EQ(many_figures["asked"], 15);
+    EXPECT_LE(many_figures["response_tokens_mean"], 2);
+    // Rewards of 0 and 1: the mean over answers is pass@1.
+    EXPECT_NEAR(many_figures["reward"]["mean"], many_figures["pass"]["1"]["mean"].get<double>(), 1e-9);
+    EXPECT_EQ(evaluation["eval_prompts"], 16) << "sets are counted apart";
+  }
+}
+
+// A checkpoint is evaluated by itself as it was in its run: greedily, so every answer is the same.
+TEST_F(DataTest, EvalGivesACheckpointTheFiguresOfItsRun) {
+  const std::string few = Write("few.jsonl", Rows(9));
+  RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few)}));
+  ExpectSuccess(run.Run());
+  ASSERT_FALSE(run.Records("eval").empty());
+  const Json in_run = run.Records("eval").back();
+  ASSERT_EQ(in_run["step"], 4);
+
+  RunHarness alone(Settings(4, {absl::StrCat("eval.sets=few: ", few)}));
+  std::vector<std::string> words = {"eval", run.Path("checkpoints/e1-s4"), alone.config(), "--quiet"};
+  for (const std::string& word : alone.overrides()) words.push_back(word);
+  const auto evaluated = RunCommand("syncopate", words);
+  ASSERT_THAT(evaluated, IsOk());
+  ASSERT_EQ(evaluated->code, 0) << evaluated->output;
+  const std::vector<Json> records = alone.Records("eval");
+  ASSERT_EQ(records.size(), 1u);
+  for (const char* figure : {"eval_reward", "eval_prompts", "eval_response_tokens_mean", "eval_sets"}) {
+    EXPECT_EQ(records[0][figure], in_run[figure]) << figure;
+  }
+  EXPECT_TRUE(alone.Records("step").empty());
+}
+
+// An evaluation that nobody finishes ends at its deadline, and says what is missing.
+TEST_F(DataTest, AnEvaluationEndsAtItsDeadline) {
+  const std::string many = Write("many.jsonl", Rows(40));
+  RunHarness run(Settings(2, {absl::StrCat("eval.sets=many: ", many, " n=1000"), "eval.deadline=2s",
+                              "eval.every_steps=0", "rollout.max_sequences=16"}));
+  ExpectSuccess(run.Run());
+  const std::vector<Json> evaluations = run.Records("eval");
+  ASSERT_FALSE(evaluations.empty());
+  const Json& set = evaluations.back()["eval_sets"]["many"];
+  EXPECT_EQ(set["asked"], 36000);
+  EXPECT_GT(set["missing"], 0) << set;
+  EXPECT_LT(set["missing"], 36000) << set;
+}
+
 // Eight steps of eight go through the 40 rows, 4 of them bad, nearly twice.
 TEST_F(DataTest, TheRunHasTheBitsOfItsTwinAndBothSkipBadRows) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));

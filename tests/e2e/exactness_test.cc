@@ -3,10 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/config/run_config.h"
+#include "services/config/run_model.h"
+#include "services/rpc/channel.h"
+#include "synchronizer/plan/layout_text.h"
+#include "synchronizer/plan/sync_plan.h"
+#include "syncopate/v1/synchronizer.grpc.pb.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -34,6 +44,117 @@ TEST_P(ExactnessTest, StrictlyOnPolicyEveryStepHasTheBitsOfTheSynchronousTwin) {
 
 INSTANTIATE_TEST_SUITE_P(Rollouters, ExactnessTest, ::testing::Values(1, 2),
                          [](const auto& info) { return absl::StrCat("With", info.param, "Rollouters"); });
+
+// What the ranks of a trainer send, where each replica has two ranks: `world` of them.
+class SourcesExactnessTest : public ::testing::TestWithParam<int> {
+ protected:
+  // The plan of the run's weight syncs, made here from its configuration.
+  static synchronizer::SyncPlan MakePlan(const RunHarness& run, int world) {
+    const v1::RunConfig config = config::LoadRunConfig(run.Path("config.resolved.yaml")).value();
+    const model::ModelConfig shape = config::FindRunModel(config)->shape;
+    const Manifest wire = config::MakeWireManifest(config, shape).value();
+    return synchronizer::SyncPlan::Create(
+               wire, synchronizer::BuildLayout(wire, absl::StrCat("units:", world, ":fp32")).value(),
+               synchronizer::BuildLayout(wire, config::MakeRolloutLayout(config, shape)).value())
+        .value();
+  }
+  // The receivers' parts in weight syncs so far.
+  static std::vector<v1::SyncRecord> Syncs(const RunHarness& run) {
+    auto stub = v1::SynchronizerService::NewStub(rpc::MakeChannel(run.Endpoint("synchronizer")->grpc).value());
+    v1::WatchSyncsRequest request;
+    request.set_last(1000);
+    grpc::ClientContext context;
+    context.set_deadline(rpc::CallDeadline(kPatience));
+    auto reader = stub->WatchSyncs(&context, request);
+    std::vector<v1::SyncRecord> records;
+    v1::WatchSyncsResponse response;
+    while (reader->Read(&response)) records.push_back(response.record());
+    EXPECT_TRUE(reader->Finish().ok());
+    return records;
+  }
+};
+
+TEST_P(SourcesExactnessTest, EachRankSendsItsPiecesAndTheRunHasTheBitsOfTheTwin) {
+  constexpr int64_t kFewSteps = 8;
+  const int world = GetParam();
+  RunHarness run({"staleness.max_staleness=0", "run.seed=3", "run.rollouters=2", "eval.every_steps=0",
+                  "rollout.tensor_parallel=2", absl::StrCat("trainer.world=", world),
+                  absl::StrCat("run.steps=", kFewSteps)});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(4), IsOk()) << (*process)->Log();
+  const std::vector<v1::SyncRecord> syncs = Syncs(run);
+  auto twin = TwinDigests(run.config(), run.overrides(), kFewSteps);
+  ASSERT_THAT(twin, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.Digests(), *twin);
+
+  const synchronizer::SyncPlan plan = MakePlan(run, world);
+  std::vector<int64_t> by_source(static_cast<size_t>(world), 0);
+  for (const synchronizer::Copy& copy : plan.copies()) by_source[static_cast<size_t>(copy.source)] += copy.bytes;
+  EXPECT_GE(syncs.size(), 6u) << "of three versions at two replicas";
+  for (const v1::SyncRecord& sync : syncs) {
+    if (sync.result() != "ok") continue;
+    EXPECT_EQ(std::vector<int64_t>(sync.bytes_by_source().begin(), sync.bytes_by_source().end()), by_source);
+    EXPECT_EQ(sync.bytes(), plan.bytes());
+  }
+  constexpr int64_t kSlots = 2, kSlack = 1 << 20;
+  for (int rank = 0; rank < world; ++rank) {
+    std::smatch match;
+    const std::string log = run.Log(absl::StrCat("trainer-", rank));
+    const std::regex line(absl::StrCat("trainer rank ", rank, " sends its shard \\(units:", world,
+                                       ":fp32\\) from ([0-9]+) bytes of send slots"));
+    ASSERT_TRUE(std::regex_search(log, match, line)) << log;
+    const int64_t held = std::stoll(match[1]);
+    EXPECT_GE(held, kSlots * by_source[static_cast<size_t>(rank)] / 2) << rank;  // ranks of a replica may share bytes
+    EXPECT_LE(held, kSlots * by_source[static_cast<size_t>(rank)] + kSlack) << rank;
+  }
+  // One digest a version, at the trainer and at every rank of every rollouter.
+  auto events = RunCommand("syncopate", {"events", run.run_dir()});
+  ASSERT_THAT(events, IsOk());
+  std::map<std::string, std::set<std::string>> digests;
+  size_t installs = 0;
+  for (const Json& event : JsonLines(events->output)) {
+    if (event["kind"] != "publish" && event["kind"] != "install") continue;
+    installs += event["kind"] == "install" ? 1 : 0;
+    digests[event["version"]].insert(event.at("digest").get<std::string>());
+  }
+  EXPECT_GE(installs, static_cast<size_t>(kFewSteps));
+  for (const auto& [version, of_version] : digests) EXPECT_EQ(of_version.size(), 1u) << version;
+}
+INSTANTIATE_TEST_SUITE_P(TrainerRanks, SourcesExactnessTest, ::testing::Values(2, 3));
+// The emulation of an asynchronous run whose every token has the same age.
+TEST(ExactnessTest, ATwinWithALagTrainsTokensOfThatAge) {
+  constexpr int64_t kLag = 3, kFewSteps = 8;
+  RunHarness run(
+      {"staleness.max_staleness=3", "run.seed=3", "eval.every_steps=2", absl::StrCat("run.steps=", kFewSteps)});
+  auto twin = [&run](const std::vector<std::string>& first) {
+    std::vector<std::string> words = first;
+    words.push_back(run.config());
+    for (const std::string& word : run.overrides()) words.push_back(word);
+    return RunCommand("syncopate-twin", words, 2 * kPatience);
+  };
+  const auto plain = twin({}), lagging = twin({"--lag", absl::StrCat(kLag)}), beyond = twin({"--lag", "4"});
+  for (const auto& result : {plain, lagging, beyond}) ASSERT_THAT(result, IsOk());
+  ASSERT_EQ(plain->code + lagging->code, 0) << plain->output << lagging->output;
+  EXPECT_EQ(beyond->code, 2);
+  EXPECT_THAT(beyond->output, ::testing::HasSubstr("staleness.max_staleness"));
+  const std::vector<Json> now = JsonLines(plain->output), old = JsonLines(lagging->output);
+  ASSERT_EQ(now.size(), static_cast<size_t>(kFewSteps));
+  ASSERT_EQ(old.size(), static_cast<size_t>(kFewSteps));
+  EXPECT_EQ(old[0]["weights_digest"], now[0]["weights_digest"]) << "both begin with the same weights";
+  EXPECT_NE(old[1]["weights_digest"], now[1]["weights_digest"]);
+  std::vector<int64_t> evaluated;
+  for (int64_t step = 1; step <= kFewSteps; ++step) {
+    const Json& line = old[static_cast<size_t>(step - 1)];
+    EXPECT_EQ(line["oldest_age"], std::min(step - 1, kLag)) << line;
+    EXPECT_EQ(now[static_cast<size_t>(step - 1)]["oldest_age"], 0);
+    if (line.contains("eval_step")) evaluated.push_back(line["eval_step"]);
+  }
+  EXPECT_THAT(evaluated, ::testing::ElementsAre(2, 4, kFewSteps - kLag));
+}
 
 // On the CPU passes of one number of rows give the same bits as others, so the twin need not have them.
 TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {

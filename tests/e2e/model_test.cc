@@ -106,17 +106,22 @@ TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
               HasSubstr("scripts/build.sh release syncopate-generate builds it"));
 }
 
-// Writes a checkpoint of a run of `name` to `exported`, which then generates what the golden model does.
-void ExportAndGenerate(const std::string& checkpoint, const std::string& exported,
-                       const std::string& name = "llama-linear") {
-  const CommandResult result = Syncopate({"export", checkpoint, exported, "--dtype", "float32"});
-  EXPECT_EQ(result.code, 0) << result.output;
+// An export of a run of `name` generates what the golden model does.
+void ExpectGolden(const std::string& exported, const std::string& name = "llama-linear") {
   EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
   const Golden golden = ReadGolden(name);
   const CommandResult generated = Syncopate(
       {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
   EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+}
+
+// Writes a checkpoint of a run of `name` to `exported`.
+void ExportAndGenerate(const std::string& checkpoint, const std::string& exported,
+                       const std::string& name = "llama-linear") {
+  const CommandResult result = Syncopate({"export", checkpoint, exported, "--dtype", "float32"});
+  EXPECT_EQ(result.code, 0) << result.output;
+  ExpectGolden(exported, name);
 }
 
 TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
@@ -134,14 +139,29 @@ TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
   EXPECT_EQ(Syncopate({"export", run.Path("checkpoints/e1-s9"), exported}).code, 1);
 }
 
-TEST(ModelDirectoryTest, WhatTwoRanksHaveSavedGoesOutAsOneModel) {
-  RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 3));
-  ExpectSuccess(run.Run({"train.learning_rate=1e-12", "trainer.world=2"}));
-  EXPECT_THAT(NamesIn(run.Path("checkpoints/e1-s3")),
+TEST(ModelDirectoryTest, WhatTwoRanksHoldGoesOutAsOneModelWhileTheyTrainAndFromTheirCheckpoint) {
+  RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 1000000));
+  const auto trained = run.Run({"train.learning_rate=1e-12", "trainer.world=2", "checkpoint.every_steps=0"});
+  ASSERT_THAT(trained, IsOk());
+  const auto endpoint = run.Endpoint("trainer");
+  ASSERT_THAT(endpoint, IsOk());
+  v1::TrainerServiceExportModelRequest request;
+  request.set_name("first");
+  request.set_dtype("float32");
+  const auto exported = Call<TrainerService>(endpoint->grpc, &TrainerService::Stub::ExportModel, request);
+  ASSERT_THAT(exported, IsOk());
+  EXPECT_THAT(NamesIn(run.Path("exports")), ElementsAre("first"));
+  ExpectGolden(exported->path());
+
+  const auto stopped = run.Ctl({"stop"});
+  ASSERT_THAT(stopped, IsOk());
+  EXPECT_EQ(stopped->code, 0) << stopped->output;
+  ASSERT_THAT((*trained)->WaitExit(2 * kPatience), IsOk());
+  const std::string checkpoint = run.Path(absl::StrCat("checkpoints/e1-s", run.LastStep()));
+  EXPECT_THAT(NamesIn(checkpoint),
               ElementsAre("data.pb", "manifest.json", "model-0-of-2.safetensors", "model-1-of-2.safetensors",
                           "optimizer-0-of-2.safetensors", "optimizer-1-of-2.safetensors"));
-  const std::string exported = run.temp_dir() + "/exported";
-  ExportAndGenerate(run.Path("checkpoints/e1-s3"), exported);
+  ExportAndGenerate(checkpoint, run.temp_dir() + "/exported");
 }
 
 // Through all daemons: two ranks train them, a rollouter of two ranks generates with them.

@@ -185,6 +185,15 @@ TEST(DivergedTrainingTest, WeightsThatAreNotFiniteEndTheRunNamingTheTensorAndRea
   }
 }
 
+TEST(DivergedTrainingTest, TheRunOfATrainerOfSeveralRanksEndsWithTheTensorToo) {
+  RunHarness run({"run.steps=50", "eval.every_steps=0", "checkpoint.every_steps=1", "trainer.world=2", kDiverge});
+  const std::string printed = OutputOfFailed(run, run.Run());
+  EXPECT_THAT(printed, AllOf(HasSubstr("training has spoilt the weights of e1-s1"), HasSubstr("is not finite"),
+                             HasSubstr("model.")));
+  EXPECT_THAT(run.Log("trainer-1"), HasSubstr("NON_FINITE"));
+  EXPECT_THAT(Checkpoints(run), IsEmpty());
+}
+
 TEST(DivergedTrainingTest, NeitherDoThoseOfAStepThatIsNotPublishedReachACheckpoint) {
   RunHarness run({"run.steps=50", "eval.every_steps=0", "checkpoint.every_steps=1", "sync.every_steps=4", kDiverge});
   const std::string printed = OutputOfFailed(run, run.Run());

@@ -106,6 +106,8 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
       (*record->mutable_seconds())["total"] = 0.0061;
       (*record->mutable_bytes_by_kind())["full"] = 400000;
       (*record->mutable_bytes_by_kind())["lora"] = 12345;
+      record->add_bytes_by_source(200345);
+      record->add_bytes_by_source(212000);
       record->set_gigabytes_per_second(0.25);
       record->set_transport_reason("all members offer it");
       record->set_pause_seconds(0.0001);

@@ -186,7 +186,8 @@ class Check {
     group.step = step;
     ++findings_.trained;
     // Its tokens may be fresh all the same, if a second attempt made them.
-    if (CheckStaleness(*group.answer, take) && step - 1 - group.admitted.step > rules_.max_staleness) {
+    if (CheckStaleness(*group.answer, take) && !rules_.masks_beyond_bound &&
+        step - 1 - group.admitted.step > rules_.max_staleness) {
       Violation("I4", absl::StrCat(Name(lease), " was admitted for ", group.admitted.ToString(),
                                    " and is trained too late, by step ", step));
     }
@@ -198,6 +199,10 @@ class Check {
     for (const Trajectory& sample : group.samples) {
       for (const VersionSpan& span : sample.spans) {
         const int64_t staleness = at - span.version.step;
+        if (rules_.masks_beyond_bound && staleness > rules_.max_staleness) {
+          take->tokens -= span.end - span.begin;
+          continue;
+        }
         take->staleness_max = std::max(take->staleness_max, staleness);
         if (staleness >= 0 && staleness <= rules_.max_staleness) continue;
         Violation("I4", absl::StrFormat("step %d trains tokens of %s in %s: staleness %d, bound %d", at + 1,
@@ -233,7 +238,7 @@ class Check {
     for (const auto& [id, group] : groups_) {
       if (group.fate != Fate::kQueued) continue;
       ++findings_.queued;
-      if (group.admitted.step + rules_.max_staleness >= step) continue;
+      if (rules_.masks_beyond_bound || group.admitted.step + rules_.max_staleness >= step) continue;
       Violation("I1", absl::StrFormat("%s was accepted for %s and can not be trained any more at step %d, but nothing "
                                       "says that it was dropped",
                                       Name(group.lease), group.admitted.ToString(), step));

@@ -68,7 +68,9 @@ struct RunRules {
   int64_t batch_groups = 16;
   int64_t samples = 16;  // of a group
   int64_t max_staleness = 4;
-  bool data_end = false;             // data.max_groups is set: the last batch may be smaller
+  bool masks_beyond_bound =
+      false;              // staleness.on_deadline is mask: tokens beyond the bound are not trained, their answers are
+  bool data_end = false;  // data.max_groups is set: the last batch may be smaller
   bool reports_may_be_lost = false;  // the disk of metrics.jsonl was full: that costs lines, never the run
 };
 

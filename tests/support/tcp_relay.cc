@@ -97,7 +97,7 @@ void TcpRelay::Carry(int client) {
   for (int socket : {client, server}) ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   int64_t up = 0, down = 0;  // down: of the present download
   int64_t down_before = 0;   // at the window's beginning
-  bool holds = false;
+  bool holds = false, brings = false;
   absl::Time window = Clock::Real()->Now();
   while (open && !stopped_) {
     // While it holds, the target's bytes stay in its socket.
@@ -111,6 +111,8 @@ void TcpRelay::Carry(int client) {
     }
     if (ready[0].revents != 0) open = Forward(client, server, &up);
     if (ready[1].revents != 0 && open) open = Forward(server, client, &down);
+    if (brings != (down > 0)) downloads_ += brings ? -1 : 1;
+    brings = down > 0;
     const bool is_large = down > threshold_;
     Mode expected = Mode::kCut;
     if (is_large && mode_.compare_exchange_strong(expected, Mode::kForward)) {
@@ -127,6 +129,7 @@ void TcpRelay::Carry(int client) {
     }
   }
   if (holds) --held_;
+  if (brings) --downloads_;
   ::close(client);
   ::close(server);
 }

@@ -26,8 +26,9 @@ class TcpRelay {
   // The same, but what follows is kept back, on every such connection, until Release().
   void HoldAll(int64_t bytes);
   void Release();
-  int cut() const { return cut_; }    // connections so far
-  int held() const { return held_; }  // connections now
+  int cut() const { return cut_; }              // connections so far
+  int held() const { return held_; }            // connections now
+  int downloads() const { return downloads_; }  // connections that bring something now
 
  private:
   enum class Mode : uint8_t { kForward, kCut, kHold };
@@ -43,7 +44,7 @@ class TcpRelay {
   std::atomic<bool> stopped_ = false;
   std::atomic<Mode> mode_ = Mode::kForward;
   std::atomic<int64_t> threshold_ = 0;
-  std::atomic<int> cut_ = 0, held_ = 0;
+  std::atomic<int> cut_ = 0, held_ = 0, downloads_ = 0;
   Mutex mutex_;
   std::vector<std::thread> carriers_ ABSL_GUARDED_BY(mutex_);
   std::thread acceptor_;

@@ -23,6 +23,7 @@ void AddCtlCommand(CLI::App* app, Command* chosen);
 void AddDataCommand(CLI::App* app, Command* chosen);
 void AddDoctorCommand(CLI::App* app, Command* chosen);
 void AddEventsCommand(CLI::App* app, Command* chosen);
+void AddEvalCommand(CLI::App* app, const std::string& program, Command* chosen);
 void AddExportCommand(CLI::App* app, Command* chosen);
 void AddGenerateCommand(CLI::App* app, Command* chosen);
 void AddK8sCommand(CLI::App* app, Command* chosen);

@@ -47,6 +47,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddCtlCommand(app, chosen);
   AddDataCommand(app, chosen);
   AddDoctorCommand(app, chosen);
+  AddEvalCommand(app, program, chosen);
   AddEventsCommand(app, chosen);
   AddExportCommand(app, chosen);
   AddGenerateCommand(app, chosen);

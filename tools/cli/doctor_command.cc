@@ -13,6 +13,7 @@
 #include "tools/doctor/judge.h"
 #include "tools/doctor/machine.h"
 #include "tools/doctor/model.h"
+#include "tools/doctor/rank_memory.h"
 #include "tools/run/child_process.h"
 
 namespace syncopate::cli {
@@ -57,8 +58,9 @@ int Examine(const DoctorArguments& arguments) {
     return config::kConfigExitCode;
   }
   InitLogging({.role = "doctor", .minimum = Severity::kWarning}).IgnoreError();  // the findings report it
-  std::vector<doctor::Finding> findings =
-      doctor::Judge(doctor::InspectMachine(*config, run::OwnBinaryFolder()), *config);
+  const doctor::Machine machine = doctor::InspectMachine(*config, run::OwnBinaryFolder());
+  std::vector<doctor::Finding> findings = doctor::Judge(machine, *config);
+  for (doctor::Finding& finding : doctor::ExamineRankMemory(machine, *config)) findings.push_back(std::move(finding));
   for (doctor::Finding& finding : doctor::ExamineInputs(*config)) findings.push_back(std::move(finding));
   return Report(findings, arguments.json);
 }

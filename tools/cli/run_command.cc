@@ -4,12 +4,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
+#include "tools/cli/run_here.h"
 #include "tools/doctor/looks.h"
 #include "tools/run/child_process.h"
 #include "tools/run/launch.h"
@@ -35,12 +37,6 @@ struct RunArguments {
   bool json = false;
   bool accept_reward_change = false;
 };
-
-run::RunOutput GetOutput(const RunArguments& arguments) {
-  if (arguments.json) return run::RunOutput::kJson;
-  if (arguments.quiet) return run::RunOutput::kQuiet;
-  return ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
-}
 
 // The hardware that daemons of this build would find, without linking libtorch.
 model::Hardware LookAtHardware() {
@@ -68,15 +64,27 @@ int Run(const RunArguments& arguments, const std::string& program) {
   if (config_path.empty()) return Refuse("CONFIG is missing: syncopate run CONFIG, or syncopate run --resume RUN_DIR");
   if (!arguments.steps.empty()) overrides.push_back(absl::StrCat("run.steps=", arguments.steps));
   if (!arguments.duration.empty()) overrides.push_back(absl::StrCat("run.duration=", arguments.duration));
-  auto config = config::LoadRunConfig(config_path, overrides, [] { return int64_t{LookAtHardware().gpus}; });
-  if (!config.ok()) return Refuse(std::string(config.status().message()));
-  const std::optional<std::string> web =
-      arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt;
-  return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), GetOutput(arguments),
-                          arguments.accept_reward_change, web, &std::cout, &std::cerr, LookAtHardware});
+  return RunOnThisMachine(
+      {.config = config_path,
+       .overrides = std::move(overrides),
+       .quiet = arguments.quiet,
+       .json = arguments.json,
+       .accept_reward_change = arguments.accept_reward_change,
+       .web = arguments.with_web ? std::optional(arguments.web.empty() ? "0" : arguments.web) : std::nullopt},
+      program);
 }
 
 }  // namespace
+
+int RunOnThisMachine(const RunHere& here, const std::string& program) {
+  auto config = config::LoadRunConfig(here.config, here.overrides, [] { return int64_t{LookAtHardware().gpus}; });
+  if (!config.ok()) return Refuse(std::string(config.status().message()));
+  run::RunOutput output = ::isatty(STDOUT_FILENO) == 1 ? run::RunOutput::kLive : run::RunOutput::kPlain;
+  if (here.quiet) output = run::RunOutput::kQuiet;
+  if (here.json) output = run::RunOutput::kJson;
+  return run::RunLocally({*std::move(config), program, run::OwnBinaryFolder(), output, here.accept_reward_change,
+                          here.web, &std::cout, &std::cerr, LookAtHardware});
+}
 
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen) {
   auto arguments = std::make_shared<RunArguments>();

@@ -33,6 +33,14 @@ std::string GetKinds(const v1::SyncRecord& record) {
   return kinds.empty() ? "-" : absl::StrJoin(kinds, "+");
 }
 
+// Returns ", from ranks 1,024 + 512"; "" unless several ranks have sent.
+std::string GetSources(const v1::SyncRecord& record) {
+  if (record.bytes_by_source_size() < 2) return "";
+  std::vector<std::string> bytes;
+  for (const int64_t one : record.bytes_by_source()) bytes.push_back(Thousands(one));
+  return absl::StrCat(", from trainer ranks ", absl::StrJoin(bytes, " + "));
+}
+
 std::string ComputeRate(const v1::SyncRecord& record) {
   const double rate = record.gigabytes_per_second();
   return rate > 0 ? absl::StrFormat("%.*f", rate < 10 ? 2 : 1, rate) : "-";
@@ -204,7 +212,7 @@ std::string SyncRow(const v1::SyncRecord& record) {
                          record.result(), Thousands(record.bytes()), GetKinds(record), ComputeRate(record),
                          phase("stage"), phase("prepare"), phase("transfer"), phase("verify"), phase("install"),
                          phase("total"), Milliseconds(record.pause_seconds()),
-                         failed ? record.detail() : record.transport_reason());
+                         failed ? record.detail() : record.transport_reason() + GetSources(record));
 }
 
 }  // namespace syncopate::ctl

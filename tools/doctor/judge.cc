@@ -30,8 +30,10 @@ constexpr absl::Duration kSoon = absl::Hours(24 * 7);
 
 std::string GiB(int64_t bytes) { return absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kGiB); }
 
-// The number of processes with libtorch: the trainer and the rollouters.
-int64_t Workers(const v1::RunConfig& config) { return 1 + config.run().rollouters(); }
+// The number of processes with libtorch: the ranks of the trainer and of the rollouters.
+int64_t Workers(const v1::RunConfig& config) {
+  return config.trainer().world() + config.run().rollouters() * config.rollout().tensor_parallel();
+}
 
 bool UsesGpus(const v1::RunConfig& config) {
   auto gpu = [](const std::string& device) { return absl::StartsWith(device, "cuda"); };

@@ -1,9 +1,11 @@
 #include "tools/records/step_record.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -60,6 +62,50 @@ SampleAnswer ParseSample(const json& object) {
   return sample;
 }
 
+EvaluatedSet::Mean ParseMean(const json& object) { return {Number(object, "mean"), MaybeNumber(object, "interval")}; }
+
+std::vector<EvaluatedSet> ParseSets(const json& object) {
+  std::vector<EvaluatedSet> sets;
+  const auto named = object.find("eval_sets");
+  if (named == object.end() || !named->is_object()) return sets;
+  for (const auto& [name, figures] : named->items()) {
+    if (!figures.is_object()) continue;
+    EvaluatedSet& set = sets.emplace_back();
+    set.name = name;
+    set.prompts = Integer(figures, "prompts");
+    set.samples = Integer(figures, "samples");
+    set.missing = Integer(figures, "missing");
+    set.response_tokens_mean = Number(figures, "response_tokens_mean");
+    set.truncated_ratio = Number(figures, "truncated_ratio");
+    if (figures.contains("reward") && figures["reward"].is_object()) set.reward = ParseMean(figures["reward"]);
+    const auto pass = figures.find("pass");
+    if (pass == figures.end() || !pass->is_object()) continue;
+    for (const auto& [text, mean] : pass->items()) {
+      int64_t k = 0;
+      if (absl::SimpleAtoi(text, &k) && mean.is_object()) set.pass.emplace_back(k, ParseMean(mean));
+    }
+    std::sort(set.pass.begin(), set.pass.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+  return sets;
+}
+
+// "0.412 +- 0.031"
+std::string MeanText(const EvaluatedSet::Mean& mean) {
+  std::string text = absl::StrFormat("%.3f", mean.mean);
+  if (mean.interval.has_value()) absl::StrAppendFormat(&text, " +- %.3f", *mean.interval);
+  return text;
+}
+
+std::string SetText(const EvaluatedSet& set) {
+  std::string text = absl::StrFormat("%s  %d prompts of %d", set.name, set.prompts, set.samples);
+  if (set.reward.has_value()) absl::StrAppend(&text, "  avg ", MeanText(*set.reward));
+  for (const auto& [k, mean] : set.pass) absl::StrAppend(&text, "  pass@", k, " ", MeanText(mean));
+  absl::StrAppendFormat(&text, "  %.1f tokens", set.response_tokens_mean);
+  if (set.truncated_ratio > 0) absl::StrAppend(&text, ", ", Percent(set.truncated_ratio), " cut off");
+  if (set.missing > 0) absl::StrAppend(&text, ", ", set.missing, " missing");
+  return text;
+}
+
 void ParseEvaluation(const json& object, StepRecord* record) {
   record->eval_exact = MaybeNumber(object, "eval_exact");
   record->eval_reward = MaybeNumber(object, "eval_reward");
@@ -72,6 +118,7 @@ void ParseEvaluation(const json& object, StepRecord* record) {
   record->eval_truncated = Integer(object, "eval_truncated");
   record->eval_files = Subsets(object, "eval_files");
   record->eval_data_sources = Subsets(object, "eval_data_sources");
+  record->eval_sets = ParseSets(object);
   const auto samples = object.find("samples");
   if (samples == object.end() || !samples->is_array()) return;
   for (const json& sample : *samples) {
@@ -136,6 +183,7 @@ std::vector<std::string> EvaluationPhrases(const StepRecord& evaluation) {
                                       evaluation.eval_response_tokens_mean));
     if (evaluation.eval_truncated > 0) absl::StrAppend(&phrases.back(), ", ", evaluation.eval_truncated, " cut off");
   }
+  for (const EvaluatedSet& set : evaluation.eval_sets) phrases.push_back("set " + SetText(set));
   return phrases;
 }
 

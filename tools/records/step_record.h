@@ -24,6 +24,19 @@ struct SampleAnswer {
 };
 
 // The results for the prompts of one data file or data_source in an evaluation.
+// One set of eval.sets.
+struct EvaluatedSet {
+  struct Mean {
+    double mean = 0;
+    std::optional<double> interval = std::nullopt;  // half the width of that of 95 %
+  };
+  std::string name;
+  int64_t prompts = 0, samples = 0, missing = 0;
+  std::optional<Mean> reward = std::nullopt;
+  std::vector<std::pair<int64_t, Mean>> pass = {};  // by k, rising
+  double response_tokens_mean = 0, truncated_ratio = 0;
+};
+
 struct EvaluatedSubset {
   std::string name;
   int64_t prompts = 0;
@@ -51,6 +64,7 @@ struct StepRecord {
   int64_t eval_truncated = 0;  // answers that were cut off
   // Each is named; empty if there is only one.
   std::vector<EvaluatedSubset> eval_files, eval_data_sources;
+  std::vector<EvaluatedSet> eval_sets;
   std::vector<SampleAnswer> samples;
 };
 

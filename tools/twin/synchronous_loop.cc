@@ -7,6 +7,7 @@
 #include "base/digest.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
+#include "rollouter/trajectory/answer_stops.h"
 #include "services/config/model_options.h"
 #include "services/config/reward_options.h"
 #include "services/config/run_model.h"
@@ -27,7 +28,12 @@ MemberId EngineRank(int32_t rank, int32_t world) { return {"rollouter", "twin", 
 // Collects the samples of one prompt.
 class GroupSink final : public rollouter::GenerationSink {
  public:
-  explicit GroupSink(int32_t samples) : left_(samples), samples_(samples) {}
+  GroupSink(int32_t samples, const rollouter::StopRules* stops)
+      : left_(samples), samples_(samples), stops_(stops, samples) {}
+
+  bool OnToken(int32_t sample, int32_t token, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
+    return !stops_.Completes(sample, token);
+  }
 
   void OnFinished(int32_t sample, Trajectory trajectory) override {
     MutexLock lock(&mutex_);
@@ -48,29 +54,38 @@ class GroupSink final : public rollouter::GenerationSink {
   Mutex mutex_;
   int32_t left_ ABSL_GUARDED_BY(mutex_);
   std::vector<Trajectory> samples_ ABSL_GUARDED_BY(mutex_);
+  rollouter::AnswerStops stops_;  // of the engine's thread
 };
 
-// The decoder that rewards of text use; null for a model without a tokenizer.
-absl::StatusOr<rollouter::TextDecoder> LoadTextDecoder(const config::RunModel& model) {
-  if (model.by_keys()) return rollouter::TextDecoder();
+using SharedTokenizer = std::shared_ptr<const text::tokenizer::Tokenizer>;
+
+// Null for a model without one.
+absl::StatusOr<SharedTokenizer> LoadTokenizer(const config::RunModel& model) {
+  if (model.by_keys()) return SharedTokenizer();
   auto tokenizer = text::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
-  if (absl::IsNotFound(tokenizer.status())) return rollouter::TextDecoder();
-  SYNCOPATE_RETURN_IF_ERROR(tokenizer.status());
-  return text::tokenizer::MakeTextDecoder(*std::move(tokenizer));
+  if (absl::IsNotFound(tokenizer.status())) return SharedTokenizer();
+  return tokenizer;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config) {
+absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v1::RunConfig& config, int64_t lag) {
+  if (lag < 0 || lag > config.staleness().max_staleness()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_LAG",
+                 absl::StrCat("a lag of ", lag, " steps must be from 0 to staleness.max_staleness, which is ",
+                              config.staleness().max_staleness(), ": older tokens have no loss"));
+  }
   // The daemons' parts, called one after the other: the twin computes the same as a run, only at other times.
   Parts parts;
   SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(config));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.prompts, trainerd::OpenPromptSources(config, model));
-  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::TextDecoder decode, LoadTextDecoder(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(model));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.stops,
+                             rollouter::MakeStopRules(config.rollout().stop(), tokenizer, model.shape.vocab_size));
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
                              rollouter::RewardRegistry::Create(config::MakeRewardParameters(config)));
-  SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards,
-                             rollouter::RewardPlan::Create(config.reward().name(), rewards, std::move(decode)));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards, rollouter::RewardPlan::Create(config.reward().name(), rewards,
+                                                                          text::tokenizer::MakeTextDecoder(tokenizer)));
   trainer::PolicyTrainer::Options options = config::MakePolicyTrainerOptions(config, model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   SYNCOPATE_ASSIGN_OR_RETURN(options.adapters, config::OpenInitialAdapters(config, model));
@@ -79,19 +94,20 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
                              EngineRanks::Create(config::MakeEngineOptions(config, model.shape), wire,
                                                  static_cast<int32_t>(config.rollout().tensor_parallel())));
   SYNCOPATE_ASSIGN_OR_RETURN(
-      parts.trainer, TrainerRanks::Create(options, static_cast<int32_t>(config.trainer().world()), wire, /*slots=*/2,
-                                          config::MakeRolloutLayout(config, model.shape)));
-  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, model.shape, std::move(parts)));
+      parts.trainer, TrainerRanks::Create(options, static_cast<int32_t>(config.trainer().world()), wire,
+                                          static_cast<int>(lag) + 2, config::MakeRolloutLayout(config, model.shape)));
+  std::unique_ptr<SynchronousLoop> loop(new SynchronousLoop(config, model.shape, lag, std::move(parts)));
   if (loop->serves()) SYNCOPATE_RETURN_IF_ERROR(loop->SyncWeights());
   return loop;
 }
 
-SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, Parts parts)
+SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, int64_t lag, Parts parts)
     : config_(config),
       supervised_steps_(config::CountSupervisedSteps(config)),
       parts_(std::move(parts)),
       transport_(&hub_),
-      layout_(config::MakeRolloutLayout(config, shape)) {
+      layout_(config::MakeRolloutLayout(config, shape)),
+      lag_(lag) {
   for (int32_t rank = 0; rank < parts_.trainer->world(); ++rank) {
     hub_.Add(Rendezvous(rank), parts_.trainer->store(rank));
   }
@@ -105,17 +121,29 @@ SynchronousLoop::SynchronousLoop(const v1::RunConfig& config, const model::Model
 }
 
 absl::Status SynchronousLoop::SyncWeights() {
+  // A twin is never resumed, so its epoch is the first.
+  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, trainer::InUse(parts_.trainer->policy(), [&] {
+                               return parts_.trainer->stager().Stage({1, step_});
+                             }));
+  staged_.emplace_back(step_, std::move(staged));
+  while (static_cast<int64_t>(staged_.size()) > lag_ + 1) staged_.pop_front();
+  const auto& [step, oldest] = staged_.front();
+  if (step == served_) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(Install(step, oldest));
+  served_ = step;
+  return absl::OkStatus();
+}
+
+absl::Status SynchronousLoop::Install(int64_t step, const trainer::WeightStager::Staged& staged) {
   const Manifest& manifest = parts_.trainer->stager().manifest();
   const int32_t sources = parts_.trainer->world(), receivers = parts_.engine->world();
   const std::string from = parts_.trainer->stager().layout();
-  // A twin is never resumed, so its epoch is the first.
-  const PolicyVersion version{1, step_};
-  SYNCOPATE_ASSIGN_OR_RETURN(auto staged, parts_.trainer->stager().Stage(version));
+  const PolicyVersion version{1, step};
   SYNCOPATE_ASSIGN_OR_RETURN(const auto source, synchronizer::BuildLayout(manifest, from));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto destination,
                              synchronizer::BuildLayout(manifest, layout_.empty() ? "whole:1" : layout_));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto plan, synchronizer::SyncPlan::Create(manifest, source, destination));
-  const int64_t attempt = step_ + 1;
+  const int64_t attempt = step + 1;
   const synchronizer::Prepare prepare{.attempt = attempt,
                                       .version = version,
                                       .digest = staged.digest,
@@ -217,7 +245,7 @@ absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std
     // Trainer and rollouter compute the same seeds, which depend only on the prompt, not on the rollouter or the time.
     const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
     for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
-    sinks.push_back(std::make_shared<GroupSink>(samples));
+    sinks.push_back(std::make_shared<GroupSink>(samples, &parts_.stops));
     // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its batch.
     SYNCOPATE_RETURN_IF_ERROR(parts_.engine->engine().Submit(std::move(request), sinks.back()));
   }

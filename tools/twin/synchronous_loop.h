@@ -1,14 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/group_score.h"
+#include "rollouter/trajectory/stop_rules.h"
 #include "services/trainer/prompt_sources.h"
 #include "synchronizer/transport/inproc_transport.h"
 #include "synchronizer/transport/weight_receiver.h"
@@ -19,7 +22,8 @@
 namespace syncopate::twin {
 
 // A whole run in one process, one thing after the other: generate with the current weights, train, install. It is the
-// synchronous twin: a distributed run with max_staleness 0 must give bit-identical weights, step by step. The ranks of trainer
+// synchronous twin. With a lag it emulates an asynchronous run whose every token is as old: it generates with the weights of
+// so many steps before. Without: a distributed run with max_staleness 0 must give bit-identical weights, step by step. The ranks of trainer
 // and engine are threads. Uses the daemons' engine, reward, training step, weight sync (transport "inproc") and configuration. Not thread-safe.
 class SynchronousLoop {
  public:
@@ -29,8 +33,9 @@ class SynchronousLoop {
     uint64_t weights_digest = 0;
   };
 
-  // `config` must have passed its checks.
-  static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config);
+  // `config` must have passed its checks. `lag`: steps that the weights which generate are behind, as soon as there are so
+  // many. INVALID_ARGUMENT (reason BAD_LAG) if it is negative, or beyond staleness.max_staleness: no token would be trained.
+  static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config, int64_t lag = 0);
 
   // One batch of prompts in order, one training step, one weight sync. A supervised step makes no sync, unless it is
   // the last one before the steps on rewards.
@@ -38,10 +43,12 @@ class SynchronousLoop {
   // Whether the engine serves the weights of the last step, so that they can be evaluated.
   bool serves() const { return step_ >= supervised_steps_; }
 
-  // Share of exactly right greedy answers to the evaluation prompts with answer ids; nullopt if there are none.
+  // Share of exactly right greedy answers of the weights that generate to the evaluation prompts with answer ids; nullopt if
+  // there are none.
   absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
+  int64_t served_step() const { return served_; }  // of the weights that generate
   // The trainer's digest of its weights after the last step, the same that metrics.jsonl contains.
   uint64_t weights_digest() const { return weights_digest_; }
 
@@ -51,14 +58,17 @@ class SynchronousLoop {
     std::unique_ptr<TrainerRanks> trainer;
     std::unique_ptr<EngineRanks> engine;
     rollouter::RewardPlan rewards;
+    rollouter::StopRules stops;
   };
   struct Asked {
     GroupId group;
     trainer::Prompt prompt;
   };
-  SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, Parts parts);
+  SynchronousLoop(const v1::RunConfig& config, const model::ModelConfig& shape, int64_t lag, Parts parts);
 
+  // Stages the weights of this step, and installs those that are `lag_` steps older.
   absl::Status SyncWeights();
+  absl::Status Install(int64_t step, const trainer::WeightStager::Staged& staged);
   absl::StatusOr<trainer::StepFigures> TrainSupervised(std::vector<Asked> batch);
   absl::StatusOr<trainer::StepFigures> TrainOnRollouts(const std::vector<Asked>& batch);
   // The next batch, in order: those groups whose rows are prompts.
@@ -74,7 +84,10 @@ class SynchronousLoop {
   const std::string layout_;                                              // of the engine's ranks; "": whole
   std::vector<std::unique_ptr<synchronizer::WeightReceiver>> receivers_;  // by rank of the engine
   int64_t step_ = 0;
-  GroupId next_;  // the first group that is not used yet
+  const int64_t lag_;
+  std::deque<std::pair<int64_t, trainer::WeightStager::Staged>> staged_;  // by step, from the one served on
+  int64_t served_ = -1;                                                   // -1: none yet
+  GroupId next_;                                                          // the first group that is not used yet
   uint64_t weights_digest_ = 0;
 };
 

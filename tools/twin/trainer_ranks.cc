@@ -29,6 +29,13 @@ absl::StatusOr<std::unique_ptr<TrainerRanks>> TrainerRanks::Create(const trainer
     SYNCOPATE_ASSIGN_OR_RETURN(one.stager,
                                trainer::HostStager::Create(one.policy.get(), wire, slots,
                                                            {.rank = rank, .world = world, .destination = destination}));
+    if (rank > 0) {
+      one.stagings = std::make_unique<trainer::FollowerStager>(
+          one.stager.get(), [ranks = made.get(), rank](const PolicyVersion& version, const auto& staged) {
+            MutexLock lock(&ranks->mutex_);
+            ranks->staged_.Add(version.ToString(), rank, staged);
+          });
+    }
     made->ranks_.push_back(std::move(one));
   }
   Rank& first = made->ranks_.front();
@@ -61,6 +68,7 @@ TrainerRanks::~TrainerRanks() {
     if (rank.communicator != nullptr) rank.communicator->Abort("the twin ends");
   }
   for (std::thread& thread : threads_) thread.join();
+  for (Rank& rank : ranks_) rank.stagings = nullptr;  // their threads report here
 }
 
 absl::Status TrainerRanks::Send(const trainer::PolicyCommand& command,
@@ -97,11 +105,9 @@ std::optional<TrainerRanks::Order> TrainerRanks::Take(int32_t rank) {
   return order;
 }
 
-absl::Status TrainerRanks::Obey(Rank& rank, int32_t number, const Order& order) {
+absl::Status TrainerRanks::Obey(Rank& rank, const Order& order) {
   if (order.command.kind == trainer::PolicyCommand::Kind::kStage) {
-    auto staged = rank.stager->Stage(order.command.version);
-    MutexLock lock(&mutex_);
-    staged_.Add(order.command.version.ToString(), number, std::move(staged));
+    rank.stagings->Stage(order.command.version);
     return absl::OkStatus();
   }
   std::vector<const TrajectoryGroup*> groups;
@@ -111,7 +117,7 @@ absl::Status TrainerRanks::Obey(Rank& rank, int32_t number, const Order& order) 
 
 void TrainerRanks::Follow(int32_t rank) {
   while (const std::optional<Order> order = Take(rank)) {
-    const absl::Status obeyed = Obey(ranks_[static_cast<size_t>(rank)], rank, *order);
+    const absl::Status obeyed = Obey(ranks_[static_cast<size_t>(rank)], *order);
     if (obeyed.ok()) continue;
     {
       MutexLock lock(&mutex_);

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "ranks/communicator.h"
 #include "ranks/rank_reports.h"
+#include "trainer/ranks/follower_stager.h"
 #include "trainer/ranks/group_stager.h"
 #include "trainer/ranks/leading_policy.h"
 #include "trainer/staging/host_stager.h"
@@ -47,6 +48,7 @@ class TrainerRanks final : public trainer::PolicyFollowers, public trainer::Stag
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<trainer::PolicyTrainer> policy;
     std::unique_ptr<trainer::WeightStager> stager;
+    std::unique_ptr<trainer::FollowerStager> stagings;  // of `stager`; null on rank 0
   };
   struct Order {
     trainer::PolicyCommand command;
@@ -55,7 +57,7 @@ class TrainerRanks final : public trainer::PolicyFollowers, public trainer::Stag
 
   TrainerRanks() = default;
   void Follow(int32_t rank);
-  absl::Status Obey(Rank& rank, int32_t number, const Order& order);
+  absl::Status Obey(Rank& rank, const Order& order);
   // The next order of a rank; none: the end.
   std::optional<Order> Take(int32_t rank);
 

@@ -132,12 +132,21 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       parameter_state_(copy_.defined() ? std::vector<StateArena*>{arenas_.parameters.get(), arenas_.copy.get()}
                                        : std::vector<StateArena*>{arenas_.parameters.get()},
                        static_cast<int64_t>(parameters_.nbytes() + (copy_.defined() ? copy_.nbytes() : 0)),
-                       {.before_offload = [this] { ReleaseWeightUnits(); }, .after_load = [this] { RenewWeights(); }}),
+                       {.before_offload = [this]() -> absl::Status {
+                          SYNCOPATE_RETURN_IF_ERROR(FinishRead());
+                          ReleaseWeightUnits();
+                          return absl::OkStatus();
+                        },
+                        .after_load = [this] { RenewWeights(); }}),
       optimizer_state_({arenas_.first_moment.get(), arenas_.second_moment.get()},
                        static_cast<int64_t>(first_moment_.nbytes() + second_moment_.nbytes())),
-      gradient_state_(
-          {arenas_.gradients.get()}, static_cast<int64_t>(gradients_.nbytes()),
-          {.before_offload = [this] { ReleaseGradientUnits(); }, .after_load = [this] { MakeGradientUnits(); }}) {
+      gradient_state_({arenas_.gradients.get()}, static_cast<int64_t>(gradients_.nbytes()),
+                      {.before_offload = [this]() -> absl::Status {
+                         ReleaseGradientUnits();
+                         return absl::OkStatus();
+                       },
+                       .after_load = [this] { MakeGradientUnits(); }}),
+      reading_(device, SideStream::Priority::kLow) {
   MakeWeightUnits();
   MakeGradientUnits();
   // Adapters are drawn even beside files of weights; the rest of what is drawn is then written over.
@@ -331,6 +340,7 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Norms norms, MeasureNorms());
   const at::Tensor factor = ClipFactor(norms, guard);
   SYNCOPATE_RETURN_IF_ERROR(FinishSnapshot());
+  SYNCOPATE_RETURN_IF_ERROR(FinishRead());
   const int64_t update = updates_ + 1;
   model::Ops::AdamW adamw;
   adamw.learning_rate = LearningRateAt(options_, update);
@@ -379,7 +389,7 @@ StateArena* Actor::GetArena(PolicyPart part) const {
   return nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::TakeSnapshot() const {
+absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::CopyParts(absl::Span<const PolicyPart> parts) const {
   auto snapshot = std::make_shared<PolicySnapshot>();
   snapshot->manifest = trained_;
   snapshot->rank = shards_.rank();
@@ -391,7 +401,7 @@ absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::TakeSnapshot() const {
       snapshot->pieces.push_back({i, piece.whole_begin - first, piece.count, ToTrained(piece.local_begin)});
     }
   }
-  for (PolicyPart part : kPolicyParts) {
+  for (PolicyPart part : parts) {
     std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
     // The arena of parameters holds the base too, which no checkpoint contains.
     const bool is_whole = part != PolicyPart::kParameters || shards_.trained_begin() == 0;
@@ -451,15 +461,29 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
   return absl::OkStatus();
 }
 
+void Actor::SetReader(std::function<absl::Status()> finish) {
+  reader_ = std::move(finish);
+  read_from_ = reading_.MarkCurrent();
+}
+
+absl::Status Actor::FinishRead() {
+  const std::function<absl::Status()> finish = std::exchange(reader_, nullptr);
+  return finish == nullptr ? absl::OkStatus() : finish();
+}
+
 absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink) const {
   at::NoGradGuard no_grad;
   const auto width = static_cast<int64_t>(sizeof(float));
-  const int64_t most = parameters_.is_cpu() ? std::max<int64_t>(parameters_.numel(), 1) : kCopiedAtOnce;
-  for (int64_t begin = 0; begin < parameters_.numel(); begin += most) {
-    const at::Tensor piece = parameters_.narrow(0, begin, std::min(most, parameters_.numel() - begin)).cpu();
-    SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
-  }
-  return absl::OkStatus();
+  if (parameters_.numel() == 0) return absl::OkStatus();
+  if (parameters_.is_cpu()) return sink(0, {static_cast<const char*>(parameters_.data_ptr()), parameters_.nbytes()});
+  // On a stream beside the step's: there a copy would wait for all that the step has queued.
+  return reading_.RunAfter(read_from_, [&]() -> absl::Status {
+    for (int64_t begin = 0; begin < parameters_.numel(); begin += kCopiedAtOnce) {
+      const at::Tensor piece = parameters_.narrow(0, begin, std::min(kCopiedAtOnce, parameters_.numel() - begin)).cpu();
+      SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<uint64_t> Actor::Digest() const {

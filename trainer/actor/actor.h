@@ -19,6 +19,7 @@
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/policy_snapshot.h"
 #include "trainer/actor/sharded_units.h"
+#include "trainer/actor/side_stream.h"
 #include "trainer/actor/unit_access.h"
 #include "trainer/memory/state_part.h"
 
@@ -97,7 +98,7 @@ class Actor {
   // AdamW divides by its size. Late in an easy task such a gradient undid what was learned (docs/learning.md).
   //
   // Returns the gradient's norm over all ranks before clipping, a scalar on device(). A caller that has read it and the
-  // guard calls CountUpdate() if both are finite. Errors: those of Communicator and of FinishSnapshot().
+  // guard calls CountUpdate() if both are finite. Errors: those of Communicator, of FinishSnapshot() and of FinishRead().
   absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
@@ -110,17 +111,22 @@ class Actor {
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Replaces the state by this rank's shards of `source`; for a GPU through a host buffer of 64 MiB. If a snapshot may
-  // be under way, call FinishSnapshot() first.
+  // Replaces the state by this rank's shards of `source`; for a GPU through a host buffer of 64 MiB. If a snapshot or a
+  // read may be under way, call FinishSnapshot() and FinishRead() first.
   void Restore(const PolicySource& source);
   // See Policy::WriteTensor; `index` is in trained(). All ranks must call it; only rank 0's sink gets the tensor.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // See Policy::TakeSnapshot; copies this rank's shard. Weights and moments must be on the device.
-  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const;
+  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
+  // See Policy::TakeWeights; the same of the weights alone, which must be on the device.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
   // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
-  // See Policy::ReadShard.
+  // As Policy::SetReader and Policy::ReadShard.
+  void SetReader(std::function<absl::Status()> finish);
   absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
+  // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
+  absl::Status FinishRead();
   // This rank's weights in `dtype`: float32, or `compute`.
   const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
   // The digest, and the check, of the parameters of all ranks. All ranks must call them and get the same result; see
@@ -144,6 +150,8 @@ class Actor {
   };
   const at::Tensor& GetPart(PolicyPart part) const;
   StateArena* GetArena(PolicyPart part) const;  // null: the part's memory comes from libtorch's allocator
+  // Copies the trained part of each of these arenas.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> CopyParts(absl::Span<const PolicyPart> parts) const;
   // Gathers one trained unit of a part from all ranks: [world * shard], on the actor's device.
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
@@ -199,6 +207,9 @@ class Actor {
     at::Tensor numbers;
   };
   Written written_;
+  std::function<absl::Status()> reader_;  // that is to be finished; null: there is none
+  SideStream reading_;                    // beside the current stream
+  SideStream::Mark read_from_;            // what is read is there at this point of the current stream
   int64_t updates_ = 0;
 };
 

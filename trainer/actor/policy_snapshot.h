@@ -20,8 +20,8 @@ enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
 inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
                                               PolicyPart::kSecondMoment};
 
-// A copy, in host memory, of one rank's part of a policy at one moment. On a GPU the copying may go on while the next
-// step computes. Immutable; may be read by any thread and outlive the policy.
+// A copy, in host memory, of one rank's part of a policy, or of its weights alone, at one moment. On a GPU the copying may
+// go on while the next step computes. Immutable; may be read by any thread and outlive the policy.
 struct PolicySnapshot {
   // Elements [begin, begin + count) of tensor `tensor` of the manifest, which lie at element `offset` of each arena.
   struct Piece {
@@ -38,7 +38,8 @@ struct PolicySnapshot {
     for (const std::function<absl::Status()>& finish : under_way) SYNCOPATE_RETURN_IF_ERROR(finish());
     return absl::OkStatus();
   }
-  // Call only after FinishCopy() has returned OK.
+  bool has_moments() const { return arenas[static_cast<size_t>(PolicyPart::kFirstMoment)] != nullptr; }
+  // For a part that was copied, after FinishCopy() has returned OK.
   absl::string_view Bytes(PolicyPart part, const Piece& piece) const {
     return {arenas[static_cast<size_t>(part)].get() + static_cast<size_t>(piece.offset) * sizeof(float),
             static_cast<size_t>(piece.count) * sizeof(float)};
@@ -51,9 +52,9 @@ struct PolicySnapshot {
   int32_t rank = 0;
   int32_t world = 1;
   int64_t updates = 0;
-  std::vector<Piece> pieces;  // in the manifest's order; with one rank its tensors
-  std::shared_ptr<const char> arenas[std::size(kPolicyParts)];
-  std::vector<std::function<absl::Status()>> under_way;  // the work of each part whose copy may be
+  std::vector<Piece> pieces;                                    // in the manifest's order; with one rank its tensors
+  std::shared_ptr<const char> arenas[std::size(kPolicyParts)];  // null: that part was not copied
+  std::vector<std::function<absl::Status()>> under_way;         // the work of each part whose copy may be
 };
 
 // The source of a restored policy, such as the files of a checkpoint.

@@ -27,7 +27,12 @@ class ReferencePolicy {
         weights_of_(base_of_ != nullptr ? at::empty({0}) : MakeCopy(actor, compute, memory_.get())),
         make_units_([this, &actor, config, ranks] { MakeUnits(actor, config, ranks); }),
         state_({memory_.get()}, static_cast<int64_t>(weights_of_.nbytes()),
-               {.before_offload = [this] { units_ = nullptr; }, .after_load = make_units_}) {
+               {.before_offload =
+                    [this] {
+                      units_ = nullptr;
+                      return absl::OkStatus();
+                    },
+                .after_load = make_units_}) {
     make_units_();
   }
 

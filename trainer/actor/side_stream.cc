@@ -16,10 +16,11 @@ SideStream::Mark Record(const c10::Stream& stream) {
 
 }  // namespace
 
-SideStream::SideStream(at::Device device) : device_(device) {
+SideStream::SideStream(at::Device device, Priority priority) : device_(device) {
   if (device.is_cpu()) return;
-  // The stream has high priority: a collective that finds no free multiprocessor delays all ranks.
-  stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  // High for collectives: one that finds no free multiprocessor delays all ranks.
+  stream_ = c10::impl::VirtualGuardImpl(device.type())
+                .getStreamFromGlobalPool(device, /*isHighPriority=*/priority == Priority::kHigh);
 }
 
 absl::StatusOr<SideStream::Mark> SideStream::Run(const std::function<absl::Status()>& work) {
@@ -33,6 +34,17 @@ absl::StatusOr<SideStream::Mark> SideStream::Run(const std::function<absl::Statu
     SYNCOPATE_RETURN_IF_ERROR(work());
   }
   return Record(*stream_);
+}
+
+SideStream::Mark SideStream::MarkCurrent() const {
+  return stream_.has_value() ? Record(CurrentStream(device_)) : Mark();
+}
+
+absl::Status SideStream::RunAfter(const Mark& mark, const std::function<absl::Status()>& work) const {
+  if (!stream_.has_value()) return work();
+  if (mark != nullptr) mark->block(*stream_);
+  c10::StreamGuard guard(*stream_);
+  return work();
 }
 
 void SideStream::Await(const Mark& mark) const {

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/reasons.h"
 #include "base/sha256.h"
-#include "base/uuid.h"
+#include "trainer/checkpoint/temporary_folders.h"
 
 namespace syncopate::trainer {
 namespace {
 
-// A checkpoint appears under its name by one rename, once all its files and its manifest are on disk. So whatever has a
-// name is whole, unless the disk damaged it later; what has a temporary name was never finished, or is being removed.
-constexpr absl::string_view kTemporaryPrefix = ".tmp-";
 constexpr absl::string_view kBestFolder = "best";
 constexpr int64_t kReadChunkBytes = 1 << 20;
 constexpr int64_t kSyncEveryBytes = 1 << 30;
@@ -93,29 +89,12 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(FileSyste
                                                                        absl::Duration disk_deadline) {
   std::unique_ptr<CheckpointStore> store(new CheckpointStore(files, root, disk_deadline));
   SYNCOPATE_RETURN_IF_ERROR(store->files_->CreateDirs(root));
-  SYNCOPATE_RETURN_IF_ERROR(store->RemoveLeftovers());
+  SYNCOPATE_RETURN_IF_ERROR(RemoveTemporaryFolders(store->files_, root));
   return store;
 }
 
-absl::Status CheckpointStore::RemoveLeftovers() {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files_->List(root_));
-  for (const std::string& name : names) {
-    if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
-    SYNCOPATE_LOG(kInfo, "removing %s, left by a save that did not end", JoinPath(root_, name));
-    // A trainer that was taken for dead may still be writing there, and may give the folder a checkpoint's name at any
-    // moment. The rename takes the folder from that trainer: either it is a whole checkpoint by then, or it never is
-    // one.
-    const std::string aside = JoinPath(root_, absl::StrCat(kTemporaryPrefix, "removed-", RandomUuid().substr(0, 8)));
-    const absl::Status taken = files_->Rename(JoinPath(root_, name), aside);
-    if (absl::IsNotFound(taken)) continue;
-    const absl::Status removed = taken.ok() ? files_->RemoveTree(aside) : taken;
-    if (!removed.ok()) SYNCOPATE_LOG(kWarning, "%s stays until the next start: %s", name, removed.message());
-  }
-  return absl::OkStatus();
-}
-
 std::string CheckpointStore::NewTemporaryPath(PolicyVersion version) const {
-  return JoinPath(root_, absl::StrCat(kTemporaryPrefix, version.ToString(), "-", RandomUuid().substr(0, 8)));
+  return JoinPath(root_, NewTemporaryName(version.ToString()));
 }
 
 absl::StatusOr<std::string> CheckpointStore::BeginFolder(PolicyVersion version) {

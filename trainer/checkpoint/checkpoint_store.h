@@ -135,7 +135,6 @@ class CheckpointStore {
   absl::Status Remove(const std::string& folder, PolicyVersion version);
   absl::Status MoveToBest(PolicyVersion version);
 
-  absl::Status RemoveLeftovers();
   // What there is under a checkpoint's name.
   enum class Presence : uint8_t { kAbsent, kDamaged, kWhole };
   absl::StatusOr<bool> SaveInto(const SaveRequest& request, const std::string& folder);

@@ -41,11 +41,11 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
 }
 
 // A file, after its size and digest have been compared with the manifest's.
-absl::StatusOr<std::unique_ptr<MappedFile>> OpenVerified(const std::string& checkpoint,
-                                                         const CheckpointManifest& manifest, const std::string& name) {
-  const std::string path = JoinPath(checkpoint, name);
-  const auto expected = manifest.files.find(name);
-  if (expected == manifest.files.end()) return Damaged(path, "is not in the checkpoint's manifest");
+absl::StatusOr<std::unique_ptr<MappedFile>> OpenVerified(const std::string& folder, const CheckpointStore::Files& files,
+                                                         const std::string& name) {
+  const std::string path = JoinPath(folder, name);
+  const auto expected = files.find(name);
+  if (expected == files.end()) return Damaged(path, "is not in the checkpoint's manifest");
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   if (static_cast<int64_t>(file->bytes().size()) != expected->second.bytes ||
       Sha256Hex(file->bytes()) != expected->second.sha256) {
@@ -54,31 +54,12 @@ absl::StatusOr<std::unique_ptr<MappedFile>> OpenVerified(const std::string& chec
   return file;
 }
 
-// Tensors that are put together of what each rank has written, while they are read.
-std::vector<model::TensorToWrite> TensorsOfRanks(const Manifest& manifest, const SavedPolicy& policy) {
-  std::vector<model::TensorToWrite> tensors;
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    auto write = [&policy, i, count = spec.NumElements()](const model::ByteSink& sink) {
-      absl::Status status;
-      policy.Read(PolicyPart::kParameters, i, 0, count, [&](absl::string_view numbers) {
-        if (status.ok()) status = sink(numbers);
-      });
-      return status;
-    };
-    tensors.push_back({spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
-  }
-  return tensors;
-}
-
 absl::StatusOr<model::ExportedModel> ExportRanks(const std::string& folder, const CheckpointManifest& manifest,
                                                  const std::string& from, const std::string& to,
                                                  const model::ExportOptions& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(from));
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest whole, model::MakeManifest(described.config, DType::kFloat32));
-  SYNCOPATE_ASSIGN_OR_RETURN(const MappedPolicy saved, MapPolicy(whole, manifest.ranks, [&](const std::string& name) {
-                               return OpenVerified(folder, manifest, name);
-                             }));
+  SYNCOPATE_ASSIGN_OR_RETURN(const MappedPolicy saved, MapRankWeights(folder, whole, manifest.ranks, manifest.files));
   return model::ExportModel(TensorsOfRanks(whole, saved.policy), from, to, options);
 }
 
@@ -149,13 +130,11 @@ absl::StatusOr<Manifest> ListAdapterTensors(const std::string& folder, const Che
 }
 
 absl::StatusOr<SavedAdapters> OpenAdapters(const std::string& folder, const CheckpointManifest& manifest) {
-  SYNCOPATE_RETURN_IF_ERROR(OpenVerified(folder, manifest, model::kAdapterConfigFile).status());
+  SYNCOPATE_RETURN_IF_ERROR(OpenVerified(folder, manifest.files, model::kAdapterConfigFile).status());
   SavedAdapters adapters;
   SYNCOPATE_ASSIGN_OR_RETURN(adapters.description, model::DescribeAdapter(folder));
   SYNCOPATE_ASSIGN_OR_RETURN(adapters.manifest, ListAdapterTensors(folder, manifest, adapters.description.rank));
-  SYNCOPATE_ASSIGN_OR_RETURN(adapters.saved, MapPolicy(adapters.manifest, manifest.ranks, [&](const std::string& name) {
-                               return OpenVerified(folder, manifest, name);
-                             }));
+  SYNCOPATE_ASSIGN_OR_RETURN(adapters.saved, MapRankWeights(folder, adapters.manifest, manifest.ranks, manifest.files));
   return adapters;
 }
 
@@ -187,6 +166,27 @@ absl::StatusOr<model::ExportedModel> ExportMerged(const std::string& folder, con
 
 }  // namespace
 
+absl::StatusOr<MappedPolicy> MapRankWeights(const std::string& folder, const Manifest& manifest, int32_t ranks,
+                                            const CheckpointStore::Files& files) {
+  return MapWeights(manifest, ranks, [&](const std::string& name) { return OpenVerified(folder, files, name); });
+}
+
+std::vector<model::TensorToWrite> TensorsOfRanks(const Manifest& manifest, const SavedPolicy& policy) {
+  std::vector<model::TensorToWrite> tensors;
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    auto write = [&policy, i, count = spec.NumElements()](const model::ByteSink& sink) {
+      absl::Status status;
+      policy.Read(PolicyPart::kParameters, i, 0, count, [&](absl::string_view numbers) {
+        if (status.ok()) status = sink(numbers);
+      });
+      return status;
+    };
+    tensors.push_back({spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
+  }
+  return tensors;
+}
+
 absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpoint, const std::string& description,
                                                       const std::string& to, const CheckpointExport& options) {
   const std::string folder(absl::StripSuffix(checkpoint, "/"));
@@ -205,7 +205,7 @@ absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpo
   SYNCOPATE_RETURN_IF_ERROR(CheckDescription(from));
   if (manifest.ranks > 1) return ExportRanks(folder, manifest, from, to, options.model);
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file,
-                             OpenVerified(folder, manifest, ModelFileName(0, 1)));
+                             OpenVerified(folder, manifest.files, ModelFileName(0, 1)));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::SafetensorsFile weights, model::SafetensorsFile::Parse(file->bytes()));
   return model::ExportModel(model::ToWrite(weights.tensors()), from, to, options.model);
 }

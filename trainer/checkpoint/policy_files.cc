@@ -93,25 +93,11 @@ std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters) {
 }
 std::string OptimizerFileName(int32_t rank, int32_t ranks) { return FileName(kOptimizerFile, rank, ranks); }
 
-std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part, const std::string& prefix) {
-  std::vector<model::TensorToWrite> tensors;
-  for (size_t i = 0; i < policy.trained().tensors().size(); ++i) {
-    const TensorSpec& spec = policy.trained().tensors()[i];
-    auto write = [&policy, part, i](const model::ByteSink& sink) { return policy.WriteTensor(part, i, sink); };
-    tensors.push_back({prefix + spec.name, model::ToStoredDType(spec.dtype), spec.shape, std::move(write)});
-  }
-  return tensors;
-}
-
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on) {
   const PolicySnapshot& of = *snapshot;
-  std::vector<model::TensorToWrite> moments = MakePieces(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
-  for (model::TensorToWrite& tensor : MakePieces(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
-    moments.push_back(std::move(tensor));
-  }
-  std::map<std::string, CheckpointStore::Contents> files;
   const bool adapters = AreAdapters(of.manifest);
+  std::map<std::string, CheckpointStore::Contents> files;
   files[ModelFileName(of.rank, of.world, adapters)] =
       Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), model::AdapterMetadata(of.base_digest));
   if (adapters && of.rank == 0) {
@@ -119,8 +105,18 @@ std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_p
       return sink(text);
     };
   }
+  if (!of.has_moments()) return files;
+  std::vector<model::TensorToWrite> moments = MakePieces(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
+  for (model::TensorToWrite& tensor : MakePieces(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
+    moments.push_back(std::move(tensor));
+  }
   files[OptimizerFileName(of.rank, of.world)] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(of.updates)}});
   return files;
+}
+
+std::vector<model::TensorToWrite> WeightsToWrite(const std::shared_ptr<const PolicySnapshot>& snapshot) {
+  SYNCOPATE_CHECK(snapshot->world == 1);
+  return MakePieces(snapshot, PolicyPart::kParameters, "", /*go_on=*/nullptr);
 }
 
 absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
@@ -149,6 +145,24 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kFirstMoment, &first));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kSecondMoment, &second));
+  const std::string file = is_whole ? ModelFileName(0, 1, AreAdapters(manifest)) : "the ranks' model files";
+  if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
+  return policy;
+}
+
+absl::StatusOr<SavedPolicy> SavedPolicy::ParseWeights(const Manifest& manifest,
+                                                      const std::vector<absl::string_view>& models,
+                                                      bool looks_at_numbers) {
+  const bool is_whole = models.size() == 1;
+  SavedPolicy policy;
+  Pieces& values = policy.parts_[static_cast<size_t>(PolicyPart::kParameters)];
+  values.resize(manifest.tensors().size());
+  for (const absl::string_view model : models) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto parameters, model::SafetensorsFile::Parse(model));
+    SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, parameters, "", is_whole, &values));
+    policy.base_digest_ = model::FindBaseDigest(parameters.metadata()).value_or(0);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
   const std::string file = is_whole ? ModelFileName(0, 1, AreAdapters(manifest)) : "the ranks' model files";
   if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
   return policy;
@@ -230,10 +244,8 @@ void SavedPolicy::Read(PolicyPart part, size_t index, int64_t begin, int64_t cou
   }
 }
 
-absl::StatusOr<MappedPolicy> MapPolicy(
-    const Manifest& manifest, int32_t ranks,
-    const std::function<absl::StatusOr<std::unique_ptr<MappedFile>>(const std::string& name)>& map,
-    bool looks_at_numbers) {
+absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, int32_t ranks, const FileMapper& map,
+                                       bool looks_at_numbers) {
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<SavedPolicy::RankFiles> views;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -244,6 +256,17 @@ absl::StatusOr<MappedPolicy> MapPolicy(
     views.push_back({files[files.size() - 2]->bytes(), files.back()->bytes()});
   }
   SYNCOPATE_ASSIGN_OR_RETURN(SavedPolicy policy, SavedPolicy::Parse(manifest, views, looks_at_numbers));
+  return MappedPolicy{std::move(files), std::move(policy)};
+}
+
+absl::StatusOr<MappedPolicy> MapWeights(const Manifest& manifest, int32_t ranks, const FileMapper& map) {
+  std::vector<std::unique_ptr<MappedFile>> files;
+  std::vector<absl::string_view> views;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(ModelFileName(rank, ranks, AreAdapters(manifest))));
+    views.push_back(files.back()->bytes());
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(SavedPolicy policy, SavedPolicy::ParseWeights(manifest, views));
   return MappedPolicy{std::move(files), std::move(policy)};
 }
 

@@ -29,14 +29,13 @@ namespace syncopate::trainer {
 std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters = false);
 std::string OptimizerFileName(int32_t rank, int32_t ranks);
 
-// The trained tensors of a part, named `prefix` and their names, for a file that is written while they are read: `policy` must
-// live, and stay as it is, until then.
-std::vector<model::TensorToWrite> TensorsOfPolicy(const Policy& policy, PolicyPart part,
-                                                  const std::string& prefix = "");
-
-// Contents of a rank's two files. `go_on` is asked every few megabytes while they are written; its error ends that.
+// Contents of the files that a rank writes of a snapshot: parameters, and moments unless the snapshot is of weights alone;
+// rank 0 writes adapter_config.json too. `go_on` is asked every few megabytes while they are written; its error ends that.
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on = nullptr);
+
+// The weights of a snapshot of one rank, named as the tensors are; each keeps a reference to the snapshot.
+std::vector<model::TensorToWrite> WeightsToWrite(const std::shared_ptr<const PolicySnapshot>& snapshot);
 
 // A policy in the files of a checkpoint, as views into them.
 class SavedPolicy final : public PolicySource {
@@ -50,6 +49,10 @@ class SavedPolicy final : public PolicySource {
   // one is no safetensors file.
   static absl::StatusOr<SavedPolicy> Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
                                            bool looks_at_numbers = true);
+  // The same of weights alone: `models` are the files of all ranks. Nothing else may be read, and updates() is 0.
+  static absl::StatusOr<SavedPolicy> ParseWeights(const Manifest& manifest,
+                                                  const std::vector<absl::string_view>& models,
+                                                  bool looks_at_numbers = true);
 
   void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
             const std::function<void(absl::string_view)>& use) const override;
@@ -81,9 +84,10 @@ struct MappedPolicy {
   SavedPolicy policy;
 };
 // `map` opens one by its name; else as Parse().
-absl::StatusOr<MappedPolicy> MapPolicy(
-    const Manifest& manifest, int32_t ranks,
-    const std::function<absl::StatusOr<std::unique_ptr<MappedFile>>(const std::string& name)>& map,
-    bool looks_at_numbers = true);
+using FileMapper = std::function<absl::StatusOr<std::unique_ptr<MappedFile>>(const std::string& name)>;
+absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, int32_t ranks, const FileMapper& map,
+                                       bool looks_at_numbers = true);
+// The weights alone, as ParseWeights().
+absl::StatusOr<MappedPolicy> MapWeights(const Manifest& manifest, int32_t ranks, const FileMapper& map);
 
 }  // namespace syncopate::trainer

@@ -19,10 +19,11 @@ absl::StatusOr<CheckpointStore::Files> ShardSaver::Write(const std::string& fold
   SYNCOPATE_RETURN_IF_ERROR(CheckFileName(folder));
   const std::string path = JoinPath(root_, folder);
   if (const absl::Status there = files_->List(path).status(); absl::IsNotFound(there)) {
-    return Error(absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_SHARED",
-                 absl::StrCat("there is no ", path,
-                              ", which rank 0 has made; the folder of checkpoints "
-                              "(checkpoint.dir) must be the same for all ranks"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_SHARED",
+        absl::StrCat("there is no ", path,
+                     ", which rank 0 has made; run.dir, and checkpoint.dir if it is set, must be the same folders "
+                     "for all ranks"));
   }
   auto go_on = [this]() -> absl::Status {
     return aborted_.load() ? Error(absl::StatusCode::kCancelled, "STOPPED", "the rank ends") : absl::OkStatus();

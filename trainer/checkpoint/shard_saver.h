@@ -14,7 +14,7 @@
 namespace syncopate::trainer {
 
 // Writes one rank's shard of a policy while further steps are made, on every rank but rank 0. Rank 0 has made the
-// folder and renames it once all ranks have written; before that it is no checkpoint. Called by one thread.
+// folder and uses it once all ranks have written; before that it is no checkpoint and no export. Called by one thread.
 class ShardSaver {
  public:
   // From the thread that writes: what was written into `folder`, or why it could not be.

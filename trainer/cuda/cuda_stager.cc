@@ -4,7 +4,9 @@
 
 #include "absl/time/time.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "cuda/device.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -21,7 +23,7 @@ DType CudaStager::ReadDType(DType compute, const Manifest& wire) {
   return compute;
 }
 
-absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(const PolicyTrainer* policy, Manifest wire, int device,
+absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* policy, Manifest wire, int device,
                                                                int slots, const StagedPart& part) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   const DType dtype = ReadDType(policy->compute_dtype(), wire);
@@ -29,12 +31,26 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(const PolicyTrain
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto arena, synchronizer::CudaSendArena::Create(wire, plan, part.rank, {.device = device, .slots = slots}));
   auto bases = synchronizer::FlatShard(wire, policy->device_shard(dtype));
-  return std::unique_ptr<CudaStager>(
-      new CudaStager(std::move(wire), SourceLayoutText(part.world, dtype), std::move(bases), slots, std::move(arena)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto stream, cuda::Stream::Create(device, cuda::Stream::Priority::kLow));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto updated, cuda::Event::Create(device));
+  return std::unique_ptr<CudaStager>(new CudaStager(policy, std::move(wire), SourceLayoutText(part.world, dtype),
+                                                    std::move(bases), slots, std::move(arena), std::move(stream),
+                                                    std::move(updated)));
+}
+
+CudaStager::~CudaStager() {
+  if (const absl::Status ended = policy_->SetReader(nullptr); !ended.ok()) {
+    SYNCOPATE_LOG(kError, "the policy still has a reader that is gone: %s", ended.ToString());
+  }
 }
 
 absl::Status CudaStager::Launch(const PolicyVersion& version) {
-  return arena_->Launch(version, bases_, /*stream=*/nullptr);
+  {
+    const cuda::DeviceScope scope(arena_->device());
+    SYNCOPATE_RETURN_IF_ERROR(cuda::OrderAfter(stream_.get(), /*earlier=*/nullptr, updated_));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(arena_->Launch(version, bases_, stream_.get()));
+  return policy_->SetReader([this] { return arena_->OrderAfterRead(/*stream=*/nullptr); });
 }
 
 absl::StatusOr<CudaStager::Staged> CudaStager::Await() {

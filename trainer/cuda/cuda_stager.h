@@ -12,22 +12,24 @@
 
 namespace syncopate::trainer {
 
-// Staging of one rank's shard on the GPU that the policy is on: one pass over the shard casts, packs and digests. It reads
-// the copy in which the policy computes if all tensors travel in its dtype, else the float32 weights.
+// Staging of one rank's shard on the GPU that the policy is on: one pass over the shard casts, packs and digests, on a
+// stream of low priority, beside the step that follows. It reads the copy in which the policy computes if all tensors
+// travel in its dtype, else the float32 weights. The next update is queued behind the read: no thread waits for it.
 class CudaStager final : public WeightStager {
  public:
   // `policy` is borrowed, is this rank's own and computes on GPU `device`. `wire` has the tensors of policy->manifest(), in
   // order, in float32 or bfloat16. Errors of CudaSendArena::Create and PlanStaging.
-  static absl::StatusOr<std::unique_ptr<CudaStager>> Create(const PolicyTrainer* policy, Manifest wire, int device,
-                                                            int slots, const StagedPart& part = {});
+  static absl::StatusOr<std::unique_ptr<CudaStager>> Create(PolicyTrainer* policy, Manifest wire, int device, int slots,
+                                                            const StagedPart& part = {});
+  ~CudaStager() override;
   // The dtype that a policy which computes in `compute` is read in.
   static DType ReadDType(DType compute, const Manifest& wire);
 
   const Manifest& manifest() const override { return manifest_; }
-  // As CudaSendArena::Launch, after the work that the calling thread has queued on the default stream; what is queued
-  // there later may change the weights.
+  // Reads the weights as they are when the work that is on the default stream now is done.
   absl::Status Launch(const PolicyVersion& version) override;
   absl::StatusOr<Staged> Await() override;
+  double TakeWaitSeconds() override { return 0; }
   synchronizer::WeightStore* store() override { return arena_.get(); }
   std::string layout() const override { return layout_; }
   int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes(); }
@@ -36,19 +38,25 @@ class CudaStager final : public WeightStager {
   synchronizer::CudaSendArena* arena() { return arena_.get(); }
 
  private:
-  CudaStager(Manifest manifest, std::string layout, synchronizer::ShardBases bases, int slots,
-             std::unique_ptr<synchronizer::CudaSendArena> arena)
-      : manifest_(std::move(manifest)),
+  CudaStager(PolicyTrainer* policy, Manifest manifest, std::string layout, synchronizer::ShardBases bases, int slots,
+             std::unique_ptr<synchronizer::CudaSendArena> arena, cuda::Stream stream, cuda::Event updated)
+      : policy_(policy),
+        manifest_(std::move(manifest)),
         layout_(std::move(layout)),
         bases_(std::move(bases)),
         slots_(slots),
+        stream_(std::move(stream)),
+        updated_(std::move(updated)),
         arena_(std::move(arena)) {}
 
+  PolicyTrainer* const policy_;
   const Manifest manifest_;
   const std::string layout_;
   const synchronizer::ShardBases bases_;  // of the shard
   const int slots_;
-  const std::unique_ptr<synchronizer::CudaSendArena> arena_;
+  const cuda::Stream stream_;
+  const cuda::Event updated_;                                 // the last Launch reads what is there after it
+  const std::unique_ptr<synchronizer::CudaSendArena> arena_;  // last: it waits for its work on the stream
 };
 
 }  // namespace syncopate::trainer

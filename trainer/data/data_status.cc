@@ -52,7 +52,7 @@ Explanation Explain(const LeaseDesk& desk, const DataStatusInputs& inputs) {
   if (evaluation != nullptr && !evaluation->done() && !ledger.in_step()) {
     explanation.waiting_for = "evaluation";
     explanation.since_seconds = absl::ToDoubleSeconds(inputs.now - desk.evaluations().since());
-    explanation.detail = absl::StrCat(evaluation->answered(), " of ", desk.evaluations().prompts(),
+    explanation.detail = absl::StrCat(evaluation->answered(), " of ", evaluation->asked(),
                                       " evaluation prompts are answered by ", evaluation->options().version.ToString());
     explanation.unblocked_by = "answers of rollouters that serve that version";
   }
@@ -77,6 +77,7 @@ DataStatus MakeDataStatus(const LeaseDesk& desk, const DataStatusInputs& inputs)
                     .queued_groups = ledger.queued_groups(),
                     .leased_groups = ledger.leased_groups(),
                     .answered_time_ratio = ledger.flow().answered_time_ratio(),
+                    .kept_length_ratio = ledger.flow().kept_length_ratio(),
                     .staleness_bound = inputs.max_staleness,
                     .staleness = ledger.staleness(),
                     .rollouters = {}};

@@ -44,6 +44,7 @@ struct DataStatus {
   int64_t queued_groups = 0;
   int64_t leased_groups = 0;
   double answered_time_ratio = 1;  // FlowMeter::answered_time_ratio()
+  double kept_length_ratio = 1;    // FlowMeter::kept_length_ratio()
   int64_t staleness_bound = 0;
   StalenessTally staleness;  // tokens of all batches of this incarnation
   std::vector<RolloutView> rollouters;

@@ -12,34 +12,45 @@ namespace syncopate::trainer {
 using Result = GroupLedger::Result;
 
 Evaluation::Evaluation(const Options& options, const PromptSource* prompts) : options_(options) {
-  asked_.resize(static_cast<size_t>(options.prompts));
-  for (int64_t i = 0; i < options.prompts; ++i) asked_[i].prompt = prompts->At({PromptSource::kEvaluationPass, i});
+  auto ask = [this](const PromptSource& source, int64_t count, int32_t set, int32_t samples) {
+    for (int64_t ordinal = 0; ordinal < count; ++ordinal) {
+      const auto prompt = std::make_shared<const Prompt>(source.At({PromptSource::kEvaluationPass, ordinal}));
+      for (int32_t sample = 0; sample < samples; ++sample) {
+        asked_.push_back({.prompt = prompt, .set = set, .ordinal = ordinal, .sample = sample});
+      }
+    }
+  };
+  ask(*prompts, options.prompts, /*set=*/-1, /*samples=*/1);
+  for (size_t i = 0; i < options.sets.size(); ++i) {
+    const EvaluationSet& set = options.sets[i];
+    ask(*set.source, set.prompts, static_cast<int32_t>(i), set.samples);
+  }
 }
 
-Lease Evaluation::MakeLease(int64_t ordinal) const {
-  const Asked& asked = asked_[ordinal];
+Lease Evaluation::MakeLease(int64_t index) const {
+  const Asked& asked = asked_[index];
   Lease lease;
   // Each evaluation has its own pass below zero, which no training prompt has, so an answer to an earlier evaluation
   // matches no lease.
-  lease.id = {{-1 - options_.index, ordinal}, asked.attempt};
+  lease.id = {{-1 - options_.index, index}, asked.attempt};
   lease.kind = LeaseKind::kEvaluation;
   lease.version = options_.version;
-  lease.prompt_ids = asked.prompt.prompt_ids;
-  lease.answer_ids = asked.prompt.answer_ids;
-  lease.task = asked.prompt.task;
-  lease.reward = options_.reward;
-  lease.sampling = options_.sampling;
+  lease.prompt_ids = asked.prompt->prompt_ids;
+  lease.answer_ids = asked.prompt->answer_ids;
+  lease.task = asked.prompt->task;
+  lease.reward = asked.set < 0 ? options_.reward : options_.sets[asked.set].reward;
+  lease.sampling = asked.set < 0 ? options_.sampling : options_.sets[asked.set].sampling;
   // The seed does not depend on the evaluation's index, so two evaluations differ only by their weights.
-  lease.seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, ordinal});
+  const uint64_t seed = GroupSeed(options_.seed, {PromptSource::kEvaluationPass, asked.ordinal});
+  lease.seed = asked.set < 0 ? seed : SampleSeed(seed, asked.sample);
   return lease;
 }
 
-std::map<SessionId, int64_t> Evaluation::Held() const {
-  std::map<SessionId, int64_t> held;
-  for (const Asked& asked : asked_) {
-    if (asked.stage == Stage::kLeased) ++held[asked.session];
-  }
-  return held;
+void Evaluation::SetStage(Asked* asked, Stage stage) {
+  if (asked->stage == Stage::kLeased && --held_[asked->session] == 0) held_.erase(asked->session);
+  asked->stage = stage;
+  if (stage == Stage::kLeased) ++held_[asked->session];
+  if (stage == Stage::kWaiting) first_waiting_ = std::min(first_waiting_, static_cast<int64_t>(asked - asked_.data()));
 }
 
 int64_t Evaluation::MostHolders(const RolloutSessions& sessions, absl::Time now) const {
@@ -52,28 +63,27 @@ int64_t Evaluation::MostHolders(const RolloutSessions& sessions, absl::Time now)
 
 std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl::Time now) {
   std::vector<IssuedLease> issued;
-  const int64_t most = MostHolders(*sessions, now), share = (options_.prompts + most - 1) / most;
-  std::map<SessionId, int64_t> held = Held();
-  for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
+  const int64_t most = MostHolders(*sessions, now), share = (this->asked() + most - 1) / most;
+  while (first_waiting_ < this->asked() && asked_[first_waiting_].stage != Stage::kWaiting) ++first_waiting_;
+  for (int64_t i = first_waiting_; i < this->asked(); ++i) {
     Asked& asked = asked_[i];
     if (asked.stage != Stage::kWaiting) continue;
     RolloutSession* best = nullptr;
     int64_t fewest = 0;
     for (auto& [id, session] : sessions->all()) {
       if (session.room < 1 || session.serving != options_.version || session.IsHeldBack(now)) continue;
-      const auto holds = held.find(id);
-      const int64_t count = holds != held.end() ? holds->second : 0;
-      if (count >= share || (count == 0 && static_cast<int64_t>(held.size()) >= most)) continue;
+      const auto holds = held_.find(id);
+      const int64_t count = holds != held_.end() ? holds->second : 0;
+      if (count >= share || (count == 0 && static_cast<int64_t>(held_.size()) >= most)) continue;
       if (best == nullptr || count < fewest) best = &session, fewest = count;
     }
     // Evaluation prompts differ in nothing that matters for dealing: if no rollouter can take this one, none can take
     // the next.
     if (best == nullptr) break;
     --best->room;
-    ++held[best->id];
     ++asked.attempt;
-    asked.stage = Stage::kLeased;
     asked.session = best->id;
+    SetStage(&asked, Stage::kLeased);
     asked.times = {now, now};
     issued.push_back({best->id, MakeLease(i)});
   }
@@ -94,7 +104,7 @@ std::vector<Revocation> Evaluation::ExpireLeases(RolloutSessions* sessions, absl
     if (asked.stage != Stage::kLeased) continue;
     const std::optional<RevokeReason> reason = OverdueReason(asked.times, options_.lease_limits, now);
     if (!reason.has_value()) continue;
-    asked.stage = Stage::kWaiting;
+    SetStage(&asked, Stage::kWaiting);
     revoked.push_back({asked.session, {{-1 - options_.index, i}, asked.attempt}, *reason});
     sessions->OnRevoked(revoked.back());
   }
@@ -103,7 +113,7 @@ std::vector<Revocation> Evaluation::ExpireLeases(RolloutSessions* sessions, absl
 
 Evaluation::Asked* Evaluation::Find(const LeaseId& lease) {
   const GroupId& group = lease.group;
-  if (group.pass != -1 - options_.index || group.ordinal < 0 || group.ordinal >= options_.prompts) return nullptr;
+  if (group.pass != -1 - options_.index || group.ordinal < 0 || group.ordinal >= asked()) return nullptr;
   return &asked_[group.ordinal];
 }
 
@@ -130,12 +140,14 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
     return {.result = Result::kAlreadyAccepted};
   }
   if (!Holds(*asked, session, group.lease)) return {.result = Result::kExpired};
-  asked->stage = Stage::kWaiting;
+  SetStage(asked, Stage::kWaiting);
   const absl::Status check = CheckAnswer(group, rules);
   if (!check.ok()) return {.result = Result::kInvalid, .error = check};
-  asked->stage = Stage::kAnswered;
+  SetStage(asked, Stage::kAnswered);
   const Trajectory& answer = group.samples[0];
   asked->answer.tokens = answer.tokens;
+  // Only the lengths of these are reported, and there may be many.
+  if (asked->set >= 0) std::fill(asked->answer.tokens.begin(), asked->answer.tokens.end(), 0);
   asked->answer.finish = answer.finish;
   asked->answer.reward = answer.reward;
   asked->answer.reward_parts = answer.reward_parts;
@@ -146,10 +158,10 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
 std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& lease, const absl::Status& why) {
   Asked* asked = Find(lease);
   if (asked == nullptr || !Holds(*asked, session, lease)) return std::nullopt;
-  asked->stage = Stage::kWaiting;
+  SetStage(asked, Stage::kWaiting);
   // A row whose reward always fails must not keep the evaluation from ending.
   if (IsPromptsFault(why) && ++asked->reward_failures >= kMaxRewardFailures) {
-    asked->stage = Stage::kFailed;
+    SetStage(asked, Stage::kFailed);
     ++failed_;
   }
   return asked->times.issued;
@@ -157,7 +169,7 @@ std::optional<absl::Time> Evaluation::Return(SessionId session, const LeaseId& l
 
 void Evaluation::OnSessionLost(SessionId session) {
   for (Asked& asked : asked_) {
-    if (asked.stage == Stage::kLeased && asked.session == session) asked.stage = Stage::kWaiting;
+    if (asked.stage == Stage::kLeased && asked.session == session) SetStage(&asked, Stage::kWaiting);
   }
 }
 
@@ -165,7 +177,7 @@ void Evaluation::LeaveOutFailed() {
   for (Asked& asked : asked_) {
     const bool open = asked.stage == Stage::kWaiting || asked.stage == Stage::kLeased;
     if (!open || asked.reward_failures == 0) continue;
-    asked.stage = Stage::kFailed;
+    SetStage(&asked, Stage::kFailed);
     ++failed_;
   }
 }
@@ -183,12 +195,13 @@ bool Evaluation::IsServed(const RolloutSessions& sessions) const {
 }
 
 EvaluationResult Evaluation::Result() const {
-  EvaluationResult result{.version = options_.version, .asked = options_.prompts, .prompts = answered_};
+  EvaluationResult result{.version = options_.version, .asked = options_.prompts};
   double right = 0, known = 0, reward = 0;
   EvaluationTally tally;
   for (const Asked& asked : asked_) {
-    if (asked.stage != Stage::kAnswered) continue;
-    const Prompt& prompt = asked.prompt;
+    if (asked.stage != Stage::kAnswered || asked.set >= 0) continue;
+    const Prompt& prompt = *asked.prompt;
+    ++result.prompts;
     known += prompt.answer_ids.empty() ? 0 : 1;
     right += !prompt.answer_ids.empty() && asked.answer.tokens == prompt.answer_ids ? 1 : 0;
     reward += asked.answer.reward;
@@ -200,8 +213,39 @@ EvaluationResult Evaluation::Result() const {
   }
   result.figures = tally.Figures();
   if (known > 0) result.exact = right / known;
-  if (answered_ > 0) result.reward_mean = reward / static_cast<double>(answered_);
+  if (result.prompts > 0) result.reward_mean = reward / static_cast<double>(result.prompts);
+  for (size_t set = 0; set < options_.sets.size(); ++set)
+    result.sets.push_back(FiguresOfSet(static_cast<int32_t>(set)));
   return result;
+}
+
+SampledFigures Evaluation::FiguresOfSet(int32_t set) const {
+  const EvaluationSet& described = options_.sets[set];
+  SampledFigures figures{.name = described.name, .samples = described.samples};
+  std::vector<PromptTally> prompts(static_cast<size_t>(described.prompts));
+  double tokens = 0, truncated = 0, answers = 0;
+  for (const Asked& asked : asked_) {
+    if (asked.set != set) continue;
+    ++figures.asked;
+    if (asked.stage != Stage::kAnswered) {
+      ++figures.missing;
+      continue;
+    }
+    PromptTally& prompt = prompts[static_cast<size_t>(asked.ordinal)];
+    ++prompt.answers;
+    prompt.right += asked.answer.reward >= kRightReward ? 1 : 0;
+    prompt.reward += double{asked.answer.reward};
+    tokens += static_cast<double>(asked.answer.tokens.size());
+    truncated += asked.answer.finish == FinishReason::kLength ? 1 : 0;
+    ++answers;
+  }
+  figures.prompts =
+      std::count_if(prompts.begin(), prompts.end(), [](const PromptTally& one) { return one.answers > 0; });
+  AddSampledMeans(prompts, &figures);
+  if (answers == 0) return figures;
+  figures.response_tokens_mean = tokens / answers;
+  figures.truncated_ratio = truncated / answers;
+  return figures;
 }
 
 }  // namespace syncopate::trainer

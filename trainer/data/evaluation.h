@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/rollout_sessions.h"
+#include "trainer/data/sampled_figures.h"
 #include "trainer/data/submission_check.h"
 
 namespace syncopate::trainer {
@@ -30,11 +32,22 @@ struct EvaluationResult {
   // Share of the prompts with answer ids whose answer equals those ids; nullopt without such prompts.
   std::optional<double> exact = std::nullopt;
   EvaluationFigures figures = {};
-  std::vector<Sample> samples = {};  // the first answered prompts, for display
+  std::vector<Sample> samples = {};       // the first answered prompts, for display
+  std::vector<SampledFigures> sets = {};  // of Evaluation::Options::sets, in their order
+};
+
+// Prompts that an evaluation asks beside its own, with a number of drawn answers to each.
+struct EvaluationSet {
+  std::string name;
+  const PromptSource* source = nullptr;  // borrowed; its pass PromptSource::kEvaluationPass supplies the prompts
+  int64_t prompts = 0;
+  int32_t samples = 1;  // of each prompt
+  std::string reward;
+  SamplingParams sampling;
 };
 
 // One evaluation of one policy version: a rollouter that serves exactly this version answers each prompt once,
-// greedily. The prompt is leased again if its answer is lost, invalid or made by another version; a prompt whose reward
+// greedily, and those of the sets as often as they ask for. The evaluation's own prompts come first. The prompt is leased again if its answer is lost, invalid or made by another version; a prompt whose reward
 // has failed kMaxRewardFailures times is left out. An evaluation passes neither the staleness gate nor the log: a
 // restarted trainer begins the evaluation again. Sans-IO, like GroupLedger.
 //
@@ -53,6 +66,7 @@ class Evaluation {
     SamplingParams sampling;  // greedy: temperature is 0
     uint64_t seed = 0;
     LeaseLimits lease_limits = {};
+    std::vector<EvaluationSet> sets = {};
   };
 
   // `prompts` must outlive this object; its pass PromptSource::kEvaluationPass supplies the prompts.
@@ -84,7 +98,8 @@ class Evaluation {
   // True if a connected rollouter serves the version, so that answers can be expected.
   bool IsServed(const RolloutSessions& sessions) const;
   int64_t answered() const { return answered_; }
-  EvaluationResult Result() const;  // over the prompts answered so far
+  int64_t asked() const { return static_cast<int64_t>(asked_.size()); }  // answers, of the sets too
+  EvaluationResult Result() const;                                       // over the prompts answered so far
   const Options& options() const { return options_; }
 
  private:
@@ -95,13 +110,18 @@ class Evaluation {
     int32_t reward_failures = 0;
     SessionId session = 0;
     LeaseTimes times = {};
-    Prompt prompt = {};
-    Trajectory answer = {};  // only tokens, finish reason, reward and reward parts are filled
+    std::shared_ptr<const Prompt> prompt = {};  // that of all its samples
+    int32_t set = -1;                           // -1: the evaluation's own
+    int64_t ordinal = 0;                        // of the prompt, in its source
+    int32_t sample = 0;
+    // Only tokens, finish reason, reward and reward parts are filled; of an answer to a set, tokens hold zeros.
+    Trajectory answer = {};
   };
 
-  Lease MakeLease(int64_t ordinal) const;
+  Lease MakeLease(int64_t index) const;  // of asked_
+  SampledFigures FiguresOfSet(int32_t set) const;
   absl::Status CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const;
-  std::map<SessionId, int64_t> Held() const;  // number of leases per session
+  void SetStage(Asked* asked, Stage stage);
   // The number of rollouters that may hold evaluation leases at a time.
   int64_t MostHolders(const RolloutSessions& sessions, absl::Time now) const;
   Asked* Find(const LeaseId& lease);
@@ -109,6 +129,8 @@ class Evaluation {
 
   const Options options_;
   std::vector<Asked> asked_;
+  std::map<SessionId, int64_t> held_;  // number of leases per session
+  int64_t first_waiting_ = 0;          // none before it waits
   int64_t answered_ = 0;
   int64_t failed_ = 0;
 };

@@ -15,6 +15,9 @@ struct EvaluationOptions {
   int64_t samples_shown = 4;
   uint64_t seed = 999;
   SamplingParams sampling;  // greedy: temperature 0
+  std::vector<EvaluationSet> sets = {};
+  // An evaluation under way for so long is over, with what has been answered. Infinite: it ends with its last answer.
+  absl::Duration deadline = absl::InfiniteDuration();
 
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
 };
@@ -35,11 +38,11 @@ class EvaluationSeries {
   // Replaces one that has not ended.
   void Start(const PolicyVersion& version, absl::Time now);
   // Whether TakeResult gives a result or a final error.
-  bool HasEnded(const RolloutSessions& sessions) const;
+  bool HasEnded(const RolloutSessions& sessions, absl::Time now) const;
   // The result of the evaluation under way, which is over after that. DEADLINE_EXCEEDED (reason EVALUATING) if prompts
-  // are still to be answered: it goes on; ABORTED (reason OVERTAKEN) if every rollouter serves a newer version: it is
-  // over; FAILED_PRECONDITION (reason NO_EVALUATION).
-  absl::StatusOr<EvaluationResult> TakeResult(const RolloutSessions& sessions);
+  // are still to be answered: it goes on; ABORTED (reason OVERTAKEN) if every rollouter serves a newer version, or (reason
+  // UNANSWERED) if nothing was answered by the deadline: it is over; FAILED_PRECONDITION (reason NO_EVALUATION).
+  absl::StatusOr<EvaluationResult> TakeResult(const RolloutSessions& sessions, absl::Time now);
   // Whether an evaluation is under way and a rollouter serves its version.
   bool IsServed(const RolloutSessions& sessions) const;
 
@@ -47,7 +50,6 @@ class EvaluationSeries {
   Evaluation* current() { return current_.has_value() ? &*current_ : nullptr; }
   const Evaluation* current() const { return current_.has_value() ? &*current_ : nullptr; }
   absl::Time since() const { return since_; }  // when the newest was started
-  int64_t prompts() const { return common_.options.prompts; }
 
  private:
   const Common common_;

@@ -54,6 +54,19 @@ double FlowMeter::answered_time_ratio() const {
   return group_seconds_ / static_cast<double>(group_count_) / mean;
 }
 
+void FlowMeter::OnAnswers(int64_t answers, int64_t tokens, bool kept) {
+  answers_ += static_cast<double>(answers);
+  answer_tokens_ += static_cast<double>(tokens);
+  if (!kept) return;
+  kept_answers_ += static_cast<double>(answers);
+  kept_tokens_ += static_cast<double>(tokens);
+}
+
+double FlowMeter::kept_length_ratio() const {
+  if (kept_answers_ == 0 || kept_answers_ == answers_) return 1;
+  return kept_tokens_ / kept_answers_ / (answer_tokens_ / answers_);
+}
+
 std::optional<absl::Duration> FlowMeter::Patience(int64_t least_groups) const {
   if (group_count_ < least_groups) return std::nullopt;
   return std::max(kLateTimes * median_group_time(), kLeastPatience);

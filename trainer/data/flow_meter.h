@@ -45,6 +45,8 @@ class FlowMeter {
  public:
   void OnGroup(absl::Duration time);
   void OnGroupDropped(absl::Duration time);  // `time`: its age when it was dropped
+  // A group is answered by so many answers of so many tokens in all; one that is not kept is replaced by another.
+  void OnAnswers(int64_t answers, int64_t tokens, bool kept);
   void OnStepDone(absl::Time now);
 
   double mean_group_seconds() const { return groups_.Mean(); }
@@ -54,6 +56,9 @@ class FlowMeter {
   // was dropped. Long answers take long, so a value below 1 says by how much dropping favours short ones, at least. 1
   // without drops.
   double answered_time_ratio() const;
+  // Mean tokens of the answers that were kept over that of all answers: below 1 by as much as replacing groups without signal
+  // favours short ones. 1 without replaced groups.
+  double kept_length_ratio() const;
   double suggested_target_staleness() const;  // 0 until two steps are done
   double suggested_max_staleness() const;
   // The age at which a lease counts as late: 10 times the median time of the recently accepted groups, and at least 1
@@ -68,6 +73,7 @@ class FlowMeter {
   RecentMedian usual_group_{64};
   int64_t group_count_ = 0, dropped_count_ = 0;
   double group_seconds_ = 0, dropped_seconds_ = 0;
+  double answers_ = 0, answer_tokens_ = 0, kept_answers_ = 0, kept_tokens_ = 0;
   RecentValues steps_{64};
   std::optional<absl::Time> last_step_;
 };

@@ -21,7 +21,8 @@
 //   either goes on, and only the loss of the last live attempt counts as a lost lease above
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
 //   a row that is no prompt: DROPPED as skipped, consumed
-//   leased, and a full batch waits for its deadline alone: with OnDeadline::kDrop DROPPED as past its deadline, consumed
+//   leased, and a full batch waits for its deadline alone: with OnDeadline::kDrop DROPPED as past its deadline, consumed.
+//   With OnDeadline::kMask no batch waits for a deadline
 //   a prompt of a supervised step: waiting --SupervisedBatch::Gather--> gathered --TakeBatch--> TAKEN, consumed
 //
 // At most one attempt at a group is accepted, so a later answer to it is a duplicate and trains nothing.
@@ -67,7 +68,7 @@ void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
     const LeaseId id = one.record.group->lease;
     const int64_t start = one.record.admitted.step;
     last_sequence_ = std::max(last_sequence_, one.sequence);
-    if (!gate_.Fits(start)) {
+    if (!gate_.MayKeep(start)) {
       unlogged_drops_.push_back({id, DropReason::kStale});
       ++counters_.dropped_stale;
       queue_.PutBack(id.group);
@@ -262,7 +263,7 @@ std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
 
 std::vector<Revocation> GroupLedger::DropPastDeadline(absl::Time now) {
   std::vector<Revocation> revoked;
-  if (options_.on_deadline != OnDeadline::kDrop || in_step_) return revoked;
+  if (options_.gate.on_deadline != OnDeadline::kDrop || in_step_) return revoked;
   while (const std::optional<GroupId> blocker = FindBlocker()) {
     const auto found = groups_.find(*blocker);
     if (found->second.stage != Stage::kLeased) break;  // it will be completed when the log has its answer
@@ -409,6 +410,9 @@ GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, a
   group.lease.id = counts.id;
   group.answer = std::move(answer);
   const bool filtered = options_.refill_zero_variance && loss::HasZeroVariance(loss::GetRewards(*group.answer));
+  int64_t tokens = 0;
+  for (const Trajectory& sample : group.answer->samples) tokens += WrittenTokens(sample);
+  flow_.OnAnswers(static_cast<int64_t>(group.answer->samples.size()), tokens, !filtered);
   group.stage = filtered ? Stage::kFiltering : Stage::kLogging;
   if (filtered) {
     verdict.record = DropRecord{counts.id, DropReason::kFiltered};
@@ -527,11 +531,15 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
   }
   in_step_ = true;
   OnGroupsChanged();
+  // A take that is repeated may have been logged with another on_deadline.
+  const bool masks = options_.gate.on_deadline == OnDeadline::kMask;
   take.record.produces = {version_.epoch, version_.step + 1};
   for (const SharedGroup& group : take.groups) {
     take.record.groups.push_back(group->lease);
     counters_.trained_samples += static_cast<int64_t>(group->samples.size());
-    if (!take.record.supervised) take.staleness.Add(*group, version_.step, options_.gate.max_staleness);
+    if (!take.record.supervised) {
+      take.staleness.Add(*group, version_.step, options_.gate.max_staleness, masks || take.is_replay);
+    }
   }
   staleness_.Merge(take.staleness);
   taking_ = take.record.groups;
@@ -561,10 +569,13 @@ void GroupLedger::OnStepDone(absl::Time now) {
     replay_sequence_ = 0;
   }
   OnGroupsChanged();
-  rules_.known_steps.erase(rules_.known_steps.begin(),
-                           rules_.known_steps.lower_bound(version_.step - options_.gate.max_staleness));
+  rules_.known_steps.erase(rules_.known_steps.begin(), rules_.known_steps.lower_bound(OldestKnownStep()));
   flow_.OnStepDone(now);
   waiting_since_ = now;
+}
+
+int64_t GroupLedger::OldestKnownStep() const {
+  return std::min(version_.step - options_.gate.max_staleness, gate_.OldestStart());
 }
 
 void GroupLedger::OnPublished(const PolicyVersion& version) {

@@ -42,6 +42,8 @@ namespace syncopate::trainer {
 // admitted for the first attempt's version, and the prompt goes back only when no attempt is live. With
 // OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
 // number of outstanding groups only falls, so the gate's bound stands, and the trainer never waits for a deadline.
+// With OnDeadline::kMask a group may be trained however long it ran. The loss leaves its tokens beyond the bound out, and
+// StalenessTally counts them apart.
 //
 // A prompt that failed goes to another rollouter first, and is given up by the rule of PromptFailures. A prompt whose
 // reward failed rests (PromptBackoff) while later prompts are leased; no new prompt is leased while every reward fails
@@ -191,6 +193,8 @@ class GroupLedger {
   virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
   // The group that OnDeadline::kDrop drops now.
   virtual std::optional<GroupId> FindBlocker() const { return gate_.Blocker(); }
+  // Versions before this step can have made no token of an answer that is yet to come.
+  virtual int64_t OldestKnownStep() const;
   // The batch that TakeBatch() would return now if there were no replays.
   virtual std::vector<GroupId> PickBatch() const;
 

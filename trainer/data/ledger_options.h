@@ -11,17 +11,9 @@
 
 namespace syncopate::trainer {
 
-// What the trainer does when a full batch is complete but must not be taken yet, because a group that still runs has an
-// earlier deadline. Neither choice trains a token beyond the bound.
-enum class OnDeadline : uint8_t {
-  kStall,  // the trainer waits for that group: nothing is thrown away
-  kDrop,   // that group is revoked and its prompt consumed: no wait, and long answers are trained less often
-};
-
 // What GroupLedger leases, and how much of it.
 struct LedgerOptions {
   StalenessGate::Options gate;
-  OnDeadline on_deadline = OnDeadline::kStall;
   int64_t max_groups = 0;  // prompts of the whole run; 0: endless. The last batch may be smaller
   int32_t vocab_size = 0;  // of the model, which may be larger than that of the prompts; 0: theirs
   int64_t context = 0;     // tokens that prompt and answer may have together; 0: not known

@@ -43,10 +43,16 @@ bool StalenessGate::KeepsBoundAtAdmission(const Deadlines& with_new_group) const
 bool StalenessGate::KeepsBoundAtTake(const Deadlines& without_batch) const { return HallHolds(without_batch, 0); }
 
 bool StalenessGate::Fits(int64_t start) const {
+  if (options_.on_deadline == OnDeadline::kMask) {
+    const int64_t next_take = step_ + (training_ ? 1 : 0);
+    return next_take - start <= options_.max_staleness;
+  }
   Deadlines deadlines = deadlines_;
   ++deadlines[start + options_.max_staleness];
   return KeepsBoundAtAdmission(deadlines);
 }
+
+bool StalenessGate::MayKeep(int64_t start) const { return options_.on_deadline == OnDeadline::kMask || Fits(start); }
 
 bool StalenessGate::MayAdmit(int64_t start) const {
   const double limit =
@@ -88,7 +94,7 @@ std::vector<GroupId> StalenessGate::Pick(int64_t size) const {
     batch.push_back(next->second);
     if (--rest[next->first] == 0) rest.erase(next->first);
   }
-  if (!KeepsBoundAtTake(rest)) return {};
+  if (options_.on_deadline != OnDeadline::kMask && !KeepsBoundAtTake(rest)) return {};
   return batch;
 }
 
@@ -102,6 +108,10 @@ void StalenessGate::EndStep() {
   SYNCOPATE_CHECK(training_);
   training_ = false;
   ++step_;
+}
+
+int64_t StalenessGate::OldestStart() const {
+  return deadlines_.empty() ? step_ : deadlines_.begin()->first - options_.max_staleness;
 }
 
 // A batch is there and may not be taken: some group that runs must come first, and it is the one of earliest deadline.

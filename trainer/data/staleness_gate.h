@@ -12,6 +12,14 @@
 
 namespace syncopate::trainer {
 
+// What happens when a group that still runs is so old that it keeps a full batch from being taken. None of them trains a
+// token beyond the bound.
+enum class OnDeadline : uint8_t {
+  kStall,  // the trainer waits for that group: nothing is thrown away
+  kMask,   // the batch is taken; when that group is trained, its tokens beyond the bound have no loss
+  kDrop,   // that group is revoked and its prompt consumed: no wait, and long answers are trained less often
+};
+
 // Decides when a group may be started and when a batch may be taken, so that no group is ever older than
 // `max_staleness` steps when it is trained, nothing is thrown away, and training never blocks for good.
 //
@@ -23,6 +31,10 @@ namespace syncopate::trainer {
 // which by Hall's theorem is exactly the condition under which some schedule of P groups a step meets all deadlines.
 //   admit  iff outstanding < (target_staleness + e) P and the new group's deadline keeps the invariant;
 //   take   the P completed groups of earliest deadline, iff afterwards N(d) <= P (d - v) for all d >= v.
+// With OnDeadline::kMask the bound is on tokens and kept by the loss, so a group has no deadline and there is no such
+// invariant:
+//   admit  iff outstanding < (target_staleness + e) P and a token made now could still be trained by the next batch;
+//   take   the P completed groups of earliest start.
 // target_staleness sets what is outstanding, and so the mean: mean staleness = outstanding / P (Little's law), whatever
 // the order of consumption, and on top of it what rollouters lag behind `step` when a group is admitted.
 //
@@ -34,6 +46,7 @@ class StalenessGate {
     int64_t batch_groups = 16;    // P
     double target_staleness = 1;  // batches outstanding during a step; may be a fraction; at most max_staleness
     int64_t max_staleness = 4;    // the bound, in steps; 0 is strictly on-policy
+    OnDeadline on_deadline = OnDeadline::kStall;
 
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
   };
@@ -46,7 +59,9 @@ class StalenessGate {
   bool MayAdmit(int64_t start) const;
   // Checks the bound alone, without the limit that sets the mean staleness.
   bool Fits(int64_t start) const;
-  // MayAdmit(start) or, when restoring, Fits(start) holds, and `group` is not outstanding.
+  // Whether an answer that was completed before a restore may be outstanding again.
+  bool MayKeep(int64_t start) const;
+  // MayAdmit(start) or, when restoring, MayKeep(start) holds, and `group` is not outstanding.
   void Admit(const GroupId& group, int64_t start);
 
   // The group's answer is complete and durable: it may be taken. It is outstanding and running.
@@ -74,6 +89,8 @@ class StalenessGate {
   bool training() const { return training_; }
   int64_t outstanding() const { return static_cast<int64_t>(groups_.size()); }
   int64_t completed() const { return static_cast<int64_t>(completed_.size()); }
+  // The least start of the outstanding groups; step() if there are none.
+  int64_t OldestStart() const;
   bool IsOutstanding(const GroupId& group) const { return groups_.contains(group); }
   int64_t GetDeadline(const GroupId& group) const { return groups_.at(group).start + options_.max_staleness; }
   const Options& options() const { return options_; }

@@ -7,12 +7,17 @@
 
 namespace syncopate::trainer {
 
-void StalenessTally::Add(const TrajectoryGroup& group, int64_t step, int64_t bound) {
+void StalenessTally::Add(const TrajectoryGroup& group, int64_t step, int64_t bound, bool may_be_older) {
   bool violating = false;
   for (const Trajectory& sample : group.samples) {
     for (const VersionSpan& span : sample.spans) {
       const int64_t staleness = step - span.version.step;
-      violating = violating || staleness > bound || staleness < 0;
+      const bool beyond = staleness > bound;
+      if (beyond && may_be_older) {
+        masked_tokens += span.end - span.begin;
+        continue;
+      }
+      violating = violating || beyond || staleness < 0;
       const size_t bin = static_cast<size_t>(std::max<int64_t>(staleness, 0));
       if (bin >= tokens.size()) tokens.resize(bin + 1);
       tokens[bin] += span.end - span.begin;
@@ -26,6 +31,7 @@ void StalenessTally::Add(const TrajectoryGroup& group, int64_t step, int64_t bou
 void StalenessTally::Merge(const StalenessTally& other) {
   if (other.tokens.size() > tokens.size()) tokens.resize(other.tokens.size());
   for (size_t i = 0; i < other.tokens.size(); ++i) tokens[i] += other.tokens[i];
+  masked_tokens += other.masked_tokens;
   groups += other.groups;
   mixed_groups += other.mixed_groups;
   violating_groups += other.violating_groups;

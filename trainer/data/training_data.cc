@@ -114,7 +114,8 @@ void TrainingData::CollectLocked(Actions* actions) {
   for (const Revocation& one : desk_->RevokeLeases(now)) {
     actions->revocations.emplace_back(FindSinkLocked(one.session), one);
   }
-  for (IssuedLease& one : desk_->NextLeases(now, /*evaluation_only=*/disk_.IsFresh(now))) {
+  const bool evaluation_only = options_.evaluation_only || disk_.IsFresh(now);
+  for (IssuedLease& one : desk_->NextLeases(now, evaluation_only)) {
     // While the disk is in trouble no training lease goes out: its answer could not be acknowledged. Evaluation writes
     // no log, and goes on.
     actions->leases.emplace_back(FindSinkLocked(one.session), std::move(one.lease));
@@ -404,11 +405,12 @@ absl::StatusOr<EvaluationResult> TrainingData::WaitForEvaluation(absl::Time dead
     const absl::Duration left = deadline - parts_.clock->Now();
     MutexLock lock(&mutex_);
     auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || desk_->evaluations().HasEnded(desk_->ledger().sessions());
+      return stopped_ || desk_->evaluations().HasEnded(desk_->ledger().sessions(), parts_.clock->Now());
     };
     const bool met = mutex_.AwaitWithTimeout(Condition(&ended), std::min(left, kLeaseCheck));
     if (stopped_) return StoppedError();
-    if (met || left <= kLeaseCheck) return desk_->evaluations().TakeResult(desk_->ledger().sessions());
+    if (met || left <= kLeaseCheck)
+      return desk_->evaluations().TakeResult(desk_->ledger().sessions(), parts_.clock->Now());
   }
 }
 

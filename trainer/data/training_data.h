@@ -56,6 +56,7 @@ class TrainingData {
     GroupLedger::Options ledger;
     TrajectoryLog::Options log;
     EvaluationOptions evaluation;
+    bool evaluation_only = false;                    // no training lease goes out
     absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
 
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)

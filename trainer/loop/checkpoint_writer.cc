@@ -75,7 +75,11 @@ absl::StatusOr<CheckpointWriter::Copied> CheckpointWriter::Copy(const PolicyVers
   copied.oldest_needed_record = data.oldest_needed_record;
   CheckpointStore::SaveRequest& request = copied.request;
   request.version = version;
-  request.last_look = [this] { return CheckNotFenced(); };
+  // The copy is made before the version's digests are there; they say whether all weights are finite.
+  request.last_look = [this, version]() -> absl::Status {
+    SYNCOPATE_RETURN_IF_ERROR(parts_.publisher->AwaitFinite(version));
+    return CheckNotFenced();
+  };
   std::function<absl::Status()> go_on;
   if (parts_.ranks != nullptr) {
     // The folder must exist before the other ranks are told to write into it.

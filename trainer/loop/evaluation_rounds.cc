@@ -114,7 +114,7 @@ EvaluationReport::Sample EvaluationRounds::ShownSample(const EvaluationResult::S
 
 void EvaluationRounds::Report(const EvaluationResult& result) {
   if (result.prompts == 0) {
-    SYNCOPATE_LOG(kError, "the evaluation of %s has no figure: the reward of each of its %d prompts failed",
+    SYNCOPATE_LOG(kError, "the evaluation of %s has no figure: none of its %d prompts was judged",
                   result.version.ToString(), result.asked);
     return;
   }
@@ -125,6 +125,7 @@ void EvaluationRounds::Report(const EvaluationResult& result) {
   report.prompts = result.prompts;
   report.asked = result.asked;
   report.figures = result.figures;
+  report.sets = result.sets;
   for (const EvaluationResult::Sample& sample : result.samples) report.samples.push_back(ShownSample(sample));
   parts_.checkpoints->AddScore({result.version, result.reward_mean, result.exact});
   LearningAlarms& alarms = parts_.alarms->alarms();

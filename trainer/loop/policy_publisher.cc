@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/reasons.h"
 
 namespace syncopate::trainer {
@@ -19,30 +20,125 @@ absl::Status Explained(const absl::Status& status, const PolicyVersion& version)
 
 }  // namespace
 
-absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
-  if (published_.version == version) return absl::OkStatus();
-  auto staged = InUse(*parts_.policy, [&] { return parts_.stager->Stage(version); });
-  if (!staged.ok()) return Explained(staged.status(), version);
-  published_ = *std::move(staged);
-  parts_.phases->Add(LoopPhase::kStage, published_.seconds);
-  // Recorded before any rollouter is told to serve it, because its first answers may come at once.
-  parts_.data->RecordPublished(version);
-  parts_.observer->RecordPublication(version, published_.digest, published_.seconds);
-  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, parts_.policy->BaseDigest());
-  const size_t tensors = parts_.policy->manifest().tensors().size();
-  parts_.publish({.version = version,
-                  .bucket_digests = published_.bucket_digests,
-                  .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
-                  .stage_seconds = published_.seconds,
-                  .first_adapter = tensors - parts_.policy->trained().tensors().size(),
-                  .tensors = tensors,
-                  .base_digest = base});
+absl::Status PolicyPublisher::Launch(const PolicyVersion& version) {
+  if (launched() == version) return failure();
+  SYNCOPATE_RETURN_IF_ERROR(Await());
+  const absl::Time begun = Clock::Real()->Now();
+  // Here, as the policy is this thread's: the queue's thread must not ask it.
+  Publication publication;
+  const absl::Status launched = InUse(*parts_.policy, [&]() -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(publication, Describe(version));
+    return parts_.stager->Launch(version);
+  });
+  AddWait(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+  SYNCOPATE_RETURN_IF_ERROR(launched);
+  {
+    MutexLock lock(&mutex_);
+    launched_ = version;
+    is_staging_ = true;
+  }
+  parts_.queue->Post([this, publication = std::move(publication)]() mutable { Finish(std::move(publication)); });
   return absl::OkStatus();
 }
 
+absl::StatusOr<Publication> PolicyPublisher::Describe(const PolicyVersion& version) const {
+  Publication publication{.version = version, .manifest_fingerprint = parts_.stager->manifest().fingerprint()};
+  publication.tensors = parts_.policy->manifest().tensors().size();
+  publication.first_adapter = publication.tensors - parts_.policy->trained().tensors().size();
+  SYNCOPATE_ASSIGN_OR_RETURN(publication.base_digest, parts_.policy->BaseDigest());
+  return publication;
+}
+
+void PolicyPublisher::Finish(Publication publication) {
+  const PolicyVersion version = publication.version;
+  absl::StatusOr<WeightStager::Staged> staged = parts_.stager->Await();
+  if (staged.ok()) {
+    // Before anybody is told to serve it: its first answers may come at once.
+    parts_.data->RecordPublished(version);
+    parts_.observer->RecordPublication(version, staged->digest, staged->seconds);
+    publication.bucket_digests = staged->bucket_digests;
+    publication.stage_seconds = staged->seconds;
+    parts_.publish(std::move(publication));
+  }
+  MutexLock lock(&mutex_);
+  is_staging_ = false;
+  if (staged.ok()) {
+    published_ = *std::move(staged);
+  } else {
+    failed_ = Explained(staged.status(), version);
+  }
+}
+
+absl::Status PolicyPublisher::Await() {
+  const absl::Time begun = Clock::Real()->Now();
+  parts_.queue->AwaitIdle();
+  AddWait(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+  return failure();
+}
+
+absl::Status PolicyPublisher::Publish(const PolicyVersion& version) {
+  SYNCOPATE_RETURN_IF_ERROR(Launch(version));
+  return Await();
+}
+
+absl::Status PolicyPublisher::failure() const {
+  MutexLock lock(&mutex_);
+  return failed_;
+}
+
 absl::Status PolicyPublisher::CheckWeights(const PolicyVersion& version) const {
-  if (published_.version == version) return absl::OkStatus();
+  if (launched() == version) return failure();
   return Explained(parts_.policy->CheckFinite(), version);
+}
+
+absl::Status PolicyPublisher::AwaitFinite(const PolicyVersion& version) const {
+  MutexLock lock(&mutex_);
+  // Ends by itself: each staging has a deadline, or is a copy within the host's memory.
+  auto is_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return launched_ != version || !is_staging_; };
+  mutex_.Await(Condition(&is_known));
+  // A version that another one has followed was good.
+  return launched_ == version ? failed_ : absl::OkStatus();
+}
+
+PolicyVersion PolicyPublisher::launched() const {
+  MutexLock lock(&mutex_);
+  return launched_;
+}
+
+PolicyVersion PolicyPublisher::published() const {
+  MutexLock lock(&mutex_);
+  return published_.version;
+}
+
+void PolicyPublisher::RecordStep(StepReport report) {
+  parts_.queue->Post([this, report = std::move(report)]() mutable {
+    {
+      MutexLock lock(&mutex_);
+      if (!failed_.ok()) return;
+      if (published_.version == report.version) {
+        report.figures.stage_seconds = published_.seconds;
+        // As it travels, which depends on the wire's dtype and on the receivers' layout.
+        report.published_digest = published_.digest;
+      }
+    }
+    parts_.observer->RecordStep(report);
+  });
+}
+
+void PolicyPublisher::AddWait(double seconds) {
+  wait_seconds_ += seconds;
+  parts_.phases->Add(LoopPhase::kStage, seconds);
+}
+
+double PolicyPublisher::AccountHeldUpdates() {
+  const double held = parts_.stager->TakeWaitSeconds();
+  AddWait(held);
+  return held;
+}
+
+double PolicyPublisher::TakeWaitSeconds() {
+  AccountHeldUpdates();
+  return std::exchange(wait_seconds_, 0);
 }
 
 }  // namespace syncopate::trainer

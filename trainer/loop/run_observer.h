@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/policy_version.h"
 #include "trainer/data/evaluation_figures.h"
+#include "trainer/data/sampled_figures.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/memory/memory_figures.h"
 #include "trainer/step/step_figures.h"
@@ -51,6 +52,7 @@ struct EvaluationReport {
   int64_t prompts = 0;          // that were judged, at least one
   int64_t asked = 0;            // prompts of the evaluation; more than `prompts` if the reward of some failed
   EvaluationFigures figures = {};
+  std::vector<SampledFigures> sets = {};
   std::vector<Sample> samples;
   std::vector<std::string> alarms;  // that stand now
 };
@@ -68,9 +70,10 @@ struct Publication {
   uint64_t base_digest = 0;
 };
 
-// Receives the events of a run for logs, files, metrics and plots. Called by the step thread, one call at a time;
-// RecordCheckpoint() also by the thread that writes checkpoints. Implementations must not block on the network and
-// handle their own errors (a full disk): nothing here can fail a run.
+// What a run tells the outside: those who watch it, write it down or plot it. Steps, evaluations and publications are
+// recorded by one thread, one call at a time, in their order; AddPhase() and RecordMemory() are called by the step thread,
+// RecordCheckpoint() by that one and by the thread that writes checkpoints, each beside the others. Must not block on the
+// network, and what it cannot do (a full disk) it says itself: nothing here can fail a run.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;

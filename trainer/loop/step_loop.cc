@@ -24,10 +24,12 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
       started_(Now()),
       control_(start),
       phases_(parts.observer, started_),
+      reports_(parts.observer),
       publisher_({.policy = parts.policy,
                   .stager = parts.stager,
                   .data = parts.data,
                   .observer = parts.observer,
+                  .queue = &reports_,
                   .phases = &phases_,
                   .publish = parts.publish}),
       checkpoints_(options.keep_checkpoints, start.epoch,
@@ -40,12 +42,13 @@ StepLoop::StepLoop(const Options& options, const Parts& parts, const PolicyVersi
                     .phases = &phases_,
                     .newest_epoch = parts.newest_epoch,
                     .ranks = parts.ranks}),
+      exports_({.policy = parts.policy, .store = parts.exports, .ranks = parts.ranks}),
       evaluations_({.data = parts.data,
                     .prompts = parts.evaluation_prompts,
                     .control = &control_,
                     .checkpoints = &checkpoints_,
                     .alarms = &alarms_,
-                    .observer = parts.observer,
+                    .observer = &reports_,
                     .phases = &phases_,
                     .syncs_fail = parts.syncs_fail}),
       version_(start),
@@ -58,7 +61,12 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
   absl::Status status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
+  // Weights that are not finite are why whatever came after them has failed.
+  const absl::Status staged = publisher_.Await();
+  if (!staged.ok() && (outcome.ok() || ErrorReason(staged) == reason::kNonFinite)) outcome = staged;
   if (const absl::Status written = checkpoints_.Wait(); outcome.ok() && !written.ok()) outcome = written;
+  if (const absl::Status written = exports_.Wait(); outcome.ok() && !written.ok()) outcome = written;
+  reports_.Stop();
   control_.Close(outcome.ok() ? "done" : "failed");
   return outcome;
 }
@@ -68,8 +76,10 @@ absl::Status StepLoop::MakeSteps() {
     const LoopControl::Requests requests = AwaitRequests();
     for (const LoopControl::Task& task : requests.tasks) task(absl::OkStatus());
     if (requests.stop) return absl::OkStatus();
+    // Training has spoilt the weights of the version before: no further step.
+    SYNCOPATE_RETURN_IF_ERROR(publisher_.failure());
     // A checkpoint on request is evaluated like a periodic one, so that it can become the best.
-    if (requests.saves && options_.evaluate_every_steps > 0) StartEvaluation();
+    if (requests.saves && options_.evaluate_every_steps > 0) SYNCOPATE_RETURN_IF_ERROR(StartEvaluation());
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
@@ -79,7 +89,7 @@ absl::Status StepLoop::MakeSteps() {
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
     if (!is_replay && !IsSupervised() && publisher_.published().IsNone()) {
       SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
-      StartEvaluationIfDue();
+      SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
     }
     // Takes results that are ready and waits for none.
     evaluations_.Collect(absl::InfinitePast());
@@ -142,18 +152,21 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   SYNCOPATE_RETURN_IF_ERROR(InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); }));
   report.figures.wait_seconds = waited;
   ReportStep(batch, std::move(report));
-  if (!batch.is_replay) StartEvaluationIfDue();
+  if (!batch.is_replay) SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
   return SaveIfDue();
 }
 
 absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
   SYNCOPATE_ASSIGN_OR_RETURN(report->figures, MakeStep(batch));
-  phases_.Add(LoopPhase::kStep, Now() - begin);
+  // The update may have waited for the staging of the version before, which is a phase of its own.
+  phases_.Add(LoopPhase::kStep, absl::ToDoubleSeconds(Now() - begin) - publisher_.AccountHeldUpdates());
   version_.step = batch.produces.step;
   // Before anything is published: the ledger must know the step, or it would refuse answers that the new version makes.
   parts_.data->FinishStep();
   control_.SetVersion(version_);
-  if (!batch.is_replay && PublishIsDue()) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+  if (!batch.is_replay && PublishIsDue()) {
+    SYNCOPATE_RETURN_IF_ERROR(options_.publishes_at_once ? publisher_.Publish(version_) : publisher_.Launch(version_));
+  }
   // A step that is repeated publishes nothing, and must show the bits of the first time: so this is the policy's own
   // digest, not that of what travels.
   SYNCOPATE_ASSIGN_OR_RETURN(report->weights_digest, parts_.policy->Digest());
@@ -183,8 +196,8 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   report.figures.staleness_max = batch.staleness.Max();
   report.figures.samples_so_far = sums.trained_samples;
   report.figures.tokens_so_far = sums.trained_tokens();
-  report.figures.stage_seconds = publisher_.StageSeconds(version_);
-  report.published_digest = publisher_.PublishedDigest(version_);
+  report.figures.stage_wait_seconds = publisher_.TakeWaitSeconds();
+  report.figures.export_wait_seconds = exports_.TakeWaitSeconds();
   SetMoves(parts_.policy->TakeMoves(), &report.figures);
   SetMemory(parts_.policy->memory(), &report.figures);
   const absl::Time end = Now();
@@ -195,7 +208,7 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
                               report.figures.zero_variance_ratio});
   }
   report.alarms = alarms_.LogStanding(version_);
-  parts_.observer->RecordStep(report);
+  publisher_.RecordStep(std::move(report));
 }
 
 bool StepLoop::CheckpointIsDue() const {
@@ -210,14 +223,18 @@ bool StepLoop::PublishIsDue() const {
   return options_.evaluate_every_steps > 0 && CheckpointIsDue();  // what is saved is evaluated, by those who serve it
 }
 
-void StepLoop::StartEvaluation() {
-  if (publisher_.published() == version_) evaluations_.Start(version_);
+absl::Status StepLoop::StartEvaluation() {
+  if (publisher_.launched() != version_) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
+  evaluations_.Start(version_);
+  return absl::OkStatus();
 }
 
-void StepLoop::StartEvaluationIfDue() {
-  if (options_.evaluate_every_steps == 0) return;
+absl::Status StepLoop::StartEvaluationIfDue() {
+  if (options_.evaluate_every_steps == 0) return absl::OkStatus();
   const bool first = evaluations_.last_started().IsNone();
-  if (first || version_.step % options_.evaluate_every_steps == 0 || CheckpointIsDue()) StartEvaluation();
+  const bool is_due = first || version_.step % options_.evaluate_every_steps == 0 || CheckpointIsDue();
+  return is_due ? StartEvaluation() : absl::OkStatus();
 }
 
 absl::Status StepLoop::SaveIfDue() {
@@ -238,6 +255,8 @@ absl::Status StepLoop::SaveIfDue() {
 }
 
 absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
+  // The last version, or the one that a stop has come after: weights that are not finite are not saved.
+  SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
   // The save under way may be of the last version already, or may have found a newer trainer.
   SYNCOPATE_RETURN_IF_ERROR(checkpoints_.Wait());
   const LoopControl::Requests requests = AwaitRequests();
@@ -247,7 +266,7 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
   if (!requests.stop) {
     // Time or data may have ended between two publications.
     // A resumed run that had been complete: this incarnation has published nothing, as no step was left.
-    const bool found_complete = publisher_.published().IsNone();
+    const bool found_complete = publisher_.published().IsNone() && !options_.evaluate_only;
     if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
   }
@@ -267,21 +286,27 @@ void StepLoop::SaveCheckpoint(CheckpointDone done) {
   control_.Add(std::move(save), /*saves=*/true);
 }
 
-void StepLoop::RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work) {
-  auto run = [this, work = std::move(work)](const absl::Status& over) {
-    if (!over.ok()) return work(over);
+absl::Status StepLoop::AwaitFinite() {
+  SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
+  return publisher_.CheckWeights(version_);
+}
+
+void StepLoop::ExportModel(const ExportWriter::Request& request, ExportWriter::Done done) {
+  auto begin = [this, request, done = std::move(done)](const absl::Status& over) {
+    if (!over.ok()) return done(over);
+    if (!exports_.is_free()) return exports_.CallWhenFree([this, request, done] { ExportModel(request, done); });
     // `done` is owed exactly one answer, also if the weights cannot be brought to the device, or not away again.
-    bool told = false;
-    const absl::Status status = InUse(*parts_.policy, [&] {
-      const absl::Status finite = publisher_.CheckWeights(version_);
-      told = true;
-      work(finite.ok() ? absl::StatusOr<PolicyVersion>(version_) : absl::StatusOr<PolicyVersion>(finite));
+    bool begun = false;
+    const absl::Status status = InUse(*parts_.policy, [&]() -> absl::Status {
+      SYNCOPATE_RETURN_IF_ERROR(AwaitFinite());
+      begun = true;
+      exports_.Export(version_, request, done);
       return absl::OkStatus();
     });
-    if (!told) return work(status);
-    if (!status.ok()) SYNCOPATE_LOG(kError, "the weights stay on the device: %s", status.ToString());
+    if (!begun) return done(status);
+    if (!status.ok()) SYNCOPATE_LOG(kError, "after a copy for an export: %s", status.ToString());
   };
-  control_.Add(std::move(run), /*saves=*/false);
+  control_.Add(std::move(begin), /*saves=*/false);
 }
 
 void StepLoop::EnterRolloutMode(ModeDone done) { EnterMode(/*rollout=*/true, std::move(done)); }
@@ -291,6 +316,8 @@ void StepLoop::EnterTrainerMode(ModeDone done) { EnterMode(/*rollout=*/false, st
 void StepLoop::EnterMode(bool rollout, ModeDone done) {
   auto enter = [this, rollout, done = std::move(done)](const absl::Status& over) {
     if (!over.ok()) return done(over);
+    // What is staged is read from the device.
+    if (const absl::Status staged = publisher_.Await(); !staged.ok()) return done(staged);
     const absl::StatusOr<StateMoves> moves =
         rollout ? parts_.policy->EnterRolloutMode() : parts_.policy->EnterTrainerMode();
     parts_.observer->RecordMemory(parts_.policy->memory());

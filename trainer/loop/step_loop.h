@@ -13,9 +13,11 @@
 #include "trainer/loop/alarm_log.h"
 #include "trainer/loop/checkpoint_writer.h"
 #include "trainer/loop/evaluation_rounds.h"
+#include "trainer/loop/export_writer.h"
 #include "trainer/loop/loop_control.h"
 #include "trainer/loop/phase_times.h"
 #include "trainer/loop/policy_publisher.h"
+#include "trainer/loop/report_queue.h"
 #include "trainer/loop/run_observer.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
@@ -24,6 +26,10 @@ namespace syncopate::trainer {
 
 // The step thread of a trainer: takes batches, trains, stages and publishes versions, evaluates and saves, until the
 // run is over. Run() is that thread; everything else is thread-safe.
+//
+// A version is staged beside the next step. Its digests are waited for by its publication and by the line of its step,
+// which are another thread's (ReportQueue), and by the step thread where it begins a run, ends one, evaluates, exports,
+// enters rollout mode or stages the next version. A checkpoint is copied without them and gets its name with them.
 //
 // A run may begin with supervised steps, which train the data's own answers: nothing is published before the last of
 // them, so that rollouters have no work until then, and nothing is evaluated.
@@ -41,8 +47,11 @@ class StepLoop {
     int64_t checkpoint_every_steps = 50;  // 0: only at the end
     bool checkpoint_at_end = true;
     int keep_checkpoints = 2;
+    // Each version is published before the step that made it counts as over: no batch can be had earlier.
+    bool publishes_at_once = false;
     bool serve_complete = false;  // publish what is restored though nothing is left to do, for rollouters started anew
     absl::Duration last_evaluation_deadline = absl::Seconds(60);
+    bool evaluate_only = false;  // `steps` is 0: what the loop begins with is evaluated, and the run is complete
   };
   // All borrowed; they must outlive the loop.
   struct Parts {
@@ -52,7 +61,7 @@ class StepLoop {
     CheckpointStore* checkpoints;
     RunObserver* observer;
     const PromptSource* evaluation_prompts;
-    // Tells the synchronizer of a staged version. Does not block.
+    // Tells the synchronizer of a staged version. Does not block. Called by a thread of the loop's.
     std::function<void(Publication)> publish;
     // The epoch of the newest trainer that has taken over the run directory, as it wrote it down before anything else.
     std::function<absl::StatusOr<int64_t>()> newest_epoch;
@@ -61,6 +70,8 @@ class StepLoop {
     std::function<bool()> syncs_fail = nullptr;
     // The other ranks that `policy` leads; null: there are none.
     RankSaves* ranks = nullptr;
+    // Null: the run cannot export.
+    ExportStore* exports = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data
@@ -89,9 +100,9 @@ class StepLoop {
   // Saves the state between two steps while further steps are made. `done` is called when it is durable. CANCELLED
   // (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
-  // Calls `work` on the step thread between two steps, with the version that the policy is at and whose weights are
-  // finite; once, with an error as SaveCheckpoint if that cannot be.
-  void RunBetweenSteps(std::function<void(const absl::StatusOr<PolicyVersion>&)> work);
+  // Exports what is between two steps, while others are made; if an export is under way, between two later ones. `done` is
+  // told when that is durable; NON_FINITE if the weights are spoilt, CANCELLED (reason RUN_OVER) if the run ends first.
+  void ExportModel(const ExportWriter::Request& request, ExportWriter::Done done);
   // Between two steps the policy enters that mode (Policy::EnterRolloutMode); no step begins in rollout mode, but the
   // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays
   // in its mode then.
@@ -117,15 +128,18 @@ class StepLoop {
   // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
+  // What the policy holds may be exported. Waits for its staging.
+  absl::Status AwaitFinite();
   void EnterMode(bool rollout, ModeDone done);
   absl::StatusOr<StepFigures> MakeStep(const TrainingData::Batch& batch);
   // The next step is a supervised one.
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
   bool CheckpointIsDue() const;
   bool PublishIsDue() const;
-  // Starts the evaluation of the present version, if that is published.
-  void StartEvaluation();
-  void StartEvaluationIfDue();
+  // Starts the evaluation of the present version, if that is published; waits for its staging. PolicyPublisher::Await()'s
+  // errors.
+  absl::Status StartEvaluation();
+  absl::Status StartEvaluationIfDue();
   absl::Status SaveIfDue();
   absl::StatusOr<Outcome> EndRun();
 
@@ -136,8 +150,10 @@ class StepLoop {
 
   // The step thread's own.
   PhaseTimes phases_;
+  ReportQueue reports_;
   PolicyPublisher publisher_;
   CheckpointWriter checkpoints_;
+  ExportWriter exports_;
   AlarmLog alarms_;
   EvaluationRounds evaluations_;
   PolicyVersion version_;

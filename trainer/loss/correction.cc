@@ -89,6 +89,10 @@ at::Tensor NearPolicyTokens(const TokenRatios& ratios, const TokenBatch& batch, 
 
 }  // namespace
 
+at::Tensor TokensWithinAge(const TokenBatch& batch, const LossOptions& options) {
+  return options.max_token_age < 0 || !batch.age.defined() ? at::Tensor() : batch.age.le(options.max_token_age);
+}
+
 TokenWeights CorrectTokens(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options) {
   TokenWeights weights = ComputeCorrection(ratios, batch, options);
   if (options.rejection != Rejection::kNone) weights = Masked(weights, Accepted(ratios, batch, options), ratios.rho);
@@ -98,6 +102,9 @@ TokenWeights CorrectTokens(const TokenRatios& ratios, const TokenBatch& batch, c
   }
   if (options.opsm_delta > 0)
     weights = Masked(weights, NearPolicyTokens(ratios, batch, options.opsm_delta), ratios.rho);
+  if (const at::Tensor within = TokensWithinAge(batch, options); within.defined()) {
+    weights.weight = Masked(weights, within, ratios.rho).weight;
+  }
   return weights;
 }
 

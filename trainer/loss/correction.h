@@ -14,7 +14,11 @@ struct TokenWeights {
   at::Tensor altered;  // [A] bool: masked, or clipped to a bound; undefined: none
 };
 
-// Correction, rejection, veto and OPSM of `options` together. Bands are inclusive.
+// [A] bool: tokens that max_token_age lets have a loss; undefined: all.
+at::Tensor TokensWithinAge(const TokenBatch& batch, const LossOptions& options);
+
+// Correction, rejection, veto and OPSM of `options` together. Bands are inclusive. A token beyond max_token_age weighs 0 and
+// does not count as altered for that.
 TokenWeights CorrectTokens(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options);
 
 }  // namespace syncopate::loss

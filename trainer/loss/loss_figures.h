@@ -73,7 +73,7 @@ struct LossFigures {
   // Figures by the token's staleness: they separate the mismatch between engine and trainer (age 0) from the effect of
   // staleness.
   struct Age {
-    double tokens = 0;                    // count
+    double tokens = 0;                    // count of those that have a loss
     double k1 = 0, k3 = 0, rejected = 0;  // means over them; 0 without any
   };
   std::array<Age, kLossAges> ages = {};

@@ -146,6 +146,10 @@ struct LossOptions {
   double rejection_low = 0;
   double rejection_high = 1;
 
+  // Tokens that are older, in steps, have no loss; they stay in the denominators, and their answers in the advantages of
+  // their groups. -1: no limit.
+  int64_t max_token_age = -1;
+
   Aggregation aggregation = Aggregation::kAuto;
   int64_t max_response_tokens = 0;  // the longest answer there may be, for kSeqMeanTokenSumNorm and Overlong
 

@@ -42,9 +42,11 @@ at::Tensor AnswerFields(const TokenRatios& ratios, const at::Tensor& proximal, c
 
 // [kLossAges * kLossAgeSums]: the tokens of each age are picked by a product with a matrix of zeros and ones, which
 // adds in a fixed order on every device.
-at::Tensor AgeFields(const TokenFields& fields, const at::Tensor& altered, const TokenBatch& batch) {
+at::Tensor AgeFields(const TokenFields& fields, const at::Tensor& altered, const TokenBatch& batch,
+                     const at::Tensor& trained) {
   const at::Tensor age = batch.age.defined() ? at::clamp_max(batch.age, kLossAges - 1) : at::zeros_like(batch.answer);
-  const at::Tensor bucket = at::arange(kLossAges, age.options()).unsqueeze(1).eq(age.unsqueeze(0)).to(at::kDouble);
+  at::Tensor bucket = at::arange(kLossAges, age.options()).unsqueeze(1).eq(age.unsqueeze(0)).to(at::kDouble);
+  if (trained.defined()) bucket = bucket * trained.unsqueeze(0);
   const at::Tensor columns =
       at::stack({at::ones_like(altered), fields.at(kSumK1), fields.at(kSumK3), altered}, /*dim=*/1);
   return at::matmul(bucket, columns).flatten();
@@ -63,7 +65,7 @@ void LossMeasurement::Add(const LossMeasurement& other) {
 }
 
 LossMeasurement MeasureTokens(const TokenRatios& ratios, const TokenLosses& losses, const TokenWeights& weights,
-                              const TokenBatch& batch) {
+                              const TokenBatch& batch, const at::Tensor& trained) {
   at::NoGradGuard no_grad;
   const at::Tensor rho = Double(ratios.rho), log_rho = Double(ratios.log_rho);
   const at::Tensor proximal = Double(batch.proximal.defined() ? batch.proximal : batch.current);
@@ -96,7 +98,7 @@ LossMeasurement MeasureTokens(const TokenRatios& ratios, const TokenLosses& loss
   fields.Set(kSumPProduct, p * q);
   LossMeasurement measured;
   measured.sums = at::cat({fields.Sums(), AnswerFields(ratios, proximal, batch),
-                           AgeFields(fields, fields.at(kSumAlteredLow) + fields.at(kSumAlteredHigh), batch)});
+                           AgeFields(fields, fields.at(kSumAlteredLow) + fields.at(kSumAlteredHigh), batch, trained)});
   measured.sums[kSumAnswers].fill_(static_cast<double>(batch.answer_tokens.size(0)));
   measured.maxima = at::stack({Double(losses.ratio).max(), log_rho.abs().max(), weight.max(), (-weight).max()});
   return measured;

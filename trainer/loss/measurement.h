@@ -21,8 +21,9 @@ struct LossMeasurement {
   void Add(const LossMeasurement& other);
 };
 
-// All figures but the loss, which the caller sets. No gradients are recorded.
+// All figures but the loss, which the caller sets. No gradients are recorded. `trained`: [A] bool, the tokens that the
+// figures by age are of; undefined: all.
 LossMeasurement MeasureTokens(const TokenRatios& ratios, const TokenLosses& losses, const TokenWeights& weights,
-                              const TokenBatch& batch);
+                              const TokenBatch& batch, const at::Tensor& trained = {});
 
 }  // namespace syncopate::loss

@@ -111,11 +111,13 @@ class Lengths {
  public:
   explicit Lengths(DataFigures* figures) : figures_(*figures) {}
 
-  void Add(int64_t length, bool masked) {
+  // `beyond`: tokens of it that have no loss, if it is not masked.
+  void Add(int64_t length, bool masked, int64_t beyond = 0) {
     const bool first = figures_.trained_samples++ == 0;
     figures_.response_tokens_min = first ? length : std::min(figures_.response_tokens_min, length);
     figures_.response_tokens_max = std::max(figures_.response_tokens_max, length);
-    figures_.trained_tokens += masked ? 0 : length;
+    figures_.trained_tokens += masked ? 0 : length - beyond;
+    figures_.masked_tokens += masked ? 0 : beyond;
     tokens_ += length;
   }
   void Finish() {
@@ -139,11 +141,16 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
       const bool masked = IsMasked(sample, options);
-      lengths.Add(WrittenTokens(sample), masked);
+      lengths.Add(WrittenTokens(sample), masked, CountTokensBeyondAge(sample, options, step));
       figures.truncated_samples += sample.finish == FinishReason::kLength ? 1 : 0;
       figures.masked_samples += masked ? 1 : 0;
       int64_t oldest = 0;
       for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, GetAge(span.version, step));
+      // Spans come in the order of their tokens, and a rollouter's version never goes back.
+      const int64_t newest = sample.spans.empty() ? 0 : GetAge(sample.spans.back().version, step);
+      figures.in_flight_staleness_mean += static_cast<double>(oldest - newest);
+      figures.in_queue_staleness_mean += static_cast<double>(newest);
+      figures.mixed_version_ratio += sample.spans.size() > 1 ? 1 : 0;
       const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
       figures.reward_by_age[bucket] += sample.reward;
       ++figures.samples_by_age[bucket];
@@ -155,6 +162,10 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
     }
   }
   lengths.Finish();
+  const double samples = static_cast<double>(std::max<int64_t>(figures.trained_samples, 1));
+  figures.in_flight_staleness_mean /= samples;
+  figures.in_queue_staleness_mean /= samples;
+  figures.mixed_version_ratio /= samples;
   for (const auto& [name, sum] : parts) figures.reward_parts[name] = sum.first / static_cast<double>(sum.second);
   return figures;
 }
@@ -170,6 +181,15 @@ DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& gr
 }
 
 int64_t GetAge(const PolicyVersion& version, int64_t step) { return std::max<int64_t>(0, step - version.step); }
+
+int64_t CountTokensBeyondAge(const Trajectory& sample, const LossOptions& options, int64_t step) {
+  int64_t count = 0;
+  if (options.max_token_age < 0) return count;
+  for (const VersionSpan& span : sample.spans) {
+    count += GetAge(span.version, step) > options.max_token_age ? span.end - span.begin : 0;
+  }
+  return count;
+}
 
 std::vector<int64_t> GetAges(const Trajectory& sample, int64_t step) {
   std::vector<int64_t> of_tokens(sample.tokens.size(), 0), ages;

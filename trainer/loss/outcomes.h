@@ -38,12 +38,16 @@ absl::StatusOr<std::vector<GroupOutcomes>> GetOutcomes(const std::vector<const T
 struct DataFigures {
   static constexpr int kAges = 9;  // ages 0 to 7, and all that are older
   int64_t trained_samples = 0;
-  int64_t trained_tokens = 0;  // written ones of answers that are not masked
+  int64_t trained_tokens = 0;  // that have a loss: written ones within the age limit, of answers that are not masked
   double response_tokens_mean = 0;
   int64_t response_tokens_min = 0, response_tokens_max = 0;
   int64_t truncated_samples = 0;  // cut off at the longest answer
   int64_t masked_samples = 0;     // truncated ones that are not trained on
+  int64_t masked_tokens = 0;      // of the others, beyond LossOptions::max_token_age
   double trained_token_ratio = 0;
+  // Over answers: steps from the version of the first token to that of the last, and from there to the step that trains it.
+  double in_flight_staleness_mean = 0, in_queue_staleness_mean = 0;
+  double mixed_version_ratio = 0;    // answers with tokens of more than one version
   double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
   int64_t samples_by_age[kAges] = {};
   std::map<std::string, double> reward_parts = {};  // mean of each part, by its name, over the samples that have it
@@ -54,6 +58,8 @@ DataFigures DescribeSupervisedData(const std::vector<const TrajectoryGroup*>& gr
 
 // Steps between the version that made the token and `step`, the trainer's when it uses it; not less than 0.
 int64_t GetAge(const PolicyVersion& version, int64_t step);
+// The tokens that are older than options.max_token_age.
+int64_t CountTokensBeyondAge(const Trajectory& sample, const LossOptions& options, int64_t step);
 // Returns the staleness of each token that the policy wrote, in order.
 std::vector<int64_t> GetAges(const Trajectory& sample, int64_t step);
 

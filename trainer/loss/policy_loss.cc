@@ -24,7 +24,8 @@ at::Tensor Penalties(const TokenRatios& ratios, const TokenBatch& batch, const L
                                              options.kl_importance ? ratios.log_ratio : at::Tensor()));
   }
   if (options.entropy_coefficient > 0) add(-options.entropy_coefficient * batch.entropy);
-  return total;
+  const at::Tensor within = TokensWithinAge(batch, options);
+  return total.defined() && within.defined() ? total * within : total;
 }
 
 // The per-token values that the loss is computed from and that the figures measure.
@@ -70,7 +71,8 @@ LossGradients DifferentiateLoss(const TokenBatch& batch, const BatchExtent& exte
 LossMeasurement MeasureLoss(const TokenBatch& batch, const BatchExtent& extent, const LossOptions& options) {
   at::NoGradGuard no_grad;
   const Parts parts(batch, options);
-  LossMeasurement measured = MeasureTokens(parts.ratios, parts.losses, parts.weights, batch);
+  LossMeasurement measured =
+      MeasureTokens(parts.ratios, parts.losses, parts.weights, batch, TokensWithinAge(batch, options));
   measured.sums[kSumLoss].copy_(parts.Share(batch, extent, options));
   return measured;
 }

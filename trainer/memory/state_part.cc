@@ -25,7 +25,7 @@ absl::Status StatePart::Offload() {
                  "this policy's state is in memory of its device's allocator, which stays where it is");
   }
   const absl::Time begin = Clock::Real()->Now();
-  if (hooks_.before_offload != nullptr) hooks_.before_offload();
+  if (hooks_.before_offload != nullptr) SYNCOPATE_RETURN_IF_ERROR(hooks_.before_offload());
   for (StateArena* arena : arenas_) {
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t copied, arena->Offload());
     moves_.bytes += copied;

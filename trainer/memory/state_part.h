@@ -13,8 +13,8 @@ namespace syncopate::trainer {
 // Work that belongs to the moves of a part, for what is derived from its arenas. Its time counts as part of the move;
 // null: nothing to do.
 struct StateHooks {
-  std::function<void()> before_offload = nullptr;
-  std::function<void()> after_load = nullptr;  // the arenas are there
+  std::function<absl::Status()> before_offload = nullptr;  // its error leaves the part where it is
+  std::function<void()> after_load = nullptr;              // the arenas are there
 };
 
 // Arenas of a policy's state that are on the device together or not at all, and the cost of moving them. Used by the

@@ -32,6 +32,11 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeSnapsho
   return policy_->TakeSnapshot(folder);
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> LeadingPolicy::TakeWeights(const std::string& folder) const {
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kExport, .folder = folder}));
+  return policy_->TakeWeights(folder);
+}
+
 absl::StatusOr<uint64_t> LeadingPolicy::Digest() const {
   SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kDigest}));
   return policy_->Digest();
@@ -102,7 +107,8 @@ absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
       return MoveState(policy, command.move);
     case PolicyCommand::Kind::kStage:
     case PolicyCommand::Kind::kSave:
-      return absl::InternalError("what is saved and staged is the caller's");
+    case PolicyCommand::Kind::kExport:
+      return absl::InternalError("what is saved, exported and staged is the caller's");
     case PolicyCommand::Kind::kCheckFinite:
       break;
   }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/policy_version.h"
@@ -14,7 +16,17 @@ namespace syncopate::trainer {
 
 // A call of a Policy that all ranks make together, as rank 0 tells it to the others.
 struct PolicyCommand {
-  enum class Kind : uint8_t { kStep, kSupervisedStep, kWriteTensor, kDigest, kCheckFinite, kStage, kMoveState, kSave };
+  enum class Kind : uint8_t {
+    kStep,
+    kSupervisedStep,
+    kWriteTensor,
+    kDigest,
+    kCheckFinite,
+    kStage,
+    kMoveState,
+    kSave,
+    kExport
+  };
   // What kMoveState does.
   enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
   Kind kind = Kind::kDigest;
@@ -23,7 +35,7 @@ struct PolicyCommand {
   size_t tensor = 0;                          // kWriteTensor
   PolicyVersion version = {};                 // kStage
   Move move = Move::kBeginUse;                // kMoveState
-  std::string folder = {};                    // kSave: of the folder of checkpoints
+  std::string folder = {};                    // kSave: in the folder of checkpoints; kExport: in that of exports
 };
 
 // The connection from rank 0 to the other ranks.
@@ -52,7 +64,11 @@ class LeadingPolicy final : public Policy {
   absl::StatusOr<uint64_t> BaseDigest() const override { return policy_->BaseDigest(); }  // rank 0 knows it alone
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
-  // This rank only: the other ranks are not told.
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override;
+  // Both are this rank's only.
+  absl::Status SetReader(std::function<absl::Status()> finish) override {
+    return policy_->SetReader(std::move(finish));
+  }
   absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
@@ -73,8 +89,8 @@ class LeadingPolicy final : public Policy {
 };
 
 // What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
-// rank 0 has made too and deals with (reason NON_FINITE). Not kSave and kStage,
-// whose copies are the caller's to take.
+// rank 0 has made too and deals with (reason NON_FINITE). Not kSave, kExport
+// and kStage, whose copies are the caller's to take.
 absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
                          const std::vector<const TrajectoryGroup*>& groups);
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/utf8.h"
@@ -72,6 +73,27 @@ json SubsetsJson(const std::vector<EvaluationFigures::Subset>& subsets) {
   return named;
 }
 
+json MeanJson(const MeanOverPrompts& mean) {
+  return {{"mean", mean.mean}, {"interval", mean.interval.has_value() ? json(*mean.interval) : json()}};
+}
+
+// The figures of each of eval.sets, under its name.
+json SetsJson(const std::vector<SampledFigures>& sets) {
+  json named = json::object();
+  for (const SampledFigures& one : sets) {
+    json& set = named[one.name];
+    set = {{"prompts", one.prompts},
+           {"samples", one.samples},
+           {"asked", one.asked},
+           {"missing", one.missing},
+           {"response_tokens_mean", one.response_tokens_mean},
+           {"truncated_ratio", one.truncated_ratio}};
+    if (one.reward.has_value()) set["reward"] = MeanJson(*one.reward);
+    for (const auto& [k, mean] : one.pass) set["pass"][absl::StrCat(k)] = MeanJson(mean);
+  }
+  return named;
+}
+
 json EvaluationJson(const EvaluationReport& report) {
   json line = {{"kind", "eval"},
                {"epoch", report.version.epoch},
@@ -90,6 +112,7 @@ json EvaluationJson(const EvaluationReport& report) {
   if (!figures.reward_parts.empty()) line["eval_reward_parts"] = figures.reward_parts;
   if (!figures.files.empty()) line["eval_files"] = SubsetsJson(figures.files);
   if (!figures.data_sources.empty()) line["eval_data_sources"] = SubsetsJson(figures.data_sources);
+  if (!report.sets.empty()) line["eval_sets"] = SetsJson(report.sets);
   for (const EvaluationReport::Sample& sample : report.samples) {
     json shown = {{"prompt", ShownText(sample.prompt)},
                   {"answer", ShownText(sample.answer)},

@@ -73,7 +73,8 @@ void AddRollouters(const SummaryInput& input, const RunWitnesses& witnesses, jso
                                         {"version", one.version.ToString()}});
   }
   (*summary)["tokens"] = {{"generated", all.generated_tokens},
-                          {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens}};
+                          {"trained", input.data.sums.staleness.total_tokens() + input.data.sums.supervised_tokens},
+                          {"masked", input.data.sums.staleness.masked_tokens}};
   const RunFigures& figures = input.flow.figures;
   (*summary)["idle"] = {{"trainer", Share(figures.wait_seconds, figures.step_seconds)},
                         {"rollouters", Share(all.idle_seconds, all.busy_seconds + all.idle_seconds)}};

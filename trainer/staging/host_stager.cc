@@ -1,10 +1,12 @@
 #include "trainer/staging/host_stager.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
 
-absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(const Policy* policy, Manifest wire, int slots,
+absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(Policy* policy, Manifest wire, int slots,
                                                                const StagedPart& part) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, DType::kFloat32));
@@ -14,14 +16,28 @@ absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(const Policy* pol
       policy, std::move(arena), slots, SourceLayoutText(part.world, DType::kFloat32), plan.pack(part.rank)));
 }
 
+HostStager::~HostStager() {
+  if (const absl::Status ended = policy_->SetReader(nullptr); !ended.ok()) {
+    SYNCOPATE_LOG(kError, "the policy still has a reader that is gone: %s", ended.ToString());
+  }
+}
+
 absl::Status HostStager::Launch(const PolicyVersion& version) {
-  return arena_->Launch(version, [this](char* arena) {
+  SYNCOPATE_RETURN_IF_ERROR(arena_->Launch(version, [this](char* arena) {
     return policy_->ReadShard([&](int64_t begin, absl::string_view bytes) {
       const ByteRange part{begin, begin + static_cast<int64_t>(bytes.size())};
       synchronizer::PackPartOnHost(pack_, part, bytes.data(), arena);
       return absl::OkStatus();
     });
-  });
+  }));
+  return policy_->SetReader([this] { return FinishRead(); });
+}
+
+absl::Status HostStager::FinishRead() {
+  const absl::Time begun = Clock::Real()->Now();
+  const absl::Status read = arena_->FinishCopy();
+  wait_seconds_ += absl::ToDoubleSeconds(Clock::Real()->Now() - begun);
+  return read;
 }
 
 }  // namespace syncopate::trainer

@@ -12,31 +12,37 @@
 namespace syncopate::trainer {
 
 // Staging of one rank's shard in host memory, for policies on any device: what the transports "inproc" and "grpc" send.
-// Launch makes the copy, one pass over the shard; Await checks and digests it.
+// Await makes the copy, one pass over the shard, then checks and digests it. A policy that comes to change its weights
+// first makes the copy itself, or waits for the thread that does.
 class HostStager final : public WeightStager {
  public:
   // `policy` is borrowed and is this rank's own. `wire` has the tensors of policy->manifest(), in order, in float32 or
   // bfloat16. Takes slots x the plan's send_bytes of this rank. Errors of SendArena::CreateForPlan and PlanStaging.
-  static absl::StatusOr<std::unique_ptr<HostStager>> Create(const Policy* policy, Manifest wire, int slots,
+  static absl::StatusOr<std::unique_ptr<HostStager>> Create(Policy* policy, Manifest wire, int slots,
                                                             const StagedPart& part = {});
+  ~HostStager() override;
 
   const Manifest& manifest() const override { return arena_->manifest(); }
   absl::Status Launch(const PolicyVersion& version) override;
   absl::StatusOr<Staged> Await() override { return arena_->Await(); }
+  double TakeWaitSeconds() override { return std::exchange(wait_seconds_, 0); }
   synchronizer::WeightStore* store() override { return arena_.get(); }
   std::string layout() const override { return layout_; }
   int64_t bytes() const override { return slots_ * arena_->arena_bytes(); }
 
  private:
-  HostStager(const Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, int slots, std::string layout,
+  HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, int slots, std::string layout,
              std::vector<synchronizer::PackOp> pack)
       : policy_(policy), arena_(std::move(arena)), slots_(slots), layout_(std::move(layout)), pack_(std::move(pack)) {}
 
-  const Policy* const policy_;
+  absl::Status FinishRead();
+
+  Policy* const policy_;
   const std::unique_ptr<synchronizer::SendArena> arena_;
   const int slots_;
   const std::string layout_;
   const std::vector<synchronizer::PackOp> pack_;
+  double wait_seconds_ = 0;  // of the policy's thread
 };
 
 }  // namespace syncopate::trainer

@@ -48,10 +48,18 @@ class Policy {
   // on a GPU the thread that calls PolicySnapshot::FinishCopy() makes the copy beside the next step, and that step's
   // update waits for it. RESOURCE_EXHAUSTED if the host has no room.
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
-  // Hands the float32 weights that this rank holds to `sink`, ascending: pieces of its arena (trainer/actor/flat_shards.h;
-  // with one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is
-  // the memory itself; from another device no more than one small piece at a time is copied. No call of the other ranks.
-  // Blocks; passes the sink's errors on.
+  // The same of the weights alone, which other ranks write into `folder` of the folder of exports.
+  virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const = 0;
+  // Reading the weights that this rank holds beside what the policy does next. SetReader, in a use, says that they are
+  // read as they are now: the policy calls `finish` once, on its own thread, before it changes or moves them, and goes on
+  // when that has returned OK; its error is the call's. Until then forward and backward passes, which change none of them,
+  // may be made. Null: nobody reads any more. A reader replaces the one before, which must be done.
+  virtual absl::Status SetReader(std::function<absl::Status()> finish) = 0;
+  // Hands those weights, in float32, to `sink`, ascending: pieces of the rank's arena (trainer/actor/flat_shards.h; with
+  // one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is
+  // the memory itself; from another device no more than one small piece at a time is copied, on a stream beside the
+  // policy's. Called by any thread, between SetReader and the end of `finish`. No call of the other ranks. Blocks; passes
+  // the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
   // The one digest of the parameters (base/digest.h), made where they are.

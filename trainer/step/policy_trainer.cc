@@ -276,15 +276,32 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
   return core_->Use("the policy cannot be copied to the host",
                     [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
                       SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
-                      SYNCOPATE_ASSIGN_OR_RETURN(const auto snapshot, core_->actor.TakeSnapshot());
-                      snapshot->adapter_config = core_->adapter_config;
-                      SYNCOPATE_ASSIGN_OR_RETURN(snapshot->base_digest, BaseDigest());
-                      return snapshot;
+                      return WithBase(core_->actor.TakeSnapshot());
                     });
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::WithBase(
+    absl::StatusOr<std::shared_ptr<PolicySnapshot>> copied) const {
+  SYNCOPATE_RETURN_IF_ERROR(copied.status());
+  (*copied)->adapter_config = core_->adapter_config;
+  SYNCOPATE_ASSIGN_OR_RETURN((*copied)->base_digest, BaseDigest());
+  return *std::move(copied);
+}
+
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeWeights(const std::string&) const {
+  return core_->Use("the weights cannot be copied to the host", [&] { return WithBase(core_->actor.TakeWeights()); });
+}
+
+absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {
+  return core_->OnDevice("the weights cannot be read", [&]() -> absl::Status {
+    core_->actor.SetReader(std::move(finish));
+    return absl::OkStatus();
+  });
+}
+
+// On any thread, so it touches nothing that the policy's thread changes, such as the count of uses.
 absl::Status PolicyTrainer::ReadShard(const ShardSink& sink) const {
-  return core_->Use("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
+  return core_->OnDevice("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
@@ -301,6 +318,7 @@ absl::Status PolicyTrainer::Restore(const PolicySource& source) {
   return core_->Use("the checkpoint cannot be copied to the device", [&]() -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
     SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishSnapshot());
+    SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishRead());
     core_->actor.Restore(source);
     return absl::OkStatus();
   });

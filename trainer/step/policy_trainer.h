@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,8 +78,10 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
-  // This rank only; LeadingPolicy forwards the call to the others.
+  // Both are this rank's only; LeadingPolicy forwards the calls to the others.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override;
+  absl::Status SetReader(std::function<absl::Status()> finish) override;
   absl::Status ReadShard(const ShardSink& sink) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
@@ -105,6 +108,9 @@ class PolicyTrainer final : public Policy {
   // A step of either kind.
   template <typename Work>
   absl::StatusOr<StepFigures> RunStep(const char* what, Work work);
+  // Names in a snapshot of adapters what they belong to.
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> WithBase(
+      absl::StatusOr<std::shared_ptr<PolicySnapshot>> copied) const;
 
   std::unique_ptr<Core> core_;
 };

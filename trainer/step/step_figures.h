@@ -16,6 +16,8 @@ struct StepTimes {
   double proximal_seconds = 0;   // 0.0 with one update a batch: the proximal policy is the current one then
   double reference_seconds = 0;  // a pass before the step; 0.0 unless the KL is taken off the rewards
   double stage_seconds = 0;      // writing the version into the send arena; 0.0 if it was not published
+  // What the step thread waited for since the step before: for stagings, and for the copies of exports.
+  double stage_wait_seconds = 0, export_wait_seconds = 0;
   double parameters_load_seconds = 0, parameters_offload_seconds = 0;
   double optimizer_load_seconds = 0, optimizer_offload_seconds = 0;
   double reference_load_seconds = 0, reference_offload_seconds = 0;

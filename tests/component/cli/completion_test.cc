@@ -68,7 +68,7 @@ class BashCompletionTest : public ::testing::Test {
 
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
   EXPECT_THAT(Complete("syncopate "),
-              UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "events", "export",
+              UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "eval", "events", "export",
                                    "generate", "k8s", "replica", "report", "run", "tokenize"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check", "diff", "schema"));

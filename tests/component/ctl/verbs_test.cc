@@ -108,7 +108,8 @@ TEST_F(CtlTest, TablesShowMembersVersionsSyncsAndSteps) {
                                ContainsRegex("  20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}")));
   ASSERT_THAT(CtlSyncs(context_, 2, false), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("TRANSFER"), HasSubstr("e1-s2"), HasSubstr("412,345"), HasSubstr("full+lora"),
-                               HasSubstr("0.25"), HasSubstr("6.1 ms"), HasSubstr("all members offer it")));
+                               HasSubstr("0.25"), HasSubstr("6.1 ms"),
+                               HasSubstr("all members offer it, from trainer ranks 200,345 + 212,000")));
   ASSERT_THAT(CtlWatch(context_, 2), IsOk());
   EXPECT_THAT(Printed(), AllOf(HasSubstr("step 1  reward 0.500"), HasSubstr("step 2  reward 0.500")));
 }

@@ -6,9 +6,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/reasons.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
+#include "services/wire/codec.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_authority.h"
 
@@ -74,6 +78,30 @@ class FakeRank {
     stream_->Write(std::move(message));
   }
 
+  void Staged(const PolicyVersion& version, const std::vector<uint64_t>& digests) {
+    v1::AttendRequest message;
+    *message.mutable_staged()->mutable_version() = wire::ToProto(version);
+    message.mutable_staged()->mutable_bucket_digests()->Assign(digests.begin(), digests.end());
+    stream_->Write(std::move(message));
+  }
+  void NotFinite(const PolicyVersion& version, const std::string& tensor) {
+    v1::AttendRequest message;
+    *message.mutable_staged()->mutable_version() = wire::ToProto(version);
+    message.mutable_staged()->set_code(static_cast<int32_t>(absl::StatusCode::kDataLoss));
+    message.mutable_staged()->set_reason(reason::kNonFinite);
+    message.mutable_staged()->set_message(tensor + " is not finite");
+    message.mutable_staged()->set_tensor(tensor);
+    stream_->Write(std::move(message));
+  }
+  // What the synchronizer has told it.
+  void Refused(int32_t code, const std::string& reason) {
+    v1::AttendRequest message;
+    message.mutable_refused()->set_code(code);
+    message.mutable_refused()->set_reason(reason);
+    message.mutable_refused()->set_message("no longer a member");
+    stream_->Write(std::move(message));
+  }
+
   v1::AttendResponse Next() {
     MutexLock lock(&state_->mutex);
     auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) { return !state_->told.empty(); };
@@ -104,16 +132,21 @@ class FakeRank {
 class RankServiceTest : public ::testing::Test {
  protected:
   void Start(absl::Duration silent_after = kPatience, const std::string& gpu = "") {
-    service_ = std::make_unique<RankServiceImpl>(rpc::RankStreamsOptions{
-        .rank0 = {.world = 3, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1", .gpu = gpu},
-        .secret = kSecret,
-        .security = security_,
-        .on_lost =
-            [this](const absl::Status& why) {
-              MutexLock lock(&mutex_);
-              lost_ = why;
-            },
-        .silent_after = silent_after});
+    service_ = std::make_unique<RankServiceImpl>(
+        rpc::RankStreamsOptions{
+            .rank0 = {.world = 3, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1", .gpu = gpu},
+            .secret = kSecret,
+            .security = security_,
+            .on_lost =
+                [this](const absl::Status& why) {
+                  MutexLock lock(&mutex_);
+                  lost_ = why;
+                },
+            .silent_after = silent_after},
+        [this](const absl::Status& why) {
+          MutexLock lock(&mutex_);
+          refused_ = why;
+        });
     server_ = rpc::Server::Start({}, {service_.get()}).value();
     for (auto* rank : {&first_, &second_}) *rank = std::make_unique<FakeRank>(server_->address());
   }
@@ -134,8 +167,15 @@ class RankServiceTest : public ::testing::Test {
     return lost_;
   }
 
+  absl::Status AwaitRefused() {
+    MutexLock lock(&mutex_);
+    auto is_refused = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !refused_.ok(); };
+    mutex_.AwaitWithTimeout(Condition(&is_refused), kPatience);
+    return refused_;
+  }
+
   Mutex mutex_;
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_), refused_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const auth::TransportSecurity> security_;  // of the service, as if its server had let the ranks in
   std::unique_ptr<RankServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;
@@ -158,6 +198,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
           {}),
       IsOk());
   ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kStage, .version = {4, 9}}, {}), IsOk());
+  ASSERT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kExport, .folder = ".tmp-1"}, {}), IsOk());
   service_->Stop(absl::OkStatus(), /*completed=*/true);
   for (FakeRank* rank : {first_.get(), second_.get()}) {
     EXPECT_EQ(rank->Next().welcome().epoch(), 4);
@@ -170,6 +211,7 @@ TEST_F(RankServiceTest, AllRanksAreToldTheSameInTheSameOrder) {
     EXPECT_EQ(write.write_tensor().part(), 2);
     EXPECT_EQ(write.write_tensor().tensor(), 3);
     EXPECT_EQ(rank->Next().stage().version().step(), 9);
+    EXPECT_EQ(rank->Next().export_weights().folder(), ".tmp-1");
     EXPECT_TRUE(rank->Next().stop().completed());
     EXPECT_THAT(rank->End(), IsOk());
   }
@@ -200,6 +242,29 @@ TEST_F(RankServiceTest, ARankThatTellsNoAddressThatOthersReachEndsTheGroupAndIsT
   first_->Hello(1, "config", "", kSecret, "somewhere");
   EXPECT_THAT(first_->End(), AllOf(HasReason("BAD_ADDRESS"), HasMessage(HasSubstr("trainer.ranks_listen"))));
   EXPECT_THAT(AwaitLost(), HasReason("BAD_ADDRESS"));
+}
+
+TEST(FindRanksAddressTest, ALoopbackAddressIsRefusedFromAnotherHostAndAWildcardIsTheHostThatCalls) {
+  rpc::RankWords words;
+  words.rank = "trainer rank";
+  words.listen_key = "trainer.ranks_listen";
+  auto find = [&](const char* told, const char* host) { return rpc::FindRanksAddress(words, 2, told, host); };
+  // One host, whichever of its loopback addresses is used; and hosts of which nothing is known.
+  EXPECT_EQ(find("127.0.0.1:5", "127.0.0.1").value_or("refused"), "127.0.0.1:5");
+  EXPECT_EQ(find("127.0.0.1:5", "::1").value_or("refused"), "127.0.0.1:5");
+  EXPECT_EQ(find("127.0.0.1:5", "").value_or("refused"), "127.0.0.1:5");
+  EXPECT_EQ(find("0.0.0.0:5", "10.0.0.7").value_or("refused"), "10.0.0.7:5");
+  EXPECT_EQ(find("[::]:5", "10.0.0.7").value_or("refused"), "10.0.0.7:5");
+  EXPECT_EQ(find("trainer-2.pods:5", "10.0.0.7").value_or("refused"), "trainer-2.pods:5");
+  EXPECT_EQ(find("", "10.0.0.7").value_or("refused"), "");
+  for (const char* told : {"127.0.0.1:5", "localhost:5", "[::1]:5", "127.8.8.8:5"}) {
+    for (const char* host : {"10.0.0.7", "fd00::2"}) {
+      const absl::Status why = find(told, host).status();
+      EXPECT_THAT(why, AllOf(HasReason("BAD_ADDRESS"), HasMessage(HasSubstr("trainer.ranks_listen")))) << told << host;
+      EXPECT_THAT(why.message(), AllOf(HasSubstr("trainer rank 2"), HasSubstr(told), HasSubstr(host)));
+    }
+  }
+  EXPECT_THAT(find("somewhere", "10.0.0.7").status(), HasReason("BAD_ADDRESS"));
 }
 
 TEST(GetPeerHostTest, IsTheAddressWithoutPortAndBrackets) {
@@ -278,6 +343,86 @@ TEST_F(RankServiceTest, ARankThatFallsSilentIsLost) {
   Start(absl::Milliseconds(200));
   Assemble();
   EXPECT_THAT(AwaitLost(), HasReason("RANK_LOST"));
+}
+
+// FENCED, EVICTED; SYNCHRONIZER_LOST
+TEST_F(RankServiceTest, ARankThatTheSynchronizerRefusesIsNamedAndWorksOnUntilTheGroupEndsWithItsReason) {
+  const std::pair<absl::StatusCode, const char*> refusals[] = {
+      {absl::StatusCode::kFailedPrecondition, reason::kFenced},
+      {absl::StatusCode::kFailedPrecondition, reason::kEvicted},
+      {absl::StatusCode::kUnavailable, "SYNCHRONIZER_LOST"},
+  };
+  for (const auto& [code, reason] : refusals) {
+    Start();
+    Assemble();
+    second_->Refused(static_cast<int32_t>(code), reason);
+    const absl::Status refused = AwaitRefused();
+    EXPECT_THAT(refused, HasReason(reason));
+    EXPECT_EQ(refused.code(), code);
+    EXPECT_THAT(refused.message(), HasSubstr("trainer rank 2: no longer a member"));
+    // A save still needs all ranks.
+    EXPECT_THAT(service_->lost(), IsOk());
+    EXPECT_THAT(service_->Send({.kind = trainer::PolicyCommand::Kind::kSave, .folder = ".tmp-1"}, {}), IsOk());
+    service_->Stop(refused, /*completed=*/false);
+    for (FakeRank* rank : {first_.get(), second_.get()}) {
+      EXPECT_EQ(rank->Next().save().folder(), ".tmp-1");
+      EXPECT_THAT(rank->End(), HasReason(reason));
+    }
+    first_.reset();
+    second_.reset();
+    server_->Stop(absl::Seconds(2));
+    MutexLock lock(&mutex_);
+    refused_ = absl::OkStatus();
+  }
+}
+
+TEST_F(RankServiceTest, AReportOfAnErrorWhoseCodeIsNoneIsAnError) {
+  for (int32_t code : {0, -3, 17, 1 << 20}) {
+    Start();
+    Assemble();
+    first_->Refused(code, "SOMETHING");
+    EXPECT_THAT(AwaitRefused(), HasReason("SOMETHING"));
+    first_.reset();
+    second_.reset();
+    server_->Stop(absl::Seconds(2));
+    MutexLock lock(&mutex_);
+    refused_ = absl::OkStatus();
+  }
+}
+
+TEST_F(RankServiceTest, WhatAllRanksHaveStagedIsGatheredByVersion) {
+  Start();
+  Assemble();
+  second_->Staged({1, 4}, {20, 21});
+  first_->Staged({1, 4}, {10});
+  const auto staged = service_->AwaitStaged({1, 4});
+  ASSERT_THAT(staged, IsOk());
+  ASSERT_THAT(staged->at(1), IsOk());
+  ASSERT_THAT(staged->at(2), IsOk());
+  EXPECT_EQ(staged->at(1)->bucket_digests, (std::vector<uint64_t>{10}));
+  EXPECT_EQ(staged->at(2)->bucket_digests, (std::vector<uint64_t>{20, 21}));
+}
+
+TEST_F(RankServiceTest, ANumberThatIsNotFiniteOnAnotherRankComesWithItsTensor) {
+  Start();
+  Assemble();
+  first_->Staged({1, 4}, {10});
+  second_->NotFinite({1, 4}, "model.norm.weight");
+  const auto staged = service_->AwaitStaged({1, 4});
+  ASSERT_THAT(staged, IsOk());
+  EXPECT_THAT(staged->at(1), IsOk());
+  const absl::Status why = staged->at(2).status();
+  EXPECT_THAT(why, HasReason(reason::kNonFinite));
+  EXPECT_THAT(why.message(), HasSubstr("trainer rank 2: model.norm.weight is not finite"));
+  EXPECT_EQ(ErrorDetails(why).at("tensor"), "model.norm.weight");
+}
+
+TEST_F(RankServiceTest, AStagingThatARankIsLostInEndsWithThat) {
+  Start();
+  Assemble();
+  first_->Staged({1, 4}, {10});
+  second_->Leave();
+  EXPECT_THAT(service_->AwaitStaged({1, 4}).status(), HasReason("RANK_LOST"));
 }
 
 TEST_F(RankServiceTest, ASecondProcessOfARankIsRefusedAndHarmsNobody) {

@@ -114,6 +114,7 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   report.connect_seconds = 0.25;
   report.bytes = 12;
   report.lora_bytes = 5;
+  report.bytes_by_source = {8, 0, 4};
   report.weights.base_present = true;
   report.weights.sleep_level = 2;
   report.weights.slept = true;
@@ -125,6 +126,7 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   EXPECT_EQ(back->connect_seconds, 0.25);
   EXPECT_EQ(back->bytes, 12);
   EXPECT_EQ(back->lora_bytes, 5);
+  EXPECT_EQ(back->bytes_by_source, report.bytes_by_source);
   EXPECT_TRUE(back->weights.base_present && back->weights.slept && !back->weights.free_cache_engine);
   EXPECT_EQ(back->weights.sleep_level, 2);
 }
@@ -156,6 +158,12 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
   negative.set_bytes(-1);
   EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
   negative.set_bytes(0);
+  for (const int64_t impossible : {-1, 1}) {  // below 0, or more than all bytes
+    negative.mutable_bytes_by_source()->Clear();
+    negative.add_bytes_by_source(impossible);
+    EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
+  }
+  negative.mutable_bytes_by_source()->Clear();
   for (double none : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     (*negative.mutable_seconds())["verify"] = none;
     EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));

@@ -1,10 +1,14 @@
 #include "services/member/grpc_transport.h"
 
+#include <gmock/gmock.h>
+
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "services/member/weight_service.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
@@ -48,6 +52,24 @@ std::unique_ptr<TransportHarness> MakeGrpcHarness() { return std::make_unique<Gr
 
 INSTANTIATE_TEST_SUITE_P(Grpc, TransportConformanceTest, ::testing::Values(&MakeGrpcHarness));
 INSTANTIATE_TEST_SUITE_P(Grpc, TransportShapesTest, ::testing::Values(&MakeGrpcHarness));
+
+TEST(GrpcReceiverTest, ASourceThatDoesNotAnswerIsNamedWithTheAddressThatItToldAndTheKeyForIt) {
+  member::GrpcReceiver receiver;
+  ReceiveRequest request;
+  for (int32_t rank : {0, 1}) {
+    request.sources.push_back({.id = {"trainer", "trainer-0", rank, 2, "t"}, .rendezvous = "127.0.0.1:1"});
+  }
+  request.copies = {{.source = 1, .bytes = 4}};
+  request.world = 1;
+  request.deadline = Clock::Real()->Now() + absl::Seconds(20);
+  request.on_writing = [] {};
+  std::array<char, 4> target{};
+  const absl::Status status = receiver.Receive(request, target.data(), std::stop_token());
+  EXPECT_EQ(ErrorReason(status), "PEER_LOST");
+  for (const char* part : {"trainer rank 1", "127.0.0.1:1", "trainer.advertise"}) {
+    EXPECT_THAT(status.message(), ::testing::HasSubstr(part));
+  }
+}
 
 // Asks for bytes that no plan has, straight from the service.
 absl::Status FetchRange(int64_t begin, int64_t end) {

@@ -283,6 +283,19 @@ TEST_P(TrainerRanksTest, EachRankSendsItsShardAndReceiversHaveOneDigest) {
   ExpectBytesBySource();
 }
 
+// The ranks train while the version before is staged: its copy is made before the update of each rank, by one thread or the
+// other.
+TEST_P(TrainerRanksTest, AStagingBesideAStepGivesTheDigestsOfOneAlone) {
+  const auto alone = trainer_->stager().Stage({1, 0});
+  ASSERT_THAT(alone.status(), IsOk());
+  ASSERT_THAT(trainer_->stager().Launch({1, 1}), IsOk());
+  ASSERT_NO_FATAL_FAILURE(Train());
+  const auto beside = trainer_->stager().Await();
+  ASSERT_THAT(beside.status(), IsOk());
+  EXPECT_EQ(beside->bucket_digests, alone->bucket_digests);
+  EXPECT_EQ(beside->digest, alone->digest);
+}
+
 class LostTrainerRankTest : public TrainerRanksTest {};
 
 // Of a transfer's first read, one in the middle and the last, in which rank 1 dies or is silent.

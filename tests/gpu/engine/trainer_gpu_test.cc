@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/digest.h"
@@ -289,6 +291,32 @@ TEST(CudaStagerTest, StagesWhatTheHostStages) {
       ASSERT_TRUE(on_gpu->store()->Open({1, step}).value()->Read({0, wire.arena_bytes()}, b.data()).ok());
       EXPECT_EQ(a, b);
       ASSERT_TRUE(StepOn(*trainer, static_cast<uint64_t>(step)).ok());
+    }
+  }
+}
+
+// The step's update is queued behind the read on the GPU; for a stager in host memory the step's thread waits for the copy.
+TEST(CudaStagerTest, AStagingBesideAStepIsOfTheWeightsBeforeIt) {
+  SYNCOPATE_NEED_GPUS(1);
+  const Manifest wire = model::MakeManifest(testing::SmallModel(), DType::kBFloat16).value();
+  for (const bool on_gpu : {true, false}) {
+    auto trainer = MakeTrainer("cuda:0", DType::kBFloat16);
+    std::unique_ptr<WeightStager> stager;
+    if (on_gpu) {
+      stager = CudaStager::Create(trainer.get(), wire, /*device=*/0, /*slots=*/1).value();
+    } else {
+      stager = HostStager::Create(trainer.get(), wire, /*slots=*/1).value();
+    }
+    for (int64_t step = 0; step < 10; ++step) {
+      const auto alone = stager->Stage({1, 2 * step});
+      ASSERT_TRUE(alone.ok()) << alone.status();
+      ASSERT_TRUE(stager->Launch({1, 2 * step + 1}).ok());
+      absl::StatusOr<WeightStager::Staged> beside;
+      std::thread other([&] { beside = stager->Await(); });
+      EXPECT_TRUE(StepOn(*trainer, static_cast<uint64_t>(step)).ok());
+      other.join();
+      ASSERT_TRUE(beside.ok()) << beside.status();
+      EXPECT_EQ(beside->bucket_digests, alone->bucket_digests) << "step " << step << (on_gpu ? " on the GPU" : "");
     }
   }
 }

@@ -47,6 +47,9 @@ class Simulation {
     std::optional<double> stop_one_at;  // stops rollouter 0 then, for 20 s
     std::optional<double> join_one_at;  // one more rollouter starts then
     bool rehearse = true;
+    // A mutant of the trainer: each rank tells of its own part by itself, the newest that it has, and a version exists once
+    // all parts of it have come.
+    bool publish_by_parts = false;
     std::optional<double> disk_full_at;  // for 20 s
   };
 
@@ -111,6 +114,9 @@ class Simulation {
     std::deque<PolicyVersion> staged;  // newest two
     std::set<int64_t> pins;
     bool publishing = false;
+    std::optional<ControlPlane::Publication>
+        untold;  // of publish_by_parts: replaced by a newer one while a call is made
+    bool telling = false;
     bool restored = false;             // its first version has the bits of the checkpoint
     std::map<int64_t, uint64_t> bits;  // of each step it has staged
   };
@@ -143,6 +149,7 @@ class Simulation {
   void Beat(const NodePtr& node, SessionId session);
   void Publish(const NodePtr& trainer);
   void CheckPublished(PolicyVersion version);
+  void TellPart(const NodePtr& rank, const NodePtr& trainer);
   void SendPublication(const NodePtr& trainer, const ControlPlane::Publication& publication);
   void RetryIfUnheard(uint64_t life, const std::shared_ptr<bool>& heard, const std::function<void()>& retry);
   void OnCommand(const NodePtr& node, SessionId session, const Command& command);
@@ -208,9 +215,10 @@ class Simulation {
   std::vector<LedgerRecord> disk_;
   double disk_full_until_ = 0;
   double held_up_since_ = 0;
-  std::vector<Action> unwritten_;         // the first one waits for room
-  std::function<void()> unwritten_then_;  // after them
-  PostedEvents posted_;                   // behind them
+  std::vector<Action> unwritten_;                     // the first one waits for room
+  std::function<void()> unwritten_then_;              // after them
+  PostedEvents posted_;                               // behind them
+  std::map<PolicyVersion, std::set<int32_t>> parts_;  // of publish_by_parts: the ranks that have told of a version
   double next_tick_ = -1;
 
   std::map<int, NodePtr> rollouters_;

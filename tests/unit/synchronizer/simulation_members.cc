@@ -129,10 +129,8 @@ void Simulation::Publish(const NodePtr& trainer) {
   trainer->bits[version.step] = bits;
   truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
   if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
-  trainer->publishing = true;
-  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0. What
-  // publishes a version before all of them have staged it, or a rank at a time, leaves versions without a sync:
-  // CheckPublished sees it.
+  trainer->publishing = !options_.publish_by_parts;
+  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0.
   auto left = std::make_shared<size_t>(ranks.size());
   const ControlPlane::Publication whole{
       trainer->id, version, std::vector<uint64_t>(model_->buckets().size(), bits), model_->fingerprint(), 0.001, now_};
@@ -142,12 +140,16 @@ void Simulation::Publish(const NodePtr& trainer) {
       OnNode(rank, [this, rank, trainer, left, whole] {
         rank->staged.push_back(whole.version);
         if (rank->staged.size() > kSlots) rank->staged.pop_front();
+        if (options_.publish_by_parts) {
+          rank->untold = whole;
+          if (!std::exchange(rank->telling, true)) TellPart(rank, trainer);
+        }
         // The rank's report on its stream to rank 0.
         After(rank == trainer ? 0 : Uniform(0, kMaxDelay), [this, trainer, left, whole] {
           OnNode(trainer, [this, trainer, left, whole] {
             if (--*left > 0) return;
             CheckPublished(whole.version);
-            SendPublication(trainer, whole);
+            if (!options_.publish_by_parts) SendPublication(trainer, whole);
           });
         });
       });
@@ -155,8 +157,23 @@ void Simulation::Publish(const NodePtr& trainer) {
   }
 }
 
-// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer
-// one is, within a second.
+// A call takes about as long as the ranks are out of phase, as to a synchronizer that is far away.
+void Simulation::TellPart(const NodePtr& rank, const NodePtr& trainer) {
+  const ControlPlane::Publication part = *std::exchange(rank->untold, std::nullopt);
+  After(options_.publish_every * Uniform(0.5, 1.5), [this, rank, trainer, part] {
+    OnNode(rank, [this, rank, trainer, part] {
+      std::set<int32_t>& told = parts_[part.version];
+      told.insert(rank->id.rank);
+      if (static_cast<int>(told.size()) == options_.trainer_ranks) SendPublication(trainer, part);
+      while (parts_.size() > kSlots) parts_.erase(parts_.begin());  // a ledger keeps few that are not whole
+      rank->telling = rank->untold.has_value();
+      if (rank->telling) TellPart(rank, trainer);
+    });
+  });
+}
+
+// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer one
+// is, within a second.
 void Simulation::CheckPublished(PolicyVersion version) {
   const Faults& faults = options_.faults;
   const bool is_calm = !faults.breaks && !faults.trainer && !faults.synchronizer && !faults.disk;

@@ -1,5 +1,9 @@
 #include "tests/unit/synchronizer/simulation.h"
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
 #include "base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,6 +75,33 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   EXPECT_GT(taken_over, kSeeds / 64);
   EXPECT_GT(held_up, kSeeds / 8);
   for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
+}
+
+// Ranks are out of phase. A trainer whose ranks each tell of their own newest part leaves versions unknown for seconds; one
+// that is told whole by rank 0, once all ranks have staged it, does not.
+TEST(SynchronizerSimulationTest, VersionsStarveWhereEachRankTellsOfItsOwnPart) {
+  constexpr int kRuns = 10;
+  for (const int ranks : {2, 3}) {
+    for (const bool by_parts : {false, true}) {
+      int starving = 0;
+      for (uint64_t seed = 0; seed < kRuns; ++seed) {
+        Simulation::Options options;
+        options.seed = seed;
+        options.rollouters = 2;
+        options.trainer_ranks = ranks;
+        options.publish_by_parts = by_parts;
+        Simulation simulation(options);
+        simulation.Run();
+        if (!by_parts) {
+          EXPECT_THAT(simulation.violations(), ::testing::IsEmpty()) << "seed " << seed;
+        }
+        starving += static_cast<int>(
+            std::count_if(simulation.violations().begin(), simulation.violations().end(),
+                          [](const std::string& violation) { return absl::StrContains(violation, "starves"); }) > 0);
+      }
+      EXPECT_EQ(starving, by_parts ? kRuns : 0) << ranks << " ranks";
+    }
+  }
 }
 
 TEST(SynchronizerSimulationTest, TheSameSeedGivesTheSameRun) {

@@ -39,16 +39,26 @@ class GroupAssemblyTest : public ::testing::Test {
       EXPECT_FALSE(result_.has_value()) << "told twice";
       result_ = std::move(group);
     };
-    return std::make_unique<GroupAssembly>(lease, member, done, made_);
+    return std::make_unique<GroupAssembly>(lease, member, done, made_, &stops_);
   }
 
   std::optional<absl::StatusOr<TrajectoryGroup>> result_;
+  StopRules stops_;
   std::shared_ptr<TokenCount> made_ = std::make_shared<TokenCount>(0);
 };
 
 TEST_F(GroupAssemblyTest, CountsTheTokensOfAllSamples) {
   auto assembly = Assemble(MakeLease(2));
   for (int32_t sample : {0, 1, 1}) assembly->OnToken(sample, 3, -0.5f, {1, 1}, {});
+  EXPECT_EQ(made_->load(), 3);
+}
+
+TEST_F(GroupAssemblyTest, EndsASampleWithTheTokenThatCompletesAStop) {
+  stops_.token_ids = {4};
+  auto assembly = Assemble(MakeLease(2));
+  EXPECT_TRUE(assembly->OnToken(0, 3, -0.5f, {1, 1}, {}));
+  EXPECT_FALSE(assembly->OnToken(1, 4, -0.5f, {1, 1}, {}));
+  EXPECT_TRUE(assembly->OnToken(0, 5, -0.5f, {1, 1}, {})) << "the other sample goes on";
   EXPECT_EQ(made_->load(), 3);
 }
 

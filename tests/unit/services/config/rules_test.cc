@@ -36,6 +36,19 @@ TEST_P(RulesTest, ReportsWhatCannotWorkAndNothingElse) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    StopsAndSets, RulesTest,
+    testing::Values(Case{{"rollout.stop=[5]"}, nullptr},
+                    Case{{"rollout.stop=[\"a\"]"}, "rollout.stop: token ids alone"},
+                    Case{{"rollout.stop=</a>"}, "rollout.stop: a JSON list"},
+                    Case{{"eval.sets=a.jsonl n=2"}, "eval.sets: sets as"},
+                    Case{{"eval.sets=a: a.jsonl n=2"}, "eval.sets: nothing without data.files"},
+                    Case{{"eval.sets=a: a.jsonl n=2 temperature=0"}, "eval.sets: a temperature above 0"},
+                    Case{{"eval.sets=a: a.jsonl, a: b.jsonl"}, "a is there twice"},
+                    Case{{"eval.sets=a: a.jsonl k=2"}, "k=2 is none"},
+                    Case{{"eval.sets=a: a.jsonl n=0"}, "another value in the word n=0"},
+                    Case{{"eval.sets=a b: a.jsonl"}, "\"a b\" is none"}, Case{{"eval.sets=a:"}, "a file behind"},
+                    Case{{"eval.deadline=90s"}, nullptr}));
 INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
                          testing::Values(Case{{"run.name=a/b"}, "run.name: a name of letters"},
                                          Case{{"run.name="}, "run.name"}, Case{{"run.name=.."}, "run.name"},

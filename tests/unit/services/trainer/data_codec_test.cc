@@ -60,22 +60,23 @@ TEST(DataCodecTest, RecordsAndStatesSurviveTheRoundTrip) {
   EXPECT_THAT(DecodeLogRecord(""), HasReason("BAD_RECORD"));
   EXPECT_THAT(DecodeLogRecord("\x01"), HasReason("BAD_RECORD"));
 
-  trainer::DataState state{.next = {1, 20},
-                           .consumed_below = {1, 3},
-                           .consumed_above = {{1, 5}, {1, 8}},
-                           .attempts = {{{1, 4}, 2}, {{1, 19}, 1}},
-                           .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}},
-                           .sums = {.accepted = 9,
-                                    .filtered = 1,
-                                    .dropped_stale = 2,
-                                    .rolled_back = 3,
-                                    .trained = 4,
-                                    .trained_samples = 16,
-                                    .supervised_tokens = 8,
-                                    .skipped = 6,
-                                    .past_deadline = 5,
-                                    .staleness = {.tokens = {70, 0, 30}, .groups = 4, .mixed_groups = 1},
-                                    .counted_to = 17}};
+  trainer::DataState state{
+      .next = {1, 20},
+      .consumed_below = {1, 3},
+      .consumed_above = {{1, 5}, {1, 8}},
+      .attempts = {{{1, 4}, 2}, {{1, 19}, 1}},
+      .accepted = {{{1, 8}, 3}, {{0, 77}, 1}, {{1, 5}, 1}},
+      .sums = {.accepted = 9,
+               .filtered = 1,
+               .dropped_stale = 2,
+               .rolled_back = 3,
+               .trained = 4,
+               .trained_samples = 16,
+               .supervised_tokens = 8,
+               .skipped = 6,
+               .past_deadline = 5,
+               .staleness = {.tokens = {70, 0, 30}, .masked_tokens = 3, .groups = 4, .mixed_groups = 1},
+               .counted_to = 17}};
   auto again = DecodeDataState(EncodeDataState(state));
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(*again, state);

@@ -295,6 +295,32 @@ TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoS
   EXPECT_EQ(Sent<Welcome>(5).at(0).epoch, 2);
 }
 
+// Such a process has the role of a trainer and knows the name of its start, but rank 0 never hears of it.
+TEST_F(ControlPlaneTest, AProcessThatTakesTheSeatOfARankAndNeverAttendsEndsThatStartAndTheNextOneFencesIt) {
+  Join(1, TrainerId("a", 0, 2));
+  Join(2, TrainerId("stray", 1, 2));
+  Join(3, RollouterId(0, "r"));
+  Join(4, TrainerId("b", 1, 2));  // the rank that attends
+  EXPECT_EQ(ClosedWith(4), "FENCED");
+  EXPECT_TRUE(Sent<Prepare>(2).empty()) << "nothing is sent that rank 0 has not published";
+  SessionId session = 5;
+  for (const MemberId& id : {TrainerId("c", 0, 2), TrainerId("d", 1, 2)}) {
+    Hello again = HelloFor(id, model_);
+    again.start = "again";
+    plane_.OnHello(session, again, now_);
+    Take();
+    EXPECT_EQ(Sent<Welcome>(session).at(0).epoch, 2);
+    if (id.rank == 0) {
+      EXPECT_EQ(ClosedWith(2), "FENCED");
+    }
+    ++session;
+  }
+  const std::vector<uint64_t> all(model_->buckets().size(), 7);
+  ASSERT_TRUE(plane_.OnPublish({TrainerId("c", 0, 2), {2, 0}, all, model_->fingerprint(), 0, 0}, now_).ok());
+  Take();
+  EXPECT_EQ(Sent<Prepare>(3).size(), 1u);
+}
+
 TEST_F(ControlPlaneTest, TrainerRanksThatShardInDifferentWaysAreRefusedByName) {
   Hello first = HelloFor(TrainerId("t", 0, 2), model_);
   first.layout = "flat:2:fp32";

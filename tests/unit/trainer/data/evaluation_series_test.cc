@@ -44,12 +44,13 @@ class EvaluationSeriesTest : public ::testing::Test {
   SubmissionRules rules_;
   RolloutSessions sessions_;
   SessionId session_ = 0;
+  absl::Time now_ = absl::UnixEpoch();
 };
 
 TEST_F(EvaluationSeriesTest, HasNoResultBeforeOneIsStarted) {
-  EXPECT_TRUE(series_.HasEnded(sessions_)) << "a waiter must not wait for what will never come";
+  EXPECT_TRUE(series_.HasEnded(sessions_, now_)) << "a waiter must not wait for what will never come";
   EXPECT_FALSE(series_.IsServed(sessions_));
-  EXPECT_THAT(series_.TakeResult(sessions_), HasReason("NO_EVALUATION"));
+  EXPECT_THAT(series_.TakeResult(sessions_, now_), HasReason("NO_EVALUATION"));
 }
 
 TEST_F(EvaluationSeriesTest, GoesOnUntilAllPromptsAreAnswered) {
@@ -57,24 +58,48 @@ TEST_F(EvaluationSeriesTest, GoesOnUntilAllPromptsAreAnswered) {
   EXPECT_TRUE(series_.IsServed(sessions_));
   const std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(2));
-  EXPECT_FALSE(series_.HasEnded(sessions_));
-  EXPECT_THAT(series_.TakeResult(sessions_), HasReason("EVALUATING"));
+  EXPECT_FALSE(series_.HasEnded(sessions_, now_));
+  EXPECT_THAT(series_.TakeResult(sessions_, now_), HasReason("EVALUATING"));
   AnswerAll(issued);
-  EXPECT_TRUE(series_.HasEnded(sessions_));
-  const auto result = series_.TakeResult(sessions_);
+  EXPECT_TRUE(series_.HasEnded(sessions_, now_));
+  const auto result = series_.TakeResult(sessions_, now_);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->prompts, 2);
   EXPECT_EQ(result->version, kEvaluated);
-  EXPECT_THAT(series_.TakeResult(sessions_), HasReason("NO_EVALUATION")) << "a result is given once";
+  EXPECT_THAT(series_.TakeResult(sessions_, now_), HasReason("NO_EVALUATION")) << "a result is given once";
 }
 
 TEST_F(EvaluationSeriesTest, IsOverWhenEveryRollouterServesANewerVersion) {
   series_.Start(kEvaluated, absl::UnixEpoch());
   Serve(kNext);
-  EXPECT_TRUE(series_.HasEnded(sessions_));
+  EXPECT_TRUE(series_.HasEnded(sessions_, now_));
   EXPECT_FALSE(series_.IsServed(sessions_));
-  EXPECT_THAT(series_.TakeResult(sessions_), HasReason("OVERTAKEN"));
+  EXPECT_THAT(series_.TakeResult(sessions_, now_), HasReason("OVERTAKEN"));
   EXPECT_EQ(series_.current(), nullptr);
+}
+
+TEST_F(EvaluationSeriesTest, EndsAtItsDeadlineWithWhatHasBeenAnswered) {
+  EvaluationOptions options{.prompts = 2, .samples_shown = 1, .sampling = Greedy()};
+  options.deadline = absl::Seconds(10);
+  EvaluationSeries series({.options = options, .prompts = prompts_.get()});
+  series.Start(kEvaluated, now_);
+  const std::vector<IssuedLease> issued = series.current()->NextLeases(&sessions_, now_);
+  ASSERT_THAT(issued, SizeIs(2));
+  ASSERT_EQ(series.current()->Submit(session_, AnswerTo(issued[0].lease, kEvaluated), rules_).result,
+            GroupLedger::Result::kAccepted);
+  now_ += absl::Seconds(9);
+  EXPECT_FALSE(series.HasEnded(sessions_, now_));
+  now_ += absl::Seconds(1);
+  EXPECT_TRUE(series.HasEnded(sessions_, now_));
+  const auto result = series.TakeResult(sessions_, now_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->prompts, 1);
+  EXPECT_EQ(result->asked, 2);
+  EXPECT_EQ(series.current(), nullptr);
+
+  series.Start(kEvaluated, now_);
+  now_ += absl::Seconds(10);
+  EXPECT_THAT(series.TakeResult(sessions_, now_), HasReason("UNANSWERED"));
 }
 
 TEST_F(EvaluationSeriesTest, TellsTheLeasesOfTwoEvaluationsApart) {

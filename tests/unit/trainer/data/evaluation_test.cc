@@ -391,5 +391,95 @@ TEST_F(EvaluationTest, IsOvertakenWhenEveryRollouterHasGoneOn) {
   EXPECT_THAT(Leases(), IsEmpty());
 }
 
+// Two of its own prompts, and a set of three prompts with four answers each.
+class EvaluationSetsTest : public EvaluationTest {
+ protected:
+  static constexpr int32_t kSamples = 4;
+
+  EvaluationSetsTest() {
+    Evaluation::Options options = evaluation_->options();
+    options.prompts = 2;
+    options.sets = {{.name = "set",
+                     .source = others_.get(),
+                     .prompts = 3,
+                     .samples = kSamples,
+                     .reward = "exact",
+                     .sampling = {.temperature = 0.6f, .max_new_tokens = 7, .stop_token_ids = {}}}};
+    evaluation_ = std::make_unique<Evaluation>(options, prompts_.get());
+    session_ = Join("all", kVersion, 100);
+  }
+
+  void Answer(const Lease& lease, float reward, FinishReason finish = FinishReason::kStop) {
+    TrajectoryGroup group = RightAnswer(lease);
+    group.samples[0].reward = reward;
+    group.samples[0].finish = finish;
+    ASSERT_EQ(evaluation_->Submit(session_, group, rules_).result, Result::kAccepted);
+  }
+
+  std::unique_ptr<PromptSource> others_ = *MakeTask({.seed = 5});
+  SessionId session_ = 0;
+};
+
+TEST_F(EvaluationSetsTest, AsksEachPromptAsOftenAsTheSetSaysWithItsRewardAndSampling) {
+  const std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2 + 3 * kSamples));
+  std::set<uint64_t> seeds;
+  for (size_t i = 0; i < issued.size(); ++i) {
+    const Lease& lease = issued[i].lease;
+    EXPECT_EQ(lease.samples, 1);
+    EXPECT_EQ(lease.version, kVersion);
+    const bool of_set = i >= 2;
+    EXPECT_EQ(lease.reward, of_set ? "exact" : "dense");
+    EXPECT_EQ(lease.sampling.max_new_tokens, of_set ? 7 : 5);
+    EXPECT_EQ(lease.sampling.temperature > 0, of_set);
+    if (!of_set) continue;
+    seeds.insert(lease.seed);
+    const auto prompt = static_cast<int64_t>((i - 2) / kSamples);
+    EXPECT_EQ(lease.prompt_ids, others_->At({PromptSource::kEvaluationPass, prompt}).prompt_ids);
+  }
+  EXPECT_THAT(seeds, SizeIs(3 * kSamples)) << "each answer is drawn by itself";
+}
+
+TEST_F(EvaluationSetsTest, SaysWhatPapersReport) {
+  const std::vector<IssuedLease> issued = Leases();
+  ASSERT_THAT(issued, SizeIs(2 + 3 * kSamples));
+  Answer(issued[0].lease, 1);
+  Answer(issued[1].lease, 0.5f);
+  // Right: one of four, all of four, and of the third prompt one of the two answers that come.
+  const std::vector<std::vector<float>> rewards = {{0.5f, 1, 0, 0}, {1, 1, 1, 1}, {0.5f, 1}};
+  for (size_t prompt = 0; prompt < rewards.size(); ++prompt) {
+    for (size_t sample = 0; sample < rewards[prompt].size(); ++sample) {
+      Answer(issued[2 + prompt * kSamples + sample].lease, rewards[prompt][sample],
+             sample == 0 ? FinishReason::kLength : FinishReason::kStop);
+    }
+  }
+  EXPECT_FALSE(evaluation_->done());
+  const EvaluationResult result = evaluation_->Result();
+  EXPECT_EQ(result.prompts, 2) << "those of the set are counted apart";
+  EXPECT_DOUBLE_EQ(result.reward_mean, 0.75);
+  ASSERT_THAT(result.sets, SizeIs(1));
+  const SampledFigures& set = result.sets[0];
+  EXPECT_EQ(set.name, "set");
+  EXPECT_EQ(set.asked, 12);
+  EXPECT_EQ(set.missing, 2);
+  EXPECT_EQ(set.prompts, 3);
+  ASSERT_TRUE(set.reward.has_value());
+  EXPECT_NEAR(set.reward->mean, (1.5 / 4 + 1 + 0.75) / 3, 1e-12);
+  EXPECT_NEAR(set.pass.at(1).mean, (0.25 + 1 + 0.5) / 3, 1e-12);
+  EXPECT_NEAR(set.pass.at(2).mean, (0.5 + 1 + 1) / 3, 1e-12);
+  EXPECT_NEAR(set.pass.at(4).mean, (1.0 + 1.0) / 2, 1e-12) << "two answers say nothing of four";
+  EXPECT_NEAR(set.truncated_ratio, 0.3, 1e-12);
+  EXPECT_GT(set.response_tokens_mean, 0);
+}
+
+TEST_F(EvaluationSetsTest, ALostSessionsAnswersAreAskedForAgain) {
+  const size_t all = Leases().size();
+  EXPECT_THAT(Leases(), IsEmpty());
+  evaluation_->OnSessionLost(session_);
+  sessions_.Remove(session_);
+  session_ = Join("next", kVersion, 100);
+  EXPECT_THAT(Leases(), SizeIs(all));
+}
+
 }  // namespace
 }  // namespace syncopate::trainer

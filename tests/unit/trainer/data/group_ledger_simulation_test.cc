@@ -2,7 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/unit/trainer/data/ledger_simulation.h"
 
@@ -64,6 +69,22 @@ struct WaitsForTheDeadline : GroupLedger {
   std::optional<GroupId> FindBlocker() const override { return std::nullopt; }
 };
 
+// Forgets versions as if no group might be trained later than the bound.
+struct ForgetsVersions : GroupLedger {
+  using GroupLedger::GroupLedger;
+  int64_t OldestKnownStep() const override { return version().step - options().gate.max_staleness; }
+};
+
+// Takes no batch while an older group runs that would have to come first.
+struct WaitsForOlderGroups : GroupLedger {
+  using GroupLedger::GroupLedger;
+  std::vector<GroupId> PickBatch() const override {
+    const std::optional<GroupId> running = gate().EarliestRunning();
+    const bool waits = running.has_value() && gate().GetDeadline(*running) <= gate().step();
+    return waits ? std::vector<GroupId>() : GroupLedger::PickBatch();
+  }
+};
+
 struct Totals {
   int64_t deadlocks = 0, violations = 0, bound_reached = 0, old_attempts = 0, errors = 0;
   SimulationOutcome sums;
@@ -101,6 +122,10 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
     totals.sums.trained_time += outcome.trained_time;
     totals.sums.sampled_groups += outcome.sampled_groups;
     totals.sums.trained_groups += outcome.trained_groups;
+    totals.sums.answer_tokens += outcome.answer_tokens;
+    totals.sums.masked_tokens += outcome.masked_tokens;
+    totals.sums.long_tokens += outcome.long_tokens;
+    totals.sums.long_masked_tokens += outcome.long_masked_tokens;
     totals.sums.now += outcome.now;
   }
   return totals;
@@ -197,29 +222,69 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsInsteadOfDropping) {
   EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<WaitsForTheDeadline>(), kDropping));
 }
 
-// What dropping costs and gives: steps come sooner, and what is trained is shorter than what is drawn.
-TEST(GroupLedgerSimulationTest, DroppingTradesLongAnswersForTime) {
-  for (int64_t bound : {1, 2, 4}) {
+constexpr SimulationConfig kMasking{.on_deadline = OnDeadline::kMask};
+
+TEST(GroupLedgerSimulationTest, MaskingWaitsForNoDeadlineAndCountsTokensBeyondTheBoundApartThroughFaultsAndRestores) {
+  Totals totals = SimulateMany(200 / kOneRunIn, kMasking, MakeLedgerWith<>());
+  EXPECT_EQ(totals.deadlocks, 0);
+  EXPECT_EQ(totals.violations, 0);
+  EXPECT_EQ(totals.old_attempts, 0);
+  EXPECT_EQ(totals.errors, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.masked_tokens, 1000 / kOneRunIn);
+  EXPECT_GT(totals.bound_reached, 50 / kOneRunIn) << "the load hardly strains the gate";
+  EXPECT_GT(totals.sums.replays, 100 / kOneRunIn);
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatForgetsVersionsWhichAnOutstandingGroupMayHold) {
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<ForgetsVersions>(), kMasking));
+}
+
+TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsInsteadOfMasking) {
+  EXPECT_TRUE(IsNoticed(50, 100, MakeLedgerWith<WaitsForOlderGroups>(), kMasking));
+}
+
+double Fraction(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+// Mean length of the answers that were trained over that of those that were drawn; a token without a loss is not trained.
+double LengthRatio(const SimulationOutcome& sums) {
+  const double drawn = Fraction(sums.sampled_time, static_cast<double>(sums.sampled_groups));
+  const double whole = Fraction(sums.trained_time, static_cast<double>(sums.trained_groups)) / drawn;
+  return whole * (1 - Fraction(static_cast<double>(sums.masked_tokens), static_cast<double>(sums.answer_tokens)));
+}
+
+std::string Describe(const SimulationOutcome& sums, double steps) {
+  return absl::StrFormat("%.3f s a step, length ratio %.3f, dropped %.3f, masked %.3f, of the longest tenth %.3f",
+                         sums.now / steps, LengthRatio(sums),
+                         Fraction(static_cast<double>(sums.dropped), static_cast<double>(sums.sampled_groups)),
+                         Fraction(static_cast<double>(sums.masked_tokens), static_cast<double>(sums.answer_tokens)),
+                         Fraction(static_cast<double>(sums.long_masked_tokens), static_cast<double>(sums.long_tokens)));
+}
+
+// Both buy time: dropping with long answers, masking with the first tokens of these.
+TEST(GroupLedgerSimulationTest, WhatEachOnDeadlineCostsAndGives) {
+  for (int64_t bound : {1, 2, 4, 8}) {
     SimulationConfig config{.steps = 200, .faults = false, .fixed_bound = bound};
-    auto length_ratio = [](const Totals& totals) {
-      return totals.sums.trained_time / static_cast<double>(totals.sums.trained_groups) /
-             (totals.sums.sampled_time / static_cast<double>(totals.sums.sampled_groups));
-    };
     const int runs = std::max(1, 10 / kOneRunIn);
-    const Totals stall = SimulateMany(runs, config, MakeLedgerWith<>());
-    config.on_deadline = OnDeadline::kDrop;
-    const Totals drop = SimulateMany(runs, config, MakeLedgerWith<>());
-    const double steps = runs * 200.0;
-    RecordProperty(
-        "bound_" + std::to_string(bound),
-        absl::StrFormat("stall %.3f s a step, length ratio %.3f; drop %.3f s, %.3f, dropped %.3f",
-                        stall.sums.now / steps, length_ratio(stall), drop.sums.now / steps, length_ratio(drop),
-                        static_cast<double>(drop.sums.dropped) / static_cast<double>(drop.sums.sampled_groups)));
-    EXPECT_EQ(stall.violations + drop.violations, 0);
-    EXPECT_EQ(stall.sums.dropped, 0);
-    EXPECT_NEAR(length_ratio(stall), 1, 0.03);
-    EXPECT_LT(length_ratio(drop), 0.97);
-    EXPECT_LT(drop.sums.now, 0.9 * stall.sums.now);
+    std::map<OnDeadline, Totals> totals;
+    for (const auto& [mode, name] : {std::pair(OnDeadline::kStall, "stall"), std::pair(OnDeadline::kMask, "mask"),
+                                     std::pair(OnDeadline::kDrop, "drop")}) {
+      config.on_deadline = mode;
+      totals[mode] = SimulateMany(runs, config, MakeLedgerWith<>());
+      RecordProperty(absl::StrCat(name, "_bound_", bound), Describe(totals[mode].sums, runs * 200.0));
+      EXPECT_EQ(totals[mode].violations, 0);
+      EXPECT_EQ(totals[mode].errors, 0) << totals[mode].first_error;
+    }
+    const SimulationOutcome &stall = totals[OnDeadline::kStall].sums, &mask = totals[OnDeadline::kMask].sums,
+                            &drop = totals[OnDeadline::kDrop].sums;
+    EXPECT_EQ(stall.dropped + mask.dropped, 0);
+    EXPECT_EQ(stall.masked_tokens + drop.masked_tokens, 0);
+    EXPECT_NEAR(LengthRatio(stall), 1, 0.03);
+    if (bound > 4) continue;  // deadlines hardly bite any more
+    EXPECT_LT(LengthRatio(drop), 0.97);
+    EXPECT_LT(LengthRatio(mask), 0.98);
+    EXPECT_GT(LengthRatio(mask), LengthRatio(drop));
+    EXPECT_LT(drop.now, 0.9 * stall.now);
+    EXPECT_LT(mask.now, 0.9 * stall.now);
   }
 }
 

@@ -310,8 +310,19 @@ TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
   ledger_->OnLogged(equal.lease, 1);
   EXPECT_EQ(ledger_->counters().filtered, 1);
   EXPECT_EQ(ledger_->TakeBatch(), std::nullopt);
+  EXPECT_EQ(ledger_->flow().kept_length_ratio(), 1) << "nothing is kept yet";
   ledger_->OnCredits(a, 1);
-  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1));
+  const std::vector<Lease> next = Leases();
+  EXPECT_THAT(Ordinals(next), ElementsAre(1));
+  // Two answers of two tokens were replaced, and two of one token are kept.
+  TrajectoryGroup kept = AnswerTo(next.at(0));
+  for (Trajectory& sample : kept.samples) {
+    sample.tokens.resize(1);
+    sample.logprobs.resize(1);
+    sample.spans[0].end = 1;
+  }
+  ASSERT_EQ(ledger_->Submit(a, Share(kept), now_).result, Result::kAccepted);
+  EXPECT_DOUBLE_EQ(ledger_->flow().kept_length_ratio(), 1 / 1.5);
 }
 
 TEST_F(GroupLedgerTest, TrainsAPartialLastBatchWhenTheDataEnd) {
@@ -352,6 +363,18 @@ TEST_F(GroupLedgerTest, CountsStalenessByTokenAndFindsBrokenBoundsWhateverTheGat
   EXPECT_EQ(tally.violating_groups, 1);
   tally.Add(group, 5, 2);
   EXPECT_EQ(tally.violating_groups, 2) << "tokens of a version that does not exist yet";
+
+  StalenessTally masked;
+  masked.Add(group, 7, 2, /*may_be_older=*/true);
+  EXPECT_THAT(masked.tokens, ElementsAre(0, 1));
+  EXPECT_EQ(masked.masked_tokens, 1);
+  EXPECT_EQ(masked.violating_groups, 0);
+  masked.Add(group, 5, 2, true);
+  EXPECT_EQ(masked.violating_groups, 1) << "tokens of a version that does not exist yet";
+  StalenessTally sum = tally;
+  sum.Merge(masked);
+  EXPECT_EQ(sum.masked_tokens, 1);
+  EXPECT_EQ(sum.violating_groups, 3);
 }
 
 TEST_F(GroupLedgerTest, ExplainsWhomTheTrainerWaitsFor) {

@@ -209,7 +209,7 @@ class DeadlineTest : public GroupLedgerTest {
  protected:
   void StartBlocked(OnDeadline on_deadline) {
     GroupLedger::Options options = SmallLedger(2, 1, 1);
-    options.on_deadline = on_deadline;
+    options.gate.on_deadline = on_deadline;
     Start(options);
     session_ = Join("one", 8);
     leases_ = Leases();  // admitted for step 0, so due at step 1
@@ -236,6 +236,41 @@ TEST_F(DeadlineTest, StallWaitsForTheGroupThatIsDue) {
   EXPECT_FALSE(ledger_->HasBatch());
   Finish(session_, leases_[3]);
   EXPECT_TRUE(ledger_->HasBatch());
+}
+
+// The group that still runs was admitted at step 0 and is taken at step 2, where the bound is 1.
+TEST_F(DeadlineTest, MaskTakesTheBatchAndKnowsTheVersionsOfTheGroupThatRunsOn) {
+  StartBlocked(OnDeadline::kMask);
+  EXPECT_THAT(ledger_->DropPastDeadline(now_), ::testing::IsEmpty());
+  EXPECT_TRUE(ledger_->HasBatch());
+  Step();
+  ledger_->OnServing(session_, ledger_->version());
+  std::vector<Lease> newer = Leases();
+  ASSERT_FALSE(newer.empty());
+  TrajectoryGroup late = AnswerTo(leases_[3]);
+  for (Trajectory& sample : late.samples) {
+    ASSERT_EQ(sample.tokens.size(), 2u);
+    sample.spans = {{{1, 0}, 0, 1}, {{1, 1}, 1, 2}};
+  }
+  ASSERT_EQ(ledger_->Submit(session_, Share(late), now_).result, GroupLedger::Result::kAccepted);
+  ledger_->OnLogged(leases_[3].id, ++sequence_);
+  Finish(session_, newer[0]);
+  const std::optional<GroupLedger::Take> take = ledger_->TakeBatch();
+  ASSERT_TRUE(take.has_value());
+  EXPECT_EQ(take->record.groups[0], leases_[3].id) << "the group of the oldest start comes first";
+  EXPECT_EQ(take->staleness.masked_tokens, 2);
+  EXPECT_EQ(take->staleness.Max(), 1);
+  EXPECT_EQ(take->staleness.violating_groups, 0);
+}
+
+// A version that no group still runs for is forgotten: an answer that names it is none.
+TEST_F(DeadlineTest, MaskForgetsVersionsThatNoOutstandingGroupMayHold) {
+  StartBlocked(OnDeadline::kMask);
+  EXPECT_TRUE(ledger_->rules().known_steps.contains(0));
+  Finish(session_, leases_[3]);
+  Step();
+  EXPECT_TRUE(ledger_->rules().known_steps.contains(1));
+  EXPECT_FALSE(ledger_->rules().known_steps.contains(0));
 }
 
 TEST_F(DeadlineTest, DropRevokesTheGroupThatIsDueAndConsumesItsPrompt) {

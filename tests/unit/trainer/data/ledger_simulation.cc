@@ -30,7 +30,7 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
   trouble_ = config.faults ? Choice({0.0, 0.02, 0.1}) : 0;
   crash_ = config.faults ? Choice({0.0, 0.02, 0.08}) : 0;
   checkpoint_every_ = Choice({1, 3, 10});
-  options_.on_deadline = config.on_deadline;
+  options_.gate.on_deadline = config.on_deadline;
   if (config.fixed_bound >= 0) FixLoad();
   outcome_.bound = bound;
 }
@@ -40,6 +40,7 @@ void LedgerWorld::FixLoad() {
   options_.gate.batch_groups = 8;
   options_.gate.target_staleness = std::min(1.0, static_cast<double>(options_.gate.max_staleness));
   options_.refill_zero_variance = false;
+  options_.sampling.max_new_tokens = 1000;
   rollouters_.assign(4, {});
   capacity_ = 8;
   usual_ = sigma_ = 1.0;
@@ -53,13 +54,17 @@ void LedgerWorld::FixLoad() {
 void LedgerWorld::DropPastDeadline() {
   const bool blocked = !ledger_->in_step() && !ledger_->HasBatch() && ledger_->gate().Blocker().has_value();
   const std::vector<Revocation> revoked = ledger_->DropPastDeadline(Now());
-  if (!revoked.empty() && (!blocked || options_.on_deadline != OnDeadline::kDrop)) {
+  if (!revoked.empty() && (!blocked || options_.gate.on_deadline != OnDeadline::kDrop)) {
     Wrong("dropped a group though no full batch waits for it");
   }
   for (const Revocation& one : revoked) Revoke(one);
   const std::optional<GroupId> blocker = ledger_->gate().Blocker();
-  if (options_.on_deadline == OnDeadline::kDrop && blocker.has_value() && live_.contains(*blocker)) {
+  if (options_.gate.on_deadline == OnDeadline::kDrop && blocker.has_value() && live_.contains(*blocker)) {
     Wrong(absl::StrCat("waits for the deadline of ", blocker->ToString()));
+  }
+  const bool is_full = !ledger_->in_step() && ledger_->queued_groups() >= options_.gate.batch_groups;
+  if (options_.gate.on_deadline == OnDeadline::kMask && is_full && !ledger_->HasBatch()) {
+    Wrong("waits though a full batch is there");
   }
 }
 
@@ -70,7 +75,7 @@ void LedgerWorld::TrainerAfter(double delay, std::function<void()> act) {
 }
 
 SimulationOutcome LedgerWorld::Run() {
-  for (size_t r = 0; r < rollouters_.size(); ++r) rollouters_[r].serving = {};
+  for (size_t r = 0; r < rollouters_.size(); ++r) Serve(r, {});
   Start({1, 0}, {.queue = PromptQueue(GroupLedger::QueueOptions(options_, *prompts_))});
   std::function<void()> tick = [&] {
     if (ledger_ != nullptr) {

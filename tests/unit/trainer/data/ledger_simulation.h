@@ -25,6 +25,8 @@ struct SimulationOutcome {
   // Time that groups which ran took, as drawn before anything happened to them, and its part of those that were trained.
   double sampled_time = 0, trained_time = 0;
   int64_t sampled_groups = 0, trained_groups = 0;
+  // Tokens of trained groups, those beyond the bound, and both of the answers that took longer than nine of ten do.
+  int64_t answer_tokens = 0, masked_tokens = 0, long_tokens = 0, long_masked_tokens = 0;
   double now = 0;  // at the end
   bool deadlock = false;
   std::vector<std::string> errors;  // broken promises, a sentence each
@@ -36,7 +38,8 @@ struct SimulationConfig {
   bool on_policy = false;  // max_staleness 0, nothing filtered or given up
   bool faults = true;
   OnDeadline on_deadline = OnDeadline::kStall;
-  // A world of fixed load in place of a drawn one: answers whose time varies widely, and this bound. -1: drawn.
+  // A world of fixed load in place of a drawn one: answers whose time varies widely, of ten tokens a second, each token by
+  // the weights that are served when it is made; and this bound. -1: drawn.
   int64_t fixed_bound = -1;
 };
 

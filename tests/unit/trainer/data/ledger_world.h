@@ -33,6 +33,7 @@ class LedgerWorld {
     double slowness = 1;    // how many times longer than usual its answers take
     SessionId session = 0;  // 0: not connected
     PolicyVersion serving;
+    std::vector<std::pair<double, PolicyVersion>> served;  // what it has served, and since when
     std::map<LeaseId, Lease> running;
     std::set<LeaseId> hung;   // of them: nothing will ever come of these
     double wedged_until = 0;  // it only sends heartbeats
@@ -70,6 +71,7 @@ class LedgerWorld {
   void Break(size_t r);
   void Kill(size_t r);
   void SendState(size_t r);
+  void Serve(size_t r, const PolicyVersion& version);
   void ReportProgress(size_t r);
   void Revoke(const Revocation& revoked);
   void DropPastDeadline();
@@ -78,7 +80,9 @@ class LedgerWorld {
   double FreeAt(size_t r) const { return std::max({now_, rollouters_[r].wedged_until, rollouters_[r].paused_until}); }
   void StartLease(size_t r, SessionId session, const Lease& lease);
   void FinishLease(size_t r, const LeaseId& id, const PolicyVersion& first);
-  SharedGroup Answer(const Lease& lease, const PolicyVersion& first, const PolicyVersion& last);
+  // The rollouter began the answer with `first`, `seconds` ago.
+  SharedGroup Answer(const Lease& lease, const Rollouter& rollouter, const PolicyVersion& first, double seconds);
+  std::vector<VersionSpan> DrawSpans(const Rollouter& rollouter, const PolicyVersion& first, double seconds);
   SharedGroup Spoil(const SharedGroup& group);
   void Deliver(size_t r, SessionId session, const SharedGroup& group);
 
@@ -106,6 +110,7 @@ class LedgerWorld {
   void Hears(SessionId session, const LeaseId& lease);
   void Wrong(std::string text) { outcome_.errors.push_back(absl::StrCat("t=", now_, ": ", text)); }
   void CheckVerdict(SessionId session, const SharedGroup& group, const GroupLedger::Verdict& verdict);
+  void CountTokens(const TrajectoryGroup& group, int64_t step, double seconds);
   void CheckTake(const GroupLedger::Take& take);
   void CheckEnd();
   bool WasAccepted(const LeaseId& lease) const;
@@ -157,6 +162,7 @@ class LedgerWorld {
   std::map<LeaseId, Out> out_;
   std::map<SessionId, std::set<LeaseId>> owes_;  // leases that stalled, until the session moves
   std::map<LeaseId, double> times_;              // that answers take, as drawn
+  std::set<SharedGroup> spoiled_;                // answers that are none
   std::set<LeaseId> acknowledged_;
   std::map<int64_t, std::vector<LeaseId>> history_;        // surviving steps
   std::map<int64_t, std::vector<LeaseId>> durable_takes_;  // logged takes by step

@@ -102,6 +102,9 @@ void LedgerWorld::CheckVerdict(SessionId session, const SharedGroup& group, cons
   auto live = live_.find(lease.group);
   const bool lives = live != live_.end() && live->second.attempts.contains(lease.attempt) &&
                      live->second.attempts.at(lease.attempt) == session;
+  if (lives && verdict.result == Result::kInvalid && !spoiled_.contains(group)) {
+    Wrong(absl::StrCat("refused a right answer to ", lease.group.ToString(), ": ", verdict.error.ToString()));
+  }
   if (lives && (verdict.result == Result::kExpired || verdict.result == Result::kPending)) {
     Wrong(absl::StrCat("refused the answer of an attempt at ", lease.group.ToString(), " that lives"));
   }
@@ -165,20 +168,44 @@ void LedgerWorld::CheckTake(const GroupLedger::Take& take) {
   if (!take.is_replay && known != durable_takes_.end()) Wrong(absl::StrCat("step ", step, " is taken afresh"));
   if (!std::is_sorted(take.record.groups.begin(), take.record.groups.end())) Wrong("a batch is not in prompt order");
   if (std::ssize(take.groups) != options_.gate.batch_groups) Wrong("a batch is not full");
+  int64_t masked = 0;
   for (size_t i = 0; i < take.groups.size(); ++i) {
     const TrajectoryGroup& group = *take.groups[i];
     if (auto time = times_.find(group.lease); time != times_.end()) {
       outcome_.trained_time += time->second;
       ++outcome_.trained_groups;
+      CountTokens(group, step - 1, time->second);
     }
     const int64_t ordinal = (step - 1) * options_.gate.batch_groups + static_cast<int64_t>(i);
     if (config_.on_policy && group.lease.group.ordinal != ordinal) Wrong("on-policy prompts are out of order");
     if (dropped_.contains(group.lease)) Wrong(absl::StrCat("trains dropped group ", group.lease.group.ToString()));
     for (const Trajectory& sample : group.samples) {
       for (const VersionSpan& span : sample.spans) {
-        outcome_.worst_staleness = std::max(outcome_.worst_staleness, step - 1 - span.version.step);
+        const int64_t staleness = step - 1 - span.version.step;
+        const bool is_masked =
+            options_.gate.on_deadline == OnDeadline::kMask && staleness > options_.gate.max_staleness;
+        masked += is_masked ? span.end - span.begin : 0;
+        if (!is_masked) outcome_.worst_staleness = std::max(outcome_.worst_staleness, staleness);
         if (!take.is_replay && !Survives(span.version)) Wrong("trains tokens of a version that was rolled back");
       }
+    }
+  }
+  if (take.staleness.masked_tokens != masked) {
+    Wrong(
+        absl::StrCat("counts ", take.staleness.masked_tokens, " masked tokens of step ", step, ", which has ", masked));
+  }
+}
+
+void LedgerWorld::CountTokens(const TrajectoryGroup& group, int64_t step, double seconds) {
+  constexpr double kNineOfTen = 3.6;  // of log-normal times with a median of 1 s and sigma 1
+  for (const Trajectory& sample : group.samples) {
+    for (const VersionSpan& span : sample.spans) {
+      const int64_t count = span.end - span.begin;
+      const int64_t masked = step - span.version.step > options_.gate.max_staleness ? count : 0;
+      outcome_.answer_tokens += count;
+      outcome_.masked_tokens += masked;
+      outcome_.long_tokens += seconds > kNineOfTen ? count : 0;
+      outcome_.long_masked_tokens += seconds > kNineOfTen ? masked : 0;
     }
   }
 }

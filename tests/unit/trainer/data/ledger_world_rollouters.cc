@@ -1,6 +1,9 @@
 // Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer
 // nonsense.
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
 #include "base/status.h"
@@ -17,6 +20,13 @@ void LedgerWorld::Connect(size_t r) {
   SendState(r);
   auto unacknowledged = rollouters_[r].unacknowledged;  // it does not know whether these arrived
   for (const auto& [id, group] : unacknowledged) Deliver(r, rollouters_[r].session, group);
+}
+
+void LedgerWorld::Serve(size_t r, const PolicyVersion& version) {
+  Rollouter& rollouter = rollouters_[r];
+  if (!rollouter.served.empty() && rollouter.serving == version) return;
+  rollouter.serving = version;
+  rollouter.served.emplace_back(now_, version);
 }
 
 void LedgerWorld::Break(size_t r) {
@@ -45,12 +55,12 @@ void LedgerWorld::Kill(size_t r) {
   rollouter.hung.clear();
   rollouter.wedged_until = rollouter.paused_until = 0;
   rollouter.unacknowledged.clear();
-  rollouter.serving = {};
+  Serve(r, {});
   ++rollouter.life;
   Break(r);
   After(1 + Exponential(lag_), [this, r, life = rollouter.life] {  // weights come by the next sync
     if (life != rollouters_[r].life) return;
-    rollouters_[r].serving = std::max(rollouters_[r].serving, published_);
+    Serve(r, std::max(rollouters_[r].serving, published_));
     SendState(r);
   });
 }
@@ -114,20 +124,39 @@ void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
   });
 }
 
-SharedGroup LedgerWorld::Answer(const Lease& lease, const PolicyVersion& first, const PolicyVersion& last) {
+// In a world of fixed load ten tokens a second, each by what was served then; else a few, the first by the first version.
+std::vector<VersionSpan> LedgerWorld::DrawSpans(const Rollouter& rollouter, const PolicyVersion& first,
+                                                double seconds) {
+  constexpr double kTokensPerSecond = 10;
+  if (config_.fixed_bound < 0) {
+    const auto length = static_cast<int32_t>(Int(2, 4));
+    if (first == rollouter.serving) return {{first, 0, length}};
+    return {{first, 0, 1}, {rollouter.serving, 1, length}};
+  }
+  std::vector<VersionSpan> spans;
+  const int32_t length = std::max(1, static_cast<int32_t>(seconds * kTokensPerSecond));
+  auto served = rollouter.served.begin();
+  for (int32_t token = 0; token < length; ++token) {
+    const double made = now_ - seconds + token / kTokensPerSecond;
+    while (std::next(served) != rollouter.served.end() && std::next(served)->first <= made) ++served;
+    if (spans.empty() || spans.back().version != served->second) spans.push_back({served->second, token, token});
+    spans.back().end = token + 1;
+  }
+  return spans;
+}
+
+SharedGroup LedgerWorld::Answer(const Lease& lease, const Rollouter& rollouter, const PolicyVersion& first,
+                                double seconds) {
   auto group = std::make_shared<TrajectoryGroup>();
   group->lease = lease.id;
   group->prompt_ids = lease.prompt_ids;
   const bool equal = Uniform() < equal_rewards_;
   for (int32_t i = 0; i < lease.samples; ++i) {
     Trajectory sample;
-    const int32_t length = static_cast<int32_t>(Int(2, 4));
-    sample.tokens.assign(length, 1);
-    sample.logprobs.assign(length, -0.5f);
+    sample.spans = DrawSpans(rollouter, first, seconds);
+    sample.tokens.assign(static_cast<size_t>(sample.spans.back().end), 1);
+    sample.logprobs.assign(sample.tokens.size(), -0.5f);
     sample.reward = equal ? 1.0f : static_cast<float>(i);
-    const int32_t cut = first == last ? length : 1;
-    sample.spans.push_back({first, 0, cut});
-    if (cut < length) sample.spans.push_back({last, cut, length});
     group->samples.push_back(std::move(sample));
   }
   return group;
@@ -164,7 +193,7 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
     });
     return;
   }
-  SharedGroup group = Answer(found->second, first, rollouter.serving);
+  SharedGroup group = Answer(found->second, rollouter, first, times_.at(id));
   rollouter.running.erase(found);
   if (Chance(trouble_ * 0.5)) {
     if (ledger_ != nullptr && rollouter.session != 0) {
@@ -177,7 +206,9 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
       ledger_->Return(rollouter.session, id, Chance(0.5) ? absl::CancelledError("drained") : fault);
     }
   } else if (Chance(trouble_)) {
-    Deliver(r, rollouter.session, Spoil(group));
+    const SharedGroup spoiled = Spoil(group);
+    spoiled_.insert(spoiled);
+    Deliver(r, rollouter.session, spoiled);
   } else {
     rollouter.unacknowledged[id] = group;
     Deliver(r, rollouter.session, group);

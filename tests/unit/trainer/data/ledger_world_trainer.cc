@@ -75,7 +75,7 @@ void LedgerWorld::Publish() {
   for (size_t r = 0; r < rollouters_.size(); ++r) {
     After(Exponential(lag_), [this, r, version = published_, life = rollouters_[r].life] {
       if (life != rollouters_[r].life) return;
-      rollouters_[r].serving = std::max(rollouters_[r].serving, version);
+      Serve(r, std::max(rollouters_[r].serving, version));
       SendState(r);
     });
   }

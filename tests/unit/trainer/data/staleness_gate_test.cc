@@ -69,6 +69,32 @@ TEST(StalenessGateTest, WaitsForTheGroupWhoseDeadlineABatchWouldPass) {
   EXPECT_THAT(gate.Pick(), ElementsAre(Group(0)));
 }
 
+TEST(StalenessGateTest, WithMaskABatchWaitsForNoOlderGroupAndTheOldestAreTakenFirst) {
+  StalenessGate gate({.batch_groups = 1, .target_staleness = 1, .max_staleness = 1, .on_deadline = OnDeadline::kMask});
+  gate.Admit(Group(0), 0);
+  gate.Admit(Group(1), 0);
+  gate.Complete(Group(1));
+  gate.BeginStep(gate.Pick());
+  EXPECT_FALSE(gate.MayAdmit(0)) << "one batch is outstanding";
+  gate.EndStep();
+  gate.Admit(Group(2), 1);
+  gate.Complete(Group(2));
+  EXPECT_THAT(gate.Pick(), ElementsAre(Group(2))) << "group 0 runs on";
+  EXPECT_EQ(gate.Blocker(), std::nullopt);
+  EXPECT_EQ(gate.OldestStart(), 0);
+  gate.BeginStep(gate.Pick());
+  EXPECT_FALSE(gate.Fits(0)) << "its tokens would be two steps old at the next take";
+  EXPECT_TRUE(gate.Fits(1));
+  gate.EndStep();
+  gate.Admit(Group(3), 2);
+  gate.Complete(Group(3));
+  gate.Complete(Group(0));
+  EXPECT_THAT(gate.Pick(), ElementsAre(Group(0))) << "however old it is";
+  EXPECT_TRUE(gate.MayKeep(0));
+  gate.Release(Group(0));
+  EXPECT_EQ(gate.OldestStart(), 2);
+}
+
 TEST(StalenessGateTest, ReleasingTheBlockerUnblocksTheBatch) {
   StalenessGate gate({.batch_groups = 1, .target_staleness = 1, .max_staleness = 1}, 1);
   gate.Admit(Group(0), 0);

@@ -70,6 +70,7 @@ class FakePolicy final : public Policy {
     }
     if (step >= fail_from_) return Error(absl::StatusCode::kInternal, "TORCH", "the device is gone");
     return InUse(*this, [&]() -> absl::StatusOr<StepFigures> {
+      SYNCOPATE_RETURN_IF_ERROR(FinishRead());
       if (step < still_from_) {
         for (int64_t i = 0; i < kNumbers; ++i) weights_[i] += 1;
       }
@@ -94,18 +95,30 @@ class FakePolicy final : public Policy {
     return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
+    return Copy(/*moments=*/true);
+  }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string&) const override {
+    return Copy(/*moments=*/false);
+  }
+  std::shared_ptr<const PolicySnapshot> Copy(bool moments) const {
     EXPECT_TRUE(part_.on_device());
     auto snapshot = std::make_shared<PolicySnapshot>();
     snapshot->manifest = manifest_;
     snapshot->updates = updates();
     snapshot->pieces = {{0, 0, kNumbers, 0}};
     for (PolicyPart part : kPolicyParts) {
+      if (part != PolicyPart::kParameters && !moments) continue;
       const float* const from = part == PolicyPart::kParameters ? weights_ : moments_.data();
       const auto copy = std::make_shared<std::vector<float>>(from, from + kNumbers);
       snapshot->arenas[static_cast<size_t>(part)] =
           std::shared_ptr<const char>(copy, reinterpret_cast<const char*>(copy->data()));
     }
-    return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
+    return snapshot;
+  }
+  absl::Status SetReader(std::function<absl::Status()> finish) override {
+    EXPECT_TRUE(finish == nullptr || uses_ > 0);
+    reader_ = std::move(finish);
+    return absl::OkStatus();
   }
   absl::Status ReadShard(const ShardSink& sink) const override {
     EXPECT_TRUE(part_.on_device());
@@ -123,12 +136,15 @@ class FakePolicy final : public Policy {
   }
   absl::Status EndUse() override {
     EXPECT_GT(uses_, 0);
-    return --uses_ == 0 && (offloads_ || rollout_mode_) ? part_.Offload() : absl::OkStatus();
+    if (--uses_ > 0 || (!offloads_ && !rollout_mode_)) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(FinishRead());
+    return part_.Offload();
   }
   absl::StatusOr<StateMoves> EnterRolloutMode() override {
     EXPECT_EQ(uses_, 0);
     const int64_t before = part_.moves().bytes;
     rollout_mode_ = true;
+    SYNCOPATE_RETURN_IF_ERROR(FinishRead());
     SYNCOPATE_RETURN_IF_ERROR(part_.Offload());
     return StateMoves{.offload_seconds = part_.moves().offload_seconds, .bytes = part_.moves().bytes - before};
   }
@@ -144,6 +160,14 @@ class FakePolicy final : public Policy {
  private:
   static constexpr int64_t kNever = int64_t{1} << 40;
   static constexpr int64_t kNumbers = 8;  // the rest of the arena is padding
+
+  // Before the weights change or move.
+  absl::Status FinishRead() {
+    const std::function<absl::Status()> finish = std::exchange(reader_, nullptr);
+    return finish == nullptr ? absl::OkStatus() : finish();
+  }
+
+  std::function<absl::Status()> reader_;
   const Manifest manifest_ = Manifest::Create({{kTensor, DType::kFloat32, {kNumbers}}}).value();
   const std::unique_ptr<StateArena> arena_ =
       MakeHostStateArena(manifest_.arena_bytes(), StateArena::Kind::kChanging, "the weights").value();
@@ -158,6 +182,56 @@ class FakePolicy final : public Policy {
   int64_t still_from_ = kNever;
   mutable Mutex mutex_;
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
+};
+
+// Stages as another one does; a test may hold the digests of a version back, as a device may that is busy.
+class HeldStager final : public WeightStager {
+ public:
+  explicit HeldStager(std::unique_ptr<WeightStager> stager) : stager_(std::move(stager)) {}
+
+  // The digests of this step and of later ones are not made before Release().
+  void HoldFrom(int64_t step) {
+    MutexLock lock(&mutex_);
+    hold_from_ = step;
+  }
+  void Release() { HoldFrom(kNever); }
+  // Until the digests of this step are held back.
+  bool AwaitHeld(int64_t step) {
+    MutexLock lock(&mutex_);
+    auto is_held = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_ == step; };
+    return mutex_.AwaitWithTimeout(Condition(&is_held), kTestDeadline);
+  }
+
+  const Manifest& manifest() const override { return stager_->manifest(); }
+  absl::Status Launch(const PolicyVersion& version) override {
+    {
+      MutexLock lock(&mutex_);
+      launched_ = version.step;
+    }
+    return stager_->Launch(version);
+  }
+  absl::StatusOr<Staged> Await() override {
+    {
+      MutexLock lock(&mutex_);
+      held_ = launched_ < hold_from_ ? -1 : launched_;
+      auto goes_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return launched_ < hold_from_; };
+      if (!mutex_.AwaitWithTimeout(Condition(&goes_on), kTestDeadline)) return absl::InternalError("held for ever");
+      held_ = -1;
+    }
+    return stager_->Await();
+  }
+  double TakeWaitSeconds() override { return stager_->TakeWaitSeconds(); }
+  synchronizer::WeightStore* store() override { return stager_->store(); }
+  std::string layout() const override { return stager_->layout(); }
+  int64_t bytes() const override { return stager_->bytes(); }
+
+ private:
+  static constexpr int64_t kNever = int64_t{1} << 40;
+  const std::unique_ptr<WeightStager> stager_;
+  Mutex mutex_;
+  int64_t launched_ ABSL_GUARDED_BY(mutex_) = -1;
+  int64_t held_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
 };
 
@@ -323,6 +397,8 @@ class StepLoopWorld {
     HoldSaves(false);
     if (loop_ != nullptr) loop_->StopFenced();
     policy.Release();
+    stager.Release();
+    export_disk.HoldOperations(false);
     if (running_.valid()) running_.wait();
     rollouter_->Stop();
     if (laggard_ != nullptr) laggard_->Stop();
@@ -332,7 +408,7 @@ class StepLoopWorld {
   void Start(const StepLoop::Options& options) {
     StepLoop::Parts parts{.policy = &policy,
                           .data = data_.get(),
-                          .stager = stager_.get(),
+                          .stager = &stager,
                           .checkpoints = checkpoints_.get(),
                           .observer = &observer,
                           .evaluation_prompts = world_.evaluation_prompts.get(),
@@ -346,7 +422,8 @@ class StepLoopWorld {
                           .newest_epoch = [this]() -> absl::StatusOr<int64_t> {
                             AwaitSavesAllowed();
                             return newest_epoch.load();
-                          }};
+                          },
+                          .exports = exports_.get()};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
     running_ = std::async(std::launch::async, [this] {
       {
@@ -386,7 +463,10 @@ class StepLoopWorld {
   // Before Start: a call to the disk may take no longer.
   void SetDiskDeadline(absl::Duration deadline) {
     checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints", deadline).value();
+    exports_ = OpenExports(deadline);
   }
+  // Before Start.
+  void CannotExport() { exports_ = nullptr; }
 
   // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
   FakeRollouter& AddLaggard(int64_t last) {
@@ -404,8 +484,10 @@ class StepLoopWorld {
   FakeRollouter& rollouter() { return *rollouter_; }
 
   FakePolicy policy;
+  // Weights travel in another dtype than the policy's, so that the digests of both differ.
+  HeldStager stager{HostStager::Create(&policy, FakePolicy::Wire(), /*slots=*/2).value()};
   RecordingObserver observer;
-  testing::FaultyFileSystem checkpoint_disk;
+  testing::FaultyFileSystem checkpoint_disk, export_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
@@ -416,6 +498,24 @@ class StepLoopWorld {
     if (std::this_thread::get_id() == loop_thread_) return;  // it looks too, before it copies
     auto may = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !saves_held_; };
     mutex_.AwaitWithTimeout(Condition(&may), kTestDeadline);
+  }
+
+  // The policy is of no published family, so what is written of it is the weights alone.
+  static absl::StatusOr<model::ExportedModel> WriteWeights(const std::vector<model::TensorToWrite>& tensors,
+                                                           const std::string&, const std::string& folder,
+                                                           const model::ExportOptions& options) {
+    SYNCOPATE_RETURN_IF_ERROR(options.files->CreateDirs(options.partial));
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        const auto file,
+        options.files->OpenForAppend(JoinPath(options.partial, "model.safetensors"), FileSystem::OpenMode::kCreateNew));
+    SYNCOPATE_RETURN_IF_ERROR(
+        model::StreamSafetensors(tensors, {}, [&file](absl::string_view bytes) { return file->Append(bytes); }));
+    SYNCOPATE_RETURN_IF_ERROR(options.files->Rename(options.partial, folder));
+    return model::ExportedModel{.files = 1, .bytes = file->size()};
+  }
+  std::unique_ptr<ExportStore> OpenExports(absl::Duration disk_deadline) {
+    return ExportStore::Open(&export_disk, {.root = "/exports", .disk_deadline = disk_deadline, .write = WriteWeights})
+        .value();
   }
 
   Mutex mutex_;
@@ -431,9 +531,8 @@ class StepLoopWorld {
   std::shared_ptr<FakeRollouter> laggard_;
   SessionId laggard_session_ = 0;
   int64_t laggards_last_ = -1;
-  // Weights travel in another dtype than the policy's, so that the digests of both differ.
-  std::unique_ptr<HostStager> stager_ = HostStager::Create(&policy, FakePolicy::Wire(), /*slots=*/2).value();
   std::unique_ptr<CheckpointStore> checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints").value();
+  std::unique_ptr<ExportStore> exports_ = OpenExports(kDiskDeadline);
   std::unique_ptr<StepLoop> loop_;
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };

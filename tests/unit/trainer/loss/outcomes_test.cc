@@ -118,6 +118,23 @@ TEST(GivenTokensTest, LengthsAgesAndPenaltiesAreOfWrittenTokensInTheirOrder) {
   EXPECT_EQ(figures.response_tokens_max, 3);
 }
 
+TEST(DataFiguresTest, TokensBeyondTheAgeLimitAreNotTrainedAndTheirAnswersCountInTheGroup) {
+  TrajectoryGroup group = Group({Sample(4, 1), Sample(2, 0)});
+  group.samples[0].spans = {{{1, 1}, 0, 3}, {{1, 3}, 3, 4}};
+  LossOptions options;
+  EXPECT_EQ(DescribeData({&group}, options, /*step=*/4).masked_tokens, 0);
+  options.max_token_age = 2;
+  const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
+  EXPECT_EQ(figures.masked_tokens, 3);
+  EXPECT_EQ(figures.trained_tokens, 3);
+  EXPECT_EQ(figures.response_tokens_mean, 3);
+  EXPECT_NEAR(figures.trained_token_ratio, 0.5, 1e-12);
+  auto outcomes = GetOutcomes({&group}, options);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_EQ((*outcomes)[0][0].tokens, 4);
+  EXPECT_EQ((*outcomes)[0][0].reward, 1);
+}
+
 TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   TrajectoryGroup group = Group({Sample(4, .5), Sample(2, 1)});
   group.samples[0].finish = FinishReason::kLength;
@@ -129,6 +146,10 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
   EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.5), Pair("math", 0.5)));
   EXPECT_EQ(figures.trained_samples, 2);
+  // The first answer has versions 1 and 3, and the second 3 alone; they are trained at step 4.
+  EXPECT_EQ(figures.in_flight_staleness_mean, 1);
+  EXPECT_EQ(figures.in_queue_staleness_mean, 1);
+  EXPECT_EQ(figures.mixed_version_ratio, 0.5);
   EXPECT_EQ(figures.truncated_samples, 1);
   EXPECT_EQ(figures.masked_samples, 1);
   EXPECT_EQ(figures.response_tokens_mean, 3);

@@ -62,6 +62,40 @@ at::Tensor PlainFormula(const TokenBatch& batch, Correction correction, double t
   return (weight * surrogate).sum() / tokens;
 }
 
+// Also where a penalty would give them one, and whatever the weights are otherwise.
+TEST(PolicyLossTest, TokensBeyondTheAgeLimitHaveNoGradientAndStayInEveryDenominator) {
+  constexpr int64_t kTokens = 28, kLimit = 2;
+  TokenBatch batch = RandomBatch(kTokens, 5);
+  batch.age = at::remainder(at::arange(kTokens, at::kLong), 5);
+  batch.entropy = at::full({kTokens}, 1.5, at::kFloat);
+  batch.reference = batch.current - 0.25;
+  batch.group_tokens = at::full({4}, 14.0, at::kFloat);
+  const at::Tensor within = batch.age.le(kLimit).to(at::kFloat);
+  const BatchExtent extent{.tokens = kTokens, .answers = 4, .groups = 2};
+  for (Correction correction : {Correction::kMis, Correction::kTis, Correction::kNone}) {
+    for (Aggregation aggregation : {Aggregation::kTokenMean, Aggregation::kSeqMeanTokenMean,
+                                    Aggregation::kSeqMeanTokenSumNorm, Aggregation::kPromptMean}) {
+      LossOptions options;
+      options.correction = correction;
+      options.aggregation = aggregation;
+      options.max_response_tokens = 7;
+      options.entropy_coefficient = 0.01;
+      options.kl_coefficient = 0.1;
+      const LossGradients all = DifferentiateLoss(batch, extent, options);
+      options.max_token_age = kLimit;
+      const LossGradients limited = DifferentiateLoss(batch, extent, options);
+      EXPECT_TRUE(all.dlogprob.ne(0).logical_and(within.eq(0)).any().item<bool>());
+      EXPECT_TRUE(limited.dlogprob.equal(all.dlogprob * within)) << GetName(correction) << GetName(aggregation);
+      EXPECT_TRUE(limited.dentropy.equal(all.dentropy * within)) << GetName(correction) << GetName(aggregation);
+      const LossMeasurement measured = MeasureLoss(batch, extent, options);
+      for (int age = 0; age < kLossAges; ++age) {
+        const double count = measured.sums[GetPlace(age, kAgeTokens)].item<double>();
+        EXPECT_EQ(count > 0, age <= kLimit) << age;
+      }
+    }
+  }
+}
+
 TEST(PolicyLossTest, TheDefaultsAreDecoupledPpoBitForBit) {
   for (Correction correction : {Correction::kMis, Correction::kTis, Correction::kNone}) {
     for (int64_t tokens : {7, 13, 1001}) {

@@ -39,6 +39,14 @@ class NotingPolicy final : public Policy {
     Note("copy for " + folder);
     return std::make_shared<const PolicySnapshot>();
   }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override {
+    Note("weights for " + folder);
+    return std::make_shared<const PolicySnapshot>();
+  }
+  absl::Status SetReader(std::function<absl::Status()>) override {
+    Note("set reader");
+    return absl::OkStatus();
+  }
   absl::Status ReadShard(const ShardSink&) const override {
     Note("read shard");
     return absl::OkStatus();
@@ -85,6 +93,7 @@ class NearFollower final : public PolicyFollowers {
   absl::Status Send(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>& groups) override {
     if (policy_ == nullptr) return RankLost("gone");
     if (command.kind == PolicyCommand::Kind::kSave) return policy_->TakeSnapshot(command.folder).status();
+    if (command.kind == PolicyCommand::Kind::kExport) return policy_->TakeWeights(command.folder).status();
     return ObeyCommand(*policy_, command, groups);
   }
 
@@ -103,7 +112,10 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_TRUE(policy.SupervisedStep({&group}).ok());
   EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
   EXPECT_TRUE(policy.TakeSnapshot(".tmp-1").ok());
-  EXPECT_TRUE(policy.ReadShard(nullptr).ok());  // of this rank alone
+  EXPECT_TRUE(policy.TakeWeights(".tmp-2").ok());
+  // Both are of this rank alone.
+  EXPECT_TRUE(policy.SetReader(nullptr).ok());
+  EXPECT_TRUE(policy.ReadShard(nullptr).ok());
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
   // What rank 0 finds it reports itself; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
@@ -116,7 +128,8 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
   EXPECT_THAT(
       notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
-                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1", "0: read shard",
+                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1",
+                         "1: weights for .tmp-2", "0: weights for .tmp-2", "0: set reader", "0: read shard",
                          "1: digest", "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
                          "0: end use", "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
 }

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -47,6 +50,18 @@ class StillPolicy final : public Policy {
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
     return std::make_shared<const PolicySnapshot>();  // no checkpoint saves it
   }
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string&) const override {
+    return std::make_shared<const PolicySnapshot>();  // nobody saves it
+  }
+  absl::Status SetReader(std::function<absl::Status()> finish) override {
+    reader_ = std::move(finish);
+    return absl::OkStatus();
+  }
+  // As before each update.
+  absl::Status FinishRead() {
+    const std::function<absl::Status()> finish = std::exchange(reader_, nullptr);
+    return finish == nullptr ? absl::OkStatus() : finish();
+  }
   // In two pieces, as from a device.
   absl::Status ReadShard(const ShardSink& sink) const override {
     if (!error_.ok()) return error_;
@@ -71,6 +86,7 @@ class StillPolicy final : public Policy {
   absl::Status error_;
 
  private:
+  std::function<absl::Status()> reader_;
   const Manifest manifest_ = ManifestFor(DType::kFloat32);
   std::vector<float> weights_;
 };
@@ -117,6 +133,40 @@ TEST(HostStagerTest, RefusesNumbersThatAreNotFiniteOrBecomeSo) {
   EXPECT_EQ(ErrorReason(stager->Stage({1, 0}).status()), "NON_FINITE");
   policy.At(1, 7) = 0;
   EXPECT_TRUE(stager->Stage({1, 0}).ok());
+}
+
+TEST(HostStagerTest, StagesTheWeightsOfItsLaunchThoughTheNextUpdateComesBeforeItsDigests) {
+  StillPolicy policy;
+  const std::vector<uint64_t> before = policy.digests();
+  auto stager = HostStager::Create(&policy, ManifestFor(DType::kFloat32), /*slots=*/1).value();
+  ASSERT_TRUE(stager->Launch({1, 0}).ok());
+  EXPECT_EQ(stager->TakeWaitSeconds(), 0.0);
+  EXPECT_EQ(ErrorReason(stager->Launch({1, 1})), "STAGING");
+  ASSERT_TRUE(policy.FinishRead().ok());  // the policy's thread makes the copy, as no other has begun it
+  EXPECT_GT(stager->TakeWaitSeconds(), 0.0);
+  EXPECT_EQ(stager->TakeWaitSeconds(), 0.0);
+  policy.At(0, 0) += 1;
+  const auto staged = stager->Await();
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->bucket_digests, before);
+  EXPECT_EQ(ErrorReason(stager->Await().status()), "STAGING");
+}
+
+TEST(HostStagerTest, AnUpdateWaitsForTheThreadThatReadsTheWeights) {
+  StillPolicy policy;
+  const std::vector<uint64_t> before = policy.digests();
+  auto stager = HostStager::Create(&policy, ManifestFor(DType::kFloat32), /*slots=*/1).value();
+  for (int64_t step = 0; step < 50; ++step) {
+    ASSERT_TRUE(stager->Launch({1, step}).ok());
+    absl::StatusOr<HostStager::Staged> staged;
+    std::thread other([&] { staged = stager->Await(); });
+    ASSERT_TRUE(policy.FinishRead().ok());
+    const float number = std::exchange(policy.At(0, 0), 5.0f);
+    other.join();
+    policy.At(0, 0) = number;
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    EXPECT_EQ(staged->bucket_digests, before);
+  }
 }
 
 TEST(HostStagerTest, PassesOnThatTheWeightsCannotBeRead) {

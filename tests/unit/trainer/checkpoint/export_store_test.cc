@@ -1,0 +1,178 @@
+#include "trainer/checkpoint/export_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/hf_config.h"
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/status_matchers.h"
+#include "trainer/checkpoint/policy_files.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using syncopate::testing::FaultyFileSystem;
+using syncopate::testing::HasReason;
+using syncopate::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Snapshot = std::shared_ptr<const PolicySnapshot>;
+
+constexpr int64_t kLargest = 1 << 24;
+
+std::string Description() { return testing::GoldenModelPath("llama3-tied"); }
+
+std::unique_ptr<PolicyTrainer> MakePolicy(Communicator& ranks) {
+  PolicyTrainer::Options options;
+  options.model = model::ReadHfConfig(Description()).value().config;
+  options.seed = 4;
+  options.mesh = ranks;
+  return PolicyTrainer::Create(options).value();
+}
+
+// The weights of one rank alone.
+Snapshot WeightsOfOne() {
+  SingleRank single;
+  return MakePolicy(single)->TakeWeights("").value();
+}
+
+std::map<std::string, std::string> FilesIn(FileSystem* files, const std::string& folder) {
+  std::map<std::string, std::string> contents;
+  const std::vector<std::string> names = files->List(folder).value();
+  for (const std::string& name : names) {
+    contents[name] = ReadFile(files, JoinPath(folder, name), kLargest).value();
+  }
+  return contents;
+}
+
+class ExportStoreTest : public ::testing::Test {
+ protected:
+  ExportStoreTest() { std::filesystem::remove_all(root_); }
+  ~ExportStoreTest() override { std::filesystem::remove_all(root_); }
+
+  const std::string root_ = JoinPath(::testing::TempDir(), absl::StrCat("exports-", ::getpid()));
+};
+
+TEST_F(ExportStoreTest, SeveralRanksWriteTheFilesThatOneWrites) {
+  FileSystem* const real = FileSystem::Real();
+  const auto store = ExportStore::Open(real, {.root = root_, .description = Description()}).value();
+  const auto alone = store->Write({.name = "1", .snapshot = WeightsOfOne()});
+  ASSERT_THAT(alone, IsOk());
+  const auto expected = FilesIn(real, store->GetPath("1"));
+  EXPECT_EQ(expected.count("config.json"), 1u);
+  for (const int32_t world : {2, 3}) {
+    const std::vector<Snapshot> parts = testing::OnRanks<Snapshot>(
+        world, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
+    const std::string folder = store->BeginFolder({1, 7}).value();
+    const auto written =
+        store->Write({.name = absl::StrCat(world),
+                      .folder = folder,
+                      .snapshot = parts[0],
+                      .await_others = [&]() -> absl::StatusOr<CheckpointStore::Files> {
+                        CheckpointStore::Files all;
+                        for (size_t rank = 1; rank < parts.size(); ++rank) {
+                          EXPECT_FALSE(parts[rank]->has_moments());
+                          SYNCOPATE_ASSIGN_OR_RETURN(
+                              const auto files,
+                              CheckpointStore::WriteFiles(real, JoinPath(root_, folder), PolicyFiles(parts[rank])));
+                          all.insert(files.begin(), files.end());
+                        }
+                        return all;
+                      }});
+    ASSERT_THAT(written, IsOk());
+    EXPECT_EQ(written->bytes, alone->bytes);
+    EXPECT_EQ(FilesIn(real, store->GetPath(absl::StrCat(world))), expected) << world << " ranks";
+  }
+  EXPECT_THAT(real->List(root_).value(), ElementsAre("1", "2", "3"));
+}
+
+TEST_F(ExportStoreTest, WhatAnotherRankCouldNotWriteLeavesNothing) {
+  FileSystem* const real = FileSystem::Real();
+  const auto store = ExportStore::Open(real, {.root = root_, .description = Description()}).value();
+  const std::vector<Snapshot> parts =
+      testing::OnRanks<Snapshot>(2, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
+  auto write = [&](absl::StatusOr<Snapshot> mine, const absl::StatusOr<CheckpointStore::Files>& theirs, bool* awaited) {
+    return store
+        ->Write({.name = "a",
+                 .folder = store->BeginFolder({1, 7}).value(),
+                 .snapshot = std::move(mine),
+                 .await_others =
+                     [&] {
+                       *awaited = true;
+                       return theirs;
+                     }})
+        .status();
+  };
+  bool awaited = false;
+  EXPECT_THAT(write(parts[0], Error(absl::StatusCode::kResourceExhausted, "NO_SPACE", "full"), &awaited),
+              HasReason("NO_SPACE"));
+  EXPECT_TRUE(awaited);
+  EXPECT_THAT(write(parts[0], CheckpointStore::Files{{ModelFileName(1, 2), {100, "ab"}}}, &awaited),
+              HasReason("FOLDER_NOT_SHARED"));
+  // The other rank is waited for though this one has nothing to write.
+  awaited = false;
+  EXPECT_THAT(write(Error(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY", "no room"), CheckpointStore::Files(),
+                    &awaited),
+              HasReason("OUT_OF_MEMORY"));
+  EXPECT_TRUE(awaited);
+  EXPECT_THAT(real->List(root_).value(), IsEmpty());
+}
+
+TEST_F(ExportStoreTest, AFullDiskLeavesNothing) {
+  FaultyFileSystem disk;
+  const auto store = ExportStore::Open(&disk, {.root = "/exports", .description = Description()}).value();
+  const Snapshot weights = WeightsOfOne();
+  disk.SetCapacity(20000);
+  EXPECT_THAT(store->Write({.name = "a", .snapshot = weights}), HasReason("NO_SPACE"));
+  EXPECT_THAT(disk.List("/exports").value(), IsEmpty());
+  disk.SetCapacity(kLargest);
+  EXPECT_THAT(store->Write({.name = "a", .snapshot = weights}), IsOk());
+  EXPECT_THAT(disk.List("/exports").value(), ElementsAre("a"));
+  EXPECT_THAT(store->Write({.name = "a", .snapshot = weights}), HasReason("FOLDER_TAKEN"));
+  EXPECT_THAT(disk.List("/exports").value(), ElementsAre("a"));
+}
+
+TEST_F(ExportStoreTest, ADeathAtAnyMomentLeavesAWholeExportOrNone) {
+  const Snapshot weights = WeightsOfOne();
+  std::map<std::string, std::string> whole;
+  int64_t operations = 0;
+  {
+    FaultyFileSystem disk;
+    const auto store = ExportStore::Open(&disk, {.root = "/exports", .description = Description()}).value();
+    ASSERT_THAT(store->Write({.name = "a", .snapshot = weights}), IsOk());
+    whole = FilesIn(&disk, "/exports/a");
+    operations = disk.operations();
+  }
+  ASSERT_GT(operations, 10);
+  int64_t kept = 0;
+  for (const auto survives : {FaultyFileSystem::Survives::kEverything, FaultyFileSystem::Survives::kSynced}) {
+    for (int64_t at = 0; at < operations; ++at) {
+      FaultyFileSystem disk;
+      const auto store = ExportStore::Open(&disk, {.root = "/exports", .description = Description()}).value();
+      disk.CrashAtOperation(at);
+      (void)store->Write({.name = "a", .snapshot = weights});
+      disk.Restart(survives);
+      ASSERT_THAT(ExportStore::Open(&disk, {.root = "/exports", .description = Description()}), IsOk());
+      const auto names = disk.List("/exports");
+      if (!names.ok() || names->empty()) continue;
+      ASSERT_THAT(*names, ElementsAre("a")) << "after operation " << at;
+      EXPECT_EQ(FilesIn(&disk, "/exports/a"), whole) << "after operation " << at;
+      ++kept;
+    }
+  }
+  EXPECT_GT(kept, 0);
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

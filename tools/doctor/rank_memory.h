@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "syncopate/v1/config.pb.h"
+#include "tools/doctor/finding.h"
+#include "tools/doctor/machine.h"
+
+namespace syncopate::doctor {
+
+// What one rank of a trainer holds as long as it lives, in bytes. Activations, gathered layers and a reference policy come
+// besides.
+struct RankMemory {
+  int64_t state = 0;  // its shard's weights, gradients and moments, and the copy in which a GPU computes
+  int64_t send = 0;   // its send slots: copies of its shard as it travels
+  int64_t total() const { return state + send; }
+};
+
+// By rank. Errors of config::FindRunModel, MakeManifest, BuildLayout and SyncPlan::Create.
+absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& config);
+
+// One finding for each rank of the trainer of `config`; bad if the ranks do not fit this machine: on CPUs all of them
+// together, on GPUs each of them. No findings if the model cannot be read, which ExamineInputs reports.
+std::vector<Finding> ExamineRankMemory(const Machine& machine, const v1::RunConfig& config);
+
+}  // namespace syncopate::doctor
