@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/decoder_spec.h"
 #include "model/model_config.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
@@ -21,7 +24,9 @@
 namespace syncopate::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using v1::TrainerService;
 
 struct WireBytes {
   int64_t base = 0;
@@ -196,6 +201,41 @@ TEST(AdaptersTest, ARunIsResumedOnItsBaseAlone) {
 
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Resume({"run.steps=9"}), 0));
   EXPECT_EQ(run.Records("step").back()["step"], 9);
+}
+
+// Each of two ranks copies its shard of the adapters between two steps, and rank 0 writes one directory of them.
+TEST(AdaptersTest, WhatTwoRanksTrainGoesOutWhileTheyTrain) {
+  const std::string base = GoldenModelPath("llama-linear");
+  // Steps this small change nothing that greedy tokens show.
+  RunHarness run({"model.path=" + base, "lora.rank=4", "run.steps=1000000", "run.rollouters=1", "trainer.world=2",
+                  "eval.every_steps=0", "eval.prompts=4", "checkpoint.every_steps=0", "data.batch_groups=4",
+                  "rollout.samples=4", "rollout.max_new_tokens=5", "train.learning_rate=1e-12"});
+  const auto trained = run.Run();
+  ASSERT_THAT(trained, IsOk());
+  const auto endpoint = run.Endpoint("trainer");
+  ASSERT_THAT(endpoint, IsOk());
+  v1::TrainerServiceExportModelRequest request;
+  request.set_name("first");
+  request.set_dtype("bfloat16");
+  EXPECT_THAT(Call<TrainerService>(endpoint->grpc, &TrainerService::Stub::ExportModel, request),
+              HasReason("BAD_DTYPE"));
+  request.clear_dtype();
+  const auto exported = Call<TrainerService>(endpoint->grpc, &TrainerService::Stub::ExportModel, request);
+  ASSERT_THAT(exported, IsOk());
+  EXPECT_EQ(exported->path(), run.Path("exports/first"));
+  EXPECT_THAT(FileSystem::Real()->List(run.Path("exports")).value(), ElementsAre("first"));
+  EXPECT_THAT(FileSystem::Real()->List(exported->path()).value(),
+              ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  const Golden golden = ReadGolden("llama-linear");
+  auto generated = RunCommand("syncopate", {"generate", base, "--adapter", exported->path(), "--ids",
+                                            absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+  ASSERT_THAT(generated, IsOk());
+  ASSERT_EQ(JsonLines(generated->output).size(), 1u) << generated->output;
+  EXPECT_EQ(JsonLines(generated->output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+  const auto stopped = run.Ctl({"stop"});
+  ASSERT_THAT(stopped, IsOk());
+  EXPECT_EQ(stopped->code, 0) << stopped->output;
+  ASSERT_THAT((*trained)->WaitExit(2 * kPatience), IsOk());
 }
 
 }  // namespace

@@ -102,6 +102,37 @@ TEST(AdapterPolicyTest, ABaseIsNamedByItsNumbersAlone) {
   });
 }
 
+// What is staged and exported beside a step: the weights as they were, of which an export copies the adapters.
+TEST(AdapterPolicyTest, IsReadBesideAStepAsItWasBefore) {
+  auto policy = PolicyTrainer::Create(Options()).value();
+  ASSERT_TRUE(policy->Step(Pointers(Groups(7)), 0).ok());
+  const std::string before = ReadArena(*policy);
+  const std::shared_ptr<const PolicySnapshot> whole = policy->TakeSnapshot("").value();
+  const std::shared_ptr<const PolicySnapshot> weights = policy->TakeWeights("").value();
+  std::string read;
+  ASSERT_TRUE(policy
+                  ->SetReader([&]() -> absl::Status {
+                    EXPECT_EQ(read, "");
+                    read = ReadArena(*policy);
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  ASSERT_TRUE(policy->Step(Pointers(Groups(8)), 1).ok());
+  EXPECT_EQ(read, before);
+  EXPECT_NE(ReadArena(*policy), before);
+
+  const auto saved = PolicyFiles(whole), exported = PolicyFiles(weights);
+  EXPECT_TRUE(whole->has_moments());
+  EXPECT_FALSE(weights->has_moments());
+  ASSERT_EQ(exported.size(), 2u);
+  for (const auto& [name, contents] : exported) EXPECT_EQ(GetBytes(contents), GetBytes(saved.at(name))) << name;
+  EXPECT_EQ(weights->base_digest, policy->BaseDigest().value());
+  const std::string model = GetBytes(exported.at(model::kAdapterWeightsFile));
+  const auto parsed = SavedPolicy::ParseWeights(policy->trained(), {model});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->base_digest(), weights->base_digest);
+}
+
 // New adapters add nothing, so that the policy is its base; a step leads away from it, and the divergence pulls back.
 TEST(AdapterPolicyTest, TheReferenceIsTheBaseWithoutACopy) {
   PolicyTrainer::Options options = Options();
