@@ -19,10 +19,11 @@ namespace syncopate::bench {
 namespace {
 
 constexpr char kSyncFooter[] =
-    "Starts a synchronizer and one process for each source rank and each receiver rank, on GPUs in turn (where "
-    "those are fewer, nccl connects them by sockets) or, with --cpu, in host memory, and leaves none behind. Weights "
-    "are random and change a little before each sync. Exit codes: 0 "
-    "measured, and every receiver serves what the sources made; 1 something failed; 2 there is no such case.";
+    "Starts a synchronizer, the ranks of a trainer and those of each replica, on GPUs in turn (where those are fewer, "
+    "nccl connects them by sockets) or, with --cpu, in host memory, and leaves none behind. The weights are random; "
+    "the "
+    "trainer makes steps and publishes every second one. Exit codes: 0 measured, and every replica serves the newest "
+    "version; 1 something failed; 2 there is no such case.";
 
 struct SyncArguments {
   SyncCase sync_case;
@@ -33,17 +34,15 @@ struct SyncArguments {
   std::string kill;
   std::string stop;
   double seconds_limit = 300;
-  double calm_ms = 100;
 };
 
-// Flags name what is left out (--no-decode), but the case names what is done. Durations come as numbers from CLI11,
-// which knows no units.
+// Flags name what is left out (--no-decode), but the case names what is done. The limit comes as a number from CLI11, which
+// knows no units.
 SyncCase GetCase(const SyncArguments& arguments) {
   SyncCase sync_case = arguments.sync_case;
   sync_case.decode = !arguments.no_decode;
   sync_case.ceiling = !arguments.no_ceiling;
   sync_case.limit = absl::Seconds(arguments.seconds_limit);
-  sync_case.calm = absl::Milliseconds(arguments.calm_ms);
   if (!arguments.kill.empty()) sync_case.fault = {BenchFault::Kind::kKill, arguments.kill, sync_case.fault.stage};
   if (!arguments.stop.empty()) sync_case.fault = {BenchFault::Kind::kStop, arguments.stop, sync_case.fault.stage};
   return sync_case;
@@ -90,26 +89,26 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
   sync->add_option("--model", sync_case.model, "Whose shapes")
       ->capture_default_str()
       ->check(CLI::IsMember(model::PresetNames()));
-  sync->add_option("--sources", sync_case.sources, "Trainer ranks that send")->capture_default_str();
+  sync->add_option("--layers", sync_case.layers, "Of the model; 0: all. A trainer holds 16 bytes a parameter and more")
+      ->capture_default_str();
+  sync->add_option("--sources", sync_case.sources, "Trainer ranks, which send")->capture_default_str();
   sync->add_option("--replicas", sync_case.replicas, "Replicas that receive")->capture_default_str();
   sync->add_option("--tp", sync_case.tensor_parallel, "Tensor-parallel ranks of each")->capture_default_str();
   sync->add_option("--transport", sync_case.transport, "How weights travel")
       ->capture_default_str()
       ->check(CLI::IsMember(synchronizer::TransportChoices()));
-  sync->add_option("--install", sync_case.install, "How a GPU takes them into use")
+  sync->add_option("--install", sync_case.install, "How a replica takes them into use")
       ->capture_default_str()
       ->check(CLI::IsMember({"remap", "in_place"}));
-  sync->add_option("--source-layout", sync_case.source_layout,
-                   "How the sources share them: whole, flat, layers, fsdp2, replicated; then :fp32 or :bf16")
-      ->capture_default_str();
   sync->add_option("--syncs", sync_case.syncs, "How many are measured")->capture_default_str();
   sync->add_option("--warmup", sync_case.warmup, "How many come before")->capture_default_str();
-  sync->add_option("--chunk-bytes", sync_case.chunk_bytes, "Of the receivers' memory handles; 0: one large one")
+  sync->add_option("--answers", sync_case.answers, "Answers that one step trains on")->capture_default_str();
+  sync->add_option("--answer-tokens", sync_case.answer_tokens, "Tokens of each; 0: 128 on GPUs, 16 on the CPU")
       ->capture_default_str();
-  sync->add_option("--calm-ms", arguments->calm_ms, "Between a commit and the next publication")->capture_default_str();
   sync->add_option("--seconds-limit", arguments->seconds_limit, "For everything")->capture_default_str();
   sync->add_flag("--cpu", sync_case.cpu, "Host memory instead of GPUs");
-  sync->add_flag("--no-decode", arguments->no_decode, "Receivers stand still instead of reading their weights");
+  sync->add_flag("--no-decode", arguments->no_decode,
+                 "Rollouters stand still during a step, and nobody else asks them");
   sync->add_flag("--no-ceiling", arguments->no_ceiling, "Do not measure what the links give without us");
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: bench/gpu_sync.sh [--bundle FOLDER] [--out FOLDER=sync-results] [--seconds N=540] [--list] [CASE ...]
-# Weight syncs on this host's GPUs: ours (`syncopate bench sync`) and the Python peers, one after the other, each with a
-# time limit; ends with one table. Without CASEs: all that fit this host's number of GPUs, in the order of the list
+# Weight syncs on this host's GPUs: ours (`syncopate bench sync`, the daemons with random weights) and the Python peers, one
+# after the other, each with a time limit; ends with one table. A trainer holds 16 bytes a parameter, so our 7B has as many
+# layers as fit a card of 80 GB beside a rollouter: 14 over two ranks, 8 on one. Peers send all 28. Without CASEs: all that fit this host's number of GPUs, in the order of the list
 # below, until the time is up. CASE may be a pattern ('7b-*').
 # FOLDER is an unpacked bundle (scripts/bundle.sh); without one, build/cuda and the libraries of python3's torch are used.
 # Leaves in the out folder results.jsonl (grows case by case), table.md and logs.tar.gz.
@@ -28,70 +29,69 @@ done
 # 'shared': more processes than GPUs, so no figures of links: over `nccl` they are connected by sockets.
 # name | GPUs that it needs | time limit, s | what runs: ours, peers or ceilings | its arguments
 cases='
-7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc
-7b-2x2-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl
-7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --no-decode
-7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --no-decode
+7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc
+7b-2x2-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl
+7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --no-decode
+7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --no-decode
 7b-2x2-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 2
-7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport ipc
-7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport ipc --no-decode
-7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport nccl
-7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --sources 1 --replicas 3 --transport nccl --no-decode
-7b-2xtp2-ipc      | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc
-7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc --no-decode
-7b-2xtp2-nccl     | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport nccl
-7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport nccl --no-decode
+7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc
+7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc --no-decode
+7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl
+7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl --no-decode
+7b-2xtp2-ipc      | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc
+7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --no-decode
+7b-2xtp2-nccl     | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl
+7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl --no-decode
 0.5b-2x2-ipc      | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc
 0.5b-2x2-ipc-calm | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --no-decode
 0.5b-2x2-nccl     | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl
 0.5b-2x2-nccl-calm| 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --no-decode
-7b-inplace-ipc    | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --install in_place
-7b-inplace-nccl   | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --install in_place
-7b-late-ipc       | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
-7b-late-nccl      | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-ceiling
-7b-auto           | 4 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport auto --syncs 5
-200-syncs-ipc     | 4 | 90 | ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport ipc --syncs 200 --calm-ms 10 --no-ceiling
-200-syncs-nccl    | 4 | 90 | ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport nccl --syncs 200 --calm-ms 10 --no-ceiling
-kill-receiver-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
-kill-receiver-nccl-prepare  | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at prepare
-kill-receiver-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at transfer
-kill-receiver-nccl-install  | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at install
-stop-receiver-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --stop receiver --at transfer
-stop-receiver-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --stop receiver --at transfer
-kill-source-ipc-transfer    | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill source --at transfer
-kill-source-nccl-transfer   | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
-stop-source-nccl-transfer   | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --stop source --at transfer
-kill-synchronizer-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
-kill-synchronizer-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill synchronizer --at transfer
+7b-inplace-ipc    | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --install in_place
+7b-inplace-nccl   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --install in_place
+7b-late-ipc       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+7b-late-nccl      | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-ceiling
+7b-auto           | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport auto --syncs 5
+200-syncs-ipc     | 4 | 120| ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport ipc --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
+200-syncs-nccl    | 4 | 120| ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport nccl --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
+kill-receiver-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
+kill-receiver-nccl-prepare  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at prepare
+kill-receiver-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at transfer
+kill-receiver-nccl-install  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill receiver --at install
+stop-receiver-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --stop receiver --at transfer
+stop-receiver-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --stop receiver --at transfer
+kill-source-ipc-transfer    | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill source --at transfer
+kill-source-nccl-transfer   | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
+stop-source-nccl-transfer   | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --stop source --at transfer
+kill-synchronizer-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
+kill-synchronizer-nccl-transfer | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling --kill synchronizer --at transfer
 sockets-nccl      | 4 | 60 | sockets  | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-ceiling
 2x2-ceilings      | 4 | 60 | ceilings | --sources 2 --receivers 2
 1x3-ceilings      | 4 | 60 | ceilings | --sources 1 --receivers 3
 7b-2xtp2-peers    | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 1 --tp 2
 7b-1x3-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 1 --replicas 3
-7b-1x1-ipc        | 2 | 60 | ours     | --model qwen2.5-7b --transport ipc
-7b-1x1-nccl       | 2 | 60 | ours     | --model qwen2.5-7b --transport nccl
-7b-1x1-ipc-calm   | 2 | 60 | ours     | --model qwen2.5-7b --transport ipc --no-decode
-7b-1x1-nccl-calm  | 2 | 60 | ours     | --model qwen2.5-7b --transport nccl --no-decode
-7b-1x1-inplace-ipc  | 2 | 60 | ours   | --model qwen2.5-7b --transport ipc --install in_place
-7b-1x1-inplace-nccl | 2 | 60 | ours   | --model qwen2.5-7b --transport nccl --install in_place
+7b-1x1-ipc        | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport ipc
+7b-1x1-nccl       | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport nccl
+7b-1x1-ipc-calm   | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport ipc --no-decode
+7b-1x1-nccl-calm  | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport nccl --no-decode
+7b-1x1-inplace-ipc  | 2 | 60 | ours   | --model qwen2.5-7b --layers 8 --transport ipc --install in_place
+7b-1x1-inplace-nccl | 2 | 60 | ours   | --model qwen2.5-7b --layers 8 --transport nccl --install in_place
 7b-1x1-peers      | 2 | 60 | peers    | --model qwen2.5-7b --sources 1 --replicas 1
 0.5b-1x1-ipc      | 2 | 45 | ours     | --model qwen2.5-0.5b --transport ipc
 0.5b-1x1-nccl     | 2 | 45 | ours     | --model qwen2.5-0.5b --transport nccl
-1x1-chunks-ipc    | 2 | 45 | ours     | --model qwen2.5-7b --transport ipc --chunk-bytes 536870912 --syncs 5 --no-ceiling
 1x1-sockets-nccl  | 2 | 60 | sockets  | --model qwen2.5-0.5b --transport nccl --syncs 3 --no-ceiling
-200-syncs-1x1-ipc  | 2 | 60 | ours    | --model qwen2.5-1.5b --transport ipc --syncs 200 --calm-ms 10 --no-ceiling
-200-syncs-1x1-nccl | 2 | 60 | ours    | --model qwen2.5-1.5b --transport nccl --syncs 200 --calm-ms 10 --no-ceiling
-shared-2x2-ipc    | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
-shared-2xtp2-ipc  | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
-shared-late-ipc   | 2 | 60 | ours     | --model qwen2.5-7b --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+200-syncs-1x1-ipc  | 2 | 120 | ours    | --model qwen2.5-1.5b --transport ipc --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
+200-syncs-1x1-nccl | 2 | 120 | ours    | --model qwen2.5-1.5b --transport nccl --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
+shared-2x2-ipc    | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
+shared-2xtp2-ipc  | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
+shared-late-ipc   | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
 shared-late-nccl  | 2 | 60 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-decode --no-ceiling
-shared-kill-receiver-ipc      | 2 | 60 | ours | --model qwen2.5-7b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
+shared-kill-receiver-ipc      | 2 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
 shared-kill-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill receiver --at transfer
 shared-stop-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --stop receiver --at transfer
 shared-kill-source-nccl       | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill source --at transfer
 shared-kill-synchronizer-nccl | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill synchronizer --at transfer
-1x1-kill-source-nccl      | 2 | 60 | ours | --model qwen2.5-7b --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
-1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-7b --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
+1x1-kill-source-nccl      | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
+1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
 '
 
 if [ "$list" -eq 1 ]; then

@@ -45,12 +45,12 @@ deadline=0
 # is the model's, so an answer of random weights goes on to its largest length.
 shape_0_5b=(model.vocab_size=151936 model.hidden_size=896 model.intermediate_size=4864 model.num_hidden_layers=24
   model.num_attention_heads=14 model.num_key_value_heads=2 model.head_dim=64 model.tie_word_embeddings=true)
-shape_7b=(model.vocab_size=152064 model.hidden_size=3584 model.intermediate_size=18944
-  model.num_attention_heads=28 model.num_key_value_heads=4 model.head_dim=128)
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
   model.num_key_value_heads=8 model.head_dim=64 model.max_position_embeddings=64)
-plain=(model.learned_positions=false model.qk_norm=false model.embedding_init_std=0.02 eval.every_steps=0 eval.prompts=1
-  eval.show_samples=1 checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4 data.alphabet=8 reward.name=dense)
+# Such an answer earns nothing, and a batch without any advantage makes no update: the term for the entropy makes one.
+plain=(train.entropy_coef=0.001 model.learned_positions=false model.qk_norm=false model.embedding_init_std=0.02 eval.every_steps=0
+  eval.prompts=1 eval.show_samples=0 checkpoint.at_end=false checkpoint.every_steps=0 data.task=reverse data.length=4
+  data.alphabet=8 reward.name=dense)
 
 # emit PART CASE CODE SECONDS FIGURES: one line; FIGURES is a JSON value.
 emit() {
@@ -173,24 +173,22 @@ print(json.dumps(figures))
 END
 }
 
-# What links give, the benchmark's syncs, and the trainer's own ranks: 2 ranks to a rollouter of two and to two of one, which
-# share the cards with the trainer where there are two. 8 of 28 layers, so that trainer and rollouters fit.
+# Weight syncs of the daemons: 2 trainer ranks to a rollouter of two and to two of one, which share the cards with the trainer
+# where there are two. 8 of 28 layers, so that trainer and rollouters fit.
 part_sync() {
-  local transport common
-  common=("${shape_7b[@]}" "${plain[@]}" model.num_hidden_layers=8 model.dtype=bfloat16 model.max_position_embeddings=256
-    train.device=cuda rollout.device=cuda
-    data.batch_groups=4 rollout.samples=8 rollout.max_new_tokens=128 rollout.max_sequences=64 rollout.kv_tokens=16384
-    run.steps=16 train.micro_batch_tokens=4096 staleness.max_staleness=4)
+  local transport name shape
   for transport in ipc nccl; do
-    run_daemons sync "ranks-2-tp2-$transport" 2 110 "${common[@]}" trainer.world=2 run.rollouters=1 rollout.tensor_parallel=2 \
-      "sync.transport=$transport"
-    run_daemons sync "ranks-2-replicas-2-$transport" 2 110 "${common[@]}" trainer.world=2 run.rollouters=2 "sync.transport=$transport"
-    run_daemons sync "ranks-3-replica-1-$transport" 4 110 "${common[@]}" trainer.world=3 run.rollouters=1 \
-      "sync.transport=$transport"
-    run_daemons sync "rank-1-replicas-3-$transport" 4 110 "${common[@]}" trainer.world=1 run.rollouters=3 \
-      "sync.transport=$transport"
+    while read -r name shape; do
+      # shellcheck disable=SC2086  # words on purpose
+      run_case sync "$name-$transport" "$(case $name in *ranks-3* | *replicas-3) echo 4 ;; *) echo 2 ;; esac)" 110 \
+        syncopate bench sync --json --no-ceiling --model qwen2.5-7b --layers 8 --seconds-limit 100 --transport "$transport" $shape
+    done << 'END'
+ranks-2-tp2 --sources 2 --tp 2
+ranks-2-replicas-2 --sources 2 --replicas 2
+ranks-3-replica-1 --sources 3 --replicas 1
+rank-1-replicas-3 --sources 1 --replicas 3
+END
   done
-
 }
 
 # A rank of the trainer or of a receiver is killed or stopped at a stage of a sync.

@@ -48,7 +48,7 @@ for preset in "${presets[@]}"; do
   targets=()
   if [ "$preset" = clang ]; then targets=("${daemons[@]}"); fi
   if [ "$preset" = cuda ]; then
-    targets=("${daemons[@]}" syncopate syncopate-bench-peer syncopate-bench-ceiling syncopate-bench-decode syncopate-bench-generate syncopate-bench-train
+    targets=("${daemons[@]}" syncopate syncopate-bench-ceiling syncopate-bench-decode syncopate-bench-generate syncopate-bench-train
       syncopate_gpu_tests)
   fi
   if ! scripts/build.sh "$preset" "${targets[@]}"; then

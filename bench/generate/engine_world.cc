@@ -30,6 +30,7 @@ class TimedRunner final : public ModelRunner {
       : runner_(std::move(runner)), times_(std::move(times)) {}
   Capacity capacity() const override { return runner_->capacity(); }
   int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  int64_t host_kv_bytes() const override { return runner_->host_kv_bytes(); }
   int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
   absl::Status ReleaseBlocks() override { return runner_->ReleaseBlocks(); }
   absl::Status RestoreBlocks() override { return runner_->RestoreBlocks(); }
@@ -62,6 +63,7 @@ class TimedBackend final : public EngineBackend {
   at::Device device() const override { return backend_->device(); }
   DType dtype() const override { return backend_->dtype(); }
   rollouter::WeightArenas& arenas() override { return backend_->arenas(); }
+  int64_t kv_block_bytes() const override { return backend_->kv_block_bytes(); }
   int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const rollouter::RunnerOptions& options) override {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));

@@ -34,6 +34,7 @@ absl::Status CannotStart(const std::string& program, const std::string& what) {
 struct ChildPlan {
   const char* program = nullptr;
   std::vector<char*> arguments;
+  std::vector<char*> environment;
   std::array<int, 3> descriptors = {-1, -1, -1};
   pid_t parent = 0;
 };
@@ -48,7 +49,7 @@ struct ChildPlan {
   ::signal(SIGPIPE, SIG_DFL);
   for (int i = 0; i < 3; ++i) ::dup2(plan.descriptors[i], i);
   ::close_range(3, UINT_MAX, 0);
-  ::execv(plan.program, plan.arguments.data());
+  ::execve(plan.program, plan.arguments.data(), plan.environment.data());
   ::_exit(kCannotExecute);
 }
 
@@ -73,9 +74,14 @@ absl::StatusOr<std::unique_ptr<BenchChild>> BenchChild::Start(const Options& opt
   SYNCOPATE_ASSIGN_OR_RETURN(auto output, MakePipe(options.program));
   std::vector<std::string> words = {options.program};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-  ChildPlan plan{options.program.c_str(), {}, {input[0], output[1], log}, ::getpid()};
+  ChildPlan plan{options.program.c_str(), {}, {}, {input[0], output[1], log}, ::getpid()};
   for (std::string& word : words) plan.arguments.push_back(word.data());
   plan.arguments.push_back(nullptr);
+  // The first of two variables of one name counts.
+  std::vector<std::string> variables = options.environment;
+  for (std::string& variable : variables) plan.environment.push_back(variable.data());
+  for (char** variable = environ; *variable != nullptr; ++variable) plan.environment.push_back(*variable);
+  plan.environment.push_back(nullptr);
   const pid_t pid = ::fork();
   if (pid == 0) BecomeChild(plan);
   for (int descriptor : plan.descriptors) ::close(descriptor);

@@ -24,7 +24,8 @@ class BenchChild {
     std::string name;  // BenchEvent::from
     std::string program;
     std::vector<std::string> arguments;
-    std::string log;  // standard error is appended to it
+    std::string log;                            // standard error is appended to it
+    std::vector<std::string> environment = {};  // "NAME=value", besides this process's own variables
   };
 
   // `events` is borrowed. UNAVAILABLE reason CANNOT_START that names the program.

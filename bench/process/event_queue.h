@@ -14,7 +14,7 @@ namespace syncopate::bench {
 // A message of a benchmark's process, or an observation about it.
 struct BenchEvent {
   std::string from;     // "source-0", "receiver-1.0" (replica.rank), "synchronizer", "syncs"
-  std::string kind;     // "ready", "published", "at", "installed", "answer", "failed", "ended", "sync", ...
+  std::string kind;     // "answer", "ceiling", "sync", "ended", ...
   nlohmann::json body;  // an object
   absl::Time when;      // of Clock::Real(), which all processes of a machine share
 };

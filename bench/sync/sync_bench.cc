@@ -1,8 +1,13 @@
 #include "bench/sync/sync_bench.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,220 +15,287 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "bench/process/json_fields.h"
+#include "base/uuid.h"
+#include "bench/process/process_usage.h"
 #include "bench/process/work_dir.h"
-#include "bench/sync/bench_cast.h"
 #include "bench/sync/bench_model.h"
+#include "bench/sync/bench_run.h"
 #include "bench/sync/ceiling.h"
 #include "bench/sync/fault_bench.h"
-#include "bench/sync/sync_rounds.h"
+#include "bench/sync/gpu_list.h"
+#include "bench/sync/run_words.h"
+#include "bench/sync/step_costs.h"
+#include "bench/sync/token_stream.h"
 #include "services/rpc/channel.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "syncopate/v1/synchronizer.grpc.pb.h"
+#include "syncopate/v1/trainer.grpc.pb.h"
 
 namespace syncopate::bench {
 namespace {
 
-using nlohmann::json;
-
 constexpr absl::Duration kCeilingLimit = absl::Minutes(1);
-constexpr absl::Duration kLeaveLimit = absl::Seconds(10);
+constexpr absl::Duration kLeaveLimit = absl::Seconds(20);
 constexpr absl::Duration kCallLimit = absl::Seconds(5);
-constexpr absl::Duration kWhileJoining = absl::Milliseconds(300);  // between publications while a late joiner starts
+constexpr absl::Duration kServeLimit = absl::Seconds(30);
+constexpr absl::Duration kServeLook = absl::Milliseconds(50);
 
 struct PlannedCase {
+  model::ModelConfig shape;
   Manifest manifest;
   synchronizer::SyncPlan plan;
 };
 
 absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   SYNCOPATE_RETURN_IF_ERROR(sync_case.Validate());
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, BenchManifest(sync_case.model));
+  SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig shape, BenchShape(sync_case.model, sync_case.layers));
+  const DType dtype = sync_case.cpu ? DType::kFloat32 : DType::kBFloat16;
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, model::MakeManifest(shape, dtype, BenchBucketBytes(shape)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(manifest, MakeSourceLayout(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, MakeReceiverLayout(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(manifest, source, receiver));
-  return PlannedCase{std::move(manifest), std::move(plan)};
+  return PlannedCase{std::move(shape), std::move(manifest), std::move(plan)};
 }
 
-// Runs one case from the first process to the last.
+// When the bytes of this sync were under way, and when the sync was over, by the machine's clock.
+TokenStream::Window TransferWindow(const SyncSample& sample) {
+  const auto get = [&](const char* phase) {
+    auto found = sample.seconds.find(phase);
+    return absl::Seconds(found == sample.seconds.end() ? 0.0 : found->second);
+  };
+  const absl::Time end = absl::UnixEpoch() + absl::Seconds(sample.ended) - get("install") - get("verify");
+  return {end - get("transfer"), end};
+}
+
+// Runs one case from the first daemon to the last.
 class Bench {
  public:
-  Bench(const SyncCase& sync_case, const SyncBenchOptions& options, BenchCast* cast, SyncResult* result)
-      : sync_case_(sync_case), cast_(*cast), result_(*result), rounds_(sync_case, cast, options.progress) {}
+  Bench(const SyncCase& sync_case, const SyncBenchOptions& options, BenchRun* run, SyncResult* result)
+      : sync_case_(sync_case),
+        progress_(options.progress),
+        run_(*run),
+        result_(*result),
+        replicas_(sync_case.replicas) {
+    std::iota(replicas_.begin(), replicas_.end(), 0);
+  }
 
   absl::Status Run();
 
  private:
-  absl::Status StartMembers();
+  absl::Status StartDaemons();
   absl::Status Warm();
   absl::Status Measure();
   absl::Status JoinLate();
-  absl::Status Strike();
   absl::Status Close();
 
+  void ReportProgress(const std::string& what) const {
+    if (progress_ != nullptr) progress_(what);
+  }
+  absl::Status StartStreams();
   absl::Status NoteMemory(bool before);
-  absl::Status NoteDecoding();
-  absl::Status CheckWeights();
+  void NoteDecoding();
+  absl::Status NoteSteps();
+  // The trainer makes no further step; waits until every replica serves the newest version, and compares digests.
   absl::Status CheckDigests();
+  absl::StatusOr<bool> AllServeNewest(v1::SynchronizerService::Stub* stub);
 
   const SyncCase& sync_case_;
-  BenchCast& cast_;
+  const std::function<void(const std::string&)>& progress_;
+  BenchRun& run_;
   SyncResult& result_;
-  SyncRounds rounds_;
+  std::vector<int32_t> replicas_;
+  std::map<int32_t, std::unique_ptr<TokenStream>> streams_;  // by replica
 };
 
 absl::Status Bench::Run() {
-  SYNCOPATE_RETURN_IF_ERROR(StartMembers());
+  SYNCOPATE_RETURN_IF_ERROR(StartDaemons());
   SYNCOPATE_RETURN_IF_ERROR(Warm());
   SYNCOPATE_RETURN_IF_ERROR(Measure());
   if (sync_case_.late_joiner) SYNCOPATE_RETURN_IF_ERROR(JoinLate());
-  if (sync_case_.fault.kind != BenchFault::Kind::kNone) SYNCOPATE_RETURN_IF_ERROR(Strike());
+  if (sync_case_.fault.kind != BenchFault::Kind::kNone) {
+    ReportProgress(absl::StrCat(sync_case_.fault.kind == BenchFault::Kind::kKill ? "SIGKILL" : "SIGSTOP", " of the ",
+                                sync_case_.fault.target, " at ", sync_case_.fault.stage));
+    SYNCOPATE_ASSIGN_OR_RETURN(result_.fault, FaultBench(sync_case_, result_.samples, &run_).Run(&replicas_));
+  }
   return Close();
 }
 
-absl::Status Bench::StartMembers() {
-  rounds_.ReportProgress(
-      absl::StrCat("starting ", sync_case_.sources, " sources and ", sync_case_.receivers(), " receivers"));
-  // Receivers first: they wait for sources, and all make their weights at the same time.
-  for (int32_t replica : rounds_.replicas()) SYNCOPATE_RETURN_IF_ERROR(cast_.LaunchReplica(replica));
-  SYNCOPATE_RETURN_IF_ERROR(cast_.StartSources());
-  for (const std::string& name : rounds_.Receivers()) {
-    SYNCOPATE_RETURN_IF_ERROR(cast_.AwaitReady(name, sync_case_.limit));
-  }
+absl::Status Bench::StartDaemons() {
+  ReportProgress(absl::StrCat("starting ", sync_case_.sources, " trainer ranks and ", sync_case_.replicas,
+                              " replicas of ", sync_case_.tensor_parallel));
+  SYNCOPATE_RETURN_IF_ERROR(run_.StartTrainer(/*resumes=*/false));
+  for (int32_t replica : replicas_) SYNCOPATE_RETURN_IF_ERROR(run_.LaunchReplica(replica));
+  // The first sync also connects, so it is shown separately.
+  SYNCOPATE_ASSIGN_OR_RETURN(result_.first, run_.AwaitSyncs(0, replicas_, 1, sync_case_.limit));
   return absl::OkStatus();
 }
 
 absl::Status Bench::Warm() {
-  rounds_.ReportProgress("warming up");
-  for (int32_t i = 0; i < std::max(1, sync_case_.warmup); ++i) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
-    // The first sync also connects, so it is shown separately.
-    if (i == 0) result_.first = std::move(samples);
-  }
+  ReportProgress("warming up");
+  SYNCOPATE_RETURN_IF_ERROR(
+      run_.AwaitSyncs(run_.samples().size(), replicas_, std::max(1, sync_case_.warmup), sync_case_.limit).status());
   // After the warm-up, so that memory which is kept from sync to sync does not count as a leak.
   SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/true));
-  for (const std::string& name : rounds_.Receivers()) {
-    SYNCOPATE_RETURN_IF_ERROR(cast_.Ask(name, {{"do", "reset"}}, kAnswerLimit).status());
+  return sync_case_.decode ? StartStreams() : absl::OkStatus();
+}
+
+absl::Status Bench::StartStreams() {
+  for (int32_t replica : replicas_) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::string address, run_.FindAddress("rollouter", replica));
+    SYNCOPATE_ASSIGN_OR_RETURN(streams_[replica], TokenStream::Start({.rollouter = address}));
   }
   return absl::OkStatus();
 }
 
 absl::Status Bench::Measure() {
-  rounds_.ReportProgress(absl::StrCat("measuring ", sync_case_.syncs, " syncs"));
-  for (int32_t i = 0; i < sync_case_.syncs; ++i) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
-    result_.samples.insert(result_.samples.end(), samples.begin(), samples.end());
-    for (double seconds : cast_.StageSeconds(rounds_.step())) result_.stage_seconds.push_back(seconds);
-  }
-  // Decoding is also measured without a sync, for comparison.
-  SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(sync_case_.calm));
-  SYNCOPATE_RETURN_IF_ERROR(NoteMemory(/*before=*/false));
-  return NoteDecoding();
+  ReportProgress(absl::StrCat("measuring ", sync_case_.syncs, " syncs"));
+  SYNCOPATE_ASSIGN_OR_RETURN(result_.samples,
+                             run_.AwaitSyncs(run_.samples().size(), replicas_, sync_case_.syncs, sync_case_.limit));
+  NoteDecoding();
+  streams_.clear();
+  SYNCOPATE_RETURN_IF_ERROR(NoteSteps());
+  return NoteMemory(/*before=*/false);
 }
 
 absl::Status Bench::NoteMemory(bool before) {
-  std::vector<std::string> names = rounds_.Sources();
-  const std::vector<std::string> receivers = rounds_.Receivers();
-  names.insert(names.end(), receivers.begin(), receivers.end());
-  for (size_t i = 0; i < names.size(); ++i) {
-    SYNCOPATE_ASSIGN_OR_RETURN(json answer, cast_.Ask(names[i], {{"do", "report"}}, kAnswerLimit));
-    const int64_t bytes = IntegerIn(answer, "memory_bytes");
-    if (before) {
-      result_.memory.push_back({names[i], bytes, 0});
-    } else {
-      result_.memory[i].after_bytes = bytes;
+  std::vector<MemoryUse> uses;
+  if (sync_case_.cpu) {
+    for (const std::string& name : run_.Members()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(const ProcessUsage usage, ReadProcessUsage(run_.GetPid(name)));
+      uses.push_back({name, usage.resident_bytes, 0});
     }
+  } else {
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<GpuState> gpus, ListGpus());
+    for (size_t i = 0; i < gpus.size(); ++i) uses.push_back({absl::StrCat("gpu-", i), gpus[i].used_bytes, 0});
+  }
+  if (before) {
+    result_.memory = std::move(uses);
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < std::min(uses.size(), result_.memory.size()); ++i) {
+    result_.memory[i].after_bytes = uses[i].before_bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status Bench::NoteDecoding() {
-  if (!sync_case_.decode) return absl::OkStatus();
-  for (const std::string& name : rounds_.Receivers()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(json answer, cast_.Ask(name, {{"do", "report"}}, kAnswerLimit));
-    DecodeRates rates;
-    rates.receiver = name;
-    rates.calm_steps = NumberIn(answer, "calm_steps");
-    rates.calm_seconds = NumberIn(answer, "calm_seconds");
-    rates.transfer_steps = NumberIn(answer, "transfer_steps");
-    rates.transfer_seconds = NumberIn(answer, "transfer_seconds");
-    rates.longest_gap_seconds = NumberIn(answer, "longest_gap_seconds");
-    result_.decode.push_back(std::move(rates));
+void Bench::NoteDecoding() {
+  for (const auto& [replica, stream] : streams_) {
+    const std::vector<absl::Time> arrivals = stream->arrivals();
+    std::vector<TokenStream::Window> transfers, calm;
+    std::optional<absl::Time> calm_since;
+    for (const SyncSample& sample : result_.samples) {
+      if (sample.replica != ReplicaName(replica)) continue;
+      const TokenStream::Window transfer = TransferWindow(sample);
+      transfers.push_back(transfer);
+      if (calm_since.has_value() && *calm_since < transfer.first) calm.push_back({*calm_since, transfer.first});
+      calm_since = absl::UnixEpoch() + absl::Seconds(sample.ended);
+    }
+    const auto sum = [](const std::vector<TokenStream::Window>& windows) {
+      absl::Duration sum;
+      for (const auto& [begin, end] : windows) sum += end - begin;
+      return absl::ToDoubleSeconds(sum);
+    };
+    result_.decode.push_back({.receiver = ReplicaName(replica),
+                              .calm_steps = StepsWithin(arrivals, calm),
+                              .calm_seconds = sum(calm),
+                              .transfer_steps = StepsWithin(arrivals, transfers),
+                              .transfer_seconds = sum(transfers),
+                              .longest_gap_seconds = absl::ToDoubleSeconds(LongestGap(arrivals))});
   }
-  return absl::OkStatus();
+}
+
+absl::Status Bench::NoteSteps() {
+  int64_t first = result_.samples.front().step;
+  for (const SyncSample& sample : result_.samples) first = std::min(first, sample.step);
+  const std::string path = absl::StrCat(run_.run_dir(), "/metrics.jsonl");
+  std::ifstream file(path, std::ios::binary);
+  const std::string lines((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  result_.steps = ReadStepCosts(lines, kStepsPerVersion, first - 1);
+  if (result_.steps.wait_seconds.count > 0) return absl::OkStatus();
+  return Error(absl::StatusCode::kDataLoss, "NO_STEPS", absl::StrCat(path, " has no step after step ", first - 1));
 }
 
 absl::Status Bench::JoinLate() {
-  rounds_.ReportProgress("a late joiner starts");
+  ReportProgress("a late joiner starts");
   const int32_t late = sync_case_.replicas;
-  SYNCOPATE_RETURN_IF_ERROR(cast_.LaunchReplica(late));
-  const double started = cast_.StartedAt(ReceiverName(late, 0));
-  std::vector<double> totals;
-  int64_t joined_at_step = 0;
+  const size_t from = run_.samples().size();
+  SYNCOPATE_RETURN_IF_ERROR(run_.LaunchReplica(late));
   // Syncs go on while a new replica joins: measures whether it makes the others slower.
-  while (joined_at_step == 0) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto samples, rounds_.SyncOnce());
-    for (SyncSample& sample : samples) totals.push_back(sample.seconds["total"]);
-    SYNCOPATE_RETURN_IF_ERROR(cast_.Idle(kWhileJoining));
-    for (int64_t step = 1; step <= rounds_.step() && joined_at_step == 0; ++step) {
-      if (cast_.ServedAt(step, late).has_value()) joined_at_step = step;
-    }
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<SyncSample> joined, run_.AwaitSyncs(from, {late}, 1, sync_case_.limit));
+  std::vector<double> totals;
+  for (size_t i = from; i < run_.samples().size(); ++i) {
+    const SyncSample& sample = run_.samples()[i];
+    if (sample.ok() && sample.replica != ReplicaName(late)) totals.push_back(sample.seconds.at("total"));
   }
-  rounds_.Add(late);
   result_.late.ran = true;
-  result_.late.start_to_serving_seconds = *cast_.ServedAt(joined_at_step, late) - started;
+  result_.late.start_to_serving_seconds = joined.front().recorded - run_.StartedAt(ReceiverName(late, 0));
   result_.late.others_total_seconds = ComputeSpread(std::move(totals));
-  // The new replica takes part in the next sync like all others.
-  return rounds_.SyncOnce().status();
+  replicas_.push_back(late);
+  // The new replica takes part in a further sync like all others.
+  return run_.AwaitSyncs(run_.samples().size(), replicas_, 1, sync_case_.limit).status();
 }
 
-absl::Status Bench::Strike() {
-  // The signal should come in the middle of a transfer, so its duration must be known.
-  const double transfer = PhaseSpreads(result_.samples)["transfer"].median;
-  SYNCOPATE_ASSIGN_OR_RETURN(result_.fault, FaultBench(sync_case_, transfer, &cast_, &rounds_).Run());
-  return absl::OkStatus();
-}
-
-absl::Status Bench::CheckWeights() {
-  const json verify = {{"do", "verify"}, {"step", rounds_.step()}};
-  for (const std::string& name : rounds_.Receivers()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(json answer, cast_.Ask(name, verify, kAnswerLimit));
-    result_.values_checked += IntegerIn(answer, "checked");
-    if (IntegerIn(answer, "wrong") == 0 && IntegerIn(answer, "checked") > 0) continue;
-    return Error(absl::StatusCode::kDataLoss, "WRONG_WEIGHTS",
-                 absl::StrCat(name, " serves other weights than the sources made for step ", rounds_.step(), ": ",
-                              IntegerIn(answer, "wrong"), " of ", IntegerIn(answer, "checked"), " differ ",
-                              TextIn(answer, "error")));
+absl::StatusOr<bool> Bench::AllServeNewest(v1::SynchronizerService::Stub* stub) {
+  using Service = v1::SynchronizerService::Stub;
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto versions,
+                             rpc::CallUnary(stub, &Service::ListVersions, v1::ListVersionsRequest(), kCallLimit));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto members,
+                             rpc::CallUnary(stub, &Service::ListMembers, v1::ListMembersRequest(), kCallLimit));
+  if (versions.versions().empty()) return false;
+  const v1::VersionStatus& newest = versions.versions(0);
+  size_t serving = 0;
+  result_.digests_equal = true;
+  for (const v1::MemberStatus& member : members.members()) {
+    const bool counts = std::any_of(replicas_.begin(), replicas_.end(), [&](int32_t replica) {
+      return member.member().replica_id() == ReplicaName(replica) && member.state() == v1::MEMBER_STATE_ALIVE;
+    });
+    if (!counts || member.serving().step() != newest.version().step() ||
+        member.serving().epoch() != newest.version().epoch()) {
+      continue;
+    }
+    ++serving;
+    result_.digests_equal &= member.serving_digest() == newest.digest();
   }
-  return absl::OkStatus();
+  return serving == replicas_.size() * static_cast<size_t>(sync_case_.tensor_parallel);
 }
 
 absl::Status Bench::CheckDigests() {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(cast_.synchronizer()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string trainer, run_.FindAddress("trainer", 0));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto trainer_channel, rpc::MakeChannel(trainer));
+  auto trainer_stub = v1::TrainerService::NewStub(trainer_channel);
+  v1::TrainerServicePauseRequest pause;
+  pause.set_request_id(RandomUuid());
+  SYNCOPATE_RETURN_IF_ERROR(
+      rpc::CallUnary(trainer_stub.get(), &v1::TrainerService::Stub::Pause, pause, kCallLimit).status());
+  SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(run_.synchronizer()));
   auto stub = v1::SynchronizerService::NewStub(channel);
-  SYNCOPATE_ASSIGN_OR_RETURN(auto versions, rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::ListVersions,
-                                                           v1::ListVersionsRequest(), kCallLimit));
-  // A synchronizer that was restarted without its state knows no versions.
-  if (versions.versions().empty()) return absl::OkStatus();
-  const v1::VersionStatus& newest = versions.versions(0);
-  result_.digests_equal = true;
-  for (const std::string& name : rounds_.Receivers()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(json answer, cast_.Ask(name, {{"do", "report"}}, kAnswerLimit));
-    const bool equal = TextIn(answer, "digest") == absl::StrCat(newest.digest()) &&
-                       IntegerIn(answer, "step") == newest.version().step();
-    result_.digests_equal = result_.digests_equal && equal;
+  const absl::Time deadline = Clock::Real()->Now() + kServeLimit;
+  while (true) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const bool all, AllServeNewest(stub.get()));
+    if (all) return absl::OkStatus();
+    if (Clock::Real()->Now() > deadline) {
+      return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+                   "the trainer is paused, and not every replica came to serve the newest version");
+    }
+    SYNCOPATE_RETURN_IF_ERROR(run_.Idle(kServeLook));
   }
-  return absl::OkStatus();
 }
 
 absl::Status Bench::Close() {
-  SYNCOPATE_RETURN_IF_ERROR(CheckWeights());
   SYNCOPATE_RETURN_IF_ERROR(CheckDigests());
-  const std::vector<std::string> stuck = cast_.Leave(kLeaveLimit);
+  const std::vector<std::string> stuck = run_.Leave(kLeaveLimit);
   if (stuck.empty()) return absl::OkStatus();
   return Error(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
                absl::StrCat("asked to leave, these did not: ", absl::StrJoin(stuck, ", ")));
+}
+
+// A name for people: "2 x NVIDIA H200".
+absl::StatusOr<std::string> NameMachine(const SyncCase& sync_case, int* devices) {
+  if (sync_case.cpu) return std::string("host memory");
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<GpuState> gpus, ListGpus());
+  *devices = static_cast<int>(gpus.size());
+  return absl::StrCat(gpus.size(), " x ", gpus.front().name);
 }
 
 }  // namespace
@@ -236,15 +308,22 @@ absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBen
   result.weight_bytes = planned.manifest.weight_bytes();
   result.messages = static_cast<int64_t>(planned.plan.copies().size());
   const absl::Time deadline = Clock::Real()->Now() + sync_case.limit;
-  SYNCOPATE_ASSIGN_OR_RETURN(auto cast, BenchCast::Start({sync_case, options.binary_dir, work_dir.path(), deadline}));
-  result.machine = cast->machine();
+  int devices = 0;
+  SYNCOPATE_ASSIGN_OR_RETURN(result.machine, NameMachine(sync_case, &devices));
   std::map<std::string, Ceiling> ceilings;  // keyed by transport
   if (sync_case.ceiling) {
     if (options.progress != nullptr) options.progress("measuring the ceiling");
-    SYNCOPATE_ASSIGN_OR_RETURN(ceilings, MeasureCeilings(sync_case, result.weight_bytes, cast->devices(),
-                                                         options.binary_dir, work_dir.path(), kCeilingLimit));
+    SYNCOPATE_ASSIGN_OR_RETURN(ceilings, MeasureCeilings(sync_case, result.weight_bytes, devices, options.binary_dir,
+                                                         work_dir.path(), kCeilingLimit));
   }
-  absl::Status status = Bench(sync_case, options, cast.get(), &result).Run();
+  const auto run = BenchRun::Start({.sync_case = sync_case,
+                                    .words = BenchRunWords(sync_case, planned.shape),
+                                    .binary_dir = options.binary_dir,
+                                    .work_dir = work_dir.path(),
+                                    .devices = devices,
+                                    .deadline = deadline});
+  absl::Status status = run.status();
+  if (status.ok()) status = Bench(sync_case, options, run->get(), &result).Run();
   if (!result.samples.empty()) result.ceiling = ceilings[result.samples.back().transport];
   if (status.ok()) return result;
   // The logs show what happened.

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "synchronizer/transport/transport_traits.h"
 
@@ -43,6 +42,9 @@ absl::Status SyncCase::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--replicas", replicas, 1, kMostProcesses));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--tp", tensor_parallel, 1, 8));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--sources and receivers together", sources + receivers(), 2, kMostProcesses));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRange("--layers", layers, 0, 1000));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRange("--answers", answers, 2, 65536));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRange("--answer-tokens", answer_tokens, 0, 65536));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--syncs", syncs, 1, 100000));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--warmup", warmup, 0, 1000));
   SYNCOPATE_RETURN_IF_ERROR(CheckChoice("--transport", transport, synchronizer::TransportChoices()));
@@ -59,7 +61,8 @@ absl::Status SyncCase::Validate() const {
 }
 
 std::string SyncCase::ToString() const {
-  return absl::StrCat(model, ", ", sources, sources == 1 ? " source -> " : " sources -> ", replicas,
+  return absl::StrCat(model, layers > 0 ? absl::StrCat(" of ", layers, " layers") : "", ", ", sources,
+                      sources == 1 ? " source -> " : " sources -> ", replicas,
                       replicas == 1 ? " replica x TP" : " replicas x TP", tensor_parallel, ", ", transport,
                       cpu ? ", host memory" : absl::StrCat(", ", install));
 }
@@ -75,13 +78,12 @@ std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices) {
 }
 
 std::string MakeSourceLayout(const SyncCase& sync_case) {
-  const std::vector<std::string> words = absl::StrSplit(sync_case.source_layout, absl::MaxSplits(':', 1));
-  return absl::StrCat(words[0], ":", sync_case.sources, words.size() > 1 ? ":" : "", words.size() > 1 ? words[1] : "");
+  return absl::StrCat("units:", sync_case.sources, sync_case.cpu ? ":fp32" : ":bf16");
 }
 
 std::string MakeReceiverLayout(const SyncCase& sync_case) {
-  if (sync_case.tensor_parallel == 1) return "whole:1";
-  return absl::StrCat("tp:", sync_case.tensor_parallel);
+  if (sync_case.tensor_parallel == 1) return "whole";
+  return absl::StrCat("tp:", sync_case.tensor_parallel, ":fused:vocab");
 }
 
 }  // namespace syncopate::bench

@@ -40,8 +40,10 @@ json CaseToJson(const SyncCase& sync_case) {
                  {"replicas", sync_case.replicas},
                  {"tp", sync_case.tensor_parallel},
                  {"transport", sync_case.transport},
-                 {"install", sync_case.cpu ? "swap" : sync_case.install},
-                 {"source_layout", sync_case.source_layout},
+                 {"layers", sync_case.layers},
+                 {"install", sync_case.cpu && sync_case.install == "remap" ? "swap" : sync_case.install},
+                 {"source_layout", MakeSourceLayout(sync_case)},
+                 {"decode", sync_case.decode},
                  {"syncs", sync_case.syncs},
                  {"warmup", sync_case.warmup},
                  {"device", sync_case.cpu ? "cpu" : "cuda"}};
@@ -51,6 +53,14 @@ json CaseToJson(const SyncCase& sync_case) {
                        {"at", sync_case.fault.stage}};
   }
   return object;
+}
+
+json StepsToJson(const StepCosts& steps) {
+  return {{"wait_seconds", ToJson(steps.wait_seconds)},
+          {"stage_seconds", ToJson(steps.stage_seconds)},
+          {"beside_publication_seconds", ToJson(steps.beside_seconds)},
+          {"calm_seconds", ToJson(steps.calm_seconds)},
+          {"rate_share", steps.rate_share()}};
 }
 
 json DecodeToJson(const SyncResult& result) {
@@ -93,6 +103,13 @@ Spread ComputeSpread(std::vector<double> values) {
   return {median, values.front(), values.back(), static_cast<int64_t>(values.size())};
 }
 
+bool SyncSample::from_publication() const { return GetPhase(*this, "stage") > 0; }
+
+double StepCosts::rate_share() const {
+  if (calm_seconds.count == 0 || beside_seconds.count == 0 || beside_seconds.median <= 0) return 0;
+  return calm_seconds.median / beside_seconds.median;
+}
+
 const std::vector<std::string>& SyncPhases() {
   static const auto* const phases =
       new std::vector<std::string>{"stage", "prepare", "transfer", "verify", "install", "total"};
@@ -127,6 +144,16 @@ double WorstPhaseGap(const std::vector<SyncSample>& samples) {
   return worst;
 }
 
+// The synchronizer adds the staging to attempts that begin with a publication, and to no others.
+Spread CommitTimes(const std::vector<SyncSample>& samples, bool staged) {
+  std::vector<double> seconds;
+  for (const SyncSample& sample : samples) {
+    if (!sample.ok() || !sample.from_publication()) continue;
+    seconds.push_back(GetPhase(sample, "total") - (staged ? 0 : GetPhase(sample, "stage")));
+  }
+  return ComputeSpread(std::move(seconds));
+}
+
 Spread ReceiverRates(const SyncResult& result) {
   std::vector<double> rates;
   for (const SyncSample& sample : result.samples) {
@@ -156,6 +183,8 @@ double DecodeShare(const SyncResult& result) {
 
 json ToJson(const SyncResult& result) {
   const Spread rates = ReceiverRates(result);
+  const Spread commit = CommitTimes(result.samples, /*staged=*/false);
+  const Spread transfer = PhaseSpreads(result.samples).at("transfer");
   json object = {{"case", CaseToJson(result.sync_case)},
                  {"machine", result.machine},
                  {"weight_bytes", result.weight_bytes},
@@ -165,13 +194,15 @@ json ToJson(const SyncResult& result) {
                  {"first_seconds", PhasesToJson(result.first)},
                  {"seconds", PhasesToJson(result.samples)},
                  {"worst_phase_gap", WorstPhaseGap(result.samples)},
-                 {"stage_to_commit_seconds", ToJson(SpreadOver(result.samples, &SyncSample::stage_to_commit))},
+                 {"stage_to_commit_seconds", ToJson(CommitTimes(result.samples, /*staged=*/true))},
+                 {"publish_to_commit_seconds", ToJson(commit)},
+                 {"publish_to_commit_ratio", transfer.median > 0 ? json(commit.median / transfer.median) : json()},
                  {"pause_seconds", ToJson(SpreadOver(result.samples, &SyncSample::pause_seconds))},
-                 {"trainer_stall_seconds", ToJson(ComputeSpread(result.stage_seconds))},
+                 {"trainer_stall_seconds", ToJson(result.steps.wait_seconds)},
+                 {"steps", StepsToJson(result.steps)},
                  {"receiver_bytes_per_second", ToJson(rates)},
                  {"decode", DecodeToJson(result)},
                  {"memory", MemoryToJson(result.memory)},
-                 {"values_checked", result.values_checked},
                  {"digests_equal", result.digests_equal}};
   if (!result.ceiling.name.empty()) {
     object["ceiling"] = {{"name", result.ceiling.name},

@@ -38,16 +38,14 @@ std::string PhaseTable(const SyncResult& result) {
     cells.push_back(first.at(phase).count == 0 ? "-" : Ms(first.at(phase).max));
     table.AddRow(std::move(cells));
   }
-  std::vector<double> commits;
   std::vector<double> pauses;
   for (const SyncSample& sample : result.samples) {
-    if (!sample.ok()) continue;  // a failed sync has no commit; faults are told below the table
-    commits.push_back(sample.stage_to_commit);
-    pauses.push_back(sample.pause_seconds);
+    if (sample.ok()) pauses.push_back(sample.pause_seconds);
   }
-  const std::vector<std::pair<std::string, Spread>> more = {{"publish to commit", ComputeSpread(commits)},
-                                                            {"pause of decoding", ComputeSpread(pauses)},
-                                                            {"trainer's stall", ComputeSpread(result.stage_seconds)}};
+  const std::vector<std::pair<std::string, Spread>> more = {
+      {"publish to commit", CommitTimes(result.samples, /*staged=*/false)},
+      {"pause of decoding", ComputeSpread(pauses)},
+      {"trainer's stall", result.steps.wait_seconds}};
   for (const auto& [name, spread] : more) {
     std::vector<std::string> cells = Row(name, spread);
     cells.push_back("");
@@ -68,7 +66,14 @@ std::string RateLine(const SyncResult& result) {
 
 std::string DecodeLine(const SyncResult& result) {
   const double share = DecodeShare(result);
-  return share > 0 ? absl::StrFormat("decode-like loop during transfers: %.3f of its calm rate\n", share) : "";
+  return share > 0 ? absl::StrFormat("tokens during transfers: %.3f of the calm rate\n", share) : "";
+}
+
+std::string StepsLine(const SyncResult& result) {
+  const StepCosts& steps = result.steps;
+  if (steps.rate_share() == 0) return "";
+  return absl::StrFormat("a step takes %s ms beside a publication and %s ms otherwise: %.3f of the rate\n",
+                         Ms(steps.beside_seconds.median), Ms(steps.calm_seconds.median), steps.rate_share());
 }
 
 std::string MemoryLines(const SyncResult& result) {
@@ -114,10 +119,9 @@ std::string ToText(const SyncResult& result) {
   if (!result.samples.empty()) {
     absl::StrAppend(&text, "transport: ", result.samples.back().transport_reason, "\n");
   }
-  absl::StrAppend(&text, PhaseTable(result), RateLine(result), DecodeLine(result), MemoryLines(result),
-                  EventLines(result));
-  absl::StrAppend(&text, "digests ", result.digests_equal ? "equal" : "DIFFER", ", ", result.values_checked,
-                  " weights compared with what the sources made; phases explain the totals within ",
+  absl::StrAppend(&text, PhaseTable(result), RateLine(result), DecodeLine(result), StepsLine(result),
+                  MemoryLines(result), EventLines(result));
+  absl::StrAppend(&text, "digests ", result.digests_equal ? "equal" : "DIFFER", "; phases explain the totals within ",
                   absl::StrFormat("%.2f", 100 * WorstPhaseGap(result.samples)), " %\n");
   return text;
 }

@@ -27,7 +27,8 @@ nlohmann::json ToJson(const v1::SyncRecord& record) {
           {"detail", record.detail()},
           {"bytes", record.bytes()},
           {"seconds", std::move(seconds)},
-          {"pause_seconds", record.pause_seconds()}};
+          {"pause_seconds", record.pause_seconds()},
+          {"ended_unix_seconds", record.ended_unix_seconds()}};
 }
 
 }  // namespace

@@ -254,6 +254,11 @@ int64_t CudaBackend::prefill_tokens(bool deterministic) const {
   return tokens;
 }
 
+// Both runners keep keys and values in the data type of the weights.
+int64_t CudaBackend::kv_block_bytes() const {
+  return config_.num_hidden_layers * 2 * kBlockTokens * config_.key_value_size() * DTypeBytes(dtype_);
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
   const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
   if (views.ok()) {

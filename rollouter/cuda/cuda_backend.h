@@ -28,6 +28,7 @@ class CudaBackend final : public EngineBackend {
   at::Device device() const override { return device_; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
+  int64_t kv_block_bytes() const override;
   // With a CudaModelRunner, the number of tokens for which a prefill step takes about 50 ms on an H100, between 4096
   // and 16384; 4096 with `deterministic` or another runner.
   int64_t prefill_tokens(bool deterministic) const override;

@@ -47,10 +47,6 @@ CudaKvStore::CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64
   Restore();
 }
 
-int64_t CudaKvStore::bytes() const {
-  return static_cast<int64_t>((data_.defined() ? data_.nbytes() : 0) + swapped_.nbytes());
-}
-
 void CudaKvStore::Release() {
   data_ = at::Tensor();
   // libtorch caches freed memory; emptyCache() returns it to the device for other users.

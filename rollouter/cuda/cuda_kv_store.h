@@ -19,7 +19,8 @@ class CudaKvStore final : public KvStore {
   // c10::Error.
   CudaKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks, at::TensorOptions options);
 
-  int64_t bytes() const override;
+  int64_t bytes() const override { return data_.defined() ? static_cast<int64_t>(data_.nbytes()) : 0; }
+  int64_t host_bytes() const override { return static_cast<int64_t>(swapped_.nbytes()); }
   void Release() override;
   void Restore() override;
   void SwapOut(absl::Span<const BlockSwap> swaps) override;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <utility>
 
 #include "base/digest.h"
 #include "base/status.h"
@@ -9,19 +11,21 @@
 namespace syncopate::rollouter {
 
 BlockPool::BlockPool(int64_t blocks, int64_t max_kept)
-    : max_kept_(static_cast<size_t>(max_kept)), blocks_(static_cast<size_t>(blocks)) {
-  free_.reserve(blocks_.size());
-  for (int64_t block = blocks - 1; block >= 0; --block) free_.push_back(static_cast<BlockIndex>(block));
+    : max_kept_(static_cast<size_t>(max_kept)), blocks_(static_cast<size_t>(blocks)), open_(blocks) {
+  free_.resize(blocks_.size());
+  std::iota(free_.begin(), free_.end(), 0);  // ascending numbers are a heap
+}
+
+void BlockPool::AddFree(BlockIndex block) {
+  if (block >= open_) return;
+  free_.push_back(block);
+  std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }
 
 BlockIndex BlockPool::Allocate() {
   SYNCOPATE_CHECK(available() > 0);
-  if (free_.empty()) {
-    const BlockIndex oldest = kept_.front();
-    kept_.pop_front();
-    Forget(oldest);
-    free_.push_back(oldest);
-  }
+  if (free_.empty()) FreeOldestKept();
+  std::pop_heap(free_.begin(), free_.end(), std::greater<>());
   const BlockIndex block = free_.back();
   free_.pop_back();
   blocks_[block].users = 1;
@@ -33,6 +37,7 @@ void BlockPool::AddUser(BlockIndex block) {
   if (used.users == 0) {
     SYNCOPATE_CHECK(used.indexed != nullptr);
     kept_.erase(used.in_kept);
+    closed_kept_ -= block >= open_ ? 1 : 0;
   }
   ++used.users;
 }
@@ -41,19 +46,23 @@ void BlockPool::RemoveUser(BlockIndex block) {
   Block& left = blocks_[block];
   SYNCOPATE_CHECK(left.users > 0);
   if (--left.users > 0) return;
-  // A block of an older version is never searched for again, so it is not kept.
-  if (left.indexed != nullptr && left.indexed->scope.version != version_) Forget(block);
+  // A block of an older version is never searched for again, and a closed one loses its memory: neither is kept.
+  if (left.indexed != nullptr && (left.indexed->scope.version != version_ || block >= open_)) Forget(block);
   // Contents that are not indexed cannot be found again.
   if (left.indexed == nullptr) {
-    free_.push_back(block);
+    AddFree(block);
     return;
   }
   left.in_kept = kept_.insert(kept_.end(), block);
-  if (kept_.size() <= max_kept_) return;
-  const BlockIndex oldest = kept_.front();
-  kept_.pop_front();
-  Forget(oldest);
-  free_.push_back(oldest);
+  if (kept_.size() > max_kept_) FreeOldestKept();
+}
+
+void BlockPool::FreeOldestKept() {
+  const auto oldest = std::find_if(kept_.begin(), kept_.end(), [this](BlockIndex block) { return block < open_; });
+  SYNCOPATE_CHECK(oldest != kept_.end());
+  Forget(*oldest);
+  AddFree(*oldest);
+  kept_.erase(oldest);
 }
 
 BlockPool::Prefix BlockPool::Find(const PrefixScope& scope, absl::Span<const int32_t> tokens,
@@ -91,8 +100,47 @@ void BlockPool::ForgetOtherVersions(const PolicyVersion& version) {
       continue;
     }
     Forget(*block);
-    free_.push_back(*block);
+    AddFree(*block);
+    closed_kept_ -= *block >= open_ ? 1 : 0;
     block = kept_.erase(block);
+  }
+}
+
+void BlockPool::CloseFree(BlockIndex first) {
+  SYNCOPATE_CHECK(open_ == blocks() && first >= 0 && first <= open_);
+  open_ = first;
+  std::erase_if(free_, [first](BlockIndex block) { return block >= first; });
+  std::make_heap(free_.begin(), free_.end(), std::greater<>());
+  closed_kept_ = std::count_if(kept_.begin(), kept_.end(), [first](BlockIndex block) { return block >= first; });
+}
+
+void BlockPool::ForgetKeptInClosed() {
+  for (auto block = kept_.begin(); block != kept_.end();) {
+    if (*block < open_) {
+      ++block;
+      continue;
+    }
+    Forget(*block);
+    block = kept_.erase(block);
+  }
+  closed_kept_ = 0;
+}
+
+void BlockPool::Move(BlockIndex from, BlockIndex to) {
+  Block& left = blocks_[from];
+  Block& taken = blocks_[to];
+  SYNCOPATE_CHECK(left.users > 0 && taken.users == 1 && taken.indexed == nullptr);
+  taken.users = std::exchange(left.users, 0);
+  taken.indexed = std::exchange(left.indexed, nullptr);
+  if (taken.indexed != nullptr) index_.find(*taken.indexed)->second.block = to;
+  AddFree(from);
+}
+
+void BlockPool::Reopen() {
+  const int64_t first = std::exchange(open_, blocks());
+  closed_kept_ = 0;
+  for (int64_t block = first; block < open_; ++block) {
+    if (blocks_[block].users == 0 && blocks_[block].indexed == nullptr) AddFree(static_cast<BlockIndex>(block));
   }
 }
 
@@ -100,11 +148,9 @@ void BlockPool::ForgetAll() {
   SYNCOPATE_CHECK(available() == blocks());
   for (BlockIndex block : kept_) {
     Forget(block);
-    free_.push_back(block);
+    AddFree(block);
   }
   kept_.clear();
-  // Sorted so that low blocks are used first again: a storage that allocates by use then needs the least memory.
-  std::sort(free_.begin(), free_.end(), std::greater<>());
 }
 
 // The nodes below this block can no longer be found, because node numbers are never reused.

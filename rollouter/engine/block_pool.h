@@ -22,6 +22,9 @@ struct PrefixScope {
 // Tracks the users of the blocks of a storage, and which blocks contain a prefix that another sequence can continue.
 // Each block counts its users. An indexed block of a prefix keeps its contents when its last user has left, until its
 // memory is needed; the block that lost its last user first is reused first. Pure bookkeeping; not thread-safe.
+//
+// The last blocks can be closed, so that their memory may serve for something else: no block from `open()` on is returned
+// any more, and one that loses its last user stays where it is. Who closes them moves their users to other blocks.
 class BlockPool {
  public:
   // A node of the tree of prefixes; 0 is the root of every scope.
@@ -31,11 +34,13 @@ class BlockPool {
   BlockPool(int64_t blocks, int64_t max_kept);
 
   int64_t blocks() const { return static_cast<int64_t>(blocks_.size()); }
+  int64_t open() const { return open_; }  // blocks [0, open()) may be allocated
   // The number of blocks that Allocate() can return: free blocks, and blocks that are only kept for their contents.
-  int64_t available() const { return static_cast<int64_t>(free_.size() + kept_.size()); }
+  int64_t available() const { return static_cast<int64_t>(free_.size() + kept_.size()) - closed_kept_; }
   int32_t users(BlockIndex block) const { return blocks_[block].users; }
 
-  // Returns a block with one user and without contents; low numbers first. Precondition: available() > 0.
+  // Returns a block with one user and without contents: the free one with the lowest number, so that the last blocks are in
+  // use only when many are. Precondition: available() > 0.
   BlockIndex Allocate();
   // Precondition: the block has a user, or Find() has just returned it.
   void AddUser(BlockIndex block);
@@ -54,7 +59,16 @@ class BlockPool {
   Node Index(const PrefixScope& scope, Node parent, absl::Span<const int32_t> tokens, BlockIndex block);
   // Makes `version` the only version that Find() will be asked for: blocks kept for other versions become free.
   void ForgetOtherVersions(const PolicyVersion& version);
-  // Forgets the contents of all blocks. Precondition: no block has a user.
+  // Closes the blocks from `first` on: those that are free are taken out. Precondition: none are closed.
+  void CloseFree(BlockIndex first);
+  // Forgets the contents of closed blocks that are only kept for them.
+  void ForgetKeptInClosed();
+  // Gives the users of `from` and its place in the tree of prefixes to `to`. Precondition: Allocate() has just returned
+  // `to`, and `from` has users.
+  void Move(BlockIndex from, BlockIndex to);
+  // Ends the closing: closed blocks without a user are free again.
+  void Reopen();
+  // Forgets the contents of all blocks. Precondition: no block has a user, and none are closed.
   void ForgetAll();
 
  private:
@@ -79,11 +93,16 @@ class BlockPool {
 
   static Key MakeKey(const PrefixScope& scope, Node parent, absl::Span<const int32_t> tokens);
   void Forget(BlockIndex block);
+  void AddFree(BlockIndex block);
+  // Makes the open block free that is kept for its contents and lost its last user first.
+  void FreeOldestKept();
 
   const size_t max_kept_;
   std::vector<Block> blocks_;
-  std::vector<BlockIndex> free_;  // the last one is allocated next
+  int64_t open_ = 0;
+  std::vector<BlockIndex> free_;  // a heap: the first one has the lowest number
   std::list<BlockIndex> kept_;    // the first one is reused first
+  int64_t closed_kept_ = 0;       // those of kept_ that are closed: none after ForgetKeptInClosed()
   // Element addresses are stable. The map is never iterated over, because its order is not defined.
   std::unordered_map<Key, Entry, KeyHash> index_;
   PolicyVersion version_;

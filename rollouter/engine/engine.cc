@@ -146,13 +146,13 @@ absl::Status Engine::Synchronize() {
 absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
   SYNCOPATE_CHECK(!HasWork());
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
-  const int64_t held = weight_bytes() + kv_bytes();
+  const int64_t held = weight_bytes() + kv_bytes() + host_kv_bytes();
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
   scheduler_.ForgetBlocks();
   SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-  return held - weight_bytes() - kv_bytes();
+  return held - weight_bytes() - kv_bytes() - host_kv_bytes();
 }
 
 absl::Status Engine::WakeUp() {

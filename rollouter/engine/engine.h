@@ -88,6 +88,8 @@ class Engine {
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  int64_t host_kv_bytes() const { return runner_->host_kv_bytes(); }
+  double host_kv_usage() const { return scheduler_.host_block_usage(); }
   int64_t buffer_bytes() const { return runner_->buffer_bytes(); }
   int64_t weight_bytes() const { return backend_->arenas().bytes(); }
   EngineBackend& backend() { return *backend_; }

@@ -116,6 +116,8 @@ HostBackend::~HostBackend() = default;
 
 WeightArenas& HostBackend::arenas() { return *arenas_; }
 
+int64_t HostBackend::kv_block_bytes() const { return HostKvStore::BlockBytes(config_); }
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const RunnerOptions& options) {
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
                                        .host_blocks = options.host_blocks,

@@ -66,6 +66,8 @@ class EngineBackend {
   virtual at::Device device() const = 0;
   virtual DType dtype() const = 0;  // the data type of weights and activations
   virtual WeightArenas& arenas() = 0;
+  // The memory of one block of keys and values in all layers; on one rank of a replica, of that rank's heads.
+  virtual int64_t kv_block_bytes() const = 0;
   // The default number of prompt tokens per step for this device and model; `deterministic` as in
   // RunnerOptions::deterministic.
   virtual int64_t prefill_tokens(bool deterministic) const { return 4096; }
@@ -87,6 +89,7 @@ class HostBackend final : public EngineBackend {
   at::Device device() const override { return at::kCPU; }
   DType dtype() const override { return dtype_; }
   WeightArenas& arenas() override;
+  int64_t kv_block_bytes() const override;
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
  private:

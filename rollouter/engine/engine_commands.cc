@@ -14,6 +14,7 @@ class LeadingRunner final : public ModelRunner {
 
   Capacity capacity() const override { return runner_->capacity(); }
   int64_t kv_bytes() const override { return runner_->kv_bytes(); }
+  int64_t host_kv_bytes() const override { return runner_->host_kv_bytes(); }
   int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
   void BindThread() override { runner_->BindThread(); }
   void UnbindThread() override { runner_->UnbindThread(); }
@@ -85,6 +86,7 @@ class LeadingBackend final : public EngineBackend {
   at::Device device() const override { return backend_->device(); }
   DType dtype() const override { return backend_->dtype(); }
   WeightArenas& arenas() override { return arenas_; }
+  int64_t kv_block_bytes() const override { return backend_->kv_block_bytes(); }
   int64_t prefill_tokens(bool deterministic) const override { return backend_->prefill_tokens(deterministic); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     // The followers get the command first: runners of several ranks may have to be created at the same time.

@@ -29,7 +29,9 @@ struct EngineStatus {
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
   double kv_usage = 0;        // the share of blocks in use, 0 to 1
-  int64_t kv_bytes = 0;       // memory of keys and values allocated now
+  int64_t kv_bytes = 0;       // memory of keys and values allocated now on the engine's device
+  double host_kv_usage = 0;   // the share of blocks for swapping in use, 0 to 1
+  int64_t host_kv_bytes = 0;  // host memory for swapped keys and values allocated now
   int64_t weight_bytes = 0;   // all weight sets, on the engine's device
   int32_t sleep_level = 0;    // 0: awake
   bool pins_version = false;  // a request with holds_install runs or waits
@@ -38,6 +40,7 @@ struct EngineStatus {
   int64_t prompt_tokens = 0;     // tokens to compute or find as a prefix, counted again after a preemption
   int64_t prefix_tokens = 0;     // the part of prompt_tokens that was found as a prefix
   int64_t preemptions = 0;
+  int64_t swaps = 0;  // the preemptions that swapped to the host; the others are computed again
   RequestFigures requests;
   int64_t installs = 0;
   double busy_seconds = 0;  // time in decode steps
@@ -58,7 +61,10 @@ class EngineLoop : public synchronizer::WeightTarget {
     int64_t max_sequences = 256;
     int64_t max_prefill_tokens = 0;  // see Engine::Options
     int64_t kv_tokens = 0;           // tokens of keys and values to allocate memory for; 0: the runner's default
-    bool deterministic = false;      // see RunnerOptions::deterministic
+    // Host memory of each rank for keys and values of preempted sequences, which are then swapped as far as it reaches; the
+    // others, and all with 0, are computed again. At least one block, if not 0.
+    int64_t host_kv_bytes = 0;
+    bool deterministic = false;  // see RunnerOptions::deterministic
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     DType dtype = DType::kFloat32;  // the data type of the weights, on the wire and here
     int threads = 1;                // intra-op threads of libtorch

@@ -249,11 +249,14 @@ void EngineThread::PublishStatusLocked() {
   status_.prompt_tokens = engine_->counters().prompt_tokens;
   status_.prefix_tokens = engine_->counters().shared_tokens;
   status_.preemptions = engine_->counters().preemptions;
+  status_.swaps = engine_->counters().swaps;
+  status_.host_kv_usage = engine_->host_kv_usage();
   status_.requests = engine_->request_figures();
 }
 
 void EngineThread::PublishMemoryLocked() {
   status_.kv_bytes = engine_->kv_bytes();
+  status_.host_kv_bytes = engine_->host_kv_bytes();
   status_.weight_bytes = engine_->weight_bytes();
 }
 

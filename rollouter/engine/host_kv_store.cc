@@ -12,13 +12,21 @@ constexpr int64_t kSlabBytes = 1 << 20;
 // Padding between blocks, in floats: with a power-of-two distance, blocks would compete for the same cache lines.
 constexpr int64_t kGap = 32;
 
+int64_t BlockFloats(const model::ModelConfig& config) {
+  return config.num_hidden_layers * 2 * kBlockTokens * config.key_value_size() + kGap;
+}
+
 }  // namespace
+
+int64_t HostKvStore::BlockBytes(const model::ModelConfig& config) {
+  return BlockFloats(config) * static_cast<int64_t>(sizeof(float));
+}
 
 HostKvStore::HostKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks)
     : config_(config),
       blocks_(blocks),
       value_offset_(kBlockTokens * config.key_value_size()),
-      block_size_(config.num_hidden_layers * 2 * value_offset_ + kGap),
+      block_size_(BlockFloats(config)),
       slab_blocks_(std::max<int64_t>(1, kSlabBytes / (block_size_ * static_cast<int64_t>(sizeof(float))))),
       slabs_(static_cast<size_t>(blocks / slab_blocks_ + 1)),
       swapped_(static_cast<size_t>(host_blocks)) {
@@ -37,6 +45,7 @@ void HostKvStore::Release() {
   for (std::unique_ptr<float[]>& slab : slabs_) slab.reset();
   for (std::unique_ptr<float[]>& block : swapped_) block.reset();
   bytes_ = 0;
+  host_bytes_ = 0;
 }
 
 void HostKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
@@ -44,7 +53,7 @@ void HostKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
     std::unique_ptr<float[]>& to = swapped_[swap.host_block];
     if (to == nullptr) {
       to.reset(new float[static_cast<size_t>(block_size_)]);
-      bytes_ += block_size_ * static_cast<int64_t>(sizeof(float));
+      host_bytes_ += block_size_ * static_cast<int64_t>(sizeof(float));
     }
     std::copy_n(Keys(0, swap.block), block_size_, to.get());
   }

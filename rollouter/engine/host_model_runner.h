@@ -35,6 +35,7 @@ class HostModelRunner final : public ModelRunner {
 
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return store_->bytes(); }
+  int64_t host_kv_bytes() const override { return store_->host_bytes(); }
   absl::Status ReleaseBlocks() override;
   absl::Status RestoreBlocks() override;
   void BindThread() override { stream_.emplace(device_); }

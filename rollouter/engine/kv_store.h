@@ -26,7 +26,8 @@ struct KvBatch {
 class KvStore {
  public:
   virtual ~KvStore() = default;
-  virtual int64_t bytes() const = 0;  // memory allocated now
+  virtual int64_t bytes() const = 0;       // memory allocated now on the device
+  virtual int64_t host_bytes() const = 0;  // memory allocated now for swapped blocks
   // Release() frees the memory and loses its contents; Restore() must come before the next use. A repeated call does
   // nothing.
   virtual void Release() = 0;

@@ -66,8 +66,9 @@ class ModelRunner {
 
   virtual ~ModelRunner() = default;
   virtual Capacity capacity() const = 0;
-  // Memory of keys and values allocated now, on the device and on the host.
+  // Memory of keys and values allocated now on the device, and in host memory for swapped blocks.
   virtual int64_t kv_bytes() const = 0;
+  virtual int64_t host_kv_bytes() const = 0;
   // Device memory for the buffers of the steps, allocated as long as the runner exists.
   virtual int64_t buffer_bytes() const { return 0; }
   // ReleaseBlocks() frees the memory of keys and values and loses their contents; no step may run before

@@ -21,15 +21,15 @@ int64_t BlocksToWrite(int64_t tokens, int64_t samples) { return tokens % kBlockT
 }  // namespace
 
 absl::Status Scheduler::Options::Validate() const {
-  if (blocks > 0 && host_blocks >= 0 && max_kept_blocks >= 0 && max_sequences > 0 && max_prefill_tokens > 0 &&
-      max_context > 0 && max_passed_over > 0) {
+  if (blocks > 0 && host_blocks >= 0 && lent_blocks >= 0 && lent_blocks < blocks && max_kept_blocks >= 0 &&
+      max_sequences > 0 && max_prefill_tokens > 0 && max_context > 0 && max_passed_over > 0) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("Scheduler: blocks ", blocks, ", max_sequences ", max_sequences, ", max_prefill_tokens ",
                             max_prefill_tokens, ", max_context ", max_context, " and max_passed_over ", max_passed_over,
                             " must be positive, host_blocks ", host_blocks, " and max_kept_blocks ", max_kept_blocks,
-                            " not negative"));
+                            " not negative, lent_blocks ", lent_blocks, " from 0 to less than blocks"));
 }
 
 Scheduler::Scheduler(const Options& options)
@@ -130,16 +130,32 @@ void Scheduler::ForgetBlocks() {
   pool_.ForgetAll();
 }
 
+void Scheduler::Lend() {
+  if (lent_ || must_lend_) return;
+  must_lend_ = true;
+  if (running_sequences() > 0) return;
+  StepPlan nothing;
+  CloseLent(nothing);
+}
+
+void Scheduler::Return() {
+  must_lend_ = false;
+  if (std::exchange(lent_, false)) pool_.Reopen();
+}
+
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   plan.version = version_;
   std::vector<Sequence*> draws, row_draws;
   concurrency_.Follow(block_usage(), running_sequences());
+  const bool closes = must_lend_;
+  const bool preempts = closes && CloseLent(plan);
   // A plan that preempts admits nothing, or the preempted sequence could start again at once.
-  if (!MakeRoom(plan)) Admit(plan);
+  if (!MakeRoom(plan) && !preempts) Admit(plan);
   // Rows come before chunks: a sequence that draws from a chunk of this plan has its first row in the next plan.
   AddRows(plan, row_draws);
   AddChunks(plan, draws);
+  moved_.clear();
   if (plan.IsEmpty()) return plan;
   draws.insert(draws.end(), row_draws.begin(), row_draws.end());
   for (Sequence* sequence : draws) {
@@ -147,6 +163,7 @@ StepPlan Scheduler::Plan() {
     ++sequence->request->draws_under_way;
   }
   plan.id = ++last_plan_;
+  if (closes) last_use_ = plan.id;
   under_way_.push_back({plan.id, std::move(draws)});
   return plan;
 }
@@ -197,6 +214,58 @@ bool Scheduler::MakeRoom(StepPlan& plan) {
   }
   if (made) concurrency_.NotePreemption(running_sequences());
   return made;
+}
+
+bool Scheduler::CloseLent(StepPlan& plan) {
+  must_lend_ = false;
+  lent_ = true;
+  last_use_ = last_plan_;  // if this plan moves nothing, the ones before it may still use them
+  CloseFreeBlocks(pool_, static_cast<BlockIndex>(options_.blocks - options_.lent_blocks));
+  ForgetKeptPrefixes(pool_);
+  bool preempted = false;
+  for (BlockIndex from : FindBlocksToMove(plan, &preempted)) {
+    const BlockIndex to = pool_.Allocate();
+    pool_.Move(from, to);
+    plan.copies.push_back({from, to, TokensToMove()});
+    moved_[to] = from;
+    ++counters_.moved_blocks;
+  }
+  if (moved_.empty()) return preempted;
+  std::map<BlockIndex, BlockIndex> places;
+  for (const auto& [to, from] : moved_) places[from] = to;
+  auto follow = [&](Sequence& sequence) {
+    for (size_t i = 0; i < sequence.table.size(); ++i) {
+      auto place = places.find(sequence.table[i]);
+      if (place == places.end()) continue;
+      sequence.table[i] = place->second;
+      plan.tables.push_back({sequence.slot, static_cast<int32_t>(i), place->second});
+    }
+  };
+  for (Sequence* sequence : decoding_) follow(*sequence);
+  for (const Unit& unit : prefilling_) follow(*unit.front());
+  return preempted;
+}
+
+std::vector<BlockIndex> Scheduler::FindBlocksToMove(StepPlan& plan, bool* preempted) {
+  const auto find = [this] {
+    std::vector<BlockIndex> used;
+    for (int64_t block = pool_.open(); block < pool_.blocks(); ++block) {
+      if (pool_.users(static_cast<BlockIndex>(block)) > 0) used.push_back(static_cast<BlockIndex>(block));
+    }
+    return used;
+  };
+  std::vector<BlockIndex> used = find();
+  // The loop ends: without sequences no block has a user. It also leaves room for the step's own writes, because a sequence
+  // that is preempted after the copies were planned would be swapped out before they are made.
+  while (!used.empty() && running_sequences() > 0 &&
+         MustPreempt(std::ssize(used) + BlocksForDecode(), pool_.available())) {
+    Preempt(*LastInOrder(), plan);
+    *preempted = true;
+    used = find();
+  }
+  if (*preempted) concurrency_.NotePreemption(running_sequences());
+  used.resize(static_cast<size_t>(std::min(std::ssize(used), std::max<int64_t>(pool_.available(), 0))));
+  return used;
 }
 
 bool Scheduler::MayRun(const Unit& unit) {
@@ -381,7 +450,10 @@ void Scheduler::MakeWritable(Sequence& sequence, StepPlan& plan) {
     sequence.table.push_back(pool_.Allocate());
   } else if (const BlockIndex shared = sequence.table[index]; IsShared(shared)) {
     const BlockIndex own = pool_.Allocate();
-    plan.copies.push_back({shared, own, static_cast<int32_t>(sequence.computed % kBlockTokens)});
+    // A block that this plan itself moves here has its contents at its old place yet.
+    const auto old = moved_.find(shared);
+    plan.copies.push_back(
+        {old != moved_.end() ? old->second : shared, own, static_cast<int32_t>(sequence.computed % kBlockTokens)});
     RemoveUser(shared);
     sequence.table[index] = own;
   } else {

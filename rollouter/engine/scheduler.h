@@ -28,8 +28,8 @@ namespace syncopate::rollouter {
 // again. Then each sample continues alone and shares the prompt's blocks until it writes to one.
 //
 // Blocks are allocated as sequences grow. When they run out, the sequence that is last in order is preempted: it
-// releases its blocks and is computed again later (kRecompute), or its blocks are swapped to the host (kSwap, as long
-// as there is room).
+// releases its blocks and is computed again later (kRecompute), or its blocks are swapped to the host (kSwap, as far as
+// host_blocks reach; the others are computed again).
 //
 // The number of sequences that run at once follows the share of blocks in use (ConcurrencyLimit), so that preemption is
 // rare.
@@ -37,6 +37,11 @@ namespace syncopate::rollouter {
 // The order is: requests with `first`, then higher priority, then earlier deadline, then earlier arrival. No request
 // starts before the first in this order can start. A request that max_passed_over younger ones have overtaken goes
 // before all that are not `first`, so no request waits forever.
+//
+// The last lent_blocks blocks can be lent: their memory then serves for something else, such as a second set of weights, for
+// a while. Lend() closes them, in this order: those that are free; prefixes that are only kept are forgotten; blocks in use
+// are copied to lower ones; sequences that are last in order are preempted until the rest has room there. Blocks are
+// allocated from the lowest number, so most lends end with the first step. What does not fit meanwhile waits.
 //
 // The caller may make a plan before it knows the result of the plan before: a sequence that turns out to have ended
 // then has one draw too many, which Complete() does not report.
@@ -47,6 +52,7 @@ class Scheduler {
   struct Options {
     int64_t blocks = 0;                 // blocks of the storage on the device
     int64_t host_blocks = 0;            // blocks of the storage for swapping
+    int64_t lent_blocks = 0;            // of `blocks`, the last ones, which Lend() closes
     int64_t max_kept_blocks = 1 << 20;  // the most blocks without a user that are kept for their prefix; 0: none
     int64_t max_sequences = 256;        // the number of slots
     int64_t max_prefill_tokens = 4096;  // the largest number in one plan
@@ -92,6 +98,13 @@ class Scheduler {
   // progress.
   void ForgetBlocks();
 
+  // The next plan closes the last blocks; without anything that runs they are closed at once. Idempotent.
+  void Lend();
+  // True when no plan in progress and none later uses the lent blocks, until Return().
+  bool has_lent() const { return lent_ && (under_way_.empty() || under_way_.front().plan > last_use_); }
+  // The lent blocks are there again, without contents. May be called at any time.
+  void Return();
+
   // True while a request has not ended.
   bool HasWork() const { return live_samples_ > 0; }
   // Returns the next step. Empty if nothing can be done before a plan in progress is completed. Precondition: a version
@@ -106,8 +119,11 @@ class Scheduler {
   int64_t waiting_sequences() const { return live_samples_ - running_sequences(); }
   int64_t free_blocks() const { return pool_.available(); }
   int64_t free_host_blocks() const { return static_cast<int64_t>(free_host_blocks_.size()); }
-  double block_usage() const {
-    return 1 - static_cast<double>(pool_.available()) / static_cast<double>(pool_.blocks());
+  // Of the blocks that are not lent.
+  double block_usage() const { return 1 - static_cast<double>(pool_.available()) / static_cast<double>(pool_.open()); }
+  double host_block_usage() const {
+    if (options_.host_blocks == 0) return 0;
+    return 1 - static_cast<double>(free_host_blocks_.size()) / static_cast<double>(options_.host_blocks);
   }
   const Options& options() const { return options_; }
   int64_t concurrency_limit() const { return concurrency_.limit(); }
@@ -119,6 +135,7 @@ class Scheduler {
     int64_t shared_tokens = 0;     // tokens not computed, because their prefix was cached
     int64_t prompt_tokens = 0;     // tokens to compute or share, counted again after a preemption
     int64_t thrown_away = 0;       // draws of sequences that had already ended
+    int64_t moved_blocks = 0;      // copied down for Lend()
   };
   const Counters& counters() const { return counters_; }
 
@@ -129,6 +146,10 @@ class Scheduler {
   virtual PrefixScope GetScope(int64_t adapter) const { return {version_, adapter}; }
   virtual bool HasWaitedEnough(int64_t passed_over) const { return passed_over >= options_.max_passed_over; }
   virtual bool IsShared(BlockIndex block) const { return users(block) > 1; }
+  virtual void CloseFreeBlocks(BlockPool& pool, BlockIndex first) { pool.CloseFree(first); }
+  virtual void ForgetKeptPrefixes(BlockPool& pool) { pool.ForgetKeptInClosed(); }
+  virtual int32_t TokensToMove() const { return kBlockTokens; }
+  virtual bool MustPreempt(int64_t wanted, int64_t available) const { return wanted > available; }
   int32_t users(BlockIndex block) const { return pool_.users(block); }
 
  private:
@@ -148,6 +169,10 @@ class Scheduler {
 
   // Steps of Plan(). MakeRoom() returns true if it preempted a sequence.
   bool MakeRoom(StepPlan& plan);
+  // Closes the lent blocks; returns true if it preempted a sequence.
+  bool CloseLent(StepPlan& plan);
+  // The blocks to copy down, after preemptions that make room for them.
+  std::vector<BlockIndex> FindBlocksToMove(StepPlan& plan, bool* preempted);
   bool MayRun(const Unit& unit);
   int64_t BlocksForDecode();
   Sequence* LastInOrder() const;
@@ -191,6 +216,11 @@ class Scheduler {
   std::deque<UnderWay> under_way_;
   std::vector<RequestState*> ended_;  // requests that ForgetEnded() will remove
   std::vector<int32_t> writers_;      // by block: scratch space of BlocksForDecode(), 0 outside it
+  bool must_lend_ = false;            // the next plan closes the lent blocks
+  bool lent_ = false;                 // it has
+  int64_t last_use_ = 0;              // the last plan that may use them
+  std::map<BlockIndex, BlockIndex>
+      moved_;  // while the plan that closes them is made: from the new block to the old one
   int64_t live_samples_ = 0;
   int64_t arrivals_ = 0;
   int64_t last_plan_ = 0;

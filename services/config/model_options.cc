@@ -66,6 +66,7 @@ rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, co
   options.model = shape;
   options.max_sequences = config.rollout().max_sequences();
   options.kv_tokens = config.rollout().kv_tokens();
+  options.host_kv_bytes = GetHostKvBytes(config.rollout());
   options.deterministic = config.rollout().deterministic();
   options.bucket_bytes = config.sync().bucket_bytes();
   options.dtype = ToWireDType(config);

@@ -1,5 +1,6 @@
 #include "services/config/ranks.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "absl/strings/numbers.h"
@@ -79,6 +80,10 @@ absl::StatusOr<ListenAddress> GetRolloutRanksListen(const v1::RollouterSection& 
   SYNCOPATE_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(rollouter.ranks_listen()));
   address.port = 0;  // the port is that of rank 0's gRPC server
   return ListenAddress{address, "rollouter.ranks_listen"};
+}
+
+int64_t GetHostKvBytes(const v1::RolloutSection& rollout) {
+  return std::llround(rollout.host_kv_memory() * (int64_t{1} << 30));
 }
 
 std::string RankConfigDigest(const v1::RunConfig& config) {

@@ -35,6 +35,9 @@ absl::StatusOr<ListenAddress> GetTrainerRanksListen(const v1::TrainerSection& tr
 // The same for a rollouter's rank: any port of rollouter.ranks_listen's host.
 absl::StatusOr<ListenAddress> GetRolloutRanksListen(const v1::RollouterSection& rollouter);
 
+// The bytes of rollout.host_kv_memory, which each rank of a rollouter takes.
+int64_t GetHostKvBytes(const v1::RolloutSection& rollout);
+
 // SHA-256 of everything that the ranks of one trainer or rollouter must have in common: all keys except those of single
 // processes.
 std::string RankConfigDigest(const v1::RunConfig& config);

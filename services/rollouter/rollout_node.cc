@@ -31,6 +31,9 @@ telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, cons
   figures.prompt_tokens = engine.prompt_tokens;
   figures.prefix_tokens = engine.prefix_tokens;
   figures.preemptions = engine.preemptions;
+  figures.swaps = engine.swaps;
+  figures.host_kv_usage = engine.host_kv_usage;
+  figures.host_kv_bytes = engine.host_kv_bytes;
   figures.time_to_first_token = ToHistogram(engine.requests.time_to_first_token, rollouter::kFirstTokenBounds);
   figures.time_per_output_token = ToHistogram(engine.requests.time_per_output_token, rollouter::kOutputTokenBounds);
   figures.finished_by_stop = engine.requests.stopped;

@@ -100,9 +100,17 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
   AddSample(&phases, {{"phase", "decode"}}, now.busy_seconds);
   AddSample(&phases, {{"phase", "idle"}}, now.idle_seconds);
   prometheus::MetricFamily memory =
-      Family("syncopate_rollouter_memory_bytes", "Bytes held for weights and KV cache", prometheus::MetricType::Gauge);
+      Family("syncopate_rollouter_memory_bytes",
+             "Bytes held for weights and KV cache, and in host memory for keys and values of preempted sequences",
+             prometheus::MetricType::Gauge);
   AddSample(&memory, {{"kind", "weights"}}, number(now.weight_bytes));
   AddSample(&memory, {{"kind", "kv_cache"}}, number(now.kv_bytes));
+  AddSample(&memory, {{"kind", "host_kv_cache"}}, number(now.host_kv_bytes));
+  prometheus::MetricFamily preemptions = Family(
+      "syncopate_preemptions_total", "Sequences that made room for others, by what became of their keys and values",
+      prometheus::MetricType::Counter);
+  AddSample(&preemptions, {{"kind", "swap"}}, number(now.swaps));
+  AddSample(&preemptions, {{"kind", "recompute"}}, number(now.preemptions - now.swaps));
   std::vector<prometheus::MetricFamily> families = {
       Gauge("syncopate_policy_version_step", "Training step of the newest policy version that this role holds", role,
             number(now.serving.step)),
@@ -111,8 +119,10 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       Counter("syncopate_generated_tokens_total", "Tokens generated", number(now.generated_tokens)),
       Counter("syncopate_groups_submitted_total", "Groups sent to the trainer", number(now.groups_submitted)),
       Counter("syncopate_installs_total", "Policy versions taken into use", number(now.installs)),
+      Gauge("syncopate_host_kv_usage_ratio", "Share of rollout.host_kv_memory in use, 0 to 1", {}, now.host_kv_usage),
       std::move(phases),
       std::move(memory),
+      std::move(preemptions),
   };
   std::vector<prometheus::MetricFamily> vllm = VllmFamilies(now);
   std::move(vllm.begin(), vllm.end(), std::back_inserter(families));

@@ -25,11 +25,14 @@ struct RolloutFigures {
   int64_t waiting_sequences = 0;
   double kv_usage = 0;  // 0 to 1
   int64_t kv_bytes = 0;
+  double host_kv_usage = 0;  // 0 to 1
+  int64_t host_kv_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t generated_tokens = 0;
   int64_t prompt_tokens = 0;  // computed or found as a cached prefix
   int64_t prefix_tokens = 0;  // those found as a cached prefix
   int64_t preemptions = 0;
+  int64_t swaps = 0;                     // the preemptions that swapped to host memory
   HistogramFigures time_to_first_token;  // seconds
   HistogramFigures time_per_output_token;
   int64_t finished_by_stop = 0;  // samples

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/config/run_config.h"
 #include "services/config/run_model.h"
@@ -22,6 +23,8 @@
 
 namespace syncopate::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kSteps = 40;
 
@@ -171,6 +174,39 @@ TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*process)->Log();
   EXPECT_EQ(run.Digests(), *twin);
+}
+
+// Memory for a third of what runs, so that answers make room for each other, and host memory for some of those that do. The
+// twin has room for all.
+TEST(ExactnessTest, ARunWhoseAnswersAreSwappedToHostMemoryHasTheBitsOfATwinWithRoomForAll) {
+  constexpr int64_t kFewSteps = 6;
+  const std::vector<std::string> common = {"staleness.max_staleness=0",
+                                           "run.seed=3",
+                                           "data.length=20",
+                                           "rollout.max_new_tokens=42",
+                                           "model.max_position_embeddings=64",
+                                           "data.batch_groups=6",
+                                           "run.rollouters=1",
+                                           absl::StrCat("run.steps=", kFewSteps)};
+  std::vector<std::string> tight = common;
+  tight.insert(tight.end(), {"rollout.kv_tokens=1024", "rollout.host_kv_memory=0.001"});
+  RunHarness run(tight);
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto swaps = [&] {
+    auto endpoint = run.Endpoint("rollouter");
+    auto text = endpoint.ok() ? HttpGet(endpoint->metrics, "/metrics") : endpoint.status();
+    if (!text.ok() || !absl::StrContains(*text, "syncopate_preemptions_total{kind=\"swap\"} ")) return false;
+    return !absl::StrContains(*text, "syncopate_preemptions_total{kind=\"swap\"} 0\n");
+  };
+  EXPECT_TRUE(Eventually(kPatience, swaps));
+  auto twin = TwinDigests(run.config(), common, kFewSteps);
+  ASSERT_THAT(twin, IsOk());
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.Digests(), *twin);
+  EXPECT_THAT(run.Log("rollouter-0"), HasSubstr("preempted sequences are swapped to host memory"));
 }
 
 // All that may leave the device does, at every step; what was trained is the same, and its durations are in each line.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "services/config/ranks.h"
 
 namespace syncopate::doctor {
 namespace {
@@ -70,12 +71,18 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
 }
 
 Finding Memory(const Machine& machine, const v1::RunConfig& config) {
-  const int64_t wanted = kBytesPerDaemon * Workers(config);
+  // What is not pinned on a GPU is taken when it is first used, and then kept.
+  const int64_t swapped =
+      config.run().rollouters() * config.rollout().tensor_parallel() * config::GetHostKvBytes(config.rollout());
+  const int64_t wanted = kBytesPerDaemon * Workers(config) + swapped;
+  const std::string of_it =
+      swapped > 0 ? absl::StrCat(" (", GiB(swapped), " of it for rollout.host_kv_memory of all ranks)") : "";
   return Unless(machine.available_bytes >= wanted, Level::kBad,
                 GoodFinding("memory", "MemAvailable and cgroup limit",
                             absl::StrCat(GiB(machine.available_bytes), " available of ", GiB(machine.memory_bytes))),
-                absl::StrCat("trainer and rollouters, ", Workers(config), " processes, need ", GiB(wanted),
-                             " and their weights besides; free memory, raise the limit or lower run.rollouters"));
+                absl::StrCat("trainer and rollouters, ", Workers(config), " processes, need ", GiB(wanted), of_it,
+                             " and their weights besides; free memory, raise the limit or lower ",
+                             swapped > 0 ? "rollout.host_kv_memory" : "run.rollouters"));
 }
 
 Finding OpenFiles(const Machine& machine) {

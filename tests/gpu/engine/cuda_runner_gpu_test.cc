@@ -57,6 +57,7 @@ class ByOperators final : public EngineBackend {
   at::Device device() const override { return backend_->device(); }
   DType dtype() const override { return backend_->dtype(); }
   WeightArenas& arenas() override { return backend_->arenas(); }
+  int64_t kv_block_bytes() const override { return backend_->kv_block_bytes(); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     const ModelRunner::Capacity capacity{.blocks = options.BlocksForAll(), .plans_under_way = 1};
     auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, /*host_blocks=*/0,

@@ -1,19 +1,17 @@
 #include "bench/sync/bench_model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
-#include <set>
-
-#include "base/half.h"
-#include "bench/sync/bench_weights.h"
+#include "bench/sync/run_words.h"
+#include "services/config/run_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::bench {
 namespace {
 
 using ::syncopate::testing::HasReason;
+using ::testing::Contains;
 
 TEST(BenchModelTest, EveryModelHasAManifest) {
   for (const std::string& name : model::PresetNames()) {
@@ -25,39 +23,29 @@ TEST(BenchModelTest, EveryModelHasAManifest) {
   EXPECT_THAT(BenchManifest("gpt-9"), HasReason("UNKNOWN_MODEL"));
 }
 
-TEST(BenchModelTest, WeightsAreFiniteAndNeverZero) {
-  std::set<uint32_t> seen;
-  for (uint64_t element = 0; element < 20000; ++element) {
-    const uint32_t bits = BenchWeightBits(3, element, 5);
-    const float value = std::bit_cast<float>(bits);
-    ASSERT_TRUE(std::isfinite(value));
-    ASSERT_GT(std::abs(value), 0.001);
-    seen.insert(bits);
-  }
-  EXPECT_GT(seen.size(), 19900u);  // no pattern
+TEST(BenchModelTest, AShapeIsOneThatTheConfigurationCanSay) {
+  const absl::StatusOr<model::ModelConfig> shape = BenchShape("qwen2.5-7b", 4);
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  EXPECT_EQ(shape->num_hidden_layers, 4);
+  EXPECT_FALSE(shape->qkv_bias);
+  EXPECT_THAT(ShapeWords(*shape),
+              ::testing::AllOf(Contains("model.num_hidden_layers=4"), Contains("model.num_key_value_heads=4"),
+                               Contains("model.rope_theta=1e+06")));
+  EXPECT_EQ(BenchShape("qwen2.5-7b", 0)->num_hidden_layers, 28);
+  EXPECT_THAT(BenchShape("qwen2.5-7b", 29), HasReason("BAD_CASE"));
 }
 
-TEST(BenchModelTest, SomeWeightsChangeWithTheStepAndMostDoNot) {
-  int changed = 0;
-  constexpr int kElements = 16000;
-  for (uint64_t element = 0; element < kElements; ++element) {
-    changed += BenchWeightBits(0, element, 1) != BenchWeightBits(0, element, 2) ? 1 : 0;
-  }
-  EXPECT_NEAR(changed, kElements / 16, 200);
-}
-
-TEST(BenchModelTest, TensorsDiffer) {
-  int same = 0;
-  for (uint64_t element = 0; element < 1000; ++element) {
-    same += BenchWeightBits(0, element, 1) == BenchWeightBits(1, element, 1) ? 1 : 0;
-  }
-  EXPECT_LT(same, 5);
-}
-
-TEST(BenchModelTest, RoundsToBFloat16AsThePackingDoes) {
-  for (uint64_t element = 0; element < 20000; ++element) {
-    const float value = std::bit_cast<float>(BenchWeightBits(7, element, 9));
-    ASSERT_EQ(BenchWeightBFloat16(7, element, 9), RoundToBFloat16(value));
+// Every word is a key of the configuration, for each model and device, and the configuration that they make is a good one.
+TEST(BenchModelTest, DaemonsTakeTheWordsOfEveryModel) {
+  for (const std::string& name : model::PresetNames()) {
+    SyncCase sync_case;
+    sync_case.model = name;
+    for (const bool cpu : {false, true}) {
+      sync_case.cpu = cpu;
+      const config::ParsedRunConfig parsed =
+          config::ParseRunConfig("run: {name: bench}", "the test", BenchRunWords(sync_case, *BenchShape(name, 0)));
+      for (const config::ConfigProblem& problem : parsed.problems) ADD_FAILURE() << name << ": " << problem.ToString();
+    }
   }
 }
 

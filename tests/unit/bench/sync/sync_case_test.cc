@@ -22,6 +22,8 @@ TEST(SyncCaseTest, RefusesWhatCannotBeMeasured) {
       [](SyncCase& bad) { bad.replicas = 100; },
       [](SyncCase& bad) { bad.tensor_parallel = 9; },
       [](SyncCase& bad) { bad.syncs = 0; },
+      [](SyncCase& bad) { bad.layers = -1; },
+      [](SyncCase& bad) { bad.answers = 1; },
       [](SyncCase& bad) { bad.transport = "carrier pigeon"; },
       [](SyncCase& bad) { bad.install = "copy"; },
       [](SyncCase& bad) { bad.cpu = true, bad.transport = "ipc"; },
@@ -57,8 +59,8 @@ TEST(SyncCaseTest, DescribesLayoutsThatExist) {
   sync_case.sources = 3;
   sync_case.tensor_parallel = 2;
   const Manifest manifest = *BenchManifest("tiny");
-  for (const char* layout : {"flat:fp32", "layers:bf16", "fsdp2", "replicated:fp32", "whole"}) {
-    sync_case.source_layout = layout;
+  for (const bool cpu : {false, true}) {
+    sync_case.cpu = cpu;
     auto source = synchronizer::BuildLayout(manifest, MakeSourceLayout(sync_case));
     ASSERT_TRUE(source.ok()) << source.status();
     EXPECT_EQ(source->ranks(), 3);

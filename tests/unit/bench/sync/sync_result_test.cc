@@ -19,7 +19,6 @@ SyncSample Sample(double transfer, const std::string& result = "ok") {
   sample.seconds = {{"stage", 0.005},  {"prepare", 0.001}, {"transfer", transfer},
                     {"verify", 0.002}, {"install", 0.001}, {"total", 0.009 + transfer}};
   sample.pause_seconds = 0.0007;
-  sample.stage_to_commit = 0.0095 + transfer;
   return sample;
 }
 
@@ -30,7 +29,11 @@ SyncResult Result() {
   result.weight_bytes = 8'000'000'000;
   result.samples = {Sample(0.010), Sample(0.012), Sample(0.020), Sample(9.0, "DEADLINE")};
   result.ceiling = {"copy engines", 400e9};
-  result.decode = {{"receiver-0.0", 1000, 1.0, 80, 0.1, 0.001}};
+  result.decode = {{"rollouter-0", 1000, 1.0, 80, 0.1, 0.001}};
+  result.steps = {.wait_seconds = ComputeSpread({0.0004}),
+                  .stage_seconds = ComputeSpread({0.005}),
+                  .beside_seconds = ComputeSpread({0.102}),
+                  .calm_seconds = ComputeSpread({0.1})};
   result.digests_equal = true;
   return result;
 }
@@ -62,6 +65,23 @@ TEST(SyncResultTest, SaysWhatShareOfATotalItsPhasesLeaveOpen) {
   EXPECT_NEAR(WorstPhaseGap(samples), 0, 1e-9);
   samples[0].seconds["total"] *= 2;
   EXPECT_NEAR(WorstPhaseGap(samples), 0.5, 1e-9);
+}
+
+TEST(SyncResultTest, TheCommitCountsFromThePublicationOfAttemptsThatBeganWithOne) {
+  std::vector<SyncSample> samples = {Sample(0.010), Sample(0.012)};
+  // A replica that was busy when the version was published: its attempt began later, by an unknown time.
+  samples[1].seconds["stage"] = 0;
+  EXPECT_EQ(CommitTimes(samples, /*staged=*/false).count, 1);
+  EXPECT_NEAR(CommitTimes(samples, /*staged=*/false).median, 0.014, 1e-9);
+  EXPECT_NEAR(CommitTimes(samples, /*staged=*/true).median, 0.019, 1e-9);
+  EXPECT_NEAR(ToJson(Result())["publish_to_commit_ratio"].get<double>(), 0.016 / 0.012, 1e-9);
+}
+
+TEST(SyncResultTest, SaysWhatAPublicationCostsTheStepsBesideIt) {
+  EXPECT_NEAR(ToJson(Result())["steps"]["rate_share"].get<double>(), 0.1 / 0.102, 1e-9);
+  EXPECT_EQ(ToJson(Result())["trainer_stall_seconds"]["median"], 0.0004);
+  EXPECT_THAT(ToText(Result()), HasSubstr("102.000 ms beside a publication and 100.000 ms otherwise: 0.980"));
+  EXPECT_EQ(StepCosts().rate_share(), 0);
 }
 
 TEST(SyncResultTest, ComparesDecodingDuringTransfersWithCalm) {

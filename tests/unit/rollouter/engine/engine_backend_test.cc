@@ -63,6 +63,7 @@ class TestRunner final : public ModelRunner {
       : host_(std::move(host)), broken_(broken) {}
   Capacity capacity() const override { return host_->capacity(); }
   int64_t kv_bytes() const override { return host_->kv_bytes(); }
+  int64_t host_kv_bytes() const override { return host_->host_kv_bytes(); }
   absl::Status ReleaseBlocks() override { return host_->ReleaseBlocks(); }
   absl::Status RestoreBlocks() override { return host_->RestoreBlocks(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
@@ -82,6 +83,7 @@ class TestBackend final : public EngineBackend {
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return arenas_; }
+  int64_t kv_block_bytes() const override { return host_.kv_block_bytes(); }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     RunnerOptions own = options;
     own.plans_under_way = plans_under_way_;

@@ -7,8 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "rollouter/engine/engine_backend.h"
+#include "rollouter/engine/step_plan.h"
 #include "tests/support/notification.h"
 #include "tests/support/small_model.h"
 
@@ -100,6 +103,70 @@ TEST(EngineLoopTest, GeneratesAfterAnInstallAndSaysWhatServes) {
   auto samples = sink->WaitForSamples(3);
   EXPECT_EQ(samples[2].spans[0].version, (PolicyVersion{1, 3}));
   EXPECT_EQ(loop->GetStatus().installs, 1);
+}
+
+// Answers that made room for others are moved to host memory as far as it reaches, and computed again beyond that; either
+// way they are what they would have been with room for all.
+TEST(EngineLoopTest, PreemptedAnswersAreSwappedAsFarAsHostMemoryReaches) {
+  model::ModelConfig config = LongContext();
+  config.max_position_embeddings = 160;
+  auto run = [&](int64_t kv_tokens, int64_t host_kv_bytes, EngineStatus* status) {
+    EngineLoop::Options options;
+    options.model = config;
+    options.max_sequences = 12;
+    options.kv_tokens = kv_tokens;
+    options.host_kv_bytes = host_kv_bytes;
+    auto loop = EngineLoop::Start(options).value();
+    EXPECT_TRUE(InstallWeights(*loop, {1, 1}, config).ok());
+    std::vector<std::shared_ptr<WaitingSink>> sinks;
+    loop->Pause();  // all are there before the first step
+    for (int i = 0; i < 12; ++i) {
+      GenerationRequest request = Request(absl::StrCat(i), 1, 120);
+      request.seeds = {static_cast<uint64_t>(i)};
+      sinks.push_back(std::make_shared<WaitingSink>());
+      EXPECT_TRUE(loop->Submit(std::move(request), sinks.back()).ok());
+    }
+    loop->Resume();
+    std::vector<Trajectory> answers;
+    for (const auto& sink : sinks) answers.push_back(sink->WaitForSamples(1)[0]);
+    loop->Pause();
+    *status = loop->GetStatus();
+    EXPECT_EQ(status->host_kv_usage, 0) << "nobody is left who needs it";
+    return answers;
+  };
+  EngineStatus calm, computed, swapped, both;
+  const std::vector<Trajectory> answers = run(0, 0, &calm);
+  EXPECT_EQ(calm.preemptions, 0);
+  const int64_t block = HostBackend(config, *model::MakeManifest(config, DType::kFloat32)).kv_block_bytes();
+  const std::vector<Trajectory> tight[] = {run(24 * kBlockTokens, 0, &computed),
+                                           run(24 * kBlockTokens, 200 * block, &swapped),
+                                           run(24 * kBlockTokens, 6 * block + block / 2, &both)};
+  for (const std::vector<Trajectory>& other : tight) {
+    ASSERT_EQ(other.size(), answers.size());
+    for (size_t i = 0; i < answers.size(); ++i) {
+      EXPECT_EQ(other[i].tokens, answers[i].tokens) << i;
+      EXPECT_EQ(other[i].logprobs, answers[i].logprobs) << i;
+    }
+  }
+  EXPECT_GT(computed.preemptions, 0);
+  EXPECT_EQ(computed.swaps, 0);
+  EXPECT_EQ(computed.host_kv_bytes, 0);
+  EXPECT_GT(swapped.swaps, 0);
+  EXPECT_EQ(swapped.swaps, swapped.preemptions) << "all fit in host memory";
+  EXPECT_GT(swapped.host_kv_bytes, 0);
+  EXPECT_LE(swapped.host_kv_bytes, 200 * block);
+  EXPECT_GT(both.swaps, 0);
+  EXPECT_LT(both.swaps, both.preemptions) << "six blocks are not enough for all";
+  EXPECT_LE(both.host_kv_bytes, 6 * block);
+}
+
+TEST(EngineLoopTest, HostMemoryThatHoldsNoBlockIsRefused) {
+  EngineLoop::Options options;
+  options.model = testing::SmallModel();
+  options.host_kv_bytes = 10;
+  const absl::Status refused = EngineLoop::Start(options).status();
+  EXPECT_EQ(ErrorReason(refused), "BAD_OPTIONS");
+  EXPECT_NE(refused.message().find("rollout.host_kv_memory of 10 bytes is less than one block"), std::string::npos);
 }
 
 TEST(EngineLoopTest, ItsIdleTimeGrowsWhileItWaits) {

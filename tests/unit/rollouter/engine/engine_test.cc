@@ -112,6 +112,7 @@ class PatientBackend final : public EngineBackend {
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return host_.arenas(); }
+  int64_t kv_block_bytes() const override { return host_.kv_block_bytes(); }
   int64_t prefill_tokens(bool deterministic) const override { return deterministic ? 2 : 3; }
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
     return host_.MakeRunner(options);

@@ -1,6 +1,8 @@
 // The scheduler in a world that is too small for what is asked of it; see scheduler_world.h.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/unit/rollouter/engine/scheduler_world.h"
 
 namespace syncopate::rollouter {
@@ -13,10 +15,10 @@ struct Totals {
   SchedulerOutcome sums;
 };
 
-Totals SimulateMany(int runs, const MakeScheduler& make_scheduler) {
+Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true) {
   Totals totals;
   for (int seed = 1; seed <= runs; ++seed) {
-    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler);
+    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends);
     if (!outcome.errors.empty()) {
       ++totals.failed;
       if (totals.first_error.empty()) totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors[0];
@@ -35,6 +37,10 @@ Totals SimulateMany(int runs, const MakeScheduler& make_scheduler) {
     totals.sums.ended_by_sink += outcome.ended_by_sink;
     totals.sums.installs += outcome.installs;
     totals.sums.overtaken += outcome.overtaken;
+    totals.sums.counters.moved_blocks += outcome.counters.moved_blocks;
+    totals.sums.lends += outcome.lends;
+    totals.sums.returned_early += outcome.returned_early;
+    totals.sums.moving_plans += outcome.moving_plans;
   }
   return totals;
 }
@@ -59,6 +65,50 @@ TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstall
   EXPECT_GT(totals.sums.ended_by_sink, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.installs, 10000 / kOneRunIn);
   EXPECT_GT(totals.sums.overtaken, 10000 / kOneRunIn);
+  EXPECT_GT(totals.sums.lends, 5000 / kOneRunIn);
+  EXPECT_GT(totals.sums.returned_early, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.moving_plans, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.moved_blocks, 2000 / kOneRunIn);
+}
+
+// The four things that become of blocks that are lent, with a fault in each.
+struct LeavesAFreeBlock : Scheduler {
+  using Scheduler::Scheduler;
+  void CloseFreeBlocks(BlockPool& pool, BlockIndex first) override {
+    pool.CloseFree(std::min(first + 1, static_cast<BlockIndex>(options().blocks)));
+  }
+};
+struct LeavesKeptPrefixes : Scheduler {
+  using Scheduler::Scheduler;
+  void ForgetKeptPrefixes(BlockPool&) override {}
+};
+struct MovesHalfABlock : Scheduler {
+  using Scheduler::Scheduler;
+  int32_t TokensToMove() const override { return kBlockTokens / 2; }
+};
+struct PreemptsNobody : Scheduler {
+  using Scheduler::Scheduler;
+  bool MustPreempt(int64_t, int64_t) const override { return false; }
+};
+
+TEST(SchedulerSimulationTest, NoticesALentBlockThatIsHandedOut) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<LeavesAFreeBlock>());
+  EXPECT_GT(Count(totals, "touches a lent block") + Count(totals, "without a block"), 30) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesAPrefixThatIsFoundInALentBlock) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<LeavesKeptPrefixes>());
+  EXPECT_GT(totals.failed, 10) << totals.first_error;  // most often as a prefix that is not of this version
+}
+
+TEST(SchedulerSimulationTest, NoticesABlockThatIsCopiedDownInPart) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<MovesHalfABlock>());
+  EXPECT_GT(Count(totals, "holds something else"), 30) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesASequenceThatMakesNoRoom) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<PreemptsNobody>());
+  EXPECT_GT(totals.failed, 30) << totals.first_error;
 }
 
 // Forgets to give a block back that its last user leaves, now and then.
@@ -71,7 +121,7 @@ struct LeaksBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>(), /*lends=*/false);
   EXPECT_GT(totals.failed, 150);
   EXPECT_GT(Count(totals, "a leaked block"), 50);
 }
@@ -87,7 +137,7 @@ struct FreesSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
@@ -98,7 +148,7 @@ struct WritesToSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAWriteToASharedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
@@ -109,7 +159,7 @@ struct SharesAcrossVersions : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "a prefix of another version"), 50);
 }
 
@@ -120,7 +170,7 @@ struct Starves : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>());
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>(), /*lends=*/false);
   EXPECT_GT(Count(totals, "starves"), 30);
 }
 

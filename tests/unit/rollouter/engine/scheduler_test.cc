@@ -73,6 +73,77 @@ TEST_F(SchedulerTest, ComputesAPromptOnceForAllItsSamplesAndCopiesTheSharedBlock
   EXPECT_EQ(scheduler_->free_blocks(), 100);
 }
 
+TEST_F(SchedulerTest, LendsTheLastBlocksAndCopiesDownWhatIsInThem) {
+  Scheduler::Options options = Roomy();
+  options.blocks = 10;
+  options.lent_blocks = 5;
+  Start(options);
+  scheduler_->Add(MakeRequest(1, 40, 1, 1));  // blocks 0, 1, 2, of which 0 and 1 stay for their prefix
+  while (scheduler_->HasWork()) Step();
+  Scheduler::Request other = MakeRequest(2, 60, 1, 30);  // 2, 3, 4, 5: the lowest that are free
+  other.adapter = 1;
+  scheduler_->Add(other);
+  StepPlan plan = Step();
+  ASSERT_THAT(plan.tables, SizeIs(4));
+  EXPECT_EQ(plan.tables[0].block, 2);
+  EXPECT_EQ(plan.tables[3].block, 5);
+  scheduler_->Lend();
+  EXPECT_FALSE(scheduler_->has_lent()) << "block 5 is in use";
+  plan = scheduler_->Plan();
+  ASSERT_THAT(plan.copies, SizeIs(1));
+  EXPECT_EQ(plan.copies[0].from, 5);
+  EXPECT_EQ(plan.copies[0].to, 1) << "the prefix that was kept longest gives its block: the last of the chain";
+  EXPECT_EQ(plan.copies[0].tokens, kBlockTokens);
+  EXPECT_THAT(plan.rows, SizeIs(1)) << "decoding goes on in the same step";
+  EXPECT_FALSE(scheduler_->has_lent()) << "the copy is under way";
+  scheduler_->Complete(plan.id, runner_->Execute(plan));
+  EXPECT_TRUE(scheduler_->has_lent());
+  EXPECT_EQ(scheduler_->free_blocks(), 1);
+  runner_->TakeAway(5);
+  scheduler_->Add(MakeRequest(3, 90, 1, 1));  // six blocks: it waits until they are there again
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Step().rows, SizeIs(1));
+  EXPECT_EQ(scheduler_->waiting_sequences(), 1);
+  runner_->GiveBack();
+  scheduler_->Return();
+  EXPECT_FALSE(scheduler_->has_lent());
+  EXPECT_EQ(scheduler_->free_blocks(), 6);
+  while (scheduler_->HasWork()) Step();
+  EXPECT_EQ(scheduler_->free_blocks(), 10);
+  EXPECT_EQ(scheduler_->counters().preemptions, 0);
+  scheduler_->Lend();
+  EXPECT_TRUE(scheduler_->has_lent()) << "nothing runs, and no plan is needed";
+  scheduler_->Return();
+}
+
+TEST_F(SchedulerTest, WhoIsLastInOrderMakesRoomWhenBlocksAreLent) {
+  Scheduler::Options options = Roomy();
+  options.blocks = 10;
+  options.lent_blocks = 6;
+  options.host_blocks = 8;
+  options.max_kept_blocks = 0;
+  options.preemption = Scheduler::Preemption::kSwap;
+  Start(options);
+  for (uint64_t key : {1, 2}) {
+    Scheduler::Request request = MakeRequest(key, 40, 1, 20);
+    request.adapter = static_cast<int64_t>(key);
+    scheduler_->Add(request);
+  }
+  Step();
+  scheduler_->Lend();
+  const StepPlan plan = Step();
+  EXPECT_EQ(scheduler_->counters().preemptions, 1);
+  EXPECT_THAT(plan.swaps_out, SizeIs(3)) << "the second request's";
+  EXPECT_THAT(plan.copies, IsEmpty()) << "the first one's blocks are the lowest";
+  EXPECT_TRUE(scheduler_->has_lent());
+  EXPECT_EQ(scheduler_->waiting_sequences(), 1);
+  runner_->TakeAway(4);
+  Step();
+  runner_->GiveBack();
+  scheduler_->Return();
+  while (scheduler_->HasWork()) Step();
+  EXPECT_EQ(scheduler_->free_blocks(), 10);
+}
+
 TEST_F(SchedulerTest, CutsLongPromptsIntoChunksBesideTheDecodingOfOthers) {
   Scheduler::Options options = Roomy();
   options.max_prefill_tokens = 10;

@@ -6,24 +6,25 @@
 
 namespace syncopate::rollouter {
 
-SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler) {
-  return SchedulerWorld(seed, make_scheduler).Run();
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends) {
+  return SchedulerWorld(seed, make_scheduler, lends).Run();
 }
 
-SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler)
+SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends)
     : random_(seed),
-      options_(RandomOptions()),
+      options_(RandomOptions(lends)),
       depth_(Int(1, 2)),
       abort_chance_(Int(0, 1) * 0.05),
       install_chance_(Int(0, 1) * 0.1),
       sink_chance_(Int(0, 1) * 0.02),
       priority_chance_(Int(0, 2) * 0.4),
+      lend_chance_(options_.lent_blocks > 0 ? 0.1 : 0),
       scheduler_(make_scheduler(options_)),
       runner_(options_) {
   scheduler_->SetVersion(version_);
 }
 
-Scheduler::Options SchedulerWorld::RandomOptions() {
+Scheduler::Options SchedulerWorld::RandomOptions(bool lends) {
   Scheduler::Options options;
   options.max_context = Int(20, 100);
   options.max_sequences = Int(1, 8);
@@ -34,6 +35,7 @@ Scheduler::Options SchedulerWorld::RandomOptions() {
   options.max_passed_over = Int(2, 6);
   options.follow_usage = Chance(0.5);
   options.preemption = Chance(0.5) ? Scheduler::Preemption::kSwap : Scheduler::Preemption::kRecompute;
+  options.lent_blocks = lends && Chance(0.5) ? Int(1, options.blocks - 1) : 0;
   return options;
 }
 
@@ -69,6 +71,7 @@ SchedulerOutcome SchedulerWorld::Run() {
     if (to_add_ > 0 && Chance(0.4)) AddRequest();
     if (Chance(abort_chance_)) AbortRequest();
     if (Chance(install_chance_)) Install();
+    LendOrReturn();
     const bool launched = LaunchOne();
     if (!outcome_.errors.empty()) break;
     if (static_cast<int64_t>(launched_.size()) >= depth_ || (!launched && !launched_.empty())) CompleteOldest();
@@ -115,14 +118,39 @@ void SchedulerWorld::Install() {
   scheduler_->SetVersion(version_);
 }
 
+void SchedulerWorld::LendOrReturn() {
+  if (!lending_) {
+    if (!Chance(lend_chance_)) return;
+    scheduler_->Lend();
+    lending_ = true;
+    lending_since_ = 0;
+  }
+  // The plan that moves what is there comes next, and is awaited after as many rounds as plans may be under way.
+  if (++lending_since_ > 2 * depth_ + 2 && !taken_away_) Fail("blocks that are not lent in time");
+  if (scheduler_->has_lent() && !taken_away_) {
+    runner_.TakeAway(static_cast<BlockIndex>(options_.blocks - options_.lent_blocks));
+    taken_away_ = true;
+    ++outcome_.lends;
+  }
+  // Nothing can go on without them, or they are not needed any more; an attempt may fail at any moment.
+  const bool stands = taken_away_ && launched_.empty() && scheduler_->HasWork() && scheduler_->running_sequences() == 0;
+  if (!stands && !Chance(0.15)) return;
+  outcome_.returned_early += taken_away_ ? 0 : 1;
+  runner_.GiveBack();
+  scheduler_->Return();
+  lending_ = taken_away_ = false;
+}
+
 bool SchedulerWorld::LaunchOne() {
   const StepPlan plan = scheduler_->Plan();
   if (plan.IsEmpty()) {
-    if (launched_.empty() && scheduler_->HasWork()) Fail("there is work, but no plan");
+    if (launched_.empty() && scheduler_->HasWork() && !lending_) Fail("there is work, but no plan");
     return false;
   }
   ++outcome_.plans;
   if (plan.version != version_) Fail("a plan of another version");
+  outcome_.moving_plans += scheduler_->counters().moved_blocks > moved_ ? 1 : 0;
+  moved_ = scheduler_->counters().moved_blocks;
   NoteStarts(plan);
   launched_.push_back({plan.id, runner_.Execute(plan)});
   for (const std::string& error : runner_.errors()) Fail(error);
@@ -187,6 +215,7 @@ std::optional<FinishReason> SchedulerWorld::Expected(const Known& known, const S
 }
 
 void SchedulerWorld::CheckEnd() {
+  if (lending_) scheduler_->Return();
   for (const auto& [key, known] : known_) {
     for (const Sample& sample : known.samples) {
       if (!sample.ended) Fail(absl::StrCat("a sample of request ", key, " never ended"));

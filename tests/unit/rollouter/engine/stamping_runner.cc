@@ -12,7 +12,17 @@ StampingRunner::StampingRunner(const Scheduler::Options& options)
     : options_(options),
       cells_(static_cast<size_t>(options.blocks * kBlockTokens)),
       host_cells_(static_cast<size_t>(options.host_blocks * kBlockTokens)),
-      slots_(static_cast<size_t>(options.max_sequences)) {}
+      slots_(static_cast<size_t>(options.max_sequences)),
+      there_(options.blocks) {}
+
+void StampingRunner::TakeAway(BlockIndex first) {
+  there_ = first;
+  std::fill(cells_.begin() + first * kBlockTokens, cells_.end(), Cell());
+}
+
+void StampingRunner::CheckThere(const StepPlan& plan, BlockIndex block) {
+  if (block >= there_) Fail(plan, "it touches a lent block");
+}
 
 uint64_t StampingRunner::Extend(uint64_t chain, int32_t token) {
   return HashCombine(chain + 1, static_cast<uint64_t>(token));
@@ -88,12 +98,16 @@ void StampingRunner::CheckShape(const StepPlan& plan) {
 void StampingRunner::MoveBlocks(const StepPlan& plan) {
   auto cells = [](std::vector<Cell>& storage, BlockIndex block) { return storage.begin() + block * kBlockTokens; };
   for (const BlockSwap& swap : plan.swaps_out) {
+    CheckThere(plan, swap.block);
     std::copy_n(cells(cells_, swap.block), kBlockTokens, cells(host_cells_, swap.host_block));
   }
   for (const BlockSwap& swap : plan.swaps_in) {
+    CheckThere(plan, swap.block);
     std::copy_n(cells(host_cells_, swap.host_block), kBlockTokens, cells(cells_, swap.block));
   }
   for (const BlockCopy& copy : plan.copies) {
+    CheckThere(plan, copy.from);
+    CheckThere(plan, copy.to);
     std::fill_n(cells(cells_, copy.to), kBlockTokens, Cell());
     std::copy_n(cells(cells_, copy.from), copy.tokens, cells(cells_, copy.to));
   }
@@ -112,6 +126,7 @@ void StampingRunner::SetTables(const StepPlan& plan) {
   }
   for (const TableEntry& entry : plan.tables) {
     std::vector<BlockIndex>& table = slots_[entry.slot].table;
+    CheckThere(plan, entry.block);
     table.resize(std::max<size_t>(table.size(), entry.index + 1), -1);
     table[entry.index] = entry.block;
   }
@@ -119,7 +134,7 @@ void StampingRunner::SetTables(const StepPlan& plan) {
 
 StampingRunner::Cell* StampingRunner::CellAt(const Slot& slot, int64_t position) {
   const size_t index = static_cast<size_t>(position / kBlockTokens);
-  if (index >= slot.table.size() || slot.table[index] < 0 || slot.table[index] >= options_.blocks) return nullptr;
+  if (index >= slot.table.size() || slot.table[index] < 0 || slot.table[index] >= there_) return nullptr;
   return &cells_[slot.table[index] * kBlockTokens + position % kBlockTokens];
 }
 

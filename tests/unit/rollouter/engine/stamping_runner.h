@@ -17,6 +17,10 @@ class StampingRunner {
  public:
   explicit StampingRunner(const Scheduler::Options& options);
 
+  // From now on blocks from `first` on hold something else: no plan may touch them, until all are said to be there again.
+  void TakeAway(BlockIndex first);
+  void GiveBack() { there_ = options_.blocks; }
+
   // The draws, in their order.
   std::vector<int32_t> Execute(const StepPlan& plan);
   const std::vector<std::string>& errors() const { return errors_; }
@@ -40,6 +44,7 @@ class StampingRunner {
   };
 
   void Fail(const StepPlan& plan, const std::string& what);
+  void CheckThere(const StepPlan& plan, BlockIndex block);
   void CheckShape(const StepPlan& plan);
   void MoveBlocks(const StepPlan& plan);
   void SetTables(const StepPlan& plan);
@@ -51,6 +56,7 @@ class StampingRunner {
   const Scheduler::Options options_;
   std::vector<Cell> cells_, host_cells_;
   std::vector<Slot> slots_;
+  int64_t there_;  // blocks that may be touched: all below
   int64_t last_plan_ = 0;
   std::vector<std::string> errors_;
 };

@@ -50,6 +50,8 @@ TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
 }
 
 TEST(OptionsTest, TheEngineHearsOfDeterminismIfAsked) {
+  EXPECT_EQ(MakeEngineOptions(Config({}), {}).host_kv_bytes, 0);
+  EXPECT_EQ(MakeEngineOptions(Config({"rollout.host_kv_memory=1.5"}), {}).host_kv_bytes, int64_t{3} << 29);
   EXPECT_FALSE(MakeEngineOptions(Config({}), {}).deterministic);
   EXPECT_TRUE(MakeEngineOptions(Config({"rollout.deterministic=true"}), {}).deterministic);
 }

@@ -34,6 +34,7 @@ class FakeStager final : public WeightStager {
     return absl::OkStatus();
   }
   absl::StatusOr<Staged> Await() override { return result; }
+  double TakeWaitSeconds() override { return 0.0; }
   synchronizer::WeightStore* store() override { return nullptr; }
   std::string layout() const override { return "units:3:fp32"; }
   int64_t bytes() const override { return 5; }
