@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
              Level::kBad,
              "memory",
              "16.0 GiB available",
-             "need 16.8 GiB (16.0 GiB of it for rollout.host_kv_memory of all ranks)",
+             "need 17.2 GiB (16.0 GiB of it for rollout.host_kv_memory of all ranks)",
              {"rollout.host_kv_memory=4", "run.rollouters=2", "rollout.tensor_parallel=2"}},
         Case{"FewFiles", [](Machine* m) { m->open_files = m->open_files_hard = 1024; }, Level::kWarning, "open files",
              "hard 1024", "ulimit -n 4096"},
