@@ -23,9 +23,12 @@
 
 namespace syncopate::rpc {
 
-// The error for a stream that ended: rank 0's own error if it gave a reason, else RANK_LOST.
+// The error for a stream that ended: rank 0's own error if it gave a reason, else RANK_LOST; also where rank 0 has given up
+// this rank, as a process that was stopped for a while finds out when it goes on.
 inline absl::Status AsLost(const absl::Status& why) {
-  if (why.ok() || !ErrorReason(why).empty()) return why;
+  const std::string reason = ErrorReason(why);
+  const bool is_given_up = reason == "SILENT" || reason == "SLOW_READER";
+  if (why.ok() || (!reason.empty() && !is_given_up)) return why;
   return RankLost(absl::StrCat("rank 0 is lost: ", why.ToString()));
 }
 
