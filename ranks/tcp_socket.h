@@ -48,7 +48,7 @@ class TcpSocket {
   absl::Status Send(const void* from, int64_t bytes, absl::Time until, const SocketGoOn& go_on = nullptr);
   // Receives exactly `bytes`.
   absl::Status Receive(void* to, int64_t bytes, absl::Time until, const SocketGoOn& go_on = nullptr);
-  // As the calls of SocketCipher; do not block.
+  // Send or receive what is possible now, and return as SocketCipher's calls do; neither blocks.
   absl::StatusOr<int64_t> TrySend(const void* from, int64_t bytes);
   absl::StatusOr<int64_t> TryReceive(void* to, int64_t bytes);
   // Shuts the connection down, which wakes threads that wait in it, on both ends. Thread-safe.

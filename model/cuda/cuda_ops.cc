@@ -321,7 +321,7 @@ class OpsByKernels final : public Ops {
     return dqkv;
   }
 
-  // The same rows, of which a call reads and writes those of the group alone.
+  // Returns `inputs` limited to the sequences of `group`: a call reads and writes their rows alone.
   AttentionInputs Narrow(AttentionInputs inputs, const SequenceGroup& group) const {
     inputs.starts += group.begin;
     inputs.sequences = static_cast<int32_t>(group.count);

@@ -75,8 +75,8 @@ cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets
 // table [*, columns] float32 += x[r] at row ids[r].
 cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, int64_t rows, int64_t columns,
                               float* table, cudaStream_t stream);
-// The same sums, each made in the order of rows, so that a repeated one is bit-identical. ids [rows]: those of
-// EmbeddingGradient sorted ascending; order [rows]: the row that each of them belongs to, ascending where ids are equal.
+// EmbeddingGradient with each sum made in the order of rows, so that a repeated call is bit-identical. ids [rows]: the ids
+// sorted ascending; order [rows]: the row that each of them belongs to, ascending where ids are equal.
 cudaError_t EmbeddingGradientInOrder(Number number, const void* x, const int64_t* ids, const int64_t* order,
                                      int64_t rows, int64_t columns, float* table, cudaStream_t stream);
 

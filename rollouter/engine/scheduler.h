@@ -119,7 +119,7 @@ class Scheduler {
   int64_t waiting_sequences() const { return live_samples_ - running_sequences(); }
   int64_t free_blocks() const { return pool_.available(); }
   int64_t free_host_blocks() const { return static_cast<int64_t>(free_host_blocks_.size()); }
-  // Of the blocks that are not lent.
+  // The share in use of the blocks that are not lent.
   double block_usage() const { return 1 - static_cast<double>(pool_.available()) / static_cast<double>(pool_.open()); }
   double host_block_usage() const {
     if (options_.host_blocks == 0) return 0;

@@ -32,7 +32,8 @@ struct ListenAddress {
 // trainer.listen's host. INVALID_ARGUMENT (reason BAD_ADDRESS).
 absl::StatusOr<ListenAddress> GetTrainerRanksListen(const v1::TrainerSection& trainer);
 
-// The same for a rollouter's rank: any port of rollouter.ranks_listen's host.
+// Where a rollouter's rank on the CPU listens for the others: any port of rollouter.ranks_listen's host. Errors as
+// GetTrainerRanksListen.
 absl::StatusOr<ListenAddress> GetRolloutRanksListen(const v1::RollouterSection& rollouter);
 
 // The bytes of rollout.host_kv_memory, which each rank of a rollouter takes.

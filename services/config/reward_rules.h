@@ -25,7 +25,7 @@ class Rules {
 
 // Checks the section reward against the rest of the run.
 void CheckReward(const v1::RunConfig& config, Rules* rules);
-// The same of one set of eval.sets, whose reward is `formula`.
+// Checks `formula`, the reward of the set `set` of eval.sets, against the rest of the run.
 void CheckSetReward(const std::string& set, const std::string& formula, const v1::RunConfig& config, Rules* rules);
 // Checks that the section environment says where its worker is.
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules);
