@@ -4,6 +4,9 @@
 // and are literals where the error is made.
 namespace syncopate::reason {
 
+// Adapters meet another base than the one they were trained on.
+inline constexpr char kBaseMismatch[] = "BASE_MISMATCH";
+
 // Why a member left (Membership) and its stream ended.
 inline constexpr char kLeft[] = "LEFT";
 inline constexpr char kDeclaredDead[] = "DECLARED_DEAD";
@@ -12,6 +15,7 @@ inline constexpr char kNewStream[] = "NEW_STREAM";
 // Why a part of a weight sync failed; the next attempt depends on it.
 inline constexpr char kGroupLost[] = "GROUP_LOST";
 inline constexpr char kNotPrepared[] = "NOT_PREPARED";
+inline constexpr char kBaseLacking[] = "BASE_LACKING";  // a receiver no longer holds the base weights of the version
 inline constexpr char kDeadline[] = "DEADLINE";
 inline constexpr char kDigestMismatch[] = "DIGEST_MISMATCH";
 inline constexpr char kNonFinite[] = "NON_FINITE";

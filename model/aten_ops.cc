@@ -38,7 +38,7 @@ class OpsByAten final : public Ops {
     at::Tensor scale = rstd.unsqueeze(-1);
     at::Tensor normed = Wide(sum) * scale;
     at::Tensor wide = Wide(dy);
-    dweight.add_((wide * normed).sum(0));
+    if (dweight.defined()) dweight.add_((wide * normed).sum(0));
     at::Tensor g = wide * Wide(weight);
     at::Tensor dsum = scale * (g - normed * (g * normed).mean({-1}, /*keepdim=*/true));
     if (passed.defined()) dsum = dsum + Wide(passed);

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/digest.h"
@@ -103,6 +105,21 @@ Split GetSplit(const ModuleSpec& module, bool of_bias) {
   return Split::kAll;
 }
 
+// Adapters of the projections of one layer that `config` names.
+void AddAdapters(const ModelConfig& config, const LayerSpec& layer, const std::string& prefix,
+                 std::vector<AdapterSpec>* adapters) {
+  for (const ModuleSpec& module : layer.modules) {
+    const std::string projection = module.name.substr(module.name.rfind('.') + 1);
+    if (!module.takes_adapter || !absl::c_linear_search(config.lora.projections, projection)) continue;
+    adapters->push_back({.module = prefix + module.name,
+                         .role = module.role,
+                         .rank = config.lora.rank,
+                         .inputs = module.shape[1],
+                         .outputs = module.shape[0],
+                         .head = module.head});
+  }
+}
+
 // Collects the parameters of modules in order.
 class Lister {
  public:
@@ -120,6 +137,21 @@ class Lister {
       }
       first = last;
     }
+  }
+
+  // The side of an adapter that its projection is cut along is cut with it; the other side is as long as the rank and
+  // whole everywhere. So each rank adds its part of the product to its part of the projection's.
+  void Add(const AdapterSpec& adapter, int32_t unit) {
+    const bool is_column = adapter.role == ModuleRole::kColumn;
+    TensorSpec a{AdapterName(adapter.module, 'A'), dtype_, {adapter.rank, adapter.inputs}, unit};
+    TensorSpec b{AdapterName(adapter.module, 'B'), dtype_, {adapter.outputs, adapter.rank}, unit};
+    TensorSpec& cut = is_column ? b : a;
+    cut.split = is_column ? Split::kRows : Split::kColumns;
+    cut.head = adapter.head;
+    // The variance of PEFT's initial A, which is uniform over +- 1 / sqrt(inputs); B is 0, so that training begins at the
+    // base.
+    parameters_.push_back({std::move(a), 1.0 / std::sqrt(3.0 * static_cast<double>(adapter.inputs))});
+    parameters_.push_back({std::move(b), 0});
   }
 
   std::vector<ParameterSpec> Take() { return std::move(parameters_); }
@@ -144,6 +176,22 @@ class Lister {
 
 }  // namespace
 
+namespace {
+constexpr char kAdapterPrefix[] = "base_model.model.";
+}  // namespace
+
+std::string AdapterName(const std::string& module, char matrix) {
+  return absl::StrCat(kAdapterPrefix, module, ".lora_", std::string(1, matrix), ".weight");
+}
+
+bool IsAdapterName(const std::string& name) { return absl::StartsWith(name, kAdapterPrefix); }
+
+size_t CountBaseTensors(const Manifest& manifest) {
+  size_t count = 0;
+  while (count < manifest.tensors().size() && !IsAdapterName(manifest.tensors()[count].name)) ++count;
+  return count;
+}
+
 // q, k and v are neighbours, and so are gate and up, so that each group can be one product.
 DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
   DecoderSpec spec;
@@ -165,6 +213,9 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
     AddAttention(config, &layer);
     layer.modules.push_back(Norm("post_attention_layernorm", config.hidden_size));
     AddFeedForward(config, config.is_routed(i), &layer);
+    if (config.lora.enabled()) {
+      AddAdapters(config, layer, absl::StrCat("model.layers.", i, "."), &spec.adapters);
+    }
   }
   spec.output.push_back(Norm("model.norm", config.hidden_size));
   if (!config.tie_word_embeddings) {
@@ -212,6 +263,10 @@ uint64_t SpecDigest(const DecoderSpec& spec) {
     Describe(layer.modules, &text);
   }
   Describe(spec.output, &text);
+  for (const AdapterSpec& adapter : spec.adapters) {
+    absl::StrAppend(&text, adapter.module, "|", static_cast<int>(adapter.role), "|", adapter.rank, "|", adapter.inputs,
+                    "|", adapter.outputs, "|", adapter.head, "\n");
+  }
   return DigestBytes(text.data(), static_cast<int64_t>(text.size()));
 }
 
@@ -221,7 +276,8 @@ std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelCon
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     lister.Add(spec.layers[i].modules, absl::StrCat("model.layers.", i, "."), static_cast<int32_t>(i) + 1);
   }
-  lister.Add(spec.output, "", spec.units() - 1);
+  lister.Add(spec.output, "", spec.output_unit());
+  for (const AdapterSpec& adapter : spec.adapters) lister.Add(adapter, spec.units() - 1);
   return lister.Take();
 }
 

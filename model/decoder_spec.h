@@ -60,16 +60,34 @@ struct LayerSpec {
   std::vector<ModuleSpec> modules;  // in the order in which a step uses them
 };
 
+// The adapter of one projection (LoraConfig): A [rank, inputs] and B [outputs, rank].
+struct AdapterSpec {
+  std::string module = {};  // whole: "model.layers.0.self_attn.q_proj"
+  ModuleRole role = ModuleRole::kColumn;
+  int64_t rank = 0;
+  int64_t inputs = 0;
+  int64_t outputs = 0;
+  int64_t head = 0;  // as ModuleSpec::head
+};
+
+// The names that PEFT's files give to the two matrices of an adapter: matrix 'A' or 'B' of `module`.
+std::string AdapterName(const std::string& module, char matrix);
+// Whether a tensor has such a name.
+bool IsAdapterName(const std::string& name);
+
 struct DecoderSpec {
   std::vector<ModuleSpec> embeddings;
   std::vector<LayerSpec> layers;
-  std::vector<ModuleSpec> output;  // the last norm, and the head unless it is tied
+  std::vector<ModuleSpec> output;     // the last norm, and the head unless it is tied
+  std::vector<AdapterSpec> adapters;  // by layer and module
 
-  // Units of TensorSpec: the embeddings are unit 0, layer i is unit i + 1, the output is the last one.
-  int32_t units() const { return static_cast<int32_t>(layers.size()) + 2; }
+  // Units of TensorSpec: the embeddings are unit 0, layer i is unit i + 1, then come the output and, if there are any,
+  // the adapters.
+  int32_t output_unit() const { return static_cast<int32_t>(layers.size()) + 1; }
+  int32_t units() const { return output_unit() + (adapters.empty() ? 1 : 2); }
 };
 
-// The spec of a model that Validate() accepts. Pure.
+// The spec of a model whose sizes Validate() accepts. Pure.
 DecoderSpec MakeDecoderSpec(const ModelConfig& config);
 
 // The kinds of attention and of feed-forward that the layers have, sorted: "full", "window"; "gated", "routed".
@@ -84,6 +102,9 @@ struct ParameterSpec {
   double initial_std = 0;  // standard deviation of normal numbers; 0: zeros; kInitialOnes: ones
 };
 inline constexpr double kInitialOnes = -1;
+
+// The number of tensors of the base, which come before those of adapters.
+size_t CountBaseTensors(const Manifest& manifest);
 
 // Every parameter in the order of modules, which is also the order on the wire and in memory.
 std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelConfig& config, DType dtype);

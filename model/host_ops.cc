@@ -99,6 +99,7 @@ class OpsOnHost final : public Ops {
     std::vector<double> sums(static_cast<size_t>(sum.size(1)));
     rows_.NormBackward(In(dy), In(sum), In(rstd), In(weight), In(passed), sum.size(0), sum.size(1), Out(result.dsum),
                        sums.data(), Out(result.y));
+    if (!dweight.defined()) return result;
     float* const total = Out(dweight);
     for (size_t i = 0; i < sums.size(); ++i) total[i] += static_cast<float>(sums[i]);
     return result;

@@ -1,13 +1,16 @@
 #include "model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/digest.h"
 #include "base/philox.h"
 #include "model/decoder_spec.h"
@@ -57,7 +60,65 @@ absl::Status CheckExperts(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAdapters(const ModelConfig& config) {
+  const LoraConfig& lora = config.lora;
+  if (lora.rank == 0) {
+    if (lora == LoraConfig()) return absl::OkStatus();
+    return BadModel("lora.rank is 0, so that its alpha, scaling and projections mean nothing");
+  }
+  if (lora.rank < 0 || lora.rank > kMaxExtent) {
+    return BadModel(absl::StrCat("lora.rank is ", lora.rank, "; it must be from 0 to ", kMaxExtent));
+  }
+  if (!(lora.alpha > 0) || !std::isfinite(lora.alpha)) {
+    return BadModel(absl::StrCat("lora.alpha is ", lora.alpha, "; it must be a positive number"));
+  }
+  size_t next = 0;
+  for (const std::string& projection : LoraConfig::AllProjections()) {
+    if (next < lora.projections.size() && lora.projections[next] == projection) ++next;
+  }
+  if (lora.projections.empty() || next != lora.projections.size()) {
+    return BadModel(absl::StrCat("lora.target_modules are ", absl::StrJoin(lora.projections, ", "),
+                                 "; they are some of ", absl::StrJoin(LoraConfig::AllProjections(), ", "),
+                                 ", in this order"));
+  }
+  const DecoderSpec spec = MakeDecoderSpec(config);
+  for (const std::string& projection : lora.projections) {
+    const bool found = std::any_of(spec.adapters.begin(), spec.adapters.end(), [&](const AdapterSpec& adapter) {
+      return absl::EndsWith(adapter.module, "." + projection);
+    });
+    if (found) continue;
+    return BadModel(
+        absl::StrCat("lora.target_modules names ", projection,
+                     ", and no layer of this model has a projection of that name that can carry an adapter"));
+  }
+  for (const AdapterSpec& adapter : spec.adapters) {
+    const int64_t width = std::min(adapter.inputs, adapter.outputs);
+    if (lora.rank <= width) continue;
+    return BadModel(absl::StrCat("lora.rank is ", lora.rank, ", which is more than ", width, ", the smaller side of ",
+                                 adapter.module,
+                                 "; lower the rank, or leave that projection out of lora.target_modules"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+const std::vector<std::string>& LoraConfig::AllProjections() {
+  static const auto* const all =
+      new std::vector<std::string>{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  return *all;
+}
+
+double LoraConfig::scale() const {
+  const auto ranks = static_cast<double>(rank);
+  return alpha / (rank_stabilised ? std::sqrt(ranks) : ranks);
+}
+
+ModelConfig ModelConfig::Base() const {
+  ModelConfig base = *this;
+  base.lora = LoraConfig();
+  return base;
+}
 
 absl::Status ModelConfig::Validate() const {
   const std::pair<const char*, int64_t> positive[] = {{"vocab_size", vocab_size},
@@ -91,7 +152,8 @@ absl::Status ModelConfig::Validate() const {
     }
   }
   if (head_dim % 2 != 0) return BadModel(absl::StrCat("model.head_dim ", head_dim, " is odd; rotary needs pairs"));
-  return CheckExperts(*this);
+  SYNCOPATE_RETURN_IF_ERROR(CheckExperts(*this));
+  return CheckAdapters(*this);
 }
 
 bool ModelConfig::is_routed(int64_t layer) const {
@@ -100,6 +162,11 @@ bool ModelConfig::is_routed(int64_t layer) const {
 
 absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device) {
   if (device == "cpu") return absl::OkStatus();
+  if (config.lora.enabled()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "LORA_ON_GPU",
+                 absl::StrCat("the model has adapters of rank ", config.lora.rank, ", which are not built for ", device,
+                              ": use the CPU, or train all weights (lora.rank=0)"));
+  }
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_routed(layer)) continue;
     return Error(absl::StatusCode::kFailedPrecondition, "EXPERTS_ON_GPU",

@@ -26,6 +26,22 @@ struct RopeScaling {
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
+// Low-rank adapters (LoRA, arXiv 2106.09685) on projections of the layers: y = x W^T + scale * (x A^T) B^T, with A [rank,
+// inputs] and B [outputs, rank]. Only A and B are trained; all other weights are the base.
+struct LoraConfig {
+  // The projections that can carry an adapter, in the order in which `projections` names them.
+  static const std::vector<std::string>& AllProjections();
+
+  int64_t rank = 0;  // 0: no adapters
+  double alpha = 0;
+  bool rank_stabilised = false;               // the scale is alpha / sqrt(rank) (arXiv 2312.03732), else alpha / rank
+  std::vector<std::string> projections = {};  // "q_proj", ...: they have an adapter in each layer that has them
+
+  bool enabled() const { return rank > 0; }
+  double scale() const;
+  friend bool operator==(const LoraConfig&, const LoraConfig&) = default;
+};
+
 // The shape of one decoder-only transformer of the Llama family, with the names of a Hugging Face config.json: RMSNorm,
 // rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU or routed SwiGLU experts,
 // tied or untied embeddings.
@@ -64,10 +80,13 @@ struct ModelConfig {
   // biases 0.
   double embedding_init_std = 0.08;  // token and position tables
   double head_init_std = 0.02;
+  LoraConfig lora = {};
 
   // INVALID_ARGUMENT (reason BAD_MODEL) naming an impossible field.
   absl::Status Validate() const;
 
+  // The same model without adapters.
+  ModelConfig Base() const;
   // The window of one layer; 0: the layer attends to all tokens.
   int64_t window(int64_t layer) const { return layer_windows.empty() ? 0 : layer_windows[static_cast<size_t>(layer)]; }
   bool has_windows() const;
@@ -81,10 +100,11 @@ struct ModelConfig {
 };
 
 // OK if `device` ("cpu" or "cuda:N") supports the layers of `config`. FAILED_PRECONDITION naming the layer: a layer with a
-// window (reason WINDOW_ON_GPU) or with routed experts (EXPERTS_ON_GPU) runs only on the CPU.
+// window (reason WINDOW_ON_GPU) or with routed experts (EXPERTS_ON_GPU) runs only on the CPU; so do adapters (LORA_ON_GPU).
 absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device);
 
-// Every parameter of the model's spec (model/decoder_spec.h) in wire order, with its Hugging Face name. q, k and v of a layer
+// Every parameter of the model's spec (model/decoder_spec.h) in wire order, with its Hugging Face name; adapters are last,
+// with the names of PEFT's files. q, k and v of a layer
 // are neighbours, and so are gate and up, so that one matrix product computes each set if no alignment gap is between them
 // (as in all published models). With tied embeddings there is no lm_head.weight.
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);

@@ -132,17 +132,6 @@ std::vector<std::vector<TensorToWrite>> CutIntoShards(const std::vector<TensorTo
   return shards;
 }
 
-absl::Status WriteShard(const std::string& path, const std::vector<TensorToWrite>& tensors,
-                        const ExportOptions& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
-                             options.files->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
-  std::vector<TensorToWrite> writers;
-  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, options.dtype));
-  SYNCOPATE_RETURN_IF_ERROR(
-      StreamSafetensors(writers, {{"format", "pt"}}, [&file](absl::string_view bytes) { return file->Append(bytes); }));
-  return file->Sync();
-}
-
 std::string ShardName(size_t index, size_t count) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", index + 1, count);
 }
@@ -154,7 +143,7 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   nlohmann::json map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shards.size() == 1 ? kWeightsFile : ShardName(i, shards.size());
-    SYNCOPATE_RETURN_IF_ERROR(WriteShard(JoinPath(folder, name), shards[i], options));
+    SYNCOPATE_RETURN_IF_ERROR(WriteWeightFile(JoinPath(folder, name), shards[i], options, {{"format", "pt"}}));
     for (const TensorToWrite& tensor : shards[i]) {
       map[tensor.name] = name;
       written.bytes += BytesInFile(tensor, options.dtype);
@@ -185,6 +174,35 @@ absl::Status WriteDType(FileSystem* files, const std::string& folder, DType dtyp
 
 }  // namespace
 
+absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                             const ExportOptions& options, const std::map<std::string, std::string>& metadata) {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file,
+                             options.files->OpenForAppend(path, FileSystem::OpenMode::kCreateNew));
+  std::vector<TensorToWrite> writers;
+  for (const TensorToWrite& tensor : tensors) writers.push_back(InDType(tensor, options.dtype));
+  SYNCOPATE_RETURN_IF_ERROR(
+      StreamSafetensors(writers, metadata, [&file](absl::string_view bytes) { return file->Append(bytes); }));
+  return file->Sync();
+}
+
+// Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
+// earlier attempt is removed.
+absl::Status WriteNewFolder(const std::string& folder, const ExportOptions& options,
+                            const std::function<absl::Status(const std::string& partial)>& fill) {
+  FileSystem* const files = options.files;
+  SYNCOPATE_RETURN_IF_ERROR(CheckFolderIsFree(files, folder));
+  const std::string partial = options.partial.empty() ? absl::StrCat(folder, ".partial") : options.partial;
+  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
+  absl::Status status = fill(partial);
+  if (status.ok()) status = files->SyncDir(partial);
+  if (status.ok()) status = files->Rename(partial, folder);
+  if (status.ok()) status = files->SyncDir(ParentPath(folder));
+  if (status.ok()) return status;
+  (void)files->RemoveTree(partial);  // the first error is the one that is returned
+  return status;
+}
+
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options) {
   const std::string to(absl::StripSuffix(folder, "/"));
@@ -193,21 +211,13 @@ absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tens
   SYNCOPATE_ASSIGN_OR_RETURN(const HfModel model, ReadHfConfig(description));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::vector<TensorToWrite> arranged,
                              Arrange(tensors, ParameterSpecs(model.config, DType::kFloat32)));
-  // Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
-  // earlier attempt is removed.
-  const std::string partial = options.partial.empty() ? absl::StrCat(to, ".partial") : options.partial;
-  SYNCOPATE_RETURN_IF_ERROR(files->RemoveTree(partial));
-  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(partial));
-  absl::StatusOr<ExportedModel> written = WriteWeights(partial, arranged, options);
-  absl::Status status = written.status();
-  if (status.ok()) status = CopyModelDescription(description, partial, files);
-  if (status.ok()) status = WriteDType(files, partial, options.dtype);
-  if (status.ok()) status = files->SyncDir(partial);
-  if (status.ok()) status = files->Rename(partial, to);
-  if (status.ok()) status = files->SyncDir(ParentPath(to));
-  if (status.ok()) return written;
-  (void)files->RemoveTree(partial);  // the first error is the one that is returned
-  return status;
+  ExportedModel written;
+  SYNCOPATE_RETURN_IF_ERROR(WriteNewFolder(to, options, [&](const std::string& partial) -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(written, WriteWeights(partial, arranged, options));
+    SYNCOPATE_RETURN_IF_ERROR(CopyModelDescription(description, partial, files));
+    return WriteDType(files, partial, options.dtype);
+  }));
+  return written;
 }
 
 absl::StatusOr<DType> ParseExportDType(const std::string& name) {

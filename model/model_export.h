@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,16 @@ struct ExportedModel {
 // another shape; those of ReadHfConfig. Later errors: DATA_LOSS (reason NON_FINITE) naming the tensor; those of the disk.
 absl::StatusOr<ExportedModel> ExportModel(const std::vector<TensorToWrite>& tensors, const std::string& description,
                                           const std::string& folder, const ExportOptions& options = {});
+
+// Makes `folder` in options.files, whole or not at all: `fill` writes its files into the folder that it is given,
+// options.partial, which is then renamed. ALREADY_EXISTS (reason FOLDER_TAKEN) if `folder` is not empty, before `fill` is
+// called; errors of `fill` and of the disk.
+absl::Status WriteNewFolder(const std::string& folder, const ExportOptions& options,
+                            const std::function<absl::Status(const std::string& partial)>& fill);
+// Writes a new safetensors file of float32 tensors into options.files, rounded to options.dtype. DATA_LOSS (reason
+// NON_FINITE) naming the tensor; errors of the disk.
+absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                             const ExportOptions& options, const std::map<std::string, std::string>& metadata);
 
 // "bfloat16" or "float32". INVALID_ARGUMENT (reason BAD_DTYPE) for any other word.
 absl::StatusOr<DType> ParseExportDType(const std::string& name);

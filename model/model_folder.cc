@@ -56,11 +56,9 @@ absl::Status ExplainNoModel(const std::string& folder) {
         LooksLikeAHubName(folder) ? absl::StrCat("; get it with: hf download ", folder, " --local-dir FOLDER") : ""));
   }
   if (there(kAdapterFile)) {
-    return no_model(
-        absl::StrCat(folder, " is a directory of PEFT adapters", BaseOfAdapter(JoinPath(folder, kAdapterFile)),
-                     ", which are not read; merge them into their model (in Python: peft's "
-                     "AutoPeftModelForCausalLM.from_pretrained(...).merge_and_unload().save_pretrained(DIR)), "
-                     "and name that directory"));
+    return no_model(absl::StrCat(folder, " is a directory of PEFT adapters",
+                                 BaseOfAdapter(JoinPath(folder, kAdapterFile)),
+                                 ", which go into lora.path; model.path is the directory of their model"));
   }
   if (there(kCheckpointFile)) {
     return no_model(

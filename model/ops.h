@@ -34,7 +34,7 @@ class Ops {
     at::Tensor y;     // [R, D] bit-identical to the forward's y, for the weight gradient of the product that used it
   };
   // dy [R, D]; sum, rstd, weight as above; `passed`: gradient that reaches `sum` on another path, or undefined. Adds to
-  // dweight [D] float32. `wanted`: compute y; else it is undefined.
+  // dweight [D] float32, unless it is undefined. `wanted`: compute y; else it is undefined.
   virtual NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
                                        const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
                                        bool wanted) const = 0;

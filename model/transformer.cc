@@ -28,30 +28,44 @@ at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 // Finds tensors of an arena by name.
 class ArenaIndex {
  public:
-  ArenaIndex(const Manifest& manifest, const std::vector<ArenaPart>& parts) : manifest_(manifest), parts_(parts) {
+  ArenaIndex(const Manifest& manifest, const std::vector<ArenaPart>& parts, double adapter_scale)
+      : manifest_(manifest), parts_(parts), adapter_scale_(adapter_scale) {
     for (size_t i = 0; i < manifest.tensors().size(); ++i) index_[manifest.tensors()[i].name] = i;
   }
 
   Linear ViewLinear(const std::string& name) const {
-    return {View(name + ".weight"), index_.count(name + ".bias") > 0 ? View(name + ".bias") : at::Tensor()};
+    Linear linear = ViewProduct(name, /*rows=*/0);
+    AppendAdapter(name, /*begin=*/0, &linear);
+    return linear;
   }
 
-  // Views linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
-  // tensor, `fused`.
-  JointLinear ViewJoint(const std::string& prefix, const std::vector<std::string>& names,
-                        const std::string& fused) const {
-    if (index_.count(prefix + fused + ".weight") > 0) return {ViewLinear(prefix + fused)};
-    JointLinear apart;
-    for (const std::string& name : names) apart.push_back(ViewLinear(prefix + name));
-    const bool biased = apart[0].bias.defined();
-    if (!AreDense(prefix, names, ".weight") || (biased && !AreDense(prefix, names, ".bias"))) return apart;
+  struct JointPart {
+    std::string name;
     int64_t rows = 0;
-    for (const Linear& linear : apart) rows += linear.weight.size(0);
-    const std::string first = prefix + names[0];
-    return {{View(first + ".weight", rows), biased ? View(first + ".bias", rows) : at::Tensor()}};
+  };
+  // Views linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
+  // tensor, `fused`. Adapters are of each part by itself.
+  JointLinear ViewJoint(const std::string& prefix, const std::vector<JointPart>& parts,
+                        const std::string& fused) const {
+    const bool is_fused = index_.count(prefix + fused + ".weight") > 0;
+    if (!is_fused && !AreDense(prefix, parts)) {
+      JointLinear apart;
+      for (const JointPart& part : parts) apart.push_back(ViewLinear(prefix + part.name));
+      return apart;
+    }
+    int64_t rows = 0;
+    for (const JointPart& part : parts) rows += part.rows;
+    Linear linear = is_fused ? ViewProduct(prefix + fused, 0) : ViewProduct(prefix + parts[0].name, rows);
+    int64_t begin = 0;
+    for (const JointPart& part : parts) {
+      AppendAdapter(prefix + part.name, begin, &linear);
+      begin += part.rows;
+    }
+    return {std::move(linear)};
   }
 
-  // A view of the named tensor with `rows` rows: if it has fewer, the view extends into its neighbours.
+  // A view of the named tensor with `rows` rows: if it has fewer, the view extends into its neighbours. Undefined if no
+  // part has its memory.
   at::Tensor View(const std::string& name, int64_t rows = 0) const {
     const size_t i = index_.at(name);
     std::vector<int64_t> shape = manifest_.tensors()[i].shape;
@@ -60,36 +74,59 @@ class ArenaIndex {
     const int64_t begin = manifest_.ranges()[i].begin;
     const auto part =
         std::find_if(parts_.begin(), parts_.end(), [begin](const ArenaPart& one) { return begin < one.range.end; });
+    if (part == parts_.end() || begin < part->range.begin) return {};
     const int64_t offset = (begin - part->range.begin) / DTypeBytes(manifest_.tensors()[i].dtype);
     // detach(): views of weights take part in no autograd graph.
     return part->memory.as_strided(shape, strides, part->memory.storage_offset() + offset).detach();
   }
 
  private:
+  bool has_bias(const std::string& name) const { return index_.count(name + ".bias") > 0; }
+
+  // Weight and bias, with `rows` rows as View() does.
+  Linear ViewProduct(const std::string& name, int64_t rows) const {
+    return {View(name + ".weight", rows), has_bias(name) ? View(name + ".bias", rows) : at::Tensor()};
+  }
+
+  // The adapter of projection `name`, if it has one.
+  void AppendAdapter(const std::string& name, int64_t begin, Linear* linear) const {
+    if (index_.count(AdapterName(name, 'A')) == 0) return;
+    linear->adapters.push_back({View(AdapterName(name, 'A')), View(AdapterName(name, 'B')), begin, adapter_scale_});
+  }
+
+  // Whether the weights of these projections, and their biases, lie side by side.
+  bool AreDense(const std::string& prefix, const std::vector<JointPart>& parts) const {
+    return AreDense(prefix, parts, ".weight") &&
+           (!has_bias(prefix + parts[0].name) || AreDense(prefix, parts, ".bias"));
+  }
+
   // Whether each of these tensors ends where the next one begins.
-  bool AreDense(const std::string& prefix, const std::vector<std::string>& names, const char* suffix) const {
-    for (size_t i = 0; i + 1 < names.size(); ++i) {
-      const ByteRange& range = manifest_.ranges()[index_.at(prefix + names[i] + suffix)];
-      if (range.end != manifest_.ranges()[index_.at(prefix + names[i + 1] + suffix)].begin) return false;
+  bool AreDense(const std::string& prefix, const std::vector<JointPart>& parts, const char* suffix) const {
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      const ByteRange& range = manifest_.ranges()[index_.at(prefix + parts[i].name + suffix)];
+      if (range.end != manifest_.ranges()[index_.at(prefix + parts[i + 1].name + suffix)].begin) return false;
     }
     return true;
   }
 
   const Manifest& manifest_;
   const std::vector<ArenaPart>& parts_;
+  const double adapter_scale_;
   std::map<std::string, size_t> index_;
 };
 
-at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
-  if (!linear.bias.defined()) return at::linear(x, linear.weight);
-  return at::linear(x, linear.weight, linear.bias);
+at::Tensor Apply(const Linear& linear, const at::Tensor& x, bool adds_bias = true) {
+  const at::Tensor y =
+      adds_bias && linear.bias.defined() ? at::linear(x, linear.weight, linear.bias) : at::linear(x, linear.weight);
+  AddAdapters(linear, x, y);
+  return y;
 }
 
 // Applies a linear of which this rank has a part of the columns, and sums over ranks.
 at::Tensor ApplyAndSum(const Linear& linear, const at::Tensor& x, PartialSums* sums) {
   if (sums == nullptr) return Apply(linear, x);
   // Only one rank adds the bias.
-  return sums->Sum(sums->adds_biases() ? Apply(linear, x) : at::linear(x, linear.weight));
+  return sums->Sum(Apply(linear, x, sums->adds_biases()));
 }
 
 // The product of joint linears with `x`, as one tensor.
@@ -119,10 +156,11 @@ std::vector<at::Tensor> ApplyJoint(const JointLinear& joint, const at::Tensor& x
 }  // namespace
 
 std::vector<at::Tensor> TransformerWeights::Distinct() const {
-  std::vector<at::Tensor> all = {tokens};
+  std::vector<at::Tensor> all;
   auto add = [&all](const at::Tensor& tensor) {
     if (tensor.defined()) all.push_back(tensor);
   };
+  add(tokens);
   auto add_linears = [&add](const JointLinear& linears) {
     for (const Linear& linear : linears) add(linear.weight);
     for (const Linear& linear : linears) add(linear.bias);
@@ -148,7 +186,41 @@ std::vector<at::Tensor> TransformerWeights::Distinct() const {
   }
   add(norm);
   if (!head.is_same(tokens)) add(head);
+  auto add_adapters = [&add](const JointLinear& linears) {
+    for (const Linear& linear : linears) {
+      for (const Adapter& adapter : linear.adapters) {
+        add(adapter.a);
+        add(adapter.b);
+      }
+    }
+  };
+  for (const LayerWeights& layer : layers) {
+    add_adapters(layer.qkv);
+    add_adapters({layer.output});
+    add_adapters(layer.gate_up);
+    add_adapters({layer.down});
+  }
   return all;
+}
+
+TransformerWeights WithoutAdapters(TransformerWeights weights) {
+  auto remove = [](JointLinear& linears) {
+    for (Linear& linear : linears) linear.adapters.clear();
+  };
+  for (LayerWeights& layer : weights.layers) {
+    remove(layer.qkv);
+    remove(layer.gate_up);
+    layer.output.adapters.clear();
+    layer.down.adapters.clear();
+  }
+  return weights;
+}
+
+void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
+  for (const Adapter& adapter : linear.adapters) {
+    y.narrow(1, adapter.begin, adapter.b.size(0))
+        .addmm_(at::linear(x, adapter.a), adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
+  }
 }
 
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena) {
@@ -157,7 +229,7 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest,
                                const std::vector<ArenaPart>& parts) {
-  ArenaIndex index(manifest, parts);
+  const ArenaIndex index(manifest, parts, config.lora.enabled() ? config.lora.scale() : 0);
   const DecoderSpec spec = MakeDecoderSpec(config);
   TransformerWeights weights;
   weights.tokens = index.View("model.embed_tokens.weight");
@@ -166,7 +238,10 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     LayerWeights& layer = weights.layers.emplace_back();
     layer.input_norm = index.View(prefix + "input_layernorm.weight");
-    layer.qkv = index.ViewJoint(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, "qkv_proj");
+    layer.qkv = index.ViewJoint(
+        prefix + "self_attn.",
+        {{"q_proj", config.query_size()}, {"k_proj", config.key_value_size()}, {"v_proj", config.key_value_size()}},
+        "qkv_proj");
     if (config.qk_norm) {
       layer.q_norm = index.View(prefix + "self_attn.q_norm.weight");
       layer.k_norm = index.View(prefix + "self_attn.k_norm.weight");
@@ -178,11 +253,16 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
       for (int64_t expert = 0; expert < spec.layers[i].experts; ++expert) {
         const std::string one = absl::StrCat(prefix, "mlp.experts.", expert, ".");
         layer.experts.push_back(
-            {index.ViewJoint(one, {"gate_proj", "up_proj"}, "gate_up_proj"), index.ViewLinear(one + "down_proj")});
+            {index.ViewJoint(one,
+                             {{"gate_proj", config.moe_intermediate_size}, {"up_proj", config.moe_intermediate_size}},
+                             "gate_up_proj"),
+             index.ViewLinear(one + "down_proj")});
       }
       continue;
     }
-    layer.gate_up = index.ViewJoint(prefix + "mlp.", {"gate_proj", "up_proj"}, "gate_up_proj");
+    layer.gate_up = index.ViewJoint(prefix + "mlp.",
+                                    {{"gate_proj", config.intermediate_size}, {"up_proj", config.intermediate_size}},
+                                    "gate_up_proj");
     layer.down = index.ViewLinear(prefix + "mlp.down_proj");
   }
   weights.norm = index.View("model.norm.weight");

@@ -11,10 +11,19 @@ namespace syncopate::model {
 
 inline at::ScalarType ToScalarType(DType dtype) { return dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16; }
 
-// y = x W^T + b.
+// A low-rank adapter of columns [begin, begin + outputs) of a linear's product: y += scale * (x a^T) b^T.
+struct Adapter {
+  at::Tensor a;  // [rank, in]
+  at::Tensor b;  // [outputs, rank]
+  int64_t begin = 0;
+  double scale = 1;
+};
+
+// y = x W^T + b, and what its adapters add.
 struct Linear {
   at::Tensor weight;  // [out, in]
   at::Tensor bias;    // [out], undefined without one
+  std::vector<Adapter> adapters = {};
 };
 
 // Projections of the same input. If they are in the arena without a gap, one Linear with the rows of all, so that one call
@@ -46,13 +55,20 @@ struct TransformerWeights {
   at::Tensor norm;  // [D]
   at::Tensor head;  // [V, D]; `tokens` itself when tied
 
-  // Every distinct tensor, in wire order; an optimizer iterates over these.
+  // Every distinct tensor that has memory, in wire order; an optimizer iterates over these.
   std::vector<at::Tensor> Distinct() const;
 };
 
 // Views into `arena`, a flat tensor of manifest.arena_bytes() bytes laid out by `manifest`, which must be the manifest
 // of `config` in the arena's dtype. The views share the arena's storage and are separate leaves for autograd.
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest, const at::Tensor& arena);
+
+// The same weights without their adapters: the base.
+TransformerWeights WithoutAdapters(TransformerWeights weights);
+
+// Adds to y [R, out], in place, what the linear's adapters make of x [R, in]. x a^T is rounded to the dtype of x; its
+// product with b is scaled and added to y before it is rounded.
+void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y);
 
 // Attention over the rows of one call, which the caller of Transformer implements: a trainer attends inside packed
 // sequences, an engine appends to a KV cache. R rows (tokens of any sequences), H query heads, K key/value heads, d

@@ -19,6 +19,7 @@
 #include "base/half.h"
 #include "base/reasons.h"
 #include "base/strict_json.h"
+#include "model/decoder_spec.h"
 #include "model/model_folder.h"
 
 namespace syncopate::model {
@@ -181,13 +182,6 @@ absl::Status CheckTensor(const std::string& path, const StoredTensor& stored, co
                                  " it must have ", ShapeText(wanted.shape)));
 }
 
-std::optional<int64_t> FindBadNumber(const StoredTensor& tensor) {
-  const int64_t count = static_cast<int64_t>(tensor.data.size()) / StoredDTypeBytes(tensor.dtype);
-  if (tensor.dtype == StoredDType::kFloat32) return FindNonFinite(tensor.data.data(), count, kFloat32Exponent);
-  return FindNonFinite(tensor.data.data(), count,
-                       tensor.dtype == StoredDType::kBFloat16 ? kBFloat16Exponent : kFloat16Exponent);
-}
-
 template <typename Widen>
 void WidenAll(const char* bytes, absl::Span<float> values, Widen widen) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -199,12 +193,30 @@ void WidenAll(const char* bytes, absl::Span<float> values, Widen widen) {
 
 }  // namespace
 
+std::optional<int64_t> FindNonFiniteNumber(const StoredTensor& tensor) {
+  const int64_t count = static_cast<int64_t>(tensor.data.size()) / StoredDTypeBytes(tensor.dtype);
+  if (tensor.dtype == StoredDType::kFloat32) return FindNonFinite(tensor.data.data(), count, kFloat32Exponent);
+  return FindNonFinite(tensor.data.data(), count,
+                       tensor.dtype == StoredDType::kBFloat16 ? kBFloat16Exponent : kFloat16Exponent);
+}
+
+void ReadNumbers(const StoredTensor& tensor, absl::Span<float> values) {
+  SYNCOPATE_CHECK(values.size() * static_cast<size_t>(StoredDTypeBytes(tensor.dtype)) == tensor.data.size());
+  if (tensor.dtype == StoredDType::kFloat32) {
+    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  } else if (tensor.dtype == StoredDType::kBFloat16) {
+    WidenAll(tensor.data.data(), values, WidenBFloat16);
+  } else {
+    WidenAll(tensor.data.data(), values, WidenFloat16);
+  }
+}
+
 absl::StatusOr<std::shared_ptr<const WeightFiles>> WeightFiles::Open(const std::string& folder,
                                                                      const ModelConfig& config) {
   SYNCOPATE_RETURN_IF_ERROR(config.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Shard> shards, OpenShards(folder));
   std::map<std::string, TensorSpec> wanted;
-  const std::vector<TensorSpec> specs = ParameterSpecs(config, DType::kFloat32);
+  const std::vector<TensorSpec> specs = ParameterSpecs(config.Base(), DType::kFloat32);
   for (const TensorSpec& spec : specs) wanted[spec.name] = spec;
   std::map<std::string, Entry> found;
   std::shared_ptr<WeightFiles> files(new WeightFiles());
@@ -249,7 +261,7 @@ absl::StatusOr<std::vector<std::string>> FindWeightFiles(const std::string& fold
 
 absl::Status WeightFiles::CheckFinite() const {
   for (const Entry& entry : tensors_) {
-    const std::optional<int64_t> bad = FindBadNumber(entry.tensor);
+    const std::optional<int64_t> bad = FindNonFiniteNumber(entry.tensor);
     if (!bad.has_value()) continue;
     return Error(
         absl::StatusCode::kDataLoss, reason::kNonFinite,
@@ -258,20 +270,10 @@ absl::Status WeightFiles::CheckFinite() const {
   return absl::OkStatus();
 }
 
-void WeightFiles::Read(size_t index, absl::Span<float> values) const {
-  const StoredTensor& tensor = tensors_[index].tensor;
-  SYNCOPATE_CHECK(values.size() * static_cast<size_t>(StoredDTypeBytes(tensor.dtype)) == tensor.data.size());
-  if (tensor.dtype == StoredDType::kFloat32) {
-    std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-  } else if (tensor.dtype == StoredDType::kBFloat16) {
-    WidenAll(tensor.data.data(), values, WidenBFloat16);
-  } else {
-    WidenAll(tensor.data.data(), values, WidenFloat16);
-  }
-}
+void WeightFiles::Read(size_t index, absl::Span<float> values) const { ReadNumbers(tensors_[index].tensor, values); }
 
 void WeightFiles::ReadAll(const Manifest& manifest, void* arena) const {
-  SYNCOPATE_CHECK(manifest.tensors().size() == tensors_.size());
+  SYNCOPATE_CHECK(CountBaseTensors(manifest) == tensors_.size());
   std::vector<float> wide;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const TensorSpec& spec = manifest.tensors()[i];

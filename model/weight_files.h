@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ namespace syncopate::model {
 // Immutable, thread-safe.
 class WeightFiles {
  public:
-  // Reads only the headers, and trusts nothing in them. Checks that every parameter of `config` (which must be valid) is
-  // there once, with the right shape and a dtype of weights, and that there are no other tensors except redundant ones (an
+  // Reads only the headers, and trusts nothing in them. Checks that every parameter of the base of `config` (which must be
+  // valid) is there once, with the right shape and a dtype of weights, and that there are no other tensors except redundant ones (an
   // lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file that is missing;
   // INVALID_ARGUMENT naming file and tensor:
   //   BAD_SAFETENSORS   no safetensors file, or a truncated one
@@ -35,8 +36,8 @@ class WeightFiles {
   size_t size() const { return tensors_.size(); }
   // Reads one parameter as float32; values.size() is its number of elements.
   void Read(size_t index, absl::Span<float> values) const;
-  // Reads all parameters into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); the gaps
-  // are not written.
+  // Reads all parameters into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); gaps and
+  // adapters are not written.
   void ReadAll(const Manifest& manifest, void* arena) const;
 
  private:
@@ -49,6 +50,11 @@ class WeightFiles {
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<Entry> tensors_;
 };
+
+// The numbers of a stored tensor of weights (float32, bf16 or fp16) as float32; values.size() is their number.
+void ReadNumbers(const StoredTensor& tensor, absl::Span<float> values);
+// The first element of such a tensor that is a NaN or an infinity.
+std::optional<int64_t> FindNonFiniteNumber(const StoredTensor& tensor);
 
 // The names of the files in `folder` that WeightFiles opens, sorted; reads only the index, if there is one. Errors of
 // WeightFiles::Open.

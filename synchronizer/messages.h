@@ -76,7 +76,8 @@ struct Hello {
   std::vector<std::string> transports;
   PolicyVersion serving;
   uint64_t serving_digest = 0;
-  std::string held = {};  // why the member takes no version for now; "": it takes versions
+  std::string held = {};     // why the member takes no version for now; "": it takes versions
+  uint64_t base_digest = 0;  // names the base weights that the member holds (Subset::base_digest); 0: none
   int64_t held_epoch = 0;
   int64_t checkpoint_epoch = 0;
   std::string build;

@@ -94,7 +94,10 @@ class OpsByKernels final : public Ops {
   NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
                                const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
                                bool wanted) const override {
-    if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
+    // The kernel always makes the weight's gradient.
+    if (!FitsNorm(sum) || !dweight.defined()) {
+      return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
+    }
     const c10::cuda::CUDAGuard guard(sum.device());
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
     at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});

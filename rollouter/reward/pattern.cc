@@ -59,6 +59,11 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   return Pattern(std::make_shared<const Code>(compiled), groups);
 }
 
+absl::StatusOr<std::function<bool(absl::string_view)>> Pattern::CompileMatcher(const std::string& pattern) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Pattern compiled, Compile(pattern));
+  return [compiled](absl::string_view text) { return compiled.MatchesAll(text); };
+}
+
 bool Pattern::MatchesAll(absl::string_view text) const {
   if (text.size() > kMaxTextBytes) return false;
   const MatchContext context = LimitedContext();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,9 @@ class Pattern {
 
   // INVALID_ARGUMENT (reason BAD_PATTERN) with the position and the cause of a syntax error.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
+
+  // Compiles a pattern into MatchesAll().
+  static absl::StatusOr<std::function<bool(absl::string_view)>> CompileMatcher(const std::string& pattern);
 
   // Whether the pattern has a group, whose contents LastMatch returns.
   bool has_group() const { return groups_ > 0; }

@@ -8,6 +8,7 @@
 #include "model/hf_config.h"
 #include "services/config/config_record.h"
 #include "services/config/field_value.h"
+#include "services/config/rules.h"
 #include "services/config/schema.h"
 
 namespace syncopate::config {
@@ -15,6 +16,7 @@ namespace {
 
 constexpr double kTaskLearningRate = 2e-3;
 constexpr double kModelLearningRate = 1e-6;
+constexpr double kAdapterLearningRate = 1e-5;   // adapters want about ten times the rate of all weights
 constexpr double kDoubtfulLearningRate = 1e-4;  // above it most trained models unlearn
 constexpr int64_t kModelNewTokens = 1024;
 
@@ -98,7 +100,11 @@ Resolved ResolveAutomatic(const Surroundings& around, v1::RunConfig* config) {
   v1::TrainSection* const train = config->mutable_train();
   v1::RolloutSection* const rollout = config->mutable_rollout();
   const bool has_model = !config->model().path().empty();
-  if (train->learning_rate() == 0) train->set_learning_rate(has_model ? kModelLearningRate : kTaskLearningRate);
+  if (train->learning_rate() == 0) {
+    train->set_learning_rate(!has_model             ? kTaskLearningRate
+                             : HasAdapters(*config) ? kAdapterLearningRate
+                                                    : kModelLearningRate);
+  }
   if (rollout->max_new_tokens() == 0) rollout->set_max_new_tokens(NewTokens(around, *config));
   for (std::string* const device : {train->mutable_device(), rollout->mutable_device()}) {
     if (device->empty()) *device = has_model ? "auto" : "cpu";

@@ -153,6 +153,19 @@ void CheckModel(const v1::ModelSection& model, Rules* rules) {
                 "0, as without model.path it is model.max_position_embeddings that says it");
 }
 
+// That the projections exist is checked when they are read, as is what a directory of adapters says.
+void CheckLora(const v1::LoraSection& lora, Rules* rules) {
+  const bool by_path = !lora.path().empty();
+  rules->Expect(!by_path || lora.rank() == 0, {"lora.rank", "lora.path"}, "0, as lora.path says it");
+  const bool may_tell = lora.rank() > 0;
+  const std::string why = by_path ? ", as lora.path says it" : ", as lora.rank is 0: all weights are trained";
+  rules->Expect(may_tell || lora.alpha() == 0, {"lora.alpha", "lora.rank", "lora.path"}, absl::StrCat("0", why));
+  rules->Expect(may_tell || lora.target_modules() == "all-linear", {"lora.target_modules", "lora.rank", "lora.path"},
+                absl::StrCat("all-linear", why));
+  rules->Expect(may_tell || lora.scaling() == "alpha_over_rank", {"lora.scaling", "lora.rank", "lora.path"},
+                absl::StrCat("alpha_over_rank", why));
+}
+
 bool IsDevice(const std::string& text) {
   if (text == "auto" || text == "cpu" || text == "cuda") return true;
   const std::string number = absl::StartsWith(text, "cuda:") ? text.substr(5) : "";
@@ -283,6 +296,9 @@ void CheckMemory(const v1::RunConfig& config, Rules* rules) {
   const bool has_reference = train.kl_coef() > 0;
   rules->Expect(!train.offload_reference() || has_reference, {"train.offload_reference", "train.kl_coef"},
                 "false, as without train.kl_coef there is no reference policy");
+  rules->Expect(!train.offload_reference() || !HasAdapters(config),
+                {"train.offload_reference", "lora.rank", "lora.path"},
+                "false, as the reference policy of adapters is their base, of which there is no copy");
   const bool has_proximal_pass = train.updates_per_batch() > 1 && MakeLossOptions(config).needs_proximal();
   rules->Expect(!train.offload_optimizer_for_logprob() || has_reference || has_proximal_pass,
                 {"train.offload_optimizer_for_logprob", "train.updates_per_batch", "train.proximal", "train.kl_coef"},
@@ -301,8 +317,10 @@ void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("fewer than run.steps ", config.run().steps(),
                              ", for the steps after them learn from rewards; train.objective=sft has none of those"));
   const bool supervised = alone || train.sft_steps() > 0;
+  // With adapters the reference is their base, which no step changes.
   rules->Expect(
-      !supervised || train.kl_coef() == 0, {"train.kl_coef", "train.sft_steps", "train.objective"},
+      !supervised || train.kl_coef() == 0 || HasAdapters(config),
+      {"train.kl_coef", "train.sft_steps", "train.objective"},
       "0, as the reference policy is the model that the run began with, and the supervised steps are to leave "
       "it; for a reference after them export their model and begin another run with it");
   const std::string& response = config.data().response_field();
@@ -394,6 +412,8 @@ int64_t MakeUpdates(const v1::RunConfig& config) {
   return supervised + std::min(steps - supervised, std::numeric_limits<int64_t>::max() / each - supervised) * each;
 }
 
+bool HasAdapters(const v1::RunConfig& config) { return config.lora().rank() > 0 || !config.lora().path().empty(); }
+
 int64_t GetRollouters(const v1::RunConfig& config) {
   return config.train().objective() == "sft" ? 0 : config.run().rollouters();
 }
@@ -406,6 +426,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckRollouterName(config.rollouter().name(), &rules);
   CheckSecurity(config.security(), &rules);
   CheckModel(config.model(), &rules);
+  CheckLora(config.lora(), &rules);
   CheckDevices(config, &rules);
   CheckFiles(config, &rules);
   CheckStop(config, &rules);

@@ -29,6 +29,9 @@ struct TaskShape {
 };
 TaskShape GetShape(const v1::DataSection& data);
 
+// Whether the run trains adapters and leaves its model as it is.
+bool HasAdapters(const v1::RunConfig& config);
+
 // The greatest number of updates that the whole run makes.
 int64_t MakeUpdates(const v1::RunConfig& config);
 

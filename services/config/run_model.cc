@@ -1,19 +1,23 @@
 #include "services/config/run_model.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
+#include "model/adapter_files.h"
 #include "model/device.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
 #include "rollouter/engine/rank_slice.h"
+#include "rollouter/reward/pattern.h"
 #include "services/config/rules.h"
 
 namespace syncopate::config {
 namespace {
 
 constexpr char kModelFolder[] = "model";
+constexpr char kAdapterFolder[] = "adapter";
 
 absl::Status BadConfig(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", message);
@@ -41,6 +45,41 @@ model::ModelConfig ShapeByKeys(const v1::RunConfig& config) {
   return shape;
 }
 
+// The folder with adapter_config.json; "" if there is none. A resumed run has its own copy of that file.
+std::string FindAdapterDescription(const v1::RunConfig& config) {
+  if (config.run().resume()) {
+    const std::string kept = KeptAdapterFolder(config.run().dir());
+    if (FileSystem::Real()->FileBytes(JoinPath(kept, model::kAdapterConfigFile)).ok()) return kept;
+  }
+  return config.lora().path();
+}
+
+// The adapters of the run on `base`; none if all weights are trained.
+absl::StatusOr<model::LoraConfig> FindAdapters(const v1::RunConfig& config, const model::ModelConfig& base) {
+  const v1::LoraSection& section = config.lora();
+  model::LoraConfig lora;
+  if (!section.path().empty()) {
+    absl::StatusOr<model::LoraConfig> read =
+        model::ReadAdapterConfig(FindAdapterDescription(config), base, rollouter::Pattern::CompileMatcher);
+    if (!read.ok()) return Annotate(read.status(), "lora.path");
+    lora = *std::move(read);
+  } else if (section.rank() > 0) {
+    lora.rank = section.rank();
+    lora.alpha = section.alpha() > 0 ? section.alpha() : 2.0 * static_cast<double>(section.rank());
+    lora.rank_stabilised = section.scaling() == "rslora";
+    absl::StatusOr<std::vector<std::string>> projections = model::ParseProjections(section.target_modules());
+    if (!projections.ok()) return Annotate(projections.status(), "lora.target_modules");
+    lora.projections = *std::move(projections);
+  }
+  return lora;
+}
+
+// Sets the run's adapters in `shape`, and checks that the model can have them.
+absl::Status AddAdapters(const v1::RunConfig& config, model::ModelConfig* shape) {
+  SYNCOPATE_ASSIGN_OR_RETURN(shape->lora, FindAdapters(config, *shape));
+  return shape->lora.enabled() ? shape->Validate() : absl::OkStatus();
+}
+
 // The folder with config.json; "" for a model that keys describe. A resumed run has its own copy.
 std::string FindDescription(const v1::RunConfig& config) {
   if (config.run().resume()) {
@@ -53,6 +92,7 @@ std::string FindDescription(const v1::RunConfig& config) {
 }  // namespace
 
 std::string KeptModelFolder(const std::string& run_dir) { return JoinPath(run_dir, kModelFolder); }
+std::string KeptAdapterFolder(const std::string& run_dir) { return JoinPath(run_dir, kAdapterFolder); }
 
 absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   RunModel model;
@@ -60,6 +100,7 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   const auto ranks = static_cast<int32_t>(config.rollout().tensor_parallel());
   if (model.by_keys()) {
     model.shape = ShapeByKeys(config);
+    SYNCOPATE_RETURN_IF_ERROR(AddAdapters(config, &model.shape));
     SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, ranks));
     return model;
   }
@@ -83,6 +124,7 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
                                   task.vocabulary, "; lower data.alphabet"));
   }
   model.shape = *shape;
+  SYNCOPATE_RETURN_IF_ERROR(AddAdapters(config, &model.shape));
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, ranks));
   return model;
 }
@@ -108,12 +150,20 @@ absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(con
   if (model.by_keys()) return std::shared_ptr<const model::WeightFiles>();
   if (config.model().path().empty()) {
     return BadConfig(
-        "model.path is not set, and the run has no checkpoint to take the weights from, or none that holds the "
-        "reference policy that train.kl_coef asks for");
+        "model.path is not set, and the run has no checkpoint to take the weights from, or none that holds the base of "
+        "its adapters, or the reference policy that train.kl_coef asks for");
   }
   auto weights = model::WeightFiles::Open(config.model().path(), model.shape);
   if (!weights.ok()) return Annotate(weights.status(), "model.path");
   return weights;
+}
+
+absl::StatusOr<std::shared_ptr<const model::AdapterFiles>> OpenInitialAdapters(const v1::RunConfig& config,
+                                                                               const RunModel& model) {
+  if (config.lora().path().empty()) return std::shared_ptr<const model::AdapterFiles>();
+  auto adapters = model::AdapterFiles::Open(config.lora().path(), model.shape);
+  if (!adapters.ok()) return Annotate(adapters.status(), "lora.path");
+  return adapters;
 }
 
 }  // namespace syncopate::config

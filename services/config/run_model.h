@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/manifest.h"
+#include "model/adapter_files.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
 #include "syncopate/v1/config.pb.h"
@@ -23,9 +24,12 @@ struct RunModel {
 
 // <run_dir>/model: the files of model.path that the trainer keeps.
 std::string KeptModelFolder(const std::string& run_dir);
+// <run_dir>/adapter: adapter_config.json of lora.path, which the trainer keeps.
+std::string KeptAdapterFolder(const std::string& run_dir);
 
-// Reads config.json if there is one. INVALID_ARGUMENT (reason BAD_CONFIG) that names the key if the run's sequences or
-// its task do not fit the model; errors of model::ReadHfConfig.
+// Reads config.json and adapter_config.json if there are any. INVALID_ARGUMENT (reason BAD_CONFIG) that names the key if
+// the run's sequences or its task do not fit the model, or (reason BAD_MODEL) if its adapters do not; errors of
+// model::ReadHfConfig and model::ReadAdapterConfig.
 absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config);
 
 // Data type of the weights that are sent and that rollouters hold in memory: model.dtype, where "auto" is resolved from
@@ -43,5 +47,10 @@ std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelCon
 // model::WeightFiles::Open, with the key's name before them.
 absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(const v1::RunConfig& config,
                                                                              const RunModel& model);
+
+// The adapters in lora.path, checked against `model`; null without that key. Errors of model::AdapterFiles::Open, with the
+// key's name before them.
+absl::StatusOr<std::shared_ptr<const model::AdapterFiles>> OpenInitialAdapters(const v1::RunConfig& config,
+                                                                               const RunModel& model);
 
 }  // namespace syncopate::config

@@ -3,6 +3,9 @@
 #include <limits>
 #include <optional>
 
+#include "absl/strings/str_format.h"
+#include "base/reasons.h"
+
 #include "services/config/loss_options.h"
 #include "services/config/rules.h"
 
@@ -62,9 +65,14 @@ trainer::TaskOptions MakeTaskOptions(const v1::RunConfig& config) {
           .seed = static_cast<uint64_t>(config.run().seed())};
 }
 
+std::string MakeAdapterConfig(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return shape.lora.enabled() ? model::FormatAdapterConfig(shape.lora, config.model().path()) : "";
+}
+
 trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {
   trainer::PolicyTrainer::Options options;
   options.model = shape;
+  options.adapter_config = MakeAdapterConfig(config, shape);
   options.optimizer = MakeOptimizerOptions(config);
   options.step.loss = MakeLossOptions(config);
   // The trained policy must be the one that samples come from: the log-probabilities of both are computed at this
@@ -81,6 +89,17 @@ trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& co
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.threads = static_cast<int>(config.run().threads());
   return options;
+}
+
+absl::Status CheckBase(const trainer::Policy& policy, const model::AdapterFiles* adapters) {
+  if (adapters == nullptr || !adapters->base_digest().has_value()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, policy.BaseDigest());
+  if (base == *adapters->base_digest()) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kFailedPrecondition, reason::kBaseMismatch,
+      absl::StrFormat("lora.path: the adapters were trained on a base of digest %016x, and the model of this run "
+                      "has %016x; give the model.path that they were trained on",
+                      *adapters->base_digest(), base));
 }
 
 int64_t CountSupervisedSteps(const v1::RunConfig& config) {

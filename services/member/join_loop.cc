@@ -39,6 +39,7 @@ void FillServing(const MemberClient::Serving& serving, Message* message) {
   *message->mutable_serving() = wire::ToProto(serving.version);
   message->set_serving_digest(serving.digest);
   message->set_held(serving.held);
+  message->set_base_digest(serving.base_digest);
 }
 
 uint64_t SeedFrom(const std::string& text) { return DigestBytes(text.data(), static_cast<int64_t>(text.size())); }

@@ -43,7 +43,8 @@ class MemberClient {
   struct Serving {
     PolicyVersion version;  // none: it serves nothing yet
     uint64_t digest = 0;
-    std::string held = {};  // why it accepts no version for now; "": it does
+    std::string held = {};     // why it accepts no version for now; "": it does
+    uint64_t base_digest = 0;  // names the base weights that it holds; 0: none
   };
 
   struct Options {

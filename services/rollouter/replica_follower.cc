@@ -166,7 +166,8 @@ class FollowingRollouterRank {
     // The version that rank 0 has exchanged, not the one that this rank has received: a replica serves as one.
     member.serving = [this] {
       const rollouter::FollowerTarget::Serving serving = target_->serving();
-      return member::MemberClient::Serving{serving.version, serving.digest, serving.asleep ? "ASLEEP" : ""};
+      return member::MemberClient::Serving{serving.version, serving.digest, serving.asleep ? "ASLEEP" : "",
+                                           receiver_->base_digest()};
     };
     member.on_refused = [this](const absl::Status& why) {
       ended_->Abort(why);

@@ -174,7 +174,8 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.events = options_.events;
   member.serving = [this] {
     rollouter::EngineStatus status = engine_->GetStatus();
-    return member::MemberClient::Serving{status.serving, status.serving_digest, WhyHeld(status)};
+    return member::MemberClient::Serving{status.serving, status.serving_digest, WhyHeld(status),
+                                         receiver_.base_digest()};
   };
   member.on_refused = [this](const absl::Status& why) {
     MutexLock lock(&mutex_);

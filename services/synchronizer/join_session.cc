@@ -63,9 +63,8 @@ absl::Status JoinSession::Dispatch(const v1::JoinRequest& message) {
       // A thousand members send a heartbeat each second: the loop gathers heartbeats and handles them with the next
       // urgent event.
       Post(Kind::kHeartbeat,
-           [id = id_, serving, digest, held = message.heartbeat().held()](ControlPlane& plane, absl::Time now) {
-             plane.OnHeartbeat(id, serving, digest, now, held);
-           });
+           [id = id_, serving, digest, held = message.heartbeat().held(), base = message.heartbeat().base_digest()](
+               ControlPlane& plane, absl::Time now) { plane.OnHeartbeat(id, serving, digest, now, held, base); });
       return absl::OkStatus();
     }
     case v1::JoinRequest::kReport: {

@@ -215,7 +215,7 @@ class FollowingTrainerRank {
                                         trainer::kMaxCheckpointManifestBytes));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::CheckpointManifest checkpoint, trainer::ParseCheckpointManifest(text));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::MappedPolicy saved, trainer::MapPolicy(
-                                                                      device_.policy->manifest(), checkpoint.ranks,
+                                                                      device_.policy->trained(), checkpoint.ranks,
                                                                       [&folder](const std::string& name) {
                                                                         return MappedFile::Open(JoinPath(folder, name));
                                                                       },
@@ -279,7 +279,7 @@ class FollowingTrainerRank {
         command = {.kind = Kind::kWriteTensor,
                    .part = static_cast<trainer::PolicyPart>(said.write_tensor().part()),
                    .tensor = static_cast<size_t>(said.write_tensor().tensor())};
-        if (command.tensor >= device_.policy->manifest().tensors().size()) return RankLost("no such tensor");
+        if (command.tensor >= device_.policy->trained().tensors().size()) return RankLost("no such tensor");
         break;
       case v1::AttendResponse::kStage:
         stagings_->Stage(wire::FromProto(said.stage().version()));

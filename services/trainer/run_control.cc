@@ -164,6 +164,10 @@ void RunControl::ExportModel(const v1::TrainerServiceExportModelRequest& request
   if (!request.dtype().empty()) {
     const absl::StatusOr<DType> dtype = model::ParseExportDType(request.dtype());
     if (!dtype.ok()) return done(dtype.status());
+    if (options_.trains_adapters && *dtype != DType::kFloat32) {
+      return done(Error(absl::StatusCode::kInvalidArgument, "BAD_DTYPE",
+                        "adapters are written in float32, which loses nothing; leave dtype empty"));
+    }
     asked.options.dtype = *dtype;
   }
   run->loop->ExportModel(asked,

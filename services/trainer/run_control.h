@@ -20,7 +20,8 @@ namespace syncopate::trainerd {
 class RunControl {
  public:
   struct Options {
-    int64_t steps = 0;  // of the whole run
+    int64_t steps = 0;             // of the whole run
+    bool trains_adapters = false;  // exports are of adapters alone, in float32
   };
   // All are borrowed and must outlive this object.
   struct Run {

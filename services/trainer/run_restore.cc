@@ -6,9 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/reasons.h"
+#include "model/adapter_files.h"
 #include "model/model_fingerprint.h"
 #include "model/model_folder.h"
 #include "services/config/model_options.h"
@@ -21,6 +24,8 @@ namespace {
 
 constexpr int64_t kMaxRecordBytes = 1 << 20;
 constexpr char kModelRecord[] = "model.json";
+constexpr char kBaseRecord[] = "base.json";
+constexpr char kBaseDigestKey[] = "base_digest";
 
 using Fingerprint = std::map<std::string, std::string>;
 
@@ -72,6 +77,44 @@ absl::Status KeepModelFingerprint(FileSystem* files, const std::string& run_dir,
                             " was begun with, which is fixed for the whole run: ", other, " differs"));
 }
 
+absl::Status CheckSameBase(const std::string& what, uint64_t kept, uint64_t now) {
+  if (kept == now) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kFailedPrecondition, reason::kBaseMismatch,
+      absl::StrFormat("the adapters of %s were trained on a base of digest %016x, and the model that is given now "
+                      "has %016x; resume with the model.path and run.seed that the run was begun with",
+                      what, kept, now));
+}
+
+// Checks the base of the run's adapters against <run_dir>/state/trainer/base.json, which a run that begins writes.
+// FAILED_PRECONDITION (reason BASE_MISMATCH); DATA_LOSS (reason BAD_RECORD); errors of FileSystem.
+absl::Status KeepBaseDigest(FileSystem* files, const std::string& run_dir, uint64_t digest, bool begun) {
+  if (digest == 0) return absl::OkStatus();
+  const std::string state = JoinPath(run_dir, kStateFolder), path = JoinPath(state, kBaseRecord);
+  const Fingerprint record = {{kBaseDigestKey, absl::StrFormat("%016x", digest)}};
+  if (!begun) return WriteFileAtomically(files, path, nlohmann::json(record).dump());
+  const absl::StatusOr<std::string> text = ReadFile(files, path, kMaxRecordBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(text.status());
+  SYNCOPATE_ASSIGN_OR_RETURN(const Fingerprint kept, ParseRecord(*text, path));
+  uint64_t before = 0;
+  const auto found = kept.find(kBaseDigestKey);
+  if (found == kept.end() || !absl::SimpleHexAtoi(found->second, &before)) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat(path, " names no digest of a base"));
+  }
+  return CheckSameBase(absl::StrCat("the run in ", run_dir), before, digest);
+}
+
+// Keeps the description of lora.path in the run directory.
+absl::Status KeepAdapterConfig(FileSystem* files, const std::string& run_dir, const std::string& folder) {
+  const std::string kept = config::KeptAdapterFolder(run_dir), to = JoinPath(kept, model::kAdapterConfigFile);
+  if (folder.empty() || files->FileBytes(to).ok()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text,
+                             model::ReadModelFile(JoinPath(folder, model::kAdapterConfigFile), kMaxRecordBytes));
+  SYNCOPATE_RETURN_IF_ERROR(files->CreateDirs(kept));
+  return WriteFileAtomically(files, to, text);
+}
+
 absl::Status RunDirTaken(const std::string& dir) {
   return Error(
       absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN",
@@ -98,6 +141,9 @@ absl::StatusOr<std::unique_ptr<RunRestore>> RunRestore::Open(daemon::Daemon* dae
   if (!config.run().resume() && !there.empty()) return RunDirTaken(daemon->run_dir());
   SYNCOPATE_RETURN_IF_ERROR(
       KeepModelFingerprint(files, daemon->run_dir(), config.model().path(), /*begun=*/identity.epoch > 0));
+  SYNCOPATE_RETURN_IF_ERROR(KeepAdapterConfig(files, daemon->run_dir(), config.lora().path()));
+  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, device->policy->BaseDigest());
+  SYNCOPATE_RETURN_IF_ERROR(KeepBaseDigest(files, daemon->run_dir(), base, /*begun=*/identity.epoch > 0));
   const std::string kept = config::KeptModelFolder(daemon->run_dir());
   if (!device->model.by_keys() && device->model.description != kept) {
     SYNCOPATE_RETURN_IF_ERROR(model::CopyModelDescription(device->model.description, kept));
@@ -119,13 +165,16 @@ absl::StatusOr<RunRestore::Restored> RunRestore::RestoreLatest() {
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
   SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
                              checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
-  const auto saved = trainer::MapPolicy(device_->policy->manifest(), checkpoint.ranks, [&](const std::string& name) {
+  const auto saved = trainer::MapPolicy(device_->policy->trained(), checkpoint.ranks, [&](const std::string& name) {
     return checkpoints_->MapFile(checkpoint, name);
   });
   if (!saved.ok()) {
     return Annotate(saved.status(), absl::StrCat("checkpoint ", checkpoint.version.ToString(),
                                                  " cannot be used (remove it to go on from an older one)"));
   }
+  SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, device_->policy->BaseDigest());
+  SYNCOPATE_RETURN_IF_ERROR(
+      CheckSameBase(absl::StrCat("checkpoint ", checkpoint.version.ToString()), saved->policy.base_digest(), base));
   SYNCOPATE_RETURN_IF_ERROR(device_->policy->Restore(saved->policy));
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};

@@ -44,6 +44,11 @@ absl::Status SynchronizerClient::Publish(const trainer::Publication& publication
   request.mutable_bucket_digests()->Assign(publication.bucket_digests.begin(), publication.bucket_digests.end());
   request.set_manifest_fingerprint(publication.manifest_fingerprint);
   request.set_stage_seconds(publication.stage_seconds);
+  if (publication.base_digest != 0) {
+    const synchronizer::TensorRange adapters{static_cast<int32_t>(publication.first_adapter),
+                                             static_cast<int32_t>(publication.tensors)};
+    *request.mutable_subset() = wire::ToProto(synchronizer::Subset{{adapters}, publication.base_digest});
+  }
   return Call(&Stub::PublishVersion, request, kPublishTimeout).status();
 }
 

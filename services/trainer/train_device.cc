@@ -34,9 +34,12 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   options.device = device.place.name;
   options.arenas = device.arenas;
   options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
-  // The reference policy is the policy at the start of the run, which no checkpoint contains.
-  if (!WillRestore(config) || options.step.loss.needs_reference()) {
+  // The reference policy is the policy at the start of the run, and adapters have a base: no checkpoint contains either.
+  if (!WillRestore(config) || options.step.loss.needs_reference() || model.shape.lora.enabled()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
+  }
+  if (!WillRestore(config)) {
+    SYNCOPATE_ASSIGN_OR_RETURN(options.adapters, config::OpenInitialAdapters(config, model));
   }
   return options;
 }
@@ -55,6 +58,7 @@ absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDe
   if (world > 1) device->ranks = std::make_shared<LateRanks>(device->rank, world);
   if (world > 1) options.mesh = *device->ranks;
   SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckBase(*device->policy, options.adapters.get()));
   if (world > 1 && device->rank == 0) {
     device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());
   }

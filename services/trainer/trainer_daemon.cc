@@ -84,7 +84,7 @@ TrainerDaemon::TrainerDaemon(daemon::Daemon* daemon, TrainDevice device)
     : daemon_(daemon),
       on_trial_(daemon->IsOnTrial()),
       device_(std::move(device)),
-      control_({.steps = daemon->config().run().steps()}) {}
+      control_({.steps = daemon->config().run().steps(), .trains_adapters = device_.model.shape.lora.enabled()}) {}
 
 absl::StatusOr<std::unique_ptr<TrainerDaemon>> TrainerDaemon::Start(daemon::Daemon* daemon, TrainDevice device) {
   std::unique_ptr<TrainerDaemon> trainer(new TrainerDaemon(daemon, std::move(device)));
@@ -329,9 +329,9 @@ void TrainerDaemon::OpenTensorBoard(const PolicyVersion& start) {
   recorder_->SetTensorBoard(*std::move(file));
 }
 
-// Only a run that began with model.path has a config.json to go with the weights.
+// Only a run that began with model.path has a config.json to go with all weights; adapters need none.
 absl::Status TrainerDaemon::OpenExports() {
-  if (device_.model.by_keys()) return absl::OkStatus();
+  if (device_.model.by_keys() && !device_.model.shape.lora.enabled()) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(
       exports_, trainer::ExportStore::Open(Files(), {.root = daemon_->Path(kExportsFolder),
                                                      .description = config::KeptModelFolder(daemon_->run_dir())}));

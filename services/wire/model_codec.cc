@@ -93,6 +93,13 @@ v1::ModelShape ToProto(const model::ModelConfig& shape) {
   message.set_moe_intermediate_size(shape.moe_intermediate_size);
   message.set_norm_topk_prob(shape.norm_topk_prob);
   message.mutable_dense_layers()->Assign(shape.dense_layers.begin(), shape.dense_layers.end());
+  if (shape.lora.enabled()) {
+    v1::ModelShape::Lora* const lora = message.mutable_lora();
+    lora->set_rank(shape.lora.rank);
+    lora->set_alpha(shape.lora.alpha);
+    lora->set_rank_stabilised(shape.lora.rank_stabilised);
+    lora->mutable_projections()->Assign(shape.lora.projections.begin(), shape.lora.projections.end());
+  }
   const model::DecoderSpec spec = model::MakeDecoderSpec(shape);
   for (const std::string& kind : model::LayerKinds(spec)) message.add_layer_kinds(kind);
   message.set_spec_digest(model::SpecDigest(spec));
@@ -127,6 +134,12 @@ absl::StatusOr<model::ModelConfig> FromProto(const v1::ModelShape& message) {
   shape.moe_intermediate_size = message.moe_intermediate_size();
   shape.norm_topk_prob = message.norm_topk_prob();
   shape.dense_layers.assign(message.dense_layers().begin(), message.dense_layers().end());
+  if (message.has_lora()) {
+    shape.lora.rank = message.lora().rank();
+    shape.lora.alpha = message.lora().alpha();
+    shape.lora.rank_stabilised = message.lora().rank_stabilised();
+    shape.lora.projections.assign(message.lora().projections().begin(), message.lora().projections().end());
+  }
   // From here on sizes are multiplied and allocated.
   SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
   const uint64_t digest = model::SpecDigest(model::MakeDecoderSpec(shape));

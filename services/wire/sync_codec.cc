@@ -319,6 +319,7 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   *message.mutable_serving() = ToProto(hello.serving);
   message.set_serving_digest(hello.serving_digest);
   message.set_held(hello.held);
+  message.set_base_digest(hello.base_digest);
   message.set_held_epoch(hello.held_epoch);
   message.set_checkpoint_epoch(hello.checkpoint_epoch);
   message.set_build(hello.build);
@@ -346,6 +347,7 @@ absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& mess
   hello.serving = FromProto(message.serving());
   hello.serving_digest = message.serving_digest();
   hello.held = message.held();
+  hello.base_digest = message.base_digest();
   hello.held_epoch = message.held_epoch();
   hello.checkpoint_epoch = message.checkpoint_epoch();
   hello.build = message.build();

@@ -306,8 +306,13 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   transfer.bucket_digests = spec_.version.bucket_digests;
   for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
   std::vector<MemberId> receivers;
-  // A group moves the same bytes to all of its members, so if one needs the base weights, all get them.
-  const bool all_get_base = spec_.version.subset.adapters.empty() || (spec_.group_transport && AnyPreparedNeedsBase());
+  for (auto& [replica_id, part] : parts_) {
+    if (!part.ended && MissesBase(part)) {
+      output.Append(End(part, reason::kBaseLacking, "it no longer holds the base weights; they are sent to it", now));
+    }
+  }
+  // Without a group each receiver gets what it has said that it needs.
+  const bool all_get_base = spec_.version.subset.adapters.empty() || (spec_.group_transport && spec_.sends_base);
   for (auto& [replica_id, part] : parts_) {
     if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
     part.transfer_sent = now;
@@ -333,12 +338,10 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   return output;
 }
 
-bool SyncAttempt::AnyPreparedNeedsBase() const {
-  return absl::c_any_of(parts_, [](const auto& entry) {
-    return !entry.second.ended && absl::c_any_of(entry.second.ranks, [](const Rank& rank) {
-      return rank.state == RankState::kPrepared && rank.needs_base;
-    });
-  });
+bool SyncAttempt::MissesBase(const Part& part) const {
+  if (spec_.version.subset.adapters.empty() || !spec_.group_transport || spec_.sends_base) return false;
+  return absl::c_any_of(part.ranks,
+                        [](const Rank& rank) { return rank.state == RankState::kPrepared && rank.needs_base; });
 }
 
 AttemptOutput SyncAttempt::SendInstalls(Part& part, absl::Time now) {

@@ -40,6 +40,9 @@ struct AttemptOutput {
 // Therefore wrong bytes are judged only when all sources have reported. When the last replica has ended, the sources
 // are told to unpin the version.
 //
+// A group moves the same bytes to all of its members. A replica that turns out at Prepare to lack the base weights, in an
+// attempt of a group that does not send them, ends with BASE_LACKING.
+//
 // A rehearsal (Spec::rehearsal) runs Prepare and Transfer only. Its members form the communicators that a sync between
 // them would need; no version is touched. All replicas end together: with "connected" when all members have reported,
 // sources too, or with "not_connected" as soon as one member refuses, fails, disappears, or has not agreed by
@@ -61,6 +64,7 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
+    bool sends_base = false;          // group_transport: all receivers get the base weights, else none does
     bool receivers_meet = false;      // false: a receiver is told about itself only, which keeps messages short
     double stage_seconds = 0;         // 0.0 unless this attempt starts right after the staging
     std::vector<MemberId> sources;    // in rank order
@@ -145,7 +149,8 @@ class SyncAttempt {
   AttemptOutput FailRehearsal(const std::string& reason, const std::string& detail, absl::Time now);
   AttemptOutput OpenBarrierIfComplete(absl::Time now);
   AttemptOutput SendTransfers(absl::Time now);
-  bool AnyPreparedNeedsBase() const;
+  // Whether the part needs base weights that this attempt does not send.
+  bool MissesBase(const Part& part) const;
   AttemptOutput SendInstalls(Part& part, absl::Time now);
   // Ends the part. If the part broke the communicator, ends the other parts that still transfer too.
   AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);

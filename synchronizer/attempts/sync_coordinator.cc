@@ -24,6 +24,7 @@
 //   held:     behind, and left out while it reports that it takes no version (it sleeps); asked again if it refuses a
 //             Prepare with HELD
 //   laggard:  behind, and gets attempts of its own until one succeeds
+//   lacks the base weights of the newest version: takes part in attempts that send them
 //
 // If a transport forms groups, a rehearsal forms the group ahead of need, when no replica is behind.
 namespace syncopate::synchronizer {
@@ -203,6 +204,11 @@ bool SyncCoordinator::IsBehind(const State& state) const {
   return newest_.has_value() && state.replica.serving < newest_->version;
 }
 
+bool SyncCoordinator::LacksBase(const State& state) const {
+  const uint64_t base = newest_->subset.base_digest;
+  return base != 0 && state.replica.base_digest != base;
+}
+
 bool SyncCoordinator::CanSend() const {
   return newest_.has_value() && !sources_.ranks.empty() && newest_->version.epoch == sources_.epoch;
 }
@@ -231,12 +237,14 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
   };
   // Replicas with the same transport and the same plan share one attempt, so that weights leave the sources once for
   // all of them. The ordered map makes the order of attempts deterministic, which the simulation needs.
-  std::map<std::tuple<std::string, uint64_t, std::string>, Group> groups;  // by transport, plan, laggard
+  // By transport, plan, laggard, and whether the base weights are sent.
+  std::map<std::tuple<std::string, uint64_t, std::string, bool>, Group> groups;
   for (auto& [replica_id, state] : receivers_) {
     if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
     if (route.ok()) {
-      Group& group = groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : ""}];
+      Group& group =
+          groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : "", LacksBase(state)}];
       group.replica_ids.push_back(replica_id);
       group.route = *std::move(route);
     } else {
@@ -247,7 +255,7 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
   // A sync must not wait for a connection that is only rehearsed.
   if (!groups.empty()) output.Append(MakeRehearsalsGiveWay(now));
   for (const auto& [key, group] : groups) {
-    output.Append(StartSync(group.replica_ids, group.route, stage_seconds, now));
+    output.Append(StartSync(group.replica_ids, group.route, std::get<3>(key), stage_seconds, now));
   }
   return output;
 }
@@ -323,14 +331,16 @@ SyncAttempt::Spec SyncCoordinator::SpecFor(const std::vector<std::string>& repli
 }
 
 AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica_ids, const Route& route,
-                                         double stage_seconds, absl::Time now) {
+                                         bool sends_base, double stage_seconds, absl::Time now) {
   SyncAttempt::Spec spec = SpecFor(replica_ids, route, now);
   spec.version = *newest_;
+  spec.sends_base = sends_base;
   spec.stage_seconds = stage_seconds;
   bool regroups = false;
   for (const std::string& replica_id : replica_ids) {
     State& state = receivers_.at(replica_id);
     state.attempt = spec.id;
+    state.offered_base = newest_->subset.base_digest;
     regroups = regroups || state.regroups;
   }
   // Prepare aborts the old group's communicator, which takes long.
@@ -401,6 +411,7 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     state.failures = 0;
     state.laggard = false;
     state.replica.serving = record.version;
+    state.replica.base_digest = state.offered_base;
   } else if (record.superseded()) {
     // The bits are gone, so the same version cannot be requested again. A replica that was superseded twice in a row is
     // slower than publications: it skips this version and joins all others at the next publication.
@@ -414,6 +425,8 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     }
   } else if (record.held()) {
     state.not_before = now + options_.max_backoff;  // unless it reports earlier that it takes versions again
+  } else if (record.reason == reason::kBaseLacking) {
+    state.replica.base_digest = 0;  // its next attempt, at once, is one that sends the base
   } else if (IsPermanent(record.reason)) {
     state.refusal = record.reason;  // left alone until the replica, the sources or the version changes
   } else if (record.reason != reason::kGroupLost) {

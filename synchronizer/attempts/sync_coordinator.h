@@ -35,14 +35,16 @@ struct ReceiverReplica {
   std::vector<SyncPeer> ranks;  // in rank order
   PolicyVersion serving;        // the oldest version that one of its ranks serves
   std::string held = {};        // why one of its ranks takes no version for now; "": all ranks take versions
+  uint64_t base_digest = 0;     // names the base weights that all of its ranks hold; 0: there are none
 };
 
 // Keeps every reachable replica at the newest version: starts sync attempts, ends them at their deadline, repeats
 // failed ones. Sans-IO and deterministic.
 //
 // A new publication, a replica that becomes reachable or idle, and a back-off that runs out each start attempts with
-// all replicas that are idle, behind and not backing off: one attempt for each transport and plan. So a replica takes
-// part in one attempt at a time, a busy replica joins the next attempt when its own ends, and a publication aborts
+// all replicas that are idle, behind and not backing off: one attempt for each transport and plan, and of a version with
+// adapters another one for those that lack its base weights: the others do not wait for the base, and in a group do not
+// get it. So a replica takes part in one attempt at a time, a busy replica joins the next attempt when its own ends, and a publication aborts
 // nothing. A replica that did not answer in time gets attempts of its own until one succeeds, so that it delays the
 // other replicas only once, by at most `prepare_deadline`.
 //
@@ -114,9 +116,10 @@ class SyncCoordinator {
 
   struct State {
     ReceiverReplica replica;
-    int64_t attempt = 0;  // 0: idle
-    int failures = 0;     // in a row
-    int superseded = 0;   // in a row
+    int64_t attempt = 0;        // 0: idle
+    uint64_t offered_base = 0;  // Subset::base_digest of the version of `attempt`
+    int failures = 0;           // in a row
+    int superseded = 0;         // in a row
     absl::Time not_before = absl::InfinitePast();
     bool wants_newer = false;  // its version is no longer staged: a publication ends the back-off
     bool laggard = false;      // did not answer in time: gets attempts of its own
@@ -125,6 +128,8 @@ class SyncCoordinator {
   };
 
   bool IsBehind(const State& state) const;
+  // Whether the newest version has base weights that the replica does not hold.
+  bool LacksBase(const State& state) const;
   bool CanSend() const;
   // Behind, and neither refused nor held.
   bool WantsVersion(const State& state) const;
@@ -143,8 +148,8 @@ class SyncCoordinator {
   absl::StatusOr<Route> RouteTo(const ReceiverReplica& replica);
   // The fields that a sync and a rehearsal share.
   SyncAttempt::Spec SpecFor(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
-  AttemptOutput StartSync(const std::vector<std::string>& replica_ids, const Route& route, double stage_seconds,
-                          absl::Time now);
+  AttemptOutput StartSync(const std::vector<std::string>& replica_ids, const Route& route, bool sends_base,
+                          double stage_seconds, absl::Time now);
   AttemptOutput Rehearse(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
   AttemptOutput Begin(SyncAttempt::Spec spec);
   void RememberGroup(const std::string& name);

@@ -175,14 +175,15 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
 }
 
 void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
-                               const std::string& held) {
+                               const std::string& held, uint64_t base_digest) {
   Apply(membership_.Heard(session, now), now);
   const Member* member = membership_.Find(session);
   if (member == nullptr || member->hello.member.role != kRollouterRole) return;
   // A thousand members send this each second, so it must cost only a comparison.
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
   const bool same_hold = held == member->hello.held;
-  if (same && same_hold && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
+  const bool same_base = base_digest == member->hello.base_digest;
+  if (same && same_hold && same_base && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
   const MemberKey key = GetKey(member->hello.member);
   const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
   if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
@@ -193,7 +194,10 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
                                : known < serving && serving != member->unbacked;
   if (news) Believe(session, serving, serving_digest, claim);
   if (!same_hold) SetHeld(session, held);
-  if (news || !same_hold) Refresh(key, "", now);
+  // What an overtaken heartbeat says of the base is as old as its version.
+  const bool new_base = !same_base && !(claim.ok() && serving < known && !gone);
+  if (new_base) membership_.SetBase(session, base_digest);
+  if (news || !same_hold || new_base) Refresh(key, "", now);
 }
 
 void ControlPlane::SetHeld(SessionId session, const std::string& why) {
@@ -423,6 +427,8 @@ void ControlPlane::RefreshReplica(const std::string& replica_id, const std::stri
     // A replica serves what all of its ranks serve: if one rank is behind, the whole replica is synced again.
     replica.serving = first ? serving : std::min(replica.serving, serving);
     if (replica.held.empty()) replica.held = member.hello.held;
+    // A base that one rank lacks is sent to all ranks of the replica.
+    replica.base_digest = first || replica.base_digest == member.hello.base_digest ? member.hello.base_digest : 0;
     replica.ranks.push_back(GetPeer(member));
   }
   // Ranks are sorted by number. If the count is right and the last rank has the highest number, none is missing.
@@ -473,6 +479,7 @@ void ControlPlane::Emit(AttemptOutput output) {
       for (auto at = members.lower_bound({kRollouterRole, record.replica_id, 0}); at != members.end(); ++at) {
         if (at->first.role != kRollouterRole || at->first.replica_id != record.replica_id) break;
         membership_.SetServing(at->second.session, record.version, version == nullptr ? 0 : version->digest);
+        if (version != nullptr) membership_.SetBase(at->second.session, version->subset.base_digest);
       }
     }
     actions_.emplace_back(SyncEnded{std::move(record)});

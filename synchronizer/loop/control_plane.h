@@ -65,9 +65,10 @@ class ControlPlane {
   // older version of the same epoch, the claim was false, and the member is evicted with reason UNPUBLISHED_VERSION. A
   // heartbeat with other bits than published evicts the member with reason WRONG_DIGEST.
   void OnHello(SessionId session, Hello hello, absl::Time now);
-  // `held`: why the member takes no version for now; "": it takes versions.
+  // `held`: why the member takes no version for now; "": it takes versions. `base_digest`: names the base weights that it
+  // holds; 0: none.
   void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
-                   const std::string& held = "");
+                   const std::string& held = "", uint64_t base_digest = 0);
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
   void OnLeave(SessionId session, const std::string& reason, absl::Time now);
   void OnStreamBroken(SessionId session, absl::Time now);

@@ -134,6 +134,10 @@ void Membership::SetHeld(SessionId session, const std::string& why) {
   if (Member* member = FindMutable(session)) member->hello.held = why;
 }
 
+void Membership::SetBase(SessionId session, uint64_t base_digest) {
+  if (Member* member = FindMutable(session)) member->hello.base_digest = base_digest;
+}
+
 void Membership::SetUnbacked(SessionId session, PolicyVersion claimed) {
   if (Member* member = FindMutable(session)) member->unbacked = claimed;
 }

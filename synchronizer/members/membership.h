@@ -27,7 +27,7 @@ inline MemberKey GetKey(const MemberId& id) { return {id.role, id.replica_id, id
 enum class MemberState : uint8_t { kAlive, kSuspect, kDead, kLeft };
 
 struct Member {
-  Hello hello;  // the latest; heartbeats update `serving`, `serving_digest` and `held`
+  Hello hello;  // the latest; heartbeats update `serving`, `serving_digest`, `held` and `base_digest`
   MemberState state = MemberState::kAlive;
   SessionId session = 0;  // 0: its stream is broken, or the member is gone
   absl::Time last_heard;
@@ -101,6 +101,7 @@ class Membership {
                                                   const std::string& detail, absl::Time now);
   void SetServing(SessionId session, PolicyVersion serving, uint64_t digest);
   void SetHeld(SessionId session, const std::string& why);
+  void SetBase(SessionId session, uint64_t base_digest);
   void SetUnbacked(SessionId session, PolicyVersion claimed);  // until the next SetServing
 
   // Call when no messages were read until `now`: every member's silence begins then.

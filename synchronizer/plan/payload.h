@@ -32,8 +32,8 @@ struct PayloadBytes {
 // SyncAttempt decides by it what is sent of a version:
 //   the receiver serves the version already   nothing
 //   the version names no adapters             all tensors
-//   the version names adapters                the adapters, and the base weights to receivers that lack them; in a group
-//                                             to all receivers if one lacks them
+//   the version names adapters                the adapters, and the base weights to receivers that lack them, which get an
+//                                             attempt of their own
 bool NeedsBase(const ReceiverWeights& receiver);
 
 }  // namespace syncopate::synchronizer

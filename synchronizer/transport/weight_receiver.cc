@@ -372,7 +372,7 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   absl::StatusOr<Installed> installed = CallTarget(already_held_);
   if (installed.ok() && !already_held_) {
     if (target_->in_place()) live_base_ = shadow_base_;
-    std::swap(live_base_, shadow_base_);
+    shadow_base_ = live_base_.exchange(shadow_base_);
   }
   if (installed.ok()) {
     MutexLock lock(&mutex_);
@@ -496,6 +496,11 @@ uint64_t WeightReceiver::serving_digest() const {
   if (HasLostWeights(target_->LastSleep()) || !target_->HasWeights()) return 0;
   MutexLock lock(&mutex_);
   return serving_digest_;
+}
+
+uint64_t WeightReceiver::base_digest() const {
+  if (HasLostWeights(target_->LastSleep()) || !target_->HasWeights()) return 0;
+  return target_->in_place() || target_->can_copy_live() ? live_base_.load() : 0;
 }
 
 }  // namespace syncopate::synchronizer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -92,6 +93,8 @@ class WeightReceiver {
   // weights.
   PolicyVersion serving() const;
   uint64_t serving_digest() const;
+  // Names the base weights that need not be sent (Subset::base_digest); 0: none. 0 in the same cases as serving_digest().
+  uint64_t base_digest() const;
 
  private:
   enum class Phase : uint8_t { kIdle, kPreparing, kPrepared, kTransferring, kVerified, kInstalling, kEnding };
@@ -160,7 +163,8 @@ class WeightReceiver {
   Expected expected_;  // for the last plan
   ReceiverTransport* transport_ = nullptr;
   bool already_held_ = false;
-  uint64_t live_base_ = 0;    // Subset::base_digest of the live weights; 0: none
+  std::atomic<uint64_t> live_base_ =
+      0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow
 
   mutable Mutex mutex_;

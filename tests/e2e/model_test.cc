@@ -65,6 +65,21 @@ TEST(GenerateTest, GivesTheGreedyTokensOfTransformers) {
   }
 }
 
+TEST(GenerateTest, GivesTheGreedyTokensOfPeftWithItsAdapters) {
+  for (const char* name : kGoldenAdapters) {
+    const Golden golden = ReadGoldenFolder(GoldenAdapterPath(name));
+    const CommandResult result =
+        Syncopate({"generate", GoldenModelPath(golden.base), "--adapter", GoldenAdapterPath(name), "--ids",
+                   absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+    ASSERT_EQ(result.code, 0) << result.output;
+    EXPECT_EQ(JsonLines(result.output).at(0)["ids"].get<std::vector<int32_t>>(), golden.greedy[1]) << name;
+  }
+  const CommandResult other =
+      Syncopate({"generate", GoldenModelPath("mistral"), "--adapter", GoldenAdapterPath("llama-all"), "--ids", "1,2"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.output, HasSubstr("were the adapters made for another base?"));
+}
+
 TEST(GenerateTest, SaysWhatItCannotDo) {
   const std::string model = GoldenModelPath("mistral-window");  // of 48 tokens
   const CommandResult table = Syncopate({"generate", model, "--ids=1,2", "--temperature=0.7", "--max-new-tokens=3"});

@@ -17,28 +17,36 @@ inline constexpr const char* kGoldenCases[] = {
     "qwen2-full",     "qwen3-tied",     "qwen3-yarn",        "mistral",      "qwen3-yarn-factors",
     "mistral-window", "mistral-slides", "qwen3-layer-types", "qwen3-moe",    "qwen3-moe-steps"};
 
+// Of scripts/golden_adapters.py: adapters on one of the models above.
+inline constexpr const char* kGoldenAdapters[] = {"llama-all", "qwen2-rslora", "qwen3-pattern", "mistral-all"};
+
 inline std::string GoldenPath(const std::string& name) {
   return JoinPath(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/golden/models"), name);
 }
+inline std::string GoldenAdapterPath(const std::string& name) {
+  return JoinPath(JoinPath(SYNCOPATE_SOURCE_DIR, "tests/golden/adapters"), name);
+}
 inline std::string GoldenModelPath(const std::string& name) { return JoinPath(GoldenPath(name), "model"); }
 
-// What transformers computed with one model.
+// What transformers computed with one model, or peft with its adapters.
 struct Golden {
   std::unique_ptr<MappedFile> file;
   model::SafetensorsFile tensors;
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::vector<int32_t>> greedy;  // continuation of each prompt
+  std::string base;                          // of adapters: the case of their model
 };
 
-inline Golden ReadGolden(const std::string& name) {
+inline Golden ReadGoldenFolder(const std::string& folder) {
   Golden golden;
-  golden.file = MappedFile::Open(JoinPath(GoldenPath(name), "golden.safetensors")).value();
+  golden.file = MappedFile::Open(JoinPath(folder, "golden.safetensors")).value();
   golden.tensors = model::SafetensorsFile::Parse(golden.file->bytes()).value();
-  const auto json =
-      nlohmann::json::parse(model::ReadModelFile(JoinPath(GoldenPath(name), "golden.json"), 1 << 20).value());
+  const auto json = nlohmann::json::parse(model::ReadModelFile(JoinPath(folder, "golden.json"), 1 << 20).value());
+  golden.base = json.value("base", "");
   golden.prompts = json["prompts"].get<std::vector<std::vector<int32_t>>>();
   golden.greedy = json["greedy"].get<std::vector<std::vector<int32_t>>>();
   return golden;
 }
+inline Golden ReadGolden(const std::string& name) { return ReadGoldenFolder(GoldenPath(name)); }
 
 }  // namespace syncopate::testing

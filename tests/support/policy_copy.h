@@ -10,10 +10,10 @@
 
 namespace syncopate::testing {
 
-// A copy of a policy's whole state on the host, for tests to compare, to damage and to restore from.
+// A copy on the host of all that a policy trains, for tests to compare, to damage and to restore from.
 class PolicyCopy final : public trainer::PolicySource {
  public:
-  explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.manifest()), updates_(policy.updates()) {
+  explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.trained()), updates_(policy.updates()) {
     for (trainer::PolicyPart part : trainer::kPolicyParts) {
       std::vector<float>& arena = arena_of(part);
       arena.resize(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float));

@@ -55,6 +55,12 @@ inline model::ModelConfig RoutedModel() {
           .dense_layers = {1}};
 }
 
+// The model with adapters of all projections that can carry one, scaled by 3 / 2 with the default rank.
+inline model::ModelConfig WithAdapters(model::ModelConfig config, int64_t rank = 4) {
+  config.lora = {.rank = rank, .alpha = 6, .projections = model::LoraConfig::AllProjections()};
+  return config;
+}
+
 // Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it. Tied.
 inline model::ModelConfig WideModel() {
   return {.vocab_size = 1024,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +20,39 @@
 
 namespace syncopate::synchronizer {
 
+// An ArenaPair that can sleep as an engine does: at level 2 it loses its weights.
+class SleepingPair final : public WeightTarget {
+ public:
+  explicit SleepingPair(int64_t arena_bytes) : bytes_(arena_bytes), pair_(arena_bytes) {}
+
+  void Sleep(int level) {
+    sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
+    if (level < 2) return;
+    std::memset(pair_.shadow(), 0, static_cast<size_t>(bytes_));
+    std::memset(const_cast<char*>(pair_.live()), 0, static_cast<size_t>(bytes_));
+  }
+
+  char* shadow() override { return pair_.shadow(); }
+  const char* live() const { return pair_.live(); }
+  PolicyVersion serving() const { return pair_.serving(); }
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
+                                        absl::Duration deadline) override {
+    sleep_.slept = false;
+    return pair_.Install(version, digest, deadline);
+  }
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override {
+    return pair_.Relabel(version, deadline);
+  }
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return pair_.CopyLive(ranges); }
+  ReceiverWeights LastSleep() const override { return sleep_; }
+
+ private:
+  const int64_t bytes_;
+  ArenaPair pair_;
+  ReceiverWeights sleep_;
+};
+
 // One source and one receiver over a transport, driven as the synchronizer would.
 class SyncRig {
  public:
@@ -36,7 +70,7 @@ class SyncRig {
   struct Receiver {
     explicit Receiver(int64_t bytes, MemberId id) : id(std::move(id)), target(bytes) {}
     const MemberId id;
-    ArenaPair target;
+    SleepingPair target;
     std::unique_ptr<WeightReceiver> receiver;
   };
 
@@ -81,7 +115,7 @@ class SyncRig {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
     SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
     Transfer transfer = TransferFor(to, prepare, rendezvous);
-    transfer.receivers[0].base = NeedsBase(prepared.weights);
+    transfer.receivers[0].base = needs_base_(prepared.weights);
     return to->receiver->Transfer(transfer);
   }
   Transfer TransferFor(Receiver* to, const Prepare& prepare, const std::string& rendezvous) const {
@@ -105,6 +139,16 @@ class SyncRig {
     if (status.ok()) status = to->receiver->Install({prepare.attempt}).status();
     Finish(to, prepare.attempt);
     return status;
+  }
+
+  // Who is sent the base weights, instead of NeedsBase.
+  void SetNeedsBase(std::function<bool(const ReceiverWeights&)> needs_base) { needs_base_ = std::move(needs_base); }
+
+  // Whether the receiver has exactly the bits of `step`, staged with the present subset.
+  bool HasBits(const Receiver& receiver, int64_t step) const {
+    std::vector<char> expected(manifest_.arena_bytes(), 0);
+    const absl::Status filled = FillAdapters(manifest_, subset_.base_digest, subset_.adapters, step, expected.data());
+    return filled.ok() && std::memcmp(expected.data(), receiver.target.live(), expected.size()) == 0;
   }
 
   // The receiver serves exactly the weights of `step`, which was staged with the present subset.
@@ -139,6 +183,7 @@ class SyncRig {
   SourceTransport* const end_;
   WeightSource source_;
   std::vector<std::unique_ptr<Receiver>> receivers_;
+  std::function<bool(const ReceiverWeights&)> needs_base_ = NeedsBase;
   SendArena::Staged staged_;
   Subset subset_;
   int64_t attempt_ = 0;

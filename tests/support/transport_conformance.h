@@ -154,6 +154,54 @@ TEST_P(TransportConformanceTest, AReceiverThatHoldsTheBaseIsSentTheAdaptersAlone
   rig.ExpectServes(rig.receiver(), 5);
 }
 
+// The table of docs/weight-sync.md, "What is sent", for one receiver; returns the rows that are not as it says.
+inline std::vector<std::string> BreachesOfTheTable(TransportHarness* harness, const Manifest& model,
+                                                   const std::function<bool(const ReceiverWeights&)>& needs_base) {
+  SyncRig rig(harness, model);
+  rig.SetNeedsBase(needs_base);
+  SyncRig::Receiver* const to = rig.receiver();
+  const std::vector<TensorRange> adapters = {{1, 3}};
+  const int64_t adapter_bytes = model.ranges()[1].size() + model.ranges()[2].size();
+  std::vector<std::string> breaches;
+  int64_t step = 0;
+  auto row = [&](const std::string& what, uint64_t base, bool sends_base) {
+    rig.StageAdapters(++step, {adapters, base});
+    const Prepare prepare = rig.Offer();
+    const auto received = rig.Move(to, prepare);
+    const bool installed = received.ok() && to->receiver->Install({prepare.attempt}).ok();
+    rig.Finish(to, prepare.attempt);
+    if (!installed || !rig.HasBits(*to, step)) {
+      breaches.push_back(absl::StrCat(what, ": other bits than the source's, or none"));
+    } else if ((received->bytes.full > 0) != sends_base || received->bytes.lora != adapter_bytes) {
+      breaches.push_back(absl::StrCat(what, ": ", received->bytes.full, " bytes of the base"));
+    }
+  };
+  row("the first sync", 99, true);
+  row("the second sync", 99, false);
+  row("the third sync", 99, false);
+  to->target.Sleep(1);
+  row("after a sleep of level 1", 99, false);
+  to->target.Sleep(2);
+  row("after a sleep of level 2", 99, true);
+  row("the next sync", 99, false);
+  to->target.Sleep(1);
+  to->target.Sleep(2);
+  row("after sleeps of level 1 and 2", 99, true);
+  row("another base", 100, true);
+  row("that base again", 100, false);
+  return breaches;
+}
+
+TEST_P(TransportConformanceTest, TheBaseIsSentWhenItLacksAndOtherRulesAreNoticed) {
+  EXPECT_THAT(BreachesOfTheTable(harness_.get(), LargeModel(), NeedsBase), ::testing::IsEmpty());
+  const auto again = [](const ReceiverWeights&) { return true; };
+  EXPECT_THAT(BreachesOfTheTable(harness_.get(), LargeModel(), again), ::testing::SizeIs(5))
+      << "every sync that needs no base";
+  const auto forgets = [](const ReceiverWeights& receiver) { return !receiver.base_present; };
+  EXPECT_THAT(BreachesOfTheTable(harness_.get(), LargeModel(), forgets), ::testing::Not(::testing::IsEmpty()))
+      << "lost in a sleep";
+}
+
 TEST_P(TransportConformanceTest, ALateJoinerGetsTheCurrentVersionAndTheOtherIsNotDisturbed) {
   SyncRig rig(harness_.get(), LargeModel());
   rig.Stage(1);

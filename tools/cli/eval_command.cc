@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "model/adapter_files.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
 #include "tools/cli/run_here.h"
@@ -19,7 +20,9 @@ namespace {
 
 constexpr char kEvalFooter[] =
     "MODEL is a Hugging Face model directory, or the folder of a checkpoint of a run with model.path, such as "
-    "<run.dir>/checkpoints/e1-s20, which is written as one for the time of the evaluation, in float32. CONFIG says "
+    "<run.dir>/checkpoints/e1-s20, which is written as one for the time of the evaluation, in float32, with its "
+    "adapters "
+    "added to their base if it is of adapters. CONFIG says "
     "what is asked: eval.prompts rows of data.eval_files, greedily, and eval.sets. The daemons are those of a run, "
     "which makes no step; figures are in metrics.jsonl of its run directory, and at the end of the output. Exit codes "
     "as those of run.";
@@ -57,17 +60,21 @@ int RefuseModel(const std::string& message) {
 
 int Evaluate(const EvalArguments& arguments, const std::string& program) {
   std::string model = arguments.model;
+  std::vector<std::string> overrides(arguments.words.begin() + 1, arguments.words.end());
   TemporaryFolder exported;
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::path(model) / "manifest.json", ignored)) {
     if (exported.path().empty())
       return RefuseModel("no temporary folder can be made for the checkpoint's model: set TMPDIR");
     const std::string folder = exported.path() + "/model";
-    const auto written = trainer::ExportCheckpoint(model, "", folder, {DType::kFloat32});
+    const bool of_adapters = std::filesystem::exists(std::filesystem::path(model) / model::kAdapterConfigFile, ignored);
+    trainer::CheckpointExport options{.model = {.dtype = DType::kFloat32}};
+    if (of_adapters) options.adapter = trainer::AdapterExport::kMerged;
+    const auto written = trainer::ExportCheckpoint(model, "", folder, options);
     if (!written.ok()) return RefuseModel(absl::StrCat(model, ": ", std::string(written.status().message())));
     model = folder;
+    if (of_adapters) overrides.push_back("lora.path=");  // they are in the model now
   }
-  std::vector<std::string> overrides(arguments.words.begin() + 1, arguments.words.end());
   overrides.push_back("model.path=" + model);
   overrides.push_back("eval.only=true");
   return RunOnThisMachine({.config = arguments.words.front(),

@@ -20,6 +20,9 @@ struct ExportArguments {
   std::string folder;
   std::string model;
   std::string dtype = "bfloat16";
+  bool adapter = false;
+  bool merged = false;
+  std::string base;
 };
 
 int RunExport(const ExportArguments& arguments) {
@@ -28,7 +31,12 @@ int RunExport(const ExportArguments& arguments) {
     std::cerr << "--dtype: " << dtype.status().message() << "\n";
     return config::kConfigExitCode;
   }
-  const auto written = trainer::ExportCheckpoint(arguments.checkpoint, arguments.model, arguments.folder, {*dtype});
+  const auto written = trainer::ExportCheckpoint(arguments.checkpoint, arguments.model, arguments.folder,
+                                                 {.model = {*dtype},
+                                                  .adapter = arguments.adapter  ? trainer::AdapterExport::kAdapter
+                                                             : arguments.merged ? trainer::AdapterExport::kMerged
+                                                                                : trainer::AdapterExport::kNone,
+                                                  .base = arguments.base});
   if (!written.ok()) {
     std::cerr << written.status().message() << "\n";
     return 1;
@@ -53,6 +61,16 @@ void AddExportCommand(CLI::App* app, Command* chosen) {
       ->check(CLI::IsMember({"bfloat16", "float32"}));
   command->add_option("--model", arguments->model, "Folder with config.json; without it, model/ of the run")
       ->type_name(kFolderType);
+  CLI::Option* const adapter = command->add_flag(
+      "--adapter", arguments->adapter, "Of a run that trains adapters: write them, in float32, as a PEFT directory");
+  CLI::Option* const merged = command->add_flag(
+      "--merged", arguments->merged, "Of a run that trains adapters: write the model with them added to its weights");
+  adapter->excludes(merged);
+  command
+      ->add_option("--base", arguments->base,
+                   "With --merged: model directory of the base; without it, the run's model.path")
+      ->type_name(kFolderType)
+      ->needs(merged);
   command->callback([=] { *chosen = [=] { return RunExport(*arguments); }; });
 }
 

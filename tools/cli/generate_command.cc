@@ -25,6 +25,7 @@ int RunGenerate(const generate::GenerateCommandLine& line) {
                                     absl::StrFormat("--temperature=%.17g", options.temperature),
                                     absl::StrCat("--seed=", options.seed)};
   if (!options.prompt_ids.empty()) words.push_back(absl::StrCat("--ids=", absl::StrJoin(options.prompt_ids, ",")));
+  if (!options.adapter.empty()) words.push_back(absl::StrCat("--adapter=", options.adapter));
   if (line.json) words.push_back("--json");
   if (line.plain) words.push_back("--plain");
   if (options.prompt_ids.empty()) {  // last, after the options' end, because the text may begin with a dash

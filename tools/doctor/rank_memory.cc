@@ -17,8 +17,9 @@ namespace {
 
 using Level = Finding::Level;
 
-// Weights, gradients, two moments, each in float32.
-constexpr int64_t kStateBytesPerElement = 16;
+constexpr int64_t kWeightBytes = 4;
+// Beside each weight that is trained: its gradient and two moments, in float32.
+constexpr int64_t kTrainedBytes = 12;
 constexpr int64_t kBFloat16Bytes = 2;
 
 bool IsOnGpu(const v1::RunConfig& config) { return absl::StartsWith(config.train().device(), "cuda"); }
@@ -43,12 +44,15 @@ absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& confi
                              synchronizer::BuildLayout(wire, receivers.empty() ? "whole:1" : receivers));
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan,
                              synchronizer::SyncPlan::Create(wire, source, destination));
+  const std::vector<UnitShards> units = CutUnits(wire, world);
   int64_t elements = 0;  // of each rank's shards, padding included
-  for (const UnitShards& unit : CutUnits(wire, world)) elements += unit.shard;
-  const int64_t bytes = kStateBytesPerElement + (IsOnGpu(config) ? kBFloat16Bytes : 0);
+  for (const UnitShards& unit : units) elements += unit.shard;
+  // Adapters are the last unit, and the only one that is trained.
+  const int64_t trained = model.shape.lora.enabled() ? units.back().shard : elements;
+  const int64_t state = elements * (kWeightBytes + (IsOnGpu(config) ? kBFloat16Bytes : 0)) + trained * kTrainedBytes;
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < world; ++rank) {
-    ranks.push_back({.state = elements * bytes, .send = CountSlots(config) * plan.send_bytes(rank)});
+    ranks.push_back({.state = state, .send = CountSlots(config) * plan.send_bytes(rank)});
   }
   return ranks;
 }

@@ -8,9 +8,12 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/reasons.h"
+#include "model/adapter_files.h"
+#include "model/decoder_spec.h"
 #include "model/hf_config.h"
 #include "model/weight_files.h"
 #include "rollouter/engine/engine_loop.h"
+#include "rollouter/reward/pattern.h"
 #include "text/template/chat_format.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -51,13 +54,33 @@ absl::StatusOr<model::ModelConfig> ShapeFor(const GenerateOptions& options, cons
       return BadRequest(absl::StrCat("token id ", id, " is outside the vocabulary of ", model.config.vocab_size));
     }
   }
-  return model.WithContext(static_cast<int64_t>(options.prompt_ids.size()) + options.max_new_tokens);
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      model::ModelConfig shape,
+      model.WithContext(static_cast<int64_t>(options.prompt_ids.size()) + options.max_new_tokens));
+  if (options.adapter.empty()) return shape;
+  SYNCOPATE_ASSIGN_OR_RETURN(shape.lora,
+                             model::ReadAdapterConfig(options.adapter, shape, rollouter::Pattern::CompileMatcher));
+  SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
+  return shape;
+}
+
+// Writes the adapters into the arena of their model's manifest, in float32.
+void ReadAdapters(const model::AdapterFiles& adapters, const Manifest& manifest, char* arena) {
+  const size_t first = model::CountBaseTensors(manifest);
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    auto* const numbers = reinterpret_cast<float*>(arena + manifest.ranges()[first + i].begin);
+    adapters.Read(i, absl::MakeSpan(numbers, static_cast<size_t>(manifest.tensors()[first + i].NumElements())));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const GenerateOptions& options,
                                                                    const model::ModelConfig& shape) {
   SYNCOPATE_ASSIGN_OR_RETURN(const auto weights, model::WeightFiles::Open(options.folder, shape));
   SYNCOPATE_RETURN_IF_ERROR(weights->CheckFinite());
+  std::shared_ptr<const model::AdapterFiles> adapters;
+  if (!options.adapter.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(adapters, model::AdapterFiles::Open(options.adapter, shape));
+  }
   rollouter::EngineLoop::Options engine_options;
   engine_options.model = shape;
   engine_options.max_sequences = 1;
@@ -67,6 +90,7 @@ absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const Generat
   SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(engine_options));
   SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace({1, 0}, kInstallDeadline));
   weights->ReadAll(engine->manifest(), engine->shadow());
+  if (adapters != nullptr) ReadAdapters(*adapters, engine->manifest(), engine->shadow());
   SYNCOPATE_RETURN_IF_ERROR(engine->Install({1, 0}, /*digest=*/0, kInstallDeadline).status());
   return engine;
 }

@@ -10,7 +10,8 @@
 namespace syncopate::generate {
 
 struct GenerateOptions {
-  std::string folder;  // a Hugging Face model directory
+  std::string folder;        // a Hugging Face model directory
+  std::string adapter = {};  // a directory of PEFT adapters for that model; "": none
   std::vector<int32_t> prompt_ids;
   int64_t max_new_tokens = 16;
   double temperature = 0;  // 0: greedy
@@ -27,8 +28,8 @@ absl::StatusOr<std::string> TextOfIds(const std::string& folder, const std::vect
 
 // Loads the model in float32 on the CPU, with one weight set, and answers one prompt, until max_new_tokens or a token
 // that the model's files name as the end of a sequence (which is part of the answer). Blocks until then.
-// INVALID_ARGUMENT (reason BAD_REQUEST) for an invalid prompt; errors of model::ReadHfConfig, WithContext and
-// WeightFiles.
+// INVALID_ARGUMENT (reason BAD_REQUEST) for an invalid prompt; errors of model::ReadHfConfig, WithContext,
+// WeightFiles, ReadAdapterConfig and AdapterFiles.
 absl::StatusOr<Trajectory> GenerateFromFolder(const GenerateOptions& options);
 
 }  // namespace syncopate::generate

@@ -29,6 +29,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateCommandLine* line) {
       "the "
       "prompt is refused, with the reason; 2 wrong command line.");
   app->add_option("DIR", options.folder, "Hugging Face model directory")->type_name("DIR")->required();
+  app->add_option("--adapter", options.adapter, "PEFT directory of adapters for it")->type_name("DIR");
   CLI::Option* text = app->add_option("TEXT", line->text,
                                       "What a user says: the model's chat template writes it down, if there is one");
   CLI::Option* ids =

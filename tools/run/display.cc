@@ -296,7 +296,8 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   if (summary.contains("staleness")) absl::StrAppend(&text, RenderFigures(summary));
   absl::StrAppend(&text, "run directory   ", run_dir, "\n");
   if (!view.checkpoints.export_folder.empty()) {
-    absl::StrAppend(&text, "export the best ", program, " export ", view.checkpoints.export_folder, " DIR\n");
+    absl::StrAppend(&text, "export the best ", program, " export ", view.checkpoints.export_folder, " DIR",
+                    view.checkpoints.of_adapters ? " --adapter" : "", "\n");
   }
   if (outcome != "completed" && view.resume_helps) {
     absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");

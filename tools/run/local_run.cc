@@ -434,6 +434,7 @@ class LocalRun {
       return kRunFailedExitCode;
     }
     view_.checkpoints.export_folder = ExportFolder(*summary);
+    view_.checkpoints.of_adapters = config::HasAdapters(config_);
     display_->Ended(view_, directory_.path(), *summary);
     if (page_ != nullptr) {
       // Lets open pages show how the run ended, and why, before their server is gone.
@@ -475,7 +476,8 @@ class LocalRun {
     const nlohmann::json::json_pointer path("/checkpoints/best");
     const bool said = summary.contains(path) && summary[path].is_string();
     const std::string best = said ? summary[path].get<std::string>() : view_.checkpoints.best;
-    if (best.empty() || config_.model().path().empty()) return "";
+    // All weights go out with the model directory's config.json; adapters need none.
+    if (best.empty() || (config_.model().path().empty() && !config::HasAdapters(config_))) return "";
     const std::string root =
         config_.checkpoint().dir().empty() ? directory_.Path("checkpoints") : config_.checkpoint().dir();
     // When it is too old to resume from, the best checkpoint is kept under another name.

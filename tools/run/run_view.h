@@ -60,6 +60,7 @@ struct CheckpointFigures {
   std::string best = {};   // the one with the best evaluation, which can be exported; "": none yet
   double best_reward = 0;
   std::string export_folder = {};  // path of the best one, once the run is over; "": it cannot be exported
+  bool of_adapters = false;        // they are exported as a PEFT directory, or merged into their base
 };
 
 struct RunView {

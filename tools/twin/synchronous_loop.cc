@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
                                                                           text::tokenizer::MakeTextDecoder(tokenizer)));
   trainer::PolicyTrainer::Options options = config::MakePolicyTrainerOptions(config, model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
+  SYNCOPATE_ASSIGN_OR_RETURN(options.adapters, config::OpenInitialAdapters(config, model));
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.engine,
                              EngineRanks::Create(config::MakeEngineOptions(config, model.shape), wire,

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "model/arena_parts.h"
+#include "model/decoder_spec.h"
 #include "trainer/actor/arena_checks.h"
 
 namespace syncopate::trainer {
@@ -45,6 +47,29 @@ FlatShards MustCut(const model::ModelConfig& config, const Manifest& manifest, c
   return *std::move(shards);
 }
 
+// The tensors of `manifest` from `first` on.
+Manifest CutManifest(const Manifest& manifest, size_t first) {
+  if (first == 0) return manifest;
+  std::vector<TensorSpec> tensors(manifest.tensors().begin() + static_cast<int64_t>(first), manifest.tensors().end());
+  auto cut = Manifest::Create(std::move(tensors), manifest.bucket_bytes());
+  SYNCOPATE_CHECK(cut.ok());
+  return *std::move(cut);
+}
+
+// Units of `whole`, whose views are those without adapters.
+class BaseUnits final : public UnitAccess {
+ public:
+  explicit BaseUnits(UnitAccess* whole) : whole_(whole), views_(model::WithoutAdapters(whole->views())) {}
+  absl::Status Acquire(int unit) override { return whole_->Acquire(unit); }
+  absl::Status Release(int unit) override { return whole_->Release(unit); }
+  absl::Status Expect(int unit) override { return whole_->Expect(unit); }
+  const model::TransformerWeights& views() const override { return views_; }
+
+ private:
+  UnitAccess* const whole_;
+  const model::TransformerWeights views_;
+};
+
 // Returns `factor`, or NaN if `norm` or `guard` is not finite.
 at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const at::Tensor& guard) {
   // x * 0 is 0 for what is finite and NaN for everything else.
@@ -55,8 +80,8 @@ at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const 
 
 std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool decay_all, const FlatShards& shards) {
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
-  // Each range costs one kernel launch, so a single one is best.
-  if (decay_all) return {{0, shards.local_elements(), true}};
+  // Each range costs one kernel launch, so a single one is best. Adapters are matrices, all of them.
+  if (decay_all || shards.trained_begin() > 0) return {{shards.trained_begin(), shards.trained_elements(), true}};
   std::vector<Range> ranges;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
@@ -85,8 +110,10 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
              at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks,
-             ActorArenas arenas, at::ScalarType reduce)
+             ActorArenas arenas, at::ScalarType reduce, const model::AdapterFiles* adapters)
     : manifest_(manifest),
+      trained_(CutManifest(manifest, config.lora.enabled() ? model::CountBaseTensors(manifest) : 0)),
+      first_trained_(manifest.tensors().size() - trained_.tensors().size()),
       options_(options),
       ops_(model::OpsFor(device)),
       transformer_(config, device),
@@ -96,9 +123,9 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       reduce_(reduce),
       arenas_(std::move(arenas)),
       parameters_(ArenaTensor(arenas_.parameters.get(), shards_.local_elements(), device)),
-      gradients_(ArenaTensor(arenas_.gradients.get(), shards_.local_elements(), device)),
-      first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.local_elements(), device)),
-      second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.local_elements(), device)),
+      gradients_(ArenaTensor(arenas_.gradients.get(), shards_.trained_elements(), device)),
+      first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.trained_elements(), device)),
+      second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.trained_elements(), device)),
       // In float32 forward reads the parameters themselves; there is nothing to keep in step.
       copy_(compute == at::kFloat ? at::Tensor()
                                   : ArenaTensor(arenas_.copy.get(), shards_.local_elements(), device, compute)),
@@ -122,23 +149,29 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       reading_(device, SideStream::Priority::kLow) {
   MakeWeightUnits();
   MakeGradientUnits();
+  // Adapters are drawn even beside files of weights; the rest of what is drawn is then written over.
+  if (files == nullptr || config.lora.enabled()) Initialise(config, seed);
   if (files != nullptr) {
-    CopyWeights(*files);
-  } else {
-    Initialise(config, seed);
+    CopyTensors(0, files->size(), [files](size_t i, absl::Span<float> values) { files->Read(i, values); });
+  }
+  if (adapters != nullptr) {
+    CopyTensors(first_trained_, trained_.tensors().size(),
+                [adapters](size_t i, absl::Span<float> values) { adapters->Read(i, values); });
   }
   RenewCopy();
 }
 
-absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory, int64_t elements, bool has_copy) {
+absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory, const FlatShards& shards,
+                                                bool has_copy) {
   ActorArenas arenas;
   if (factory == nullptr) return arenas;
-  const auto bytes = elements * static_cast<int64_t>(sizeof(float));
+  const auto bytes = shards.local_elements() * static_cast<int64_t>(sizeof(float));
+  const auto trained = shards.trained_elements() * static_cast<int64_t>(sizeof(float));
   using Kind = StateArena::Kind;
   SYNCOPATE_ASSIGN_OR_RETURN(arenas.parameters, factory(bytes, Kind::kChanging, "the parameters"));
-  SYNCOPATE_ASSIGN_OR_RETURN(arenas.gradients, factory(bytes, Kind::kDerived, "the gradients"));
-  SYNCOPATE_ASSIGN_OR_RETURN(arenas.first_moment, factory(bytes, Kind::kChanging, "the first moment"));
-  SYNCOPATE_ASSIGN_OR_RETURN(arenas.second_moment, factory(bytes, Kind::kChanging, "the second moment"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.gradients, factory(trained, Kind::kDerived, "the gradients"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.first_moment, factory(trained, Kind::kChanging, "the first moment"));
+  SYNCOPATE_ASSIGN_OR_RETURN(arenas.second_moment, factory(trained, Kind::kChanging, "the second moment"));
   if (has_copy) {
     SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(bytes / 2, Kind::kDerived, "the copy that computes"));
   }
@@ -158,16 +191,20 @@ void Actor::MakeWeightUnits() {
   const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
   if (shards_.is_whole()) {
     weights_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, computing));
+    base_ = std::make_unique<BaseUnits>(weights_.get());
     return;
   }
   auto gathered = std::make_unique<GatheredWeights>(transformer_.config(), manifest_, shards_, computing, ranks_);
   gathered_ = gathered.get();
   weights_ = std::move(gathered);
+  base_ = std::make_unique<BaseUnits>(weights_.get());
 }
 
 void Actor::MakeGradientUnits() {
   if (shards_.is_whole()) {
-    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, gradients_));
+    const auto begin = shards_.trained_begin() * static_cast<int64_t>(sizeof(float));
+    const std::vector<model::ArenaPart> trained = {{{begin, manifest_.arena_bytes()}, gradients_}};
+    gradient_units_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, trained));
     return;
   }
   auto reduced =
@@ -180,6 +217,7 @@ void Actor::MakeGradientUnits() {
 void Actor::ReleaseWeightUnits() {
   WaitForDevice();  // exchanges between ranks run on another stream than the one that a move of memory waits for
   gathered_ = nullptr;
+  base_ = nullptr;
   weights_ = nullptr;
   written_ = Written();
 }
@@ -224,16 +262,17 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
 }
 
 // Copies one tensor at a time, so that weights for a GPU or for a shard never need host memory for the whole model.
-void Actor::CopyWeights(const model::WeightFiles& files) {
-  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+void Actor::CopyTensors(size_t first, size_t count,
+                        const std::function<void(size_t index, absl::Span<float> values)>& read) {
+  for (size_t i = first; i < first + count; ++i) {
     const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    const int64_t count = manifest_.tensors()[i].NumElements();
-    const auto pieces = shards_.MakePieces(begin, count);
+    const int64_t elements = manifest_.tensors()[i].NumElements();
+    const auto pieces = shards_.MakePieces(begin, elements);
     if (pieces.empty()) continue;
     // On the CPU with one rank the file is read straight into the arena.
     const bool in_place = shards_.is_whole() && parameters_.is_cpu();
-    at::Tensor here = in_place ? parameters_.narrow(0, begin, count) : at::empty({count}, at::kFloat);
-    files.Read(i, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(count)));
+    at::Tensor here = in_place ? parameters_.narrow(0, begin, elements) : at::empty({elements}, at::kFloat);
+    read(i - first, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(elements)));
     if (in_place) continue;
     for (const FlatShards::Piece& piece : pieces) {
       parameters_.narrow(0, piece.local_begin, piece.count)
@@ -316,8 +355,10 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
     auto part = [&range](const at::Tensor& arena) {
       return arena.defined() ? arena.narrow(0, range.begin, range.count) : at::Tensor();
     };
-    ops_.UpdateByAdamW(adamw, factor,
-                       {part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), part(copy_)});
+    auto trained = [&](const at::Tensor& arena) { return arena.narrow(0, ToTrained(range.begin), range.count); };
+    ops_.UpdateByAdamW(
+        adamw, factor,
+        {part(parameters_), trained(first_moment_), trained(second_moment_), trained(gradients_), part(copy_)});
   }
   if (gathered_ != nullptr) gathered_->Expire();
   written_ = Written();
@@ -348,30 +389,33 @@ StateArena* Actor::GetArena(PolicyPart part) const {
   return nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<const PolicySnapshot>> Actor::CopyParts(absl::Span<const PolicyPart> parts) const {
+absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::CopyParts(absl::Span<const PolicyPart> parts) const {
   auto snapshot = std::make_shared<PolicySnapshot>();
-  snapshot->manifest = manifest_;
+  snapshot->manifest = trained_;
   snapshot->rank = shards_.rank();
   snapshot->world = shards_.world();
   snapshot->updates = updates_;
-  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
-    const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    for (const FlatShards::Piece& piece : shards_.MakePieces(first, manifest_.tensors()[i].NumElements())) {
-      snapshot->pieces.push_back({i, piece.whole_begin - first, piece.count, piece.local_begin});
+  for (size_t i = 0; i < trained_.tensors().size(); ++i) {
+    const int64_t first = manifest_.ranges()[first_trained_ + i].begin / static_cast<int64_t>(sizeof(float));
+    for (const FlatShards::Piece& piece : shards_.MakePieces(first, trained_.tensors()[i].NumElements())) {
+      snapshot->pieces.push_back({i, piece.whole_begin - first, piece.count, ToTrained(piece.local_begin)});
     }
   }
   for (PolicyPart part : parts) {
     std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
-    if (StateArena* const arena = GetArena(part); arena != nullptr) {
+    // The arena of parameters holds the base too, which no checkpoint contains.
+    const bool is_whole = part != PolicyPart::kParameters || shards_.trained_begin() == 0;
+    if (StateArena* const arena = GetArena(part); arena != nullptr && is_whole) {
       SYNCOPATE_ASSIGN_OR_RETURN(HostCopy begun, arena->BeginCopy());
       copy = std::move(begun.bytes);
       if (begun.finish != nullptr) snapshot->under_way.push_back(std::move(begun.finish));
     } else {
-      const auto host = std::make_shared<at::Tensor>(GetPart(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+      const auto host =
+          std::make_shared<at::Tensor>(GetTrainedPart(part).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
       copy = std::shared_ptr<const char>(host, static_cast<const char*>(host->data_ptr()));
     }
   }
-  return std::shared_ptr<const PolicySnapshot>(std::move(snapshot));
+  return snapshot;
 }
 
 absl::Status Actor::FinishSnapshot() const {
@@ -382,10 +426,17 @@ absl::Status Actor::FinishSnapshot() const {
 }
 
 absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
-  if (shards_.is_whole()) return GetPart(part).narrow(0, shards_.unit(unit).begin, shards_.unit(unit).count);
+  const bool is_moment = part != PolicyPart::kParameters;
+  if (shards_.is_whole()) {
+    const int64_t begin = shards_.unit(unit).begin;
+    return GetPart(part).narrow(0, is_moment ? ToTrained(begin) : begin, shards_.unit(unit).count);
+  }
   // Tensors are written in the manifest's order, so those of one unit follow each other and share one gathering.
   if (written_.part == part && written_.unit == unit) return written_.numbers;
-  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, syncopate::trainer::GatherUnit(shards_, unit, GetPart(part), ranks_));
+  const int64_t local_begin = shards_.unit(unit).local_begin;
+  const at::Tensor mine =
+      GetPart(part).narrow(0, is_moment ? ToTrained(local_begin) : local_begin, shards_.unit(unit).shard);
+  SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, GatherShards(mine, ranks_));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   written_ = {part, unit, shards_.rank() == 0 ? numbers : at::Tensor()};
   return written_.numbers;
@@ -393,13 +444,14 @@ absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
 
 absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) {
   at::NoGradGuard no_grad;
-  const int64_t begin_of_tensor = manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
+  const int64_t begin_of_tensor =
+      manifest_.ranges()[first_trained_ + index].begin / static_cast<int64_t>(sizeof(float));
   const int unit = shards_.UnitAt(begin_of_tensor);
   SYNCOPATE_ASSIGN_OR_RETURN(const at::Tensor gathered, GatherUnit(part, unit));
   // Rank 0 needs the other ranks for the gathering only.
   if (shards_.rank() != 0) return absl::OkStatus();
   const at::Tensor numbers =
-      gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, manifest_.tensors()[index].NumElements());
+      gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, trained_.tensors()[index].NumElements());
   // Memory of the host is passed to the sink as it is; memory of a device is copied piece by piece.
   const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
   for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
@@ -463,13 +515,13 @@ absl::Status Actor::CheckFinite() const {
 void Actor::Restore(const PolicySource& source) {
   at::NoGradGuard no_grad;
   for (PolicyPart part : kPolicyParts) {
-    for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
-      const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-      for (const FlatShards::Piece& piece : shards_.MakePieces(begin, manifest_.tensors()[i].NumElements())) {
-        int64_t at = piece.local_begin;
+    for (size_t i = 0; i < trained_.tensors().size(); ++i) {
+      const int64_t begin = manifest_.ranges()[first_trained_ + i].begin / static_cast<int64_t>(sizeof(float));
+      for (const FlatShards::Piece& piece : shards_.MakePieces(begin, trained_.tensors()[i].NumElements())) {
+        int64_t at = ToTrained(piece.local_begin);
         source.Read(part, i, piece.whole_begin - begin, piece.count, [&](absl::string_view numbers) {
           const auto count = static_cast<int64_t>(numbers.size() / sizeof(float));
-          CopyBytes(numbers, GetPart(part).narrow(0, at, count));
+          CopyBytes(numbers, GetTrainedPart(part).narrow(0, at, count));
           at += count;
         });
       }

@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "base/manifest.h"
+#include "model/adapter_files.h"
 #include "model/model_config.h"
 #include "model/ops.h"
 #include "model/transformer.h"
@@ -28,13 +29,14 @@ namespace syncopate::trainer {
 struct ActorArenas {
   std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
 
-  // Makes each arena with room for `elements` numbers: bfloat16 in `copy`, which is null unless `has_copy`, and float32
-  // in the others. All are null if `factory` is null.
-  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, int64_t elements, bool has_copy);
+  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`, which
+  // is null unless `has_copy`, and float32 in the others. All are null if `factory` is null.
+  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy);
 };
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
-// device, so that the optimizer is a handful of operators and staging a version is one copy. Forward and backward read
+// device, so that the optimizer is a handful of operators and staging a version is one copy. If the model has adapters, they
+// alone are trained: gradients and moments are only of them, the end of the parameters. Forward and backward read
 // the parameters themselves, or a bfloat16 copy that each update renews. With several ranks each holds a shard of every
 // unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; "a rank's arena" below
 // means that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
@@ -45,10 +47,11 @@ class Actor {
   // kBFloat16. `ranks`: the communicator of the ranks that share the policy, for memory of `device`; it must outlive
   // this object, and FlatShards::Create() must have succeeded for it; null: a single rank. `arenas`: memory of `device`
   // for shards().local_elements(); each null member is replaced by memory of the device's allocator. `reduce`: see
-  // ReducedGradients.
+  // ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from `seed`.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
-        Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat);
+        Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat,
+        const model::AdapterFiles* adapters = nullptr);
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
@@ -62,20 +65,24 @@ class Actor {
   int64_t arena_bytes_on_device() const;
 
   const Manifest& manifest() const { return manifest_; }
+  // The tensors that are trained, laid out from 0: the adapters, or all.
+  const Manifest& trained() const { return trained_; }
   at::Device device() const { return parameters_.device(); }
   const model::Transformer& transformer() const { return transformer_; }
   const FlatShards& shards() const { return shards_; }
   // The weights that forward and backward multiply with, in the dtype `compute`.
   UnitAccess& weight_units() { return *weights_; }
+  // The weights without the adapters: no copy. Only while weight_units() are there, and with the same calls.
+  UnitAccess& base_units() { return *base_; }
   // With one rank the views always have memory; with several, only from Acquire to Release of their unit.
   const model::TransformerWeights& weights() const { return weights_->views(); }
-  // The gradients: float32, in the shapes of the weights.
+  // The gradients: float32, in the shapes of the weights; undefined for weights that are not trained.
   UnitAccess& gradient_units() { return *gradient_units_; }
 
   void ZeroGradients();
   // Sums the gradients that have not been summed over ranks yet. Call after the last micro-batch, on all ranks.
   absl::Status FlushGradients();
-  // The gradients in this rank's arena: memory of device().
+  // The gradients in the trained part of this rank's arena: memory of device().
   absl::Span<float> gradients() {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
@@ -98,7 +105,8 @@ class Actor {
   // The learning rate of the last update; 0 before the first.
   double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
-  // This rank's arenas, owned by this object. A checkpoint contains these three arenas of all ranks and updates().
+  // This rank's arenas, owned by this object. A checkpoint contains what is trained of these three arenas of all ranks, and
+  // updates().
   const at::Tensor& parameters() const { return parameters_; }
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
@@ -106,15 +114,13 @@ class Actor {
   // Replaces the state by this rank's shards of `source`; for a GPU through a host buffer of 64 MiB. If a snapshot or a
   // read may be under way, call FinishSnapshot() and FinishRead() first.
   void Restore(const PolicySource& source);
-  // See Policy::WriteTensor. All ranks must call it; only rank 0's sink gets the tensor.
+  // See Policy::WriteTensor; `index` is in trained(). All ranks must call it; only rank 0's sink gets the tensor.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // As Policy::TakeSnapshot, of this rank; weights and moments are on the device.
-  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
-  // As Policy::TakeWeights, of this rank; weights are on the device.
-  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights() const {
-    return CopyParts({PolicyPart::kParameters});
-  }
-  // Before weights or moments are changed: the copies of snapshots are whole. Each update does this itself.
+  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
+  // See Policy::TakeWeights; the same of the weights alone, which must be on the device.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
+  // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
   // As Policy::SetReader and Policy::ReadShard.
   void SetReader(std::function<absl::Status()> finish);
@@ -143,15 +149,26 @@ class Actor {
     at::Tensor moment_sum;  // [] float64
   };
   const at::Tensor& GetPart(PolicyPart part) const;
-  StateArena* GetArena(PolicyPart part) const;  // null: the part's memory is of the allocator
-  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> CopyParts(absl::Span<const PolicyPart> parts) const;
-  // A unit of a part, of all ranks, on the actor's device. [world * shard]
+  StateArena* GetArena(PolicyPart part) const;  // null: the part's memory comes from libtorch's allocator
+  // Copies the trained part of each of these arenas.
+  absl::StatusOr<std::shared_ptr<PolicySnapshot>> CopyParts(absl::Span<const PolicyPart> parts) const;
+  // Gathers one trained unit of a part from all ranks: [world * shard], on the actor's device.
   absl::StatusOr<at::Tensor> GatherUnit(PolicyPart part, int unit);
   absl::StatusOr<Norms> MeasureNorms() const;
   // The factor that the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
   void Initialise(const model::ModelConfig& config, uint64_t seed);
-  void CopyWeights(const model::WeightFiles& files);
+  // Writes tensors [first, first + count) of the manifest, which `read` gives by their index from 0.
+  void CopyTensors(size_t first, size_t count, const std::function<void(size_t index, absl::Span<float> values)>& read);
+  // Elements of one of the trained arenas by elements of the parameters.
+  int64_t ToTrained(int64_t local) const { return local - shards_.trained_begin(); }
+  at::Tensor TrainedParameters() const {
+    return parameters_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
+  }
+  // The arena of a part, beginning with the first element that is trained.
+  at::Tensor GetTrainedPart(PolicyPart part) const {
+    return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
+  }
   // Call after the weights have changed.
   void RenewCopy();
   // Call after weights return to the device; rebuilds what is derived from them.
@@ -164,6 +181,8 @@ class Actor {
   bool remembers() const { return options_.max_grad_growth > 0 && updates_ > 0; }
 
   const Manifest manifest_;
+  const Manifest trained_;
+  const size_t first_trained_;  // index in manifest_ of the first tensor of trained_
   const AdamWOptions options_;
   const model::Ops& ops_;
   const model::Transformer transformer_;
@@ -173,11 +192,12 @@ class Actor {
   const std::vector<Range> ranges_;
   const at::ScalarType reduce_;
   const ActorArenas arenas_;
-  at::Tensor parameters_, gradients_, first_moment_, second_moment_;  // [elements of this rank's arena]
-  at::Tensor copy_;                                                   // the same in bfloat16; undefined for kFloat
+  at::Tensor parameters_;                                // [elements of this rank's arena]
+  at::Tensor gradients_, first_moment_, second_moment_;  // [those that are trained: the last ones]
+  at::Tensor copy_;                                      // the parameters in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
-  std::unique_ptr<UnitAccess> weights_, gradient_units_;  // null while their part is away
-  GatheredWeights* gathered_ = nullptr;                   // *weights_ and, below, *gradient_units_, with several ranks
+  std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away
+  GatheredWeights* gathered_ = nullptr;  // *weights_ and, below, *gradient_units_, with several ranks
   ReducedGradients* reduced_ = nullptr;
   // The unit that WriteTensor gathered last, kept until that part changes, as its other tensors are asked for next. Its
   // numbers are empty on ranks other than 0.

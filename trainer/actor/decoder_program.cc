@@ -26,31 +26,46 @@ at::Tensor Product(Linears linears, const at::Tensor& x) {
   std::vector<at::Tensor> parts;
   for (const Linear& linear : linears) {
     parts.push_back(linear.bias.defined() ? at::linear(x, linear.weight, linear.bias) : at::linear(x, linear.weight));
+    model::AddAdapters(linear, x, parts.back());
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
 }
 
+// The gradient of what an adapter's A makes, x a^T, by that of the linear's product.
+at::Tensor InnerGradient(const model::Adapter& adapter, const at::Tensor& dy) {
+  return at::mm(dy.narrow(1, adapter.begin, adapter.b.size(0)), adapter.b).mul_(adapter.scale);
+}
+
 // The gradient of x by that of Product().
 at::Tensor InputGradient(Linears linears, const at::Tensor& dy) {
-  if (linears.size() == 1) return at::mm(dy, linears[0].weight);
-  at::Tensor dx = at::zeros({dy.size(0), linears[0].weight.size(1)}, dy.options());
+  at::Tensor dx = linears.size() == 1 ? at::mm(dy, linears[0].weight)
+                                      : at::zeros({dy.size(0), linears[0].weight.size(1)}, dy.options());
   int64_t begin = 0;
   for (const Linear& linear : linears) {
-    dx.addmm_(dy.narrow(1, begin, linear.weight.size(0)), linear.weight);
+    const at::Tensor part = dy.narrow(1, begin, linear.weight.size(0));
+    if (linears.size() > 1) dx.addmm_(part, linear.weight);
+    for (const model::Adapter& adapter : linear.adapters) dx.addmm_(InnerGradient(adapter, part), adapter.a);
     begin += linear.weight.size(0);
   }
   return dx;
 }
 
-// Adds the gradients of weights and biases.
-void AddGradients(const Ops& ops, Linears gradients, const at::Tensor& dy, const at::Tensor& x) {
+// Adds the gradients of weights, biases and adapters, those that `gradients` has.
+void AddGradients(const Ops& ops, Linears weights, Linears gradients, const at::Tensor& dy, const at::Tensor& x) {
   int64_t begin = 0;
-  for (const Linear& gradient : gradients) {
-    const int64_t rows = gradient.weight.size(0);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Linear &linear = weights[i], &gradient = gradients[i];
+    const int64_t rows = linear.weight.size(0);
     // The kernels take whole rows.
-    const at::Tensor part = gradients.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
-    ops.AddWeightGradient(gradient.weight, part, x);
+    const at::Tensor part = weights.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
+    if (gradient.weight.defined()) ops.AddWeightGradient(gradient.weight, part, x);
     if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
+    for (size_t a = 0; a < linear.adapters.size(); ++a) {
+      const model::Adapter& adapter = linear.adapters[a];
+      ops.AddWeightGradient(gradient.adapters[a].b, part.narrow(1, adapter.begin, adapter.b.size(0)).contiguous(),
+                            at::linear(x, adapter.a).mul_(adapter.scale));
+      ops.AddWeightGradient(gradient.adapters[a].a, InnerGradient(adapter, part), x);
+    }
     begin += rows;
   }
 }
@@ -160,7 +175,7 @@ DecoderProgram::ExpertGradients DecoderProgram::ExpertsBackward(const LayerWeigh
     // An output counts by its weight: the weight's gradient is the output times its gradient.
     dweights.view(-1).index_copy_(0, routing.places.narrow(0, begin, visits),
                                   (dactivated.to(at::kFloat) * mlp.y.to(at::kFloat)).sum(-1));
-    AddGradients(ops_, One(gradients.experts[expert].down), d_here * weight, mlp.y);
+    AddGradients(ops_, One(layer.experts[expert].down), One(gradients.experts[expert].down), d_here * weight, mlp.y);
     made.dx.index_add_(0, rows, InputGradient(layer.experts[expert].gate_up, mlp.dgate_up));
     made.dgate_up.narrow(0, begin, visits).copy_(mlp.dgate_up);
   }
@@ -169,13 +184,14 @@ DecoderProgram::ExpertGradients DecoderProgram::ExpertsBackward(const LayerWeigh
   return made;
 }
 
-void DecoderProgram::AddExpertGradients(const LayerTape& tape, const ExpertGradients& made, const at::Tensor& x,
-                                        const LayerWeights& gradients) const {
+void DecoderProgram::AddExpertGradients(const LayerWeights& layer, const LayerTape& tape, const ExpertGradients& made,
+                                        const at::Tensor& x, const LayerWeights& gradients) const {
+  if (!gradients.router.defined()) return;
   for (size_t expert = 0; expert < gradients.experts.size(); ++expert) {
     const int64_t begin = tape.routing.begins[expert], visits = tape.routing.visits(expert);
     if (visits == 0) continue;
-    AddGradients(ops_, gradients.experts[expert].gate_up, made.dgate_up.narrow(0, begin, visits),
-                 x.index_select(0, tape.routing.rows.narrow(0, begin, visits)));
+    AddGradients(ops_, layer.experts[expert].gate_up, gradients.experts[expert].gate_up,
+                 made.dgate_up.narrow(0, begin, visits), x.index_select(0, tape.routing.rows.narrow(0, begin, visits)));
   }
   ops_.AddWeightGradient(gradients.router, made.drouter, x.to(at::kFloat));
 }
@@ -224,6 +240,7 @@ void DecoderProgram::Trim(LayerTape* tape) const {
 absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at::Tensor& ids,
                                                    const PackedSequences& sequences, Tape* tape) const {
   const TransformerWeights& views = weights.views();
+  if (is_frozen()) SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(adapter_unit()));
   SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(FlatShards::kEmbeddings));
   // The next unit is gathered while this one computes. What is expected must come in the order of use, or the two
   // buffers of layers would be taken from under each other.
@@ -246,6 +263,7 @@ absl::StatusOr<at::Tensor> DecoderProgram::Forward(UnitAccess& weights, const at
   SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(output_unit()));
   Ops::Normed output = ops_.AddNorm(stream.delta, stream.base, views.norm, config_.rms_norm_eps);
   SYNCOPATE_RETURN_IF_ERROR(weights.Release(output_unit()));
+  if (is_frozen()) SYNCOPATE_RETURN_IF_ERROR(weights.Release(adapter_unit()));
   if (tape != nullptr) {
     tape->output = output.sum;
     tape->output_rstd = output.rstd;
@@ -272,30 +290,37 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
     experts = ExpertsBackward(layer, tape, d, gradients);
   } else {
     mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
-    AddGradients(ops_, One(gradients.down), d, again ? mlp.y : tape.activation);
+    AddGradients(ops_, One(layer.down), One(gradients.down), d, again ? mlp.y : tape.activation);
   }
   Ops::NormGradient middle =
       ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
                            tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
   const at::Tensor& middle_normed = again ? middle.y : tape.middle_normed;
   if (routed) {
-    AddExpertGradients(tape, experts, middle_normed, gradients);
+    AddExpertGradients(layer, tape, experts, middle_normed, gradients);
   } else {
-    AddGradients(ops_, gradients.gate_up, mlp.dgate_up, middle_normed);
+    AddGradients(ops_, layer.gate_up, gradients.gate_up, mlp.dgate_up, middle_normed);
   }
   mlp = {};
   experts = {};
 
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
-  AddGradients(ops_, One(gradients.output), middle.dsum, tape.attended.y);
+  AddGradients(ops_, One(layer.output), One(gradients.output), middle.dsum, tape.attended.y);
   at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
                                         ComputeAttention(index), sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
+  if (index == 0 && is_frozen()) {
+    // Nothing below the first layer is trained: the gradient of its input is not made.
+    const at::Tensor x =
+        again ? ops_.AddNorm(tape.input, {}, layer.input_norm, config_.rms_norm_eps).y : tape.input_normed;
+    AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, x);
+    return {};
+  }
   Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv), tape.input, tape.input_rstd,
                                                  layer.input_norm, middle.dsum, gradients.input_norm, again);
-  AddGradients(ops_, gradients.qkv, dqkv, again ? input.y : tape.input_normed);
+  AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, again ? input.y : tape.input_normed);
   return input.dsum;
 }
 
@@ -303,6 +328,10 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
                                       const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const {
   const TransformerWeights& views = weights.views();
   const TransformerWeights& into = gradients.views();
+  if (is_frozen()) {
+    SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(adapter_unit()));
+    SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(adapter_unit()));
+  }
   SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(output_unit()));
   SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(output_unit()));
   at::Tensor d =
@@ -327,6 +356,10 @@ absl::Status DecoderProgram::Backward(UnitAccess& weights, const at::Tensor& ids
     SYNCOPATE_RETURN_IF_ERROR(gradients.Release(unit));
     SYNCOPATE_RETURN_IF_ERROR(weights.Release(unit));
   }
+  if (is_frozen()) {
+    SYNCOPATE_RETURN_IF_ERROR(gradients.Release(adapter_unit()));
+    return weights.Release(adapter_unit());
+  }
   SYNCOPATE_RETURN_IF_ERROR(gradients.Acquire(FlatShards::kEmbeddings));
   ops_.AddEmbeddingGradient(into.tokens, ids, d);
   if (config_.learned_positions) ops_.AddEmbeddingGradient(into.positions, sequences.positions(), d);
@@ -350,16 +383,24 @@ absl::Status DecoderProgram::Accompany(UnitAccess& weights, UnitAccess* gradient
     return units.Release(unit);
   };
   constexpr int kNone = -1;
+  if (is_frozen()) SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(adapter_unit()));
   for (int unit = 0; unit <= output_unit(); ++unit) {
     SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit, unit < output_unit() ? unit + 1 : kNone));
   }
+  if (is_frozen()) SYNCOPATE_RETURN_IF_ERROR(weights.Release(adapter_unit()));
   if (gradients == nullptr) return absl::OkStatus();
+  if (is_frozen()) {
+    SYNCOPATE_RETURN_IF_ERROR(weights.Acquire(adapter_unit()));
+    SYNCOPATE_RETURN_IF_ERROR(gradients->Acquire(adapter_unit()));
+  }
   for (int unit = output_unit(); unit > FlatShards::kEmbeddings; --unit) {
     const bool is_last = unit == output_unit() || unit == FlatShards::kEmbeddings + 1;
     SYNCOPATE_RETURN_IF_ERROR(ask(weights, unit, is_last ? kNone : unit - 1));
     SYNCOPATE_RETURN_IF_ERROR(ask(*gradients, unit, kNone));
   }
-  return ask(*gradients, FlatShards::kEmbeddings, kNone);
+  if (!is_frozen()) return ask(*gradients, FlatShards::kEmbeddings, kNone);
+  SYNCOPATE_RETURN_IF_ERROR(gradients->Release(adapter_unit()));
+  return weights.Release(adapter_unit());
 }
 
 }  // namespace syncopate::trainer

@@ -58,8 +58,9 @@ class DecoderProgram {
   at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
                      const model::PackedSequences& sequences, Tape* tape) const;
 
-  // Adds the gradients of the weights to `gradients`, float32 tensors in the shapes of the weights. dhidden [T, D], in
-  // the weights' dtype. Frees the tape layer by layer, so that its memory can be used again at once.
+  // Adds the gradients of the weights to `gradients`, float32 tensors in the shapes of the weights; weights that are not
+  // trained (the base, if the model has adapters) have none there. dhidden [T, D], in the weights' dtype. Frees the tape
+  // layer by layer, so that its memory can be used again at once.
   absl::Status Backward(UnitAccess& weights, const at::Tensor& ids, const model::PackedSequences& sequences,
                         const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const;
   void Backward(const model::TransformerWeights& weights, const at::Tensor& ids,
@@ -75,6 +76,9 @@ class DecoderProgram {
 
  private:
   int output_unit() const { return FlatShards::LayerUnit(config_.num_hidden_layers); }
+  // Only adapters are trained; they are the unit behind the output.
+  bool is_frozen() const { return config_.lora.enabled(); }
+  int adapter_unit() const { return output_unit() + 1; }
 
   struct Stream;  // the residual stream as sum + what the next norm adds to it
 
@@ -95,9 +99,10 @@ class DecoderProgram {
   };
   ExpertGradients ExpertsBackward(const model::LayerWeights& layer, const LayerTape& tape, const at::Tensor& d,
                                   const model::LayerWeights& gradients) const;
-  void AddExpertGradients(const LayerTape& tape, const ExpertGradients& made, const at::Tensor& x,
-                          const model::LayerWeights& gradients) const;
-  // `d` is the gradient of the stream that the layer writes. Returns the gradient of the stream that it reads.
+  void AddExpertGradients(const model::LayerWeights& layer, const LayerTape& tape, const ExpertGradients& made,
+                          const at::Tensor& x, const model::LayerWeights& gradients) const;
+  // `d` is the gradient of the stream that the layer writes. Returns the gradient of the stream that it reads; undefined for
+  // the first layer if no weights below it are trained.
   at::Tensor BackwardLayer(size_t index, const model::LayerWeights& layer, const LayerTape& tape,
                            const model::PackedSequences& sequences, const at::Tensor& d,
                            const model::LayerWeights& gradients) const;

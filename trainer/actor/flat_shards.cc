@@ -13,11 +13,12 @@ absl::StatusOr<FlatShards> FlatShards::Create(const model::ModelConfig& config, 
   shards.world_ = world;
   shards.units_ = CutUnits(manifest, world);
   // Units ascend in a manifest, and none of a decoder's is empty.
-  SYNCOPATE_CHECK(shards.units_.size() == static_cast<size_t>(config.num_hidden_layers) + 2);
+  shards.output_unit_ = LayerUnit(config.num_hidden_layers);
+  SYNCOPATE_CHECK(shards.units() == shards.output_unit_ + (config.lora.enabled() ? 2 : 1));
   for (size_t u = 0; u < shards.units_.size(); ++u) {
     const Unit& one = shards.units_[u];
     const int64_t blocks = (one.count + kShardBlock - 1) / kShardBlock;
-    const bool is_layer = u > 0 && u + 1 < shards.units_.size();
+    const bool is_layer = u > 0 && static_cast<int>(u) < shards.output_unit_;
     if (is_layer && blocks < world) {
       return Error(absl::StatusCode::kInvalidArgument, "TOO_MANY_RANKS",
                    absl::StrCat("a layer of this model is ", blocks, " blocks of ", Manifest::kAlignment,

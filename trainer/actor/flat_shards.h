@@ -11,10 +11,11 @@
 namespace syncopate::trainer {
 
 // How the ranks of a trainer hold what belongs to its weights (themselves, moments, gradients), and in which units they
-// gather it: the embeddings; each layer; the last norm and, unless tied, the head. A unit is a byte range of the
+// gather it: the embeddings; each layer; the last norm and, unless tied, the head; the adapters, if there are any. A unit is a byte range of the
 // manifest, cut into one flat shard a rank, of equal size, at boundaries of 256 bytes of float32; the last ones reach
 // beyond its end, where there are zeros. A rank's own arena holds its shard of each unit, in the order of units; with
-// one rank it is the manifest's whole arena. All numbers are elements. Immutable. The cut is CutUnits(), by which weight
+// one rank it is the manifest's whole arena. If there are adapters, they alone are trained, and moments and gradients are
+// only of their shards, the end of the arena. All numbers are elements. Immutable. The cut is CutUnits(), by which weight
 // syncs plan too (layout "units:T").
 class FlatShards {
  public:
@@ -25,7 +26,7 @@ class FlatShards {
 
   static constexpr int kEmbeddings = 0;
   static constexpr int LayerUnit(int64_t layer) { return static_cast<int>(layer) + 1; }
-  int output_unit() const { return units() - 1; }
+  int output_unit() const { return output_unit_; }
   int units() const { return static_cast<int>(units_.size()); }
 
   int32_t rank() const { return rank_; }
@@ -37,6 +38,11 @@ class FlatShards {
   int UnitAt(int64_t element) const;  // of the manifest's arena
   ByteRange bytes(int index) const;   // of the unit in the manifest's arena
   int64_t local_elements() const { return local_elements_; }
+
+  // Trained are all units from this one on; of the rank's arena all elements from trained_begin() on.
+  int first_trained_unit() const { return output_unit_ + 1 < units() ? output_unit_ + 1 : kEmbeddings; }
+  int64_t trained_begin() const { return unit(first_trained_unit()).local_begin; }
+  int64_t trained_elements() const { return local_elements_ - trained_begin(); }
 
   // What of elements [begin, begin + count) of the manifest's arena this rank holds: pieces of both arenas.
   struct Piece {
@@ -51,6 +57,7 @@ class FlatShards {
 
   int32_t rank_ = 0;
   int32_t world_ = 1;
+  int output_unit_ = 0;
   std::vector<Unit> units_;
   int64_t local_elements_ = 0;
 };

@@ -78,7 +78,7 @@ at::Tensor FusedHead::ForwardBackward(const at::Tensor& hidden, const at::Tensor
       } else {
         at::addmm_out(place, place, part, weights);
       }
-      ops_.AddWeightGradient(dhead.narrow(0, from, count), part, rows);
+      if (dhead.defined()) ops_.AddWeightGradient(dhead.narrow(0, from, count), part, rows);
     });
   }
   return dhidden;

@@ -36,7 +36,7 @@ class FusedHead {
   };
   // Called once a chunk, in order: rows `begin` to begin + rows.logprob.size(0) of A.
   using Loss = std::function<RowGradients(int64_t begin, const Rows& rows)>;
-  // Forward, `loss`, backward, a chunk at a time. Adds to dhead [V, D] float32; returns the gradient of hidden [A, D].
+  // Forward, `loss`, backward, a chunk at a time. Adds to dhead [V, D] float32, unless it is undefined; returns the gradient of hidden [A, D].
   // Only for losses of a token that need no other token; for others, Forward first and give the gradients here.
   at::Tensor ForwardBackward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets,
                              const Loss& loss, const at::Tensor& dhead) const;

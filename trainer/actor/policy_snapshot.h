@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -14,7 +15,7 @@
 namespace syncopate::trainer {
 
 // The arenas that a resumed run needs for the same bits, beside the number of updates: float32, laid out by
-// Policy::manifest().
+// Policy::trained().
 enum class PolicyPart : uint8_t { kParameters, kFirstMoment, kSecondMoment };
 inline constexpr PolicyPart kPolicyParts[] = {PolicyPart::kParameters, PolicyPart::kFirstMoment,
                                               PolicyPart::kSecondMoment};
@@ -44,7 +45,10 @@ struct PolicySnapshot {
             static_cast<size_t>(piece.count) * sizeof(float)};
   }
 
-  Manifest manifest;  // of the whole policy
+  Manifest manifest;  // of what is trained, of all ranks: the whole policy, or its adapters
+  // Of adapters: the text of adapter_config.json ("": all weights are trained), and the digest of their base.
+  std::string adapter_config = {};
+  uint64_t base_digest = 0;
   int32_t rank = 0;
   int32_t world = 1;
   int64_t updates = 0;
@@ -57,7 +61,7 @@ struct PolicySnapshot {
 class PolicySource {
  public:
   virtual ~PolicySource() = default;
-  // Hands elements [begin, begin + count) of tensor `index` of the manifest to `use`: float32, row-major, in their
+  // Hands elements [begin, begin + count) of tensor `index` of Policy::trained() to `use`: float32, row-major, in their
   // order, in pieces of whole numbers that are aligned to nothing. Reads no others.
   virtual void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
                     const std::function<void(absl::string_view)>& use) const = 0;

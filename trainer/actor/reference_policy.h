@@ -13,16 +13,18 @@
 namespace syncopate::trainer {
 
 // The reference policy of the loss's divergence: a copy of the actor's weights in one dtype that never changes, on the
-// actor's device, sharded over ranks as the actor's weights are. Not thread-safe. May throw c10::Error.
+// actor's device, sharded over ranks as the actor's weights are. If the actor trains adapters, the reference is its base, and
+// nothing is copied. Not thread-safe. May throw c10::Error.
 class ReferencePolicy {
  public:
   // Copies the present weights of `actor`, which must outlive this object. `config`, `compute` and `ranks` are those of
   // `actor`. `arena`: memory of the actor's device, of kind kFrozen, with room for its parameters in `compute`; null:
   // memory of the device's allocator.
-  ReferencePolicy(const Actor& actor, const model::ModelConfig& config, at::ScalarType compute,
-                  Communicator* ranks = nullptr, std::unique_ptr<StateArena> arena = nullptr)
-      : memory_(std::move(arena)),
-        weights_of_(MakeCopy(actor, compute, memory_.get())),
+  ReferencePolicy(Actor& actor, const model::ModelConfig& config, at::ScalarType compute, Communicator* ranks = nullptr,
+                  std::unique_ptr<StateArena> arena = nullptr)
+      : base_of_(config.lora.enabled() ? &actor : nullptr),
+        memory_(std::move(arena)),
+        weights_of_(base_of_ != nullptr ? at::empty({0}) : MakeCopy(actor, compute, memory_.get())),
         make_units_([this, &actor, config, ranks] { MakeUnits(actor, config, ranks); }),
         state_({memory_.get()}, static_cast<int64_t>(weights_of_.nbytes()),
                {.before_offload =
@@ -35,7 +37,7 @@ class ReferencePolicy {
   }
 
   // Call only while state() is on the device.
-  UnitAccess& weight_units() const { return *units_; }
+  UnitAccess& weight_units() const { return base_of_ != nullptr ? base_of_->base_units() : *units_; }
   StatePart& state() { return state_; }
   // Bytes of `arena` that are on the device.
   int64_t arena_bytes_on_device() const { return memory_ == nullptr ? 0 : memory_->device_bytes(); }
@@ -48,6 +50,7 @@ class ReferencePolicy {
     return copy.copy_(actor.parameters());
   }
   void MakeUnits(const Actor& actor, const model::ModelConfig& config, Communicator* ranks) {
+    if (base_of_ != nullptr) return;
     if (actor.shards().is_whole()) {
       units_ = std::make_unique<WholeUnits>(model::ViewWeights(config, actor.manifest(), weights_of_));
     } else {
@@ -55,11 +58,12 @@ class ReferencePolicy {
     }
   }
 
+  Actor* const base_of_;  // null unless it trains adapters
   const std::unique_ptr<StateArena> memory_;
   const at::Tensor weights_of_;  // [elements of this rank's arena]
   const std::function<void()> make_units_;
   StatePart state_;
-  std::unique_ptr<UnitAccess> units_;  // null while the state is away
+  std::unique_ptr<UnitAccess> units_;  // null while the state is away, and for the base of an actor
 };
 
 }  // namespace syncopate::trainer

@@ -17,16 +17,22 @@ absl::Status GatherInto(const FlatShards& shards, int unit, const at::Tensor& lo
 }  // namespace
 
 UnitBuffers::UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
-                         const at::TensorOptions& options) {
+                         const at::TensorOptions& options, int first_unit) {
   int64_t layer = 0;
-  for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
+  for (int unit = std::max(1, first_unit); unit < shards.output_unit(); ++unit) {
+    layer = std::max(layer, shards.unit(unit).shard);
+  }
   // Two buffers, for layers in turn; each unit with the vocabulary has one of its own, as it is needed at both ends of
-  // a step.
+  // a step, and so have the adapters, which each layer needs.
   const at::Tensor of_layers = at::zeros({2, layer * shards.world()}, options);
   std::vector<model::ArenaPart> parts;
   for (int unit = 0; unit < shards.units(); ++unit) {
+    if (unit < first_unit) {
+      memory_.emplace_back();
+      continue;
+    }
     const int64_t elements = shards.unit(unit).shard * shards.world();
-    const bool is_layer = unit != FlatShards::kEmbeddings && unit != shards.output_unit();
+    const bool is_layer = unit != FlatShards::kEmbeddings && unit < shards.output_unit();
     memory_.push_back(is_layer ? of_layers[unit % 2].narrow(0, 0, elements) : at::zeros({elements}, options));
     parts.push_back({shards.bytes(unit), memory_.back()});
   }
@@ -68,21 +74,32 @@ ReducedGradients::ReducedGradients(const model::ModelConfig& config, const Manif
     : shards_(shards),
       local_(local),
       ranks_(ranks),
-      buffers_(config, manifest, shards, local.options()),
+      buffers_(config, manifest, shards, local.options(), shards.first_trained_unit()),
       side_(local.device()),
       added_(static_cast<size_t>(shards.units())),
       empty_(added_.size(), false) {
   int64_t largest = 0;
-  for (int unit = 0; unit < shards.units(); ++unit) largest = std::max(largest, shards.unit(unit).shard);
+  for (int unit = shards.first_trained_unit(); unit < shards.units(); ++unit)
+    largest = std::max(largest, shards.unit(unit).shard);
   reduced_ = at::empty({largest}, local.options().dtype(reduce));
   if (reduce != at::kFloat) rounded_ = at::empty({largest * shards.world()}, reduced_.options());
 }
 
 void ReducedGradients::Zero() {
   empty_.assign(empty_.size(), true);
-  // A layer's gradient is cleared when the layer is acquired; these two units sum over all micro-batches and are
-  // reduced once.
-  for (int unit : {FlatShards::kEmbeddings, shards_.output_unit()}) buffers_.ForUnit(unit).zero_();
+  // A layer's gradient is cleared when the layer is acquired; these units sum over all micro-batches and are reduced
+  // once.
+  for (int unit : GetLateUnits()) buffers_.ForUnit(unit).zero_();
+}
+
+std::vector<int> ReducedGradients::GetLateUnits() const {
+  if (is_trained(FlatShards::kEmbeddings)) return {shards_.output_unit(), FlatShards::kEmbeddings};
+  return {shards_.first_trained_unit()};
+}
+
+at::Tensor ReducedGradients::GetShard(int unit) const {
+  const FlatShards::Unit& one = shards_.unit(unit);
+  return local_.narrow(0, one.local_begin - shards_.trained_begin(), one.shard);
 }
 
 absl::Status ReducedGradients::Acquire(int unit) {
@@ -99,21 +116,18 @@ absl::Status ReducedGradients::Acquire(int unit) {
 absl::Status ReducedGradients::Release(int unit) { return is_layer(unit) ? Reduce(unit) : absl::OkStatus(); }
 
 absl::Status ReducedGradients::Flush() {
-  SYNCOPATE_RETURN_IF_ERROR(Reduce(shards_.output_unit()));
-  SYNCOPATE_RETURN_IF_ERROR(Reduce(FlatShards::kEmbeddings));
-  for (int unit = 0; unit < shards_.units(); ++unit) {
-    const FlatShards::Unit& one = shards_.unit(unit);
+  for (int unit : GetLateUnits()) SYNCOPATE_RETURN_IF_ERROR(Reduce(unit));
+  for (int unit = shards_.first_trained_unit(); unit < shards_.units(); ++unit) {
     // A unit that no micro-batch reached has a gradient of 0, and not that of the update before.
-    if (empty_[static_cast<size_t>(unit)]) local_.narrow(0, one.local_begin, one.shard).zero_();
+    if (empty_[static_cast<size_t>(unit)]) GetShard(unit).zero_();
   }
-  side_.Await(added_[FlatShards::kEmbeddings]);  // and so after all others
+  side_.Await(added_[static_cast<size_t>(GetLateUnits().back())]);  // and so after all others
   return absl::OkStatus();
 }
 
 absl::Status ReducedGradients::Reduce(int unit) {
   SYNCOPATE_ASSIGN_OR_RETURN(added_[static_cast<size_t>(unit)], side_.Run([this, unit]() -> absl::Status {
-    const FlatShards::Unit& one = shards_.unit(unit);
-    const at::Tensor mine = local_.narrow(0, one.local_begin, one.shard);
+    const at::Tensor mine = GetShard(unit);
     // The first sum of an update needs no place of its own.
     const bool is_first = empty_[static_cast<size_t>(unit)];
     empty_[static_cast<size_t>(unit)] = false;
@@ -143,8 +157,12 @@ absl::Status ReducedGradients::ReduceInto(int unit, const at::Tensor& mine, bool
 
 absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local,
                                       Communicator& ranks) {
-  at::Tensor all = at::empty({shards.unit(unit).shard * shards.world()}, local.options());
-  SYNCOPATE_RETURN_IF_ERROR(GatherInto(shards, unit, local, ranks, all));
+  return GatherShards(local.narrow(0, shards.unit(unit).local_begin, shards.unit(unit).shard), ranks);
+}
+
+absl::StatusOr<at::Tensor> GatherShards(const at::Tensor& mine, Communicator& ranks) {
+  at::Tensor all = at::empty({mine.numel() * ranks.world()}, mine.options());
+  SYNCOPATE_RETURN_IF_ERROR(ranks.AllGather(mine.data_ptr(), all.data_ptr(), static_cast<int64_t>(mine.nbytes())));
   return all;
 }
 

@@ -18,8 +18,9 @@ namespace syncopate::trainer {
 // Each has room for the shards of all ranks, padding included.
 class UnitBuffers {
  public:
+  // Units before `first_unit` have no memory.
   UnitBuffers(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
-              const at::TensorOptions& options);
+              const at::TensorOptions& options, int first_unit = FlatShards::kEmbeddings);
 
   // The buffer of this unit, [world * shard]. Every second layer has the same one.
   at::Tensor ForUnit(int unit) const { return memory_[static_cast<size_t>(unit)]; }
@@ -63,7 +64,7 @@ class GatheredWeights final : public UnitAccess {
 // add, are summed once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // Arguments as for GatheredWeights; `local` is float32. `reduce`: kFloat, or kBFloat16, which rounds each rank's
+  // Arguments as for GatheredWeights; `local` is the trained part of this rank's arena, float32. `reduce`: kFloat, or kBFloat16, which rounds each rank's
   // summand and the sum. The shard that the sum is added to is float32 in both cases.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                    const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
@@ -78,7 +79,13 @@ class ReducedGradients final : public UnitAccess {
   absl::Status Flush();
 
  private:
-  bool is_layer(int unit) const { return unit != FlatShards::kEmbeddings && unit != shards_.output_unit(); }
+  bool is_trained(int unit) const { return unit >= shards_.first_trained_unit(); }
+  bool is_layer(int unit) const {
+    return is_trained(unit) && unit != FlatShards::kEmbeddings && unit < shards_.output_unit();
+  }
+  // Units whose gradients are summed over all micro-batches before they are reduced, in the order of that.
+  std::vector<int> GetLateUnits() const;
+  at::Tensor GetShard(int unit) const;  // of local_
   absl::Status Reduce(int unit);
   absl::Status ReduceInto(int unit, const at::Tensor& mine, bool is_first);
 
@@ -96,5 +103,7 @@ class ReducedGradients final : public UnitAccess {
 // Gathers one unit from the arenas `local` of all ranks: [world * shard], on the device of `local`. All ranks must call
 // it.
 absl::StatusOr<at::Tensor> GatherUnit(const FlatShards& shards, int unit, const at::Tensor& local, Communicator& ranks);
+// The shards of all ranks, which all call it with one of the same size: [world * shard], where the shards are.
+absl::StatusOr<at::Tensor> GatherShards(const at::Tensor& mine, Communicator& ranks);
 
 }  // namespace syncopate::trainer

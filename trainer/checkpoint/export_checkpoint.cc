@@ -1,14 +1,20 @@
 #include "trainer/checkpoint/export_checkpoint.h"
 
+#include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/file_system.h"
 #include "base/mapped_file.h"
 #include "base/reasons.h"
 #include "base/sha256.h"
+#include "model/adapter_files.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -57,6 +63,107 @@ absl::StatusOr<model::ExportedModel> ExportRanks(const std::string& folder, cons
   return model::ExportModel(TensorsOfRanks(whole, saved.policy), from, to, options);
 }
 
+absl::Status CheckAdapterExport(const std::string& checkpoint, bool of_adapters, AdapterExport wanted) {
+  if (of_adapters == (wanted != AdapterExport::kNone)) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "ADAPTER_CHECKPOINT",
+               of_adapters
+                   ? absl::StrCat(checkpoint,
+                                  " is a checkpoint of adapters: say --adapter for a directory of PEFT adapters, "
+                                  "or --merged for a model directory with the adapters added to their base")
+                   : absl::StrCat(checkpoint,
+                                  " is a checkpoint of all weights, not of adapters: leave out "
+                                  "--adapter and --merged"));
+}
+
+absl::Status CheckDescription(const std::string& from) {
+  if (FileSystem::Real()->FileBytes(JoinPath(from, model::kHfConfigFile)).ok()) return absl::OkStatus();
+  return Error(absl::StatusCode::kNotFound, "NO_MODEL",
+               absl::StrCat(from, " has no ", model::kHfConfigFile,
+                            ": only runs that began with model.path can be exported, and where the checkpoint does "
+                            "not lie in its run's directory, the folder with ",
+                            model::kHfConfigFile, " must be named"));
+}
+
+// The adapters of a checkpoint. Members point into those before them.
+struct SavedAdapters {
+  model::AdapterDescription description;
+  Manifest manifest;
+  MappedPolicy saved;
+
+  std::vector<float> Read(size_t index) const {
+    std::vector<float> values;
+    const int64_t count = manifest.tensors()[index].NumElements();
+    values.reserve(static_cast<size_t>(count));
+    saved.policy.Read(PolicyPart::kParameters, index, 0, count, [&values](absl::string_view numbers) {
+      const size_t before = values.size();
+      values.resize(before + numbers.size() / sizeof(float));
+      std::memcpy(values.data() + before, numbers.data(), numbers.size());
+    });
+    return values;
+  }
+};
+
+// The adapter tensors of all ranks' files, in their order. What ranks wrote are flat pieces, "NAME@BEGIN"; the shape follows
+// from the rank of the adapters.
+absl::StatusOr<Manifest> ListAdapterTensors(const std::string& folder, const CheckpointManifest& manifest,
+                                            int64_t adapter_rank) {
+  std::vector<std::string> names;
+  std::map<std::string, int64_t> elements;
+  for (int32_t rank = 0; rank < manifest.ranks; ++rank) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file,
+                               MappedFile::Open(JoinPath(folder, ModelFileName(rank, manifest.ranks, true))));
+    SYNCOPATE_ASSIGN_OR_RETURN(const model::SafetensorsFile parsed, model::SafetensorsFile::Parse(file->bytes()));
+    for (const model::StoredTensor& stored : parsed.tensors()) {
+      const std::string name = stored.name.substr(0, manifest.ranks == 1 ? std::string::npos : stored.name.rfind('@'));
+      if (elements.count(name) == 0) names.push_back(name);
+      elements[name] += static_cast<int64_t>(stored.data.size() / sizeof(float));
+    }
+  }
+  std::vector<TensorSpec> specs;
+  for (const std::string& name : names) {
+    const int64_t other = elements[name] / adapter_rank;
+    const bool is_a = absl::EndsWith(name, ".lora_A.weight");
+    specs.push_back({name, DType::kFloat32,
+                     is_a ? std::vector<int64_t>{adapter_rank, other} : std::vector<int64_t>{other, adapter_rank}});
+  }
+  return Manifest::Create(std::move(specs));
+}
+
+absl::StatusOr<SavedAdapters> OpenAdapters(const std::string& folder, const CheckpointManifest& manifest) {
+  SYNCOPATE_RETURN_IF_ERROR(OpenVerified(folder, manifest.files, model::kAdapterConfigFile).status());
+  SavedAdapters adapters;
+  SYNCOPATE_ASSIGN_OR_RETURN(adapters.description, model::DescribeAdapter(folder));
+  SYNCOPATE_ASSIGN_OR_RETURN(adapters.manifest, ListAdapterTensors(folder, manifest, adapters.description.rank));
+  SYNCOPATE_ASSIGN_OR_RETURN(adapters.saved, MapRankWeights(folder, adapters.manifest, manifest.ranks, manifest.files));
+  return adapters;
+}
+
+absl::StatusOr<model::ExportedModel> ExportMerged(const std::string& folder, const SavedAdapters& adapters,
+                                                  const std::string& from, const std::string& to,
+                                                  const CheckpointExport& options) {
+  SYNCOPATE_RETURN_IF_ERROR(CheckDescription(from));
+  const std::string base = options.base.empty() ? adapters.description.base : options.base;
+  if (base.empty()) {
+    return Error(absl::StatusCode::kNotFound, "NO_MODEL",
+                 "the adapters do not name their base; give its model directory with --base DIR");
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(model::HfModel described, model::ReadHfConfig(from));
+  SYNCOPATE_ASSIGN_OR_RETURN(described.config.lora, model::ReadAdapterConfig(folder, described.config));
+  SYNCOPATE_RETURN_IF_ERROR(described.config.Validate());
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto weights, model::WeightFiles::Open(base, described.config));
+  const uint64_t trained_on = adapters.saved.policy.base_digest();
+  if (const uint64_t found = model::DigestBase(*weights, described.config); found != trained_on) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, reason::kBaseMismatch,
+        absl::StrFormat("%s is not the base that the adapters were trained on: its digest is %016x, and that of "
+                        "their base %016x; name the right one with --base DIR",
+                        base, found, trained_on));
+  }
+  return model::ExportModel(
+      model::MergeAdapters(*weights, described.config, [&adapters](size_t index) { return adapters.Read(index); }),
+      from, to, options.model);
+}
+
 }  // namespace
 
 absl::StatusOr<MappedPolicy> MapRankWeights(const std::string& folder, const Manifest& manifest, int32_t ranks,
@@ -81,22 +188,26 @@ std::vector<model::TensorToWrite> TensorsOfRanks(const Manifest& manifest, const
 }
 
 absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpoint, const std::string& description,
-                                                      const std::string& to, const model::ExportOptions& options) {
+                                                      const std::string& to, const CheckpointExport& options) {
   const std::string folder(absl::StripSuffix(checkpoint, "/"));
   const std::string from = !description.empty() ? description : JoinPath(ParentPath(ParentPath(folder)), "model");
   SYNCOPATE_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(folder));
-  if (!FileSystem::Real()->FileBytes(JoinPath(from, model::kHfConfigFile)).ok()) {
-    return Error(absl::StatusCode::kNotFound, "NO_MODEL",
-                 absl::StrCat(from, " has no ", model::kHfConfigFile,
-                              ": only runs that began with model.path can be exported, and where the checkpoint does "
-                              "not lie in its run's directory, the folder with ",
-                              model::kHfConfigFile, " must be named"));
+  const bool of_adapters = manifest.files.count(model::kAdapterConfigFile) > 0;
+  SYNCOPATE_RETURN_IF_ERROR(CheckAdapterExport(folder, of_adapters, options.adapter));
+  if (of_adapters) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const SavedAdapters adapters, OpenAdapters(folder, manifest));
+    if (options.adapter == AdapterExport::kMerged) return ExportMerged(folder, adapters, from, to, options);
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        const int64_t bytes, model::ExportAdapter(TensorsOfRanks(adapters.manifest, adapters.saved.policy),
+                                                  adapters.description.text, adapters.saved.policy.base_digest(), to));
+    return model::ExportedModel{.files = 1, .bytes = bytes};
   }
-  if (manifest.ranks > 1) return ExportRanks(folder, manifest, from, to, options);
+  SYNCOPATE_RETURN_IF_ERROR(CheckDescription(from));
+  if (manifest.ranks > 1) return ExportRanks(folder, manifest, from, to, options.model);
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file,
                              OpenVerified(folder, manifest.files, ModelFileName(0, 1)));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::SafetensorsFile weights, model::SafetensorsFile::Parse(file->bytes()));
-  return model::ExportModel(model::ToWrite(weights.tensors()), from, to, options);
+  return model::ExportModel(model::ToWrite(weights.tensors()), from, to, options.model);
 }
 
 }  // namespace syncopate::trainer

@@ -13,13 +13,27 @@
 
 namespace syncopate::trainer {
 
+// What is made of a checkpoint of adapters.
+enum class AdapterExport : uint8_t {
+  kNone,     // the checkpoint must be of all weights
+  kAdapter,  // a directory of PEFT adapters
+  kMerged,   // a model directory: the adapters added to their base
+};
+struct CheckpointExport {
+  model::ExportOptions model;
+  AdapterExport adapter = AdapterExport::kNone;
+  std::string base = {};  // kMerged: the base's model directory; "": that which adapter_config.json names
+};
+
 // Writes the policy of one checkpoint, the folder `checkpoint`, as a Hugging Face model directory `to`. `description`
 // is the folder with the model's config.json and tokenizer files; empty: <run.dir>/model, found by where the
 // checkpoint lies (<run.dir>/checkpoints/<name>). Only reads: the run may be under way. NOT_FOUND (reason
 // NO_CHECKPOINT) if there is none, NOT_FOUND (reason NO_MODEL) if there is no config.json, saying where one was looked
-// for; DATA_LOSS (reason CHECKPOINT_DAMAGED) if the weights are not what was saved; errors of model::ExportModel.
+// for; DATA_LOSS (reason CHECKPOINT_DAMAGED) if the weights are not what was saved; FAILED_PRECONDITION: reason
+// ADAPTER_CHECKPOINT if it is of adapters and `options` do not say what to make of it, or the other way round;
+// BASE_MISMATCH if the adapters were trained on another base; errors of model::ExportModel and model::ExportAdapter.
 absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpoint, const std::string& description,
-                                                      const std::string& to, const model::ExportOptions& options);
+                                                      const std::string& to, const CheckpointExport& options);
 
 // -- What an export of a running trainer is made with too.
 // Maps what the ranks have written of their weights into `folder`, after each file of `files` has been compared with what

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "model/adapter_files.h"
 #include "trainer/checkpoint/export_checkpoint.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/checkpoint/temporary_folders.h"
@@ -55,7 +56,7 @@ absl::StatusOr<model::ExportedModel> ExportStore::WriteInto(Request& request, co
   if (copied.ok()) copied = (*request.snapshot)->FinishCopy();
   if (request.await_others == nullptr) {
     SYNCOPATE_RETURN_IF_ERROR(copied);
-    return WriteModel(request, folder, WeightsToWrite(*request.snapshot));
+    return WriteFolder(request, folder, AdaptersIn(**request.snapshot), WeightsToWrite(*request.snapshot));
   }
   absl::StatusOr<CheckpointStore::Files> mine =
       copied.ok() ? CheckpointStore::WriteFiles(files_, folder, PolicyFiles(*request.snapshot)) : copied;
@@ -66,17 +67,28 @@ absl::StatusOr<model::ExportedModel> ExportStore::WriteInto(Request& request, co
   SYNCOPATE_RETURN_IF_ERROR(CheckShared(files_, folder, *all));
   all->insert(mine->begin(), mine->end());
   const Manifest manifest = (*request.snapshot)->manifest;
+  const Adapters adapters = AdaptersIn(**request.snapshot);
   const int32_t ranks = (*request.snapshot)->world;
   request.snapshot = absl::UnavailableError("written");  // its memory is free for the next copy
   SYNCOPATE_ASSIGN_OR_RETURN(const MappedPolicy whole, MapRankWeights(folder, manifest, ranks, *all));
-  return WriteModel(request, folder, TensorsOfRanks(manifest, whole.policy));
+  return WriteFolder(request, folder, adapters, TensorsOfRanks(manifest, whole.policy));
 }
 
-absl::StatusOr<model::ExportedModel> ExportStore::WriteModel(const Request& request, const std::string& folder,
-                                                             const std::vector<model::TensorToWrite>& tensors) {
+ExportStore::Adapters ExportStore::AdaptersIn(const PolicySnapshot& snapshot) {
+  return {snapshot.adapter_config, snapshot.base_digest};
+}
+
+absl::StatusOr<model::ExportedModel> ExportStore::WriteFolder(const Request& request, const std::string& folder,
+                                                              const Adapters& adapters,
+                                                              const std::vector<model::TensorToWrite>& tensors) {
   model::ExportOptions options = request.options;
   options.files = files_;
   options.partial = JoinPath(folder, kModelFolder);
+  if (!adapters.config.empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, model::ExportAdapter(tensors, adapters.config, adapters.base_digest,
+                                                                         GetPath(request.name), options));
+    return model::ExportedModel{.files = 1, .bytes = bytes};
+  }
   return options_.write(tensors, options_.description, GetPath(request.name), options);
 }
 

@@ -19,7 +19,7 @@ namespace syncopate::trainer {
 
 // The models that a run in progress writes for others, in one folder:
 //
-//   <root>/<name>/    a Hugging Face model directory
+//   <root>/<name>/    a Hugging Face model directory; of a run that trains adapters a PEFT directory of these alone
 //   <root>/.tmp-.../  one that is being written: the files of the ranks, and the directory before it gets its name
 //
 // So under its name an export is whole or absent. Every call may block for the disk. One thread at a time, but for
@@ -65,8 +65,15 @@ class ExportStore {
   ExportStore(FileSystem* files, Options options)
       : watched_(std::make_unique<WatchedFileSystem>(files)), files_(watched_.get()), options_(std::move(options)) {}
   absl::StatusOr<model::ExportedModel> WriteInto(Request& request, const std::string& folder);
-  absl::StatusOr<model::ExportedModel> WriteModel(const Request& request, const std::string& folder,
-                                                  const std::vector<model::TensorToWrite>& tensors);
+  // What goes with adapters; an empty `config`: all weights are trained.
+  struct Adapters {
+    std::string config;
+    uint64_t base_digest = 0;
+  };
+  static Adapters AdaptersIn(const PolicySnapshot& snapshot);
+  absl::StatusOr<model::ExportedModel> WriteFolder(const Request& request, const std::string& folder,
+                                                   const Adapters& adapters,
+                                                   const std::vector<model::TensorToWrite>& tensors);
 
   const std::unique_ptr<WatchedFileSystem> watched_;
   FileSystem* const files_;  // that one

@@ -9,6 +9,8 @@
 #include "absl/strings/strip.h"
 #include "base/finite.h"
 #include "base/reasons.h"
+#include "model/adapter_files.h"
+#include "model/decoder_spec.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -71,6 +73,14 @@ absl::StatusOr<int64_t> MakeUpdates(const model::SafetensorsFile& moments) {
   return updates;
 }
 
+// What the file with the parameters is called: adapters have the name that PEFT gives them.
+absl::string_view GetModelStem(bool adapters) { return adapters ? "adapter_model" : kModelFile; }
+
+// Whether a policy's trained tensors are adapters.
+bool AreAdapters(const Manifest& trained) {
+  return !trained.tensors().empty() && model::IsAdapterName(trained.tensors()[0].name);
+}
+
 std::string FileName(absl::string_view what, int32_t rank, int32_t ranks) {
   const std::string which = ranks == 1 ? "" : absl::StrCat("-", rank, "-of-", ranks);
   return absl::StrCat(what, which, ".safetensors");
@@ -78,15 +88,23 @@ std::string FileName(absl::string_view what, int32_t rank, int32_t ranks) {
 
 }  // namespace
 
-std::string ModelFileName(int32_t rank, int32_t ranks) { return FileName(kModelFile, rank, ranks); }
+std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters) {
+  return FileName(GetModelStem(adapters), rank, ranks);
+}
 std::string OptimizerFileName(int32_t rank, int32_t ranks) { return FileName(kOptimizerFile, rank, ranks); }
 
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on) {
   const PolicySnapshot& of = *snapshot;
+  const bool adapters = AreAdapters(of.manifest);
   std::map<std::string, CheckpointStore::Contents> files;
-  files[ModelFileName(of.rank, of.world)] =
-      Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), {{"format", "pt"}});
+  files[ModelFileName(of.rank, of.world, adapters)] =
+      Safetensors(MakePieces(snapshot, PolicyPart::kParameters, "", go_on), model::AdapterMetadata(of.base_digest));
+  if (adapters && of.rank == 0) {
+    files[model::kAdapterConfigFile] = [text = of.adapter_config](const CheckpointStore::ByteSink& sink) {
+      return sink(text);
+    };
+  }
   if (!of.has_moments()) return files;
   std::vector<model::TensorToWrite> moments = MakePieces(snapshot, PolicyPart::kFirstMoment, kFirstMoment, go_on);
   for (model::TensorToWrite& tensor : MakePieces(snapshot, PolicyPart::kSecondMoment, kSecondMoment, go_on)) {
@@ -117,6 +135,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
     if (parameters.tensors().size() * 2 != moments.tensors().size()) {
       return Mismatch("the files of the checkpoint hold other tensors than the model's");
     }
+    policy.base_digest_ = model::FindBaseDigest(parameters.metadata()).value_or(0);
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, MakeUpdates(moments));
     if (&rank != &ranks.front() && updates != policy.updates_) {
       return Mismatch("the ranks' files of the checkpoint are not of one step");
@@ -126,7 +145,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kFirstMoment, &first));
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kSecondMoment, &second));
-  const std::string file = is_whole ? ModelFileName(0, 1) : "the ranks' model files";
+  const std::string file = is_whole ? ModelFileName(0, 1, AreAdapters(manifest)) : "the ranks' model files";
   if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
   return policy;
 }
@@ -141,9 +160,10 @@ absl::StatusOr<SavedPolicy> SavedPolicy::ParseWeights(const Manifest& manifest,
   for (const absl::string_view model : models) {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto parameters, model::SafetensorsFile::Parse(model));
     SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, parameters, "", is_whole, &values));
+    policy.base_digest_ = model::FindBaseDigest(parameters.metadata()).value_or(0);
   }
   SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, "", &values));
-  const std::string file = is_whole ? ModelFileName(0, 1) : "the ranks' model files";
+  const std::string file = is_whole ? ModelFileName(0, 1, AreAdapters(manifest)) : "the ranks' model files";
   if (looks_at_numbers) SYNCOPATE_RETURN_IF_ERROR(CheckFinite(manifest, values, file));
   return policy;
 }
@@ -229,7 +249,8 @@ absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, int32_t ranks, 
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<SavedPolicy::RankFiles> views;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    for (const std::string& name : {ModelFileName(rank, ranks), OptimizerFileName(rank, ranks)}) {
+    for (const std::string& name :
+         {ModelFileName(rank, ranks, AreAdapters(manifest)), OptimizerFileName(rank, ranks)}) {
       SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(name));
     }
     views.push_back({files[files.size() - 2]->bytes(), files.back()->bytes()});
@@ -242,7 +263,7 @@ absl::StatusOr<MappedPolicy> MapWeights(const Manifest& manifest, int32_t ranks,
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<absl::string_view> views;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(ModelFileName(rank, ranks)));
+    SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(ModelFileName(rank, ranks, AreAdapters(manifest))));
     views.push_back(files.back()->bytes());
   }
   SYNCOPATE_ASSIGN_OR_RETURN(SavedPolicy policy, SavedPolicy::ParseWeights(manifest, views));

@@ -20,14 +20,17 @@ namespace syncopate::trainer {
 // The files of a policy in a checkpoint, all safetensors in float32. A trainer of one rank writes:
 //   model.safetensors      the parameters under their own names: what other tools read
 //   optimizer.safetensors  "first_moment.<name>" and "second_moment.<name>"; metadata "updates"
+// A policy of adapters has adapter_model.safetensors instead of model.safetensors, whose metadata name the digest of their
+// base, and adapter_config.json: a directory that PEFT can load. The base is in no checkpoint.
 // With several ranks each writes its shard; rank R of N writes:
 //   model-R-of-N.safetensors, optimizer-R-of-N.safetensors
 //                          of each tensor one flat piece, named by the tensor, "@" and the piece's first element:
 //                          "model.norm.weight@128". The pieces of all ranks are the whole, and do not overlap
-std::string ModelFileName(int32_t rank, int32_t ranks);
+std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters = false);
 std::string OptimizerFileName(int32_t rank, int32_t ranks);
 
-// Contents of a rank's two files, or of the first of them if the snapshot is of weights alone. `go_on` is asked every few megabytes while they are written; its error ends that.
+// Contents of the files that a rank writes of a snapshot: parameters, and moments unless the snapshot is of weights alone;
+// rank 0 writes adapter_config.json too. `go_on` is asked every few megabytes while they are written; its error ends that.
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on = nullptr);
 
@@ -40,8 +43,8 @@ class SavedPolicy final : public PolicySource {
   struct RankFiles {
     absl::string_view model, optimizer;
   };
-  // `ranks`: the files of all ranks, in order; they must not change while this object exists. DATA_LOSS, naming the
-  // tensor, if the files do not contain exactly the manifest's tensors (reason CHECKPOINT_MISMATCH) or, with
+  // `manifest`: Policy::trained(). `ranks`: the files of all ranks, in order; they must not change while this object
+  // exists. DATA_LOSS, naming the tensor, if the files do not contain exactly the manifest's tensors (reason CHECKPOINT_MISMATCH) or, with
   // `looks_at_numbers`, if a parameter is not finite (reason NON_FINITE); INVALID_ARGUMENT (reason BAD_SAFETENSORS) if
   // one is no safetensors file.
   static absl::StatusOr<SavedPolicy> Parse(const Manifest& manifest, const std::vector<RankFiles>& ranks,
@@ -54,6 +57,8 @@ class SavedPolicy final : public PolicySource {
   void Read(PolicyPart part, size_t index, int64_t begin, int64_t count,
             const std::function<void(absl::string_view)>& use) const override;
   int64_t updates() const override { return updates_; }
+  // The base of the adapters that were saved; 0 if the file does not name it.
+  uint64_t base_digest() const { return base_digest_; }
 
  private:
   struct Piece {
@@ -70,6 +75,7 @@ class SavedPolicy final : public PolicySource {
 
   Pieces parts_[std::size(kPolicyParts)];
   int64_t updates_ = 0;
+  uint64_t base_digest_ = 0;
 };
 
 // The files themselves, mapped, and the policy in them: pages are read as they are looked at.

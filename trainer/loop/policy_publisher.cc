@@ -24,7 +24,12 @@ absl::Status PolicyPublisher::Launch(const PolicyVersion& version) {
   if (launched() == version) return failure();
   SYNCOPATE_RETURN_IF_ERROR(Await());
   const absl::Time begun = Clock::Real()->Now();
-  const absl::Status launched = InUse(*parts_.policy, [&] { return parts_.stager->Launch(version); });
+  // Here, as the policy is this thread's: the queue's thread must not ask it.
+  Publication publication;
+  const absl::Status launched = InUse(*parts_.policy, [&]() -> absl::Status {
+    SYNCOPATE_ASSIGN_OR_RETURN(publication, Describe(version));
+    return parts_.stager->Launch(version);
+  });
   AddWait(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
   SYNCOPATE_RETURN_IF_ERROR(launched);
   {
@@ -32,20 +37,28 @@ absl::Status PolicyPublisher::Launch(const PolicyVersion& version) {
     launched_ = version;
     is_staging_ = true;
   }
-  parts_.queue->Post([this, version] { Finish(version); });
+  parts_.queue->Post([this, publication = std::move(publication)]() mutable { Finish(std::move(publication)); });
   return absl::OkStatus();
 }
 
-void PolicyPublisher::Finish(const PolicyVersion& version) {
+absl::StatusOr<Publication> PolicyPublisher::Describe(const PolicyVersion& version) const {
+  Publication publication{.version = version, .manifest_fingerprint = parts_.stager->manifest().fingerprint()};
+  publication.tensors = parts_.policy->manifest().tensors().size();
+  publication.first_adapter = publication.tensors - parts_.policy->trained().tensors().size();
+  SYNCOPATE_ASSIGN_OR_RETURN(publication.base_digest, parts_.policy->BaseDigest());
+  return publication;
+}
+
+void PolicyPublisher::Finish(Publication publication) {
+  const PolicyVersion version = publication.version;
   absl::StatusOr<WeightStager::Staged> staged = parts_.stager->Await();
   if (staged.ok()) {
     // Before anybody is told to serve it: its first answers may come at once.
     parts_.data->RecordPublished(version);
     parts_.observer->RecordPublication(version, staged->digest, staged->seconds);
-    parts_.publish({.version = version,
-                    .bucket_digests = staged->bucket_digests,
-                    .manifest_fingerprint = parts_.stager->manifest().fingerprint(),
-                    .stage_seconds = staged->seconds});
+    publication.bucket_digests = staged->bucket_digests;
+    publication.stage_seconds = staged->seconds;
+    parts_.publish(std::move(publication));
   }
   MutexLock lock(&mutex_);
   is_staging_ = false;

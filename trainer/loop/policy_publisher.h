@@ -64,7 +64,9 @@ class PolicyPublisher {
   double TakeWaitSeconds();
 
  private:
-  void Finish(const PolicyVersion& version);  // by the queue's thread
+  // What is said of `version` when it is staged, but for what staging gives.
+  absl::StatusOr<Publication> Describe(const PolicyVersion& version) const;
+  void Finish(Publication publication);  // by the queue's thread
   void AddWait(double seconds);
 
   const Parts parts_;

@@ -63,6 +63,11 @@ struct Publication {
   std::vector<uint64_t> bucket_digests = {};
   uint64_t manifest_fingerprint = 0;
   double stage_seconds = 0;
+  // Of a policy of adapters: the index of the first of their tensors in the manifest of what is sent, which are the last, and
+  // the digest of their base; 0 and 0 if every version is new in all tensors.
+  size_t first_adapter = 0;
+  size_t tensors = 0;  // of that manifest
+  uint64_t base_digest = 0;
 };
 
 // What a run tells the outside: those who watch it, write it down or plot it. Steps, evaluations and publications are

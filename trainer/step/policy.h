@@ -26,6 +26,12 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual const Manifest& manifest() const = 0;
+  // The tensors that training changes, with a layout of their own: those of manifest(), or its adapters, if it has some. All
+  // other tensors are the base.
+  virtual const Manifest& trained() const { return manifest(); }
+  // Names the numbers of the base in float32, the same on any device and for any number of ranks; 0 if all tensors are
+  // trained. May read all weights when it is called first.
+  virtual absl::StatusOr<uint64_t> BaseDigest() const { return 0; }
   // One training step on whole groups, in this order; a pure function of state, groups and `step`, the number of the
   // version it begins with, which the staleness of tokens is counted to. Blocks for its duration. After an error the
   // run cannot go on from this state.
@@ -34,7 +40,7 @@ class Policy {
   // of their tokens. A pure function of state and groups.
   virtual absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
-  // Writes the numbers of tensor `index` of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
+  // Writes the numbers of tensor `index` of trained() of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
   // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
   // Copies this rank's present state to host memory; the copy may be written to disk while steps are made. Other ranks

@@ -51,10 +51,20 @@ int64_t GatheredBytes(const FlatShards& shards, int64_t computing, DType reduce)
   int64_t layer = 0;
   for (int unit = 1; unit < shards.output_unit(); ++unit) layer = std::max(layer, shards.unit(unit).shard);
   const int64_t embeddings = shards.unit(FlatShards::kEmbeddings).shard;
-  const int64_t output = shards.unit(shards.output_unit()).shard, largest = std::max({layer, embeddings, output});
+  const int64_t output = shards.unit(shards.output_unit()).shard;
+  const bool has_adapters = shards.first_trained_unit() > FlatShards::kEmbeddings;
+  const int64_t adapters = has_adapters ? shards.unit(shards.first_trained_unit()).shard : 0;
+  const int64_t base = embeddings + output + 2 * layer;
+  const int64_t trained = has_adapters ? adapters : base;
+  const int64_t largest = has_adapters ? adapters : std::max({layer, embeddings, output});
   const auto gradient = static_cast<int64_t>(sizeof(float));
   const int64_t sums = reduce == DType::kFloat32 ? gradient * largest : gradient / 2 * (shards.world() + 1) * largest;
-  return shards.world() * (embeddings + output + 2 * layer) * (computing + gradient) + sums;
+  return shards.world() * ((base + adapters) * computing + trained * gradient) + sums;
+}
+
+// Whether the loss asks for a reference policy that has weights of its own.
+bool CopiesReference(const PolicyTrainer::Options& options) {
+  return options.step.loss.needs_reference() && !options.model.lora.enabled();
 }
 
 StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& options) {
@@ -62,13 +72,15 @@ StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& o
   const bool has_copy = ComputeDType(options) == DType::kBFloat16;
   const int64_t elements = shards.local_elements(), computing = has_copy ? kFloat / 2 : kFloat;
   StateSize size;
-  size.weights = size.gradients = elements * kFloat;
-  size.moments = 2 * elements * kFloat;
+  size.weights = elements * kFloat;
+  size.gradients = shards.trained_elements() * kFloat;
+  size.moments = 2 * shards.trained_elements() * kFloat;
   size.copy = has_copy ? elements * computing : 0;
   // In host memory while its pass is not made; the state beside it is whole at an update.
   const loss::LossOptions& loss = options.step.loss;
   const bool away = options.memory.offload_reference && loss.kl_in_reward;
-  size.reference = loss.needs_reference() && !away ? elements * computing : 0;
+  // With adapters the reference is the base, which is there.
+  size.reference = CopiesReference(options) && !away ? elements * computing : 0;
   size.slots = options.send_bytes;
   if (!shards.is_whole()) size.gathered = GatheredBytes(shards, computing, options.reduce_dtype);
   return size;
@@ -116,8 +128,8 @@ class PolicyTrainer::Core {
     SYNCOPATE_ASSIGN_OR_RETURN(const StateArenaFactory factory, GetArenas(options));
     const bool has_copy = ComputeDType(options) == DType::kBFloat16;
     Arenas arenas;
-    SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards.local_elements(), has_copy));
-    if (factory != nullptr && options.step.loss.needs_reference()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards, has_copy));
+    if (factory != nullptr && CopiesReference(options)) {
       SYNCOPATE_ASSIGN_OR_RETURN(arenas.reference, factory(shards.local_elements() * (has_copy ? 2 : 4),
                                                            StateArena::Kind::kFrozen, "the reference policy"));
     }
@@ -127,14 +139,18 @@ class PolicyTrainer::Core {
   Core(const Options& options, const Manifest& manifest, Arenas arenas)
       : compute(ComputeDType(options)),
         ranks(options.mesh.along(Mesh::Axis::kShard)),
+        weights(options.model.lora.enabled() ? options.weights : nullptr),
+        seed(options.seed),
+        adapter_config(options.adapter_config),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
               options.weights.get(), model::ToScalarType(compute), &ranks, std::move(arenas.actor),
-              model::ToScalarType(options.reduce_dtype)),
+              model::ToScalarType(options.reduce_dtype), options.adapters.get()),
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ToScalarType(compute), &ranks,
                                                           std::move(arenas.reference))
                       : nullptr),
-        residency(actor, reference.get(), options.memory, options.device),
+        // The base of adapters is where the actor's weights are, and moves with them.
+        residency(actor, CopiesReference(options) ? reference.get() : nullptr, options.memory, options.device),
         step(actor, options.mesh, options.step, reference.get(), &residency),
         supervised(actor, options.mesh, options.step.Supervised(), nullptr, &residency) {}
 
@@ -152,8 +168,14 @@ class PolicyTrainer::Core {
     return OnDevice(what, [&] { return InUse(residency, [&] { return Guarded(what, work); }); });
   }
 
+  uint64_t DigestBase();
+
   const DType compute;
-  Communicator& ranks;  // that hold the state among them
+  Communicator& ranks;                                      // that hold the state among them
+  const std::shared_ptr<const model::WeightFiles> weights;  // of the base; null without adapters
+  const uint64_t seed;
+  const std::string adapter_config;
+  std::optional<uint64_t> base_digest;  // once it was asked for
   Actor actor;
   const std::unique_ptr<ReferencePolicy> reference;
   StateResidency residency;
@@ -192,6 +214,35 @@ absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Optio
 }
 
 const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest(); }
+const Manifest& PolicyTrainer::trained() const { return core_->actor.trained(); }
+
+uint64_t PolicyTrainer::Core::DigestBase() {
+  const Manifest& manifest = actor.manifest();
+  // From where the base was read if no rank has all of it.
+  const bool is_whole = actor.shards().is_whole();
+  if (!is_whole && weights != nullptr) return model::DigestBase(*weights, actor.transformer().config());
+  at::Tensor numbers;
+  return model::DigestBase(manifest.tensors().size() - actor.trained().tensors().size(), [&](size_t i) {
+    const int64_t elements = manifest.tensors()[i].NumElements();
+    if (is_whole) {
+      const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+      numbers = actor.parameters().narrow(0, begin, elements).cpu();
+    } else {
+      numbers = at::empty({elements}, at::kFloat);
+      model::InitialiseElements(actor.transformer().config(), seed, i, 0, elements, numbers.mutable_data_ptr<float>());
+    }
+    return absl::string_view(static_cast<const char*>(numbers.const_data_ptr()), numbers.nbytes());
+  });
+}
+
+absl::StatusOr<uint64_t> PolicyTrainer::BaseDigest() const {
+  if (trained().tensors().size() == manifest().tensors().size()) return 0;
+  if (core_->base_digest.has_value()) return *core_->base_digest;
+  return core_->Use("the base cannot be digested", [&]() -> absl::StatusOr<uint64_t> {
+    core_->base_digest = core_->DigestBase();
+    return *core_->base_digest;
+  });
+}
 
 template <typename Work>
 absl::StatusOr<StepFigures> PolicyTrainer::RunStep(const char* what, Work work) {
@@ -225,12 +276,20 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
   return core_->Use("the policy cannot be copied to the host",
                     [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
                       SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
-                      return core_->actor.TakeSnapshot();
+                      return WithBase(core_->actor.TakeSnapshot());
                     });
 }
 
+absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::WithBase(
+    absl::StatusOr<std::shared_ptr<PolicySnapshot>> copied) const {
+  SYNCOPATE_RETURN_IF_ERROR(copied.status());
+  (*copied)->adapter_config = core_->adapter_config;
+  SYNCOPATE_ASSIGN_OR_RETURN((*copied)->base_digest, BaseDigest());
+  return *std::move(copied);
+}
+
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeWeights(const std::string&) const {
-  return core_->Use("the weights cannot be copied to the host", [&] { return core_->actor.TakeWeights(); });
+  return core_->Use("the weights cannot be copied to the host", [&] { return WithBase(core_->actor.TakeWeights()); });
 }
 
 absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {

@@ -10,6 +10,7 @@
 #include "base/manifest.h"
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "model/adapter_files.h"
 #include "model/model_config.h"
 #include "model/weight_files.h"
 #include "ranks/mesh.h"
@@ -30,9 +31,13 @@ class PolicyTrainer final : public Policy {
     AdamWOptions optimizer;
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
-    // The initial weights, opened for `model`; null: random ones. Not needed after Create(). They are the reference
-    // policy too, if the loss asks for one, whatever is restored later.
+    // The initial weights, opened for `model`; null: random ones. Not needed after Create() unless the model has adapters.
+    // They are the reference policy too, if the loss asks for one, whatever is restored later.
     std::shared_ptr<const model::WeightFiles> weights = nullptr;
+    // The initial adapters, opened for `model`; null: new ones, with which the policy is the base. Not needed after Create().
+    std::shared_ptr<const model::AdapterFiles> adapters = nullptr;
+    // What adapter_config.json of a checkpoint says, if the model has adapters.
+    std::string adapter_config = {};
     // The unit of Digest(). Not that of the wire, which may change when a run is resumed.
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
     int threads = 1;             // intra-op threads of libtorch, for the whole process
@@ -64,6 +69,8 @@ class PolicyTrainer final : public Policy {
   PolicyTrainer& operator=(const PolicyTrainer&) = delete;
 
   const Manifest& manifest() const override;
+  const Manifest& trained() const override;
+  absl::StatusOr<uint64_t> BaseDigest() const override;
   // INTERNAL (reason TORCH) is libtorch's own error, RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) one of memory. So for
   // all that follow.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
@@ -85,7 +92,7 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<StateMoves> EnterTrainerMode() override;
   PolicyMemory memory() const override;
   PolicyMoves TakeMoves() override;
-  // Copies all of `source`, which has the tensors of manifest(), tensor by tensor; of several ranks each its shards.
+  // Copies all of `source`, which has the tensors of trained(), tensor by tensor; of several ranks each its shards.
   absl::Status Restore(const PolicySource& source);
 
   // The weights that this rank holds, in `dtype`, where the policy computes: float32, or the copy in compute_dtype().
@@ -101,6 +108,9 @@ class PolicyTrainer final : public Policy {
   // A step of either kind.
   template <typename Work>
   absl::StatusOr<StepFigures> RunStep(const char* what, Work work);
+  // Names in a snapshot of adapters what they belong to.
+  absl::StatusOr<std::shared_ptr<const PolicySnapshot>> WithBase(
+      absl::StatusOr<std::shared_ptr<PolicySnapshot>> copied) const;
 
   std::unique_ptr<Core> core_;
 };

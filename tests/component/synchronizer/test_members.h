@@ -142,7 +142,10 @@ class TestRollouter {
     options.synchronizer_address = synchronizer;
     options.hello = synchronizer::HelloFor(id_, std::make_shared<Manifest>(model));
     options.secret = testing::GetSecret(incarnation);
-    options.serving = [this] { return member::MemberClient::Serving{receiver_.serving(), receiver_.serving_digest()}; };
+    options.serving = [this] {
+      return member::MemberClient::Serving{receiver_.serving(), receiver_.serving_digest(), "",
+                                           receiver_.base_digest()};
+    };
     options.on_refused = [this](const absl::Status& status) { refused_.Put(status); };
     client_ = *member::MemberClient::Start(options, &participant_);
   }

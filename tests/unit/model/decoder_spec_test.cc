@@ -10,11 +10,15 @@
 
 #include "model/presets.h"
 #include "tests/support/small_model.h"
+#include "tests/support/status_matchers.h"
 
 namespace syncopate::model {
 namespace {
 
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 ModelConfig TwoLayers() {
   ModelConfig config;
@@ -94,6 +98,58 @@ TEST(DecoderSpecTest, ProjectionsMayCarryAnAdapterButExpertsAndRouters) {
                                     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"));
 }
 
+TEST(DecoderSpecTest, AdaptersComeLastAsOneUnitAndAreCutAsTheirProjections) {
+  ModelConfig config = syncopate::testing::WithAdapters(syncopate::testing::GroupedQueryModel());
+  const std::vector<TensorSpec> base = ParameterSpecs(config.Base(), DType::kFloat32);
+  const std::vector<TensorSpec> specs = ParameterSpecs(config, DType::kFloat32);
+  ASSERT_EQ(specs.size(), base.size() + 2 * 7 * 3);
+  EXPECT_TRUE(std::equal(base.begin(), base.end(), specs.begin()));
+  for (size_t i = base.size(); i < specs.size(); ++i) {
+    EXPECT_EQ(specs[i].unit, 5) << specs[i].name;
+    EXPECT_TRUE(IsAdapterName(specs[i].name));
+  }
+  EXPECT_EQ(CountBaseTensors(*MakeManifest(config, DType::kFloat32)), base.size());
+  std::map<std::string, TensorSpec> tensors = ByName(config);
+  const std::string layer = "base_model.model.model.layers.1.";
+  auto check = [&](const std::string& name, std::vector<int64_t> shape, Split split, int64_t head) {
+    const TensorSpec& spec = tensors[layer + name];
+    EXPECT_EQ(spec.shape, shape) << name;
+    EXPECT_EQ(spec.split, split) << name;
+    EXPECT_EQ(spec.head, head) << name;
+    EXPECT_EQ(spec.joint, "") << name;
+  };
+  check("self_attn.k_proj.lora_A.weight", {4, 48}, Split::kAll, 0);
+  check("self_attn.k_proj.lora_B.weight", {16, 4}, Split::kRows, 8);
+  check("self_attn.o_proj.lora_A.weight", {4, 48}, Split::kColumns, 8);
+  check("self_attn.o_proj.lora_B.weight", {48, 4}, Split::kAll, 0);
+  check("mlp.up_proj.lora_B.weight", {64, 4}, Split::kRows, 0);
+  check("mlp.down_proj.lora_A.weight", {4, 64}, Split::kColumns, 0);
+  config.lora.projections = {"v_proj"};
+  EXPECT_EQ(ParameterSpecs(config, DType::kFloat32).size(), base.size() + 2 * 3);
+}
+
+TEST(DecoderSpecTest, AdaptersThatTheModelCannotHaveAreRefused) {
+  const ModelConfig good = syncopate::testing::WithAdapters(syncopate::testing::GroupedQueryModel(), 16);
+  EXPECT_THAT(good.Validate(), IsOk());
+  auto refused = [&good](auto change) {
+    ModelConfig config = good;
+    change(config.lora);
+    return std::string(config.Validate().message());
+  };
+  EXPECT_THAT(refused([](LoraConfig& lora) { lora.rank = 17; }), HasSubstr("more than 16, the smaller side of "
+                                                                           "model.layers.0.self_attn.k_proj"));
+  EXPECT_THAT(refused([](LoraConfig& lora) { lora.alpha = 0; }), HasSubstr("lora.alpha is 0"));
+  EXPECT_THAT(refused([](LoraConfig& lora) { lora.projections = {}; }), HasSubstr("lora.target_modules"));
+  EXPECT_THAT(refused([](LoraConfig& lora) { lora.projections = {"v_proj", "q_proj"}; }), HasSubstr("in this order"));
+  EXPECT_THAT(refused([](LoraConfig& lora) { lora.rank = 0; }), HasSubstr("lora.rank is 0"));
+  ModelConfig routed = syncopate::testing::WithAdapters(syncopate::testing::RoutedModel());
+  EXPECT_THAT(routed.Validate(), IsOk());  // its dense layer has a feed-forward of that name
+  routed.dense_layers = {};
+  EXPECT_THAT(std::string(routed.Validate().message()), HasSubstr("gate_proj"));
+  EXPECT_THAT(CheckLayerKinds(good, "cpu"), IsOk());
+  EXPECT_THAT(CheckLayerKinds(good, "cuda:0"), HasReason("LORA_ON_GPU"));
+}
+
 TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
   ModelConfig config = syncopate::testing::RoutedModel();
   EXPECT_THAT(LayerKinds(MakeDecoderSpec(config)), ElementsAre("full", "gated", "routed"));
@@ -106,6 +162,10 @@ TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
   config.num_experts_per_tok = 3;
   EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
   config.norm_topk_prob = false;
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config = syncopate::testing::WithAdapters(config);
+  EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
+  config.lora.rank = 3;
   EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
   config.dense_layers = {0};
   EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);

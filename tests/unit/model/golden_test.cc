@@ -1,4 +1,5 @@
-// Compares the transformer with Hugging Face's, by the files of scripts/golden_models.py.
+// Compares the transformer with Hugging Face's, by the files of scripts/golden_models.py, and with PEFT's adapters, by the
+// files of scripts/golden_adapters.py.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -6,9 +7,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <map>
 #include <memory>
+#include <regex>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+
+#include "model/adapter_files.h"
+#include "model/decoder_spec.h"
 #include "model/hf_config.h"
 #include "model/weight_files.h"
 #include "rollouter/engine/engine.h"
@@ -26,6 +34,14 @@ using ::syncopate::testing::IsOk;
 
 constexpr double kTolerance = 1e-4;  // of each tensor's largest element
 
+constexpr char kAdapters[] = "adapters/";
+
+absl::StatusOr<std::function<bool(absl::string_view)>> CompileByStandardLibrary(const std::string& pattern) {
+  return [compiled = std::regex(pattern)](absl::string_view name) {
+    return std::regex_match(std::string(name), compiled);
+  };
+}
+
 at::Tensor ReadTensor(const Golden& golden, const std::string& name) {
   const model::StoredTensor stored = golden.tensors.Find(name).value();
   return at::from_blob(const_cast<char*>(stored.data.data()), stored.shape, at::kFloat).clone();
@@ -35,18 +51,30 @@ double RelativeError(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual - expected).abs().max() / expected.abs().max()).item<double>();
 }
 
-class GoldenModels : public ::testing::TestWithParam<const char*> {
+// A golden case by its name, or adapters as "adapters/NAME".
+class GoldenModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     at::set_num_threads(1);
-    golden_ = testing::ReadGolden(GetParam());
-    const std::string folder = testing::GoldenModelPath(GetParam());
+    absl::string_view name = GetParam();
+    const bool has_adapters = absl::ConsumePrefix(&name, kAdapters);
+    const std::string adapter_folder = testing::GoldenAdapterPath(std::string(name));
+    golden_ = has_adapters ? testing::ReadGoldenFolder(adapter_folder) : testing::ReadGolden(GetParam());
+    const std::string folder = testing::GoldenModelPath(has_adapters ? golden_.base : GetParam());
     auto hf = model::ReadHfConfig(folder);
     ASSERT_THAT(hf, IsOk());
     hf_ = *hf;
     auto config = hf_.WithContext(hf_.longest_context());
     ASSERT_THAT(config, IsOk());
     config_ = *config;
+    if (has_adapters) {
+      auto lora = model::ReadAdapterConfig(adapter_folder, config_, CompileByStandardLibrary);
+      ASSERT_THAT(lora, IsOk());
+      config_.lora = *lora;
+      auto adapters = model::AdapterFiles::Open(adapter_folder, config_);
+      ASSERT_THAT(adapters, IsOk());
+      adapters_ = *adapters;
+    }
     auto files = model::WeightFiles::Open(folder, config_);
     ASSERT_THAT(files, IsOk());
     files_ = *files;
@@ -58,12 +86,17 @@ class GoldenModels : public ::testing::TestWithParam<const char*> {
   model::HfModel hf_;
   model::ModelConfig config_;
   std::shared_ptr<const model::WeightFiles> files_;
+  std::shared_ptr<const model::AdapterFiles> adapters_;  // null without
   Manifest manifest_;
 };
-INSTANTIATE_TEST_SUITE_P(, GoldenModels, ::testing::ValuesIn(testing::kGoldenCases), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
+
+std::vector<std::string> AllCases() {
+  std::vector<std::string> cases(std::begin(testing::kGoldenCases), std::end(testing::kGoldenCases));
+  for (const char* name : testing::kGoldenAdapters) cases.push_back(absl::StrCat(kAdapters, name));
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(, GoldenModels, ::testing::ValuesIn(AllCases()), [](const auto& info) {
+  return absl::StrReplaceAll(info.param, {{"-", "_"}, {"/", "_"}});
 });
 
 // All prompts as one packed batch.
@@ -87,7 +120,8 @@ Packed PackAll(const std::vector<std::vector<int32_t>>& prompts) {
 
 TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
   const at::NoGradGuard no_grad;
-  trainer::Actor actor(config_, manifest_, {}, /*seed=*/0, at::kCPU, files_.get());
+  trainer::Actor actor(config_, manifest_, {}, /*seed=*/0, at::kCPU, files_.get(), at::kFloat, nullptr, {}, at::kFloat,
+                       adapters_.get());
   const Packed packed = PackAll(golden_.prompts);
   const model::PackedSequences sequences(packed.lengths);
   const at::Tensor ids = at::tensor(packed.ids, at::kLong), predicts = at::tensor(packed.predicts, at::kLong);
@@ -117,9 +151,10 @@ TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
                    actor.gradient_units().views());
   const at::Tensor gradients =
       at::from_blob(actor.gradients().data(), {static_cast<int64_t>(actor.gradients().size())}, at::kFloat);
-  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest_.tensors()[i];
-    const at::Tensor mine = gradients.narrow(0, manifest_.ranges()[i].begin / 4, spec.NumElements()).view(spec.shape);
+  for (size_t i = 0; i < actor.trained().tensors().size(); ++i) {
+    const TensorSpec& spec = actor.trained().tensors()[i];
+    const at::Tensor mine =
+        gradients.narrow(0, actor.trained().ranges()[i].begin / 4, spec.NumElements()).view(spec.shape);
     EXPECT_LT(RelativeError(mine, ReadTensor(golden_, "gradient." + spec.name)), kTolerance) << spec.name;
   }
 }
@@ -136,6 +171,11 @@ TEST_P(GoldenModels, EngineGeneratesTheGreedyTokensOfTransformers) {
   ASSERT_THAT(made, IsOk());
   rollouter::Engine& engine = **made;
   files_->ReadAll(manifest_, engine.policy().shadow());
+  const size_t base = model::CountBaseTensors(manifest_);
+  for (size_t i = base; i < manifest_.tensors().size(); ++i) {
+    auto* const numbers = reinterpret_cast<float*>(engine.policy().shadow() + manifest_.ranges()[i].begin);
+    adapters_->Read(i - base, absl::MakeSpan(numbers, static_cast<size_t>(manifest_.tensors()[i].NumElements())));
+  }
   ASSERT_THAT(engine.policy().Install({1, 0}, /*digest=*/1), IsOk());
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (size_t i = 0; i < golden_.prompts.size(); ++i) {

@@ -49,8 +49,7 @@ class ModelFolderTest : public ::testing::Test {
 TEST_F(ModelFolderTest, AnAdapterDirectoryIsNamedAsSuchWithTheModelToMergeItInto) {
   Write("adapter_config.json", R"({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-0.6B"})");
   EXPECT_THAT(Refusal(), HasReason("NO_MODEL"));
-  EXPECT_THAT(Refusal(),
-              HasMessage(AllOf(HasSubstr("PEFT adapters of Qwen/Qwen3-0.6B"), HasSubstr("merge_and_unload"))));
+  EXPECT_THAT(Refusal(), HasMessage(AllOf(HasSubstr("PEFT adapters of Qwen/Qwen3-0.6B"), HasSubstr("lora.path"))));
   Write("adapter_config.json", "no JSON");
   EXPECT_THAT(Refusal(), HasMessage(HasSubstr("PEFT adapters, ")));
 }

@@ -70,6 +70,21 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"train.offload_optimizer_for_logprob=true", "train.kl_coef=0.1"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Lora, RulesTest,
+    testing::Values(
+        Case{{"lora.rank=8", "lora.alpha=16", "lora.scaling=rslora", "lora.target_modules=q_proj,v_proj"}, nullptr},
+        Case{{"lora.path=adapters"}, nullptr},
+        Case{{"lora.path=adapters", "lora.rank=8"}, "lora.rank: 0, as lora.path says it"},
+        Case{{"lora.path=adapters", "lora.alpha=8"}, "lora.alpha: 0, as lora.path says it"},
+        Case{{"lora.alpha=8"}, "lora.alpha: 0, as lora.rank is 0: all weights are trained"},
+        Case{{"lora.scaling=rslora"}, "lora.scaling: alpha_over_rank, as lora.rank is 0"},
+        Case{{"lora.target_modules=q_proj"}, "lora.target_modules: all-linear, as lora.rank is 0"},
+        Case{{"lora.rank=-1"}, "lora.rank: "},
+        // No step changes the base, which is the reference.
+        Case{{"lora.rank=8", "train.sft_steps=5", "train.kl_coef=0.1"}, nullptr},
+        Case{{"lora.rank=8", "train.kl_coef=0.1", "train.offload_reference=true"}, "train.offload_reference: false"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Devices, RulesTest,
     testing::Values(
         Case{{"train.device=cuda:0", "rollout.device=cuda:1", "sync.transport=ipc"}, nullptr},

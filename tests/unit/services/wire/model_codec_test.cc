@@ -23,6 +23,7 @@ void ExpectSame(const model::ModelConfig& before) {
   EXPECT_EQ(ToProto(*after).SerializeAsString(), ToProto(before).SerializeAsString());
   EXPECT_EQ(model::MakeManifest(*after, DType::kFloat32)->fingerprint(),
             model::MakeManifest(before, DType::kFloat32)->fingerprint());
+  EXPECT_EQ(after->lora, before.lora);
   EXPECT_EQ(after->rope_scaling, before.rope_scaling);
   EXPECT_EQ(after->rope_theta, before.rope_theta);
   EXPECT_EQ(after->rms_norm_eps, before.rms_norm_eps);
@@ -68,6 +69,17 @@ TEST(ModelCodecTest, SoDoWindowsAndExperts) {
   ExpectSame(shape);
   const v1::ModelShape message = ToProto(shape);
   EXPECT_THAT(message.layer_kinds(), ElementsAre("full", "gated", "routed", "window"));
+}
+
+TEST(ModelCodecTest, SoDoAdapters) {
+  model::ModelConfig shape = testing::WithAdapters(testing::RoutedModel());
+  ExpectSame(shape);
+  shape.lora.rank_stabilised = true;
+  shape.lora.projections = {"k_proj"};
+  ExpectSame(shape);
+  v1::ModelShape message = ToProto(shape);
+  message.mutable_lora()->set_projections(0, "z_proj");
+  EXPECT_THAT(FromProto(message), HasReason("BAD_MODEL"));
 }
 
 TEST(ModelCodecTest, AKindOfLayerThatIsNotKnownIsRefusedByItsName) {

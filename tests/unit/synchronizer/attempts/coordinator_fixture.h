@@ -34,7 +34,8 @@ class SyncCoordinatorTest : public ::testing::Test {
     Take(coordinator_.SetSources(std::move(sources), now_));
   }
 
-  void AddReceiver(int index, PolicyVersion serving = {}, int32_t world = 1, const std::string& held = "") {
+  void AddReceiver(int index, PolicyVersion serving = {}, int32_t world = 1, const std::string& held = "",
+                   uint64_t base_digest = 0) {
     ReceiverReplica replica;
     replica.replica_id = absl::StrCat("rollouter-", index);
     for (int32_t rank = 0; rank < world; ++rank) {
@@ -42,10 +43,18 @@ class SyncCoordinatorTest : public ::testing::Test {
     }
     replica.serving = serving;
     replica.held = held;
+    replica.base_digest = base_digest;
     Take(coordinator_.SetReceiver(std::move(replica), now_));
   }
 
   void Publish(int64_t step) { Take(coordinator_.Publish(VersionWith({1, step}), 0.25, now_)); }
+
+  // A version of adapters, tensor 1, on a base.
+  void PublishWithBase(int64_t step, uint64_t base_digest) {
+    PublishedVersion version = VersionWith({1, step});
+    version.subset = {{{1, 2}}, base_digest};
+    Take(coordinator_.Publish(version, 0, now_));
+  }
 
   // The newest output replaces the one before.
   void Take(AttemptOutput output) {

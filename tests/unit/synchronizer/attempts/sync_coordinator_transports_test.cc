@@ -72,6 +72,56 @@ TEST_F(SyncCoordinatorTest, BaseWeightsGoToThoseWhoLackThemAndInAGroupToAllOrNob
   }
 }
 
+TEST_F(SyncCoordinatorTest, ThoseWhoLackTheBaseOfAVersionGetAnAttemptOfTheirOwn) {
+  for (const char* transport : {"grpc", "nccl"}) {
+    SetTransport(transport);
+    SetSources();
+    AddReceiver(0, {}, 1, "", /*base_digest=*/77);
+    AddReceiver(1, {}, 1, "", /*base_digest=*/78);
+    AddReceiver(2, {}, 1, "", /*base_digest=*/77);
+    PublishWithBase(1, 77);
+    EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-2", "trainer", "rollouter-1"}));
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(1, Report(SyncStage::kPrepare));
+    ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-1"}));
+    EXPECT_TRUE(std::get<Transfer>(output_.sends.back().second).receivers[0].base);
+    FromSource(Report(SyncStage::kTransfer));
+    FromReceiver(1, Report(SyncStage::kTransfer));
+    FromReceiver(1, Report(SyncStage::kInstall));
+    ASSERT_EQ(records_.back().result(), "ok");
+    PublishWithBase(2, 77);
+    EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "the others are still at the version before";
+    PublishWithBase(3, 77);
+    records_.clear();
+  }
+}
+
+TEST_F(SyncCoordinatorTest, AMemberOfAGroupThatHasLostItsBaseIsLeftOutAndSentItAtOnce) {
+  SetTransport("nccl");
+  SetSources();
+  for (int index : {0, 1}) AddReceiver(index, {}, 1, "", /*base_digest=*/77);
+  PublishWithBase(1, 77);
+  ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
+  SyncReport holds = Report(SyncStage::kPrepare);
+  holds.weights.base_present = true;
+  const SyncReport lacks = Report(SyncStage::kPrepare);
+  FromSource(lacks);
+  FromReceiver(0, holds);
+  FromReceiver(1, lacks);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].result(), "BASE_LACKING");
+  EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"}));
+  for (const auto& [to, command] : output_.sends) {
+    const auto* transfer = std::get_if<Transfer>(&command);
+    EXPECT_FALSE(transfer != nullptr && transfer->receivers[0].base);
+  }
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, in an attempt of its own";
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(1, Report(SyncStage::kPrepare));
+  ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-1"}));
+  EXPECT_TRUE(std::get<Transfer>(output_.sends.back().second).receivers[0].base);
+}
+
 TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   SetTransport("nccl");
   SetSources();

@@ -376,6 +376,25 @@ TEST_F(ControlPlaneTest, ACommittedSyncIsServedBeforeAnyHeartbeatSaysSo) {
   EXPECT_EQ(plane_.coordinator().behind(), 0);
 }
 
+TEST_F(ControlPlaneTest, WhatHeartbeatsSayOfTheBaseIsBelievedUnlessItIsOlderThanWhatIsKnown) {
+  Join(1, TrainerId("t"));
+  Join(2, RollouterId(0, "r"));
+  ASSERT_TRUE(Publish("t", {1, 0}).ok());
+  SyncAll(2);
+  ASSERT_TRUE(Publish("t", {1, 1}).ok());
+  SyncAll(2);
+  auto base = [this] { return plane_.membership().Find(SessionId{2})->hello.base_digest; };
+  plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 77);
+  EXPECT_EQ(base(), 77u);
+  plane_.OnHeartbeat(2, {1, 0}, ComputeDigest({1, 0}), now_, "", 0);  // a report has overtaken it
+  EXPECT_EQ(base(), 77u);
+  plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 0);
+  EXPECT_EQ(base(), 0u);
+  plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 77);
+  plane_.OnHeartbeat(2, {}, 0, now_, "", 0);  // it has dropped its weights
+  EXPECT_EQ(base(), 0u);
+}
+
 TEST_F(ControlPlaneTest, AHeartbeatOfAPublishedVersionIsBelieved) {
   Join(1, TrainerId("t"));
   Join(2, RollouterId(0, "r"));

@@ -61,6 +61,17 @@ TEST(RankMemoryTest, SlotsAreThoseOfTheConfigurationAndAGpuHasOneAndACopy) {
   }
 }
 
+TEST(RankMemoryTest, ABaseHasNoGradientAndNoMoments) {
+  const auto all = GetRankMemory(RankConfig({"model.num_hidden_layers=4"}));
+  const auto adapters = GetRankMemory(RankConfig({"model.num_hidden_layers=4", "lora.rank=1"}));
+  ASSERT_TRUE(all.ok() && adapters.ok());
+  // Two slots in float32 are twice the weights, of which the adapters are a small part.
+  const auto weights = static_cast<double>(adapters->front().send) / 2;
+  EXPECT_GT(adapters->front().send, all->front().send);
+  EXPECT_GT(static_cast<double>(adapters->front().state), weights);
+  EXPECT_LT(static_cast<double>(adapters->front().state), 1.5 * weights);
+}
+
 TEST(RankMemoryTest, AFindingForEachRankSaysWhatItHoldsAndRanksThatDoNotFitAreBad) {
   Machine machine;
   machine.available_bytes = kOneGiB;

@@ -200,6 +200,9 @@ TEST(RenderEndTest, WhatIsCalledTheBestCanBeExported) {
   EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", summary),
               AllOf(HasSubstr("best checkpoint e1-s140: 0.990\n"),
                     HasSubstr("export the best bin/syncopate export /runs/a/checkpoints/best DIR\n")));
+  view.checkpoints.of_adapters = true;
+  EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", summary),
+              HasSubstr("export /runs/a/checkpoints/best DIR --adapter\n"));
   view.checkpoints.best_reward = 0.5;
   EXPECT_THAT(RenderEnd(view, "bin/syncopate", "/runs/a", Summary("failed", "killed")),
               HasSubstr("best checkpoint e1-s100: 0.500\n"));

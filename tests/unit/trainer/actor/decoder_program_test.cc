@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "model/arena_parts.h"
+#include "model/decoder_spec.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/packed_attention.h"
 #include "tests/support/small_model.h"
@@ -29,11 +31,16 @@ class World {
     at::set_num_threads(1);  // two threads on products this small wait for each other
     at::manual_seed(9);
     model::InitialiseWeights(config, manifest_, 4, arena_.data_ptr<float>());
+    if (config.lora.enabled())
+      adapters(arena_).normal_(0, 0.2);  // B begins as 0, which would leave A without a gradient
     ids_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
     targets_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
     dlogprob_ = at::randn({sequences_.rows()});
     dentropy_ = at::randn({sequences_.rows()});
   }
+
+  // The part of an arena that has the adapters; of a model without adapters all of it.
+  at::Tensor trained(const at::Tensor& arena) const { return config_.lora.enabled() ? adapters(arena) : arena; }
 
   at::Tensor ByAutograd(at::Tensor* logprob) {
     at::Tensor gradient = at::zeros_like(arena_);
@@ -54,7 +61,12 @@ class World {
     at::NoGradGuard no_grad;
     at::Tensor gradient = at::zeros_like(arena_);
     const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena_);
-    const model::TransformerWeights gradients = model::ViewWeights(config_, manifest_, gradient);
+    // The base has no gradients: what has no memory must not be asked for.
+    const int64_t begin = config_.lora.enabled() ? manifest_.ranges()[base_tensors()].begin : 0;
+    const model::TransformerWeights gradients = model::ViewWeights(
+        config_, manifest_,
+        std::vector<model::ArenaPart>{
+            {{begin, manifest_.arena_bytes()}, gradient.narrow(0, begin / 4, gradient.numel() - begin / 4)}});
     const DecoderProgram program(transformer_, at::kCPU, recompute);
     const FusedHead head(at::kCPU, {.chunk_rows = chunk_rows});
     DecoderProgram::Tape tape;
@@ -82,7 +94,22 @@ class World {
         .logprob;
   }
 
+  // Of the model without its adapters, by the reference.
+  at::Tensor BaseLogProbs() const {
+    at::NoGradGuard no_grad;
+    testing::PackedAttention attention(sequences_);
+    const model::TransformerWeights base = model::WithoutAdapters(model::ViewWeights(config_, manifest_, arena_));
+    const at::Tensor hidden = transformer_.Forward(base, ids_, sequences_.positions(), attention);
+    return at::log_softmax(transformer_.Logits(base, hidden), -1).gather(1, targets_.unsqueeze(1)).squeeze(1);
+  }
+
  private:
+  size_t base_tensors() const { return model::CountBaseTensors(manifest_); }
+  at::Tensor adapters(const at::Tensor& arena) const {
+    const int64_t begin = manifest_.ranges()[base_tensors()].begin / 4;
+    return arena.narrow(0, begin, arena.numel() - begin);
+  }
+
   const model::ModelConfig config_;
   const Manifest manifest_;
   at::Tensor arena_;
@@ -111,6 +138,31 @@ TEST(DecoderProgramTest, GivesAutogradsLogProbsAndGradients) {
       const at::Tensor gradient = world.ByProgram(recompute, 6, &logprob, &bytes);
       EXPECT_LT(RelativeDifference(logprob, expected_logprob), kClose);
       EXPECT_LT(RelativeDifference(gradient, expected), kClose) << static_cast<int>(recompute);
+    }
+  }
+}
+
+TEST(DecoderProgramTest, GivesAutogradsGradientsOfAdaptersAlone) {
+  std::vector<model::ModelConfig> models;
+  for (const model::ModelConfig& config : Models()) models.push_back(testing::WithAdapters(config));
+  models.push_back(models.front());
+  models.back().lora.projections = {"v_proj",
+                                    "o_proj"};  // layer 0 has none of q, and some layers' products none at all
+  models.back().lora.rank_stabilised = true;
+  for (const model::ModelConfig& config : models) {
+    World world(config, {4, 1, 7, 3});
+    at::Tensor expected_logprob, logprob, before;
+    const at::Tensor expected = world.trained(world.ByAutograd(&expected_logprob));
+    EXPECT_GT(RelativeDifference(expected_logprob, world.BaseLogProbs()), 0.01);
+    for (Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      int64_t bytes = 0;
+      const at::Tensor gradient = world.ByProgram(recompute, 6, &logprob, &bytes);
+      EXPECT_LT(RelativeDifference(logprob, expected_logprob), kClose);
+      EXPECT_LT(RelativeDifference(world.trained(gradient), expected), kClose) << static_cast<int>(recompute);
+      EXPECT_EQ(at::count_nonzero(gradient).item<int64_t>(),
+                at::count_nonzero(world.trained(gradient)).item<int64_t>());
+      EXPECT_TRUE(!before.defined() || at::equal(before, gradient));
+      before = gradient;
     }
   }
 }

@@ -11,10 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "model/adapter_files.h"
 #include "model/hf_config.h"
+#include "model/safetensors.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/step/policy_trainer.h"
@@ -33,18 +36,22 @@ constexpr int64_t kLargest = 1 << 24;
 
 std::string Description() { return testing::GoldenModelPath("llama3-tied"); }
 
-std::unique_ptr<PolicyTrainer> MakePolicy(Communicator& ranks) {
+std::unique_ptr<PolicyTrainer> MakePolicy(Communicator& ranks, bool adapters = false) {
   PolicyTrainer::Options options;
   options.model = model::ReadHfConfig(Description()).value().config;
+  if (adapters) {
+    options.model = testing::WithAdapters(options.model);
+    options.adapter_config = model::FormatAdapterConfig(options.model.lora, "models/base");
+  }
   options.seed = 4;
   options.mesh = ranks;
   return PolicyTrainer::Create(options).value();
 }
 
 // The weights of one rank alone.
-Snapshot WeightsOfOne() {
+Snapshot WeightsOfOne(bool adapters = false) {
   SingleRank single;
-  return MakePolicy(single)->TakeWeights("").value();
+  return MakePolicy(single, adapters)->TakeWeights("").value();
 }
 
 std::map<std::string, std::string> FilesIn(FileSystem* files, const std::string& folder) {
@@ -64,16 +71,20 @@ class ExportStoreTest : public ::testing::Test {
   const std::string root_ = JoinPath(::testing::TempDir(), absl::StrCat("exports-", ::getpid()));
 };
 
-TEST_F(ExportStoreTest, SeveralRanksWriteTheFilesThatOneWrites) {
+// Of all weights, or of adapters alone: whether those are trained.
+class ExportStoreRanksTest : public ExportStoreTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ExportStoreRanksTest, SeveralRanksWriteTheFilesThatOneWrites) {
+  const bool adapters = GetParam();
   FileSystem* const real = FileSystem::Real();
   const auto store = ExportStore::Open(real, {.root = root_, .description = Description()}).value();
-  const auto alone = store->Write({.name = "1", .snapshot = WeightsOfOne()});
+  const auto alone = store->Write({.name = "1", .snapshot = WeightsOfOne(adapters)});
   ASSERT_THAT(alone, IsOk());
   const auto expected = FilesIn(real, store->GetPath("1"));
-  EXPECT_EQ(expected.count("config.json"), 1u);
+  EXPECT_EQ(expected.count(adapters ? model::kAdapterConfigFile : "config.json"), 1u);
   for (const int32_t world : {2, 3}) {
     const std::vector<Snapshot> parts = testing::OnRanks<Snapshot>(
-        world, [](Communicator& ranks) { return MakePolicy(ranks)->TakeWeights("").value(); });
+        world, [&](Communicator& ranks) { return MakePolicy(ranks, adapters)->TakeWeights("").value(); });
     const std::string folder = store->BeginFolder({1, 7}).value();
     const auto written =
         store->Write({.name = absl::StrCat(world),
@@ -95,6 +106,32 @@ TEST_F(ExportStoreTest, SeveralRanksWriteTheFilesThatOneWrites) {
     EXPECT_EQ(FilesIn(real, store->GetPath(absl::StrCat(world))), expected) << world << " ranks";
   }
   EXPECT_THAT(real->List(root_).value(), ElementsAre("1", "2", "3"));
+}
+
+INSTANTIATE_TEST_SUITE_P(WhatIsTrained, ExportStoreRanksTest, ::testing::Bool());
+
+TEST_F(ExportStoreTest, AdaptersAreWrittenAloneInFloat32WithTheDigestOfTheirBase) {
+  FaultyFileSystem disk;
+  const auto store = ExportStore::Open(&disk, {.root = "/exports"}).value();  // no model directory is needed
+  const Snapshot weights = WeightsOfOne(/*adapters=*/true);
+  const auto written = store->Write({.name = "a", .options = {.dtype = DType::kBFloat16}, .snapshot = weights});
+  ASSERT_THAT(written, IsOk());
+  const auto files = FilesIn(&disk, "/exports/a");
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files.at(model::kAdapterConfigFile), weights->adapter_config);
+  const auto parsed = model::SafetensorsFile::Parse(files.at(model::kAdapterWeightsFile));
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_NE(weights->base_digest, 0u);
+  EXPECT_EQ(model::FindBaseDigest(parsed->metadata()), weights->base_digest);
+  ASSERT_EQ(parsed->tensors().size(), weights->pieces.size());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < weights->pieces.size(); ++i) {
+    const model::StoredTensor& tensor = parsed->tensors()[i];
+    EXPECT_EQ(tensor.name, weights->manifest.tensors()[i].name);
+    EXPECT_EQ(tensor.data, weights->Bytes(PolicyPart::kParameters, weights->pieces[i])) << tensor.name;
+    bytes += static_cast<int64_t>(tensor.data.size());
+  }
+  EXPECT_EQ(written->bytes, bytes);
 }
 
 TEST_F(ExportStoreTest, WhatAnotherRankCouldNotWriteLeavesNothing) {

@@ -238,8 +238,10 @@ TEST(OffloadTest, AccumulatedGradientsSurviveAPassForLogProbsAndWhatMovesAroundI
   const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
   const int64_t elements = manifest.arena_bytes() / static_cast<int64_t>(sizeof(float));
   SingleRank ranks;
-  Actor actor(config, manifest, {}, 3, at::kCPU, nullptr, at::kFloat, nullptr,
-              ActorArenas::Create(MakeHostStateArena, elements, /*has_copy=*/false).value());
+  Actor actor(
+      config, manifest, {}, 3, at::kCPU, nullptr, at::kFloat, nullptr,
+      ActorArenas::Create(MakeHostStateArena, FlatShards::Create(config, manifest, 0, 1).value(), /*has_copy=*/false)
+          .value());
   StateResidency residency(actor, nullptr, {.offload_params = true, .offload_optimizer_for_logprob = true}, "cpu");
   TrainStepOptions options;
   options.loss.correction = loss::Correction::kTis;

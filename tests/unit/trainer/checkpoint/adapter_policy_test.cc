@@ -1,0 +1,213 @@
+// A policy that trains adapters: what changes, what is saved, and what names its base.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/adapter_files.h"
+#include "model/decoder_spec.h"
+#include "tests/support/file_contents.h"
+#include "tests/support/policy_copy.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/small_model.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/training_groups.h"
+#include "trainer/checkpoint/policy_files.h"
+#include "trainer/step/policy_trainer.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using testing::GetBytes;
+using testing::OnRanks;
+using testing::Pointers;
+using testing::PolicyCopy;
+
+std::vector<TrajectoryGroup> Groups(uint64_t seed) {
+  return testing::RandomGroups(testing::GroupedQueryModel().vocab_size, 6, 4, seed,
+                               [](Trajectory& sample, const testing::Draw& draw) {
+                                 sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
+                                 sample.reward = 0.2f * static_cast<float>(draw(6));
+                               });
+}
+
+PolicyTrainer::Options Options(uint64_t seed = 1, Communicator* ranks = nullptr) {
+  PolicyTrainer::Options options;
+  options.model = testing::WithAdapters(testing::GroupedQueryModel());
+  options.seed = seed;
+  options.step.micro_batch_tokens = 40;  // several micro-batches in each update
+  options.step.loss.correction = loss::Correction::kTis;
+  options.adapter_config = model::FormatAdapterConfig(options.model.lora, "models/base");
+  if (ranks != nullptr) options.mesh = *ranks;
+  return options;
+}
+
+// The float32 arena of a policy of one rank.
+std::string ReadArena(const Policy& policy) {
+  std::string arena(static_cast<size_t>(policy.manifest().arena_bytes()), '\0');
+  EXPECT_TRUE(policy
+                  .ReadShard([&arena](int64_t begin, absl::string_view bytes) {
+                    std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  return arena;
+}
+
+TEST(AdapterPolicyTest, TrainsTheAdaptersAndLeavesTheirBaseBitForBit) {
+  at::set_num_threads(1);  // two threads on products this small wait for each other
+  auto policy = PolicyTrainer::Create(Options()).value();
+  const Manifest& manifest = policy->manifest();
+  const size_t first = manifest.tensors().size() - policy->trained().tensors().size();
+  ASSERT_TRUE(model::IsAdapterName(policy->trained().tensors()[0].name));
+  EXPECT_EQ(manifest.tensors()[first].name, policy->trained().tensors()[0].name);
+  const auto base_bytes = static_cast<size_t>(manifest.ranges()[first].begin);
+  const auto trained_bytes = manifest.arena_bytes() - static_cast<int64_t>(base_bytes);
+  EXPECT_EQ(policy->memory().gradient_bytes, trained_bytes);
+  EXPECT_EQ(policy->memory().optimizer_bytes, 2 * trained_bytes);
+  const std::string before = ReadArena(*policy);
+  const uint64_t base = policy->BaseDigest().value();
+  for (int step = 0; step < 3; ++step) {
+    const auto made = policy->Step(Pointers(Groups(7)), step);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_GT(made->gradient_norm, 0);
+  }
+  const std::string after = ReadArena(*policy);
+  EXPECT_EQ(before.substr(0, base_bytes), after.substr(0, base_bytes));
+  for (size_t i = first; i < manifest.tensors().size(); ++i) {
+    const auto begin = static_cast<size_t>(manifest.ranges()[i].begin);
+    const auto size = static_cast<size_t>(manifest.ranges()[i].size());
+    EXPECT_NE(before.substr(begin, size), after.substr(begin, size)) << manifest.tensors()[i].name;
+  }
+  EXPECT_EQ(policy->BaseDigest().value(), base);
+}
+
+TEST(AdapterPolicyTest, ABaseIsNamedByItsNumbersAlone) {
+  const uint64_t base = PolicyTrainer::Create(Options(1)).value()->BaseDigest().value();
+  EXPECT_NE(base, 0u);
+  EXPECT_NE(PolicyTrainer::Create(Options(2)).value()->BaseDigest().value(), base);
+  PolicyTrainer::Options other = Options(1);
+  other.model.lora = {.rank = 2, .alpha = 1, .projections = {"q_proj"}};
+  EXPECT_EQ(PolicyTrainer::Create(other).value()->BaseDigest().value(), base);
+  other.model.lora = {};
+  EXPECT_EQ(PolicyTrainer::Create(other).value()->BaseDigest().value(), 0u);
+  OnRanks<bool>(3, [&](Communicator& ranks) {
+    EXPECT_EQ(PolicyTrainer::Create(Options(1, &ranks)).value()->BaseDigest().value(), base);
+    return true;
+  });
+}
+
+// What is staged and exported beside a step: the weights as they were, of which an export copies the adapters.
+TEST(AdapterPolicyTest, IsReadBesideAStepAsItWasBefore) {
+  auto policy = PolicyTrainer::Create(Options()).value();
+  ASSERT_TRUE(policy->Step(Pointers(Groups(7)), 0).ok());
+  const std::string before = ReadArena(*policy);
+  const std::shared_ptr<const PolicySnapshot> whole = policy->TakeSnapshot("").value();
+  const std::shared_ptr<const PolicySnapshot> weights = policy->TakeWeights("").value();
+  std::string read;
+  ASSERT_TRUE(policy
+                  ->SetReader([&]() -> absl::Status {
+                    EXPECT_EQ(read, "");
+                    read = ReadArena(*policy);
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  ASSERT_TRUE(policy->Step(Pointers(Groups(8)), 1).ok());
+  EXPECT_EQ(read, before);
+  EXPECT_NE(ReadArena(*policy), before);
+
+  const auto saved = PolicyFiles(whole), exported = PolicyFiles(weights);
+  EXPECT_TRUE(whole->has_moments());
+  EXPECT_FALSE(weights->has_moments());
+  ASSERT_EQ(exported.size(), 2u);
+  for (const auto& [name, contents] : exported) EXPECT_EQ(GetBytes(contents), GetBytes(saved.at(name))) << name;
+  EXPECT_EQ(weights->base_digest, policy->BaseDigest().value());
+  const std::string model = GetBytes(exported.at(model::kAdapterWeightsFile));
+  const auto parsed = SavedPolicy::ParseWeights(policy->trained(), {model});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->base_digest(), weights->base_digest);
+}
+
+// New adapters add nothing, so that the policy is its base; a step leads away from it, and the divergence pulls back.
+TEST(AdapterPolicyTest, TheReferenceIsTheBaseWithoutACopy) {
+  PolicyTrainer::Options options = Options();
+  options.step.loss.kl_coefficient = 0.1;
+  options.optimizer.learning_rate = 0.05;
+  auto policy = PolicyTrainer::Create(options).value();
+  EXPECT_EQ(policy->memory().reference_bytes, 0);
+  const auto first = policy->Step(Pointers(Groups(7)), 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->reference_kl, 0);
+  const auto second = policy->Step(Pointers(Groups(7)), 1);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_GT(second->reference_kl, 0);
+}
+
+struct Saved {
+  std::map<std::string, CheckpointStore::Contents> files;
+  std::shared_ptr<const PolicyCopy> state;  // of rank 0 alone whole
+};
+
+Saved Save(const PolicyTrainer& policy) {
+  return {PolicyFiles(policy.TakeSnapshot("").value()), std::make_shared<PolicyCopy>(policy)};
+}
+
+TEST(AdapterPolicyTest, ACheckpointIsAPeftDirectoryBesideTheMoments) {
+  auto policy = PolicyTrainer::Create(Options()).value();
+  ASSERT_TRUE(policy->Step(Pointers(Groups(7)), 0).ok());
+  const Saved saved = Save(*policy);
+  ASSERT_EQ(saved.files.size(), 3u);
+  const std::string model = GetBytes(saved.files.at(model::kAdapterWeightsFile));
+  const std::string optimizer = GetBytes(saved.files.at(OptimizerFileName(0, 1)));
+  EXPECT_EQ(GetBytes(saved.files.at(model::kAdapterConfigFile)), Options().adapter_config);
+  const auto parsed = model::SafetensorsFile::Parse(model).value();
+  EXPECT_EQ(parsed.tensors().size(), policy->trained().tensors().size());
+  EXPECT_EQ(model::FindBaseDigest(parsed.metadata()), policy->BaseDigest().value());
+
+  const auto restored = SavedPolicy::Parse(policy->trained(), {{model, optimizer}});
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->base_digest(), policy->BaseDigest().value());
+  auto resumed = PolicyTrainer::Create(Options()).value();
+  ASSERT_TRUE(resumed->Restore(*restored).ok());
+  for (auto* one : {policy.get(), resumed.get()}) ASSERT_TRUE(one->Step(Pointers(Groups(8)), 1).ok());
+  EXPECT_EQ(PolicyCopy(*policy), PolicyCopy(*resumed));
+  EXPECT_EQ(ReadArena(*policy), ReadArena(*resumed));
+}
+
+TEST(AdapterPolicyTest, RanksMakeTheSameUpdatesAndSaveForAnyNumberOfThem) {
+  auto alone = PolicyTrainer::Create(Options()).value();
+  ASSERT_TRUE(alone->Step(Pointers(Groups(7)), 0).ok());
+  const double norm = alone->Step(Pointers(Groups(8)), 1)->gradient_norm;
+  for (int32_t world : {2, 3}) {
+    const std::vector<Saved> ranks = OnRanks<Saved>(world, [&](Communicator& communicator) {
+      auto policy = PolicyTrainer::Create(Options(1, &communicator)).value();
+      EXPECT_TRUE(policy->Step(Pointers(Groups(7)), 0).ok());
+      const auto made = policy->Step(Pointers(Groups(8)), 1);
+      EXPECT_TRUE(made.ok()) << made.status();
+      EXPECT_NEAR(made.ok() ? made->gradient_norm : 0, norm, 1e-4 * norm);
+      return Save(*policy);
+    });
+    std::vector<std::string> bytes;
+    std::vector<SavedPolicy::RankFiles> views;
+    for (int32_t rank = 0; rank < world; ++rank) {
+      const auto& files = ranks[static_cast<size_t>(rank)].files;
+      EXPECT_EQ(files.count(model::kAdapterConfigFile), rank == 0 ? 1u : 0u);
+      bytes.push_back(GetBytes(files.at(ModelFileName(rank, world, /*adapters=*/true))));
+      bytes.push_back(GetBytes(files.at(OptimizerFileName(rank, world))));
+    }
+    for (size_t i = 0; i < bytes.size(); i += 2) views.push_back({bytes[i], bytes[i + 1]});
+    auto resumed = PolicyTrainer::Create(Options()).value();
+    const auto source = SavedPolicy::Parse(resumed->trained(), views);
+    ASSERT_TRUE(source.ok()) << source.status();
+    ASSERT_TRUE(resumed->Restore(*source).ok());
+    EXPECT_EQ(PolicyCopy(*resumed), *ranks[0].state);
+  }
+}
+
+}  // namespace
+}  // namespace syncopate::trainer
