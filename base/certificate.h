@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-// Certificates as PEM text, parsed and verified with OpenSSL. Text from peers is untrusted: every function returns an error
-// for text that it cannot parse. Pure functions of their arguments; thread-safe.
+// Certificates as PEM text, parsed and verified with OpenSSL. Text from peers is untrusted: every function returns an
+// error for text that it cannot parse. Pure functions of their arguments; thread-safe.
 namespace syncopate {
 
 // What a certificate says about its holder.

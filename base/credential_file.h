@@ -18,7 +18,8 @@ enum class Secrecy {
 };
 
 // Reads a whole file of certificates, a key or tokens. Follows symbolic links, because Kubernetes mounts secrets as
-// links. INVALID_ARGUMENT (reason BAD_SECURITY) naming the file, what is wrong and the remedy, never the file's contents.
+// links. INVALID_ARGUMENT (reason BAD_SECURITY) naming the file, what is wrong and the remedy, never the file's
+// contents.
 absl::StatusOr<std::string> ReadCredentialFile(const std::string& path, Secrecy secrecy);
 
 }  // namespace syncopate

@@ -26,8 +26,8 @@ struct RunEvent {
 using EventEncoder = std::string (*)(const std::string& name, double unix_seconds, double steady_seconds,
                                      const RunEvent& event);
 
-// Writes a daemon's events to <run.dir>/events/<name>.binlog, with wall and steady time. Never blocks; when its buffer is
-// full, it drops and counts events (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
+// Writes a daemon's events to <run.dir>/events/<name>.binlog, with wall and steady time. Never blocks; when its buffer
+// is full, it drops and counts events (base/event_log.h). `syncopate events RUN_DIR` prints them. Thread-safe. Kinds:
 //   trainer       publish {digest, stage_seconds}, step {groups, tokens, reward, replay}, evaluation {reward, exact},
 //                 checkpoint {}, reward_change {key, before, after}: the resumed run uses another reward than before
 //   rollouter     install {digest, pause_seconds}, relabel {}, invalidate {}

@@ -38,7 +38,7 @@ absl::StatusOr<std::string> ReadFile(FileSystem* files, const std::string& path,
     contents += chunk;
     if (static_cast<int64_t>(contents.size()) > max_bytes) {
       return Error(absl::StatusCode::kInvalidArgument, "FILE_TOO_LARGE",
-                   absl::StrFormat("%s holds more than the %d bytes that are allowed here", path, max_bytes),
+                   absl::StrFormat("%s has more than the %d bytes that are allowed here", path, max_bytes),
                    {{"path", path}});
     }
   }

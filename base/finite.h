@@ -11,8 +11,8 @@ inline constexpr uint32_t kFloat32Exponent = 0x7f800000u;
 inline constexpr uint16_t kBFloat16Exponent = 0x7f80u;
 inline constexpr uint16_t kFloat16Exponent = 0x7c00u;
 
-// Index of the first of `count` numbers at `bytes` (no alignment needed) that is a NaN or an infinity; `exponent` is the
-// constant above for their format. Reads each byte once if all are finite.
+// Index of the first of `count` numbers at `bytes` (no alignment needed) that is a NaN or an infinity; `exponent` is
+// the constant above for their format. Reads each byte once if all are finite.
 template <typename Word>
 std::optional<int64_t> FindNonFinite(const char* bytes, int64_t count, Word exponent) {
   auto is_bad = [bytes, exponent](int64_t i) {

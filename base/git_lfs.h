@@ -9,7 +9,8 @@ namespace syncopate {
 
 // A repository that was cloned without Git LFS contains small pointer texts in place of its large files.
 //
-// INVALID_ARGUMENT (reason LFS_POINTER) if `beginning`, the first bytes of `path` or all of them, is a pointer text. Pure.
+// INVALID_ARGUMENT (reason LFS_POINTER) if `beginning`, the first bytes of `path` or all of them, is a pointer text.
+// Pure.
 absl::Status RefuseLfsPointer(absl::string_view beginning, const std::string& path);
 
 }  // namespace syncopate

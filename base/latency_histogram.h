@@ -19,8 +19,8 @@ class LatencyHistogram {
   // Each class that is not empty: its longest duration and its count, ascending. Add() of all of them to an empty
   // histogram gives an equal one.
   std::vector<std::pair<absl::Duration, int64_t>> Classes() const;
-  // The shortest duration that at least the share `quantile` (0 to 1) of all counted did not exceed; zero if nothing was
-  // counted.
+  // The shortest duration that at least the share `quantile` (0 to 1) of all counted did not exceed; zero if nothing
+  // was counted.
   absl::Duration Quantile(double quantile) const;
 
  private:

@@ -13,8 +13,8 @@ namespace syncopate {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
-// A peer may name any bucket size, which decides the length of a list: this bounds the list to 64 MiB, enough for 16 TiB
-// in buckets of 4 MiB.
+// A peer may name any bucket size, which decides the length of a list: this bounds the list to 64 MiB, enough for 16
+// TiB in buckets of 4 MiB.
 constexpr int64_t kMaxBuckets = 1 << 22;
 
 absl::Status BadManifest(const std::string& message) {

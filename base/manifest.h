@@ -21,8 +21,8 @@ enum class Split : uint8_t {
   kVocabulary = 3,  // by rows, one per token; if the ranks do not divide them, the last ranks' rows are padding
 };
 
-// One named parameter on the wire: its Hugging Face name, dtype and row-major dense shape; and what sharding and sending
-// must know about it, so that they need no knowledge of the model.
+// One named parameter on the wire: its Hugging Face name, dtype and row-major dense shape; and what sharding and
+// sending must know about it, so that they need no knowledge of the model.
 struct TensorSpec {
   std::string name = {};
   DType dtype = DType::kFloat32;

@@ -8,8 +8,8 @@
 
 namespace syncopate {
 
-// A regular file mapped read-only: a page is read from the disk when it is first accessed, and no copy is made. The file
-// must not be truncated meanwhile: an access beyond its end kills the process. Thread-safe.
+// A regular file mapped read-only: a page is read from the disk when it is first accessed, and no copy is made. The
+// file must not be truncated meanwhile: an access beyond its end kills the process. Thread-safe.
 class MappedFile {
  public:
   // Follows symbolic links, which model directories often consist of. Errors as in base/file_system.h, and

@@ -1,7 +1,7 @@
 #pragma once
 
-// Reasons (see Error in base/status.h) that our programs compare. All others are for people and for clients of the wire,
-// and are literals where the error is made.
+// Reasons (see Error in base/status.h) that our programs compare. All others are for people and for clients of the
+// wire, and are literals where the error is made.
 namespace syncopate::reason {
 
 // Adapters meet another base than the one they were trained on.
@@ -15,7 +15,7 @@ inline constexpr char kNewStream[] = "NEW_STREAM";
 // Why a part of a weight sync failed; the next attempt depends on it.
 inline constexpr char kGroupLost[] = "GROUP_LOST";
 inline constexpr char kNotPrepared[] = "NOT_PREPARED";
-inline constexpr char kBaseLacking[] = "BASE_LACKING";  // a receiver no longer holds the base weights of the version
+inline constexpr char kBaseLacking[] = "BASE_LACKING";  // a receiver no longer has the base weights of the version
 inline constexpr char kDeadline[] = "DEADLINE";
 inline constexpr char kDigestMismatch[] = "DIGEST_MISMATCH";
 inline constexpr char kNonFinite[] = "NON_FINITE";
@@ -35,6 +35,8 @@ inline constexpr char kNotAReceiver[] = "NOT_A_RECEIVER";
 
 // A lease was returned because its reward failed: this counts against the prompt, not against a rollouter.
 inline constexpr char kRewardFailed[] = "REWARD_FAILED";
+// A lease was returned because its environment failed in every play of a sample: this counts against the prompt, too.
+inline constexpr char kEnvironmentFailed[] = "ENVIRONMENT_FAILED";
 
 // A device, a disk or a driver does not answer any more: the process ends with exit code 4.
 inline constexpr char kDiskStuck[] = "DISK_STUCK";

@@ -63,8 +63,8 @@ class RecordReader {
 // nothing else. Not thread-safe. The destructor does not sync.
 class RecordWriter {
  public:
-  // Opens a log, or makes one, durably. A bad tail is cut off; when this returns, all records that RecordReader finds are
-  // on the disk. Errors as RecordReader::Open. `files` must outlive the call only.
+  // Opens a log, or makes one, durably. A bad tail is cut off; when this returns, all records that RecordReader finds
+  // are on the disk. Errors as RecordReader::Open. `files` must outlive the call only.
   static absl::StatusOr<std::unique_ptr<RecordWriter>> Open(FileSystem* files, const std::string& path,
                                                             int64_t max_record_bytes = kDefaultMaxRecordBytes);
   // Makes a log durably; the file must not exist yet (else ALREADY_EXISTS).
@@ -93,7 +93,7 @@ class RecordWriter {
   int64_t size_ = 0;
   int64_t synced_size_ = 0;
   int64_t cut_bytes_ = 0;
-  bool torn_ = false;  // the file may hold bytes beyond size_
+  bool torn_ = false;  // the file may contain bytes beyond size_
   std::string damage_;
   std::string frame_;  // reused
 };

@@ -27,8 +27,8 @@ class FreedMemoryWatch {
   // `keep_bytes`: up to this much freed memory, nothing is returned.
   explicit FreedMemoryWatch(int64_t keep_bytes, int looks = 10) : keep_bytes_(keep_bytes), looks_(looks) {}
 
-  // Call at even intervals with FreedBytes(). True if more than `keep_bytes` were unused at each of the last `looks` calls:
-  // call GiveFreedMemoryBack() now.
+  // Call at even intervals with FreedBytes(). True if more than `keep_bytes` were unused at each of the last `looks`
+  // calls: call GiveFreedMemoryBack() now.
   bool ShouldGiveBack(int64_t freed_bytes);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct TokenBias {
 struct SamplingParams {
   std::vector<int32_t> allowed_token_ids = {};  // only these are drawn; empty: all are allowed
   std::vector<TokenBias> logit_bias = {};       // added to the logits of these tokens
-  // A logit of a token that occurs in the prompt or the answer is divided by this if positive, else multiplied; 1 is off.
+  // A logit of a token that occurs in the prompt or the answer is divided by this if positive, else multiplied; 1 is
+  // off.
   float repetition_penalty = 1.0f;
   float presence_penalty = 0;   // subtracted from the logits of tokens that occur in the answer
   float frequency_penalty = 0;  // subtracted once for each time that the token occurs in the answer
@@ -46,8 +48,8 @@ struct SamplingParams {
   std::vector<std::vector<int32_t>> stop_sequences = {};  // sequences that stop the answer and are part of it
   int32_t top_logprobs = 0;  // how many of the likeliest tokens are reported with each token
 
-  // True if tokens are drawn from the model's own logits divided by the temperature, with no token cut off. The reported
-  // log-probability is then that of the draw. Training leases require it.
+  // True if tokens are drawn from the model's own logits divided by the temperature, with no token cut off. The
+  // reported log-probability is then that of the draw. Training leases require it.
   bool DrawsFromThePolicy() const {
     return allowed_token_ids.empty() && logit_bias.empty() && repetition_penalty == 1 && presence_penalty == 0 &&
            frequency_penalty == 0 && min_p == 0 && top_k == 0 && top_p == 1;
@@ -79,6 +81,15 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
+enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
+
+// How a lease begins one sample: with these tokens of an earlier lease of the group, which are not made again.
+struct AnswerStart {
+  std::vector<int32_t> tokens;
+  std::optional<FinishReason> finish = {};  // set: they are the whole answer, which is only scored
+  friend bool operator==(const AnswerStart&, const AnswerStart&) = default;
+};
+
 struct Lease {
   LeaseId id;
   LeaseKind kind = LeaseKind::kTraining;
@@ -89,7 +100,8 @@ struct Lease {
   Task task;
   std::string reward;  // a name in the rollouter's reward registry
   SamplingParams sampling;
-  uint64_t seed = 0;  // GroupSeed(); sample i draws with SampleSeed(seed, i)
+  uint64_t seed = 0;                // GroupSeed(); sample i draws with SampleSeed(seed, i)
+  std::vector<AnswerStart> starts;  // one for each sample; empty: every sample begins with its first token
 };
 
 // H(run seed, prompt): never a function of lease, epoch or rollouter, so a repeated attempt draws the same numbers.
@@ -121,19 +133,28 @@ struct TokenLogProb {
   friend bool operator==(const TokenLogProb&, const TokenLogProb&) = default;
 };
 
-// Limit of valid rewards and log-probabilities: a peer that sends a larger magnitude is broken or hostile. Both functions
-// are false for NaN.
+// Limit of valid rewards and log-probabilities: a peer that sends a larger magnitude is broken or hostile. Both
+// functions are false for NaN.
 inline constexpr float kMaxMagnitude = 1e30f;
 constexpr bool IsPossibleReward(float value) { return value >= -kMaxMagnitude && value <= kMaxMagnitude; }
 constexpr bool IsPossibleLogProb(float value) { return value >= -kMaxMagnitude && value <= 0; }  // p is at most 1
-
-enum class FinishReason : uint8_t { kStop = 1, kLength = 2, kAborted = 3 };
 
 // One component of a reward, before its weight is applied.
 struct RewardPart {
   std::string name;
   float value = 0;
   friend bool operator==(const RewardPart&, const RewardPart&) = default;
+};
+
+inline constexpr size_t kMaxExtractedBytes = 256;
+
+// One turn of an answer that an environment plays, from the end of the previous turn on: what the environment said,
+// and then what the policy wrote.
+struct Turn {
+  int32_t end = 0;     // one past the turn's last token, which the policy wrote
+  float reward = 0;    // what the environment gave for this turn
+  double seconds = 0;  // that the environment took to answer it
+  friend bool operator==(const Turn&, const Turn&) = default;
 };
 
 // One sample of a group, finished. `logprobs[i]` is the behaviour log-probability of `tokens[i]` at the sampling
@@ -143,13 +164,18 @@ struct Trajectory {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
-  // Tokens that the policy did not write: a tool's answer, a user's turn. The ranges are ascending, disjoint and not empty,
-  // and do not contain the last token. The model reads these tokens; they are never trained.
+  // Tokens that the policy did not write: a tool's answer, a user's turn. The ranges are ascending, disjoint and not
+  // empty, and do not contain the last token. The model reads these tokens; they are never trained.
   std::vector<TokenRange> given = {};
   FinishReason finish = FinishReason::kStop;
   float reward = 0;
   std::vector<RewardPart> reward_parts;  // components of `reward`; same names in the same order in a whole group
   double generate_seconds = 0;
+  std::string extracted;  // the answer that the reward found in the text, as it compares it; empty: it finds none
+  std::vector<Turn> turns = {};  // of an environment: ends ascend, the last one is the end of `tokens`; else empty
+  // Its environment says that this sample must not be learned from: no loss, no advantage, and no part in the mean and
+  // the deviation of its group.
+  bool rejected = false;
   // If requested: for each token, the likeliest tokens at its position, likeliest first. Never sent to the trainer.
   std::vector<std::vector<TokenLogProb>> top_logprobs;
 };
@@ -171,6 +197,18 @@ void ForWrittenTokens(const Trajectory& answer, const Visit& visit) {
   }
   for (; next < static_cast<int32_t>(answer.tokens.size()); ++next) visit(next);
 }
+
+// What a rollouter has made of one sample since its last report. Places are those in the whole answer, so a lease that
+// continues an answer reports from the length of its start on.
+struct AnswerPart {
+  int32_t sample = 0;
+  int32_t begin = 0;  // the place of tokens[0]
+  std::vector<int32_t> tokens = {};
+  std::vector<float> logprobs = {};         // as many as tokens
+  std::vector<VersionSpan> spans = {};      // cover the tokens without gaps, ascending
+  std::optional<FinishReason> finish = {};  // set: the sample ends with these tokens
+  friend bool operator==(const AnswerPart&, const AnswerPart&) = default;
+};
 
 // What a rollouter submits: all n samples of one lease, in sample order.
 struct TrajectoryGroup {

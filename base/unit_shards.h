@@ -20,9 +20,10 @@ struct UnitShards {
 // The elements that have one digest or one shard border at least: Manifest::kAlignment bytes of float32.
 inline constexpr int64_t kShardBlock = Manifest::kAlignment / static_cast<int64_t>(sizeof(float));
 
-// Cuts the units of `manifest`, in their order, for `world` >= 1 ranks. Shards begin at multiples of kShardBlock, so that
-// what a rank sends of a tensor shares no word with its neighbour's. A unit without elements gets an entry only if the
-// manifest has a tensor of it. With one rank the shard is the whole unit, and the rank's arena is the float32 arena.
+// Cuts the units of `manifest`, in their order, for `world` >= 1 ranks. Shards begin at multiples of kShardBlock, so
+// that what a rank sends of a tensor shares no word with its neighbour's. A unit without elements gets an entry only if
+// the manifest has a tensor of it. With one rank the shard is the whole unit, and the rank's arena is the float32
+// arena.
 std::vector<UnitShards> CutUnits(const Manifest& manifest, int32_t world);
 
 // Where each tensor begins in the float32 arena, and behind them its size.

@@ -34,8 +34,8 @@ void AppendUtf8(char32_t code_point, std::string* text);
 size_t WellFormedPrefix(absl::string_view text);
 inline bool IsUtf8(absl::string_view text) { return WellFormedPrefix(text) == text.size(); }
 
-// The text with each malformed part replaced by one U+FFFD: a part is the longest beginning of a character that does not
-// continue as one, or a byte that begins no character.
+// The text with each malformed part replaced by one U+FFFD: a part is the longest beginning of a character that does
+// not continue as one, or a byte that begins no character.
 std::string ReplaceMalformed(absl::string_view text);
 
 // Moves all of *text out that can be shown: malformed parts are replaced, and a well-formed but incomplete last

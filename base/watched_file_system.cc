@@ -66,7 +66,7 @@ absl::Status WatchedFileSystem::CheckCalls(absl::Duration most) const {
   return Error(absl::StatusCode::kDeadlineExceeded, reason::kDiskStuck,
                absl::StrCat(oldest.what, " ", oldest.path, " has not come back for ",
                             absl::FormatDuration(absl::Trunc(now - oldest.since, absl::Milliseconds(1))),
-                            "; the disk or network file system that holds it does not answer"));
+                            "; the disk or network file system where it is stored does not answer"));
 }
 
 absl::Status WatchedFileSystem::CreateDirs(const std::string& path) {

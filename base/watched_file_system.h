@@ -21,8 +21,8 @@ class WatchedFileSystem final : public FileSystem {
   // Both arguments must outlive this object.
   explicit WatchedFileSystem(FileSystem* files, const Clock* clock = Clock::Real()) : files_(files), clock_(clock) {}
 
-  // DEADLINE_EXCEEDED (reason DISK_STUCK), naming call and path, if a call has been in progress for `most` or longer. Does
-  // not block.
+  // DEADLINE_EXCEEDED (reason DISK_STUCK), naming call and path, if a call has been in progress for `most` or longer.
+  // Does not block.
   absl::Status CheckCalls(absl::Duration most) const;
 
   absl::Status CreateDirs(const std::string& path) override;

@@ -36,11 +36,11 @@ struct SyncArguments {
   double seconds_limit = 300;
 };
 
-// Flags name what is left out (--no-decode), but the case names what is done. The limit comes as a number from CLI11, which
-// knows no units.
+// Flags name what is left out (--no-decode), but the case names what is done. The limit comes as a number from CLI11,
+// which knows no units.
 SyncCase GetCase(const SyncArguments& arguments) {
   SyncCase sync_case = arguments.sync_case;
-  sync_case.decode = !arguments.no_decode;
+  sync_case.decode = !arguments.no_decode && !sync_case.calm;
   sync_case.ceiling = !arguments.no_ceiling;
   sync_case.limit = absl::Seconds(arguments.seconds_limit);
   if (!arguments.kill.empty()) sync_case.fault = {BenchFault::Kind::kKill, arguments.kill, sync_case.fault.stage};
@@ -89,7 +89,8 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
   sync->add_option("--model", sync_case.model, "Whose shapes")
       ->capture_default_str()
       ->check(CLI::IsMember(model::PresetNames()));
-  sync->add_option("--layers", sync_case.layers, "Of the model; 0: all. A trainer holds 16 bytes a parameter and more")
+  sync->add_option("--layers", sync_case.layers,
+                   "Number of layers of the model; 0: all. A trainer needs 16 bytes a parameter and more")
       ->capture_default_str();
   sync->add_option("--sources", sync_case.sources, "Trainer ranks, which send")->capture_default_str();
   sync->add_option("--replicas", sync_case.replicas, "Replicas that receive")->capture_default_str();
@@ -109,6 +110,7 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
   sync->add_flag("--cpu", sync_case.cpu, "Host memory instead of GPUs");
   sync->add_flag("--no-decode", arguments->no_decode,
                  "Rollouters stand still during a step, and nobody else asks them");
+  sync->add_flag("--calm", sync_case.calm, "Nothing runs during a sync: no decoding and no step");
   sync->add_flag("--no-ceiling", arguments->no_ceiling, "Do not measure what the links give without us");
 }
 

@@ -2,8 +2,8 @@
 # usage: bench/gpu_sync.sh [--bundle FOLDER] [--out FOLDER=sync-results] [--seconds N=540] [--list] [CASE ...]
 # Weight syncs on this host's GPUs: ours (`syncopate bench sync`, the daemons with random weights) and the Python peers, one
 # after the other, each with a time limit; ends with one table. A trainer holds 16 bytes a parameter, so our 7B has as many
-# layers as fit a card of 80 GB beside a rollouter: 14 over two ranks, 8 on one. Peers send all 28. Without CASEs: all that fit this host's number of GPUs, in the order of the list
-# below, until the time is up. CASE may be a pattern ('7b-*').
+# layers as fit a card of 80 GB beside a rollouter: 14 over two ranks, 8 on one. Peers send all 28. Without CASEs: all that fit
+# this host's number of GPUs, in the order of the list below, until the time is up. CASE may be a pattern ('7b-*').
 # FOLDER is an unpacked bundle (scripts/bundle.sh); without one, build/cuda and the libraries of python3's torch are used.
 # Leaves in the out folder results.jsonl (grows case by case), table.md and logs.tar.gz.
 set -uo pipefail
@@ -26,26 +26,27 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# 'shared': more processes than GPUs, so no figures of links: over `nccl` they are connected by sockets.
+# 'shared': more processes than GPUs, so no figures of links: over `nccl` they are connected by sockets. Their models are small,
+# because every process starts and steps on a card that it shares.
 # name | GPUs that it needs | time limit, s | what runs: ours, peers or ceilings | its arguments
 cases='
 7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc
 7b-2x2-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl
-7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --no-decode
-7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --no-decode
+7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --calm
+7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --calm
 7b-2x2-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 2
 7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc
-7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc --no-decode
+7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc --calm
 7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl
-7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl --no-decode
+7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl --calm
 7b-2xtp2-ipc      | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc
-7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --no-decode
+7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --calm
 7b-2xtp2-nccl     | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl
-7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl --no-decode
+7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl --calm
 0.5b-2x2-ipc      | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc
-0.5b-2x2-ipc-calm | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --no-decode
+0.5b-2x2-ipc-calm | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --calm
 0.5b-2x2-nccl     | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl
-0.5b-2x2-nccl-calm| 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --no-decode
+0.5b-2x2-nccl-calm| 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --calm
 7b-inplace-ipc    | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --install in_place
 7b-inplace-nccl   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --install in_place
 7b-late-ipc       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
@@ -71,8 +72,8 @@ sockets-nccl      | 4 | 60 | sockets  | --model qwen2.5-0.5b --sources 2 --repli
 7b-1x3-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 1 --replicas 3
 7b-1x1-ipc        | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport ipc
 7b-1x1-nccl       | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport nccl
-7b-1x1-ipc-calm   | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport ipc --no-decode
-7b-1x1-nccl-calm  | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport nccl --no-decode
+7b-1x1-ipc-calm   | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport ipc --calm
+7b-1x1-nccl-calm  | 2 | 60 | ours     | --model qwen2.5-7b --layers 8 --transport nccl --calm
 7b-1x1-inplace-ipc  | 2 | 60 | ours   | --model qwen2.5-7b --layers 8 --transport ipc --install in_place
 7b-1x1-inplace-nccl | 2 | 60 | ours   | --model qwen2.5-7b --layers 8 --transport nccl --install in_place
 7b-1x1-peers      | 2 | 60 | peers    | --model qwen2.5-7b --sources 1 --replicas 1
@@ -81,15 +82,15 @@ sockets-nccl      | 4 | 60 | sockets  | --model qwen2.5-0.5b --sources 2 --repli
 1x1-sockets-nccl  | 2 | 60 | sockets  | --model qwen2.5-0.5b --transport nccl --syncs 3 --no-ceiling
 200-syncs-1x1-ipc  | 2 | 120 | ours    | --model qwen2.5-1.5b --transport ipc --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
 200-syncs-1x1-nccl | 2 | 120 | ours    | --model qwen2.5-1.5b --transport nccl --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
-shared-2x2-ipc    | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
-shared-2xtp2-ipc  | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
-shared-late-ipc   | 2 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
-shared-late-nccl  | 2 | 60 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-decode --no-ceiling
-shared-kill-receiver-ipc      | 2 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
-shared-kill-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill receiver --at transfer
-shared-stop-receiver-nccl     | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --stop receiver --at transfer
-shared-kill-source-nccl       | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill source --at transfer
-shared-kill-synchronizer-nccl | 2 | 60 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill synchronizer --at transfer
+shared-2x2-ipc    | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
+shared-2xtp2-ipc  | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
+shared-late-ipc   | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+shared-late-nccl  | 2 | 90 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-decode --no-ceiling
+shared-kill-receiver-ipc      | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
+shared-kill-receiver-nccl     | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill receiver --at transfer
+shared-stop-receiver-nccl     | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --stop receiver --at transfer
+shared-kill-source-nccl       | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill source --at transfer
+shared-kill-synchronizer-nccl | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill synchronizer --at transfer
 1x1-kill-source-nccl      | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
 1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
 '

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # usage: bench/one_gpu_sync.sh FOLDER OUT [--seconds N=530] [--cpu] [CASE ...]
-# Weight syncs of the daemons with two trainer ranks and two rollouter ranks that share one GPU, over ipc and nccl, and with one
-# of each: publish to commit against the transfer alone, what a step waits for staging, and the rate of steps beside a
-# publication. FOLDER is an unpacked bundle (scripts/bundle.sh --dir), or a build's folder of programs. Prints one JSON object
-# a line as a case ends, also to OUT/results.jsonl; the logs of a case that failed are in OUT. --cpu: the same cases with a tiny
-# model in host memory, as a trial of the script. CASE may be a pattern. Exits 1 if a case failed.
-# NCCL takes two processes on one GPU only as processes of two hosts (NCCL_HOSTID, which `syncopate bench sync` sets) and
-# connects them by sockets: what nccl shows here is the protocol's share, not a link's rate. NVLink multicast stays off.
+# Weight syncs of the daemons with two trainer ranks and two rollouter ranks that share one GPU, over ipc and nccl, and
+# with one of each: publish to commit against the transfer alone, what a step waits for staging, and, where the case is
+# not --calm, the rate of steps beside a publication. FOLDER is an unpacked bundle (scripts/bundle.sh --dir), or a
+# build's folder of programs. Prints one JSON object a line as a case ends, also to OUT/results.jsonl; the logs of a
+# case that failed are in OUT. --cpu: the same cases with a tiny model in host memory, as a trial of the script. CASE
+# may be a pattern. Exits 1 if a case failed. NCCL takes two processes on one GPU only as processes of two hosts
+# (NCCL_HOSTID, which `syncopate bench sync` sets) and connects them by sockets: what nccl shows here is the protocol's
+# share, not a link's rate. NVLink multicast stays off.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -49,24 +50,24 @@ if [ "$cpu" -eq 0 ]; then
     exit 1
   fi
 fi
-# Layers of a 7B that fit beside each other: a trainer holds 16 bytes a parameter and what it computes with. Two ranks exchange
-# weights and gradients by sockets in each step, so that they have few layers, one micro-batch and few syncs.
+# Layers of a 7B that fit beside each other: a trainer holds 16 bytes a parameter and what it computes with. Two ranks
+# exchange weights and gradients by sockets in each step, so that they have few layers, one micro-batch and few syncs.
 few=3 many=6
 if [ "$mib" -gt 120000 ]; then few=4 many=14; fi
-one="--no-decode --answers 56"
+one="--calm --answers 56"
 two="--sources 2 --answers 28 --warmup 1 --syncs 6"
 
 # name | limit, s | arguments
 cases="
-0.5b-2-tp2-ipc         | 80  | --model qwen2.5-0.5b $two --tp 2 --transport ipc --no-decode
-0.5b-2-tp2-nccl        | 80  | --model qwen2.5-0.5b $two --tp 2 --transport nccl --no-decode
+0.5b-2-tp2-ipc         | 120 | --model qwen2.5-0.5b $two --tp 2 --transport ipc --calm
+0.5b-2-tp2-nccl        | 120 | --model qwen2.5-0.5b $two --tp 2 --transport nccl --calm
 7b-1-1-ipc             | 140 | --model qwen2.5-7b --layers $many $one --transport ipc
 0.5b-1-1-nccl          | 60  | --model qwen2.5-0.5b $one --transport nccl
-7b-2-tp2-ipc           | 120 | --model qwen2.5-7b --layers $few $two --tp 2 --transport ipc --no-decode
-0.5b-2-replicas-2-ipc  | 80  | --model qwen2.5-0.5b $two --replicas 2 --transport ipc --no-decode
-0.5b-2-replicas-2-nccl | 80  | --model qwen2.5-0.5b $two --replicas 2 --transport nccl --no-decode
+7b-2-tp2-ipc           | 120 | --model qwen2.5-7b --layers $few $two --tp 2 --transport ipc --calm
+0.5b-2-replicas-2-ipc  | 120 | --model qwen2.5-0.5b $two --replicas 2 --transport ipc --calm
+0.5b-2-replicas-2-nccl | 120 | --model qwen2.5-0.5b $two --replicas 2 --transport nccl --calm
 0.5b-1-1-ipc-decode    | 60  | --model qwen2.5-0.5b --answers 56 --transport ipc
-0.5b-2-tp2-nccl-decode | 80  | --model qwen2.5-0.5b $two --tp 2 --transport nccl
+0.5b-2-tp2-nccl-decode | 120 | --model qwen2.5-0.5b $two --tp 2 --transport nccl
 "
 
 wanted() {

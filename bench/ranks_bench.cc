@@ -29,8 +29,8 @@ constexpr absl::Duration kWithin = absl::Minutes(2);
 constexpr int64_t kSizes[] = {1 << 10, 64 << 10, 4 << 20};
 constexpr int kRounds = 9;
 
-// All calls of ranks whose only connections are to rank 0, which gathers the input of every rank and sends all of it, or
-// the sum, to every rank.
+// All calls of ranks whose only connections are to rank 0, which gathers the input of every rank and sends all of it,
+// or the sum, to every rank.
 class Star {
  public:
   static absl::StatusOr<Star> Meet(int32_t rank, int32_t world, TcpListener& listener, const HostPort& rank0) {

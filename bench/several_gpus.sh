@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: bench/several_gpus.sh BUNDLE OUT [PART ...]        parts: sync faults train generate loop learn tests; none: all
-# Figures that need two or more GPUs of one host, by the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh --dir;
-# the part tests wants one made --with-tests). Finds out how many GPUs there are, leaves out the cases that need more, and prints
-# one JSON object a line as a case ends, also to OUT/results.jsonl. Weights are random and made here. A part takes 9 minutes at
-# most (--seconds N: each part's limit), a case has a limit of its own, and its processes are ended with it. NVLink multicast
-# stays off. Exits 1 if a case failed.
+# Figures that need two or more GPUs of one host, by the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
+# --dir; the part tests wants one made --with-tests). Finds out how many GPUs there are, leaves out the cases that need
+# more, and prints one JSON object a line as a case ends, also to OUT/results.jsonl. Weights are random and made here. A
+# part takes 9 minutes at most (--seconds N: each part's limit), a case has a limit of its own, and its processes are
+# ended with it. NVLink multicast stays off. Exits 1 if a case failed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -41,8 +41,8 @@ trap '[ -z "$session" ] || kill -KILL -- "-$session" 2> /dev/null; rm -rf "$work
 failed=0
 deadline=0
 
-# The shapes of Qwen2.5 without the biases of its products, which a model from the configuration does not have. The vocabulary
-# is the model's, so an answer of random weights goes on to its largest length.
+# The shapes of Qwen2.5 without the biases of its products, which a model from the configuration does not have. The
+# vocabulary is the model's, so an answer of random weights goes on to its largest length.
 shape_0_5b=(model.vocab_size=151936 model.hidden_size=896 model.intermediate_size=4864 model.num_hidden_layers=24
   model.num_attention_heads=14 model.num_key_value_heads=2 model.head_dim=64 model.tie_word_embeddings=true)
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
@@ -126,7 +126,8 @@ run_daemons() {
   rm -rf "$dir"
 }
 
-# run_figures RUN_DIR: medians over the second half of the steps, and of the syncs without the first one of each replica.
+# run_figures RUN_DIR: medians over the second half of the steps, and of the syncs without the first one of each
+# replica.
 run_figures() {
   syncopate events "$1" --kind sync > "$work/syncs.jsonl" 2> /dev/null
   syncopate events "$1" --kind install > "$work/installs.jsonl" 2> /dev/null
@@ -173,15 +174,16 @@ print(json.dumps(figures))
 END
 }
 
-# Weight syncs of the daemons: 2 trainer ranks to a rollouter of two and to two of one, which share the cards with the trainer
-# where there are two. 8 of 28 layers, so that trainer and rollouters fit.
+# Weight syncs of the daemons: 2 trainer ranks to a rollouter of two and to two of one, which share the cards with the
+# trainer where there are two. 8 of 28 layers, so that trainer and rollouters fit.
 part_sync() {
   local transport name shape
   for transport in ipc nccl; do
     while read -r name shape; do
       # shellcheck disable=SC2086  # words on purpose
       run_case sync "$name-$transport" "$(case $name in *ranks-3* | *replicas-3) echo 4 ;; *) echo 2 ;; esac)" 110 \
-        syncopate bench sync --json --no-ceiling --model qwen2.5-7b --layers 8 --seconds-limit 100 --transport "$transport" $shape
+        syncopate bench sync --json --no-ceiling --model qwen2.5-7b --layers 8 --answers 28 --warmup 1 --syncs 6 \
+        --seconds-limit 100 --transport "$transport" $shape
     done << 'END'
 ranks-2-tp2 --sources 2 --tp 2
 ranks-2-replicas-2 --sources 2 --replicas 2

@@ -12,6 +12,7 @@ find_package(OpenSSL REQUIRED)
 find_package(CURL REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(SYNCOPATE_PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(SYNCOPATE_MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 find_package(GTest REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 

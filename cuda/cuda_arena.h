@@ -21,8 +21,8 @@ class CudaArena {
 
   // Allocates `bytes` of zeros on options.device. Blocks until they are written. Errors as GpuMemoryBlock::Create.
   static absl::StatusOr<std::unique_ptr<CudaArena>> Create(int64_t bytes, const Options& options);
-  // Maps memory that some process exported, readable and writable by `device`. NO_PEER_ACCESS if that GPU cannot reach it,
-  // BAD_MEMORY_EXPORT.
+  // Maps memory that some process exported, readable and writable by `device`. NO_PEER_ACCESS if that GPU cannot reach
+  // it, BAD_MEMORY_EXPORT.
   static absl::StatusOr<std::unique_ptr<CudaArena>> Import(const ExportedMemory& exported, int device);
 
   char* data() const { return range_.data(); }

@@ -19,8 +19,8 @@ namespace syncopate::cuda {
 absl::Status CudaStatus(cudaError_t error, const std::string& what);
 absl::Status DriverStatus(CUresult error, const std::string& what);
 
-// An error OUT_OF_GPU_MEMORY that says how much `what` ("the shadow arena") needs, `bytes`, and how much of the device is
-// free. Metadata: needed, free, total (bytes), device.
+// An error OUT_OF_GPU_MEMORY that says how much `what` ("the shadow arena") needs, `bytes`, and how much of the device
+// is free. Metadata: needed, free, total (bytes), device.
 absl::Status OutOfGpuMemory(int device, int64_t bytes, const std::string& what);
 
 }  // namespace syncopate::cuda

@@ -24,8 +24,8 @@ struct Driver {
   decltype(&::cuMemImportFromShareableHandle) import_handle = nullptr;
   decltype(&::cuTensorMapEncodeTiled) encode_tensor_map = nullptr;
 
-  // The process's driver; never destroyed. Thread-safe. FAILED_PRECONDITION reason NO_GPU without a driver, or if it is too
-  // old; the next call looks again.
+  // The process's driver; never destroyed. Thread-safe. FAILED_PRECONDITION reason NO_GPU without a driver, or if it is
+  // too old; the next call looks again.
   static absl::StatusOr<const Driver*> Load();
 };
 

@@ -26,8 +26,8 @@ CUmemAllocationProp GetProperties(int device) {
   return properties;
 }
 
-// An id that names memory in all processes that map it. Addresses and handles cannot: each process has its own, and they
-// are reused.
+// An id that names memory in all processes that map it. Addresses and handles cannot: each process has its own, and
+// they are reused.
 uint64_t RandomId() {
   uint64_t id = 0;
   SYNCOPATE_CHECK(getrandom(&id, sizeof(id), 0) == sizeof(id));  // up to 256 bytes are filled all or not at all

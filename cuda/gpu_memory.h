@@ -23,26 +23,26 @@ struct ExportedMemory {
   std::vector<FileDescriptor> fds;  // one for each chunk
 };
 
-// Physical memory of one GPU in one or several parts. The memory exists as long as this object, any mapping of it in any
-// process, or an exported descriptor.
+// Physical memory of one GPU in one or several parts. The memory exists as long as this object, any mapping of it in
+// any process, or an exported descriptor.
 class GpuMemoryBlock {
  public:
-  // Allocates at least `bytes`, rounded up to the GPU's granularity; in one part if `chunk_bytes` is 0, else in parts of
-  // that size, rounded up too. `what` ("the shadow arena") is named in errors: RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY
-  // with the numbers, FAILED_PRECONDITION reason NO_GPU.
+  // Allocates at least `bytes`, rounded up to the GPU's granularity; in one part if `chunk_bytes` is 0, else in parts
+  // of that size, rounded up too. `what` ("the shadow arena") is named in errors: RESOURCE_EXHAUSTED reason
+  // OUT_OF_GPU_MEMORY with the numbers, FAILED_PRECONDITION reason NO_GPU.
   // `driver`: the calls to use, which must live as long as the process; nullptr for the process's own.
   static absl::StatusOr<GpuMemoryBlock> Create(int device, int64_t bytes, int64_t chunk_bytes, const std::string& what,
                                                const Driver* driver = nullptr);
-  // Imports memory that some process exported; `exported` keeps its descriptors. INVALID_ARGUMENT reason BAD_MEMORY_EXPORT
-  // unless there is one descriptor for each chunk and all are GPU memory.
+  // Imports memory that some process exported; `exported` keeps its descriptors. INVALID_ARGUMENT reason
+  // BAD_MEMORY_EXPORT unless there is one descriptor for each chunk and all are GPU memory.
   static absl::StatusOr<GpuMemoryBlock> Import(const ExportedMemory& exported);
 
   ~GpuMemoryBlock();
   GpuMemoryBlock(GpuMemoryBlock&& other) noexcept;
   GpuMemoryBlock& operator=(GpuMemoryBlock&& other) noexcept;
 
-  // A random id, drawn when the memory was allocated; the same in every process that imports it, never reused. So a mapping
-  // can be cached by its id, and two arenas that swapped their memory can be told apart.
+  // A random id, drawn when the memory was allocated; the same in every process that imports it, never reused. So a
+  // mapping can be cached by its id, and two arenas that swapped their memory can be told apart.
   uint64_t id() const { return id_; }
   int64_t bytes() const { return bytes_; }  // as mapped: rounded up
   // Exports the memory; each call makes new descriptors.
@@ -75,8 +75,8 @@ class AddressRange {
   char* data() const { return reinterpret_cast<char*>(address_); }
 
   // Maps `block` here, readable and writable by `device`: the GPU of the memory, or one with peer access to it (else
-  // NO_PEER_ACCESS or CUDA_ERROR). No block may be mapped before, and none is after an error. The block may be destroyed
-  // while it is mapped.
+  // NO_PEER_ACCESS or CUDA_ERROR). No block may be mapped before, and none is after an error. The block may be
+  // destroyed while it is mapped.
   absl::Status Map(const GpuMemoryBlock& block, int device);
   // Ends the mapping, if there is one. All work on these addresses must have ended.
   absl::Status Unmap();

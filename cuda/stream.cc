@@ -24,8 +24,8 @@ absl::StatusOr<Stream> Stream::Create(int device, Priority priority) {
   int least = 0;
   int greatest = 0;
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "making a stream"));
-  // Numerically lower priorities are more urgent. Normal streams leave room above them for libtorch's high-priority pool,
-  // on which the exchanges between ranks run.
+  // Numerically lower priorities are more urgent. Normal streams leave room above them for libtorch's high-priority
+  // pool, on which the exchanges between ranks run.
   int middle = (least + greatest) / 2;
   cudaStream_t stream = nullptr;
   // Non-blocking: such a stream does not wait for the legacy default stream, on which libtorch computes.

@@ -16,8 +16,8 @@ namespace syncopate::cuda {
 // A stream of one device that does not synchronise with the legacy default stream.
 class Stream {
  public:
-  // kLow: blocks of kNormal streams' kernels start first. kLow is CUDA's lowest priority, which streams without a priority
-  // (the default stream, libtorch's) have too.
+  // kLow: blocks of kNormal streams' kernels start first. kLow is CUDA's lowest priority, which streams without a
+  // priority (the default stream, libtorch's) have too.
   enum class Priority { kNormal, kLow };
 
   static absl::StatusOr<Stream> Create(int device, Priority priority = Priority::kNormal);
@@ -61,8 +61,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Work that is queued on `stream` from now on waits for the work that is on `earlier` now. `event` is recorded for it. Does
-// not block.
+// Work that is queued on `stream` from now on waits for the work that is on `earlier` now. `event` is recorded for it.
+// Does not block.
 absl::Status OrderAfter(cudaStream_t stream, cudaStream_t earlier, const Event& event);
 
 // Uninitialised device memory for small tables (not for weights: see CudaArena).

@@ -379,25 +379,23 @@ uint64_t DigestBase(const WeightFiles& files, const ModelConfig& config) {
 }
 
 std::vector<TensorToWrite> MergeAdapters(const WeightFiles& base, const ModelConfig& config,
-                                         const std::function<std::vector<float>(size_t index)>& read) {
-  std::map<std::string, size_t> first_of;  // by the name of the projection's weight: the index of A; B is the next
-  const std::vector<TensorSpec> specs = AdapterSpecs(config);
+                                         const std::function<std::vector<float>(const std::string& name)>& read) {
+  std::map<std::string, std::string> modules;  // by the name of the projection's weight
   for (const AdapterSpec& adapter : MakeDecoderSpec(config).adapters) {
-    const size_t next = 2 * first_of.size();
-    first_of[adapter.module + ".weight"] = next;
+    modules[adapter.module + ".weight"] = adapter.module;
   }
-  SYNCOPATE_CHECK(specs.size() == 2 * first_of.size());
   const std::vector<TensorSpec> weights = ParameterSpecs(config.Base(), DType::kFloat32);
   std::vector<TensorToWrite> merged;
   for (size_t i = 0; i < weights.size(); ++i) {
     const TensorSpec& spec = weights[i];
-    const auto found = first_of.find(spec.name);
-    const std::optional<size_t> adapter = found == first_of.end() ? std::nullopt : std::optional(found->second);
-    auto write = [&base, spec, i, adapter, read, lora = config.lora](const ByteSink& sink) {
+    const auto found = modules.find(spec.name);
+    const std::string module = found == modules.end() ? "" : found->second;
+    auto write = [&base, spec, i, module, read, lora = config.lora](const ByteSink& sink) {
       std::vector<float> values(static_cast<size_t>(spec.NumElements()));
       base.Read(i, absl::MakeSpan(values));
-      if (adapter.has_value()) {
-        AddProduct(read(*adapter), read(*adapter + 1), spec.shape[1], lora, absl::MakeSpan(values));
+      if (!module.empty()) {
+        AddProduct(read(AdapterName(module, 'A')), read(AdapterName(module, 'B')), spec.shape[1], lora,
+                   absl::MakeSpan(values));
       }
       return sink({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
     };

@@ -29,10 +29,10 @@ inline constexpr char kAdapterWeightsFile[] = "adapter_model.safetensors";
 using CompilePattern =
     std::function<absl::StatusOr<std::function<bool(absl::string_view)>>(const std::string& pattern)>;
 
-// The adapters that `folder` describes, for the base model `base`. `compile`: for target_modules that are a pattern; null:
-// such a pattern is refused. NOT_FOUND (reason NO_ADAPTER) if there is no adapter_config.json; INVALID_ARGUMENT (reason
-// BAD_ADAPTER) naming the key: a feature that is not supported (DoRA, dropout, biases, patterns of ranks, ...), targets that
-// match nothing, a module that takes no adapter, or only some of the modules of one name.
+// The adapters that `folder` describes, for the base model `base`. `compile`: for target_modules that are a pattern;
+// null: such a pattern is refused. NOT_FOUND (reason NO_ADAPTER) if there is no adapter_config.json; INVALID_ARGUMENT
+// (reason BAD_ADAPTER) naming the key: a feature that is not supported (DoRA, dropout, biases, patterns of ranks, ...),
+// targets that match nothing, a module that takes no adapter, or only some of the modules of one name.
 absl::StatusOr<LoraConfig> ReadAdapterConfig(const std::string& folder, const ModelConfig& base,
                                              const CompilePattern& compile = nullptr);
 
@@ -56,8 +56,8 @@ std::map<std::string, std::string> AdapterMetadata(uint64_t base_digest);
 // The base digest that such metadata names.
 std::optional<uint64_t> FindBaseDigest(const std::map<std::string, std::string>& metadata);
 
-// The digest that names a base: of the numbers of its `count` tensors in float32, in the manifest's order. `numbers` gives
-// those of one tensor, valid until the next call. Never 0.
+// The digest that names a base: of the numbers of its `count` tensors in float32, in the manifest's order. `numbers`
+// gives those of one tensor, valid until the next call. Never 0.
 uint64_t DigestBase(size_t count, const std::function<absl::string_view(size_t index)>& numbers);
 // The digest of a base in files of weights.
 uint64_t DigestBase(const WeightFiles& files, const ModelConfig& config);
@@ -65,8 +65,8 @@ uint64_t DigestBase(const WeightFiles& files, const ModelConfig& config);
 // The weights of a directory of adapters. The file is mapped, not read. Immutable, thread-safe.
 class AdapterFiles {
  public:
-  // Checks that adapter_model.safetensors has each adapter tensor of `config`, with the right shape and a dtype of weights,
-  // and no other tensors. NOT_FOUND (reason MISSING_WEIGHTS); INVALID_ARGUMENT naming file and tensor: reason
+  // Checks that adapter_model.safetensors has each adapter tensor of `config`, with the right shape and a dtype of
+  // weights, and no other tensors. NOT_FOUND (reason MISSING_WEIGHTS); INVALID_ARGUMENT naming file and tensor: reason
   // BAD_SAFETENSORS, LFS_POINTER or BAD_ADAPTER; DATA_LOSS (reason NON_FINITE) if a number is not finite.
   static absl::StatusOr<std::shared_ptr<const AdapterFiles>> Open(const std::string& folder, const ModelConfig& config);
 
@@ -84,17 +84,18 @@ class AdapterFiles {
   std::optional<uint64_t> base_digest_;
 };
 
-// Writes a directory of adapters that PEFT can load. `config`: the text of adapter_config.json. `tensors` write the float32
-// adapter tensors of a model, in any order and in pieces of whole numbers. `options` say where; the file is in one piece and
-// in float32 whatever they say. `folder` appears whole or not at all. ALREADY_EXISTS (reason FOLDER_TAKEN) if it is not
-// empty; DATA_LOSS (reason NON_FINITE) naming a tensor; errors of the disk. Returns the bytes of the weights.
+// Writes a directory of adapters that PEFT can load. `config`: the text of adapter_config.json. `tensors` write the
+// float32 adapter tensors of a model, in any order and in pieces of whole numbers. `options` say where; the file is in
+// one piece and in float32 whatever they say. `folder` appears whole or not at all. ALREADY_EXISTS (reason
+// FOLDER_TAKEN) if it is not empty; DATA_LOSS (reason NON_FINITE) naming a tensor; errors of the disk. Returns the
+// bytes of the weights.
 absl::StatusOr<int64_t> ExportAdapter(const std::vector<TensorToWrite>& tensors, const std::string& config,
                                       uint64_t base_digest, const std::string& folder, ExportOptions options = {});
 
-// The parameters of the model that results when adapters are added to their base: W + scale * B A, computed in float32 while
-// they are written. `read` gives the adapter tensors of `config` in float32, by their index from 0. `base` must outlive the
-// result.
+// The parameters of the model that results when adapters are added to their base: W + scale * B A, computed in float32
+// while they are written. `read` gives the adapter tensors of `config` in float32, by name (AdapterName). `base` must
+// outlive the result.
 std::vector<TensorToWrite> MergeAdapters(const WeightFiles& base, const ModelConfig& config,
-                                         const std::function<std::vector<float>(size_t index)>& read);
+                                         const std::function<std::vector<float>(const std::string& name)>& read);
 
 }  // namespace syncopate::model

@@ -76,8 +76,8 @@ class OpsByAten final : public Ops {
     return {sequences.FromRectangle(y).to(qkv.scalar_type()), {}};
   }
 
-  // With P the probabilities and D = row sums of dy * y: dS = P (dy v^T - D), dq = dS k, dk = dS^T q, dv = P^T dy; dk and
-  // dv are summed over the query heads that share a key and value.
+  // With P the probabilities and D = row sums of dy * y: dS = P (dy v^T - D), dq = dS k, dk = dS^T q, dv = P^T dy; dk
+  // and dv are summed over the query heads that share a key and value.
   at::Tensor AttendBackward(const at::Tensor& dy, const at::Tensor& qkv, const Attended& forward,
                             const AttentionShape& shape, const PackedSequences& sequences) const override {
     const Rectangles r = Split(qkv, shape.heads, shape.kv_heads, sequences);
@@ -99,6 +99,7 @@ class OpsByAten final : public Ops {
     at::Tensor logprobs = z - rows.log_sum_exp.unsqueeze(-1);
     rows.logprob = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1);
     rows.entropy = -(logprobs.exp() * logprobs).sum(-1);
+    rows.top_probability = at::amax(logprobs, {-1}).exp();
     return rows;
   }
 
@@ -123,18 +124,25 @@ class OpsByAten final : public Ops {
     dtable.index_add_(0, ids, Wide(dx));
   }
 
-  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+  at::Tensor UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
     const double scale = factor.item<double>();
-    if (!std::isfinite(scale)) return;
+    if (!std::isfinite(scale)) return at::zeros({}, tensors.parameters.options().dtype(at::kDouble));
     // Updates in place: the tensors' handles are const, their data are not.
     at::Tensor p = tensors.parameters, m = tensors.first_moment, v = tensors.second_moment, g = tensors.gradients;
     if (scale != 1) g.mul_(scale);
-    if (update.weight_decay != 0) p.mul_(1.0 - update.learning_rate * update.weight_decay);
+    at::Tensor change;  // negated
+    if (update.weight_decay != 0) {
+      change = p * (update.learning_rate * update.weight_decay);
+      p.mul_(1.0 - update.learning_rate * update.weight_decay);
+    }
     m.lerp_(g, 1.0 - update.beta1);
     v.mul_(update.beta2).addcmul_(g, g, 1.0 - update.beta2);
     at::Tensor denominator = (v.sqrt() / std::sqrt(update.correction2)).add_(update.eps);
     p.addcdiv_(m, denominator, -update.learning_rate / update.correction1);
     if (tensors.copy.defined()) tensors.copy.copy_(p);
+    const double rate = update.learning_rate / update.correction1;
+    change = change.defined() ? change.addcdiv_(m, denominator, rate) : at::div(m, denominator).mul_(rate);
+    return at::norm(change, 2, at::kDouble).square();
   }
 
   void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,

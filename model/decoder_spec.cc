@@ -106,12 +106,13 @@ Split GetSplit(const ModuleSpec& module, bool of_bias) {
 }
 
 // Adapters of the projections of one layer that `config` names.
-void AddAdapters(const ModelConfig& config, const LayerSpec& layer, const std::string& prefix,
-                 std::vector<AdapterSpec>* adapters) {
+void AddAdapters(const ModelConfig& config, const LayerSpec& layer, int32_t index, std::vector<AdapterSpec>* adapters) {
+  const std::string prefix = absl::StrCat("model.layers.", index, ".");
   for (const ModuleSpec& module : layer.modules) {
     const std::string projection = module.name.substr(module.name.rfind('.') + 1);
     if (!module.takes_adapter || !absl::c_linear_search(config.lora.projections, projection)) continue;
-    adapters->push_back({.module = prefix + module.name,
+    adapters->push_back({.layer = index,
+                         .module = prefix + module.name,
                          .role = module.role,
                          .rank = config.lora.rank,
                          .inputs = module.shape[1],
@@ -141,22 +142,32 @@ class Lister {
 
   // The side of an adapter that its projection is cut along is cut with it; the other side is as long as the rank and
   // whole everywhere. So each rank adds its part of the product to its part of the projection's.
-  void Add(const AdapterSpec& adapter, int32_t unit) {
-    const bool is_column = adapter.role == ModuleRole::kColumn;
-    TensorSpec a{AdapterName(adapter.module, 'A'), dtype_, {adapter.rank, adapter.inputs}, unit};
-    TensorSpec b{AdapterName(adapter.module, 'B'), dtype_, {adapter.outputs, adapter.rank}, unit};
-    TensorSpec& cut = is_column ? b : a;
-    cut.split = is_column ? Split::kRows : Split::kColumns;
-    cut.head = adapter.head;
-    // The variance of PEFT's initial A, which is uniform over +- 1 / sqrt(inputs); B is 0, so that training begins at the
-    // base.
-    parameters_.push_back({std::move(a), 1.0 / std::sqrt(3.0 * static_cast<double>(adapter.inputs))});
-    parameters_.push_back({std::move(b), 0});
+  void Add(const std::vector<AdapterSpec>& adapters, int32_t unit) {
+    for (size_t first = 0; first < adapters.size();) {
+      size_t last = first;
+      while (last < adapters.size() && adapters[last].layer == adapters[first].layer) ++last;
+      for (char matrix : {'A', 'B'}) {
+        for (size_t i = first; i < last; ++i) AddMatrix(adapters[i], matrix, unit);
+      }
+      first = last;
+    }
   }
 
   std::vector<ParameterSpec> Take() { return std::move(parameters_); }
 
  private:
+  void AddMatrix(const AdapterSpec& adapter, char matrix, int32_t unit) {
+    const bool is_a = matrix == 'A', is_column = adapter.role == ModuleRole::kColumn;
+    TensorSpec tensor{AdapterName(adapter.module, matrix), dtype_, {adapter.rank, adapter.inputs}, unit};
+    if (!is_a) tensor.shape = {adapter.outputs, adapter.rank};
+    if (is_a != is_column) {
+      tensor.split = is_a ? Split::kColumns : Split::kRows;
+      tensor.head = adapter.head;
+    }
+    // The variance of PEFT's initial A, which is uniform over +- 1 / sqrt(inputs); B is 0, so that training begins at
+    // the base.
+    parameters_.push_back({std::move(tensor), is_a ? 1.0 / std::sqrt(3.0 * static_cast<double>(adapter.inputs)) : 0});
+  }
   void AddOne(const ModuleSpec& module, const std::string& prefix, int32_t unit, bool is_bias) {
     const char* const leaf = is_bias ? ".bias" : ".weight";
     TensorSpec tensor{absl::StrCat(prefix, module.name, leaf), dtype_, module.shape};
@@ -214,7 +225,7 @@ DecoderSpec MakeDecoderSpec(const ModelConfig& config) {
     layer.modules.push_back(Norm("post_attention_layernorm", config.hidden_size));
     AddFeedForward(config, config.is_routed(i), &layer);
     if (config.lora.enabled()) {
-      AddAdapters(config, layer, absl::StrCat("model.layers.", i, "."), &spec.adapters);
+      AddAdapters(config, layer, static_cast<int32_t>(i), &spec.adapters);
     }
   }
   spec.output.push_back(Norm("model.norm", config.hidden_size));
@@ -277,7 +288,7 @@ std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelCon
     lister.Add(spec.layers[i].modules, absl::StrCat("model.layers.", i, "."), static_cast<int32_t>(i) + 1);
   }
   lister.Add(spec.output, "", spec.output_unit());
-  for (const AdapterSpec& adapter : spec.adapters) lister.Add(adapter, spec.units() - 1);
+  lister.Add(spec.adapters, spec.units() - 1);
   return lister.Take();
 }
 

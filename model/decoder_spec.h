@@ -34,8 +34,8 @@ struct ModuleSpec {
   bool bias = false;                // has a bias of `outputs` elements, initially 0
   int64_t head =
       0;  // outputs (kColumn) or inputs (kRow) of an attention head, which all stay on the same rank; 0: no heads
-  // The name of the product that computes this module and its neighbours with the same `joint`: "self_attn.qkv_proj"; ""
-  // if none. Of such neighbours all weights come first, then all biases.
+  // The name of the product that computes this module and its neighbours with the same `joint`: "self_attn.qkv_proj";
+  // "" if none. Of such neighbours all weights come first, then all biases.
   std::string joint = {};
   bool takes_adapter = false;
   InitialWeights initial = InitialWeights::kLinear;
@@ -62,6 +62,7 @@ struct LayerSpec {
 
 // The adapter of one projection (LoraConfig): A [rank, inputs] and B [outputs, rank].
 struct AdapterSpec {
+  int32_t layer = 0;
   std::string module = {};  // whole: "model.layers.0.self_attn.q_proj"
   ModuleRole role = ModuleRole::kColumn;
   int64_t rank = 0;
@@ -106,7 +107,9 @@ inline constexpr double kInitialOnes = -1;
 // The number of tensors of the base, which come before those of adapters.
 size_t CountBaseTensors(const Manifest& manifest);
 
-// Every parameter in the order of modules, which is also the order on the wire and in memory.
+// Every parameter in the order of modules, which is also the order on the wire and in memory; then the adapters, of
+// each layer all A before all B. So the A of projections with the same input are neighbours, and one product computes x
+// A^T of all.
 std::vector<ParameterSpec> GetParameters(const DecoderSpec& spec, const ModelConfig& config, DType dtype);
 
 }  // namespace syncopate::model

@@ -20,9 +20,9 @@ Hardware ProbeHardware();
 struct DeviceRequest {
   std::string key;     // the configuration key of the request, for messages: "train.device"
   std::string wanted;  // "auto", "cpu", "cuda" or "cuda:N"
-  // These choose the GPU for "auto" and for "cuda" without a number. `together`: GPUs that as many consecutive members need
-  // at the same time. If at least that many remain after the first `reserved` GPUs, those are left to other processes.
-  // Members 0, 1, ... take the remaining GPUs in turn.
+  // These choose the GPU for "auto" and for "cuda" without a number. `together`: GPUs that as many consecutive members
+  // need at the same time. If at least that many remain after the first `reserved` GPUs, those are left to other
+  // processes. Members 0, 1, ... take the remaining GPUs in turn.
   int reserved = 0;
   int together = 1;
   int64_t member = 0;
@@ -48,12 +48,13 @@ struct MemoryUse {
 MemoryUse ReadMemoryUse(const std::string& device);
 // Sets the peak to the bytes in use now. GPUs only.
 void ResetMemoryPeak(const std::string& device);
-// From now on tensors in host memory are allocated as plain blocks and aligned inside them, so that a freed block is reused
-// for the next tensor of its size. libtorch asks for aligned blocks, for which glibc searches more bytes than it returns: a
-// freed block is too small for the next tensor of the same size, and stays unused while a later block is in use. The process
-// would grow by tens of kilobytes in each small step. Call it once, in main, before any tensor.
+// From now on tensors in host memory are allocated as plain blocks and aligned inside them, so that a freed block is
+// reused for the next tensor of its size. libtorch asks for aligned blocks, for which glibc searches more bytes than it
+// returns: a freed block is too small for the next tensor of the same size, and stays unused while a later block is in
+// use. The process would grow by tens of kilobytes in each small step. Call it once, in main, before any tensor.
 void ReuseFreedTensors();
-// Makes the allocator of `device` return its unused memory to the GPU, or to the kernel. On a GPU it waits for its work.
+// Makes the allocator of `device` return its unused memory to the GPU, or to the kernel. On a GPU it waits for its
+// work.
 void EmptyAllocator(const std::string& device);
 
 }  // namespace syncopate::model

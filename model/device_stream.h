@@ -8,8 +8,8 @@
 namespace syncopate::model {
 
 // Gives the calling thread its own stream on a GPU, on which all of its tensor work runs while this object lives; does
-// nothing on the CPU. The constructor blocks until all earlier work of the device is done. Destroy the object on the thread
-// that made it. May throw c10::Error.
+// nothing on the CPU. The constructor blocks until all earlier work of the device is done. Destroy the object on the
+// thread that made it. May throw c10::Error.
 class DeviceStream {
  public:
   explicit DeviceStream(at::Device device) {

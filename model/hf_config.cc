@@ -324,9 +324,9 @@ absl::StatusOr<std::optional<std::vector<bool>>> ReadSlidingLayers(const Section
   return std::optional<std::vector<bool>>(std::move(slides));
 }
 
-// The window of each layer; empty if no layer has a window. Mistral has windows in all layers unless the key is null. Qwen
-// has windows if a key says so, in the layers of `layer_types`, or else from layer max_window_layers on. Absent keys have
-// the defaults of transformers.
+// The window of each layer; empty if no layer has a window. Mistral has windows in all layers unless the key is null.
+// Qwen has windows if a key says so, in the layers of `layer_types`, or else from layer max_window_layers on. Absent
+// keys have the defaults of transformers.
 absl::StatusOr<std::vector<int64_t>> ReadWindows(const Section& file, Family family, int64_t layers) {
   std::vector<int64_t> windows;
   if (family == Family::kLlama) return windows;

@@ -17,15 +17,16 @@ struct HfModel {
   std::vector<int32_t> eos_token_ids;  // may be empty
   std::string source;                  // the file, for messages
 
-  // The model for sequences of up to `context` tokens: config with max_position_embeddings = context. Windows of `context`
-  // or more tokens are removed. INVALID_ARGUMENT (reason CONTEXT_TOO_LONG) if the model does not support that context.
+  // The model for sequences of up to `context` tokens: config with max_position_embeddings = context. Windows of
+  // `context` or more tokens are removed. INVALID_ARGUMENT (reason CONTEXT_TOO_LONG) if the model does not support that
+  // context.
   absl::StatusOr<ModelConfig> WithContext(int64_t context) const;
   // The longest context of WithContext().
   int64_t longest_context() const { return config.max_position_embeddings; }
 };
 
-// Parses configurations of Llama 3.x, Qwen2 and 2.5, Qwen3 (dense, and with routed experts) and Mistral. `source` names the
-// text in messages. Trusts nothing. Unknown keys are skipped. INVALID_ARGUMENT, naming file and key:
+// Parses configurations of Llama 3.x, Qwen2 and 2.5, Qwen3 (dense, and with routed experts) and Mistral. `source` names
+// the text in messages. Trusts nothing. Unknown keys are skipped. INVALID_ARGUMENT, naming file and key:
 //   BAD_MODEL_CONFIG   no JSON, or a key that is missing, of another type or impossible
 //   UNKNOWN_MODEL      an architecture, activation, rope type or quantisation that is not supported
 absl::StatusOr<HfModel> ParseHfConfig(absl::string_view text, const std::string& source);

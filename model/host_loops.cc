@@ -1,7 +1,7 @@
-// HostRows as loops that a compiler vectorises. This file is compiled once for each kind of processor, with its own flags
-// (CMakeLists.txt). SYNCOPATE_HOST_ROWS names the function of host_rows.h that it defines. So it must not include headers
-// with inline functions: the linker would keep one copy for the whole program, perhaps with instructions that the processor
-// lacks.
+// HostRows as loops that a compiler vectorises. This file is compiled once for each kind of processor, with its own
+// flags (CMakeLists.txt). SYNCOPATE_HOST_ROWS names the function of host_rows.h that it defines. So it must not include
+// headers with inline functions: the linker would keep one copy for the whole program, perhaps with instructions that
+// the processor lacks.
 #include "model/host_rows.h"
 
 namespace syncopate::model {
@@ -33,8 +33,8 @@ inline float Exp(float x) {
 
 inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// Adds sixteen partial sums, which a compiler can vectorise: it must keep the order of a single sum. The sum is a tree, so
-// that the result does not depend on the width of the processor's vectors.
+// Adds sixteen partial sums, which a compiler can vectorise: it must keep the order of a single sum. The sum is a tree,
+// so that the result does not depend on the width of the processor's vectors.
 inline float AddLanes(float* lanes) {
   for (int64_t i = 0; i < 8; ++i) lanes[i] += lanes[i + 8];
   for (int64_t i = 0; i < 4; ++i) lanes[i] += lanes[i + 4];
@@ -257,7 +257,7 @@ class Loops final : public HostRows {
   }
 
   void Head(const float* logits, const int64_t* targets, float temperature, int64_t rows, int64_t vocabulary,
-            float* logprob, float* entropy, float* log_sum_exp) const override {
+            float* logprob, float* entropy, float* log_sum_exp, float* top_probability) const override {
     const float inverse = 1.0f / temperature;
     for (int64_t row = 0; row < rows; ++row, logits += vocabulary) {
       const float largest = Largest(logits, vocabulary) * inverse;
@@ -265,7 +265,8 @@ class Loops final : public HostRows {
       // and entropy = log(sum e) - sum((z - largest) e) / sum e.
       double total = 0, weighted = 0;
       for (int64_t begin = 0; begin < vocabulary; begin += kLanes) {
-        // Sums sixteen numbers in float32, and these sums in double: float32 would lose digits over a vocabulary of 150,000.
+        // Sums sixteen numbers in float32, and these sums in double: float32 would lose digits over a vocabulary of
+        // 150,000.
         const int64_t count = vocabulary - begin < kLanes ? vocabulary - begin : kLanes;
         float masses[kLanes], products[kLanes], few = 0, few_weighted = 0;
         for (int64_t i = 0; i < count; ++i) {
@@ -281,6 +282,7 @@ class Loops final : public HostRows {
       log_sum_exp[row] = largest + log_total;
       logprob[row] = logits[targets[row]] * inverse - log_sum_exp[row];
       entropy[row] = log_total - static_cast<float>(weighted / total);
+      top_probability[row] = static_cast<float>(1 / total);
     }
   }
 

@@ -52,7 +52,8 @@ HostSequence GetShape(const at::Tensor& qkv, const Ops::AttentionShape& shape) {
           .window = shape.window};
 }
 
-// Calls body(first row, sequence, scratch) for each sequence; scratch has twice as many numbers as the longest has rows.
+// Calls body(first row, sequence, scratch) for each sequence; scratch has twice as many numbers as the longest has
+// rows.
 template <typename Body>
 void ForSequences(const PackedSequences& sequences, HostSequence shape, const Body& body) {
   std::vector<int64_t> starts = {0};
@@ -171,11 +172,11 @@ class OpsOnHost final : public Ops {
     const int64_t rows = logits.size(0), vocabulary = logits.size(1);
     CheckIndices("targets", targets, vocabulary);
     HeadRows result{at::empty({rows}, logits.options()), at::empty({rows}, logits.options()),
-                    at::empty({rows}, logits.options())};
+                    at::empty({rows}, logits.options()), at::empty({rows}, logits.options())};
     ForRows(rows, vocabulary, [&](int64_t begin, int64_t end) {
       rows_.Head(In(logits) + begin * vocabulary, targets.const_data_ptr<int64_t>() + begin,
                  static_cast<float>(temperature), end - begin, vocabulary, Out(result.logprob) + begin,
-                 Out(result.entropy) + begin, Out(result.log_sum_exp) + begin);
+                 Out(result.entropy) + begin, Out(result.log_sum_exp) + begin, Out(result.top_probability) + begin);
     });
     return result;
   }
@@ -206,8 +207,8 @@ class OpsOnHost final : public Ops {
   void AddEmbeddingGradient(const at::Tensor& dtable, const at::Tensor& ids, const at::Tensor& dx) const override {
     AtenOps().AddEmbeddingGradient(dtable, ids, dx);
   }
-  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
-    AtenOps().UpdateByAdamW(update, factor, tensors);
+  at::Tensor UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+    return AtenOps().UpdateByAdamW(update, factor, tensors);
   }
 
   void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,

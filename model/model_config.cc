@@ -162,10 +162,10 @@ bool ModelConfig::is_routed(int64_t layer) const {
 
 absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device) {
   if (device == "cpu") return absl::OkStatus();
-  if (config.lora.enabled()) {
-    return Error(absl::StatusCode::kFailedPrecondition, "LORA_ON_GPU",
-                 absl::StrCat("the model has adapters of rank ", config.lora.rank, ", which are not built for ", device,
-                              ": use the CPU, or train all weights (lora.rank=0)"));
+  if (config.lora.rank % 8 != 0 || config.lora.rank > kMaxGpuAdapterRank) {
+    return Error(absl::StatusCode::kFailedPrecondition, "LORA_RANK_ON_GPU",
+                 absl::StrCat("lora.rank is ", config.lora.rank, "; on ", device,
+                              " it must be a multiple of 8 and at most ", kMaxGpuAdapterRank));
   }
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_routed(layer)) continue;
@@ -201,8 +201,8 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype, in
 
 namespace {
 
-// Runs `fill` for parts of [0, count) on all cores: one core takes a minute for half a billion numbers. Each number depends
-// only on its index.
+// Runs `fill` for parts of [0, count) on all cores: one core takes a minute for half a billion numbers. Each number
+// depends only on its index.
 void ForRanges(int64_t count, const std::function<void(int64_t begin, int64_t end)>& fill) {
   constexpr int64_t kWorthAThread = 1 << 20;
   const int64_t parts =

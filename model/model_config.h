@@ -26,8 +26,8 @@ struct RopeScaling {
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
-// Low-rank adapters (LoRA, arXiv 2106.09685) on projections of the layers: y = x W^T + scale * (x A^T) B^T, with A [rank,
-// inputs] and B [outputs, rank]. Only A and B are trained; all other weights are the base.
+// Low-rank adapters (LoRA, arXiv 2106.09685) on projections of the layers: y = x W^T + scale * (x A^T) B^T, with A
+// [rank, inputs] and B [outputs, rank]. Only A and B are trained; all other weights are the base.
 struct LoraConfig {
   // The projections that can carry an adapter, in the order in which `projections` names them.
   static const std::vector<std::string>& AllProjections();
@@ -43,8 +43,8 @@ struct LoraConfig {
 };
 
 // The shape of one decoder-only transformer of the Llama family, with the names of a Hugging Face config.json: RMSNorm,
-// rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU or routed SwiGLU experts,
-// tied or untied embeddings.
+// rotary positions, grouped-query attention with optional biases and per-head q/k norm, SwiGLU or routed SwiGLU
+// experts, tied or untied embeddings.
 struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 64;
@@ -61,16 +61,16 @@ struct ModelConfig {
   bool qkv_bias = false;     // q_proj, k_proj, v_proj
   bool output_bias = false;  // o_proj
   bool mlp_bias = false;     // gate_proj, up_proj, down_proj
-  // Adds a learned position table to the token embeddings. Small models trained from scratch need it to learn positional
-  // tasks; imported models do not have it.
+  // Adds a learned position table to the token embeddings. Small models trained from scratch need it to learn
+  // positional tasks; imported models do not have it.
   bool learned_positions = false;
   bool tie_word_embeddings = false;
   // For each layer, the tokens that a token attends to: itself and those before it; 0: all. Empty: all in every layer.
   std::vector<int64_t> layer_windows = {};
   // Routed experts (arXiv 1701.06538): in a routed layer each token goes to num_experts_per_tok of num_experts. Their
-  // weights are the router's softmax over all experts, in float32; norm_topk_prob scales the chosen weights to the sum 1.
-  // All layers are routed except dense_layers, which have one feed-forward of intermediate_size. num_experts 0: no layer is
-  // routed.
+  // weights are the router's softmax over all experts, in float32; norm_topk_prob scales the chosen weights to the sum
+  // 1. All layers are routed except dense_layers, which have one feed-forward of intermediate_size. num_experts 0: no
+  // layer is routed.
   int64_t num_experts = 0;
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;  // size of one expert
@@ -99,14 +99,18 @@ struct ModelConfig {
   int64_t key_value_size() const { return num_key_value_heads * head_dim; }
 };
 
-// OK if `device` ("cpu" or "cuda:N") supports the layers of `config`. FAILED_PRECONDITION naming the layer: a layer with a
-// window (reason WINDOW_ON_GPU) or with routed experts (EXPERTS_ON_GPU) runs only on the CPU; so do adapters (LORA_ON_GPU).
+// The largest rank of adapters on a GPU: decoding reads A and B of every projection in each step.
+inline constexpr int64_t kMaxGpuAdapterRank = 256;
+
+// OK if `device` ("cpu" or "cuda:N") supports the layers of `config`. FAILED_PRECONDITION naming the layer: a layer
+// with a window (reason WINDOW_ON_GPU) or with routed experts (EXPERTS_ON_GPU) runs only on the CPU. On a GPU the rank
+// of adapters is a multiple of 8 and at most kMaxGpuAdapterRank (LORA_RANK_ON_GPU).
 absl::Status CheckLayerKinds(const ModelConfig& config, const std::string& device);
 
-// Every parameter of the model's spec (model/decoder_spec.h) in wire order, with its Hugging Face name; adapters are last,
-// with the names of PEFT's files. q, k and v of a layer
-// are neighbours, and so are gate and up, so that one matrix product computes each set if no alignment gap is between them
-// (as in all published models). With tied embeddings there is no lm_head.weight.
+// Every parameter of the model's spec (model/decoder_spec.h) in wire order, with its Hugging Face name; adapters are
+// last, with the names of PEFT's files. q, k and v of a layer are neighbours, and so are gate and up, so that one
+// matrix product computes each set if no alignment gap is between them (as in all published models). With tied
+// embeddings there is no lm_head.weight.
 std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);
 
 // The manifest of those parameters. Errors: those of Validate() and Manifest::Create().

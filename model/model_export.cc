@@ -156,8 +156,8 @@ absl::StatusOr<ExportedModel> WriteWeights(const std::string& folder, const std:
   return written;
 }
 
-// Sets the dtype in config.json to that of the files, which may differ from the dtype of the model that the run began with.
-// Uses the key that is there, as transformers reads both.
+// Sets the dtype in config.json to that of the files, which may differ from the dtype of the model that the run began
+// with. Uses the key that is there, as transformers reads both.
 absl::Status WriteDType(FileSystem* files, const std::string& folder, DType dtype) {
   const std::string path = JoinPath(folder, kHfConfigFile);
   constexpr JsonLimits kLimits = {.max_bytes = 8 << 20, .max_depth = 64};
@@ -185,8 +185,8 @@ absl::Status WriteWeightFile(const std::string& path, const std::vector<TensorTo
   return file->Sync();
 }
 
-// Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of an
-// earlier attempt is removed.
+// Other programs look for model folders, so a rename gives the folder its name when all of it is on disk. The rest of
+// an earlier attempt is removed.
 absl::Status WriteNewFolder(const std::string& folder, const ExportOptions& options,
                             const std::function<absl::Status(const std::string& partial)>& fill) {
   FileSystem* const files = options.files;

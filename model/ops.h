@@ -11,11 +11,11 @@
 
 namespace syncopate::model {
 
-// The operations of a decoder other than plain matrix products, each with its backward pass, and the update of its weights,
-// as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V vocabulary.
-// Activations have the dtype of the weights (float32, or bfloat16 on a GPU); sums inside an operation, statistics and
-// gradients of weights are float32. Stateless, thread-safe; work is queued on the current stream of the tensors'
-// device.
+// The operations of a decoder other than plain matrix products, each with its backward pass, and the update of its
+// weights, as functions of tensors: no autograd. R rows, D hidden, d head_dim, H query heads, K key/value heads, V
+// vocabulary. Activations have the dtype of the weights (float32, or bfloat16 on a GPU); sums inside an operation,
+// statistics and gradients of weights are float32. Stateless, thread-safe; work is queued on the current stream of the
+// tensors' device.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -73,15 +73,16 @@ class Ops {
 
   // float32 results for each row of logits [R, V], where z = logits / temperature. Rows may be further apart than V.
   struct HeadRows {
-    at::Tensor logprob;      // [R] log softmax(z)[target]
-    at::Tensor entropy;      // [R] nats
-    at::Tensor log_sum_exp;  // [R] of z
+    at::Tensor logprob;          // [R] log softmax(z)[target]
+    at::Tensor entropy;          // [R] nats
+    at::Tensor log_sum_exp;      // [R] of z
+    at::Tensor top_probability;  // [R] the largest of softmax(z)
   };
   // targets [R] int64.
   virtual HeadRows Head(const at::Tensor& logits, const at::Tensor& targets, double temperature) const = 0;
   // The loss's gradient with respect to the logits, in dtype `to`, from those with respect to logprob and entropy ([R]
-  // float32 each; dentropy may be undefined if the loss has no entropy term). Its rows are as far apart as those of logits.
-  // Overwrites logits if they have that dtype.
+  // float32 each; dentropy may be undefined if the loss has no entropy term). Its rows are as far apart as those of
+  // logits. Overwrites logits if they have that dtype.
   virtual at::Tensor HeadBackward(const at::Tensor& logits, const at::Tensor& targets, const HeadRows& rows,
                                   const at::Tensor& dlogprob, const at::Tensor& dentropy, double temperature,
                                   at::ScalarType to) const = 0;
@@ -107,8 +108,10 @@ class Ops {
   struct AdamWTensors {
     at::Tensor parameters, first_moment, second_moment, gradients, copy;
   };
-  // `factor` [] float32, on the device, multiplies the gradients. If it is not finite, nothing changes.
-  virtual void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const = 0;
+  // `factor` [] float32, on the device, multiplies the gradients. If it is not finite, nothing changes. Returns the sum
+  // of the squares of the parameters' changes before they are rounded, [] float64 on the device; 0 if nothing changes.
+  virtual at::Tensor UpdateByAdamW(const AdamW& update, const at::Tensor& factor,
+                                   const AdamWTensors& tensors) const = 0;
 
   // Neighbouring words of 8 bytes that belong to one digest (base/digest.h).
   struct DigestRun {
@@ -117,22 +120,23 @@ class Ops {
     int64_t position = 0;  // index of the first word in the digested bytes, from 0
     int64_t sum = 0;       // index in `sums`
   };
-  // words [W] int64; sums [S] int64: each run adds Mix64(word + (position + 1) * kDigestStride) of all its words to its sum,
-  // modulo 2^64.
+  // words [W] int64; sums [S] int64: each run adds Mix64(word + (position + 1) * kDigestStride) of all its words to its
+  // sum, modulo 2^64.
   virtual void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
                              const at::Tensor& sums) const = 0;
 };
 
 // The reference implementation, by ATen operators, on any device that ATen supports.
 const Ops& AtenOps();
-// The implementation for float32 on the CPU, by loops over rows (host_rows.h); it forwards all other calls to AtenOps().
+// The implementation for float32 on the CPU, by loops over rows (host_rows.h); it forwards all other calls to
+// AtenOps().
 const Ops& HostOps();
 std::unique_ptr<const Ops> MakeHostOps(const HostRows& rows);  // `rows` must outlive it
 
-// The fastest implementation for `device` that this binary links: on a GPU the kernels of model/cuda/, which a build without
-// CUDA does not have; else HostOps(). `deterministic`: a repeated operation is bit-identical, in any process on a GPU of the
-// same kind with the same libraries. HostOps() always is; on a GPU the backward passes of attention and of the embedding
-// are slower for it.
+// The fastest implementation for `device` that this binary links: on a GPU the kernels of model/cuda/, which a build
+// without CUDA does not have; else HostOps(). `deterministic`: a repeated operation is bit-identical, in any process on
+// a GPU of the same kind with the same libraries. HostOps() always is; on a GPU the backward passes of attention and of
+// the embedding are slower for it.
 const Ops& OpsFor(at::Device device, bool deterministic = false);
 
 }  // namespace syncopate::model

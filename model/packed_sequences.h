@@ -7,8 +7,8 @@
 
 namespace syncopate::model {
 
-// A copy of a host tensor on `device`; the tensor itself if that is the CPU. A copy to a GPU goes through pinned memory on
-// the current stream and does not block.
+// A copy of a host tensor on `device`; the tensor itself if that is the CPU. A copy to a GPU goes through pinned memory
+// on the current stream and does not block.
 at::Tensor QueueCopy(const at::Tensor& host, at::Device device);
 
 // Sequences laid end to end without padding: T rows in all, row r of sequence s at starts[s] + r. Attention stays

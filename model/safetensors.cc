@@ -13,8 +13,8 @@
 #include "base/strict_json.h"
 
 // A file: 8 bytes, the length of the header; the header, a JSON object of name -> {dtype, shape, data_offsets} and
-// __metadata__, padded with blanks; the data, without holes. Files are untrusted, so every number is checked before it is
-// used, and no number of a file decides the size of an allocation.
+// __metadata__, padded with blanks; the data, without holes. Files are untrusted, so every number is checked before it
+// is used, and no number of a file decides the size of an allocation.
 namespace syncopate::model {
 namespace {
 

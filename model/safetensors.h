@@ -50,9 +50,9 @@ class SafetensorsFile {
  public:
   // Trusts nothing in `buffer`, which must outlive the result and its tensors. INVALID_ARGUMENT (reason
   // BAD_SAFETENSORS), naming the tensor, on: a header that is over its limits, ends beyond the buffer, does not start
-  // with '{', is not strict JSON (base/strict_json.h) or nests deeper than 4; an impossible dtype, rank, extent or name; a
-  // shape whose size overflows or differs from its offsets'; data with holes, overlaps or bytes left over. All this is
-  // checked before memory of the data's size is allocated.
+  // with '{', is not strict JSON (base/strict_json.h) or nests deeper than 4; an impossible dtype, rank, extent or
+  // name; a shape whose size overflows or differs from its offsets'; data with holes, overlaps or bytes left over. All
+  // this is checked before memory of the data's size is allocated.
   static absl::StatusOr<SafetensorsFile> Parse(absl::string_view buffer, const SafetensorsLimits& limits = {});
 
   // The tensors in the order of the data.

@@ -11,8 +11,8 @@
 
 namespace syncopate::model {
 
-// An exception of libtorch, or of an allocator under it, as a status for the edge of a component: RESOURCE_EXHAUSTED (reason
-// OUT_OF_MEMORY) or INTERNAL (reason TORCH). `what` names the operation that failed.
+// An exception of libtorch, or of an allocator under it, as a status for the edge of a component: RESOURCE_EXHAUSTED
+// (reason OUT_OF_MEMORY) or INTERNAL (reason TORCH). `what` names the operation that failed.
 inline absl::Status TorchError(const std::exception& error, const std::string& what) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||

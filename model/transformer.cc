@@ -36,6 +36,7 @@ class ArenaIndex {
   Linear ViewLinear(const std::string& name) const {
     Linear linear = ViewProduct(name, /*rows=*/0);
     AppendAdapter(name, /*begin=*/0, &linear);
+    SetJointA({name}, &linear);
     return linear;
   }
 
@@ -43,8 +44,8 @@ class ArenaIndex {
     std::string name;
     int64_t rows = 0;
   };
-  // Views linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be one
-  // tensor, `fused`. Adapters are of each part by itself.
+  // Views linears that are neighbours in wire order: their weights, then their biases. A rank's slices of them may be
+  // one tensor, `fused`. Adapters are of each part by itself.
   JointLinear ViewJoint(const std::string& prefix, const std::vector<JointPart>& parts,
                         const std::string& fused) const {
     const bool is_fused = index_.count(prefix + fused + ".weight") > 0;
@@ -61,6 +62,9 @@ class ArenaIndex {
       AppendAdapter(prefix + part.name, begin, &linear);
       begin += part.rows;
     }
+    std::vector<std::string> names;
+    for (const JointPart& part : parts) names.push_back(prefix + part.name);
+    SetJointA(names, &linear);
     return {std::move(linear)};
   }
 
@@ -92,6 +96,21 @@ class ArenaIndex {
   void AppendAdapter(const std::string& name, int64_t begin, Linear* linear) const {
     if (index_.count(AdapterName(name, 'A')) == 0) return;
     linear->adapters.push_back({View(AdapterName(name, 'A')), View(AdapterName(name, 'B')), begin, adapter_scale_});
+  }
+
+  // `names`: the projections of the linear, with or without adapters.
+  void SetJointA(const std::vector<std::string>& names, Linear* linear) const {
+    std::vector<std::string> tensors;
+    for (const std::string& name : names) {
+      if (index_.count(AdapterName(name, 'A')) > 0) tensors.push_back(AdapterName(name, 'A'));
+    }
+    if (tensors.empty()) return;
+    for (size_t i = 0; i + 1 < tensors.size(); ++i) {
+      const int64_t end = manifest_.ranges()[index_.at(tensors[i])].end;
+      if (end != manifest_.ranges()[index_.at(tensors[i + 1])].begin) return;
+    }
+    const int64_t rank = manifest_.tensors()[index_.at(tensors[0])].shape[0];
+    linear->joint_a = View(tensors[0], rank * static_cast<int64_t>(tensors.size()));
   }
 
   // Whether the weights of these projections, and their biases, lie side by side.
@@ -205,21 +224,34 @@ std::vector<at::Tensor> TransformerWeights::Distinct() const {
 
 TransformerWeights WithoutAdapters(TransformerWeights weights) {
   auto remove = [](JointLinear& linears) {
-    for (Linear& linear : linears) linear.adapters.clear();
+    for (Linear& linear : linears) linear = {linear.weight, linear.bias};
   };
   for (LayerWeights& layer : weights.layers) {
     remove(layer.qkv);
     remove(layer.gate_up);
-    layer.output.adapters.clear();
-    layer.down.adapters.clear();
+    layer.output = {layer.output.weight, layer.output.bias};
+    layer.down = {layer.down.weight, layer.down.bias};
   }
   return weights;
 }
 
+at::Tensor InnerProducts(const Linear& linear, const at::Tensor& x) {
+  // Under autograd the leaves are the a of the adapters.
+  if (linear.joint_a.defined() && !linear.adapters[0].a.requires_grad()) return at::linear(x, linear.joint_a);
+  std::vector<at::Tensor> parts;
+  for (const Adapter& adapter : linear.adapters) parts.push_back(at::linear(x, adapter.a));
+  return at::cat(parts, 1);
+}
+
 void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
+  if (linear.adapters.empty()) return;
+  const at::Tensor inner = InnerProducts(linear, x);
+  int64_t place = 0;
   for (const Adapter& adapter : linear.adapters) {
+    const int64_t rank = adapter.b.size(1);
     y.narrow(1, adapter.begin, adapter.b.size(0))
-        .addmm_(at::linear(x, adapter.a), adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
+        .addmm_(inner.narrow(1, place, rank), adapter.b.t(), /*beta=*/1, /*alpha=*/adapter.scale);
+    place += rank;
   }
 }
 

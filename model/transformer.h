@@ -21,13 +21,14 @@ struct Adapter {
 
 // y = x W^T + b, and what its adapters add.
 struct Linear {
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out], undefined without one
-  std::vector<Adapter> adapters = {};
+  at::Tensor weight;                   // [out, in]
+  at::Tensor bias;                     // [out], undefined without one
+  std::vector<Adapter> adapters = {};  // all of one rank
+  at::Tensor joint_a = {};  // [adapters * rank, in]: the a of all adapters, if they are neighbours in the arena
 };
 
-// Projections of the same input. If they are in the arena without a gap, one Linear with the rows of all, so that one call
-// computes their product; else one Linear for each.
+// Projections of the same input. If they are in the arena without a gap, one Linear with the rows of all, so that one
+// call computes their product; else one Linear for each.
 using JointLinear = std::vector<Linear>;
 
 // Views of one weight arena, ready for matrix products. The views do not own the arena.
@@ -66,8 +67,11 @@ TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manife
 // The same weights without their adapters: the base.
 TransformerWeights WithoutAdapters(TransformerWeights weights);
 
-// Adds to y [R, out], in place, what the linear's adapters make of x [R, in]. x a^T is rounded to the dtype of x; its
-// product with b is scaled and added to y before it is rounded.
+// x a^T of all adapters of the linear, side by side: [R, adapters * rank] in the dtype of x, to which it is rounded.
+// The linear must have adapters.
+at::Tensor InnerProducts(const Linear& linear, const at::Tensor& x);
+// Adds to y [R, out], in place, what the linear's adapters make of x [R, in]: the product of x a^T with b is scaled and
+// added to y before it is rounded.
 void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y);
 
 // Attention over the rows of one call, which the caller of Transformer implements: a trainer attends inside packed
@@ -86,15 +90,15 @@ class PartialSums {
   virtual ~PartialSums() = default;
   // True on the one rank that adds the biases, which are replicated on all ranks.
   virtual bool adds_biases() const = 0;
-  // partial [R, D] -> the sum over ranks, in its dtype, bit-identical on every rank. The implementation keeps errors; the
-  // result is invalid after one.
+  // partial [R, D] -> the sum over ranks, in its dtype, bit-identical on every rank. The implementation keeps errors;
+  // the result is invalid after one.
   virtual at::Tensor Sum(const at::Tensor& partial) = 0;
 };
 
-// The decoder by operators of ATen: what an engine runs where no kernels of its own do (under InferenceMode; in float32 on
-// the CPU by the loops of host_rows.h), and under autograd the reference of trainer::DecoderProgram. On any device that ATen
-// supports, in the dtype of the weights; norms and rotations are computed in float32. Stateless except for the rotary
-// tables; const calls are thread-safe.
+// The decoder by operators of ATen: what an engine runs where no kernels of its own do (under InferenceMode; in float32
+// on the CPU by the loops of host_rows.h), and under autograd the reference of trainer::DecoderProgram. On any device
+// that ATen supports, in the dtype of the weights; norms and rotations are computed in float32. Stateless except for
+// the rotary tables; const calls are thread-safe.
 class Transformer {
  public:
   // `config` must be valid. Tables are made in float32 on `device`.
@@ -107,9 +111,9 @@ class Transformer {
 
   // ids [R] int64, positions [R] int64 (each < max_position_embeddings) -> final-normed hidden states [R, D].
   // On the CPU each row of the result depends only on its own token and on the rows that `attention` returns for it, if
-  // R >= kMinRows: for smaller products the BLAS uses another algorithm, which rounds differently. On a GPU the BLAS chooses
-  // its algorithm by R, so that the last bits of a row may depend on the number of rows.
-  // With `sums`, `weights` are this rank's slice, and config() gives this rank's numbers of heads and feed-forward columns.
+  // R >= kMinRows: for smaller products the BLAS uses another algorithm, which rounds differently. On a GPU the BLAS
+  // chooses its algorithm by R, so that the last bits of a row may depend on the number of rows. With `sums`, `weights`
+  // are this rank's slice, and config() gives this rank's numbers of heads and feed-forward columns.
   at::Tensor Forward(const TransformerWeights& weights, const at::Tensor& ids, const at::Tensor& positions,
                      Attention& attention, PartialSums* sums = nullptr) const;
 

@@ -74,7 +74,7 @@ absl::StatusOr<Shard> OpenShard(const std::string& folder, const std::string& na
   const std::string path = JoinPath(folder, name);
   absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
   if (absl::IsNotFound(file.status())) {
-    return MissingWeights(absl::StrCat(path, " is missing", tensor.empty() ? "" : ", which holds tensor ", tensor));
+    return MissingWeights(absl::StrCat(path, " is missing", tensor.empty() ? "" : ", which contains tensor ", tensor));
   }
   SYNCOPATE_RETURN_IF_ERROR(file.status());
   shard.file = *std::move(file);
@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<Shard>> OpenSharded(const std::string& folder, const 
     std::set<std::string> there;
     for (const StoredTensor& stored : shard.tensors) {
       auto mapped = map.find(stored.name);
-      // An interrupted download, or files of two models in one folder: an error here is better than a model that answers
-      // nonsense.
+      // An interrupted download, or files of two models in one folder: an error here is better than a model that
+      // answers nonsense.
       if (mapped == map.end() || mapped->second != name) {
         return BadWeights(index_path, stored.name,
                           absl::StrCat("is in ", name, ", but the index says ",

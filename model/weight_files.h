@@ -15,15 +15,15 @@
 
 namespace syncopate::model {
 
-// The weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json names. Each
-// tensor may be bf16, fp16 or fp32. The files are mapped, not read: tensors that are not accessed cost no memory.
+// The weights of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json names.
+// Each tensor may be bf16, fp16 or fp32. The files are mapped, not read: tensors that are not accessed cost no memory.
 // Immutable, thread-safe.
 class WeightFiles {
  public:
-  // Reads only the headers, and trusts nothing in them. Checks that every parameter of the base of `config` (which must be
-  // valid) is there once, with the right shape and a dtype of weights, and that there are no other tensors except redundant ones (an
-  // lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the file that is missing;
-  // INVALID_ARGUMENT naming file and tensor:
+  // Reads only the headers, and trusts nothing in them. Checks that every parameter of the base of `config` (which must
+  // be valid) is there once, with the right shape and a dtype of weights, and that there are no other tensors except
+  // redundant ones (an lm_head beside tied embeddings, rotary tables). NOT_FOUND (reason MISSING_WEIGHTS) naming the
+  // file that is missing; INVALID_ARGUMENT naming file and tensor:
   //   BAD_SAFETENSORS   no safetensors file, or a truncated one
   //   LFS_POINTER       a Git LFS pointer instead of the file
   //   BAD_WEIGHTS       a tensor that is missing, superfluous or of another shape or dtype, or a wrong index
@@ -36,8 +36,8 @@ class WeightFiles {
   size_t size() const { return tensors_.size(); }
   // Reads one parameter as float32; values.size() is its number of elements.
   void Read(size_t index, absl::Span<float> values) const;
-  // Reads all parameters into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); gaps and
-  // adapters are not written.
+  // Reads all parameters into the arena of a manifest of the same model, in float32 or bf16 (rounded to nearest); gaps
+  // and adapters are not written.
   void ReadAll(const Manifest& manifest, void* arena) const;
 
  private:

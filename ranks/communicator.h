@@ -10,8 +10,8 @@
 namespace syncopate {
 
 // One rank's end of a group of ranks that compute together: those of a trainer, which share one policy, or those of a
-// replica, which share one model. All ranks make the same calls (all but rank(), world() and Abort()), in the same order
-// and of the same sizes, from one thread each; the owner of that thread owns the communicator.
+// replica, which share one model. All ranks make the same calls (all but rank(), world() and Abort()), in the same
+// order and of the same sizes, from one thread each; the owner of that thread owns the communicator.
 //
 // A call on host memory blocks until its result is there. A call on device memory is queued on the device's current
 // stream; Finish() waits for it. Sums are bit-identical on every rank. Sums in host memory are made in the order of
@@ -47,8 +47,8 @@ class Communicator {
   // Thread-safe, idempotent, does not block.
   virtual void Abort(const std::string& why) = 0;
 
-  // Performs any of the calls above. `in` and `out` have the sizes that Collective::bytes_in and bytes_out give; they are
-  // the same memory for all-reduce and broadcast, and null for a barrier.
+  // Performs any of the calls above. `in` and `out` have the sizes that Collective::bytes_in and bytes_out give; they
+  // are the same memory for all-reduce and broadcast, and null for a barrier.
   virtual absl::Status Perform(const Collective& call, void* in, void* out) = 0;
 };
 

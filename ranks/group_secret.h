@@ -27,8 +27,8 @@ std::string GroupSecretAssignment(absl::string_view secret);
 // hexadecimal digits.
 absl::StatusOr<std::string> ParseGroupSecret(const char* text);
 
-// The error for a hello without the right secret: PERMISSION_DENIED (reason WRONG_SECRET). `how` tells the user how such
-// ranks get the secret.
+// The error for a hello without the right secret: PERMISSION_DENIED (reason WRONG_SECRET). `how` tells the user how
+// such ranks get the secret.
 absl::Status WrongGroupSecret(absl::string_view rank, absl::string_view how);
 
 }  // namespace syncopate

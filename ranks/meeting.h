@@ -54,8 +54,8 @@ struct RankListener {
   // SocketMeeting::Open.
   static absl::StatusOr<RankListener> Open(const RankPlace& place, const HostPort& listen, const std::string& key);
 
-  // host:port to tell the others; empty if the ranks do not meet over TCP. Its host may be a wildcard: a process that is
-  // told replaces it by the host at which it reaches this rank (ReplaceWildcard).
+  // host:port to tell the others; empty if the ranks do not meet over TCP. Its host may be a wildcard: a process that
+  // is told replaces it by the host at which it reaches this rank (ReplaceWildcard).
   std::string address() const { return meeting.has_value() ? meeting->address().ToString() : ""; }
 
   std::optional<SocketMeeting> meeting = std::nullopt;
@@ -65,10 +65,10 @@ struct RankListener {
 // `told` with `host` in place of a wildcard host. INVALID_ARGUMENT (reason BAD_ADDRESS) if `told` is no host:port.
 absl::StatusOr<HostPort> ReplaceWildcard(const std::string& told, const std::string& host);
 
-// For rank 0. `others` are the addresses that the other ranks told, in the order of ranks; empty ones unless they meet over
-// TCP. `invite` sends the invitation to all other ranks, which are already in contact with rank 0; over TCP this process
-// then waits for them. Blocks for at most kRanksMeetWithin. UNAVAILABLE (reason RANK_LOST) if not all of them come; the
-// errors of `invite`, of `go_on` and of `place`.
+// For rank 0. `others` are the addresses that the other ranks told, in the order of ranks; empty ones unless they meet
+// over TCP. `invite` sends the invitation to all other ranks, which are already in contact with rank 0; over TCP this
+// process then waits for them. Blocks for at most kRanksMeetWithin. UNAVAILABLE (reason RANK_LOST) if not all of them
+// come; the errors of `invite`, of `go_on` and of `place`.
 absl::StatusOr<std::unique_ptr<Communicator>> MeetRanks(
     const RankPlace& place, const RankGroup& group, RankListener* listener, const std::vector<std::string>& others,
     const std::function<absl::Status(const RankInvitation&)>& invite, const RankPlace::GoOn& go_on);

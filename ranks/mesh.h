@@ -7,12 +7,13 @@
 
 namespace syncopate {
 
-// A world of ranks as named axes: along each axis a rank computes together with the ranks that differ from it in that place
-// alone, over a communicator of their own. The world is the product of the axes. Borrows the communicators. Copyable.
+// A world of ranks as named axes: along each axis a rank computes together with the ranks that differ from it in that
+// place alone, over a communicator of their own. The world is the product of the axes. Borrows the communicators.
+// Copyable.
 class Mesh {
  public:
   enum class Axis : uint8_t {
-    kShard,  // ranks that hold one copy of the policy's state among them, and share out each batch (ZeRO-3, FSDP)
+    kShard,  // ranks that together store one copy of the policy's state and divide each batch (ZeRO-3, FSDP)
   };
   static constexpr int kAxes = 1;
 

@@ -10,9 +10,10 @@
 #include "base/sha256.h"
 #include "ranks/socket_ranks.h"
 
-// Authentication of a connection. The rank that dials sends a Greeting; the other one answers with a Challenge, which has
-// its proof for the Greeting's nonce; the first one sends its proof for the Challenge's nonce. A proof names both ranks and
-// the end that made it, so that no process can pass on one that it was given. The messages do not reveal the secret.
+// Authentication of a connection. The rank that dials sends a Greeting; the other one answers with a Challenge, which
+// has its proof for the Greeting's nonce; the first one sends its proof for the Challenge's nonce. A proof names both
+// ranks and the end that made it, so that no process can pass on one that it was given. The messages do not reveal the
+// secret.
 namespace syncopate {
 namespace {
 

@@ -33,21 +33,21 @@ struct SocketGroup {
 };
 
 // How one rank, a process, connects to each other rank: Open() it, tell the others its address, then Meet() when all
-// addresses are known. The rank dials those below it and accepts those above it; both ends prove that they know the secret
-// without sending it. Used by one thread.
+// addresses are known. The rank dials those below it and accepts those above it; both ends prove that they know the
+// secret without sending it. Used by one thread.
 class SocketMeeting {
  public:
-  // Listens at `listen`; port 0 is any free one. `key` names the address in errors. INVALID_ARGUMENT (reason BAD_ADDRESS)
-  // or UNAVAILABLE (reason SYSTEM), with the remedy.
+  // Listens at `listen`; port 0 is any free one. `key` names the address in errors. INVALID_ARGUMENT (reason
+  // BAD_ADDRESS) or UNAVAILABLE (reason SYSTEM), with the remedy.
   static absl::StatusOr<SocketMeeting> Open(const HostPort& listen, const std::string& key);
 
   // The address that this rank listens at. Its host is as it was given.
   const HostPort& address() const { return address_; }
-  // Blocks until this rank is connected to all others. `addresses[r]` is where rank r is reached; those of this rank and
-  // of higher ones are not used. UNAVAILABLE (reason RANK_LOST) with the address of a rank that does not answer, or the
-  // ranks that have not come, within `group.meet`; PERMISSION_DENIED (reason WRONG_SECRET) if the process at an address
-  // has another secret; the errors of `group.security`. A connection without the proof is closed and harms nobody.
-  // `go_on` is called repeatedly; its error ends the wait.
+  // Blocks until this rank is connected to all others. `addresses[r]` is where rank r is reached; those of this rank
+  // and of higher ones are not used. UNAVAILABLE (reason RANK_LOST) with the address of a rank that does not answer, or
+  // the ranks that have not come, within `group.meet`; PERMISSION_DENIED (reason WRONG_SECRET) if the process at an
+  // address has another secret; the errors of `group.security`. A connection without the proof is closed and harms
+  // nobody. `go_on` is called repeatedly; its error ends the wait.
   absl::StatusOr<std::unique_ptr<Communicator>> Meet(const SocketGroup& group, const std::vector<HostPort>& addresses,
                                                      const SocketGoOn& go_on = nullptr);
 

@@ -16,11 +16,11 @@
 
 // A connection between each two ranks and neither a star nor a ring. With N ranks, each sends and receives N - 1 shards
 // in a reduce-scatter, an all-gather, and each half of an all-reduce, which is the least there can be; a star sends
-// everything through rank 0, and a ring adds in another order for each shard. Sums are made in the order of ranks, so that
-// a run repeats its bits.
+// everything through rank 0, and a ring adds in another order for each shard. Sums are made in the order of ranks, so
+// that a run repeats its bits.
 //
-// A call is one or more exchanges. In an exchange every rank sends every other one a header, and bytes behind it if there
-// are any for that rank, and receives the same, all at once on one thread:
+// A call is one or more exchanges. In an exchange every rank sends every other one a header, and bytes behind it if
+// there are any for that rank, and receives the same, all at once on one thread:
 //   all-gather      its shard to every rank
 //   reduce-scatter  to each rank that rank's part; adds what comes in the order of ranks
 //   all-reduce      both of them, block by block; a short one is an all-gather whose shards every rank adds
@@ -73,8 +73,8 @@ struct Leg {
   int64_t send_bytes = 0;
   char* to = nullptr;
   int64_t receive_bytes = 0;
-  // `to` is `from`: a byte is received only after the one that it replaces was sent. The ranks cannot wait for each other
-  // then: a rank that may not receive has sent less than the other one, whose buffer is not full then.
+  // `to` is `from`: a byte is received only after the one that it replaces was sent. The ranks cannot wait for each
+  // other then: a rank that may not receive has sent less than the other one, whose buffer is not full then.
   bool replaces_sent = false;
 
   FrameHeader header = {};         // as received
@@ -110,8 +110,8 @@ class SocketRank final : public Communicator {
     ++sequence_;
     if (moved.ok()) return moved;
     Break(moved);
-    // The other ranks may wait for this one alone, so they learn of the end. A call that differs needs no close: each rank
-    // finds that by itself, from headers that a close could take away.
+    // The other ranks may wait for this one alone, so they learn of the end. A call that differs needs no close: each
+    // rank finds that by itself, from headers that a close could take away.
     if (absl::IsUnavailable(moved)) ShutDown();
     // After an abort the reason is its message, not the connection that it closed.
     return broken();

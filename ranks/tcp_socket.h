@@ -20,7 +20,8 @@ namespace syncopate {
 class SocketCipher {
  public:
   virtual ~SocketCipher() = default;
-  // Sends or receives as much as is possible now; returns the number of bytes, 0 if none. UNAVAILABLE (reason RANK_LOST).
+  // Sends or receives as much as is possible now; returns the number of bytes, 0 if none. UNAVAILABLE (reason
+  // RANK_LOST).
   virtual absl::StatusOr<int64_t> Send(const void* from, int64_t bytes) = 0;
   virtual absl::StatusOr<int64_t> Receive(void* to, int64_t bytes) = 0;
 };

@@ -12,7 +12,7 @@ packages=(
   cmake ninja-build g++ git ca-certificates pkg-config python3-venv ccache mold
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libssl-dev
-  libcurl4-openssl-dev libpcre2-dev
+  libcurl4-openssl-dev libpcre2-dev libmicrohttpd-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Of the tests alone: one name a line, and what for.
@@ -45,6 +45,9 @@ test_wheels=(
   math-verify==0.9.0  # the Python reward that ships with us asks it; with sympy, 90 MB on disk
   jsonschema==4.26.0  # holds configurations against the schema that we print
   buf-bin==1.75.0  # buf, which holds the interface against its rules and against the published one
+  wandb==0.31.0  # with the next one: what python -m syncopate.track sends figures to; 200 MB on disk
+  mlflow-skinny==3.17.2
+  openai==2.9.0  # OpenAI's own client, which drives the endpoint; with pydantic, 30 MB on disk
   spdx-tools==0.8.3  # holds the image's bill of materials against SPDX
 )
 # Without what they depend on, of which the tests need no part.
@@ -56,6 +59,7 @@ test_wheels_alone=(
 reference_wheels=(
   torch==2.11.0
   transformers==5.17.0  # reads exports; brings tokenizers, which doctor --reference asks
+  peft==0.21.2  # reads exports of adapters
   safetensors==0.8.0
 )
 # Of the preset cuda alone.
@@ -179,5 +183,5 @@ if "$with_references" && ! compgen -G "build/golden-venv/lib/python3*/site-packa
   echo "bootstrap: installing in build/golden-venv, for scripts/reference_tests.sh, 5 GB on disk: ${reference_wheels[*]}"
   [ -x build/golden-venv/bin/python3 ] || python3 -m venv build/golden-venv >> "$log" 2>&1 || fail "python3 -m venv failed"
   build/golden-venv/bin/python3 -m pip install --quiet --disable-pip-version-check "${reference_wheels[@]}" >> "$log" 2>&1 ||
-    fail "pip install transformers failed"
+    fail "pip install of transformers and peft failed"
 fi

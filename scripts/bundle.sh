@@ -31,7 +31,7 @@ fail() {
 version=$(sed -n 's/^project(syncopate VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 [ -n "$version" ] || fail "no version in CMakeLists.txt"
 programs=()
-for name in syncopate syncopate-synchronizer syncopate-trainer syncopate-rollouter syncopate-generate \
+for name in syncopate syncopate-synchronizer syncopate-trainer syncopate-rollouter syncopate-generate syncopate-serve \
   syncopate-bench-ceiling syncopate-bench-decode syncopate-bench-generate syncopate-bench-train; do
   [ -x "$build/bin/$name" ] || fail "no $build/bin/$name; scripts/build.sh cuda makes it"
   programs+=("$build/bin/$name")

@@ -9,8 +9,7 @@ Writes below tests/golden/adapters/<case>/:
                   logits of each prompt ("logits.<i>": [tokens, vocabulary]) and the adapters' gradients of the loss of
                   scripts/golden_models.py ("gradient.<tensor as in adapter_model.safetensors>")
 
-Everything in float32 on the CPU. Run it in the environment of scripts/golden_models.py with peft beside it:
-  build/golden-venv/bin/python -m pip install peft==0.21.2
+Everything in float32 on the CPU. Run it in the environment that scripts/bootstrap.sh --long makes:
   build/golden-venv/bin/python scripts/golden_adapters.py
 
 With --check DIR it loads DIR, a directory of adapters, with peft instead, on the base of the case that --case names, and

@@ -137,8 +137,9 @@ make_hosts() {
   ip link add name switch0 type bridge
   ip link set switch0 up
   for host in "${hosts[@]}"; do
-    unshare --net --mount bash -c 'mount --make-rprivate / && for place in /tmp /dev/shm; do
-      mount -t tmpfs tmpfs "$place"; done && exec sleep infinity' &
+    # A checkout below /tmp stays where it is: it is mounted again over the new /tmp.
+    unshare --net --mount bash -c 'mount --make-rprivate / && mount --bind "$1" /mnt && for place in /tmp /dev/shm; do
+      mount -t tmpfs tmpfs "$place"; done && mkdir -p "$1" && mount --move /mnt "$1" && exec sleep infinity' bash "$root" &
     host_pid[$host]=$!
     if (($# == 2)); then
       "$binaries/syncopate-link-forwarder" "to-$host" "eth-$host" "$1" "$2" > "$work/forwarder-$host.log" 2>&1 &
@@ -401,12 +402,12 @@ ci() {
   local before
   make_hosts
   start_run ci run.steps=80
-  await_step 60 10
+  await_step 150 10
   pull far
   sleep 2  # the length of the cut
   heal far
   before=$(last_step)
-  await_step 60 $((before + 5))
+  await_step 120 $((before + 5))
   is_running trainer-0 || fail "a rollouter's host was cut for 2 s and the trainer has ended"
   pull mixed
   await_end 20 trainer-0

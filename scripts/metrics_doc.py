@@ -12,7 +12,7 @@ import sys
 import urllib.request
 
 # Labels with a fixed set of values, all there from the start; of others the values are left out.
-LISTED = ("age", "direction", "finished_reason", "kind", "outcome", "phase", "reason", "result", "transport")
+LISTED = ("age", "direction", "finished_reason", "kind", "outcome", "phase", "reason", "result", "rollouters", "transport")
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)')
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 ROLES = ("synchronizer", "trainer", "rollouter")
@@ -38,7 +38,8 @@ the figures that add up are those of the one step, and each line has `unix_secon
 figures a line has `weights_digest`, of the policy's own
 float32 weights after the step: a step that is repeated after a restore has it again, and the synchronous twin's has the
 same if `staleness.max_staleness` is 0. `published_digest`, the digest of these weights as they travelled, which is the
-`digest` of `ListVersions`, is only in the lines of steps that were published.
+`digest` of `ListVersions`, is only in the lines of steps that were published. `held_out_loss` (nats) and
+`held_out_tokens` are only in the lines of supervised steps after which the held-out loss was measured.
 """
 
 

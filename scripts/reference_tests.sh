@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: scripts/reference_tests.sh [FUZZ_SECONDS=60]
-# What takes too long or needs too much for every change: exports read by transformers, `doctor --reference`, 50,000 random
+# What takes too long or needs too much for every change: exports read by transformers and peft, `doctor --reference`, 50,000 random
 # strings for each kind of tokenizer, random conversations for the chat templates, each fuzz target for FUZZ_SECONDS, and the
 # engine's host half with libtorch under AddressSanitizer and UBSan. Wants preset release built; needs PyPI. Prints a line a
 # check, with its log below one that failed; exits 1 if one did.
@@ -26,8 +26,9 @@ check() {
 }
 
 # A skipped test has seen nothing.
-transformers_reads_exports() {
-  build/release/bin/model_files_test --gtest_filter='*TransformersReadsItAndGivesTheSameLogits' > "$work/export.log" 2>&1
+# reads_exports TEST
+reads_exports() {
+  build/release/bin/model_files_test --gtest_filter="*$1" > "$work/export.log" 2>&1
   local code=$?
   cat "$work/export.log"
   [ "$code" -eq 0 ] && ! grep -q SKIPPED "$work/export.log" && grep -q 'PASSED.* 1 test' "$work/export.log"
@@ -49,7 +50,8 @@ engine_under_asan() {
 }
 
 scripts/bootstrap.sh --long || exit 1
-check "transformers reads exports" transformers_reads_exports
+check "transformers reads exports" reads_exports TransformersReadsItAndGivesTheSameLogits
+check "peft reads exports" reads_exports PeftReadsWhatWeWriteAndGivesTheSameLogits
 check "doctor asks the reference" doctor_asks_the_reference
 check "tokenizers" scripts/tokenizer_fuzz.sh 50000
 check "chat templates" scripts/chat_template_fuzz.sh 1000

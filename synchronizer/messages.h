@@ -77,7 +77,7 @@ struct Hello {
   PolicyVersion serving;
   uint64_t serving_digest = 0;
   std::string held = {};     // why the member takes no version for now; "": it takes versions
-  uint64_t base_digest = 0;  // names the base weights that the member holds (Subset::base_digest); 0: none
+  uint64_t base_digest = 0;  // names the base weights that the member has (Subset::base_digest); 0: none
   int64_t held_epoch = 0;
   int64_t checkpoint_epoch = 0;
   std::string build;
@@ -94,8 +94,8 @@ enum class SyncStage : uint8_t { kPrepare = 1, kTransfer = 2, kInstall = 3 };
 struct SyncReport {
   int64_t attempt = 0;
   SyncStage stage = SyncStage::kPrepare;
-  absl::Status status;        // OK: the stage is done; else it failed or was refused
-  bool already_held = false;  // kPrepare: the receiver already serves these bits
+  absl::Status status;          // OK: the stage is done; else it failed or was refused
+  bool already_serves = false;  // kPrepare: the receiver already serves these bits
   // kPrepare: decides whether base weights are sent. `base_present` is about the base weights that Prepare named.
   ReceiverWeights weights = {};
   double verify_seconds = 0;   // kTransfer: the part of its time spent on digests and finite checks

@@ -14,8 +14,8 @@ struct CommandLine {
   std::vector<std::string> overrides;  // in order; --insecure-bind is run.insecure_bind=true, after the others
   bool exit_on_completion = false;     // end with code 0 when the run is complete, instead of staying for the next one
   bool accept_reward_change = false;   // trainer only: a resumed run may use another reward than before
-  // Exit code after an orderly stop by a signal. Use 143 under a supervisor that takes 0 for "the run is complete", such
-  // as a Kubernetes Job.
+  // Exit code after an orderly stop by a signal. Use 143 under a supervisor that takes 0 for "the run is complete",
+  // such as a Kubernetes Job.
   int interrupted_code = 0;
   bool help = false;  // --help was given: ignore the other fields
 };

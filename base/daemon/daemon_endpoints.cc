@@ -43,7 +43,7 @@ absl::StatusOr<DaemonEndpoint> FromJson(const json& object, const std::string& p
                HasInteger(object, "index") && HasInteger(object, "pid");
   if (!whole) {
     return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT",
-                 absl::StrCat(path, " does not hold an endpoint; remove it and restart that daemon"));
+                 absl::StrCat(path, " does not contain an endpoint; remove it and restart that daemon"));
   }
   return DaemonEndpoint{object["role"].get<std::string>(), object["index"].get<int64_t>(),
                         object["grpc"].get<std::string>(), object["metrics"].get<std::string>(),
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadFolder(const std::string& run_di
   }
   if (endpoints.empty()) {
     return Error(absl::StatusCode::kNotFound, "NO_ENDPOINT",
-                 absl::StrCat(run_dir, " holds no endpoints: no daemon of that run has started"));
+                 absl::StrCat(run_dir, " contains no endpoints: no daemon of that run has started"));
   }
   return endpoints;
 }
@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<DaemonEndpoint>> ReadFolder(const std::string& run_di
 absl::StatusOr<std::vector<DaemonEndpoint>> ReadUnion(const std::string& path) {
   SYNCOPATE_ASSIGN_OR_RETURN(json parsed, ReadJson(path));
   if (!parsed.is_array()) {
-    return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT", absl::StrCat(path, " does not hold a list"));
+    return Error(absl::StatusCode::kDataLoss, "BAD_ENDPOINT", absl::StrCat(path, " does not contain a list"));
   }
   std::vector<DaemonEndpoint> endpoints;
   for (const json& object : parsed) {

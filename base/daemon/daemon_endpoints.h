@@ -9,7 +9,8 @@
 namespace syncopate::daemon {
 
 // Where one running daemon can be reached. A daemon writes its endpoint to <run.dir>/endpoints/<name>.json once its
-// servers listen. `syncopate run` takes that file as the sign that the daemon is ready, and `syncopate ctl` finds it by it.
+// servers listen. `syncopate run` takes that file as the sign that the daemon is ready, and `syncopate ctl` finds it by
+// it.
 struct DaemonEndpoint {
   std::string role;     // "synchronizer", "trainer" or "rollouter"
   int64_t index = 0;    // among daemons of that role
@@ -33,7 +34,8 @@ std::string EndpointPath(const std::string& run_dir, const std::string& role, in
 // Path of the file in which rank 0 of a trainer stores the secret of its group (ranks/group_secret.h) for the other
 // ranks: beside its announcement, mode 0600.
 std::string RanksSecretPath(const std::string& run_dir);
-// Replaces the secret's file atomically; makes the folder. Call it before a peer can reach rank 0. Errors of FileSystem.
+// Replaces the secret's file atomically; makes the folder. Call it before a peer can reach rank 0. Errors of
+// FileSystem.
 absl::Status WriteRanksSecret(const std::string& run_dir, const std::string& secret);
 // The current contents of the secret's file; "" if there is none. Errors of FileSystem.
 absl::StatusOr<std::string> ReadRanksSecret(const std::string& run_dir);

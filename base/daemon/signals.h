@@ -7,9 +7,9 @@
 
 namespace syncopate::daemon {
 
-// SIGINT, SIGTERM, SIGHUP and SIGCHLD as events that one thread waits for, instead of handlers. Open it before any other
-// thread starts, so that all threads inherit the signal mask; SIGPIPE is ignored from then on. The destructor restores the
-// mask.
+// SIGINT, SIGTERM, SIGHUP and SIGCHLD as events that one thread waits for, instead of handlers. Open it before any
+// other thread starts, so that all threads inherit the signal mask; SIGPIPE is ignored from then on. The destructor
+// restores the mask.
 class SignalInbox {
  public:
   struct Received {

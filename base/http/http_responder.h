@@ -14,9 +14,9 @@
 
 namespace syncopate {
 
-// Answers GET requests over HTTP/1.x with the result of a function. One thread serves all connections and blocks on none:
-// each has `request_timeout` to send its request and then `timeout` to take the answer. When `max_connections` are open, a
-// new connection replaces the oldest. An answer takes milliseconds, so idle connections keep no client out.
+// Answers GET requests over HTTP/1.x with the result of a function. One thread serves all connections and blocks on
+// none: each has `request_timeout` to send its request and then `timeout` to take the answer. When `max_connections`
+// are open, a new connection replaces the oldest. An answer takes milliseconds, so idle connections keep no client out.
 class HttpResponder {
  public:
   struct Options {
@@ -28,8 +28,8 @@ class HttpResponder {
     absl::Duration request_timeout = absl::Seconds(1);
     absl::Duration timeout = absl::Seconds(2);
   };
-  // Makes the whole response (HttpPage) to a complete request; its code is 200, or the status to refuse it with. Called on
-  // the responder's thread; must not block.
+  // Makes the whole response (HttpPage) to a complete request; its code is 200, or the status to refuse it with. Called
+  // on the responder's thread; must not block.
   using Answer = std::function<std::string(const HttpRequest&)>;
 
   // Listens and serves. INVALID_ARGUMENT (reason BAD_ADDRESS, INSECURE_BIND or BAD_OPTIONS), ALREADY_EXISTS (reason

@@ -40,7 +40,7 @@ struct FleetFigures {
   int64_t reports = 0;  // to it
   int64_t report_bytes = 0;
   int64_t queued_bytes = 0;  // the most that commands took at once before members had them
-  int64_t heap_bytes = 0;    // what the synchronizer's state holds, members and plans included, after the sync
+  int64_t heap_bytes = 0;    // memory of the synchronizer's state, members and plans included, after the sync
   int64_t served = 0;        // replicas that serve the version
 };
 

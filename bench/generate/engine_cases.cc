@@ -148,7 +148,6 @@ absl::StatusOr<json> MeasureInstall(EngineWorld& world, const FixedCase& fixed) 
   std::vector<double> waits, exchanges;
   for (int i = 0; i < fixed.repeats; ++i) {
     for (int step = 0; step < kWindow; ++step) SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
-    arenas.ExpectExchange();  // as the receiver does, beside decode steps
     const auto begin = SteadyClock::now();
     SYNCOPATE_RETURN_IF_ERROR(world.engine().Synchronize());
     waits.push_back(SecondsSince(begin));

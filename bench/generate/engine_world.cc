@@ -142,6 +142,11 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> EngineWorld::MakeRanks(const Mani
 absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig config, model::FindPreset(options.model));
   config.max_position_embeddings = std::min(config.max_position_embeddings, options.max_context);
+  if (options.lora_rank > 0) {
+    config.lora = {.rank = options.lora_rank,
+                   .alpha = 2.0 * static_cast<double>(options.lora_rank),
+                   .projections = model::LoraConfig::AllProjections()};
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
   const auto begin = SteadyClock::now();
   std::unique_ptr<EngineWorld> world(new EngineWorld(config));

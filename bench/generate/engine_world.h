@@ -33,6 +33,7 @@ class EngineWorld {
     int64_t max_prefill_tokens = 0;  // Engine::Options::max_prefill_tokens
     bool deterministic = false;      // RunnerOptions::deterministic
     int32_t tensor_parallel = 1;     // ranks
+    int64_t lora_rank = 0;           // of adapters on all projections; 0: none
   };
   // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors of CudaBackend::Create
   // and Engine::Create.

@@ -22,6 +22,7 @@ struct GenerateArguments {
   double sync_seconds = 60;
   bool deterministic = false;
   int32_t tensor_parallel = 1;
+  int64_t lora_rank = 0;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -58,6 +59,9 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
+  app->add_option("--lora", arguments->lora_rank, "Rank of adapters on all projections; 0: none")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
   app->add_option("--repeats", arguments->repeats, "Whose median is told")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

@@ -32,6 +32,7 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
                                           absl::StrCat("--sync-seconds=", arguments.sync_seconds),
                                           absl::StrCat("--tensor-parallel=", arguments.tensor_parallel),
+                                          absl::StrCat("--lora=", arguments.lora_rank),
                                           absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));

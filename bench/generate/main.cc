@@ -1,5 +1,5 @@
-// syncopate-bench-generate: the whole engine (scheduler, runner, samplers) with random weights on the first GPU; one JSON
-// object a line as each case ends. `syncopate bench generate` starts it.
+// syncopate-bench-generate: the whole engine (scheduler, runner, samplers) with random weights on the first GPU; one
+// JSON object a line as each case ends. `syncopate bench generate` starts it.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -23,6 +23,7 @@ absl::Status Print(const std::string& model, const GenerateArguments& arguments,
   SYNCOPATE_RETURN_IF_ERROR(line.status());
   (*line)["model"] = model;
   (*line)["tensor_parallel"] = arguments.tensor_parallel;
+  (*line)["lora"] = arguments.lora_rank;
   std::printf("%s\n", line->dump().c_str());
   std::fflush(stdout);
   return absl::OkStatus();
@@ -43,7 +44,8 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                                   .max_context = context,
                                                   .max_prefill_tokens = arguments.prefill_tokens,
                                                   .deterministic = arguments.deterministic,
-                                                  .tensor_parallel = arguments.tensor_parallel}));
+                                                  .tensor_parallel = arguments.tensor_parallel,
+                                                  .lora_rank = arguments.lora_rank}));
   SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
                                   json({{"event", "engine"},
                                         {"create_s", world->create_s()},

@@ -127,9 +127,7 @@ class SecondlySyncs {
                            "copying weights"));
       check->Arrived(bucket, stream_.get());
     }
-    SYNCOPATE_RETURN_IF_ERROR(check->Finish(kDeadline).status());
-    arenas_.ExpectExchange();
-    return absl::OkStatus();
+    return check->Finish(kDeadline).status();
   }
 
   WeightArenas& arenas_;

@@ -25,10 +25,10 @@ std::string ReceiverName(int32_t replica, int32_t rank);  // "receiver-1.0"
 std::string ReplicaName(int32_t replica);                 // "rollouter-1", its name at the synchronizer
 inline constexpr char kSynchronizerName[] = "synchronizer";
 
-// The daemons of one benchmark's run, started one by one, and the weight syncs that the synchronizer has recorded so far.
-// Owned by one thread, which must outlive this object; all daemons are killed with it. Every call that waits ends when the
-// event has happened, or at its own limit or the benchmark's. It fails at once if a daemon ends unexpectedly: UNAVAILABLE
-// reason PEER_DIED with the end of its log. DEADLINE_EXCEEDED reason DEADLINE says what did not come.
+// The daemons of one benchmark's run, started one by one, and the weight syncs that the synchronizer has recorded so
+// far. Owned by one thread, which must outlive this object; all daemons are killed with it. Every call that waits ends
+// when the event has happened, or at its own limit or the benchmark's. It fails at once if a daemon ends unexpectedly:
+// UNAVAILABLE reason PEER_DIED with the end of its log. DEADLINE_EXCEEDED reason DEADLINE says what did not come.
 class BenchRun {
  public:
   struct Options {

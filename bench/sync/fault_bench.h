@@ -13,10 +13,11 @@
 
 namespace syncopate::bench {
 
-// Makes one process of a run fail in the middle of a sync: SIGKILL or SIGSTOP. The moment is found from outside: when the
-// synchronizer says that an attempt is under way, and so much later as the stages before the wanted one took so far. Trainer
-// and synchronizer are then restarted, as an operator's tools would do (a stopped synchronizer is continued); a replica is
-// not, and no longer counts. Measures until every surviving replica has committed a version after that.
+// Makes one process of a run fail in the middle of a sync: SIGKILL or SIGSTOP. The moment is found from outside: when
+// the synchronizer says that an attempt is under way, and so much later as the stages before the wanted one took so
+// far. Trainer and synchronizer are then restarted, as an operator's tools would do (a stopped synchronizer is
+// continued); a replica is not, and no longer counts. Measures until every surviving replica has committed a version
+// after that.
 class FaultBench {
  public:
   // `run` is borrowed. `measured`: syncs of the case.

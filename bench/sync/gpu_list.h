@@ -17,7 +17,8 @@ struct GpuState {
 // measured. FAILED_PRECONDITION reason NO_GPU if there is none.
 absl::StatusOr<std::vector<GpuState>> ListGpus();
 
-// Parses the output of nvidia-smi's query for name and used memory in MiB, a GPU a line. Lines of another form are left out.
+// Parses the output of nvidia-smi's query for name and used memory in MiB, a GPU a line. Lines of another form are left
+// out.
 std::vector<GpuState> ParseGpuList(const std::string& text);
 
 }  // namespace syncopate::bench

@@ -40,13 +40,14 @@ std::vector<std::string> BenchRunWords(const SyncCase& sync_case, const model::M
       absl::StrCat("rollout.max_new_tokens=", tokens),
       absl::StrCat("rollout.max_sequences=", std::max(16, 2 * sync_case.answers)),
       absl::StrCat("rollout.kv_tokens=",
-                   std::max<int64_t>(2 * sync_case.answers, 16) * shape.max_position_embeddings / 2),
+                   std::max<int64_t>(int64_t{2} * sync_case.answers, 16) * shape.max_position_embeddings / 2),
       // An answer of random weights earns nothing, and a batch without any advantage makes no update: the term for the
       // entropy makes one all the same.
       "train.entropy_coef=0.01",
       "train.learning_rate=1e-4",
       "train.micro_batch_tokens=4096",
-      "staleness.max_staleness=8",
+      // With the smallest bound, rollouters need the new version for the next batch: they wait for it.
+      absl::StrCat("staleness.max_staleness=", sync_case.calm ? kStepsPerVersion - 1 : 8),
       // 0: nothing is outstanding while a step runs, so that rollouters stand still then.
       absl::StrCat("staleness.target_staleness=", sync_case.decode ? 1 : 0),
       "checkpoint.every_steps=0",

@@ -22,7 +22,8 @@ StepCosts ReadStepCosts(const std::string& lines, int published_every, int64_t a
     if (step % published_every == 0) {
       const double stage = NumberIn(record, "stage_seconds");
       stages.push_back(stage);
-      // A trainer that stages beside its next step says for how long that step had to wait; else it waited for all of it.
+      // A trainer that stages beside its next step says for how long that step had to wait; else it waited for all of
+      // it.
       waits.push_back(NumberIn(record, "stage_wait_seconds", stage));
     }
     const double busy = NumberIn(record, "forward_backward_seconds") + NumberIn(record, "optimizer_seconds");

@@ -15,10 +15,10 @@ struct SyncBenchOptions {
   std::function<void(const std::string&)> progress = nullptr;
 };
 
-// Measures one case with the daemons themselves, as processes of this machine with random weights: warm-up, the measured
-// syncs, then a late joiner and a fault if the case asks for them. Blocks for at most sync_case.limit and a few seconds;
-// call it from a thread that outlives it, with SIGPIPE ignored. No process is left when it returns, nor when the calling
-// process is killed. Errors of SyncCase::Validate, BenchRun, layouts and plan.
+// Measures one case with the daemons themselves, as processes of this machine with random weights: warm-up, the
+// measured syncs, then a late joiner and a fault if the case asks for them. Blocks for at most sync_case.limit and a
+// few seconds; call it from a thread that outlives it, with SIGPIPE ignored. No process is left when it returns, nor
+// when the calling process is killed. Errors of SyncCase::Validate, BenchRun, layouts and plan.
 absl::StatusOr<SyncResult> RunSyncBench(const SyncCase& sync_case, const SyncBenchOptions& options);
 
 // The plan of the case as text (SyncPlan::ToString). Starts nothing.

@@ -56,6 +56,7 @@ absl::Status SyncCase::Validate() const {
     return BadCase(
         "--transport grpc goes through host memory and is measured there: add --cpu, or use auto, ipc or nccl");
   }
+  if (calm && decode) return BadCase("--calm is a case without decoding");
   if (limit < absl::Seconds(1)) return BadCase("--seconds-limit must be at least 1");
   return CheckFault(*this);
 }

@@ -17,11 +17,11 @@ struct BenchFault {
   std::string stage = "transfer";  // "prepare", "transfer" or "install" of the sync that it interrupts
 };
 
-// The case that `syncopate bench sync` measures: a model's shapes, the ranks of a trainer, and a number of replicas with
-// tensor-parallel ranks that receive.
+// The case that `syncopate bench sync` measures: a model's shapes, the ranks of a trainer, and a number of replicas
+// with tensor-parallel ranks that receive.
 struct SyncCase {
   std::string model = "qwen2.5-0.5b";
-  int32_t layers = 0;  // of the model; 0: all. A trainer holds 16 bytes a parameter and more
+  int32_t layers = 0;  // of the model; 0: all. A trainer needs 16 bytes a parameter and more
   int32_t sources = 1;
   int32_t replicas = 1;
   int32_t tensor_parallel = 1;
@@ -32,9 +32,12 @@ struct SyncCase {
   int32_t answers = 16;           // that one step trains on
   int32_t answer_tokens = 0;      // of each; 0: 128 on GPUs, 16 on the CPU
   bool cpu = false;               // host memory instead of GPUs
-  // Rollouters generate all the time, for the trainer and for a client that counts; otherwise they stand still while the
-  // trainer makes a step.
+  // Rollouters generate all the time, for the trainer and for a client that counts; otherwise they stand still while
+  // the trainer makes a step.
   bool decode = true;
+  // Nothing runs during a sync: rollouters wait for the version before they generate, and the trainer for their
+  // answers. Excludes `decode`.
+  bool calm = false;
   bool late_joiner = false;                 // one more replica is started after the measured syncs
   bool ceiling = true;                      // also measure the links without our protocol
   BenchFault fault;                         // comes in a sync after the measured ones
@@ -47,8 +50,8 @@ struct SyncCase {
   std::string ToString() const;
 };
 
-// The GPU, out of `devices`, on which the daemons place each process: sources first, then receivers by replica and rank (a
-// late joiner's last), in rotation. Without devices all are 0.
+// The GPU, out of `devices`, on which the daemons place each process: sources first, then receivers by replica and rank
+// (a late joiner's last), in rotation. Without devices all are 0.
 std::vector<int> PlaceProcesses(const SyncCase& sync_case, int devices);
 
 // The layout descriptors (synchronizer/plan/layout_text.h) of the two sides, as the daemons announce them.

@@ -44,6 +44,7 @@ json CaseToJson(const SyncCase& sync_case) {
                  {"install", sync_case.cpu && sync_case.install == "remap" ? "swap" : sync_case.install},
                  {"source_layout", MakeSourceLayout(sync_case)},
                  {"decode", sync_case.decode},
+                 {"calm", sync_case.calm},
                  {"syncs", sync_case.syncs},
                  {"warmup", sync_case.warmup},
                  {"device", sync_case.cpu ? "cpu" : "cuda"}};

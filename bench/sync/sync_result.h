@@ -55,8 +55,8 @@ struct MemoryUse {
   int64_t after_bytes = 0;   // after the measured syncs
 };
 
-// What publishing versions costs the trainer's steps. A step is its forward and backward passes and its optimizer, without
-// waiting for answers.
+// What publishing versions costs the trainer's steps. A step is its forward and backward passes and its optimizer,
+// without waiting for answers.
 struct StepCosts {
   Spread wait_seconds;    // how long a step waited for the staging of a version
   Spread stage_seconds;   // of a version, whether or not a step waited for it
@@ -108,8 +108,8 @@ const std::vector<std::string>& SyncPhases();
 std::map<std::string, Spread> PhaseSpreads(const std::vector<SyncSample>& samples);
 // The largest share of a total that its phases do not explain.
 double WorstPhaseGap(const std::vector<SyncSample>& samples);
-// From the publication to the commit, of the attempts that began with a publication. With `staged` from the beginning of the
-// staging, which the slowest rank took.
+// From the publication to the commit, of the attempts that began with a publication. With `staged` from the beginning
+// of the staging, which the slowest rank took.
 Spread CommitTimes(const std::vector<SyncSample>& samples, bool staged);
 // Bytes per second into each receiving rank during the transfer.
 Spread ReceiverRates(const SyncResult& result);

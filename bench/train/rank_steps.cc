@@ -137,7 +137,7 @@ class RankRun {
   std::barrier<> meet_;      // before and after each step
   Next next_ = Next::kStep;  // set by rank 0, between steps
   std::vector<absl::Status> statuses_;
-  // Of rank 0.
+  // Rank 0's figures.
   trainer::StepFigures last_;
   Times times_;
 };

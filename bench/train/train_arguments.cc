@@ -1,5 +1,6 @@
 #include "bench/train/train_arguments.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "model/presets.h"
@@ -46,6 +47,10 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
       ->capture_default_str();
   app->add_flag("--ragged", arguments->ragged, "Lengths from a 16th of the longest to it, in place of the longest");
   app->add_flag("--float32-logits", arguments->float32_logits, "Logits in float32");
+  app->add_option("--lora", arguments->lora_rank,
+                  "Of policy and memory: rank of adapters on all projections, which alone are trained; 0: none")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic,
                 "Of policy, program and logprobs: each a second time with train.deterministic, to see what it costs");
   app->add_option("--reduce-dtype", arguments->reduce_dtype, "What ranks sum gradients in: train.reduce_dtype")
@@ -94,6 +99,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   add("--warm-seconds", arguments.warm_seconds);
   add("--memory-steps", arguments.memory_steps);
   add("--micro-batch-tokens", arguments.micro_batch_tokens);
+  add("--lora", arguments.lora_rank);
   add("--empty-cache", arguments.empty_cache);
   if (!arguments.variant.empty()) add("--variant", arguments.variant);
   if (!arguments.allocator.empty()) add("--allocator", arguments.allocator);
@@ -115,6 +121,17 @@ absl::StatusOr<model::ModelConfig> GetShape(const TrainArguments& arguments) {
   if (arguments.vocabulary > 0) shape.vocab_size = arguments.vocabulary;
   // The table of positions is no longer than the measured sequences.
   shape.max_position_embeddings = arguments.longest;
+  if (arguments.lora_rank == 0) return shape;
+  const bool trains_adapters = !arguments.cases.empty() && absl::c_all_of(arguments.cases, [](const std::string& name) {
+    return name == "policy" || name == "memory";
+  });
+  if (!trains_adapters) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CASE",
+                 "--lora is for the cases policy and memory: name them");
+  }
+  shape.lora = {.rank = arguments.lora_rank,
+                .alpha = 2.0 * static_cast<double>(arguments.lora_rank),
+                .projections = model::LoraConfig::AllProjections()};
   return shape;
 }
 

@@ -23,6 +23,7 @@ struct TrainArguments {
   int64_t longest = 4096;
   bool ragged = false;
   bool float32_logits = false;
+  int64_t lora_rank = 0;                 // of adapters on all projections, which alone are trained; 0: none
   bool deterministic = false;            // each case a second time, with train.deterministic
   std::string reduce_dtype = "float32";  // of gradients between ranks
   std::string recompute = "selective";

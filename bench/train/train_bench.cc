@@ -34,7 +34,7 @@ std::string ToText(const nlohmann::json& line) {
   }
   if (line.contains("copied_gib")) {
     return absl::StrFormat(
-        "%-9s %s: a step of %.1f ms takes %.1f with a copy of %.1f GiB, which holds it up %.2f ms (the first %.1f) "
+        "%-9s %s: a step of %.1f ms takes %.1f with a copy of %.1f GiB, which delays it %.2f ms (the first %.1f) "
         "before "
         "it begins; alone a copy takes %.1f ms, %.1f GiB/s",
         name, model, line["step_ms"].get<double>(), line["saved_step_ms"].get<double>(),
@@ -43,7 +43,7 @@ std::string ToText(const nlohmann::json& line) {
   }
   if (line.contains("staged_gib")) {
     return absl::StrFormat(
-        "%-9s %s: a step of %.1f ms takes %.1f beside a staging of %.1f GiB, which holds it up %.2f ms; the digests "
+        "%-9s %s: a step of %.1f ms takes %.1f beside a staging of %.1f GiB, which delays it %.2f ms; the digests "
         "are "
         "there after %.1f ms, alone after %.1f",
         name, model, line["step_ms"].get<double>(), line["staged_step_ms"].get<double>(),
@@ -52,7 +52,7 @@ std::string ToText(const nlohmann::json& line) {
   }
   if (line.contains("exported_gib")) {
     return absl::StrFormat(
-        "%-9s %s: a step of %.1f ms takes %.1f beside the copy of an export of %.1f GiB, which holds it up %.2f ms "
+        "%-9s %s: a step of %.1f ms takes %.1f beside the copy of an export of %.1f GiB, which delays it %.2f ms "
         "before "
         "it begins; %.1f while the export is written, in %.0f ms",
         name, model, line["step_ms"].get<double>(), line["first_step_ms"].get<double>(),

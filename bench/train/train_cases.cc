@@ -436,6 +436,7 @@ class Case {
             {"recompute", arguments_.recompute},
             {"float32_logits", arguments_.float32_logits},
             {"deterministic", deterministic_},
+            {"lora", arguments_.lora_rank},
             {"ms", ms},
             {"tokens_per_second", static_cast<double>(arguments_.tokens) / ms * 1e3},
             {"model_tflops", StepFlops(shape_, lengths_) / parts / ms / 1e9},

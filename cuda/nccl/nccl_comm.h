@@ -13,11 +13,12 @@
 
 struct ncclComm;  // nccl.h stays inside cuda/nccl
 
-// NCCL communicators; every wait has a bound. This code neither reads nor sets NCCL's environment variables; they are left
-// to the caller.
+// NCCL communicators; every wait has a bound. This code neither reads nor sets NCCL's environment variables; they are
+// left to the caller.
 namespace syncopate::cuda {
 
-// The id by which the members of a new communicator find each other (ncclUniqueId): an address and a secret. Never log it.
+// The id by which the members of a new communicator find each other (ncclUniqueId): an address and a secret. Never log
+// it.
 using NcclId = std::array<char, 128>;
 
 // Makes an id. From now on this process listens at its address, until all members have met. INTERNAL reason NCCL_ERROR.
@@ -25,8 +26,8 @@ absl::StatusOr<NcclId> NewNcclId();
 // NCCL's version number, e.g. 22809.
 absl::StatusOr<int> NcclVersion();
 
-// One rank's end of a communicator, on one GPU. Move-only; the destructor aborts a communicator that was neither finalised
-// nor aborted, and blocks for a few seconds at most. Only the thread that called Join may use it.
+// One rank's end of a communicator, on one GPU. Move-only; the destructor aborts a communicator that was neither
+// finalised nor aborted, and blocks for a few seconds at most. Only the thread that called Join may use it.
 //
 // Operations are asynchronous: Poll says when the last one is over, and no other may begin before that. Errors of all
 // calls to NCCL: UNAVAILABLE reason PEER_LOST, INTERNAL reason NCCL_ERROR.
@@ -48,9 +49,9 @@ class NcclComm {
   // True when the last operation is over: the members have met, or the messages are queued on their streams.
   absl::StatusOr<bool> Poll();
 
-  // Messages between BeginRound and EndRound are exchanged together; EndRound queues them on their streams, and Poll says
-  // when that is done. Buffers are `bytes` bytes of this device's memory and must live until the stream has passed them.
-  // EndRound must be called even after an error.
+  // Messages between BeginRound and EndRound are exchanged together; EndRound queues them on their streams, and Poll
+  // says when that is done. Buffers are `bytes` bytes of this device's memory and must live until the stream has passed
+  // them. EndRound must be called even after an error.
   absl::Status BeginRound();
   absl::Status Send(const void* from, size_t bytes, int32_t peer, cudaStream_t stream);
   absl::Status Receive(void* to, size_t bytes, int32_t peer, cudaStream_t stream);
@@ -67,8 +68,8 @@ class NcclComm {
   // Ends the communicator in order, even if other members keep theirs; blocks for at most `deadline`, and then for an
   // abort. No message may be in progress. DEADLINE_EXCEEDED reason DEADLINE: the destructor then aborts it.
   absl::Status Finalize(absl::Duration deadline);
-  // Stops all operations, also on the device, and frees the communicator. Blocks for a few seconds at most: INTERNAL reason
-  // ABORT_STUCK if that is not enough, in which case this process should end. Idempotent.
+  // Stops all operations, also on the device, and frees the communicator. Blocks for a few seconds at most: INTERNAL
+  // reason ABORT_STUCK if that is not enough, in which case this process should end. Idempotent.
   absl::Status Abort();
 
  private:

@@ -12,8 +12,8 @@ namespace syncopate::model {
 // A CUDA graph: work that is captured once and can be launched repeatedly, always with the same addresses. Move-only.
 class CudaGraph {
  public:
-  // Captures the work that `queue` queues on `stream`, without running it. `queue` must not wait for the device or allocate.
-  // Returns queue's error, or INTERNAL reason CUDA_ERROR.
+  // Captures the work that `queue` queues on `stream`, without running it. `queue` must not wait for the device or
+  // allocate. Returns queue's error, or INTERNAL reason CUDA_ERROR.
   static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, const std::function<absl::Status()>& queue);
   CudaGraph() = default;
   ~CudaGraph();

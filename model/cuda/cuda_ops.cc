@@ -94,18 +94,17 @@ class OpsByKernels final : public Ops {
   NormGradient AddNormBackward(const at::Tensor& dy, const at::Tensor& sum, const at::Tensor& rstd,
                                const at::Tensor& weight, const at::Tensor& passed, const at::Tensor& dweight,
                                bool wanted) const override {
-    // The kernel always makes the weight's gradient.
-    if (!FitsNorm(sum) || !dweight.defined()) {
-      return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
-    }
+    if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
     const c10::cuda::CUDAGuard guard(sum.device());
+    // The kernel always makes the weight's gradient; of a weight that is not trained it is thrown away.
+    const at::Tensor into = dweight.defined() ? dweight : Rows32(sum, {sum.size(1)});
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
     at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});
     const kernels::NormArguments norm{GetNumber(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
     C10_CUDA_CHECK(
         kernels::AddNormBackward(norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(),
                                  DataOrNull(passed), result.dsum.mutable_data_ptr(), PlaceOrNull(result.y),
-                                 partial.mutable_data_ptr<float>(), dweight.mutable_data_ptr<float>(), GetStream(sum)));
+                                 partial.mutable_data_ptr<float>(), into.mutable_data_ptr<float>(), GetStream(sum)));
     return result;
   }
 
@@ -141,8 +140,9 @@ class OpsByKernels final : public Ops {
     return result;
   }
 
-  // Attention by cuDNN, or by libtorch's FlashAttention-2 for sequences of varying length: both take strided views of one
-  // projection. cuDNN returns one tensor of statistics, FlashAttention three: the backward pass chooses by that number.
+  // Attention by cuDNN, or by libtorch's FlashAttention-2 for sequences of varying length: both take strided views of
+  // one projection. cuDNN returns one tensor of statistics, FlashAttention three: the backward pass chooses by that
+  // number.
   Attended Attend(const at::Tensor& qkv, const AttentionShape& shape, const PackedSequences& sequences) const override {
     const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
     if (!FitsFlash(qkv, shape)) return AtenOps().Attend(qkv, shape, sequences);
@@ -174,11 +174,12 @@ class OpsByKernels final : public Ops {
     if (!RowsAreAligned(logits)) return AtenOps().Head(logits, targets, temperature);
     const c10::cuda::CUDAGuard guard(logits.device());
     const int64_t rows = logits.size(0);
-    HeadRows result{Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows})};
+    HeadRows result{Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows}), Rows32(logits, {rows})};
     C10_CUDA_CHECK(kernels::Head(GetNumber(logits), logits.const_data_ptr(), targets.const_data_ptr<int64_t>(),
                                  {rows, logits.size(1), logits.stride(0)}, static_cast<float>(1 / temperature),
                                  result.logprob.mutable_data_ptr<float>(), result.entropy.mutable_data_ptr<float>(),
-                                 result.log_sum_exp.mutable_data_ptr<float>(), GetStream(logits)));
+                                 result.log_sum_exp.mutable_data_ptr<float>(),
+                                 result.top_probability.mutable_data_ptr<float>(), GetStream(logits)));
     return result;
   }
 
@@ -233,7 +234,7 @@ class OpsByKernels final : public Ops {
                                               dx.size(0), dx.size(1), dtable.mutable_data_ptr<float>(), GetStream(dx)));
   }
 
-  void UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
+  at::Tensor UpdateByAdamW(const AdamW& update, const at::Tensor& factor, const AdamWTensors& tensors) const override {
     const c10::cuda::CUDAGuard guard(tensors.parameters.device());
     kernels::AdamWArguments arguments;
     arguments.learning_rate = static_cast<float>(update.learning_rate);
@@ -244,10 +245,13 @@ class OpsByKernels final : public Ops {
     arguments.correction1 = static_cast<float>(update.correction1);
     arguments.correction2 = static_cast<float>(update.correction2);
     arguments.factor = factor.const_data_ptr<float>();
-    C10_CUDA_CHECK(kernels::AdamW(
-        arguments, tensors.parameters.numel(), tensors.parameters.mutable_data_ptr<float>(),
-        tensors.first_moment.mutable_data_ptr<float>(), tensors.second_moment.mutable_data_ptr<float>(),
-        tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy), GetStream(tensors.parameters)));
+    const at::Tensor squares = Rows32(tensors.parameters, {kernels::AdamWBlocks(tensors.parameters.numel())});
+    C10_CUDA_CHECK(kernels::AdamW(arguments, tensors.parameters.numel(), tensors.parameters.mutable_data_ptr<float>(),
+                                  tensors.first_moment.mutable_data_ptr<float>(),
+                                  tensors.second_moment.mutable_data_ptr<float>(),
+                                  tensors.gradients.const_data_ptr<float>(), PlaceOrNull(tensors.copy),
+                                  squares.mutable_data_ptr<float>(), GetStream(tensors.parameters)));
+    return squares.sum(at::kDouble);
   }
 
   void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
@@ -347,8 +351,8 @@ class OpsByKernels final : public Ops {
             .query_stride = qkv.stride(0),
             .key_stride = qkv.stride(0)};
   }
-  // Lends memory of libtorch's allocator, owned by `scratch`. After `scratch` is destroyed, the allocator reuses the memory
-  // on the same stream only.
+  // Lends memory of libtorch's allocator, owned by `scratch`. After `scratch` is destroyed, the allocator reuses the
+  // memory on the same stream only.
   static CudnnAttention::Lend LendFrom(at::Tensor& scratch, const at::Tensor& like) {
     return [&scratch, options = like.options().dtype(at::kByte)](int64_t bytes) {
       scratch = at::empty({bytes}, options);

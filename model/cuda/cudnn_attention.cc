@@ -35,18 +35,19 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 // Before 9.6 the workspace of the backward pass grows with sequences * longest instead of with rows.
 constexpr size_t kLeastVersion = 90600;
-// The smallest sizes that plans are made for. On an H200, a larger longest sequence costs no time, and an empty sequence
-// costs 0.2 us for each layer.
+// The smallest sizes that plans are made for. On an H200, a larger longest sequence costs no time, and an empty
+// sequence costs 0.2 us for each layer.
 constexpr int64_t kLeastLength = 16384;
 constexpr int64_t kLeastRows = 1024;  // the workspace of the backward pass grows with the rows
-// The workspace of a deterministic backward pass grows with the square of the longest sequence, so it is rounded up less.
+// The workspace of a deterministic backward pass grows with the square of the longest sequence, so it is rounded up
+// less.
 constexpr int64_t kLeastOrderedLength = 256;
 constexpr int64_t kLeastPrompts = 8;
 constexpr int64_t kAlignment = 256;  // of the workspace
 
-// The numbers by which an execution names the tensors of a graph; offsets follow. The frontend gives its own tensors the
-// lowest numbers that the graph does not use, and an execution may name tensors that its graph does not have: so our
-// numbers are high.
+// The numbers by which an execution names the tensors of a graph; offsets follow. The frontend gives its own tensors
+// the lowest numbers that the graph does not use, and an execution may name tensors that its graph does not have: so
+// our numbers are high.
 enum Number : int64_t {
   kQueries = 1 << 20,
   kKeys,
@@ -282,7 +283,8 @@ struct CudnnAttention::State {
   // The plans for a shape, from the cache or newly made. `stay`: they are never dropped.
   absl::StatusOr<std::shared_ptr<const Plans>> PlansFor(const Shape& shape, bool stay) ABSL_LOCKS_EXCLUDED(mutex);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Executes the forward or backward pass of the plans for `inputs`; `tensors`: the tensors other than inputs and offsets.
+  // Executes the forward or backward pass of the plans for `inputs`; `tensors`: the tensors other than inputs and
+  // offsets.
   absl::Status Execute(bool forward, bool trains, const AttentionInputs& inputs,
                        std::unordered_map<int64_t, void*> tensors, const Lend& lend, cudaStream_t stream)
       ABSL_LOCKS_EXCLUDED(mutex);
@@ -317,7 +319,8 @@ absl::StatusOr<Shape> ShapeFor(const AttentionInputs& inputs, bool trains) {
     return Refusal(absl::StrFormat("a deterministic backward pass of %d sequences of up to %d tokens takes %d MiB",
                                    inputs.sequences, inputs.longest, scores >> 20));
   }
-  // Rounds more finely for training, whose shapes repeat. An engine's plans are made before it serves, so there must be few.
+  // Rounds more finely for training, whose shapes repeat. An engine's plans are made before it serves, so there must be
+  // few.
   return Shape{
       .heads = inputs.heads,
       .kv_heads = inputs.kv_heads,
@@ -393,8 +396,8 @@ absl::Status CudnnAttention::State::Execute(bool forward, bool trains, const Att
   const Graph& graph = forward ? *plans->forward : *plans->backward;
   const RaggedOffsets ragged = OffsetsFor(shape);
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t bytes, BorrowedBytes(ragged, graph));
-  // Borrows memory from the caller's allocator until the stream has passed this call: attention owns no memory, however long
-  // sequences get.
+  // Borrows memory from the caller's allocator until the stream has passed this call: attention owns no memory, however
+  // long sequences get.
   char* const memory = static_cast<char*>(lend(bytes));
   int32_t* const offsets = reinterpret_cast<int32_t*>(memory);
   const int32_t* const key_starts = inputs.key_starts != nullptr ? inputs.key_starts : inputs.starts;

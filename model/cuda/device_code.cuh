@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-// Code that the engine's kernels share: 16-byte vectors of bf16, sums over a block, and launches that overlap. For .cu files
-// only.
+// Code that the engine's kernels share: 16-byte vectors of bf16, sums over a block, and launches that overlap. For .cu
+// files only.
 namespace syncopate::model {
 
 using bf16 = __nv_bfloat16;
@@ -51,15 +51,15 @@ __device__ __forceinline__ void Store(bf16* to, const float* values) {
 
 __device__ __forceinline__ float Round(float value) { return __bfloat162float(__float2bfloat16_rn(value)); }
 
-// x[i] = bf16(x[i] * scale) * weight[i]: rounds as RmsNorm of model/transformer.h does, so that engine and trainer agree;
-// storing x rounds the product to bf16.
+// x[i] = bf16(x[i] * scale) * weight[i]: rounds as RmsNorm of model/transformer.h does, so that engine and trainer
+// agree; storing x rounds the product to bf16.
 __device__ __forceinline__ void ScaleAsRmsNorm(float* x, float scale, const float* weight) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) x[i] = Round(x[i] * scale) * weight[i];
 }
 
-// The sum over the block, bit-identical in every thread. `warps`: shared memory for one number of each warp. All threads of
-// the block must call it.
+// The sum over the block, bit-identical in every thread. `warps`: shared memory for one number of each warp. All
+// threads of the block must call it.
 __device__ __forceinline__ float BlockSum(float value, float* warps) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
@@ -71,9 +71,9 @@ __device__ __forceinline__ float BlockSum(float value, float* warps) {
 }
 
 // Programmatic dependent launch: a chained kernel's blocks may start while the kernel before it still runs. Memory that
-// earlier kernels write may be accessed only after WaitForEarlierKernels. A kernel first waits and then lets the next one
-// start, so that the kernels before its predecessor are over too. Every block must wait, even one without work: otherwise a
-// kernel could end before its predecessor.
+// earlier kernels write may be accessed only after WaitForEarlierKernels. A kernel first waits and then lets the next
+// one start, so that the kernels before its predecessor are over too. Every block must wait, even one without work:
+// otherwise a kernel could end before its predecessor.
 __device__ __forceinline__ void WaitForEarlierKernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void LetNextKernelStart() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

@@ -40,7 +40,7 @@ struct Softmax {
 
 template <typename T>
 __global__ void HeadKernel(const T* logits, const int64_t* targets, LogitRows shape, float inverse, float* logprob,
-                           float* entropy, float* log_sum_exp) {
+                           float* entropy, float* log_sum_exp, float* top_probability) {
   constexpr int kSize = Vector<T>::kSize;
   __shared__ float shared[3][kWarp];
   const T* row = logits + static_cast<int64_t>(blockIdx.x) * shape.stride;
@@ -73,6 +73,7 @@ __global__ void HeadKernel(const T* logits, const int64_t* targets, LogitRows sh
   log_sum_exp[blockIdx.x] = lse;
   // With p = exp(z - lse): H = -sum(p log p) = lse - sum(p z).
   entropy[blockIdx.x] = lse - softmax.weighted / softmax.sum;
+  top_probability[blockIdx.x] = 1.f / softmax.sum;
   logprob[blockIdx.x] = ToFloat(row[targets[blockIdx.x]]) * inverse - lse;
 }
 
@@ -129,11 +130,13 @@ __global__ void EmbeddingGradientInOrderKernel(const T* x, const int64_t* ids, c
 }  // namespace
 
 cudaError_t Head(Number number, const void* logits, const int64_t* targets, const LogitRows& shape,
-                 float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, cudaStream_t stream) {
+                 float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, float* top_probability,
+                 cudaStream_t stream) {
   return ForType(number, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     HeadKernel<T><<<static_cast<unsigned>(shape.rows), kHeadThreads, 0, stream>>>(
-        static_cast<const T*>(logits), targets, shape, temperature_inverse, logprob, entropy, log_sum_exp);
+        static_cast<const T*>(logits), targets, shape, temperature_inverse, logprob, entropy, log_sum_exp,
+        top_probability);
   });
 }
 

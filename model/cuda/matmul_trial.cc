@@ -12,7 +12,7 @@ namespace {
 
 using cuda::CudaStatus;
 
-constexpr char kWhat[] = "trying the ways of a product";
+constexpr char kWhat[] = "trying the algorithms of a product";
 constexpr int64_t kHalfBytes = 2;
 
 int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }

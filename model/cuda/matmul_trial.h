@@ -10,9 +10,9 @@
 
 namespace syncopate::model {
 
-// Made-up operands that show whether two algorithms of a product sum in the same order. In each row of w the second half is
-// the negated first half, and in each row of x it is the first half again: each exact sum is zero, so every element of the
-// result is only the rounding errors of its summation, in any precision of the result. No libtorch.
+// Made-up operands that show whether two algorithms of a product sum in the same order. In each row of w the second
+// half is the negated first half, and in each row of x it is the first half again: each exact sum is zero, so every
+// element of the result is only the rounding errors of its summation, in any precision of the result. No libtorch.
 class MatmulTrial {
  public:
   // The largest sizes of all shapes to be tried.

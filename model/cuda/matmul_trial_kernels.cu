@@ -14,7 +14,8 @@ __device__ __forceinline__ uint64_t Mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A number of either sign and of a magnitude that varies by up to 2^8, so that a sum of such numbers rounds at most steps.
+// A number of either sign and of a magnitude that varies by up to 2^8, so that a sum of such numbers rounds at most
+// steps.
 __device__ __forceinline__ float MadeUp(uint64_t place, uint64_t seed) {
   const uint64_t bits = Mixed((place + 1) * 0x9e3779b97f4a7c15ull + seed);
   const float mantissa = 1 + static_cast<float>(bits & 0x7f) / 128;

@@ -7,7 +7,8 @@
 namespace syncopate::model::kernels {
 namespace {
 
-// -- Norms. A block handles one row at a time; thread i has the vectors i, i + blockDim.x, ... The normed number is rounded
+// -- Norms. A block handles one row at a time; thread i has the vectors i, i + blockDim.x, ... The normed number is
+// rounded
 // before it is multiplied by the weight, as in the rollouters' norms: otherwise log-probs would differ needlessly.
 
 template <typename T, int kVectors>

@@ -26,8 +26,8 @@ struct RaggedOffsets {
   int32_t* Offsets(int32_t* memory, int tensor) const { return memory + (2 + tensor) * Elements(); }
 };
 
-// Fills `memory` (device, ragged.bytes()) from the starts of `count` sequences: query_starts and key_starts [count + 1],
-// device memory. `count` is at most ragged.batch. Queues and returns.
+// Fills `memory` (device, ragged.bytes()) from the starts of `count` sequences: query_starts and key_starts [count +
+// 1], device memory. `count` is at most ragged.batch. Queues and returns.
 cudaError_t FillRaggedOffsets(const RaggedOffsets& ragged, const int32_t* query_starts, const int32_t* key_starts,
                               int32_t count, int32_t* memory, cudaStream_t stream);
 

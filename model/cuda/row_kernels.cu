@@ -8,8 +8,8 @@ constexpr int kMaxThreads = kMaxHidden / kVector;
 constexpr int kSwiGluThreads = 256;
 constexpr int kMostSwiGluBlocks = 132 * 16;
 
-// Writes this thread's part of the normed row; `x` is this thread's part of the row's residual. All threads of the block must
-// call it.
+// Writes this thread's part of the normed row; `x` is this thread's part of the row's residual. All threads of the
+// block must call it.
 __device__ __forceinline__ void WriteNormed(float* x, const float* weight, const NormShape& shape, bool mine,
                                             bf16* normed) {
   __shared__ float warps[kMaxThreads / kWarp];
@@ -22,8 +22,8 @@ __device__ __forceinline__ void WriteNormed(float* x, const float* weight, const
   Store(normed, x);
 }
 
-// A block handles one row, a thread eight elements of it. The weights are read before the wait, because no kernel writes
-// them.
+// A block handles one row, a thread eight elements of it. The weights are read before the wait, because no kernel
+// writes them.
 __global__ void __launch_bounds__(kMaxThreads)
     Embed(NormShape shape, TokenSource tokens, PositionSource positions, const bf16* table, const bf16* weight,
           bf16* residual, bf16* normed) {

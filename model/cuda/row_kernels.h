@@ -5,9 +5,10 @@
 #include <cstdint>
 
 // The operations of a transformer on single rows (tokens) between its matrix products, in bf16. They round where
-// model/transformer.h rounds, so that a trainer's forward pass gives the same numbers. All pointers are device memory of the
-// current device, 16-byte aligned, matrices dense and row-major; all launches queue and return, and are chained
-// (device_code.cuh): each may start while the kernel before it on the stream ends. No libtorch, so that nvcc can compile it.
+// model/transformer.h rounds, so that a trainer's forward pass gives the same numbers. All pointers are device memory
+// of the current device, 16-byte aligned, matrices dense and row-major; all launches queue and return, and are chained
+// (device_code.cuh): each may start while the kernel before it on the stream ends. No libtorch, so that nvcc can
+// compile it.
 namespace syncopate::model {
 
 // The source of a row's input token: given[row], or, if that is negative, drawn[slots[row]], which an earlier step has

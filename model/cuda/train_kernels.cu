@@ -83,7 +83,8 @@ __global__ void SwiGluBackwardKernel(const T* dy, const T* gate_up, int64_t vect
   result.Store(y + row * width + column);
 }
 
-// -- Digests. Blocks with the same x share a run. A thread's words are far apart, so that a warp's words are neighbours.
+// -- Digests. Blocks with the same x share a run. A thread's words are far apart, so that a warp's words are
+// neighbours.
 
 constexpr unsigned kBlocksARun = 16;
 
@@ -101,31 +102,47 @@ __global__ void DigestKernel(const uint64_t* words, const DigestRun* runs, unsig
 
 // -- AdamW. One thread for four elements.
 
-__global__ void AdamWKernel(AdamWArguments update, int64_t vectors, float4* parameters, float4* first, float4* second,
-                            const float4* gradients, uint2* copy) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at >= vectors) return;
-  const float factor = *update.factor;
-  if (!isfinite(factor)) return;
-  float4 p = parameters[at], m = first[at], v = second[at];
-  const float4 g = gradients[at];
+constexpr int kAdamWThreads = 256;
+
+// Returns the sum of the squares of the changes.
+__device__ __forceinline__ float UpdateFour(const AdamWArguments& update, float factor, const float4& g,
+                                            float4* parameters, float4* first, float4* second, uint2* copy) {
+  float4 p = *parameters, m = *first, v = *second;
+  float square = 0;
   auto one = [&](float& p, float& m, float& v, float g) {
     g *= factor;
     m = update.beta1 * m + (1.f - update.beta1) * g;
     v = update.beta2 * v + (1.f - update.beta2) * g * g;
-    p = p * update.decay -
-        update.learning_rate * (m / update.correction1) / (sqrtf(v / update.correction2) + update.eps);
+    const float move = update.learning_rate * (m / update.correction1) / (sqrtf(v / update.correction2) + update.eps);
+    const float change = p * (1.f - update.decay) + move;
+    square += change * change;
+    p = p * update.decay - move;
   };
   one(p.x, m.x, v.x, g.x);
   one(p.y, m.y, v.y, g.y);
   one(p.z, m.z, v.z, g.z);
   one(p.w, m.w, v.w, g.w);
-  parameters[at] = p;
-  first[at] = m;
-  second[at] = v;
-  if (copy == nullptr) return;
+  *parameters = p;
+  *first = m;
+  *second = v;
+  if (copy == nullptr) return square;
   __nv_bfloat162 low = __floats2bfloat162_rn(p.x, p.y), high = __floats2bfloat162_rn(p.z, p.w);
-  copy[at] = make_uint2(*reinterpret_cast<unsigned*>(&low), *reinterpret_cast<unsigned*>(&high));
+  *copy = make_uint2(*reinterpret_cast<unsigned*>(&low), *reinterpret_cast<unsigned*>(&high));
+  return square;
+}
+
+__global__ void AdamWKernel(AdamWArguments update, int64_t vectors, float4* parameters, float4* first, float4* second,
+                            const float4* gradients, uint2* copy, float* squares) {
+  __shared__ float shared[kWarp];
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const float factor = *update.factor;
+  float square = 0;
+  if (at < vectors && isfinite(factor)) {
+    square = UpdateFour(update, factor, gradients[at], parameters + at, first + at, second + at,
+                        copy == nullptr ? nullptr : copy + at);
+  }
+  square = BlockSum(square, shared);
+  if (threadIdx.x == 0) squares[blockIdx.x] = square;
 }
 
 }  // namespace
@@ -162,12 +179,14 @@ cudaError_t SwiGluBackward(Number number, const void* dy, const void* gate_up, i
   });
 }
 
+int64_t AdamWBlocks(int64_t count) { return DivideUp(count / 4, kAdamWThreads); }
+
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
-                  const float* gradients, void* copy, cudaStream_t stream) {
-  const int64_t vectors = count / 4;
-  AdamWKernel<<<static_cast<unsigned>(DivideUp(vectors, 256)), 256, 0, stream>>>(
-      update, vectors, reinterpret_cast<float4*>(parameters), reinterpret_cast<float4*>(first),
-      reinterpret_cast<float4*>(second), reinterpret_cast<const float4*>(gradients), static_cast<uint2*>(copy));
+                  const float* gradients, void* copy, float* squares, cudaStream_t stream) {
+  AdamWKernel<<<static_cast<unsigned>(AdamWBlocks(count)), kAdamWThreads, 0, stream>>>(
+      update, count / 4, reinterpret_cast<float4*>(parameters), reinterpret_cast<float4*>(first),
+      reinterpret_cast<float4*>(second), reinterpret_cast<const float4*>(gradients), static_cast<uint2*>(copy),
+      squares);
   return cudaGetLastError();
 }
 

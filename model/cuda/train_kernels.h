@@ -6,9 +6,9 @@
 
 // Kernels of a training step, all but matrix products and attention: plain pointers to device memory, work queued on
 // `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
-// kernels::VectorElements(dtype). model/ops.h says what each computes. Results are repeatable: sums over rows are made in a
-// fixed order, except in EmbeddingGradient, which adds atomically (EmbeddingGradientInOrder does not). Norms and column sums are in norm_kernels.cu, the head
-// and the embedding in head_kernels.cu, the others in train_kernels.cu.
+// kernels::VectorElements(dtype). model/ops.h says what each computes. Results are repeatable: sums over rows are made
+// in a fixed order, except in EmbeddingGradient, which adds atomically (EmbeddingGradientInOrder does not). Norms and
+// column sums are in norm_kernels.cu, the head and the embedding in head_kernels.cu, the others in train_kernels.cu.
 namespace syncopate::model::kernels {
 
 enum class Number : uint8_t { kFloat32, kBFloat16 };
@@ -60,7 +60,8 @@ struct LogitRows {
 };
 // temperature_inverse is 1 / temperature.
 cudaError_t Head(Number number, const void* logits, const int64_t* targets, const LogitRows& shape,
-                 float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, cudaStream_t stream);
+                 float temperature_inverse, float* logprob, float* entropy, float* log_sum_exp, float* top_probability,
+                 cudaStream_t stream);
 struct HeadGradients {
   const float* log_sum_exp = nullptr;
   const float* entropy = nullptr;
@@ -75,8 +76,8 @@ cudaError_t HeadBackward(Number from, const void* logits, const int64_t* targets
 // table [*, columns] float32 += x[r] at row ids[r].
 cudaError_t EmbeddingGradient(Number number, const void* x, const int64_t* ids, int64_t rows, int64_t columns,
                               float* table, cudaStream_t stream);
-// EmbeddingGradient with each sum made in the order of rows, so that a repeated call is bit-identical. ids [rows]: the ids
-// sorted ascending; order [rows]: the row that each of them belongs to, ascending where ids are equal.
+// EmbeddingGradient with each sum made in the order of rows, so that a repeated call is bit-identical. ids [rows]: the
+// ids sorted ascending; order [rows]: the row that each of them belongs to, ascending where ids are equal.
 cudaError_t EmbeddingGradientInOrder(Number number, const void* x, const int64_t* ids, const int64_t* order,
                                      int64_t rows, int64_t columns, float* table, cudaStream_t stream);
 
@@ -92,9 +93,11 @@ struct AdamWArguments {
   float correction2 = 1;          // 1 - beta2^t
   const float* factor = nullptr;  // device memory; multiplies gradients; if not finite, the update changes nothing
 };
-// parameters, first, second, gradients float32; `copy` bf16, may be null.
+// parameters, first, second, gradients float32; `copy` bf16, may be null. squares [AdamWBlocks(count)] float32: sums of
+// the squares of the parameters' changes before they are rounded.
+int64_t AdamWBlocks(int64_t count);
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
-                  const float* gradients, void* copy, cudaStream_t stream);
+                  const float* gradients, void* copy, float* squares, cudaStream_t stream);
 
 // See Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory.
 struct DigestRun {

@@ -7,8 +7,9 @@
 
 #include "model/cuda/train_kernels.h"
 
-// Code that the training kernels share: rows of either type as 16-byte vectors of float32 numbers, sums over a block, the
-// choice of the type at a launch. The engine's kernels, which support only bfloat16, use device_code.cuh. For .cu files only.
+// Code that the training kernels share: rows of either type as 16-byte vectors of float32 numbers, sums over a block,
+// the choice of the type at a launch. The engine's kernels, which support only bfloat16, use device_code.cuh. For .cu
+// files only.
 namespace syncopate::model::kernels {
 
 constexpr int kWarp = 32;

@@ -11,7 +11,8 @@ import grpc
 from . import wire
 
 # As the table of docs/security.md has them.
-MAY_CALL = {"Describe": "rollouter", "ListTasks": "trainer", "Score": "rollouter"}
+MAY_CALL = {"Describe": "rollouter", "ListTasks": "trainer", "Score": "rollouter",
+            "Play": "rollouter"}
 _ROLES = ("trainer", "rollouter", "synchronizer", "admin", "viewer")
 _LEAST, _MOST = 32, 1024  # bytes of a token
 

@@ -8,12 +8,13 @@ import os
 import sys
 import time
 import traceback
-from typing import List
+from typing import List, Optional, Union
 
-from . import wire
+from . import registry, wire
 
 _MOST_MESSAGE = 2000  # characters of an error
 _MOST_VALUE = 1e30  # of a reward: what rollouters take
+_MOST_TEXT = 1 << 20  # characters, and bytes, of what an environment says to one call: more is cut off
 
 
 def failed(code: int, message: str) -> wire.Outcome:
@@ -51,21 +52,51 @@ _tracebacks = _Tracebacks()
 
 
 def outcome(returned) -> wire.Outcome:
-    """Of a number, or of a dict with one under "value" and numbers beside it. What is not finite is refused."""
-    value, components = returned, None
+    """Of a number, or of a dict with one under "value", numbers beside it, and under "extracted" the answer that was found in
+    the text. What is not finite is refused."""
+    value, components, extracted = returned, None, ""
     if isinstance(returned, dict):
         if "value" not in returned:
             return failed(wire.INVALID_ARGUMENT, 'the reward returned a dict without "value"')
         value = returned["value"]
+        extracted = str(returned.get("extracted") or "")
         components = {str(name): float(part) for name, part in returned.items()
-                      if name != "value" and isinstance(part, (int, float)) and math.isfinite(part)}
+                      if name not in ("value", "extracted") and isinstance(part, (int, float)) and math.isfinite(part)}
     try:
         value = float(value)
     except (TypeError, ValueError, OverflowError):
         return failed(wire.INVALID_ARGUMENT, f"the reward returned {type(value).__name__}, which is no number")
     if not abs(value) <= _MOST_VALUE:  # false for NaN
         return failed(wire.INVALID_ARGUMENT, f"the reward returned {value}; it must be a number within {_MOST_VALUE:g}")
-    return wire.Outcome(value, components)
+    return wire.Outcome(value, components, extracted=extracted)
+
+
+def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.Outcome]:
+    """Of what an environment's call returned or raised: a turn after which the episode goes on, or the outcome of it."""
+    if error is not None:
+        return raised(error)
+    turn = returned
+    if turn is None or isinstance(turn, str):
+        turn = registry.Turn(turn or "")
+    elif isinstance(turn, dict):
+        try:
+            turn = registry.Turn(**turn)
+        except TypeError as wrong:
+            return failed(wire.INVALID_ARGUMENT, f"the environment returned a dict that is no Turn: {wrong}")
+    if not isinstance(turn, registry.Turn) or not isinstance(turn.text, str):
+        return failed(wire.INVALID_ARGUMENT, f"the environment returned {type(returned).__name__}; it must be a Turn, a "
+                                             "dict with its fields, a text or None")
+    reward = None
+    if turn.reward is not None:
+        judged = outcome(turn.reward)
+        if judged.code:
+            return judged
+        reward = judged.value
+    if turn.done or turn.rejected:
+        return wire.Outcome(reward or 0.0, rejected=bool(turn.rejected))
+    # A lone surrogate, which is no text in UTF-8, becomes a question mark.
+    text = turn.text[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT]
+    return registry.Turn(text.decode("utf-8", "ignore"), reward)
 
 
 def read_row(row_json: str) -> dict:

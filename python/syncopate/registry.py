@@ -1,4 +1,4 @@
-"""Names of rewards and tasks, and the decorators that give them."""
+"""Names of rewards, tasks and environments, and the decorators that give them."""
 import dataclasses
 import inspect
 from typing import Any, Callable, Dict, Iterable, Optional
@@ -24,8 +24,34 @@ class Tasks:
     function: Callable[[], Iterable[dict]]
 
 
+@dataclasses.dataclass
+class Action:
+    """What the policy wrote in one turn."""
+    text: str
+    turn: int  # from 1
+    finish: str = "stop"  # or "length": it was cut off
+
+
+@dataclasses.dataclass
+class Turn:
+    """What an environment says to it."""
+    text: str = ""  # what the policy reads next
+    reward: Optional[float] = None  # of the action
+    done: bool = False  # no action follows
+    rejected: bool = False  # the sample must not be learned from; no action follows
+
+
+@dataclasses.dataclass
+class Environment:
+    name: str
+    make: Callable[[], Any]  # the object of one episode
+    episodes: int  # at once
+    budget: float  # seconds of one call, unless the caller gives less
+
+
 REWARDS: Dict[str, Reward] = {}
 TASKS: Dict[str, Tasks] = {}
+ENVIRONMENTS: Dict[str, Environment] = {}
 
 
 def reward(name: str, *, concurrency: Optional[int] = None, budget: float = 60.0):
@@ -55,6 +81,30 @@ def tasks(name: str):
             raise ValueError(f"two lists of tasks are named {name!r}")
         TASKS[name] = Tasks(name, function)
         return function
+
+    return register
+
+
+def environment(name: str, *, episodes: int = 1024, budget: float = 60.0):
+    """Makes a class the environment `name`. Each episode has an object of its own, made without arguments, with
+
+        async def reset(self, task, seed)   begins the episode: `task` is the row, as rewards get it
+        async def step(self, action)        answers an Action
+
+    Both return a Turn, a dict with its fields, a text, or None for nothing. An episode is played anew with the same seed
+    when one of them raises, so it should be a function of task, seed and actions. They run beside others in the worker
+    itself and must not block: what blocks goes to `asyncio.to_thread`. A call that is not wanted any more is cancelled, as
+    tasks of asyncio are, at its next `await`.
+    """
+
+    def register(cls):
+        if name in ENVIRONMENTS:
+            raise ValueError(f"two environments are named {name!r}")
+        for method in ("reset", "step"):
+            if not inspect.iscoroutinefunction(getattr(cls, method, None)):
+                raise TypeError(f"the environment {name!r} needs a method `async def {method}`")
+        ENVIRONMENTS[name] = Environment(name, cls, episodes, budget)
+        return cls
 
     return register
 

@@ -8,6 +8,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 SERVICE = "syncopate.v1.EnvironmentService"
 
+LENGTH = 2  # FinishReason
+
 # google.rpc.Code
 CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL = 1, 2, 3, 4, 5, 13
 
@@ -25,11 +27,34 @@ class Item(NamedTuple):
     budget: float  # seconds; 0: not given
 
 
+class Open(NamedTuple):
+    episode: str
+    environment: str
+    row_json: str
+    seed: int
+    budget: float  # seconds of each call; 0: not given
+    max_turns: int
+
+
+class Act(NamedTuple):
+    episode: str
+    turn: int
+    text: str
+    finish: int
+
+
+class Cancel(NamedTuple):
+    episode: str
+    reason: str
+
+
 class Outcome(NamedTuple):
     value: float = 0.0
     components: Optional[Dict[str, float]] = None
     code: int = 0  # not 0: an error
     message: str = ""
+    extracted: str = ""
+    rejected: bool = False  # of an episode
 
 
 # -- reading
@@ -85,17 +110,29 @@ def read_score_request(data: bytes) -> Tuple[List[Item], List[str]]:
     return items, cancels
 
 
+def _read_task(data) -> Tuple[str, str]:
+    """Environment and row."""
+    environment, row_json = "", "{}"
+    for number, value in fields(data):
+        if number == 2:
+            environment = _text(value)
+        elif number == 3:
+            row_json = _text(value)
+    return environment, row_json
+
+
+def _read_seconds(data) -> float:
+    parts = dict(fields(data))
+    return parts.get(1, 0) + parts.get(2, 0) * 1e-9
+
+
 def _read_item(data) -> Item:
     name, environment, row_json, answers, budget = "", "", "{}", [], 0.0
     for number, value in fields(data):
         if number == 1:
             name = _text(value)
         elif number == 2:
-            for part, inner in fields(value):
-                if part == 2:
-                    environment = _text(inner)
-                elif part == 3:
-                    row_json = _text(inner)
+            environment, row_json = _read_task(value)
         elif number == 3:
             text, finish = "", 0
             for part, inner in fields(value):
@@ -105,9 +142,23 @@ def _read_item(data) -> Item:
                     finish = inner
             answers.append(Answer(text, finish))
         elif number == 4:
-            parts = dict(fields(value))
-            budget = parts.get(1, 0) + parts.get(2, 0) * 1e-9
+            budget = _read_seconds(value)
     return Item(name, environment, row_json, answers, budget)
+
+
+def read_play_request(data: bytes) -> Union[Open, Act, Cancel, None]:
+    """None: a request of a later version."""
+    for number, value in fields(memoryview(data)):
+        found = dict(fields(value)) if number in (1, 2, 3) else {}
+        if number == 1:
+            environment, row_json = _read_task(found.get(2, b""))
+            return Open(_text(found.get(1, b"")), environment, row_json, int.from_bytes(found.get(3, b""), "little"),
+                        _read_seconds(found.get(4, b"")), found.get(5, 0))
+        if number == 2:
+            return Act(_text(found.get(1, b"")), found.get(2, 0), _text(found.get(3, b"")), found.get(4, 0))
+        if number == 3:
+            return Cancel(_text(found.get(1, b"")), _text(found.get(2, b"")))
+    return None
 
 
 def read_list_request(data: bytes) -> Tuple[str, str, int]:
@@ -143,20 +194,43 @@ def _float(number: int, value: float) -> bytes:
     return _number(number << 3 | 5) + struct.pack("<f", value)
 
 
+def _double(number: int, value: float) -> bytes:
+    return _number(number << 3 | 1) + struct.pack("<d", value)
+
+
+def _duration(number: int, seconds: float) -> bytes:
+    nanos = int(seconds * 1e9)
+    return _bytes(number, _int(1, nanos // 10**9) + _int(2, nanos % 10**9))
+
+
 def write_outcome(outcome: Outcome) -> bytes:
     if outcome.code:
         return _bytes(2, _int(1, outcome.code) + _bytes(2, outcome.message))
     parts = [_float(1, outcome.value)]
     for name, value in (outcome.components or {}).items():
         parts.append(_bytes(2, _bytes(1, name) + _float(2, value)))
+    if outcome.extracted:
+        parts.append(_bytes(3, outcome.extracted))
     return _bytes(1, b"".join(parts))
+
+
+def write_observe(episode: str, turn: int, text: str, reward: Optional[float], seconds: float) -> bytes:
+    parts = [_bytes(1, episode), _int(2, turn), _bytes(3, text)]
+    if reward is not None:
+        parts.append(_float(4, reward))
+    return _bytes(1, b"".join(parts) + _double(5, seconds))
+
+
+def write_closed(episode: str, turns: int, outcome: Outcome, seconds: float) -> bytes:
+    return _bytes(2, _bytes(1, episode) + _int(2, turns) + _bytes(3, write_outcome(outcome)) + _double(4, seconds) +
+                  _int(5, outcome.rejected))
 
 
 def write_score_response(items: List[Tuple[str, List[Outcome], float]]) -> bytes:
     """Of (id, outcomes, seconds)."""
     return b"".join(
         _bytes(1, _bytes(1, name) + b"".join(_bytes(2, write_outcome(one)) for one in outcomes) +
-               _number(3 << 3 | 1) + struct.pack("<d", seconds)) for name, outcomes, seconds in items)
+               _double(3, seconds)) for name, outcomes, seconds in items)
 
 
 def write_error(code: int, message: str, reason: str) -> bytes:
@@ -167,13 +241,14 @@ def write_error(code: int, message: str, reason: str) -> bytes:
 
 
 def write_description(digest: str, environments: List[dict]) -> bytes:
-    """Of dicts with name, lists, scores, concurrency, budget, tasks."""
+    """Of dicts with name, lists, scores, concurrency, budget, tasks; episodes and call_budget if it plays."""
     parts = [_bytes(1, digest)]
     for one in environments:
-        budget = int(one["budget"] * 1e9)
-        parts.append(_bytes(2, _bytes(1, one["name"]) + _int(2, one["lists"]) + _int(3, one["scores"]) +
-                            _int(4, one["concurrency"]) +
-                            _bytes(5, _int(1, budget // 10**9) + _int(2, budget % 10**9)) + _int(6, one["tasks"])))
+        row = [_bytes(1, one["name"]), _int(2, one["lists"]), _int(3, one["scores"]), _int(4, one["concurrency"]),
+               _duration(5, one["budget"]), _int(6, one["tasks"])]
+        if "episodes" in one:
+            row += [_int(7, True), _int(8, one["episodes"]), _duration(9, one["call_budget"])]
+        parts.append(_bytes(2, b"".join(row)))
     return b"".join(parts)
 
 

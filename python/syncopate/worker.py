@@ -1,4 +1,4 @@
-"""The worker: EnvironmentService over grpc.aio for the rewards and tasks of Python files.
+"""The worker: EnvironmentService over grpc.aio for the rewards, tasks and environments of Python files.
 
 usage: syncopate-worker [FILE...] [-m MODULE] [--listen ADDRESS] [--announce FILE] [--processes N]
                         [--token-file FILE] [--insecure-bind]
@@ -18,7 +18,7 @@ from typing import Dict, List
 
 import grpc
 
-from . import guard, judging, registry, wire
+from . import guard, judging, playing, registry, wire
 from .pool import Pool
 
 ANSWERS_A_PROCESS = 16  # that wait for it, unless a reward says otherwise
@@ -38,6 +38,9 @@ class Worker:
         for name in registry.TASKS:
             row = rows.setdefault(name, dict(name=name, scores=False, concurrency=1, budget=60.0))
             row.update(lists=True, tasks=-1)
+        for name, environment in registry.ENVIRONMENTS.items():
+            row = rows.setdefault(name, dict(name=name, lists=False, scores=False, concurrency=1, budget=60.0, tasks=0))
+            row.update(episodes=environment.episodes, call_budget=environment.budget)
         return wire.write_description(self._digest, list(rows.values()))
 
     async def list_tasks(self, request: bytes, context):
@@ -104,6 +107,31 @@ class Worker:
             for task in running.values():
                 task.cancel()
 
+    async def play(self, requests, context):
+        out: "asyncio.Queue" = asyncio.Queue()
+        stream = playing.Stream(out)
+
+        async def read() -> None:
+            try:
+                async for request in requests:
+                    stream.take(wire.read_play_request(request))
+                out.put_nowait(None)
+            except ValueError as error:  # what was read is no such message
+                out.put_nowait(error)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            while True:
+                response = await out.get()
+                if response is None:
+                    return
+                if isinstance(response, ValueError):
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no PlayRequest: {response}")
+                yield response
+        finally:
+            reader.cancel()
+            stream.close()
+
     @staticmethod
     def _result(item: wire.Item, task: asyncio.Task):
         if task.cancelled():
@@ -145,6 +173,7 @@ def _handlers(worker: Worker, door: guard.Guard):
         "Describe": grpc.unary_unary_rpc_method_handler(door.unary("Describe", worker.describe)),
         "ListTasks": grpc.unary_stream_rpc_method_handler(door.stream("ListTasks", worker.list_tasks)),
         "Score": grpc.stream_stream_rpc_method_handler(door.stream("Score", worker.score)),
+        "Play": grpc.stream_stream_rpc_method_handler(door.stream("Play", worker.play)),
     })
 
 
@@ -153,8 +182,9 @@ def _watch(moved: List[float]) -> None:
     while True:
         time.sleep(1.0)
         if time.monotonic() - moved[0] > STALL_SECONDS:
-            print(f"syncopate-worker: an async reward has blocked the worker for {STALL_SECONDS:g} s; it ends. Make it "
-                  "a plain def, which runs in a process of its own", file=sys.stderr, flush=True)
+            print(f"syncopate-worker: an async reward or environment has blocked the worker for {STALL_SECONDS:g} "
+                  "s; it ends. Make a reward a plain def, which runs in a process of its own; what blocks in an "
+                  "environment goes to asyncio.to_thread", file=sys.stderr, flush=True)
             os._exit(70)
 
 
@@ -173,8 +203,8 @@ async def serve(options) -> None:
     is_socket = address.startswith("unix:")
     tokens = guard.Tokens(options.token_file) if options.token_file and not is_socket else None
     digest = judging.load(options.files)
-    if not registry.REWARDS and not registry.TASKS:
-        raise SystemExit(f"{', '.join(options.files)}: no function has @reward or @tasks")
+    if not registry.REWARDS and not registry.TASKS and not registry.ENVIRONMENTS:
+        raise SystemExit(f"{', '.join(options.files)}: nothing has @reward, @tasks or @environment")
     plain = [one for one in registry.REWARDS.values() if not one.is_async]
     processes = options.processes or min(os.cpu_count() or 1, 8)
     pool = Pool(processes if plain else 0, options.files)
@@ -193,7 +223,7 @@ async def serve(options) -> None:
     await server.start()
     if options.announce:
         _announce(options.announce, address, digest)
-    names = ", ".join([*registry.REWARDS, *registry.TASKS])
+    names = ", ".join([*registry.REWARDS, *registry.TASKS, *registry.ENVIRONMENTS])
     print(f"syncopate-worker: {names} at {address}, digest {digest[:12]}", file=sys.stderr, flush=True)
 
     stop = asyncio.Event()
@@ -213,9 +243,9 @@ async def serve(options) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="syncopate-worker", description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", help="Python files with @reward and @tasks functions")
+    parser.add_argument("files", nargs="*", help="Python files with @reward, @tasks and @environment")
     parser.add_argument("-m", dest="modules", action="append", default=[],
-                        help="installed module with such functions: syncopate.math_judge is one")
+                        help="installed module with such code, as syncopate.math_judge and syncopate.games are")
     parser.add_argument("--listen", default="127.0.0.1:0", help="unix:PATH or host:port; port 0: any free one")
     parser.add_argument("--announce", default="", help="file that says where it listens, once it does")
     parser.add_argument("--token-file", default="", help="file of '<role> <token>' lines: callers of a host:port show one")
@@ -225,7 +255,10 @@ def main() -> None:
     options.files += [f"-m{module}" for module in options.modules]
     if not options.files:
         parser.error("name a Python file, or a module with -m")
-    asyncio.run(serve(options))
+    # Not asyncio.run: at its end it waits for every task, also for user code that does not let itself be cancelled.
+    asyncio.new_event_loop().run_until_complete(serve(options))
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(0)  # user code may have left threads
 
 

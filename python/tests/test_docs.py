@@ -48,6 +48,7 @@ class DocumentationTest(unittest.TestCase):
     def setUp(self):
         registry.REWARDS.clear()
         registry.TASKS.clear()
+        registry.ENVIRONMENTS.clear()
 
     def test_every_sample_runs(self):
         ran = 0
@@ -56,9 +57,11 @@ class DocumentationTest(unittest.TestCase):
                 self.setUp()
                 if "serve_forever" in code:
                     self.check_service(code)
+                elif "from openai import" in code:
+                    compile(code, place, "exec")  # a client of the endpoint: without one it only has to be Python
                 else:
                     exec(compile(code, place, "exec"), {"__name__": "sample"})
-                    self.assertTrue(registry.REWARDS or registry.TASKS, "it registers nothing")
+                    self.assertTrue(registry.REWARDS or registry.TASKS or registry.ENVIRONMENTS, "it registers nothing")
                     self.check_functions()
                 ran += 1
         self.assertGreater(ran, 0)
@@ -66,6 +69,11 @@ class DocumentationTest(unittest.TestCase):
     def test_the_example_file_runs(self):
         judging.load([os.path.join(ROOT, "deploy", "examples", "custom_reward.py")])
         self.assertEqual(set(registry.REWARDS), {"short", "polite", "verl_exact"})
+        self.check_functions()
+
+    def test_the_example_environment_runs(self):
+        judging.load([os.path.join(ROOT, "deploy", "examples", "guess_number.py")])
+        self.assertEqual(set(registry.ENVIRONMENTS), {"guess_number"})
         self.check_functions()
 
     def test_no_sample_hides_in_an_indented_block(self):
@@ -86,11 +94,22 @@ class DocumentationTest(unittest.TestCase):
                 values[answer] = outcome.value
             if reward.name != "verl_exact":  # only for the answer that is nothing else
                 self.assertEqual(len(set(values.values())), 2, f"{reward.name} judges both answers alike")
+        for environment in registry.ENVIRONMENTS.values():
+            self.complete(self.check_environment(environment))
         for listed in registry.TASKS.values():
             rows = list(listed.function())
             self.assertGreater(len(rows), 0)
             for row in rows:
                 self.assertIsInstance(json.loads(json.dumps(row))["prompt"], (str, list))
+
+    async def check_environment(self, environment):
+        episode = environment.make()
+        self.assertEqual(judging.said(await episode.reset(dict(ROW), 7), None).text, "")
+        for turn, (text, said) in enumerate([("1", "higher"), ("99", "lower"), ("no idea", None)], 1):
+            answer = judging.said(await episode.step(registry.Action(text, turn)), None)
+            self.assertLess(answer.reward, 0, text)
+            self.assertIn(answer.text, [said] if said else ["higher", "Write a number."])
+        self.assertEqual(judging.said(await episode.step(registry.Action("42", 4)), None).value, 1.0)
 
     @staticmethod
     def complete(coroutine):

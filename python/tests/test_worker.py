@@ -27,7 +27,7 @@ from syncopate import reward, tasks, verl_reward
 def exact(answer, row): return 1.0 if answer.endswith(row["ground_truth"]) else 0.0
 
 @reward("parts")
-async def parts(answer, row): return {"value": 0.5, "length": len(answer), "word": "left out"}
+async def parts(answer, row): return {"value": 0.5, "length": len(answer), "word": "left out", "extracted": answer}
 
 @reward("bad")
 async def bad(answer, row):
@@ -171,6 +171,7 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
     async def test_gives_numbers_beside_the_value(self):
         outcome, = await self.judge(["abc"], "parts")
         self.assertEqual((outcome.reward.value, dict(outcome.reward.components)), (0.5, {"length": 3}))
+        self.assertEqual(outcome.reward.extracted, "abc")
 
     async def test_takes_functions_of_verls_signature(self):
         row = '{"data_source": "d", "ground_truth": "5", "extra_info": {"x": 3}}'

@@ -9,8 +9,8 @@
 // In its own header, because nvcc cannot compile the headers of NCCL and absl.
 namespace syncopate {
 
-// largest [count] := the maximum of all [world, count] over its rows, NaN where any row has a NaN. Device memory; queued
-// on `stream`, does not block. Returns CUDA's result of the launch.
+// largest [count] := the maximum of all [world, count] over its rows, NaN where any row has a NaN. Device memory;
+// queued on `stream`, does not block. Returns CUDA's result of the launch.
 cudaError_t QueueLargest(Element element, const void* all, int32_t world, int64_t count, void* largest,
                          cudaStream_t stream);
 

@@ -236,8 +236,8 @@ class NcclRanks final : public NcclGroup {
     return any;
   }
 
-  // NCCL's own maximum drops NaN, which every rank must see. So all ranks' values are gathered, and each rank computes the
-  // maximum itself.
+  // NCCL's own maximum drops NaN, which every rank must see. So all ranks' values are gathered, and each rank computes
+  // the maximum itself.
   absl::Status FindLargest(const Collective& call, void* values) {
     const int64_t most = kScratchBytes / options_.world / ElementBytes(call.element) * ElementBytes(call.element);
     for (int64_t done = 0; done < call.bytes; done += most) {

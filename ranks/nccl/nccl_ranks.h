@@ -28,18 +28,18 @@ struct NcclRanksOptions {
   std::function<cudaStream_t()> stream = nullptr;
 };
 
-// One rank's end of a group over NCCL: calls take device memory and are queued on NcclRanksOptions::stream. Calls of one
-// rank are executed in the order in which they were made, whatever streams they are on. NCCL chooses the order of sums:
-// they are bit-identical on every rank, and repeat with the same ranks on the same GPUs. NCCL cannot compare the calls of
-// ranks: calls that differ end with RANK_LOST at their deadline. Barrier() blocks.
+// One rank's end of a group over NCCL: calls take device memory and are queued on NcclRanksOptions::stream. Calls of
+// one rank are executed in the order in which they were made, whatever streams they are on. NCCL chooses the order of
+// sums: they are bit-identical on every rank, and repeat with the same ranks on the same GPUs. NCCL cannot compare the
+// calls of ranks: calls that differ end with RANK_LOST at their deadline. Barrier() blocks.
 //
-// After Abort(), a thread of the group's own stops the calls that the GPU is executing, because the caller may be blocked
-// on the GPU.
+// After Abort(), a thread of the group's own stops the calls that the GPU is executing, because the caller may be
+// blocked on the GPU.
 class NcclGroup : public Communicator {
  public:
-  // QueueSum and QueueBroadcast queue on a stream of the caller's and may be captured in a graph. The group keeps no record
-  // of them and no deadline watches them: the caller waits for the GPU and polls Check(). They block until NCCL has queued
-  // them.
+  // QueueSum and QueueBroadcast queue on a stream of the caller's and may be captured in a graph. The group keeps no
+  // record of them and no deadline watches them: the caller waits for the GPU and polls Check(). They block until NCCL
+  // has queued them.
   // values [count] bfloat16 := their sum over ranks.
   virtual absl::Status QueueSum(void* values, int64_t count, cudaStream_t stream) = 0;
   // data [bytes] := the data of rank 0.

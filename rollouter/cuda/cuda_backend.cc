@@ -131,10 +131,6 @@ class CudaBackend::Remapped final : public Arenas {
     MutexLock lock(&mutex_);
     return arenas_->Exchange();
   }
-  void ExpectExchange() override {
-    MutexLock lock(&mutex_);
-    arenas_->UnmapShadow().IgnoreError();  // if this fails, Exchange() unmaps
-  }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
     SYNCOPATE_RETURN_IF_ERROR(MapShadow());
@@ -184,7 +180,7 @@ class CudaBackend::InPlace final : public Arenas {
 
   char* shadow() override { return arena_->data(); }
   const char* live() const override { return arena_->data(); }
-  int64_t bytes() const override { return arena_->held_bytes(); }
+  int64_t bytes() const override { return arena_->allocated_bytes(); }
   bool in_place() const override { return true; }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override { return absl::OkStatus(); }
   // Live and shadow are the same bytes.

@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   decoder.max_slots = static_cast<int32_t>(runner.max_sequences);
   decoder.max_positions = static_cast<int32_t>(runner.max_context);
   decoder.rotations = MakeRotations(config, runner.max_context);
-  decoder.rows_alike = runner.deterministic;
+  decoder.bit_identical_rows = runner.deterministic;
   // A measured choice of kernels could differ from process to process.
   decoder.choose_fastest = !runner.deterministic;
   decoder.ranks = options.ranks;

@@ -40,7 +40,7 @@ class CudaModelRunner final : public ModelRunner {
                                                                  const DecodeViews& views, const Options& options);
 
   Capacity capacity() const override { return capacity_; }
-  int64_t kv_bytes() const override { return storage_->held_bytes(); }
+  int64_t kv_bytes() const override { return storage_->allocated_bytes(); }
   int64_t host_kv_bytes() const override { return swapped_.bytes(); }
   int64_t buffer_bytes() const override { return decoder_->device_bytes() + packed_scratch_->bytes(); }
   absl::Status ReleaseBlocks() override { return storage_->Release(); }

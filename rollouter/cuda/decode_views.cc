@@ -13,6 +13,17 @@ absl::Status Unsupported(const std::string& what) {
 
 const void* MakeData(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
+std::vector<DecodeAdapter> ViewAdapters(const model::Linear& linear) {
+  std::vector<DecodeAdapter> views;
+  for (const model::Adapter& adapter : linear.adapters) {
+    views.push_back({.a = MakeData(adapter.a),
+                     .b = MakeData(adapter.b),
+                     .begin = static_cast<int32_t>(adapter.begin),
+                     .outputs = static_cast<int32_t>(adapter.b.size(0))});
+  }
+  return views;
+}
+
 }  // namespace
 
 absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config,
@@ -35,7 +46,11 @@ absl::StatusOr<DecodeViews> ViewForDecoding(const model::ModelConfig& config,
                                     .output = MakeData(layer.output.weight),
                                     .post_norm = MakeData(layer.post_norm),
                                     .gate_up = MakeData(layer.gate_up[0].weight),
-                                    .down = MakeData(layer.down.weight)});
+                                    .down = MakeData(layer.down.weight),
+                                    .qkv_adapters = ViewAdapters(layer.qkv[0]),
+                                    .output_adapters = ViewAdapters(layer.output),
+                                    .gate_up_adapters = ViewAdapters(layer.gate_up[0]),
+                                    .down_adapters = ViewAdapters(layer.down)});
   }
   return views;
 }

@@ -22,6 +22,13 @@ void BlockPool::AddFree(BlockIndex block) {
   std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }
 
+void BlockPool::Change(Block& block, int32_t users, int32_t offers) {
+  offered_ -= IsOffered(block) ? 1 : 0;
+  block.users += users;
+  block.offers += offers;
+  offered_ += IsOffered(block) ? 1 : 0;
+}
+
 BlockIndex BlockPool::Allocate() {
   SYNCOPATE_CHECK(available() > 0);
   if (free_.empty()) FreeOldestKept();
@@ -39,15 +46,16 @@ void BlockPool::AddUser(BlockIndex block) {
     kept_.erase(used.in_kept);
     closed_kept_ -= block >= open_ ? 1 : 0;
   }
-  ++used.users;
+  Change(used, /*users=*/1, /*offers=*/0);
 }
 
 void BlockPool::RemoveUser(BlockIndex block) {
   Block& left = blocks_[block];
   SYNCOPATE_CHECK(left.users > 0);
-  if (--left.users > 0) return;
+  Change(left, /*users=*/-1, /*offers=*/0);
+  if (left.users > 0) return;
   // A block of an older version is never searched for again, and a closed one loses its memory: neither is kept.
-  if (left.indexed != nullptr && (left.indexed->scope.version != version_ || block >= open_)) Forget(block);
+  if (left.indexed != nullptr && (!left.indexed->scope.IsServedAt(version_) || block >= open_)) Forget(block);
   // Contents that are not indexed cannot be found again.
   if (left.indexed == nullptr) {
     AddFree(block);
@@ -95,7 +103,7 @@ BlockPool::Node BlockPool::Index(const PrefixScope& scope, Node parent, absl::Sp
 void BlockPool::ForgetOtherVersions(const PolicyVersion& version) {
   version_ = version;
   for (auto block = kept_.begin(); block != kept_.end();) {
-    if (blocks_[*block].indexed->scope.version == version) {
+    if (blocks_[*block].indexed->scope.IsServedAt(version)) {
       ++block;
       continue;
     }
@@ -130,7 +138,9 @@ void BlockPool::Move(BlockIndex from, BlockIndex to) {
   Block& left = blocks_[from];
   Block& taken = blocks_[to];
   SYNCOPATE_CHECK(left.users > 0 && taken.users == 1 && taken.indexed == nullptr);
-  taken.users = std::exchange(left.users, 0);
+  const int32_t users = left.users, offers = left.offers;
+  Change(taken, users - taken.users, offers);
+  Change(left, -users, -offers);
   taken.indexed = std::exchange(left.indexed, nullptr);
   if (taken.indexed != nullptr) index_.find(*taken.indexed)->second.block = to;
   AddFree(from);

@@ -6,9 +6,9 @@ namespace syncopate::rollouter {
 
 // Limits how many sequences run at once, so that running sequences find blocks to grow into. The limit follows the
 // share of blocks in use. Above kTrimAbove the limit drops to the number that runs now, so no sequence starts until one
-// has ended. Below kGrowBelow the limit grows by one with each plan that it held back. In between, each sequence that
-// ends makes room for another. The limit never stops a running sequence: sequences are preempted only when blocks run
-// out, and a preemption is the strongest sign that too many ran.
+// has ended. Below kGrowBelow the limit grows by one with each plan at which Admits() refused a start. In between, each
+// sequence that ends makes room for another. The limit never stops a running sequence: sequences are preempted only
+// when blocks run out, and a preemption is the strongest sign that too many ran.
 //
 // At the start there is no limit beyond `most`, so with ample memory it has no effect. Pure; not thread-safe.
 class ConcurrencyLimit {
@@ -34,7 +34,7 @@ class ConcurrencyLimit {
 
   const int64_t most_;
   int64_t limit_;
-  bool held_somebody_back_ = false;  // Admits() refused a start since the last Follow()
+  bool has_refused_ = false;  // Admits() refused a start since the last Follow()
 };
 
 }  // namespace syncopate::rollouter

@@ -19,6 +19,15 @@ std::shared_ptr<const T> Borrowed(const T& value) {
   return std::shared_ptr<const T>(std::shared_ptr<const void>(), &value);
 }
 
+void AppendGiven(const std::vector<int32_t>& given, bool top_logprobs, Trajectory* trajectory) {
+  if (given.empty()) return;
+  const auto begin = static_cast<int32_t>(trajectory->tokens.size());
+  trajectory->tokens.insert(trajectory->tokens.end(), given.begin(), given.end());
+  trajectory->logprobs.resize(trajectory->tokens.size(), 0.0f);
+  if (top_logprobs) trajectory->top_logprobs.resize(trajectory->tokens.size());
+  trajectory->given.push_back({begin, static_cast<int32_t>(trajectory->tokens.size())});
+}
+
 }  // namespace
 
 absl::Status Engine::Options::Validate() const {
@@ -67,19 +76,39 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
 Engine::Engine(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend,
                std::unique_ptr<ModelRunner> runner, const Scheduler::Options& options)
     : vocab_size_(config.vocab_size),
+      has_adapters_(config.lora.enabled()),
       backend_(std::move(backend)),
       runner_(std::move(runner)),
       plans_under_way_(static_cast<size_t>(runner_->capacity().plans_under_way)),
       policy_(&backend_->arenas()),
       scheduler_(options) {}
 
-absl::Status Engine::CheckShape(const GenerationRequest& request) const {
-  for (int32_t id : request.prompt_ids) {
+absl::Status Engine::CheckTokens(const std::vector<int32_t>& tokens) const {
+  for (int32_t id : tokens) {
     if (id < 0 || id >= vocab_size_) {
       return BadRequest(absl::StrCat("token id ", id, " is outside the vocabulary of ", vocab_size_));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CheckGiven(const std::vector<int32_t>& given, bool needed) const {
+  if (given.empty() && needed) return BadRequest("a turn after the first begins with at least one given token");
+  return CheckTokens(given);
+}
+
+absl::Status Engine::CheckShape(const GenerationRequest& request) const {
+  SYNCOPATE_RETURN_IF_ERROR(CheckTokens(request.prompt_ids));
+  for (const std::vector<int32_t>& start : request.starts) SYNCOPATE_RETURN_IF_ERROR(CheckTokens(start));
   SYNCOPATE_RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size_));
+  if (request.by_base && !has_adapters_) {
+    return Error(absl::StatusCode::kInvalidArgument, "NO_ADAPTERS",
+                 "this run trains all weights (lora.rank is 0), so there is no base to ask beside the policy");
+  }
+  if (request.by_base && !runner_->capacity().serves_base) {
+    return Error(absl::StatusCode::kInvalidArgument, "BASE_NOT_SERVED",
+                 "the decoder of a GPU does not answer without adapters yet; ask a rollouter on the CPU");
+  }
   return scheduler_.Check(SchedulerRequest(request));
 }
 
@@ -88,9 +117,13 @@ Scheduler::Request Engine::SchedulerRequest(const GenerationRequest& request) {
   scheduled.prompt = Borrowed(request.prompt_ids);
   scheduled.sampling = Borrowed(request.sampling);
   scheduled.seeds = request.seeds;
+  scheduled.starts = request.starts;
   scheduled.first = request.holds_install;
   scheduled.priority = request.priority;
   scheduled.deadline = absl::ToUnixMicros(request.deadline);
+  scheduled.max_total_tokens = request.max_total_tokens;
+  scheduled.starts_parked = request.starts_parked;
+  scheduled.adapter = request.by_base ? kBaseAdapter : 0;
   return scheduled;
 }
 
@@ -98,7 +131,15 @@ void Engine::Add(GenerationRequest request, std::shared_ptr<GenerationSink> sink
   ActiveRequest& active = active_[++last_key_];
   active.live = static_cast<int32_t>(request.seeds.size());
   active.samples.resize(request.seeds.size());
-  active.last_tokens.assign(request.seeds.size(), std::min(request.arrived, Clock::Real()->Now()));
+  active.times.resize(request.seeds.size());
+  for (SampleTimes& times : active.times) {
+    times.last_token = std::min(request.arrived, Clock::Real()->Now());
+    times.parked_since = times.last_token;
+    if (request.starts_parked) times.parked_by = FinishReason::kAborted;
+  }
+  for (size_t i = 0; i < request.starts.size(); ++i) {
+    AppendGiven(request.starts[i], request.sampling.top_logprobs > 0, &active.samples[i]);
+  }
   active.sink = std::move(sink);
   holding_ += request.holds_install ? 1 : 0;
   Scheduler::Request scheduled = SchedulerRequest(request);
@@ -125,6 +166,47 @@ int32_t Engine::Abort(const std::string& id) {
   return ended;
 }
 
+std::optional<Engine::ParkedSample> Engine::FindParked(const std::string& id, int32_t sample) {
+  for (auto& [key, active] : active_) {
+    if (active.request.id != id) continue;
+    if (sample < 0 || sample >= std::ssize(active.times) || !active.times[sample].parked_by.has_value()) break;
+    return ParkedSample{key, &active};
+  }
+  return std::nullopt;
+}
+
+void Engine::Extend(const std::string& id, int32_t sample, const std::vector<int32_t>& given) {
+  const std::optional<ParkedSample> parked = FindParked(id, sample);
+  if (!parked.has_value()) return;
+  auto& [key, active] = *parked;
+  if (!scheduler_.MayExtend(key, sample, std::ssize(given))) {
+    scheduler_.End(key, sample);
+    return FinishSample(key, *active, sample, FinishReason::kLength);
+  }
+  scheduler_.Extend(key, sample, given);
+  AppendGiven(given, active->request.sampling.top_logprobs > 0, &active->samples[sample]);
+  SampleTimes& times = active->times[sample];
+  times.last_token = Clock::Real()->Now();
+  times.parked += times.last_token - times.parked_since;
+  times.parked_by.reset();
+  times.begins_turn = true;
+}
+
+void Engine::Rewind(const std::string& id, int32_t sample) {
+  const std::optional<ParkedSample> parked = FindParked(id, sample);
+  if (!parked.has_value()) return;
+  scheduler_.Rewind(parked->key, sample);
+  parked->active->samples[sample] = {};
+  parked->active->times[sample].parked_by = FinishReason::kAborted;
+}
+
+void Engine::EndParked(const std::string& id, int32_t sample) {
+  const std::optional<ParkedSample> parked = FindParked(id, sample);
+  if (!parked.has_value()) return;
+  scheduler_.End(parked->key, sample);
+  FinishSample(parked->key, *parked->active, sample, *parked->active->times[sample].parked_by);
+}
+
 absl::Status Engine::Step() {
   const size_t before = launched_.size();
   SYNCOPATE_RETURN_IF_ERROR(Launch());
@@ -144,15 +226,15 @@ absl::Status Engine::Synchronize() {
 }
 
 absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
-  SYNCOPATE_CHECK(!HasWork());
+  SYNCOPATE_CHECK(!HasRequests());
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
-  const int64_t held = weight_bytes() + kv_bytes() + host_kv_bytes();
+  const int64_t allocated = weight_bytes() + kv_bytes() + host_kv_bytes();
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
   scheduler_.ForgetBlocks();
   SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-  return held - weight_bytes() - kv_bytes() - host_kv_bytes();
+  return allocated - weight_bytes() - kv_bytes() - host_kv_bytes();
 }
 
 absl::Status Engine::WakeUp() {
@@ -180,8 +262,10 @@ absl::Status Engine::Launch() {
 absl::Status Engine::AwaitOldest() {
   SYNCOPATE_ASSIGN_OR_RETURN(StepResult result, runner_->Await(launched_.front()));
   launched_.pop_front();
-  const absl::Time now = Clock::Real()->Now();
-  for (const Scheduler::Drawn& drawn : scheduler_.Complete(result.plan, result.tokens)) HandOn(drawn, result, now);
+  decoded_until_ = Clock::Real()->Now();
+  for (const Scheduler::Drawn& drawn : scheduler_.Complete(result.plan, result.tokens)) {
+    HandOn(drawn, result, decoded_until_);
+  }
   return absl::OkStatus();
 }
 
@@ -196,34 +280,56 @@ void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Tim
   if (active.request.sampling.top_logprobs > 0) {
     trajectory.top_logprobs.push_back(std::move(result.top_logprobs[drawn.draw]));
   }
-  // A span ends where the version changes, which happens at an install in the middle of an answer.
-  if (trajectory.spans.empty() || trajectory.spans.back().version != result.version) {
-    trajectory.spans.push_back({result.version, position, position});
+  const PolicyVersion version = active.request.by_base ? PolicyVersion() : result.version;
+  // A span ends where the version changes, which happens at an install in the middle of an answer, and at given tokens.
+  if (trajectory.spans.empty() || trajectory.spans.back().version != version ||
+      trajectory.spans.back().end != position) {
+    trajectory.spans.push_back({version, position, position});
   }
   trajectory.spans.back().end = position + 1;
   ++generated_tokens_;
-  const double waited = absl::ToDoubleSeconds(now - std::exchange(active.last_tokens[drawn.sample], now));
-  if (position == 0) {
+  SampleTimes& times = active.times[drawn.sample];
+  const double waited = absl::ToDoubleSeconds(now - std::exchange(times.last_token, now));
+  if (std::exchange(times.begins_turn, false)) {
     figures_.time_to_first_token.Add(waited);
   } else {
     figures_.time_per_output_token.Add(waited);
   }
   static const std::vector<TokenLogProb> kNone;
-  const bool goes_on = active.sink->OnToken(drawn.sample, token, logprob, result.version,
+  const bool goes_on = active.sink->OnToken(drawn.sample, token, logprob, version,
                                             trajectory.top_logprobs.empty() ? kNone : trajectory.top_logprobs.back());
-  if (drawn.finish.has_value()) {
-    FinishSample(drawn.key, active, drawn.sample, *drawn.finish);
-  } else if (!goes_on) {
-    scheduler_.End(drawn.key, drawn.sample);
-    FinishSample(drawn.key, active, drawn.sample, FinishReason::kStop);
+  if (drawn.finish.has_value() || !goes_on) {
+    EndTurn(drawn.key, active, drawn.sample, drawn.finish.value_or(FinishReason::kStop));
   }
+}
+
+void Engine::EndTurn(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason finish) {
+  if (active.request.max_total_tokens > 0 && active.sink->OnTurnEnded(sample, finish, active.samples[sample])) {
+    scheduler_.Park(key, sample);
+    active.times[sample].parked_by = finish;
+    active.times[sample].parked_since = Clock::Real()->Now();
+    return;
+  }
+  scheduler_.End(key, sample);
+  FinishSample(key, active, sample, finish);
 }
 
 void Engine::FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason) {
   Trajectory& trajectory = active.samples[sample];
   trajectory.finish = reason;
   figures_.CountFinish(reason);
-  const absl::Duration took = Clock::Real()->Now() - active.started;  // negative if it never started
+  // Given tokens behind the last turn: it was aborted before it drew another one.
+  if (!trajectory.given.empty() && trajectory.given.back().end == std::ssize(trajectory.tokens)) {
+    trajectory.tokens.resize(static_cast<size_t>(trajectory.given.back().begin));
+    trajectory.logprobs.resize(trajectory.tokens.size());
+    if (!trajectory.top_logprobs.empty()) trajectory.top_logprobs.resize(trajectory.tokens.size());
+    trajectory.given.pop_back();
+  }
+  const absl::Time now = Clock::Real()->Now();
+  const SampleTimes& times = active.times[sample];
+  const absl::Duration parked =
+      times.parked + (times.parked_by.has_value() ? now - times.parked_since : absl::ZeroDuration());
+  const absl::Duration took = now - active.started - parked;  // negative if it never started
   trajectory.generate_seconds = std::max(0.0, absl::ToDoubleSeconds(took));
   active.sink->OnFinished(sample, std::move(trajectory));
   // The request stays active until its last sample has ended, because an install waits for the whole request.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -20,7 +21,7 @@
 namespace syncopate::rollouter {
 
 // Continuous batching on one thread: the scheduler plans steps, the backend's runner executes them, and each drawn
-// token goes to the sink of its request. Sequences join and leave at any step. Not thread-safe: `EngineLoop` owns it.
+// token goes to the sink of its request. Sequences join and leave at any step. Not thread-safe: `EngineThread` owns it.
 // Create(), BindThread(), Step(), AwaitLaunched() and Synchronize() may throw c10::Error. After such an exception or an
 // error that they returned, only Abort() may be called.
 class Engine {
@@ -46,8 +47,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request can never run. Reads only immutable state, so any thread may
-  // call it.
+  // INVALID_ARGUMENT if the request can never run (reason BAD_REQUEST), or is for the base of a model without adapters
+  // (NO_ADAPTERS) or by a runner that does not serve it (BASE_NOT_SERVED). Reads only immutable state, so any thread
+  // may call it.
   absl::Status CheckShape(const GenerationRequest& request) const;
 
   // Queues a request that passed CheckShape(); a request with holds_install goes to the front.
@@ -57,7 +59,23 @@ class Engine {
   // number of sequences that ended.
   int32_t Abort(const std::string& id);
 
+  // Begins the next turn of a parked sample behind `given`, which passed CheckGiven(); without room for these tokens
+  // and one more the sample ends with kLength. No effect if the request or the sample has ended.
+  void Extend(const std::string& id, int32_t sample, const std::vector<int32_t>& given);
+  // A parked sample loses all its tokens, and waits for Extend() again, which may then give none. No effect if the
+  // request or the sample has ended.
+  void Rewind(const std::string& id, int32_t sample);
+  // Ends a parked sample as its last turn ended; one without tokens is aborted. No effect if the request or the sample
+  // has ended.
+  void EndParked(const std::string& id, int32_t sample);
+  // INVALID_ARGUMENT (reason BAD_REQUEST) for a token outside the vocabulary, or for none if `needed`. Any thread may
+  // call it.
+  absl::Status CheckGiven(const std::vector<int32_t>& given, bool needed) const;
+
+  // True while a step can be made, or is in progress.
   bool HasWork() const { return scheduler_.HasWork() || !launched_.empty(); }
+  // True while a request has not ended, or a step is in progress.
+  bool HasRequests() const { return scheduler_.HasRequests() || !launched_.empty(); }
   // True while a request with holds_install runs or waits: an install must wait for its end.
   bool InstallHeld() const { return holding_ > 0; }
 
@@ -73,11 +91,14 @@ class Engine {
   absl::Status AwaitLaunched();
   // Does what AwaitLaunched() does, then blocks until no work reads the weights. Call it before the weights change.
   absl::Status Synchronize();
+  // When the latest step that was awaited had ended; the infinite past before the first one.
+  absl::Time decoded_until() const { return decoded_until_; }
 
   // Releases the memory of weights, keys and values, and returns the number of bytes released. With `keep_weights` the
   // live weights stay in host memory; otherwise no version serves afterwards. No step may run before WakeUp(). A second
-  // call releases only what is left. Precondition: !HasWork(), and no weight sync is in progress. RESOURCE_EXHAUSTED:
-  // nothing has changed; after another error the engine is unusable. Both rules also hold for WakeUp().
+  // call releases only what is left. Precondition: !HasRequests(), and no weight sync is in progress.
+  // RESOURCE_EXHAUSTED: nothing has changed; after another error the engine is unusable. WakeUp() follows both rules
+  // too.
   absl::StatusOr<int64_t> Sleep(bool keep_weights);
   absl::Status WakeUp();
 
@@ -86,6 +107,7 @@ class Engine {
 
   int64_t running_sequences() const { return scheduler_.running_sequences(); }
   int64_t waiting_sequences() const { return scheduler_.waiting_sequences(); }
+  int64_t parked_sequences() const { return scheduler_.parked_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
   int64_t host_kv_bytes() const { return runner_->host_kv_bytes(); }
@@ -100,26 +122,43 @@ class Engine {
   const RequestFigures& request_figures() const { return figures_; }
 
  private:
+  struct SampleTimes {
+    // When its last token came; before the first token of a turn, when the request or the given tokens came.
+    absl::Time last_token;
+    bool begins_turn = true;
+    absl::Time parked_since;
+    absl::Duration parked;                  // until now, without the current time
+    std::optional<FinishReason> parked_by;  // set while it is parked: how its last turn ended
+  };
   struct ActiveRequest {
     GenerationRequest request;
     std::shared_ptr<GenerationSink> sink;
     absl::Time started = absl::InfiniteFuture();
     std::vector<Trajectory> samples;
-    // The time of each sample's last token; before its first token, the arrival of the request.
-    std::vector<absl::Time> last_tokens;
+    std::vector<SampleTimes> times;  // by sample
     int32_t live = 0;
   };
 
   Engine(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend, std::unique_ptr<ModelRunner> runner,
          const Scheduler::Options& options);
 
+  absl::Status CheckTokens(const std::vector<int32_t>& tokens) const;
   static Scheduler::Request SchedulerRequest(const GenerationRequest& request);
   absl::Status Launch();
   absl::Status AwaitOldest();
   void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
+  // Ends the turn of a sample, and the sample if it has no turns or its sink says so.
+  void EndTurn(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason finish);
+  struct ParkedSample {
+    uint64_t key = 0;
+    ActiveRequest* active = nullptr;
+  };
+  // Nothing if there is no such sample, or it is not parked.
+  std::optional<ParkedSample> FindParked(const std::string& id, int32_t sample);
   void FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason reason);
 
   const int64_t vocab_size_;
+  const bool has_adapters_;
   const std::shared_ptr<EngineBackend> backend_;
   const std::unique_ptr<ModelRunner> runner_;
   const size_t plans_under_way_;
@@ -129,6 +168,7 @@ class Engine {
   std::deque<ModelRunner::Ticket> launched_;
   uint64_t last_key_ = 0;
   int64_t holding_ = 0;
+  absl::Time decoded_until_ = absl::InfinitePast();
   int64_t generated_tokens_ = 0;
   RequestFigures figures_;
 };

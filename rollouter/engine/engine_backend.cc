@@ -24,9 +24,9 @@ class HostBackend::Arenas final : public WeightArenas {
   char* shadow() override { return Data(Other()); }
   const char* live() const override { return Data(live_); }
   int64_t bytes() const override {
-    int64_t held = 0;
-    for (const at::Tensor& arena : arenas_) held += arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
-    return held;
+    int64_t allocated = 0;
+    for (const at::Tensor& arena : arenas_) allocated += arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
+    return allocated;
   }
   bool in_place() const override { return weight_sets_ == 1; }
   const model::TransformerWeights& weights() const override { return views_[live_]; }
@@ -123,7 +123,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
                                        .host_blocks = options.host_blocks,
                                        // The host runner does all work in Launch, so more plans in progress do not help
                                        // by default.
-                                       .plans_under_way = std::max(1, options.plans_under_way)};
+                                       .plans_under_way = std::max(1, options.plans_under_way),
+                                       .serves_base = config_.lora.enabled()};
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);
 }

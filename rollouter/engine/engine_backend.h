@@ -36,9 +36,6 @@ class WeightArenas {
   // for the exchange, at most for `deadline`. After an error the live bytes are unchanged; except INTERNAL (reason
   // WEIGHTS_UNMAPPED): then there are no live bytes, and the engine can only be destroyed.
   virtual absl::Status Exchange(const PolicyVersion& version, uint64_t digest, absl::Duration deadline) = 0;
-  // Announces that the shadow is complete, so that the part of the exchange that can overlap decode steps may begin.
-  // Called by the receiver; a later shadow() or BeginCheck() revokes it.
-  virtual void ExpectExchange() {}
   // Announces that a transfer of `version` is about to overwrite the live bytes in place. Call only between decode
   // steps, when no work on the weights is in progress; none may begin before the transfer is over.
   virtual absl::Status BeginOverwrite(const PolicyVersion& /*version*/) { return absl::OkStatus(); }

@@ -23,7 +23,7 @@ class LeadingRunner final : public ModelRunner {
     return followers_->Send({.kind = EngineCommand::Kind::kReleaseBlocks});
   }
   absl::Status RestoreBlocks() override {
-    // This rank first: if it has too little memory, the other ranks stay unchanged.
+    // This rank restores first: if it has too little memory, the other ranks stay unchanged.
     SYNCOPATE_RETURN_IF_ERROR(runner_->RestoreBlocks());
     return followers_->Send({.kind = EngineCommand::Kind::kRestoreBlocks});
   }
@@ -58,7 +58,6 @@ class LeadingArenas final : public WeightArenas {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->BeginOverwrite(version));
     return followers_->Send({.kind = EngineCommand::Kind::kBeginInPlace, .version = version});
   }
-  void ExpectExchange() override { arenas_->ExpectExchange(); }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_->CopyLive(ranges); }
   absl::Status Release(bool keep_live) override {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Release(keep_live));

@@ -28,13 +28,14 @@ struct EngineStatus {
   uint64_t serving_digest = 0;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
-  double kv_usage = 0;        // the share of blocks in use, 0 to 1
-  int64_t kv_bytes = 0;       // memory of keys and values allocated now on the engine's device
-  double host_kv_usage = 0;   // the share of blocks for swapping in use, 0 to 1
-  int64_t host_kv_bytes = 0;  // host memory for swapped keys and values allocated now
-  int64_t weight_bytes = 0;   // all weight sets, on the engine's device
-  int32_t sleep_level = 0;    // 0: awake
-  bool pins_version = false;  // a request with holds_install runs or waits
+  int64_t parked_sequences = 0;  // samples between two turns
+  double kv_usage = 0;           // the share of blocks in use, 0 to 1
+  int64_t kv_bytes = 0;          // memory of keys and values allocated now on the engine's device
+  double host_kv_usage = 0;      // the share of blocks for swapping in use, 0 to 1
+  int64_t host_kv_bytes = 0;     // host memory for swapped keys and values allocated now
+  int64_t weight_bytes = 0;      // all weight sets, on the engine's device
+  int32_t sleep_level = 0;       // 0: awake
+  bool pins_version = false;     // a request with holds_install runs or waits
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // tokens of prompts that were computed
   int64_t prompt_tokens = 0;     // tokens to compute or find as a prefix, counted again after a preemption
@@ -61,8 +62,8 @@ class EngineLoop : public synchronizer::WeightTarget {
     int64_t max_sequences = 256;
     int64_t max_prefill_tokens = 0;  // see Engine::Options
     int64_t kv_tokens = 0;           // tokens of keys and values to allocate memory for; 0: the runner's default
-    // Host memory of each rank for keys and values of preempted sequences, which are then swapped as far as it reaches; the
-    // others, and all with 0, are computed again. At least one block, if not 0.
+    // Host memory of each rank for keys and values of preempted sequences, which are then swapped as far as it reaches;
+    // the others, and all with 0, are computed again. At least one block, if not 0.
     int64_t host_kv_bytes = 0;
     bool deterministic = false;  // see RunnerOptions::deterministic
     int64_t bucket_bytes = Manifest::kDefaultBucketBytes;
@@ -81,10 +82,24 @@ class EngineLoop : public synchronizer::WeightTarget {
 
   virtual const Manifest& manifest() const = 0;
 
-  // Queues a request; its results go to `sink` on the engine's thread. Does not block. INVALID_ARGUMENT (BAD_REQUEST),
+  // Queues a request; its results go to `sink` on the engine's thread. Does not block. INVALID_ARGUMENT (BAD_REQUEST,
+  // or see Engine::CheckShape),
   // FAILED_PRECONDITION (NO_WEIGHTS or ASLEEP), UNAVAILABLE (DRAINING) while draining or stopped. After OK every sample
   // gets its OnFinished in every case.
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
+
+  // Begins the next turn of a parked sample (GenerationSink::OnTurnEnded) behind `given`. Without room for these tokens
+  // and one more the sample ends with kLength; no effect if it has ended, for example by Abort(). Only queues: a sink
+  // may call it, also while it parks the sample. INVALID_ARGUMENT (BAD_REQUEST) for no tokens or one outside the
+  // vocabulary.
+  virtual absl::Status Extend(const std::string& id, int32_t sample, std::vector<int32_t> given) = 0;
+  // Begins the first turn of a sample that started parked, or was rewound. `given` may be empty. Otherwise as Extend().
+  virtual absl::Status Begin(const std::string& id, int32_t sample, std::vector<int32_t> given) = 0;
+  // A parked sample loses all its tokens, and waits for Begin(). Otherwise as Extend().
+  virtual void Rewind(const std::string& id, int32_t sample) = 0;
+  // Ends a parked sample: its OnFinished has the finish of its last turn, or kAborted if it has no tokens. Otherwise as
+  // Extend().
+  virtual void EndParked(const std::string& id, int32_t sample) = 0;
 
   // Ends the request `id`, or all if `id` is empty; returns the number of sequences that ended. Blocks for at most one
   // decode step.

@@ -53,6 +53,31 @@ absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<Gen
   return absl::OkStatus();
 }
 
+absl::Status EngineThread::Extend(const std::string& id, int32_t sample, std::vector<int32_t> given) {
+  SYNCOPATE_RETURN_IF_ERROR(engine_->CheckGiven(given, /*needed=*/true));
+  Post([this, id, sample, given = std::move(given)] { engine_->Extend(id, sample, given); });
+  return absl::OkStatus();
+}
+
+absl::Status EngineThread::Begin(const std::string& id, int32_t sample, std::vector<int32_t> given) {
+  SYNCOPATE_RETURN_IF_ERROR(engine_->CheckGiven(given, /*needed=*/false));
+  Post([this, id, sample, given = std::move(given)] { engine_->Extend(id, sample, given); });
+  return absl::OkStatus();
+}
+
+void EngineThread::Rewind(const std::string& id, int32_t sample) {
+  Post([this, id, sample] { engine_->Rewind(id, sample); });
+}
+
+void EngineThread::EndParked(const std::string& id, int32_t sample) {
+  Post([this, id, sample] { engine_->EndParked(id, sample); });
+}
+
+void EngineThread::Post(std::function<void()> command) {
+  MutexLock lock(&mutex_);
+  commands_.push_back(std::move(command));
+}
+
 int32_t EngineThread::Abort(const std::string& id) {
   auto ended = std::make_shared<std::atomic<int32_t>>(0);
   RunOnThread([this, id, ended] { *ended = engine_->Abort(id); });
@@ -83,7 +108,7 @@ absl::Status EngineThread::Drain(absl::Duration deadline) {
   draining_ = true;
   // Resume() ends the wait too: it clears draining_.
   auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopped_ || !draining_ || (commands_.empty() && !has_work_);
+    return stopped_ || !draining_ || (commands_.empty() && !has_requests_);
   };
   if (!mutex_.AwaitWithTimeout(Condition(&drained), deadline)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "DRAIN_DEADLINE",
@@ -117,7 +142,7 @@ EngineStatus EngineThread::GetStatus() const {
   } else if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
-    status.state = has_work_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
+    status.state = has_requests_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
   } else {
     status.state = paused_ ? EngineStatus::State::kPaused : EngineStatus::State::kRunning;
   }
@@ -213,7 +238,7 @@ void EngineThread::RunCommands() {
     MutexLock lock(&mutex_);
     commands.swap(commands_);
     // True until PublishStatus(): otherwise Drain() could return while a command adds a request.
-    if (!commands.empty()) has_work_ = true;
+    if (!commands.empty()) has_work_ = has_requests_ = true;
   }
   for (std::function<void()>& command : commands) command();
 }
@@ -239,9 +264,11 @@ void EngineThread::PublishStatus() {
 
 void EngineThread::PublishStatusLocked() {
   has_work_ = engine_->HasWork();
+  has_requests_ = engine_->HasRequests();
   status_.pins_version = engine_->InstallHeld();
   status_.running_sequences = engine_->running_sequences();
   status_.waiting_sequences = engine_->waiting_sequences();
+  status_.parked_sequences = engine_->parked_sequences();
   status_.kv_usage = engine_->kv_usage();
   PublishMemoryLocked();
   status_.generated_tokens = engine_->generated_tokens();
@@ -270,7 +297,8 @@ absl::StatusOr<InstallResult> EngineThread::Relabel(const PolicyVersion& version
 }
 
 absl::Status EngineThread::BeginInPlace(const PolicyVersion& version, absl::Duration deadline) {
-  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);
+  // EngineLoop declares it again for its comment alone, and defines nothing.
+  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);  // NOLINT(bugprone-parent-virtual-call)
   return ChangeWeights(Change::kBeginInPlace, version, /*digest=*/0, deadline).status();
 }
 
@@ -337,8 +365,10 @@ absl::Status EngineThread::RunChange() {
     change = change_;
     change->begun = true;
   }
-  const absl::Time begin = Clock::Real()->Now();
+  absl::Time begin = Clock::Real()->Now();
   const absl::Status applied = Apply(*change);
+  // Apply() first waits for steps that were launched before: they decode until they have ended.
+  begin = std::max(begin, engine_->decoded_until());
   std::function<void(const PolicyVersion&)> listener;
   {
     MutexLock lock(&mutex_);
@@ -420,7 +450,7 @@ absl::Status EngineThread::WakeUp() {
 
 absl::Status EngineThread::CheckMaySleepLocked() const {
   // `added_` counts requests that Submit() accepted and that the thread has not yet added to the engine.
-  if (engine_->HasWork() || added_ > 0) {
+  if (engine_->HasRequests() || added_ > 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "BUSY",
                  "requests run or wait: drain this rollouter first, or abort them");
   }

@@ -25,6 +25,10 @@ class EngineThread final : public EngineLoop {
 
   const Manifest& manifest() const override { return manifest_; }
   absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
+  absl::Status Extend(const std::string& id, int32_t sample, std::vector<int32_t> given) override;
+  absl::Status Begin(const std::string& id, int32_t sample, std::vector<int32_t> given) override;
+  void Rewind(const std::string& id, int32_t sample) override;
+  void EndParked(const std::string& id, int32_t sample) override;
   int32_t Abort(const std::string& id) override;
   void Pause() override;
   void Resume() override;
@@ -40,7 +44,6 @@ class EngineThread final : public EngineLoop {
   absl::Status BeginAttempt() override;
   void EndAttempt() override;
   synchronizer::ReceiverWeights LastSleep() const override;
-  void ExpectInstall() override { arenas().ExpectExchange(); }
   void RestoreShadow() override { shadow(); }  // shadow() moves it back to its address
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
@@ -71,6 +74,8 @@ class EngineThread final : public EngineLoop {
     absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
   };
 
+  // Runs `command` on the engine's thread, later.
+  void Post(std::function<void()> command);
   WeightArenas& arenas() const { return engine_->backend().arenas(); }
   // kBeginInPlace ignores `digest`.
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
@@ -134,7 +139,8 @@ class EngineThread final : public EngineLoop {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;      // a step can be made
+  bool has_requests_ ABSL_GUARDED_BY(mutex_) = false;  // a request has not ended: parked samples count
   EngineStatus status_ ABSL_GUARDED_BY(mutex_);
   absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();   // infinite: not idle
   absl::Time round_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the thread waits

@@ -32,7 +32,6 @@ FollowerTarget::FollowerTarget(std::shared_ptr<EngineBackend> backend, Options o
     : backend_(std::move(backend)), arenas_(backend_->arenas()), options_(std::move(options)) {}
 
 char* FollowerTarget::shadow() { return arenas_.shadow(); }
-void FollowerTarget::ExpectInstall() { arenas_.ExpectExchange(); }
 void FollowerTarget::RestoreShadow() { arenas_.shadow(); }
 absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> FollowerTarget::BeginCheck(
     synchronizer::ShadowContents contents) {

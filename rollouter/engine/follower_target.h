@@ -22,11 +22,11 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   struct Options {
     // Tells rank 0 that the version is ready, or that this rank withdraws it. Must not block.
     std::function<void(const PolicyVersion&)> send_ready, send_withdrawn;
-    // With one weight set. Tells rank 0 that this rank waits for generation to stop, or that it receives the version no
+    // With one weight set: tell rank 0 that this rank waits for generation to stop, or that it receives the version no
     // longer and has not installed it. Must not block.
     std::function<void(const PolicyVersion&)> send_stop_awaited = nullptr;
     std::function<void(const PolicyVersion&, bool overwritten)> send_abandoned = nullptr;
-    // Called if rank 0 did not answer a withdrawal within answer_within: it counts as lost.
+    // Called if rank 0 did not answer a withdrawal within answer_within: rank 0 counts as lost.
     std::function<void(const absl::Status&)> on_lost;
     absl::Duration answer_within = absl::Seconds(10);
   };
@@ -40,7 +40,6 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::Status BeginAttempt() override;
   void EndAttempt() override;
-  void ExpectInstall() override;
   void RestoreShadow() override;
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(synchronizer::ShadowContents contents) override;
   bool can_copy_live() const override { return true; }

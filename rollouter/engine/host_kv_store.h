@@ -10,8 +10,8 @@
 namespace syncopate::rollouter {
 
 // Keys and values in float32 on the CPU. Memory is allocated when a block is first used, in slabs of several blocks
-// (blocks for swapping one by one), and kept. Because the scheduler allocates low blocks first, memory follows the peak number of tokens in use, not the
-// possible maximum.
+// (blocks for swapping one by one), and kept. Because the scheduler allocates low blocks first, memory follows the peak
+// number of tokens in use, not the possible maximum.
 class HostKvStore final : public KvStore {
  public:
   // `config` must outlive it.

@@ -53,25 +53,35 @@ absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan
 }
 
 absl::Status HostModelRunner::Execute(const StepPlan& plan, StepResult& result) {
-  Batch batch = MakeBatch(plan);
-  const at::Tensor logits = fixed_rows_ ? ForwardInPasses(batch) : Forward(batch);
+  const auto count = static_cast<size_t>(plan.draws());
+  std::vector<SlotIndex> slots(count);
+  std::vector<at::Tensor> logits(count);  // of each draw, [1, V]
+  for (const bool by_base : {false, true}) {
+    Batch batch = MakeBatch(plan, by_base);
+    if (batch.ids.empty()) continue;
+    const model::TransformerWeights weights = by_base ? model::WithoutAdapters(arenas_->weights()) : arenas_->weights();
+    const at::Tensor all = fixed_rows_ ? ForwardInPasses(weights, batch) : Forward(weights, batch);
+    for (const Batch::Draw& draw : batch.draws) {
+      slots[draw.number] = draw.slot;
+      if (leads()) logits[draw.number] = all.narrow(0, draw.logits_row, 1);
+    }
+  }
   if (group_.has_value()) SYNCOPATE_RETURN_IF_ERROR(group_->status());
   if (leads()) {
-    const float* values = logits.data_ptr<float>();
-    result.tokens.reserve(batch.draws.size());
-    result.logprobs.reserve(batch.draws.size());
-    for (const Batch::Draw& draw : batch.draws) Draw(draw, values + draw.logits_row * logits.size(1), result);
+    result.tokens.reserve(count);
+    result.logprobs.reserve(count);
+    for (size_t i = 0; i < count; ++i) Draw(slots[i], logits[i].const_data_ptr<float>(), result);
   }
-  return group_.has_value() ? ShareDraws(batch, result) : absl::OkStatus();
-  // Ranks that do not lead also call this, to learn the drawn tokens.
+  // Ranks that do not lead also call ShareDraws(), to learn the drawn tokens.
+  return group_.has_value() ? ShareDraws(slots, result) : absl::OkStatus();
 }
 
 // Only rank 0 draws: separate draws would agree only if all machines computed bit-identical logits.
-absl::Status HostModelRunner::ShareDraws(const Batch& batch, StepResult& result) {
-  result.tokens.resize(batch.draws.size());
-  result.logprobs.resize(batch.draws.size());
+absl::Status HostModelRunner::ShareDraws(const std::vector<SlotIndex>& slots, StepResult& result) {
+  result.tokens.resize(slots.size());
+  result.logprobs.resize(slots.size());
   SYNCOPATE_RETURN_IF_ERROR(group_->Share(result.tokens));
-  for (size_t i = 0; i < batch.draws.size(); ++i) slots_[batch.draws[i].slot].last_token = result.tokens[i];
+  for (size_t i = 0; i < slots.size(); ++i) slots_[slots[i]].last_token = result.tokens[i];
   return absl::OkStatus();
 }
 
@@ -105,6 +115,7 @@ void HostModelRunner::StartSlot(const SlotStart& start) {
   Slot& slot = slots_[start.slot];
   slot = Slot();
   slot.seed = start.seed;
+  slot.by_base = start.adapter == kBaseAdapter;
   slot.sampling = start.sampling;
   slot.drawn = static_cast<int64_t>(start.drawn.size());
   if (!start.drawn.empty()) slot.last_token = start.drawn.back();
@@ -113,24 +124,29 @@ void HostModelRunner::StartSlot(const SlotStart& start) {
   for (int32_t token : start.drawn) slot.counts->AddDrawn(token);
 }
 
-HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan) const {
+HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan, bool by_base) const {
   Batch batch;
+  size_t draws = 0;  // of the plan, before the present chunk or row
   auto add_row = [&batch](int32_t token, int32_t position) {
     batch.ids.push_back(token);
     batch.kv.rows.push_back({static_cast<int32_t>(batch.kv.tables.size()) - 1, position});
   };
   for (const PrefillChunk& chunk : plan.chunks) {
+    const size_t first = std::exchange(draws, draws + chunk.draws.size());
+    if (slots_[chunk.slot].by_base != by_base) continue;
     batch.kv.tables.push_back(slots_[chunk.slot].table);
     for (size_t i = 0; i < chunk.tokens.size(); ++i) add_row(chunk.tokens[i], chunk.begin + static_cast<int32_t>(i));
     if (chunk.draws.empty()) continue;
     // All samples of a prompt draw from the logits of its last token.
     const int64_t logits_row = static_cast<int64_t>(batch.sampled_rows.size());
     batch.sampled_rows.push_back(static_cast<int64_t>(batch.ids.size()) - 1);
-    for (SlotIndex slot : chunk.draws) batch.draws.push_back({slot, logits_row});
+    for (size_t i = 0; i < chunk.draws.size(); ++i) batch.draws.push_back({first + i, chunk.draws[i], logits_row});
   }
   for (const DecodeRow& row : plan.rows) {
+    const size_t number = draws++;
+    if (slots_[row.slot].by_base != by_base) continue;
     batch.kv.tables.push_back(slots_[row.slot].table);
-    batch.draws.push_back({row.slot, static_cast<int64_t>(batch.sampled_rows.size())});
+    batch.draws.push_back({number, row.slot, static_cast<int64_t>(batch.sampled_rows.size())});
     batch.sampled_rows.push_back(static_cast<int64_t>(batch.ids.size()));
     add_row(slots_[row.slot].last_token, row.position);
   }
@@ -149,13 +165,12 @@ void HostModelRunner::Pad(Batch& batch) const {
   while (batch.sampled_rows.size() < least) batch.sampled_rows.push_back(0);
 }
 
-at::Tensor HostModelRunner::Forward(Batch& batch) {
+at::Tensor HostModelRunner::Forward(const model::TransformerWeights& weights, Batch& batch) {
   Pad(batch);
   std::vector<int64_t> positions;
   positions.reserve(batch.kv.rows.size());
   for (const KvBatch::Row& row : batch.kv.rows) positions.push_back(row.position);
   const auto attention = store_->MakeAttention(std::move(batch.kv));
-  const model::TransformerWeights& weights = arenas_->weights();
   const at::Tensor hidden = transformer_.Forward(weights, OnDevice(batch.ids, device_), OnDevice(positions, device_),
                                                  *attention, group_.has_value() ? &*group_ : nullptr);
   if (!leads()) return at::empty({0, 0});
@@ -164,28 +179,28 @@ at::Tensor HostModelRunner::Forward(Batch& batch) {
 }
 
 // The rows of a sequence are in order, so the positions that a row attends to are in its own pass or an earlier one.
-at::Tensor HostModelRunner::ForwardInPasses(const Batch& batch) {
-  const size_t rows = batch.ids.size();
+at::Tensor HostModelRunner::ForwardInPasses(const model::TransformerWeights& weights, const Batch& batch) {
+  const int64_t rows = std::ssize(batch.ids);
   std::vector<at::Tensor> logits;
   auto sampled = batch.sampled_rows.begin();  // the row numbers ascend
-  for (size_t begin = 0; begin < rows; begin += kFixedRows) {
-    const size_t end = std::min<size_t>(rows, begin + kFixedRows);
+  for (int64_t begin = 0; begin < rows; begin += kFixedRows) {
+    const int64_t end = std::min<int64_t>(rows, begin + kFixedRows);
     Batch pass;
     pass.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + end);
     pass.kv.tables = batch.kv.tables;
     pass.kv.rows.assign(batch.kv.rows.begin() + begin, batch.kv.rows.begin() + end);
-    for (; sampled != batch.sampled_rows.end() && *sampled < static_cast<int64_t>(end); ++sampled) {
-      pass.sampled_rows.push_back(*sampled - static_cast<int64_t>(begin));
+    for (; sampled != batch.sampled_rows.end() && *sampled < end; ++sampled) {
+      pass.sampled_rows.push_back(*sampled - begin);
     }
     const int64_t count = static_cast<int64_t>(pass.sampled_rows.size());
-    const at::Tensor all = Forward(pass);
+    const at::Tensor all = Forward(weights, pass);
     logits.push_back(leads() ? all.narrow(0, 0, count) : all);
   }
   return at::cat(logits);
 }
 
-void HostModelRunner::Draw(const Batch::Draw& draw, const float* logits, StepResult& result) {
-  Slot& slot = slots_[draw.slot];
+void HostModelRunner::Draw(SlotIndex index, const float* logits, StepResult& result) {
+  Slot& slot = slots_[index];
   SampledToken drawn = SampleToken(logits, transformer_.config().vocab_size, *slot.sampling, slot.seed, slot.drawn,
                                    slot.counts.has_value() ? &*slot.counts : nullptr);
   ++slot.drawn;

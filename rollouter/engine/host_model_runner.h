@@ -52,10 +52,12 @@ class HostModelRunner final : public ModelRunner {
     int32_t last_token = 0;
     std::optional<TokenCounts> counts;  // set if its penalties need counts
     std::vector<BlockIndex> table;
+    bool by_base = false;
   };
-  // One forward pass: its rows, and which rows give tokens to which slots.
+  // The rows of a plan that the same weights compute, and which rows give tokens to which slots.
   struct Batch {
     struct Draw {
+      size_t number = 0;  // in the plan
       SlotIndex slot = 0;
       int64_t logits_row = 0;
     };
@@ -68,16 +70,17 @@ class HostModelRunner final : public ModelRunner {
   static constexpr int64_t kFixedRows = 64;
 
   void StartSlot(const SlotStart& start);
-  Batch MakeBatch(const StepPlan& plan) const;
+  // The rows of the sequences of the base, or of all others.
+  Batch MakeBatch(const StepPlan& plan, bool by_base) const;
   void Pad(Batch& batch) const;
   // Returns the logits of the sampled rows, float32 on the CPU; an empty tensor on ranks that do not lead.
-  at::Tensor Forward(Batch& batch);
-  at::Tensor ForwardInPasses(const Batch& batch);
+  at::Tensor Forward(const model::TransformerWeights& weights, Batch& batch);
+  at::Tensor ForwardInPasses(const model::TransformerWeights& weights, const Batch& batch);
   absl::Status Execute(const StepPlan& plan, StepResult& result);
-  // Copies rank 0's draws to every rank's slots.
-  absl::Status ShareDraws(const Batch& batch, StepResult& result);
+  // Copies rank 0's draws to the slots of every rank. `slots`: by number of the draw.
+  absl::Status ShareDraws(const std::vector<SlotIndex>& slots, StepResult& result);
   bool leads() const { return !group_.has_value() || group_->leads(); }
-  void Draw(const Batch::Draw& draw, const float* logits, StepResult& result);
+  void Draw(SlotIndex index, const float* logits, StepResult& result);
 
   const model::Transformer transformer_;
   WeightArenas* const arenas_;

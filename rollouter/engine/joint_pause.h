@@ -14,8 +14,8 @@ namespace syncopate::rollouter {
 //                         |                           --a rank gives up that has overwritten-----> none, kLost
 //                         '--End()--> none            --End(): the version was installed--> none
 //
-// A rank that gives up waits for the others: while one of them may still receive, the ranks may hold parts of different
-// versions, and generation must not go on.
+// A rank that gives up waits for the others: while one of them may still receive, the weights of the ranks may be
+// parts of different versions, and generation must not go on.
 class JointPause {
  public:
   enum class Outcome : uint8_t { kOpen, kGoOn, kLost };

@@ -38,7 +38,6 @@ class LeadingTarget final : public synchronizer::WeightTarget {
   }
   absl::Status BeginAttempt() override { return engine_->BeginAttempt(); }
   void EndAttempt() override { engine_->EndAttempt(); }
-  void ExpectInstall() override { engine_->ExpectInstall(); }
   void RestoreShadow() override { engine_->RestoreShadow(); }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {

@@ -28,7 +28,7 @@ class InstallRanks {
   // For replicas with one weight set. Waits until every other rank waits for generation to stop for the version.
   // DEADLINE_EXCEEDED (reason INSTALL_DEADLINE): ranks that wait go on waiting; UNAVAILABLE (reason RANK_LOST).
   virtual absl::Status AwaitStopAwaited(const PolicyVersion& version, absl::Duration deadline) = 0;
-  // Call when generation has stopped for the version: forgets who waited for it.
+  // Call when generation has stopped for the version: forgets which ranks waited for it.
   virtual void EndStopAwaited(const PolicyVersion& version) = 0;
   // Tells the other ranks that the replica has lost its weights. Does not block.
   virtual void SendWeightsLost(const PolicyVersion& version) = 0;

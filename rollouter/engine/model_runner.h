@@ -58,6 +58,7 @@ class ModelRunner {
     // The most plans in progress before the oldest one must be awaited. 1: each step's tokens are known before the next
     // step is planned. 2: the runner has a plan to work on while the tokens of the previous plan are processed.
     int32_t plans_under_way = 1;
+    bool serves_base = false;  // whether it can run sequences of the base beside those of the policy (kBaseAdapter)
   };
   // Identifies a launched plan.
   struct Ticket {

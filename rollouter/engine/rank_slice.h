@@ -9,7 +9,7 @@
 #include "synchronizer/plan/layout.h"
 
 // Tensor parallelism: how the ranks of one replica share a model. Each rank has its part of the attention heads, with
-// their keys and values, and of the feed-forward's columns; embeddings, norms and head are on all of them. No torch.
+// their keys and values, and of the feed-forward's columns; embeddings, norms and head are on all ranks. No torch.
 //
 // The vocabulary is not cut, because a tied head is the embedding, which all ranks need whole. GPU decoders that can
 // access each other's memory still divide the work of the head, each for its part of the vocabulary.

@@ -31,7 +31,7 @@ inline constexpr std::array kOutputTokenBounds = {0.01, 0.025, 0.05, 0.075, 0.1,
 
 // Latencies and outcomes of samples since the engine was created.
 struct RequestFigures {
-  TimeCounts<kFirstTokenBounds> time_to_first_token;     // from the arrival of the request
+  TimeCounts<kFirstTokenBounds> time_to_first_token;     // from the arrival of the request, or of given tokens
   TimeCounts<kOutputTokenBounds> time_per_output_token;  // from one token of a sample to its next
   int64_t stopped = 0;                                   // ended by a stop token or sequence, or by the sink
   int64_t at_length = 0;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "absl/types/span.h"
+
 namespace syncopate::rollouter {
 namespace {
 
 // Whether `tokens` end with `sequence`.
-bool EndsWith(const std::vector<int32_t>& tokens, const std::vector<int32_t>& sequence) {
+bool EndsWith(absl::Span<const int32_t> tokens, const std::vector<int32_t>& sequence) {
   return sequence.size() <= tokens.size() && std::equal(sequence.rbegin(), sequence.rend(), tokens.rbegin());
 }
 
@@ -35,17 +37,23 @@ std::vector<int32_t> GetTokens(const ScheduledSequence& sequence, int64_t begin,
   return tokens;
 }
 
+int64_t MaxAnswerTokens(const ScheduledSequence& sequence, int64_t max_context) {
+  const SchedulerRequest& request = sequence.request->request;
+  int64_t most = sequence.turn_begin + request.sampling->max_new_tokens;
+  if (request.has_turns()) most = std::min(most, request.max_total_tokens);
+  return std::min(most, max_context - static_cast<int64_t>(request.prompt->size()));
+}
+
 std::optional<FinishReason> MakeFinish(const ScheduledSequence& sequence, int64_t max_context) {
   const SamplingParams& sampling = *sequence.request->request.sampling;
-  const std::vector<int32_t>& drawn = sequence.drawn;
+  // A stop sequence does not begin in an earlier turn.
+  const absl::Span<const int32_t> turn = absl::MakeConstSpan(sequence.drawn).subspan(sequence.turn_begin);
   const auto& stops = sampling.stop_token_ids;
-  if (std::find(stops.begin(), stops.end(), drawn.back()) != stops.end()) return FinishReason::kStop;
+  if (std::find(stops.begin(), stops.end(), turn.back()) != stops.end()) return FinishReason::kStop;
   for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
-    if (EndsWith(drawn, stop)) return FinishReason::kStop;
+    if (EndsWith(turn, stop)) return FinishReason::kStop;
   }
-  if (static_cast<int64_t>(drawn.size()) >= sampling.max_new_tokens || KnownTokens(sequence) >= max_context) {
-    return FinishReason::kLength;
-  }
+  if (std::ssize(sequence.drawn) >= MaxAnswerTokens(sequence, max_context)) return FinishReason::kLength;
   return std::nullopt;
 }
 

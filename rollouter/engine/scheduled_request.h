@@ -19,20 +19,28 @@ struct SchedulerRequest {
   uint64_t key = 0;  // the caller's name for the request, unique among those it has added
   std::shared_ptr<const std::vector<int32_t>> prompt;
   std::shared_ptr<const SamplingParams> sampling;
-  std::vector<uint64_t> seeds;  // one per sample
+  std::vector<uint64_t> seeds;                    // one per sample
+  std::vector<std::vector<int32_t>> starts = {};  // empty, or one per sample: the tokens that its answer begins with
   bool first = false;
   int32_t priority = 0;
   int64_t deadline = INT64_MAX;  // in any unit: only the order counts
-  int64_t adapter = 0;
+  int64_t adapter = 0;           // see kBaseAdapter
+  // Above 0: the samples have turns. The end of a turn parks a sample, `sampling->max_new_tokens` is the limit of one
+  // turn, and this the limit of a sample's answer, given tokens counted.
+  int64_t max_total_tokens = 0;
+  bool starts_parked = false;  // with turns: each sample waits for Extend(), also for its first turn
+
+  bool has_turns() const { return max_total_tokens > 0; }
 };
 
 struct ScheduledRequest;
 
-//              Start()               Fork()
-//   kWaiting ───────────► kPrefilling ──────► kDecoding      and kEnded from everywhere, by EndSequence()
-//      ▲ └─────────────────── SwapIn() ──────────►  │
-//      └──────────────── Preempt() ◄── (also from kPrefilling)
-enum class SequencePhase : uint8_t { kWaiting, kPrefilling, kDecoding, kEnded };
+//            Start(), StartAgain()      Fork()
+//   kWaiting ──────────────────► kPrefilling ──────► kDecoding      and kEnded from everywhere, by EndSequence()
+//      ▲ └──────────────────────── SwapIn() ────────────►  │
+//      ├────────────────── Preempt() ◄── (also from kPrefilling)
+//      └── Extend() ── kParked ◄── ParkSequence() (also from kWaiting, if preempted meanwhile)
+enum class SequencePhase : uint8_t { kWaiting, kPrefilling, kDecoding, kParked, kEnded };
 
 // One sample, from the request to its end.
 struct ScheduledSequence {
@@ -40,11 +48,14 @@ struct ScheduledSequence {
   int32_t sample = 0;
   SequencePhase phase = SequencePhase::kWaiting;
   SlotIndex slot = -1;
-  std::vector<int32_t> drawn;  // the known tokens of its answer
+  std::vector<int32_t> drawn;  // the known tokens of its answer, given ones too
+  int64_t turn_begin = 0;      // the first `turn_begin` tokens of the answer are of earlier turns or given
   int32_t undrawn = 0;         // draws in progress
+  int32_t stale = 0;           // draws in progress beyond the end of a turn: the oldest of `undrawn`
   int64_t computed = 0;        // positions whose keys and values exist when all plans have run
   bool has_computed = false;   // it has computed positions itself since it started
   std::vector<BlockIndex> table;
+  bool offers = false;              // it has no slot, and its blocks go when others need them
   std::vector<BlockIndex> on_host;  // its table on the host, if it waits and was swapped out
   // The first `indexed` blocks are nodes in the tree of prefixes. `scope` is the scope in which all positions were
   // computed; none if not known to be one scope.
@@ -78,7 +89,9 @@ SequenceOrder GetOrder(const ScheduledSequence& sequence);
 int64_t KnownTokens(const ScheduledSequence& sequence);
 // The known tokens from position `begin` up to `end`.
 std::vector<int32_t> GetTokens(const ScheduledSequence& sequence, int64_t begin, int64_t end);
-// Whether and how the newest token of the answer ends it, for a context of `max_context` tokens.
+// The most tokens that the answer can have at the end of the current turn, for a context of `max_context` tokens.
+int64_t MaxAnswerTokens(const ScheduledSequence& sequence, int64_t max_context);
+// Whether and how the newest token of the answer ends it, or its turn, for a context of `max_context` tokens.
 std::optional<FinishReason> MakeFinish(const ScheduledSequence& sequence, int64_t max_context);
 
 }  // namespace syncopate::rollouter

@@ -1,3 +1,4 @@
+// One class, above 700 lines: all parts of a plan work on one state.
 #include "rollouter/engine/scheduler.h"
 
 #include <algorithm>
@@ -52,13 +53,16 @@ absl::Status Scheduler::Check(const Request& request) const {
   const int64_t samples = static_cast<int64_t>(request.seeds.size());
   if (length == 0) return BadRequest("the prompt is empty");
   if (length >= options_.max_context) {
-    return BadRequest(absl::StrCat("the prompt has ", length, " tokens; the context holds ", options_.max_context,
-                                   ", which must leave room for an answer"));
+    return BadRequest(absl::StrCat("the prompt has ", length, " tokens; the context has room for ",
+                                   options_.max_context, ", which must leave room for an answer"));
   }
   if (samples == 0 || samples > options_.max_sequences) {
     return BadRequest(absl::StrCat(samples, " samples asked for, 1 to ", options_.max_sequences, " fit"));
   }
   if (request.sampling->max_new_tokens <= 0) return BadRequest("max_new_tokens must be positive");
+  if (request.max_total_tokens < 0) return BadRequest("max_total_tokens must not be negative");
+  if (request.starts_parked && !request.has_turns()) return BadRequest("only samples with turns start parked");
+  SYNCOPATE_RETURN_IF_ERROR(CheckStarts(request));
   const int64_t longest = MaxPositions(request);
   const int64_t to_start = Blocks(length) + (length < longest ? BlocksToWrite(length, samples) : 0);
   const int64_t needed = std::max(Blocks(longest), to_start);
@@ -66,6 +70,22 @@ absl::Status Scheduler::Check(const Request& request) const {
   return BadRequest(absl::StrCat("the request needs keys and values for ", needed * kBlockTokens,
                                  " tokens at once, this engine has memory for ", options_.blocks * kBlockTokens,
                                  "; ask for a shorter answer or fewer samples"));
+}
+
+absl::Status Scheduler::CheckStarts(const Request& request) const {
+  if (request.starts.empty()) return absl::OkStatus();
+  if (request.has_turns()) return BadRequest("samples with turns have no starts");
+  if (request.starts.size() != request.seeds.size()) {
+    return BadRequest(absl::StrCat(request.starts.size(), " starts for ", request.seeds.size(), " samples"));
+  }
+  const auto length = static_cast<int64_t>(request.prompt->size());
+  const int64_t most = std::min<int64_t>(request.sampling->max_new_tokens, options_.max_context - length);
+  for (const std::vector<int32_t>& start : request.starts) {
+    if (std::ssize(start) >= most) {
+      return BadRequest(absl::StrCat("a start of ", start.size(), " tokens for an answer of at most ", most));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Scheduler::Add(Request request) {
@@ -81,7 +101,21 @@ void Scheduler::Add(Request request) {
     unit.push_back(&sequence);
   }
   state->request = std::move(request);
-  waiting_.emplace(GetOrder(*unit.front()), std::move(unit));
+  // A sample with a start has a prefill of its own.
+  for (size_t i = 0; i < state->request.starts.size(); ++i) {
+    if (state->request.starts[i].empty()) continue;
+    Sequence& sequence = state->samples[i];
+    sequence.drawn = std::move(state->request.starts[i]);
+    std::erase(unit, &sequence);
+    waiting_.emplace(GetOrder(sequence), Unit{&sequence});
+  }
+  state->request.starts.clear();
+  if (state->request.starts_parked) {
+    for (Sequence* sequence : unit) sequence->phase = Phase::kParked;
+    parked_samples_ += state->live;
+  } else if (!unit.empty()) {
+    waiting_.emplace(GetOrder(*unit.front()), std::move(unit));
+  }
   const bool added = requests_.emplace(state->request.key, std::move(state)).second;
   SYNCOPATE_CHECK(added);
 }
@@ -104,9 +138,88 @@ void Scheduler::End(uint64_t key, int32_t sample) {
   if (found == requests_.end()) return;
   Sequence& sequence = found->second->samples[sample];
   if (sequence.phase == Phase::kEnded) return;
-  SYNCOPATE_CHECK(!sequence.drawn.empty());
+  SYNCOPATE_CHECK(!sequence.drawn.empty() || sequence.phase == Phase::kParked);
   EndSequence(sequence);
   ForgetEnded();
+}
+
+void Scheduler::Park(uint64_t key, int32_t sample) {
+  RequestState& state = *requests_.at(key);
+  Sequence& sequence = state.samples[sample];
+  SYNCOPATE_CHECK(state.request.has_turns() && !sequence.drawn.empty() && sequence.phase != Phase::kEnded);
+  if (sequence.phase != Phase::kParked) ParkSequence(sequence);
+  ForgetEnded();
+}
+
+void Scheduler::ParkSequence(Sequence& sequence) {
+  LeaveUnit(sequence);
+  // A sequence that was preempted before its last token was known has no blocks.
+  ReleaseHostBlocks(sequence);
+  if (sequence.slot >= 0) ReleaseSlot(sequence);
+  sequence.phase = Phase::kParked;
+  ++parked_samples_;
+  // Plans in progress may go beyond the end of the turn. Their draws do not count, nor do the positions of those
+  // tokens.
+  sequence.stale = sequence.undrawn;
+  sequence.computed = ComputedAtPark(sequence.computed, KnownTokens(sequence));
+  OfferBlocks(sequence);
+}
+
+void Scheduler::Rewind(uint64_t key, int32_t sample) {
+  Sequence& sequence = requests_.at(key)->samples[sample];
+  SYNCOPATE_CHECK(sequence.phase == Phase::kParked);
+  KeepBlocks(sequence);
+  ReleaseBlocks(sequence);  // what is indexed may be found again
+  sequence.computed = 0;
+  sequence.drawn.clear();
+  sequence.turn_begin = 0;
+}
+
+bool Scheduler::MayExtend(uint64_t key, int32_t sample, int64_t tokens) const {
+  auto found = requests_.find(key);
+  if (found == requests_.end()) return false;
+  const Sequence& sequence = found->second->samples[sample];
+  return sequence.phase == Phase::kParked && (tokens > 0 || sequence.drawn.empty()) &&
+         KnownTokens(sequence) + tokens < options_.max_context &&
+         std::ssize(sequence.drawn) + tokens < found->second->request.max_total_tokens;
+}
+
+void Scheduler::Extend(uint64_t key, int32_t sample, absl::Span<const int32_t> given) {
+  SYNCOPATE_CHECK(MayExtend(key, sample, std::ssize(given)));
+  Sequence& sequence = requests_.at(key)->samples[sample];
+  sequence.drawn.insert(sequence.drawn.end(), given.begin(), given.end());
+  sequence.turn_begin = std::ssize(sequence.drawn);
+  sequence.phase = Phase::kWaiting;
+  --parked_samples_;
+  waiting_.emplace(GetOrder(sequence), Unit{&sequence});
+}
+
+void Scheduler::OfferBlocks(Sequence& sequence) {
+  if (sequence.table.empty() || sequence.offers) return;
+  sequence.offers = true;
+  offering_.push_back(&sequence);
+  for (BlockIndex block : sequence.table) pool_.Offer(block);
+}
+
+void Scheduler::KeepBlocks(Sequence& sequence) {
+  if (!std::exchange(sequence.offers, false)) return;
+  std::erase(offering_, &sequence);
+  for (BlockIndex block : sequence.table) pool_.Withdraw(block);
+}
+
+void Scheduler::GiveUpBlocks(Sequence& sequence) {
+  KeepBlocks(sequence);
+  ReleaseBlocks(sequence);
+  sequence.computed = 0;
+  ++counters_.given_up;
+}
+
+// Extended sequences need their blocks sooner than parked ones.
+Scheduler::Sequence& Scheduler::LastOffering() const {
+  return **std::max_element(offering_.begin(), offering_.end(), [](const Sequence* a, const Sequence* b) {
+    const bool a_is_parked = a->phase == Phase::kParked, b_is_parked = b->phase == Phase::kParked;
+    return a_is_parked != b_is_parked ? b_is_parked : GetOrder(*a) < GetOrder(*b);
+  });
 }
 
 void Scheduler::SetVersion(const PolicyVersion& version) {
@@ -117,7 +230,8 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   // use the new version from its first token. A prefix of an older version never continues under a newer one.
   const std::deque<Unit> started = std::exchange(prefilling_, {});
   for (const Unit& unit : started) {
-    if (unit.front()->has_computed) {
+    const Sequence& leader = *unit.front();
+    if (leader.has_computed || leader.scope == GetScope(leader.request->request.adapter)) {
       prefilling_.push_back(unit);
     } else {
       PutBack(unit);
@@ -126,7 +240,7 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
 }
 
 void Scheduler::ForgetBlocks() {
-  SYNCOPATE_CHECK(!HasWork() && under_way_.empty());
+  SYNCOPATE_CHECK(!HasRequests() && under_way_.empty());
   pool_.ForgetAll();
 }
 
@@ -134,8 +248,17 @@ void Scheduler::Lend() {
   if (lent_ || must_lend_) return;
   must_lend_ = true;
   if (running_sequences() > 0) return;
+  // There may never be a plan that could copy the blocks of parked samples.
+  for (Sequence* sequence : std::vector<Sequence*>(offering_)) {
+    if (LosesLentBlocks(*sequence)) GiveUpBlocks(*sequence);
+  }
   StepPlan nothing;
   CloseLent(nothing);
+}
+
+bool Scheduler::LosesLentBlocks(const Sequence& sequence) const {
+  return std::any_of(sequence.table.begin(), sequence.table.end(),
+                     [this](BlockIndex block) { return block >= options_.blocks - options_.lent_blocks; });
 }
 
 void Scheduler::Return() {
@@ -147,11 +270,14 @@ StepPlan Scheduler::Plan() {
   StepPlan plan;
   plan.version = version_;
   std::vector<Sequence*> draws, row_draws;
-  concurrency_.Follow(block_usage(), running_sequences());
+  // Offered blocks are free for those who run.
+  const double offered = static_cast<double>(pool_.offered()) / static_cast<double>(pool_.open());
+  concurrency_.Follow(block_usage() - offered, running_sequences());
   const bool closes = must_lend_;
   const bool preempts = closes && CloseLent(plan);
-  // A plan that preempts admits nothing, or the preempted sequence could start again at once.
-  if (!MakeRoom(plan) && !preempts) Admit(plan);
+  // A plan that preempts admits nothing, or the preempted sequence could start again at once. Nor does one that moves
+  // blocks: a parked sample could give up a block that this plan copies to.
+  if (!MakeRoom(plan) && !preempts && moved_.empty()) Admit(plan);
   // Rows come before chunks: a sequence that draws from a chunk of this plan has its first row in the next plan.
   AddRows(plan, row_draws);
   AddChunks(plan, draws);
@@ -180,8 +306,9 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
     RequestState& state = *sequence.request;
     --sequence.undrawn;
     if (--state.draws_under_way == 0 && state.live == 0) ended_.push_back(&state);
-    // The plan may have been made before this sequence was known to have ended.
-    if (sequence.phase == Phase::kEnded) {
+    // The plan may have been made before this sequence, or its turn, was known to have ended.
+    if (sequence.phase == Phase::kEnded || IsStale(sequence)) {
+      sequence.stale -= sequence.stale > 0 ? 1 : 0;
       ++counters_.thrown_away;
       continue;
     }
@@ -189,7 +316,12 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
     if (sequence.phase == Phase::kDecoding) IndexBlocks(sequence);
     counted.push_back(
         {state.request.key, sequence.sample, static_cast<int64_t>(i), MakeFinish(sequence, options_.max_context)});
-    if (counted.back().finish.has_value()) EndSequence(sequence);
+    if (!counted.back().finish.has_value()) continue;
+    if (state.request.has_turns()) {
+      ParkSequence(sequence);
+    } else {
+      EndSequence(sequence);
+    }
   }
   ForgetEnded();
   return counted;
@@ -197,18 +329,27 @@ std::vector<Scheduler::Drawn> Scheduler::Complete(int64_t plan, absl::Span<const
 
 int64_t Scheduler::MaxPositions(const Request& request) const {
   // The last token of an answer is never input, so it needs no position.
-  const int64_t wanted = static_cast<int64_t>(request.prompt->size()) + request.sampling->max_new_tokens - 1;
-  return std::min(wanted, options_.max_context - 1);
+  const int64_t answer = request.has_turns() ? request.max_total_tokens : request.sampling->max_new_tokens;
+  return std::min(static_cast<int64_t>(request.prompt->size()) + answer, options_.max_context) - 1;
+}
+
+int64_t Scheduler::MaxPositions(const Sequence& sequence) const {
+  const int64_t prompt = static_cast<int64_t>(sequence.request->request.prompt->size());
+  return prompt + MaxAnswerTokens(sequence, options_.max_context) - 1;
 }
 
 bool Scheduler::MayDraw(const Sequence& sequence) const {
-  return sequence.phase == Phase::kDecoding && sequence.computed < MaxPositions(sequence.request->request);
+  return sequence.phase == Phase::kDecoding && sequence.computed < MaxPositions(sequence);
 }
 
 bool Scheduler::MakeRoom(StepPlan& plan) {
   bool made = false;
   // The loop ends: the last remaining sequence writes to at most one block, and Check() made sure that it exists.
   while (BlocksForDecode() > pool_.available()) {
+    if (MayTakeOffered()) {
+      GiveUpBlocks(LastOffering());
+      continue;
+    }
     Preempt(*LastInOrder(), plan);
     made = true;
   }
@@ -238,11 +379,12 @@ bool Scheduler::CloseLent(StepPlan& plan) {
       auto place = places.find(sequence.table[i]);
       if (place == places.end()) continue;
       sequence.table[i] = place->second;
-      plan.tables.push_back({sequence.slot, static_cast<int32_t>(i), place->second});
+      if (sequence.slot >= 0) plan.tables.push_back({sequence.slot, static_cast<int32_t>(i), place->second});
     }
   };
   for (Sequence* sequence : decoding_) follow(*sequence);
   for (const Unit& unit : prefilling_) follow(*unit.front());
+  for (Sequence* sequence : offering_) follow(*sequence);
   return preempted;
 }
 
@@ -255,12 +397,16 @@ std::vector<BlockIndex> Scheduler::FindBlocksToMove(StepPlan& plan, bool* preemp
     return used;
   };
   std::vector<BlockIndex> used = find();
-  // The loop ends: without sequences no block has a user. It also leaves room for the step's own writes, because a sequence
+  // The loop ends: without sequences no block has a user. It also leaves room for the step's own writes: a sequence
   // that is preempted after the copies were planned would be swapped out before they are made.
   while (!used.empty() && running_sequences() > 0 &&
          MustPreempt(std::ssize(used) + BlocksForDecode(), pool_.available())) {
-    Preempt(*LastInOrder(), plan);
-    *preempted = true;
+    if (MayTakeOffered()) {
+      GiveUpBlocks(LastOffering());
+    } else {
+      Preempt(*LastInOrder(), plan);
+      *preempted = true;
+    }
     used = find();
   }
   if (*preempted) concurrency_.NotePreemption(running_sequences());
@@ -339,34 +485,74 @@ void Scheduler::Admit(StepPlan& plan) {
     Sequence& leader = *unit.front();
     // The last draw of a preempted sequence may be in progress; its token is known for a later plan.
     if (leader.undrawn > 0 || unit.size() > free_slots_.size() || !MayRun(unit)) return;
-    BlockPool::Prefix prefix;
-    if (leader.on_host.empty()) {
-      // At least one token is computed even if all are cached, because its logits are needed.
-      const int64_t known = KnownTokens(leader);
-      prefix = pool_.Find(GetScope(leader.request->request.adapter), GetTokens(leader, 0, known),
-                          (known - 1) / kBlockTokens);
-    }
-    // Each running sequence needs a new block every kBlockTokens steps. Some room is left for them; otherwise a
-    // sequence that starts now would soon be preempted.
-    const int64_t running = running_sequences();
-    if (BlocksToStart(unit, prefix) + BlocksForDecode() + (running + 1) / 2 > pool_.available()) return;
+    const std::optional<BlockPool::Prefix> prefix = FindRoom(unit);
+    if (!prefix.has_value()) return;
     const Unit started = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
     for (Sequence* sequence : started) TakeSlot(*sequence, plan);
-    if (leader.on_host.empty()) {
-      Start(started, prefix, plan);
-    } else {
+    if (!leader.on_host.empty()) {
       SwapIn(leader, plan);
+    } else if (!leader.table.empty()) {
+      StartAgain(leader, plan);
+    } else {
+      Start(started, *prefix, plan);
     }
     CountOvertaken(leader.request->arrival);
+    // The source of a copy may belong to parked samples alone now: nobody may get it in the plan that copies it.
+    if (!plan.copies.empty()) return;
   }
+}
+
+BlockPool::Prefix Scheduler::FindPrefix(const Sequence& leader) const {
+  if (!leader.on_host.empty() || !leader.table.empty()) return {};
+  // At least one token is computed even if all are cached, because its logits are needed.
+  const int64_t known = KnownTokens(leader);
+  return pool_.Find(GetScope(leader.request->request.adapter), GetTokens(leader, 0, known), (known - 1) / kBlockTokens);
+}
+
+std::optional<BlockPool::Prefix> Scheduler::FindRoom(const Unit& unit) {
+  Sequence& leader = *unit.front();
+  KeepBlocks(leader);
+  BlockPool::Prefix prefix = FindPrefix(leader);
+  // Each running sequence needs a new block every kBlockTokens steps. Some room is left for them; otherwise a sequence
+  // that starts now would soon be preempted.
+  const int64_t spare = (running_sequences() + 1) / 2;
+  const auto missing = [&] { return BlocksToStart(unit, prefix) + BlocksForDecode() + spare - pool_.available(); };
+  // What giving up gains: blocks, except those that are in the prefix anyway, and the copy of a block that only they
+  // share.
+  const auto gain = [&] {
+    const BlockIndex written = FirstWritten(leader);
+    const bool copies = written >= 0 && pool_.users(written) > 1 && pool_.offers(written) == pool_.users(written) - 1;
+    return pool_.offered() + (copies ? 1 : 0) -
+           std::count_if(prefix.blocks.begin(), prefix.blocks.end(),
+                         [this](BlockIndex block) { return pool_.IsOffered(block); });
+  };
+  // Nobody gives up blocks in vain.
+  while (missing() > 0 && missing() <= gain()) {
+    GiveUpBlocks(LastOffering());
+    prefix = FindPrefix(leader);  // what was in use may be kept, or forgotten
+  }
+  if (missing() <= 0) return prefix;
+  OfferBlocks(leader);
+  return std::nullopt;
+}
+
+BlockIndex Scheduler::FirstWritten(const Sequence& sequence) const {
+  const size_t index = static_cast<size_t>(sequence.computed / kBlockTokens);
+  return index < sequence.table.size() ? sequence.table[index] : -1;
 }
 
 int64_t Scheduler::BlocksToStart(const Unit& unit, const BlockPool::Prefix& prefix) const {
   const Sequence& leader = *unit.front();
   const int64_t samples = static_cast<int64_t>(unit.size());
   const int64_t tokens = leader.on_host.empty() ? KnownTokens(leader) : leader.computed;
-  const int64_t to_write = tokens < MaxPositions(leader.request->request) ? BlocksToWrite(tokens, samples) : 0;
+  int64_t to_write = tokens < MaxPositions(leader) ? BlocksToWrite(tokens, samples) : 0;
+  if (!leader.table.empty()) {
+    // Its given tokens go into its last block, or into a copy of that if others use it too.
+    const BlockIndex written = FirstWritten(leader);
+    to_write += written >= 0 && pool_.users(written) > 1 ? 1 : 0;
+    to_write -= std::ssize(leader.table);
+  }
   // Prefix blocks without a user count as available in the pool until they are taken.
   return Blocks(tokens) - static_cast<int64_t>(prefix.blocks.size()) + prefix.kept + to_write;
 }
@@ -376,7 +562,7 @@ void Scheduler::TakeSlot(Sequence& sequence, StepPlan& plan) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   plan.starts.push_back({sequence.slot, request.key, sequence.sample, request.seeds[sequence.sample], request.prompt,
-                         request.sampling, sequence.drawn});
+                         request.sampling, sequence.drawn, request.adapter});
 }
 
 void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPlan& plan) {
@@ -395,6 +581,23 @@ void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPla
   counters_.prompt_tokens += KnownTokens(leader);
   for (Sequence* sequence : unit) sequence->phase = Phase::kPrefilling;
   prefilling_.push_back(unit);
+}
+
+void Scheduler::StartAgain(Sequence& sequence, StepPlan& plan) {
+  for (size_t i = 0; i < sequence.table.size(); ++i) {
+    plan.tables.push_back({sequence.slot, static_cast<int32_t>(i), sequence.table[i]});
+  }
+  MakeWritable(sequence, plan);
+  const int64_t known = KnownTokens(sequence);
+  while (std::ssize(sequence.table) < Blocks(known)) {
+    plan.tables.push_back({sequence.slot, static_cast<int32_t>(sequence.table.size()), pool_.Allocate()});
+    sequence.table.push_back(plan.tables.back().block);
+  }
+  sequence.has_computed = true;
+  counters_.shared_tokens += sequence.computed;
+  counters_.prompt_tokens += known;
+  sequence.phase = Phase::kPrefilling;
+  prefilling_.push_back({&sequence});
 }
 
 void Scheduler::SwapIn(Sequence& sequence, StepPlan& plan) {
@@ -517,9 +720,9 @@ void Scheduler::IndexBlocks(Sequence& sequence) {
 
 void Scheduler::EndSequence(Sequence& sequence) {
   LeaveUnit(sequence);
+  KeepBlocks(sequence);
   ReleaseBlocks(sequence);
-  free_host_blocks_.insert(free_host_blocks_.end(), sequence.on_host.begin(), sequence.on_host.end());
-  sequence.on_host.clear();
+  ReleaseHostBlocks(sequence);
   if (sequence.slot >= 0) ReleaseSlot(sequence);
   sequence.phase = Phase::kEnded;
   --live_samples_;
@@ -530,6 +733,10 @@ void Scheduler::EndSequence(Sequence& sequence) {
 void Scheduler::LeaveUnit(Sequence& sequence) {
   if (sequence.phase == Phase::kDecoding) {
     decoding_has_ended_ = true;  // ForgetEnded() removes all ended sequences of a step in one pass
+    return;
+  }
+  if (sequence.phase == Phase::kParked) {
+    --parked_samples_;
     return;
   }
   for (auto unit = waiting_.begin(); unit != waiting_.end(); ++unit) {
@@ -550,6 +757,11 @@ void Scheduler::ReleaseBlocks(Sequence& sequence) {
   sequence.table.clear();
 }
 
+void Scheduler::ReleaseHostBlocks(Sequence& sequence) {
+  free_host_blocks_.insert(free_host_blocks_.end(), sequence.on_host.begin(), sequence.on_host.end());
+  sequence.on_host.clear();
+}
+
 void Scheduler::ReleaseSlot(Sequence& sequence) {
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
@@ -557,7 +769,7 @@ void Scheduler::ReleaseSlot(Sequence& sequence) {
 
 void Scheduler::ForgetEnded() {
   if (std::exchange(decoding_has_ended_, false)) {
-    std::erase_if(decoding_, [](const Sequence* sequence) { return sequence->phase == Phase::kEnded; });
+    std::erase_if(decoding_, [](const Sequence* sequence) { return sequence->phase != Phase::kDecoding; });
   }
   for (RequestState* state : ended_) requests_.erase(state->request.key);
   ended_.clear();

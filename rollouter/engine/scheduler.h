@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -25,7 +26,8 @@ namespace syncopate::rollouter {
 //
 // A request is one prompt and n samples of it. Its samples start together. The prompt is computed once, in chunks
 // beside the decoding of others; a prefix that is already computed (same version, adapter and tokens) is not computed
-// again. Then each sample continues alone and shares the prompt's blocks until it writes to one.
+// again; of the base (kBaseAdapter) also across versions of one epoch. Then each sample continues alone and shares the
+// prompt's blocks until it writes to one.
 //
 // Blocks are allocated as sequences grow. When they run out, the sequence that is last in order is preempted: it
 // releases its blocks and is computed again later (kRecompute), or its blocks are swapped to the host (kSwap, as far as
@@ -38,10 +40,16 @@ namespace syncopate::rollouter {
 // starts before the first in this order can start. A request that max_passed_over younger ones have overtaken goes
 // before all that are not `first`, so no request waits forever.
 //
-// The last lent_blocks blocks can be lent: their memory then serves for something else, such as a second set of weights, for
-// a while. Lend() closes them, in this order: those that are free; prefixes that are only kept are forgotten; blocks in use
-// are copied to lower ones; sequences that are last in order are preempted until the rest has room there. Blocks are
-// allocated from the lowest number, so most lends end with the first step. What does not fit meanwhile waits.
+// The last lent_blocks blocks can be lent: for a while their memory serves for something else, such as a second set of
+// weights. Lend() closes them in four steps: it closes the free ones; it forgets prefixes that are only kept; it copies
+// blocks in use to lower ones; it preempts the sequences that are last in order until the others have room there.
+// Blocks are allocated from the lowest number, so most lends need only the first step. Requests without room wait
+// meanwhile.
+//
+// A sample of a request with turns is parked when a turn ends. A parked sample has no slot and is no work. Its blocks
+// stay until others need them; nobody is preempted before all parked samples have given up their blocks. Extend()
+// appends given tokens, and the sample waits for a slot in the same order as all others. The number of a draw is its
+// place in the answer, given tokens counted, so the next tokens do not depend on what became of the blocks.
 //
 // The caller may make a plan before it knows the result of the plan before: a sequence that turns out to have ended
 // then has one draw too many, which Complete() does not report.
@@ -72,7 +80,7 @@ class Scheduler {
     uint64_t key = 0;
     int32_t sample = 0;
     int64_t draw = 0;                    // the number of the draw in the plan
-    std::optional<FinishReason> finish;  // set if the sample ends with this token
+    std::optional<FinishReason> finish;  // set if the sample ends with this token, or with turns: is parked with it
   };
 
   // `options` must be valid (Validate()).
@@ -81,15 +89,26 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request could never run. Reads `options` only: any thread may call it.
+  // INVALID_ARGUMENT (reason BAD_REQUEST) if the request could never run, or has starts that leave no token to draw.
+  // Reads `options` only: any thread may call it.
   absl::Status Check(const Request& request) const;
 
   // Precondition: Check() is OK.
   void Add(Request request);
   // Ends all samples of a request; may be called at any time. Returns the samples that had not ended.
   std::vector<int32_t> Abort(uint64_t key);
-  // Ends a sample that has drawn a token. No effect if it has already ended.
+  // Ends a sample that has drawn a token or is parked. No effect if it has already ended.
   void End(uint64_t key, int32_t sample);
+  // Ends the turn of a sample of a request with turns at the token that Complete() has just returned. No effect if that
+  // token has ended the turn.
+  void Park(uint64_t key, int32_t sample);
+  // A parked sample loses all its tokens, and waits for Extend() again.
+  void Rewind(uint64_t key, int32_t sample);
+  // Whether a parked sample has room for `tokens` given tokens and one that it draws. 0 is for a sample without tokens
+  // only.
+  bool MayExtend(uint64_t key, int32_t sample, int64_t tokens) const;
+  // Begins the next turn of a parked sample behind `given`. Precondition: MayExtend().
+  void Extend(uint64_t key, int32_t sample, absl::Span<const int32_t> given);
 
   // Declares that later plans run on weights of this version. Precondition: no plan is in progress.
   void SetVersion(const PolicyVersion& version);
@@ -100,13 +119,15 @@ class Scheduler {
 
   // The next plan closes the last blocks; without anything that runs they are closed at once. Idempotent.
   void Lend();
-  // True when no plan in progress and none later uses the lent blocks, until Return().
+  // True when neither a plan in progress nor a later one uses the lent blocks. False again after Return().
   bool has_lent() const { return lent_ && (under_way_.empty() || under_way_.front().plan > last_use_); }
   // The lent blocks are there again, without contents. May be called at any time.
   void Return();
 
+  // True while a sample that is not parked has not ended.
+  bool HasWork() const { return live_samples_ > parked_samples_; }
   // True while a request has not ended.
-  bool HasWork() const { return live_samples_ > 0; }
+  bool HasRequests() const { return live_samples_ > 0; }
   // Returns the next step. Empty if nothing can be done before a plan in progress is completed. Precondition: a version
   // is set.
   StepPlan Plan();
@@ -116,7 +137,10 @@ class Scheduler {
   int64_t plans_under_way() const { return static_cast<int64_t>(under_way_.size()); }
 
   int64_t running_sequences() const { return options_.max_sequences - static_cast<int64_t>(free_slots_.size()); }
-  int64_t waiting_sequences() const { return live_samples_ - running_sequences(); }
+  int64_t waiting_sequences() const { return live_samples_ - parked_samples_ - running_sequences(); }
+  int64_t parked_sequences() const { return parked_samples_; }
+  // Sequences without a slot that have blocks.
+  int64_t offering_sequences() const { return static_cast<int64_t>(offering_.size()); }
   int64_t free_blocks() const { return pool_.available(); }
   int64_t free_host_blocks() const { return static_cast<int64_t>(free_host_blocks_.size()); }
   // The share in use of the blocks that are not lent.
@@ -136,6 +160,7 @@ class Scheduler {
     int64_t prompt_tokens = 0;     // tokens to compute or share, counted again after a preemption
     int64_t thrown_away = 0;       // draws of sequences that had already ended
     int64_t moved_blocks = 0;      // copied down for Lend()
+    int64_t given_up = 0;          // sequences without a slot that others took the blocks of
   };
   const Counters& counters() const { return counters_; }
 
@@ -143,13 +168,17 @@ class Scheduler {
   // Rules that tests override to prove that a check detects the fault.
   virtual void AddUser(BlockIndex block) { pool_.AddUser(block); }
   virtual void RemoveUser(BlockIndex block) { pool_.RemoveUser(block); }
-  virtual PrefixScope GetScope(int64_t adapter) const { return {version_, adapter}; }
+  virtual PrefixScope GetScope(int64_t adapter) const { return PrefixScope::Make(version_, adapter); }
   virtual bool HasWaitedEnough(int64_t passed_over) const { return passed_over >= options_.max_passed_over; }
   virtual bool IsShared(BlockIndex block) const { return users(block) > 1; }
   virtual void CloseFreeBlocks(BlockPool& pool, BlockIndex first) { pool.CloseFree(first); }
   virtual void ForgetKeptPrefixes(BlockPool& pool) { pool.ForgetKeptInClosed(); }
   virtual int32_t TokensToMove() const { return kBlockTokens; }
   virtual bool MustPreempt(int64_t wanted, int64_t available) const { return wanted > available; }
+  virtual bool MayTakeOffered() const { return !offering_.empty(); }
+  virtual bool IsStale(const ScheduledSequence& sequence) const { return sequence.stale > 0; }
+  virtual int64_t ComputedAtPark(int64_t computed, int64_t known) const { return std::min(computed, known); }
+  virtual bool LosesLentBlocks(const ScheduledSequence& sequence) const;
   int32_t users(BlockIndex block) const { return pool_.users(block); }
 
  private:
@@ -158,14 +187,25 @@ class Scheduler {
   using Order = SequenceOrder;
   using Phase = SequencePhase;
 
-  // Samples that start together: all samples of a request, whose first member computes the prompt, or one preempted
-  // sample.
+  // Samples that start together: all samples of a request without tokens of their own, whose first member computes the
+  // prompt, or one sample that has such tokens.
   using Unit = std::vector<Sequence*>;
 
   static int64_t Blocks(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-  // The largest number of positions that need keys and values.
+  absl::Status CheckStarts(const Request& request) const;
+  // The largest number of positions that need keys and values: of a request's samples, and of a sequence in its current
+  // turn.
   int64_t MaxPositions(const Request& request) const;
+  int64_t MaxPositions(const Sequence& sequence) const;
   bool MayDraw(const Sequence& sequence) const;
+
+  void ParkSequence(Sequence& sequence);
+  // The blocks of a sequence without a slot: offered to others, kept for itself, or given up to others.
+  void OfferBlocks(Sequence& sequence);
+  void KeepBlocks(Sequence& sequence);
+  void GiveUpBlocks(Sequence& sequence);
+  // The sequence that gives up its blocks first. Precondition: there is one.
+  Sequence& LastOffering() const;
 
   // Steps of Plan(). MakeRoom() returns true if it preempted a sequence.
   bool MakeRoom(StepPlan& plan);
@@ -180,9 +220,16 @@ class Scheduler {
   // Returns a started unit to `waiting_`, without slots and blocks.
   void PutBack(const Unit& unit);
   void Admit(StepPlan& plan);
+  // Finds the prefix of a unit that may start now: there is room for it, if need be after others gave up blocks.
+  std::optional<BlockPool::Prefix> FindRoom(const Unit& unit);
+  BlockPool::Prefix FindPrefix(const Sequence& leader) const;
+  // The block that a sequence with blocks writes its given tokens to; -1 if that is a new one.
+  BlockIndex FirstWritten(const Sequence& sequence) const;
   int64_t BlocksToStart(const Unit& unit, const BlockPool::Prefix& prefix) const;
   void TakeSlot(Sequence& sequence, StepPlan& plan);
   void Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPlan& plan);
+  // Starts a sequence whose blocks are still there.
+  void StartAgain(Sequence& sequence, StepPlan& plan);
   void SwapIn(Sequence& sequence, StepPlan& plan);
   void CountOvertaken(int64_t arrival);
   void AddRows(StepPlan& plan, std::vector<Sequence*>& draws);
@@ -194,6 +241,7 @@ class Scheduler {
   void EndSequence(Sequence& sequence);
   void LeaveUnit(Sequence& sequence);
   void ReleaseBlocks(Sequence& sequence);
+  void ReleaseHostBlocks(Sequence& sequence);
   void ReleaseSlot(Sequence& sequence);
   // Call after EndSequence(): removes ended sequences, and requests without live samples and draws in progress.
   void ForgetEnded();
@@ -208,7 +256,8 @@ class Scheduler {
   std::map<Order, Unit> waiting_;
   std::deque<Unit> prefilling_;      // in order of their starts
   std::vector<Sequence*> decoding_;  // in order of their starts
-  bool decoding_has_ended_ = false;  // some of decoding_ have ended: true until ForgetEnded()
+  bool decoding_has_ended_ = false;  // some of decoding_ have ended or are parked: true until ForgetEnded()
+  std::vector<Sequence*> offering_;  // sequences without a slot that have blocks: parked, or extended and waiting
   struct UnderWay {
     int64_t plan = 0;
     std::vector<Sequence*> draws;
@@ -222,6 +271,7 @@ class Scheduler {
   std::map<BlockIndex, BlockIndex>
       moved_;  // while the plan that closes them is made: from the new block to the old one
   int64_t live_samples_ = 0;
+  int64_t parked_samples_ = 0;
   int64_t arrivals_ = 0;
   int64_t last_plan_ = 0;
   Counters counters_;

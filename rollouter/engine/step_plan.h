@@ -33,6 +33,9 @@ struct BlockCopy {
   int32_t tokens = 0;
 };
 
+// The number of the adapters that compute a sequence: 0 for the policy's, this for none, so that the base answers.
+constexpr int64_t kBaseAdapter = -1;
+
 // Starts a sequence in a slot: the earlier state of the slot, including its table, is forgotten.
 struct SlotStart {
   SlotIndex slot = 0;
@@ -41,7 +44,9 @@ struct SlotStart {
   uint64_t seed = 0;
   std::shared_ptr<const std::vector<int32_t>> prompt;
   std::shared_ptr<const SamplingParams> sampling;
-  std::vector<int32_t> drawn;  // the tokens of its answer so far: not empty if it ran before in another slot
+  // The tokens of its answer so far, given ones too: not empty if it ran before in another slot, or began with tokens.
+  std::vector<int32_t> drawn;
+  int64_t adapter = 0;
 };
 
 // Sets entry `index` of the block table of `slot` to `block`.
@@ -73,9 +78,9 @@ struct DecodeRow {
 // copies, starts, tables, then all rows at once. Within one field the order does not matter: no block is the target of
 // two copies, and none is source and target. Each slot has at most one chunk or row.
 //
-// A slot draws with Philox(seed, n), where n is the number of tokens that its sequence drew before: for a row that is
-// input at `position` this is position + 1 - prompt.size(). Draws are numbered: first the draws of the chunks in order,
-// then one for each decode row in order.
+// A slot draws with Philox(seed, n), where n is the number of tokens of its answer before, given ones counted: for a
+// row that is input at `position` this is position + 1 - prompt.size(). Draws are numbered: first the draws of the
+// chunks in order, then one for each decode row in order.
 struct StepPlan {
   int64_t id = 0;         // 1, 2, ..
   PolicyVersion version;  // the version of the weights it runs on

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
+#include "base/utf8.h"
 
 // The states of a term: built-in terms are judged at once; samples that they leave undecided, and samples that a remote
 // judges, wait in `waiting_`, one entry per term:
@@ -80,7 +81,8 @@ RewardInput GroupScore::MakeInput(int32_t sample, const RewardRow& row) const {
           .response = group_.samples[i].tokens,
           .text = texts_.empty() ? std::string() : texts_[i],
           .row = row,
-          .max_new_tokens = lease_.sampling.max_new_tokens};
+          .max_new_tokens = lease_.sampling.max_new_tokens,
+          .environment = group_.samples[i].reward};
 }
 
 void GroupScore::JudgeBuiltIn(absl::Time now) {
@@ -109,6 +111,7 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
       if (!judged.ok()) return Fail(term.part, judged.status());
       if (!IsPossibleReward(judged->value)) return Fail(term.part, Impossible(judged->value));
       values_[t][static_cast<size_t>(i)] = judged->value;
+      KeepExtracted(i, judged->extracted);
       if (!judged->undecided) continue;
       // The judge decides each sample that a built-in reward left undecided; without a judge `undecided_fails` decides.
       if (!rules_.judge.empty()) {
@@ -209,6 +212,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
 void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward) {
   values_[waiting->term][static_cast<size_t>(sample)] = reward.value;
   if (waiting->judges) return;
+  KeepExtracted(sample, reward.extracted);
   const std::string& part = plan_->terms[waiting->term].term.part;
   for (const auto& [name, value] : reward.components) {
     const std::string full = absl::StrCat(part, "/", name);
@@ -220,6 +224,13 @@ void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& rewa
     of.resize(group_.samples.size(), kNotGiven);
     of[static_cast<size_t>(sample)] = value;
   }
+}
+
+void GroupScore::KeepExtracted(int32_t sample, absl::string_view extracted) {
+  std::string& kept = group_.samples[static_cast<size_t>(sample)].extracted;
+  if (!kept.empty()) return;
+  const absl::string_view cut = extracted.substr(0, kMaxExtractedBytes);
+  kept = std::string(cut.substr(0, WellFormedPrefix(cut)));
 }
 
 void GroupScore::OnFailure(Waiting* waiting, const absl::Status& why, absl::Time now) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/trajectory.h"
 #include "rollouter/reward/remote_scorer.h"
@@ -110,6 +111,8 @@ class GroupScore {
   void OnFailure(Waiting* waiting, const absl::Status& why, absl::Time now);
   void Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward);
   RemoteItem MakeItem(const Waiting& waiting);
+  // The first term that finds an answer in the text says what it is.
+  void KeepExtracted(int32_t sample, absl::string_view extracted);
   void Fail(const std::string& part, const absl::Status& why);
 
   const std::string id_;

@@ -25,6 +25,7 @@ struct RemoteItem {
 struct RemoteReward {
   float value = 0;
   std::vector<std::pair<std::string, float>> components = {};
+  std::string extracted = {};  // the answer that it found in the text; empty: none
 };
 
 // The interface to rewards outside this process. Thread-safe; no method blocks.

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "rollouter/reward/math_value.h"
 #include "rollouter/reward/math_verdict.h"
 #include "rollouter/reward/pattern.h"
 
@@ -24,7 +25,11 @@ float DenseReward(const RewardInput& input) {
 
 float ExactReward(const RewardInput& input) { return input.response == input.answer_ids ? 1.0f : 0.0f; }
 
-RewardValue OneIf(bool right) { return {.value = right ? 1.0f : 0.0f}; }
+float EnvironmentReward(const RewardInput& input) { return input.environment; }
+
+RewardValue OneIf(bool right, absl::string_view extracted = "") {
+  return {.value = right ? 1.0f : 0.0f, .extracted = std::string(extracted)};
+}
 
 absl::Status NoTruth(const std::string& what) { return Error(absl::StatusCode::kInvalidArgument, "NO_TRUTH", what); }
 
@@ -42,15 +47,16 @@ absl::string_view BehindThoughts(absl::string_view text) {
 
 absl::StatusOr<RewardValue> MatchReward(const RewardInput& input) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
-  return OneIf(absl::StripAsciiWhitespace(BehindThoughts(input.text)) == absl::StripAsciiWhitespace(truth));
+  const absl::string_view given = absl::StripAsciiWhitespace(BehindThoughts(input.text));
+  return OneIf(given == absl::StripAsciiWhitespace(truth), given);
 }
 
 absl::StatusOr<RewardValue> FinalNumberReward(const RewardInput& input) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
   const std::optional<std::string> right = FinalNumber(truth);
-  if (!right.has_value()) return NoTruth(absl::StrCat("the row's answer holds no number: ", truth.substr(0, 100)));
+  if (!right.has_value()) return NoTruth(absl::StrCat("the row's answer contains no number: ", truth.substr(0, 100)));
   const std::optional<std::string> given = FinalNumber(input.text);
-  return OneIf(given.has_value() && SameNumber(*right, *given));
+  return OneIf(given.has_value() && SameNumber(*right, *given), given.value_or(""));
 }
 
 absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
@@ -59,7 +65,9 @@ absl::StatusOr<RewardValue> MathReward(const RewardInput& input) {
   if (!given.has_value()) return OneIf(false);
   // The truth of a data set is either the bare answer or a whole solution that ends in a box.
   const Verdict verdict = CompareMath(LastBoxed(truth).value_or(truth), *given);
-  return RewardValue{.value = verdict == Verdict::kYes ? 1.0f : 0.0f, .undecided = verdict == Verdict::kUndecided};
+  return RewardValue{.value = verdict == Verdict::kYes ? 1.0f : 0.0f,
+                     .undecided = verdict == Verdict::kUndecided,
+                     .extracted = NormalizeMath(*given)};
 }
 
 RewardFunction RegexReward(const Pattern& pattern) {
@@ -68,7 +76,8 @@ RewardFunction RegexReward(const Pattern& pattern) {
     // Without a group, a match of the pattern alone decides.
     if (!found.has_value() || !pattern.has_group()) return OneIf(found.has_value());
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string truth, IsTruthy(input));
-    return OneIf(absl::StripAsciiWhitespace(*found) == absl::StripAsciiWhitespace(truth));
+    const absl::string_view given = absl::StripAsciiWhitespace(*found);
+    return OneIf(given == absl::StripAsciiWhitespace(truth), given);
   };
 }
 
@@ -106,7 +115,8 @@ absl::StatusOr<RewardRow> ParseRewardRow(const std::string& row_json) {
 
 RewardRegistry RewardRegistry::BuiltIn() {
   RewardRegistry registry;
-  registry.rewards_ = {{"dense", {Certain(DenseReward)}},
+  registry.rewards_ = {{"environment", {Certain(EnvironmentReward)}},
+                       {"dense", {Certain(DenseReward)}},
                        {"exact", {Certain(ExactReward)}},
                        {"match", {MatchReward, /*reads_text=*/true}},
                        {"final_number", {FinalNumberReward, /*reads_text=*/true}},

@@ -33,11 +33,14 @@ struct RewardInput {
   std::string text = {};                   // `response` decoded; "" if the reward reads no text
   RewardRow row = {};
   int32_t max_new_tokens = 0;  // the largest length that `response` could have reached
+  float environment = 0;       // what the environment gave in all turns; 0 without one
 };
 
 struct RewardValue {
   float value = 0;
   bool undecided = false;  // the reward could not decide: `value` counts only if no judge decides
+  std::string extracted =
+      {};  // the answer that it found in the text, as it compares it; empty: none. For a majority's votes
 };
 
 // A pure function of its input, safe to call from any thread. An error means a fault of the data or the code, not of
@@ -61,6 +64,7 @@ class RewardRegistry {
   };
 
   // Returns the rewards that need no parameters:
+  //   environment   what the environment gave
   //   dense         share of the answer's positions that the response has right
   //   exact         1 if the response equals the answer, else 0
   //   match         1 if the text behind the last </think> equals the row's truth; blanks around both do not count

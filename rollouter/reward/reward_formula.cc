@@ -77,14 +77,14 @@ absl::StatusOr<std::vector<RewardTerm>> ParseRewardFormula(absl::string_view for
   return terms;
 }
 
-// These three rewards read token ids only, so that a run on synthetic keys, which has no tokenizer, can use them.
+// These rewards read token ids only, so that a run on synthetic keys, which has no tokenizer, can use them.
 bool IsOfText(const RewardTerm& term) {
-  return term.name != "dense" && term.name != "exact" && term.name != "overlong";
+  return term.name != "dense" && term.name != "exact" && term.name != "overlong" && term.name != "environment";
 }
 
 const std::vector<std::string>& RewardNames() {
   static const auto* names = new std::vector<std::string>{"dense", "exact",  "match",    "regex", "final_number",
-                                                          "math",  "format", "overlong", "http"};
+                                                          "math",  "format", "overlong", "http",  "environment"};
   return *names;
 }
 

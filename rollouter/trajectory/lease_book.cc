@@ -9,10 +9,10 @@
 namespace syncopate::rollouter {
 
 absl::Status LeaseBook::Options::Validate() const {
-  if (max_groups > 0 && samples_per_group > 0) return absl::OkStatus();
+  if (max_groups > 0 && samples_per_group > 0 && max_parked >= 0) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                absl::StrCat("LeaseBook: max_groups is ", max_groups, " and samples_per_group ", samples_per_group,
-                            "; both must be positive"));
+                            "; both must be positive, and max_parked ", max_parked, " not negative"));
 }
 
 int64_t LeaseBook::OnConnecting() {
@@ -40,14 +40,20 @@ std::vector<LeaseId> LeaseBook::GiveUp() {
   return given_up;
 }
 
-absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made) {
+absl::Status LeaseBook::OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made,
+                                std::shared_ptr<AnswerReports> reports,
+                                std::shared_ptr<const std::atomic<int64_t>> open_calls) {
   if (draining_) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter is draining; lease the prompt elsewhere");
   }
   if (asleep_) {
     return Error(absl::StatusCode::kUnavailable, "ASLEEP", "this rollouter sleeps; lease the prompt elsewhere");
   }
-  if (!generating_.emplace(lease.id, Held{.samples = lease.samples, .made = std::move(made)}).second) {
+  Held held{.samples = lease.samples,
+            .made = std::move(made),
+            .reports = std::move(reports),
+            .open_calls = std::move(open_calls)};
+  if (!generating_.emplace(lease.id, std::move(held)).second) {
     return Error(absl::StatusCode::kAlreadyExists, reason::kLeaseHeld,
                  absl::StrCat("attempt ", lease.id.attempt, " of group ", lease.id.group.ToString(),
                               " is being generated already"));
@@ -77,7 +83,7 @@ LeaseBook::Ended LeaseBook::OnEnded(int64_t stream, const LeaseId& lease, bool s
 }
 
 bool LeaseBook::OnRevoke(const LeaseId& lease) {
-  unacknowledged_.erase(lease);  // revoked while its answer was on the way: no acknowledgement will come
+  unacknowledged_.erase(lease);  // revoked while its answer was in transit: no acknowledgement will come
   auto held = generating_.extract(lease);
   if (!held) return false;
   ending_[{stream_, lease}] = {.samples = held.mapped().samples, .revoked = true};
@@ -90,17 +96,28 @@ std::vector<LeaseId> LeaseBook::TakeProgress(int64_t engine_tokens) {
   for (auto& [lease, held] : generating_) {
     const int64_t made = held.made->load(std::memory_order_relaxed);
     const bool waits = made == 0;
-    if (held.scoring || (waits ? works : made > held.reported)) further.push_back(lease);
+    const bool plays = held.open_calls != nullptr && held.open_calls->load(std::memory_order_relaxed) > 0;
+    if (held.scoring || plays || (waits ? works : made > held.reported)) further.push_back(lease);
     held.reported = made;
   }
   return further;
+}
+
+std::vector<std::pair<LeaseId, AnswerPart>> LeaseBook::TakeParts(int64_t least) {
+  std::vector<std::pair<LeaseId, AnswerPart>> parts;
+  for (auto& [lease, held] : generating_) {
+    if (held.reports == nullptr) continue;
+    for (AnswerPart& part : held.reports->Take(least)) parts.emplace_back(lease, std::move(part));
+  }
+  return parts;
 }
 
 int32_t LeaseBook::Credits() const {
   if (draining_ || paused_ || asleep_ || scorer_away_) return 0;
   // The unit is samples, not groups: an evaluation lease has one sample, and the engine's slots are the scarce
   // resource.
-  int64_t room = (options_.max_groups * options_.samples_per_group - samples_) / options_.samples_per_group;
+  const int64_t busy = samples_ - std::min({parked_, options_.max_parked, samples_});
+  int64_t room = (options_.max_groups * options_.samples_per_group - busy) / options_.samples_per_group;
   return static_cast<int32_t>(std::clamp<int64_t>(room, 0, std::numeric_limits<int32_t>::max()));
 }
 

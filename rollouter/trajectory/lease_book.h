@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "base/trajectory.h"
+#include "rollouter/trajectory/answer_reports.h"
 
 namespace syncopate::rollouter {
 
@@ -25,7 +26,8 @@ class LeaseBook {
   struct Options {
     int64_t max_groups = 16;         // the number of training groups in work at once
     int32_t samples_per_group = 16;  // the number of samples of one training group
-    absl::Status Validate() const;   // INVALID_ARGUMENT (reason BAD_OPTIONS) unless both are positive
+    int64_t max_parked = 0;          // the most samples that wait for an environment and occupy no capacity
+    absl::Status Validate() const;   // INVALID_ARGUMENT (reason BAD_OPTIONS) unless the first two are positive
   };
 
   explicit LeaseBook(const Options& options) : options_(options) {}
@@ -41,7 +43,11 @@ class LeaseBook {
   // A lease has arrived on the current stream. OK: generate it. Otherwise return it to the trainer with this error:
   // UNAVAILABLE (reason DRAINING or ASLEEP), or ALREADY_EXISTS (reason LEASE_HELD) for a lease that is already being
   // generated or scored.
-  absl::Status OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made);
+  // `reports`: what TakeParts() takes; null: nothing of this lease is reported. `open_calls`: the calls of environments
+  // that its samples wait for; null: they wait for none.
+  absl::Status OnLease(const Lease& lease, std::shared_ptr<const TokenCount> made,
+                       std::shared_ptr<AnswerReports> reports = nullptr,
+                       std::shared_ptr<const std::atomic<int64_t>> open_calls = nullptr);
   // The state of a lease when its work ended; it says what the caller reports.
   enum class Ended : uint8_t {
     kHeld,     // the lease is still held: send the result or the error to the trainer
@@ -61,6 +67,8 @@ class LeaseBook {
   // The trainer has revoked a lease. Returns true if its generation or scoring is in progress and must be aborted.
   bool OnRevoke(const LeaseId& lease);
 
+  // The number of samples that wait for an environment now.
+  void SetParked(int64_t samples) { parked_ = samples; }
   void SetDraining(bool draining) { draining_ = draining; }
   bool draining() const { return draining_; }
   void SetPaused(bool paused) { paused_ = paused; }
@@ -72,11 +80,14 @@ class LeaseBook {
 
   // Returns the leases that made progress since the last call. A lease made progress if it gained a token; or if it has
   // no token yet and `engine_tokens`, the number of tokens that the engine has processed in total, has grown; or if it
-  // is being scored, because each scoring call has a time limit of its own.
+  // is being scored or waits for an environment, because each of these calls has a time limit of its own.
   std::vector<LeaseId> TakeProgress(int64_t engine_tokens);
 
+  // Takes what the samples of the leases that are held have made since they were last taken; see AnswerReports::Take.
+  std::vector<std::pair<LeaseId, AnswerPart>> TakeParts(int64_t least);
+
   // Returns the number of further training groups to request now: 0 while draining, paused, asleep or without a scorer.
-  // An evaluation lease counts by its number of samples.
+  // An evaluation lease counts by its number of samples. Parked samples do not count, up to max_parked.
   int32_t Credits() const;
   bool welcomed() const { return welcomed_; }
   int64_t stream() const { return stream_; }
@@ -93,10 +104,13 @@ class LeaseBook {
   bool asleep_ = false;
   bool scorer_away_ = false;
   int64_t samples_ = 0;  // the samples of all leases in `generating_` and `ending_`
+  int64_t parked_ = 0;
   int64_t engine_tokens_ = 0;
   struct Held {
     int32_t samples = 0;
     std::shared_ptr<const TokenCount> made;
+    std::shared_ptr<AnswerReports> reports;
+    std::shared_ptr<const std::atomic<int64_t>> open_calls;
     int64_t reported = 0;  // the value of `made` at the last TakeProgress
     bool scoring = false;
   };

@@ -17,7 +17,8 @@ constexpr bool kHello = true;
 constexpr AuthRoles kOperators = {kAdmin};
 constexpr AuthRoles kObservers = {kAdmin, kViewer};
 constexpr AuthRoles kWitnesses = {kAdmin, kViewer, kTrainer};  // the trainer writes a run's summary from their answers
-constexpr AuthRoles kEverybody = {kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer};
+constexpr AuthRoles kAsking = {kAdmin, kClient};
+constexpr AuthRoles kEverybody = {kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer, kClient};
 
 // The whole table, one row a method, so that it can be compared with security.md. A test compares it with the
 // descriptors, and a method without a row is refused.
@@ -60,8 +61,8 @@ std::vector<Permission> MakeTable() {
 
       {rollouter, "GetStatus", kReads, kWitnesses},
       // Generate only reads, but it takes the engine's time from training: no observer may call it.
-      {rollouter, "Generate", kReads, kOperators},
-      {rollouter, "GenerateStream", kReads, kOperators},
+      {rollouter, "Generate", kReads, kAsking},
+      {rollouter, "GenerateStream", kReads, kAsking},
       {rollouter, "Abort", kActs, kOperators},
       {rollouter, "Pause", kActs, kOperators},
       {rollouter, "Resume", kActs, kOperators},
@@ -79,6 +80,7 @@ std::vector<Permission> MakeTable() {
       {environment, "Describe", kReads, {kRollouter}},
       {environment, "ListTasks", kReads, {kTrainer}},
       {environment, "Score", kReads, {kRollouter}},
+      {environment, "Play", kReads, {kRollouter}},
 
       {"grpc.health.v1.Health", "Check", kReads, kEverybody},
       {"grpc.health.v1.Health", "Watch", kReads, kEverybody},

@@ -18,9 +18,9 @@ struct RankSocketOptions {
   std::shared_ptr<RefusalLog> refusals;
 };
 
-// TLS 1.3 for the connections between the ranks of a group. Both ends show a certificate; PeerVerifier judges the other's
-// and requires the role. Errors of the result: RANK_LOST; BAD_SECURITY for this process's own files; the refusal of the
-// peer's certificate.
+// TLS 1.3 for the connections between the ranks of a group. Both ends show a certificate; PeerVerifier judges the
+// other's and requires the role. Errors of the result: RANK_LOST; BAD_SECURITY for this process's own files; the
+// refusal of the peer's certificate.
 SocketSecurity MakeRankSockets(RankSocketOptions options);
 
 // What the ranks of a daemon whose security is `security` use: null without TLS.

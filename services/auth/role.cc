@@ -8,8 +8,9 @@
 namespace syncopate::auth {
 
 const std::vector<AuthRole>& AllAuthRoles() {
-  static const auto* roles = new std::vector<AuthRole>{AuthRole::kTrainer, AuthRole::kRollouter,
-                                                       AuthRole::kSynchronizer, AuthRole::kAdmin, AuthRole::kViewer};
+  static const auto* roles =
+      new std::vector<AuthRole>{AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer,
+                                AuthRole::kAdmin,   AuthRole::kViewer,    AuthRole::kClient};
   return *roles;
 }
 
@@ -25,6 +26,8 @@ const char* AuthRoleName(AuthRole role) {
       return "admin";
     case AuthRole::kViewer:
       return "viewer";
+    case AuthRole::kClient:
+      return "client";
   }
   return "unknown";
 }
@@ -33,8 +36,9 @@ absl::StatusOr<AuthRole> ParseAuthRole(const std::string& name) {
   for (AuthRole role : AllAuthRoles()) {
     if (name == AuthRoleName(role)) return role;
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_ROLE",
-               absl::StrCat("'", name, "' is no role; there are trainer, rollouter, synchronizer, admin and viewer"));
+  return Error(
+      absl::StatusCode::kInvalidArgument, "BAD_ROLE",
+      absl::StrCat("'", name, "' is no role; there are trainer, rollouter, synchronizer, admin, viewer and client"));
 }
 
 std::string AuthRoles::ToString() const {

@@ -10,14 +10,14 @@
 namespace syncopate::auth {
 
 // The role of a peer, as its certificate or its token says.
-enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer };
+enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer, kClient };
 
 // All roles, in the order of the enum.
 const std::vector<AuthRole>& AllAuthRoles();
 
-// "trainer", "rollouter", "synchronizer", "admin" or "viewer".
+// "trainer", "rollouter", "synchronizer", "admin", "viewer" or "client".
 const char* AuthRoleName(AuthRole role);
-// INVALID_ARGUMENT (reason BAD_ROLE) that names the five roles.
+// INVALID_ARGUMENT (reason BAD_ROLE) that names the six roles.
 absl::StatusOr<AuthRole> ParseAuthRole(const std::string& name);
 
 // A set of roles. A plain value.

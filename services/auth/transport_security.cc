@@ -18,8 +18,8 @@ namespace syncopate::auth {
 namespace {
 
 constexpr AuthRoles kDaemons = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer};
-constexpr AuthRoles kAnybody = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer, AuthRole::kAdmin,
-                                AuthRole::kViewer};
+constexpr AuthRoles kAnybody = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer,
+                                AuthRole::kAdmin,   AuthRole::kViewer,    AuthRole::kClient};
 
 // Adds the token to each call of a channel.
 class TokenInterceptor final : public grpc::experimental::Interceptor {
@@ -163,6 +163,10 @@ absl::StatusOr<Caller> TransportSecurity::GetCaller(const grpc::ServerContextBas
 
 absl::Status TransportSecurity::Judge(const grpc::ServerContextBase& context, const std::string& path) const {
   return CallGuard(watch_, refusals_).Judge(ShownIn(context), path);
+}
+
+absl::Status TransportSecurity::JudgeEndpoint(const std::string& authorization) const {
+  return CallGuard(watch_, refusals_).Judge({.authorization = authorization}, "/syncopate.v1.RolloutService/Generate");
 }
 
 HelloCaller::HelloCaller(const TransportSecurity* security, const grpc::ServerContextBase& context) {

@@ -73,6 +73,9 @@ class TransportSecurity {
   std::shared_ptr<grpc::ServerCredentials> ServerCredentials(std::set<std::string> judged_later = {}) const;
   // Whether the table allows this call: OK, UNAUTHENTICATED or PERMISSION_DENIED; a refusal is logged.
   absl::Status Judge(const grpc::ServerContextBase& context, const std::string& path) const;
+  // Whether a caller of the HTTP endpoint, known by its Authorization header alone, may have answers: the role of its token
+  // must be one that may call Generate. Errors as Judge.
+  absl::Status JudgeEndpoint(const std::string& authorization) const;
   // Credentials for one channel, to a daemon of `peer_role`; "": of any role.
   std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const std::string& peer_role) const;
   // Interceptors that show the token on each call; empty without a token.

@@ -21,8 +21,8 @@ struct EvaluationSetText {
 };
 
 // Parses eval.sets: items with commas between them, each "NAME: FILE [n=N] [temperature=T] [top_p=P] [max_new_tokens=N]
-// [prompts=N] [reward=NAME]". An empty text names no sets. INVALID_ARGUMENT (reason BAD_CONFIG); the message says what is
-// expected. Pure.
+// [prompts=N] [reward=NAME]". An empty text names no sets. INVALID_ARGUMENT (reason BAD_CONFIG); the message says what
+// is expected. Pure.
 absl::StatusOr<std::vector<EvaluationSetText>> ParseEvaluationSets(const std::string& list);
 
 }  // namespace syncopate::config

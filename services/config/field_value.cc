@@ -86,7 +86,7 @@ bool SetValue(const ConfigKey& key, const std::string& written, v1::RunConfig* c
       reflection->SetString(section, key.field, text);
       return true;
     default:
-      SYNCOPATE_CHECK(false && "config.proto holds a type that the configuration cannot carry");
+      SYNCOPATE_CHECK(false && "config.proto contains a type that the configuration cannot represent");
       return false;
   }
 }

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "services/config/rules.h"
+
 namespace syncopate::config {
 namespace {
 
@@ -68,7 +70,7 @@ loss::LossOptions MakeLossOptions(const v1::RunConfig& config) {
   Read(train.overlong(), &options.overlong);
   options.overlong_cache = train.overlong_cache();
   options.overlong_factor = train.overlong_factor();
-  options.max_response_tokens = config.rollout().max_new_tokens();
+  options.max_response_tokens = LongestAnswer(config);
   // With every on_deadline: the loss keeps the bound whatever the gate did.
   options.max_token_age = config.staleness().max_staleness();
   return options;

@@ -30,6 +30,10 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
                 "a regular expression, which regex looks for");
   rules->Expect(term.part != "format" || !reward.format().empty(), {"reward.format", "reward.name"},
                 "a regular expression, which format matches answers with");
+  rules->Expect(term.part != "environment" || Plays(config), {"environment.name", "reward.name"},
+                "the environment whose rewards the term environment is");
+  rules->Expect(term.part != "overlong" || !Plays(config), {"reward.name", "environment.name"},
+                "a reward without overlong, as a sample with turns has no single length");
   rules->Expect(term.part != "overlong" || reward.overlong_buffer() > 0, {"reward.overlong_buffer", "reward.name"},
                 "at least 1: the number of tokens over which overlong falls");
   rules->Expect(term.source != Source::kHttp || !reward.url().empty(), {"reward.url", "reward.name"},
@@ -40,7 +44,7 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
                 {"environment.command", "environment.address", "reward.math_judge"},
                 absl::StrCat("the command of the worker that has ", reward.math_judge(), ", or environment.address"));
   rules->Expect(!rollouter::IsOfText(term) || !config.data().files().empty(), {"reward.name", "data.files"},
-                absl::StrCat("dense, exact or overlong, as ", term.part,
+                absl::StrCat("dense, exact, overlong or environment, as ", term.part,
                              " reads text and the built-in tasks are of token ids; or data.files to name some"));
 }
 

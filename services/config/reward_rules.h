@@ -11,11 +11,11 @@ namespace syncopate::config {
 // Collects broken rules while they are found.
 class Rules {
  public:
-  void Expect(bool holds, std::vector<std::string> keys, const std::string& expected) {
-    if (!holds) broken_.push_back({std::move(keys), expected});
+  void Expect(bool is_met, std::vector<std::string> keys, const std::string& expected) {
+    if (!is_met) broken_.push_back({std::move(keys), expected});
   }
-  void ExpectTogether(bool holds, std::vector<std::string> keys, const std::string& expected) {
-    if (!holds) broken_.push_back({std::move(keys), expected, /*together=*/true});
+  void ExpectTogether(bool is_met, std::vector<std::string> keys, const std::string& expected) {
+    if (!is_met) broken_.push_back({std::move(keys), expected, /*together=*/true});
   }
   std::vector<BrokenRule> TakeBroken() { return std::move(broken_); }
 

@@ -8,9 +8,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/guess_tokens.h"
 #include "base/host_port.h"
 #include "base/identity.h"
 #include "base/manifest.h"
+#include "rollouter/environment/environment.h"
 #include "rollouter/trajectory/stop_rules.h"
 #include "services/config/data_files.h"
 #include "services/config/duration.h"
@@ -92,6 +95,10 @@ std::vector<Listener> Listeners(const v1::RunConfig& config) {
   if (!config.trainer().ranks_listen().empty()) {
     listeners.push_back({"trainer.ranks_listen", config.trainer().ranks_listen(), "", ""});
   }
+  if (!config.endpoint().listen().empty()) {
+    // CheckEndpoint says which addresses it may have.
+    listeners.push_back({"endpoint.listen", config.endpoint().listen(), "", "", /*anywhere=*/true});
+  }
   for (const auto& [key, address] : health) {
     if (!address.empty()) listeners.push_back({key, address, "", "", /*anywhere=*/true});
   }
@@ -141,6 +148,26 @@ void CheckAddresses(const v1::RunConfig& config, Rules* rules) {
     rules->Expect(added, {listener.key, first->second},
                   absl::StrCat("an address that ", first->second, " does not use"));
   }
+}
+
+// The endpoint has no TLS, and knows its callers by tokens.
+void CheckEndpoint(const v1::RunConfig& config, Rules* rules) {
+  const v1::EndpointSection& endpoint = config.endpoint();
+  const int64_t most = config.rollout().max_sequences() - config.rollout().samples();
+  rules->Expect(endpoint.sequences() == 0 || endpoint.sequences() <= most,
+                {"endpoint.sequences", "rollout.max_sequences", "rollout.samples"},
+                absl::StrCat("at most ", most, ", so that a group of the run has room"));
+  rules->Expect(endpoint.sequences() == 0 || config.rollout().max_groups_in_flight() == 0,
+                {"endpoint.sequences", "rollout.max_groups_in_flight"}, "0 with rollout.max_groups_in_flight");
+  const auto place = ParseHostPort(endpoint.listen());
+  if (!place.ok()) return;
+  const bool has_tokens = !config.security().token_file().empty();
+  rules->Expect(place->IsLoopback() || (has_tokens && config.run().insecure_bind()),
+                {"endpoint.listen", "run.insecure_bind", "security.token_file"},
+                "a loopback address, as connections are not encrypted; run.insecure_bind=true and a "
+                "security.token_file allow others");
+  rules->Expect(has_tokens || config.security().tls_ca().empty(), {"endpoint.listen", "security.token_file"},
+                "a security.token_file beside TLS, as callers of the endpoint show tokens");
 }
 
 void CheckModel(const v1::ModelSection& model, Rules* rules) {
@@ -240,34 +267,64 @@ void CheckData(const v1::RunConfig& config, Rules* rules) {
   TaskShape shape = GetShape(config.data());
   const auto& model = config.model();
   const auto& rollout = config.rollout();
-  int64_t longest = shape.prompt_tokens + rollout.max_new_tokens();
+  const int64_t longest_answer = LongestAnswer(config);
+  const std::string answer_key = Plays(config) ? "rollout.max_total_tokens" : "rollout.max_new_tokens";
+  int64_t longest = shape.prompt_tokens + longest_answer;
   const std::string reach = absl::StrCat("at least ", longest, ": a prompt of ", shape.prompt_tokens, " tokens and ",
-                                         rollout.max_new_tokens(), " new ones");
+                                         longest_answer, " new ones");
   if (model.path().empty()) {
     rules->Expect(model.vocab_size() == 0 || model.vocab_size() >= shape.vocabulary,
                   {"model.vocab_size", "data.alphabet", "data.task"},
                   absl::StrCat("0 or at least the ", shape.vocabulary, " tokens of the task"));
     rules->Expect(longest <= model.max_position_embeddings(),
-                  {"model.max_position_embeddings", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens",
-                   "data.task"},
+                  {"model.max_position_embeddings", "data.length", "data.max_prompt_tokens", answer_key, "data.task"},
                   reach);
   } else {
-    rules->Expect(
-        model.context_length() == 0 || longest <= model.context_length(),
-        {"model.context_length", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens", "data.task"},
-        absl::StrCat("0, or ", reach));
+    rules->Expect(model.context_length() == 0 || longest <= model.context_length(),
+                  {"model.context_length", "data.length", "data.max_prompt_tokens", answer_key, "data.task"},
+                  absl::StrCat("0, or ", reach));
   }
   rules->Expect(rollout.max_new_tokens() >= shape.answer_tokens, {"rollout.max_new_tokens", "data.length", "data.task"},
                 absl::StrCat("at least ", shape.answer_tokens, ", the tokens of a right answer"));
   rules->Expect(config.train().micro_batch_tokens() >= longest,
-                {"train.micro_batch_tokens", "data.length", "data.max_prompt_tokens", "rollout.max_new_tokens"},
+                {"train.micro_batch_tokens", "data.length", "data.max_prompt_tokens", answer_key},
                 absl::StrCat("at least ", longest, ", one prompt and its answer"));
   int64_t batch_samples = config.data().batch_groups() * rollout.samples();
   rules->ExpectTogether(batch_samples <= kMaxBatchSamples, {"data.batch_groups", "rollout.samples"},
                         absl::StrCat("batch_groups x samples of at most ", kMaxBatchSamples, ", not ", batch_samples));
   rules->ExpectTogether(
-      rollout.max_new_tokens() <= kMaxGroupTokens / rollout.samples(), {"rollout.max_new_tokens", "rollout.samples"},
-      absl::StrCat("samples x max_new_tokens of at most ", kMaxGroupTokens, ", so that a group fits a message"));
+      longest_answer <= kMaxGroupTokens / rollout.samples(), {answer_key, "rollout.samples"},
+      absl::StrCat("samples x ", answer_key, " of at most ", kMaxGroupTokens, ", so that a group fits a message"));
+}
+
+void CheckPlay(const v1::RunConfig& config, Rules* rules) {
+  const v1::EnvironmentSection& environment = config.environment();
+  const std::string& name = environment.name();
+  const v1::RolloutSection& rollout = config.rollout();
+  const bool has_worker = !environment.address().empty() || !environment.command().empty();
+  if (config.data().files().empty()) {
+    // The built-in tasks have no text, and only this one is played.
+    rules->Expect(name.empty() || name == "guess", {"environment.name", "data.files"},
+                  "empty, or guess, or data.files to name some: other environments have no tokens without a tokenizer");
+    if (!name.empty() && name != "guess") return;
+    rules->Expect((config.data().task() == "guess") == Plays(config), {"environment.name", "data.task", "data.files"},
+                  "guess with data.task guess and without data.files, and empty otherwise");
+  } else {
+    const rollouter::EnvironmentRegistry built_in = rollouter::EnvironmentRegistry::BuiltIn();
+    rules->Expect(name.empty() || has_worker || built_in.Find(name).ok(),
+                  {"environment.name", "environment.command", "environment.address"},
+                  absl::StrCat("empty, ", absl::StrJoin(built_in.Names(), ", "),
+                               ", or an environment of the worker that environment.command starts"));
+  }
+  if (!Plays(config)) return;
+  rules->Expect(rollout.max_total_tokens() >= rollout.max_new_tokens(),
+                {"rollout.max_total_tokens", "rollout.max_new_tokens", "environment.name"},
+                absl::StrCat("at least rollout.max_new_tokens ", rollout.max_new_tokens(), ", the tokens of one turn"));
+  rules->Expect(
+      !has_worker || CheckedDuration(config.reward().timeout()) < CheckedDuration(config.data().lease_timeout()),
+      {"reward.timeout", "data.lease_timeout"},
+      absl::StrCat("less than data.lease_timeout ", config.data().lease_timeout(),
+                   ", as a lease waits for the environment"));
 }
 
 void CheckLeases(const v1::RunConfig& config, Rules* rules) {
@@ -317,12 +374,8 @@ void CheckSupervised(const v1::RunConfig& config, Rules* rules) {
                 absl::StrCat("fewer than run.steps ", config.run().steps(),
                              ", for the steps after them learn from rewards; train.objective=sft has none of those"));
   const bool supervised = alone || train.sft_steps() > 0;
-  // With adapters the reference is their base, which no step changes.
-  rules->Expect(
-      !supervised || train.kl_coef() == 0 || HasAdapters(config),
-      {"train.kl_coef", "train.sft_steps", "train.objective"},
-      "0, as the reference policy is the model that the run began with, and the supervised steps are to leave "
-      "it; for a reference after them export their model and begin another run with it");
+  rules->Expect(!alone || train.kl_coef() == 0, {"train.kl_coef", "train.objective"},
+                "0, as with objective sft no step has a divergence from a reference policy");
   const std::string& response = config.data().response_field();
   rules->Expect(response.empty() || supervised, {"data.response_field", "train.sft_steps", "train.objective"},
                 "empty, as no step of this run is supervised: train.sft_steps is 0 and train.objective rl");
@@ -396,11 +449,20 @@ bool IsModelShapeKey(const std::string& path) {
 TaskShape GetShape(const v1::DataSection& data) {
   constexpr int64_t kSpecialTokens = 3;  // BOS, SEP, EOS
   if (!data.files().empty()) return {data.max_prompt_tokens(), 1, 0};
+  if (data.task() == "guess") {
+    return {guess_tokens::kPromptTokens, guess_tokens::kTurnTokens, guess_tokens::kVocabulary};
+  }
   int64_t length = data.length();
   // Prompt: BOS, the digits of two numbers, SEP. Answer: the sum, which has one digit more, and EOS.
   if (data.task() == "add") return {2 * length + 2, length + 2, 10 + kSpecialTokens};
   // Prompt: BOS x1..xL SEP. Answer: L symbols and EOS.
   return {length + 2, length + 1, data.alphabet() + kSpecialTokens};
+}
+
+bool Plays(const v1::RunConfig& config) { return !config.environment().name().empty(); }
+
+int64_t LongestAnswer(const v1::RunConfig& config) {
+  return Plays(config) ? config.rollout().max_total_tokens() : config.rollout().max_new_tokens();
 }
 
 // The learning rate's schedule ends at this number. Steps and updates come from a file, so no product may overflow.
@@ -423,6 +485,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckRun(config.run(), &rules);
   CheckAddresses(config, &rules);
   CheckRanks(config, &rules);
+  CheckEndpoint(config, &rules);
   CheckRollouterName(config.rollouter().name(), &rules);
   CheckSecurity(config.security(), &rules);
   CheckModel(config.model(), &rules);
@@ -432,6 +495,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckStop(config, &rules);
   CheckEvaluation(config, &rules);
   CheckData(config, &rules);
+  CheckPlay(config, &rules);
   CheckLeases(config, &rules);
   CheckReward(config, &rules);
   CheckEnvironment(config, &rules);

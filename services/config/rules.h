@@ -29,6 +29,11 @@ struct TaskShape {
 };
 TaskShape GetShape(const v1::DataSection& data);
 
+// Whether every sample plays with an environment, turn by turn.
+bool Plays(const v1::RunConfig& config);
+// The most tokens of an answer; of one with turns, given tokens counted.
+int64_t LongestAnswer(const v1::RunConfig& config);
+
 // Whether the run trains adapters and leaves its model as it is.
 bool HasAdapters(const v1::RunConfig& config);
 

@@ -229,9 +229,17 @@ double TargetStaleness(const v1::RunConfig& config) {
   return static_cast<double>(std::min<int64_t>(1, staleness.max_staleness()));
 }
 
+int64_t MaxParked(const v1::RunConfig& config) {
+  constexpr int64_t kParkedPerSequence = 4;
+  const auto& rollout = config.rollout();
+  return rollout.max_parked() > 0 ? rollout.max_parked() : kParkedPerSequence * rollout.max_sequences();
+}
+
 int64_t GroupsInFlight(const v1::RunConfig& config) {
   const auto& rollout = config.rollout();
   if (rollout.max_groups_in_flight() > 0) return rollout.max_groups_in_flight();
+  const int64_t kept_free = config.endpoint().sequences();
+  if (kept_free > 0) return std::max<int64_t>(1, (rollout.max_sequences() - kept_free) / rollout.samples());
   return (rollout.max_sequences() + rollout.samples() - 1) / rollout.samples();
 }
 

@@ -49,7 +49,10 @@ std::string ToYaml(const v1::RunConfig& config, YamlComments comments = YamlComm
 double TargetStaleness(const v1::RunConfig& config);
 
 // The number of leases that one rollouter has at once: rollout.max_groups_in_flight, where 0 means as many as fill
-// max_sequences.
+// max_sequences, or as many as leave endpoint.sequences of them free.
 int64_t GroupsInFlight(const v1::RunConfig& config);
+
+// The most samples of a rollouter that wait for their environment and occupy none of GroupsInFlight().
+int64_t MaxParked(const v1::RunConfig& config);
 
 }  // namespace syncopate::config

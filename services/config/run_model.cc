@@ -110,7 +110,7 @@ absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config) {
   // Keys and values are allocated for the context, so the default is what prompts and answers need and not the model's
   // maximum.
   const int64_t context = config.model().context_length() > 0 ? config.model().context_length()
-                                                              : task.prompt_tokens + config.rollout().max_new_tokens();
+                                                              : task.prompt_tokens + LongestAnswer(config);
   absl::StatusOr<model::ModelConfig> shape = found->WithContext(context);
   if (!shape.ok()) {
     const char* source = config.data().files().empty() ? "data.length" : "data.max_prompt_tokens";
@@ -150,7 +150,8 @@ absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(con
   if (model.by_keys()) return std::shared_ptr<const model::WeightFiles>();
   if (config.model().path().empty()) {
     return BadConfig(
-        "model.path is not set, and the run has no checkpoint to take the weights from, or none that holds the base of "
+        "model.path is not set, and the run has no checkpoint to take the weights from, or none that contains the base "
+        "of "
         "its adapters, or the reference policy that train.kl_coef asks for");
   }
   auto weights = model::WeightFiles::Open(config.model().path(), model.shape);

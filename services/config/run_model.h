@@ -27,16 +27,16 @@ std::string KeptModelFolder(const std::string& run_dir);
 // <run_dir>/adapter: adapter_config.json of lora.path, which the trainer keeps.
 std::string KeptAdapterFolder(const std::string& run_dir);
 
-// Reads config.json and adapter_config.json if there are any. INVALID_ARGUMENT (reason BAD_CONFIG) that names the key if
-// the run's sequences or its task do not fit the model, or (reason BAD_MODEL) if its adapters do not; errors of
+// Reads config.json and adapter_config.json if there are any. INVALID_ARGUMENT (reason BAD_CONFIG) that names the key
+// if the run's sequences or its task do not fit the model, or (reason BAD_MODEL) if its adapters do not; errors of
 // model::ReadHfConfig and model::ReadAdapterConfig.
 absl::StatusOr<RunModel> FindRunModel(const v1::RunConfig& config);
 
-// Data type of the weights that are sent and that rollouters hold in memory: model.dtype, where "auto" is resolved from
+// Data type of the weights that are sent and that rollouters have in memory: model.dtype, where "auto" is resolved from
 // the configuration alone, so that every daemon comes to the same type.
 DType ToWireDType(const v1::RunConfig& config);
 
-// The manifest of the weights as they are sent and as rollouters hold them in memory. Errors of model::MakeManifest.
+// The manifest of the weights as they are sent and as rollouters have them in memory. Errors of model::MakeManifest.
 absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // The name that weight syncs use for the layout of a rollouter's ranks; "" if there is one rank. Both sides of a sync
@@ -48,8 +48,8 @@ std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelCon
 absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(const v1::RunConfig& config,
                                                                              const RunModel& model);
 
-// The adapters in lora.path, checked against `model`; null without that key. Errors of model::AdapterFiles::Open, with the
-// key's name before them.
+// The adapters in lora.path, checked against `model`; null without that key. Errors of model::AdapterFiles::Open, with
+// the key's name before them.
 absl::StatusOr<std::shared_ptr<const model::AdapterFiles>> OpenInitialAdapters(const v1::RunConfig& config,
                                                                                const RunModel& model);
 

@@ -75,6 +75,7 @@ trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& co
   options.adapter_config = MakeAdapterConfig(config, shape);
   options.optimizer = MakeOptimizerOptions(config);
   options.step.loss = MakeLossOptions(config);
+  options.reference_after_supervised = config.train().sft_steps() > 0;
   // The trained policy must be the one that samples come from: the log-probabilities of both are computed at this
   // temperature.
   options.step.temperature = config.rollout().temperature();

@@ -18,8 +18,8 @@ std::string MakeAdapterConfig(const v1::RunConfig& config, const model::ModelCon
 // The initial weights are random unless the caller sets some.
 trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// OK unless `adapters` (null: none) say that they were trained on another base than that of `policy`: FAILED_PRECONDITION
-// (reason BASE_MISMATCH).
+// OK unless `adapters` (null: none) say that they were trained on another base than that of `policy`:
+// FAILED_PRECONDITION (reason BASE_MISMATCH).
 absl::Status CheckBase(const trainer::Policy& policy, const model::AdapterFiles* adapters);
 
 // The number of supervised steps at the beginning of the run. If all steps are supervised: more than any run has.

@@ -195,30 +195,45 @@ absl::Status GrpcReceiver::Probe(const ReceiveRequest& request, std::stop_token 
 
 absl::Status GrpcReceiver::ReceiveFrom(const ReceiveRequest& request, int32_t source, const std::vector<Copy>& copies,
                                        char* destination, const std::stop_token& stop) {
+  FetchEnd end = Fetch(request, source, copies, destination, stop);
+  // The source did not answer: its connection may be old, and gRPC 1.51 sometimes takes a connect that is under way for
+  // a failed one (grpc/grpc pull request 35064). A source that is gone refuses the second connection at once.
+  if (end.unanswered) end = Fetch(request, source, copies, destination, stop);
+  return end.status;
+}
+
+GrpcReceiver::FetchEnd GrpcReceiver::Fetch(const ReceiveRequest& request, int32_t source,
+                                           const std::vector<Copy>& copies, char* destination,
+                                           const std::stop_token& stop) {
   const std::string& rendezvous = request.sources[source].rendezvous;
-  SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<Stub> stub, StubFor(rendezvous));
+  absl::StatusOr<std::shared_ptr<Stub>> stub = StubFor(rendezvous);
+  if (!stub.ok()) return {stub.status()};
   grpc::ClientContext context;
   context.set_deadline(rpc::CallDeadline(request.deadline - clock_->Now()));
   // Runs on the thread that requests the stop, or here if the stop was requested already.
   std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
-  auto stream = stub->FetchWeights(&context, MakeRequest(request, copies));
+  auto stream = (*stub)->FetchWeights(&context, MakeRequest(request, copies));
   Placement placement(copies, destination, request.on_arrived);
   v1::FetchWeightsResponse chunk;
   absl::Status placed;
+  bool answered = false;
   while (placed.ok() && stream->Read(&chunk)) {
+    answered = true;
     request.on_writing();
     placed = placement.Place(chunk);
   }
   // Without this Finish() would wait for the end of the call, and the source would go on sending.
   if (!placed.ok()) context.TryCancel();
   const grpc::Status ended = stream->Finish();
-  SYNCOPATE_RETURN_IF_ERROR(placed);
+  if (!placed.ok()) return {placed};
   if (!ended.ok()) {
-    if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) ForgetStub(rendezvous);  // a new source has a new address
-    return Explain(rpc::FromGrpc(ended), source, rendezvous, stop);
+    const bool lost = ended.error_code() == grpc::StatusCode::UNAVAILABLE;
+    if (lost) ForgetStub(rendezvous);  // a new source has a new address
+    const absl::Status status = rpc::FromGrpc(ended);
+    return {Explain(status, source, rendezvous, stop), lost && !answered && ErrorReason(status).empty()};
   }
-  if (!placement.complete()) return BadChunk("it ended early");
-  return absl::OkStatus();
+  if (!placement.complete()) return {BadChunk("it ended early")};
+  return {};
 }
 
 }  // namespace syncopate::member

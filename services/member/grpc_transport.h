@@ -30,8 +30,8 @@ class GrpcSource final : public synchronizer::SourceTransport {
   const std::string address_;
 };
 
-// The receiver's end. Fetches from all sources at once, on a thread for each, at most kFetches; each replica begins with
-// another source. Keeps one connection to each source that it has talked to, until that source is gone.
+// The receiver's end. Fetches from all sources at once, on a thread for each, at most kFetches; each replica begins
+// with another source. Keeps one connection to each source that it has talked to, until that source is gone.
 class GrpcReceiver final : public synchronizer::ReceiverTransport {
  public:
   // `security` null: plaintext.
@@ -51,10 +51,17 @@ class GrpcReceiver final : public synchronizer::ReceiverTransport {
   void ForgetStub(const std::string& rendezvous);
   using CopiesBySource = std::map<int32_t, std::vector<synchronizer::Copy>>;
   static absl::StatusOr<CopiesBySource> SplitBySource(const synchronizer::ReceiveRequest& request);
-  // Receives all bytes that `copies`, all of trainer rank `source`, ask for.
+  // Receives all bytes that `copies`, all of trainer rank `source`, ask for. A source that does not answer is asked
+  // once more over a new connection.
   absl::Status ReceiveFrom(const synchronizer::ReceiveRequest& request, int32_t source,
                            const std::vector<synchronizer::Copy>& copies, char* destination,
                            const std::stop_token& stop);
+  struct FetchEnd {
+    absl::Status status;
+    bool unanswered = false;  // the connection failed before a byte came
+  };
+  FetchEnd Fetch(const synchronizer::ReceiveRequest& request, int32_t source,
+                 const std::vector<synchronizer::Copy>& copies, char* destination, const std::stop_token& stop);
 
   const std::shared_ptr<const auth::TransportSecurity> security_;
   const Clock* const clock_;

@@ -44,7 +44,7 @@ class MemberClient {
     PolicyVersion version;  // none: it serves nothing yet
     uint64_t digest = 0;
     std::string held = {};     // why it accepts no version for now; "": it does
-    uint64_t base_digest = 0;  // names the base weights that it holds; 0: none
+    uint64_t base_digest = 0;  // names the base weights that it has; 0: none
   };
 
   struct Options {

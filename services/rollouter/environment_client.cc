@@ -43,7 +43,7 @@ absl::StatusOr<RemoteReward> FromProto(const v1::Outcome& outcome) {
   if (!outcome.has_reward()) {
     return Error(absl::StatusCode::kInternal, "BAD_OUTCOME", "the worker answered neither a reward nor an error");
   }
-  RemoteReward reward{.value = outcome.reward().value()};
+  RemoteReward reward{.value = outcome.reward().value(), .components = {}, .extracted = outcome.reward().extracted()};
   for (const auto& [name, value] : outcome.reward().components()) reward.components.emplace_back(name, value);
   std::sort(reward.components.begin(), reward.components.end());  // the order of a protobuf map is random
   return reward;

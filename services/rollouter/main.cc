@@ -4,23 +4,32 @@
 #include <prometheus/collectable.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "base/log.h"
 #include "base/mutex.h"
+#include "base/reasons.h"
 #include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
+#include "services/config/play_options.h"
 #include "services/config/ranks.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/config/run_model.h"
 #include "services/daemon/daemon.h"
+#include "services/endpoint/endpoint.h"
 #include "services/rollouter/leading_rank.h"
 #include "services/rollouter/model_client.h"
 #include "services/rollouter/remote_scorers.h"
 #include "services/rollouter/replica_follower.h"
 #include "services/rollouter/rollout_node.h"
+#include "text/template/chat_format.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -31,9 +40,23 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 struct FoundModel {
   v1::RunConfig config;
   model::ModelConfig shape;
-  bool learned = false;                                                   // the trainer described it
-  std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer = nullptr;  // null if it has none
+  bool learned = false;  // the trainer described it
+  config::PlayText text;
+  std::map<std::string, std::string> files = {};  // its contents by name
 };
+
+// Its text as environments and the endpoint need it.
+absl::StatusOr<config::PlayText> MakeText(const LearnedModel& model) {
+  config::PlayText text{.tokenizer = model.tokenizer, .end_token_ids = model.end_token_ids};
+  const auto find = [&model](const char* name) {
+    const auto found = model.files.find(name);
+    return found == model.files.end() ? std::string() : found->second;
+  };
+  auto format = text::chat::ChatFormat::Parse(find("tokenizer_config.json"), find("chat_template.jinja"));
+  if (!format.ok() && ErrorReason(format.status()) != reason::kNoChatTemplate) return format.status();
+  if (format.ok()) text.format = *std::move(format);
+  return text;
+}
 
 // Publishes the node's metrics as soon as there is a node.
 class NodeMetrics final : public prometheus::Collectable {
@@ -79,7 +102,12 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
   SYNCOPATE_ASSIGN_OR_RETURN(const LearnedModel model, LearnModel(options));
   found.shape = model.shape;
   found.learned = true;
-  found.tokenizer = model.tokenizer;
+  found.text.tokenizer = model.tokenizer;
+  found.text.end_token_ids = model.end_token_ids;
+  if (config::Plays(found.config) || !found.config.endpoint().listen().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(found.text, MakeText(model));
+  }
+  found.files = model.files;
   found.config.mutable_model()->set_dtype(model.dtype == DType::kFloat32 ? "float32" : "bfloat16");
   found.config.mutable_sync()->set_bucket_bytes(model.bucket_bytes);
   return found;
@@ -96,6 +124,8 @@ RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel&
   options.synchronizer_address = config.synchronizer().address();
   options.leases.max_groups = config::GroupsInFlight(config);
   options.leases.samples_per_group = static_cast<int32_t>(config.rollout().samples());
+  options.leases.max_parked = config::MaxParked(config);
+  options.report_tokens = config.data().partial_bytes() > 0 ? config.rollout().report_tokens() : 0;
   options.heartbeat = config::CheckedDuration(config.sync().heartbeat());
   options.build = daemon::BuildVersion();
   options.lost_after = config::CheckedDuration(config.synchronizer().lost_after());
@@ -104,6 +134,35 @@ RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel&
   options.events = daemon.events();
   options.security = daemon.security();
   return options;
+}
+
+// Null if the run has no endpoint.
+absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::Daemon& daemon, const FoundModel& model,
+                                                                  rollouter::EngineLoop* engine) {
+  const v1::RunConfig& config = model.config;
+  if (config.endpoint().listen().empty()) return nullptr;
+  endpoint::Endpoint::Options options;
+  options.address = config.endpoint().listen();
+  options.max_streams = config.endpoint().max_streams();
+  options.model.name = config.run().name();
+  options.model.tokenizer = model.text.tokenizer;
+  if (model.text.format.has_value()) {
+    options.model.chat = std::make_shared<const text::chat::ChatFormat>(*model.text.format);
+  }
+  for (const char* name : {"chat_template.jinja", "tokenizer_config.json"}) {
+    const auto found = model.files.find(name);
+    if (found != model.files.end() && options.model.tools == endpoint::ToolFormat::kNone) {
+      options.model.tools = endpoint::FindToolFormat(found->second);
+    }
+  }
+  options.model.end_token_ids = model.text.end_token_ids;
+  options.model.context = model.shape.max_position_embeddings;
+  if (const auto security = daemon.security(); security != nullptr) {
+    options.judge = [security](const std::string& authorization) { return security->JudgeEndpoint(authorization); };
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(auto endpoint, endpoint::Endpoint::Start(std::move(options), engine));
+  SYNCOPATE_LOG(kInfo, "OpenAI's clients are answered at %s, model %s", endpoint->url(), config.run().name());
+  return endpoint;
 }
 
 // Returns when the process is asked to stop, when the node cannot go on, or, with the flag, when the run is complete.
@@ -141,21 +200,27 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      options.stops, rollouter::MakeStopRules(model.config.rollout().stop(), model.tokenizer, model.shape.vocab_size));
-  options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.tokenizer));
+  SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),
+                                                                     model.text.tokenizer, model.shape.vocab_size));
+  SYNCOPATE_ASSIGN_OR_RETURN(options.play, config::MakePlayOptions(model.config, model.text));
+  if (options.play.has_value()) options.play->remote = scorers->environment();
+  options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.text.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
+  // Before the node is freed: what an environment says, and that its worker has gone, reaches engine and scorer.
+  absl::Cleanup stop_scorers = [&scorers] { scorers->Stop(); };
   node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},
                                                              {v1::RolloutService::service_full_name()}));
   const std::string& advertise = config.rollouter().advertise();
   SYNCOPATE_RETURN_IF_ERROR(node->Join(advertise.empty() ? server->address() : advertise, metrics_address));
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto endpoint, StartEndpoint(daemon, model, &node->engine()));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
   AwaitEnd(daemon, *node);
   const absl::Status alive = node->CheckAlive();
   const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
+  if (endpoint != nullptr) endpoint->Stop();
   node->Leave(grace);
   if (replica != nullptr) replica->Stop(why);  // after the last kernel launch
   server->Stop(absl::ZeroDuration());

@@ -49,6 +49,7 @@ v1::ReplicaServiceAttendResponse::Start ToProto(const rollouter::SlotStart& star
   message.mutable_prompt()->Add(start.prompt->begin(), start.prompt->end());
   *message.mutable_sampling() = wire::ToProto(*start.sampling);
   message.mutable_drawn()->Add(start.drawn.begin(), start.drawn.end());
+  message.set_adapter(static_cast<int32_t>(start.adapter));
   return message;
 }
 
@@ -59,7 +60,8 @@ rollouter::SlotStart FromProto(const v1::ReplicaServiceAttendResponse::Start& me
           .seed = message.seed(),
           .prompt = std::make_shared<std::vector<int32_t>>(message.prompt().begin(), message.prompt().end()),
           .sampling = std::make_shared<SamplingParams>(wire::FromProto(message.sampling())),
-          .drawn = {message.drawn().begin(), message.drawn().end()}};
+          .drawn = {message.drawn().begin(), message.drawn().end()},
+          .adapter = message.adapter()};
 }
 
 // A plan goes to every rank before every step, so lists of small numbers are flat: one message for each pair or triple

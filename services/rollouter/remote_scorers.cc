@@ -5,6 +5,7 @@
 #include "services/auth/transport_security.h"
 #include "services/config/duration.h"
 #include "services/config/reward_options.h"
+#include "services/config/rules.h"
 
 namespace syncopate::rollouterd {
 
@@ -24,16 +25,23 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
         auto tokens, auth::TransportSecurity::Load({.role = "rollouter",
                                                     .tls_reload = config::CheckedDuration(security.tls_reload()),
                                                     .token_file = security.token_file()}));
-    scorers->python_ = EnvironmentClient::Start({.address = config.environment().address(),
-                                                 .digest = config.environment().digest(),
-                                                 .tokens = std::move(tokens)});
+    scorers->python_ = EnvironmentClient::Start(
+        {.address = config.environment().address(), .digest = config.environment().digest(), .tokens = tokens});
+    if (config::Plays(config)) {
+      scorers->play_ = PlayClient::Start({.address = config.environment().address(),
+                                          .digest = config.environment().digest(),
+                                          .tokens = std::move(tokens),
+                                          .call_budget = config::CheckedDuration(reward.timeout())});
+    }
   }
   return scorers;
 }
 
-// Stops the worker's client first: no callback comes while members are destroyed.
-RemoteScorers::~RemoteScorers() {
+RemoteScorers::~RemoteScorers() { Stop(); }
+
+void RemoteScorers::Stop() {
   if (python_ != nullptr) python_->Stop();
+  if (play_ != nullptr) play_->Stop();
 }
 
 rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& config,

@@ -6,25 +6,33 @@
 #include "rollouter/reward/http_scorer.h"
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
+#include "services/rollouter/play_client.h"
 #include "syncopate/v1/config.pb.h"
 
 namespace syncopate::rollouterd {
 
-// The scorers outside this process that give its rewards. Must outlive the Scorer that asks them.
+// The scorers and environments outside this process. Must outlive who asks them.
 class RemoteScorers {
  public:
   // Starts the scorers that the configuration names: HTTP if reward.url is set, the worker if environment.address is
-  // set. Waits for none of them. Errors of HttpScorer::Start, and of security.token_file.
+  // set, for environments too if environment.name is. Waits for none of them. Errors of HttpScorer::Start, and of
+  // security.token_file.
   static absl::StatusOr<std::unique_ptr<RemoteScorers>> Start(const v1::RunConfig& config);
   ~RemoteScorers();
+  // Ends all connections to the worker; afterwards none of its callbacks is called. Call it before who asks is freed, as
+  // callbacks reach that. Blocks for a moment. Idempotent.
+  void Stop();
 
   // The options for scoring the run's answers. `decode` may be null: scorer.h.
   rollouter::Scorer::Options ScorerOptions(const v1::RunConfig& config, rollouter::TextDecoder decode) const;
+  // The environments of the worker; null: the run plays with none of it.
+  PlayClient* environment() const { return play_.get(); }
 
  private:
   RemoteScorers() = default;
   std::unique_ptr<rollouter::HttpScorer> http_;
   std::shared_ptr<EnvironmentClient> python_;
+  std::shared_ptr<PlayClient> play_;
 };
 
 }  // namespace syncopate::rollouterd

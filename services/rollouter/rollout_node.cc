@@ -19,11 +19,13 @@ telemetry::HistogramFigures ToHistogram(const Counts& times, const Bounds& bound
   return {{bounds.begin(), bounds.end()}, {times.counts.begin(), times.counts.end()}, times.sum};
 }
 
-telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, const WorkClient::Counters& work) {
+telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, const WorkClient::Counters& work,
+                                     const rollouter::RemoteEnvironment::Counters& environment) {
   telemetry::RolloutFigures figures;
   figures.serving = engine.serving;
   figures.running_sequences = engine.running_sequences;
   figures.waiting_sequences = engine.waiting_sequences;
+  figures.parked_sequences = engine.parked_sequences;
   figures.kv_usage = engine.kv_usage;
   figures.kv_bytes = engine.kv_bytes;
   figures.weight_bytes = engine.weight_bytes;
@@ -40,6 +42,12 @@ telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, cons
   figures.finished_by_length = engine.requests.at_length;
   figures.finished_by_abort = engine.requests.aborted;
   figures.groups_submitted = work.submitted;
+  figures.episodes_opened = environment.opened;
+  figures.turns_answered = environment.turns;
+  figures.calls_failed = environment.failed;
+  figures.cancels_sent = environment.cancels;
+  figures.cancels_answered = environment.cancels_answered;
+  figures.cancels_lost = environment.cancels_lost;
   figures.installs = engine.installs;
   figures.busy_seconds = engine.busy_seconds;
   figures.idle_seconds = engine.idle_seconds;
@@ -127,7 +135,9 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
                                                             .secret = options.secret,
                                                             .leases = options.leases,
                                                             .stops = options.stops,
+                                                            .play = options.play,
                                                             .heartbeat = options.heartbeat,
+                                                            .report_tokens = options.report_tokens,
                                                             .security = options.security},
                                                            engine.get(), scorer.get()));
   return std::unique_ptr<RolloutNode>(
@@ -149,7 +159,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
                 joint_target_ != nullptr ? joint_target_.get() : engine_.get(), GetTransports(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
-        return GetFigures(engine->GetStatus(), work->counters());
+        return GetFigures(engine->GetStatus(), work->counters(), work->environment_counters());
       })) {
   // The trainer learns of an install from the next message of the work stream, even if the synchronizer is gone.
   engine_->SetInstallListener([work = work_](const PolicyVersion& version) { work->SetServing(version); });

@@ -4,6 +4,7 @@
 #include <prometheus/registry.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/trajectory.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
+#include "rollouter/trajectory/play_assembly.h"
 #include "rollouter/trajectory/stop_rules.h"
 #include "services/member/member_client.h"
 #include "services/rollouter/replica_leader.h"
@@ -45,10 +47,12 @@ class RolloutNode {
     std::string run_name = {};  // names the model in vLLM's metrics
     std::string synchronizer_address = {};
     rollouter::LeaseBook::Options leases = {};
-    rollouter::StopRules stops = {};                       // of the answers to leases
-    absl::Duration heartbeat = absl::Seconds(1);           // the trainer hears from this node at least this often
-    std::string build = {};                                // version of the binary
-    absl::Duration lost_after = absl::InfiniteDuration();  // a node without a synchronizer for so long ends
+    rollouter::StopRules stops = {};                          // of the answers to leases
+    std::optional<rollouter::PlayRules> play = std::nullopt;  // how the samples of leases play
+    absl::Duration heartbeat = absl::Seconds(1);              // the trainer hears from this node at least this often
+    int64_t report_tokens = 0;                                // see WorkClient::Options
+    std::string build = {};                                   // version of the binary
+    absl::Duration lost_after = absl::InfiniteDuration();     // a node without a synchronizer for so long ends
     int64_t allowed_lag = 1;          // ready while it serves a version at most this many steps behind the newest
     EventRecorder* events = nullptr;  // borrowed; null: not recorded
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its outgoing connections; null: plaintext

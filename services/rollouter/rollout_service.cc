@@ -22,7 +22,7 @@ absl::Status BadRequest(const std::string& message) {
 
 absl::Status NoActor(const char* what) {
   return Error(absl::StatusCode::kFailedPrecondition, "NO_ACTOR",
-               absl::StrCat("a rollouter holds no actor and ", what,
+               absl::StrCat("a rollouter has no actor and ", what,
                             " no checkpoint: its weights come by weight sync. Ask the trainer instead"));
 }
 
@@ -30,7 +30,7 @@ absl::Status Busy() { return Error(absl::StatusCode::kUnavailable, "BUSY", "too 
 
 int32_t Samples(const v1::GenerateRequest& request) { return std::max(1, request.n()); }
 
-// Limits on a request that hold for any model. Each limited number is work per token, or memory per request, that a
+// Limits on a request, the same for every model. Each limited number is work per token, or memory per request, that a
 // client could otherwise ask for without bound.
 absl::Status CheckLimits(const v1::GenerateRequest& request) {
   const v1::SamplingParams& sampling = request.sampling();
@@ -48,6 +48,9 @@ absl::Status CheckLimits(const v1::GenerateRequest& request) {
   }
   if (request.n() < 0 || request.n() > RolloutService::kMaxSamples) {
     return BadRequest(absl::StrCat("n is ", request.n(), ", expected 0 to ", RolloutService::kMaxSamples));
+  }
+  if (!v1::Adapter_IsValid(request.adapter())) {
+    return BadRequest(absl::StrCat("adapter is ", static_cast<int>(request.adapter()), ", expected POLICY or BASE"));
   }
   return absl::OkStatus();
 }
@@ -228,6 +231,7 @@ absl::StatusOr<RolloutService::Admitted> RolloutService::Admit(const v1::Generat
   admitted.request.sampling = wire::FromProto(request.sampling());
   admitted.request.priority = request.priority();
   admitted.request.deadline = deadline;
+  admitted.request.by_base = request.adapter() == v1::ADAPTER_BASE;
   // The first sample is the one that a request for a single sample would get.
   admitted.request.seeds = {request.seed()};
   for (int32_t i = 1; i < request.n(); ++i) admitted.request.seeds.push_back(SampleSeed(request.seed(), i));

@@ -39,7 +39,7 @@ absl::Status WorkClient::Options::Validate() const {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-               "WorkClient: backoff and heartbeat must be positive, and max_send_bytes hold at least a small group");
+               "WorkClient: backoff and heartbeat must be positive, and max_send_bytes at least a small group");
 }
 
 absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
@@ -47,9 +47,12 @@ absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, 
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   std::shared_ptr<WorkClient> client(new WorkClient(std::move(options), engine, scorer));
   // The scorer outlives this client, so it must not keep the client alive.
-  scorer->SetAvailabilityListener([weak = client->weak_from_this()] {
+  auto look = [weak = client->weak_from_this()] {
     if (auto self = weak.lock()) self->LookAtScorer();
-  });
+  };
+  scorer->SetAvailabilityListener(look);
+  const std::optional<rollouter::PlayRules>& play = client->options_.play;
+  if (play.has_value() && play->remote != nullptr) play->remote->SetAvailabilityListener(look);
   client->LookAtScorer();
   return client;
 }
@@ -108,9 +111,15 @@ void WorkClient::SetAsleep(bool asleep) {
   SendCreditsLocked();
 }
 
+absl::Status WorkClient::GetAvailability() const {
+  SYNCOPATE_RETURN_IF_ERROR(scorer_->Availability());
+  if (!options_.play.has_value()) return absl::OkStatus();
+  return rollouter::FindPlace(*options_.play, /*task=*/{}).status();
+}
+
 // Another thread may have read a newer status before this one takes the lock; the next heartbeat reads it again.
 void WorkClient::LookAtScorer() {
-  const absl::Status there = scorer_->Availability();
+  const absl::Status there = GetAvailability();
   MutexLock lock(&mutex_);
   no_rewards_ = there;
   if (book_.scorer_away() != there.ok()) return;
@@ -141,6 +150,9 @@ void WorkClient::HandBack(const absl::Status& why) {
   {
     MutexLock lock(&mutex_);
     stream = book_.stream();
+    v1::ExchangeRequest rest;
+    AddPartsLocked(/*least=*/1, &rest);
+    if (rest.has_progress()) SendLocked(std::move(rest));
     // Other replicas get these leases at once, instead of after a timeout.
     leases = book_.GiveUp();
     for (const LeaseId& lease : leases) {
@@ -157,6 +169,7 @@ void WorkClient::HandBack(const absl::Status& why) {
 void WorkClient::Stop(absl::Duration deadline) {
   {
     MutexLock lock(&mutex_);
+    if (!stopping_) last_environment_ = GetEnvironmentCounters();
     stopping_ = true;
     reconnect_.Cancel();
     heartbeat_.Cancel();
@@ -172,6 +185,16 @@ void WorkClient::Stop(absl::Duration deadline) {
     }
   }
   aborts_.Stop();
+}
+
+rollouter::RemoteEnvironment::Counters WorkClient::environment_counters() const {
+  MutexLock lock(&mutex_);
+  return stopping_ ? last_environment_ : GetEnvironmentCounters();
+}
+
+rollouter::RemoteEnvironment::Counters WorkClient::GetEnvironmentCounters() const {
+  const bool has_worker = options_.play.has_value() && options_.play->remote != nullptr;
+  return has_worker ? options_.play->remote->counters() : rollouter::RemoteEnvironment::Counters();
 }
 
 absl::Status WorkClient::refusal() const {
@@ -230,11 +253,19 @@ void WorkClient::Beat(int64_t stream) {
   v1::ExchangeRequest beat = WorkSoFar(engine);
   MutexLock lock(&mutex_);
   if (stream != book_.stream() || !book_.welcomed()) return;
+  book_.SetParked(engine.parked_sequences);
   for (const LeaseId& lease : book_.TakeProgress(engine.generated_tokens + engine.prefilled_tokens)) {
     *beat.mutable_progress()->add_leases() = wire::ToProto(lease);
   }
+  AddPartsLocked(options_.report_tokens, &beat);
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
+}
+
+void WorkClient::AddPartsLocked(int64_t least, v1::ExchangeRequest* request) {
+  for (const auto& [lease, part] : book_.TakeParts(least)) {
+    *request->mutable_progress()->add_parts() = wire::ToProto(lease, part);
+  }
 }
 
 void WorkClient::Report() {
@@ -320,20 +351,28 @@ void WorkClient::OnLease(int64_t stream, const v1::ExchangeResponse::Lease& mess
   }
   // Recorded before the engine gets the lease: its first token, or its end, may come before Generate() returns.
   absl::Status taken;
-  auto made = std::make_shared<rollouter::TokenCount>(0);
+  Work work{.reports = MakeReports(*lease)};
   {
     MutexLock lock(&mutex_);
-    taken = book_.OnLease(*lease, made);
+    taken = book_.OnLease(*lease, work.made, work.reports, work.open_calls);
   }
   if (taken.ok()) {
-    absl::Status started = Generate(stream, *lease, std::move(made));
+    absl::Status started = Generate(stream, *lease, std::move(work));
     if (!started.ok()) OnEnded(stream, lease->id, started);
   } else if (ErrorReason(taken) != reason::kLeaseHeld) {
     GiveBack(lease->id, taken);
   }
 }
 
-absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made) {
+// Evaluations and episodes begin anew: their state is not in tokens.
+std::shared_ptr<rollouter::AnswerReports> WorkClient::MakeReports(const Lease& lease) const {
+  if (options_.report_tokens == 0 || lease.kind != LeaseKind::kTraining || options_.play.has_value()) return nullptr;
+  std::vector<int32_t> begins(static_cast<size_t>(lease.samples), 0);
+  for (size_t i = 0; i < lease.starts.size(); ++i) begins[i] = static_cast<int32_t>(lease.starts[i].tokens.size());
+  return std::make_shared<rollouter::AnswerReports>(begins);
+}
+
+absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, Work work) {
   SYNCOPATE_RETURN_IF_ERROR(scorer_->Check(lease.reward));
   PolicyVersion serving = engine_->GetStatus().serving;
   // An evaluation belongs to one version, and the engine may have installed another since the trainer chose this
@@ -346,9 +385,61 @@ absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, std::share
   auto done = [self = shared_from_this(), stream, lease](absl::StatusOr<TrajectoryGroup> group) {
     self->OnGenerated(stream, lease, std::move(group));
   };
-  return engine_->Submit(rollouter::RequestFor(lease, EngineRequestId(stream, lease.id)),
-                         std::make_shared<rollouter::GroupAssembly>(lease, options_.member, std::move(done),
-                                                                    std::move(made), &options_.stops));
+  rollouter::GenerationRequest request = rollouter::RequestFor(lease, EngineRequestId(stream, lease.id));
+  if (options_.play.has_value()) return Play(std::move(request), lease, std::move(done), std::move(work));
+  auto assembly = std::make_shared<rollouter::GroupAssembly>(
+      lease, options_.member, std::move(done), std::move(work.made), &options_.stops, std::move(work.reports));
+  if (assembly->DeliverIfFinished()) return absl::OkStatus();
+  return engine_->Submit(std::move(request), std::move(assembly));
+}
+
+absl::Status WorkClient::Play(rollouter::GenerationRequest request, const Lease& lease,
+                              rollouter::GroupAssembly::Done done, Work work) {
+  request.max_total_tokens = options_.play->episode.max_total_tokens;
+  const absl::StatusOr<rollouter::PlayPlace> place = rollouter::FindPlace(*options_.play, lease.task);
+  // The row's fault: it counts against the prompt. While the worker is away its work waits at the trainer.
+  if (absl::IsNotFound(place.status())) {
+    return Error(absl::StatusCode::kAborted, reason::kEnvironmentFailed, std::string(place.status().message()));
+  }
+  if (place.ok() && !place->remote) {
+    auto extend = [engine = engine_, id = request.id](int32_t sample, std::vector<int32_t> given) {
+      return engine->Extend(id, sample, std::move(given));
+    };
+    auto assembly =
+        std::make_shared<rollouter::PlayAssembly>(lease, options_.member, std::move(done), std::move(work.made),
+                                                  &options_.stops, &*options_.play, std::move(extend));
+    SYNCOPATE_RETURN_IF_ERROR(assembly->Start());
+    return engine_->Submit(std::move(request), std::move(assembly));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(place.status());
+  return PlayAtWorker(std::move(request), lease, std::move(done), std::move(work), place->environment);
+}
+
+absl::Status WorkClient::PlayAtWorker(rollouter::GenerationRequest request, const Lease& lease,
+                                      rollouter::GroupAssembly::Done done, Work work, const std::string& environment) {
+  request.starts_parked = true;
+  const std::string id = request.id;
+  rollouter::RemotePlayAssembly::Engine calls = {
+      .begin = [engine = engine_, id](
+                   int32_t sample, std::vector<int32_t> given) { return engine->Begin(id, sample, std::move(given)); },
+      .extend = [engine = engine_, id](
+                    int32_t sample,
+                    std::vector<int32_t> given) { return engine->Extend(id, sample, std::move(given)); },
+      .rewind = [engine = engine_, id](int32_t sample) { engine->Rewind(id, sample); },
+      .end = [engine = engine_, id](int32_t sample) { engine->EndParked(id, sample); },
+      .abort = [self = shared_from_this(), id] { self->AbortRequestLater(id); }};
+  auto assembly = std::make_shared<rollouter::RemotePlayAssembly>(
+      lease, options_.member, std::move(done), std::move(work.made), &options_.stops,
+      rollouter::RemotePlayAssembly::Options{.id = id,
+                                             .environment = environment,
+                                             .rules = &*options_.play,
+                                             .remote = options_.play->remote,
+                                             .open_calls = std::move(work.open_calls)},
+      std::move(calls));
+  // Submitted first: an answer of the environment finds the parked sample.
+  SYNCOPATE_RETURN_IF_ERROR(engine_->Submit(std::move(request), assembly));
+  assembly->Start();
+  return absl::OkStatus();
 }
 
 // Runs on the engine's thread, which must go on at once: the group is scored on the scorer's thread.
@@ -365,8 +456,9 @@ void WorkClient::OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<
                    Error(absl::StatusCode::kCancelled, "GIVEN_UP", "the trainer has taken the lease back"));
   }
   scorer_->Score(EngineRequestId(stream, lease.id), lease, *std::move(group),
-                 [self = shared_from_this(), stream, id = lease.id](absl::StatusOr<TrajectoryGroup> scored) {
-                   self->OnEnded(stream, id, std::move(scored));
+                 [self = shared_from_this(), stream, lease](absl::StatusOr<TrajectoryGroup> scored) {
+                   if (scored.ok()) rollouter::TakeOffStarts(lease, &*scored);
+                   self->OnEnded(stream, lease.id, std::move(scored));
                  });
 }
 
@@ -394,7 +486,8 @@ void WorkClient::OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<Tr
   const rollouter::LeaseBook::Ended ended = book_.OnEnded(stream, lease, group.ok());
   if (ended == rollouter::LeaseBook::Ended::kHeld) {
     ++(group.ok() ? counters_.submitted : counters_.returned);
-    if (ErrorReason(group.status()) == reason::kRewardFailed) {
+    const std::string reason = ErrorReason(group.status());
+    if (reason == reason::kRewardFailed || reason == reason::kEnvironmentFailed) {
       LogRewardFailureLocked(lease, group.status());
     } else if (!group.ok()) {
       SYNCOPATE_LOG(kInfo, "%s handed back: %s", Name(lease), group.status().ToString());
@@ -451,9 +544,13 @@ void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
 
 void WorkClient::AbortLater(int64_t stream, const LeaseId& lease) {
   scorer_->Cancel(EngineRequestId(stream, lease));
-  bool posted = aborts_.Post([this, id = EngineRequestId(stream, lease)] { engine_->Abort(id); });
+  AbortRequestLater(EngineRequestId(stream, lease));
+}
+
+void WorkClient::AbortRequestLater(const std::string& id) {
+  const bool posted = aborts_.Post([this, id] { engine_->Abort(id); });
   // Nothing is lost: the request ends by itself and its result is ignored.
-  if (!posted) SYNCOPATE_LOG(kDebug, "%s runs to its end: too many aborts wait", Name(lease));
+  if (!posted) SYNCOPATE_LOG(kDebug, "%s runs to its end: too many aborts wait", id);
 }
 
 // Called under the lock, so that the versions in messages never go back. Write neither blocks nor calls back.

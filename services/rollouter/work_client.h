@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -14,6 +16,8 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/scorer.h"
 #include "rollouter/trajectory/lease_book.h"
+#include "rollouter/trajectory/play_assembly.h"
+#include "rollouter/trajectory/remote_play_assembly.h"
 #include "rollouter/trajectory/stop_rules.h"
 #include "services/auth/transport_security.h"
 #include "services/rpc/bidi_stream.h"
@@ -33,10 +37,12 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     MemberId member;
     MemberSecret secret;  // of the member's incarnation
     rollouter::LeaseBook::Options leases = {};
-    rollouter::StopRules stops = {};  // of all answers
+    rollouter::StopRules stops = {};                          // of all answers
+    std::optional<rollouter::PlayRules> play = std::nullopt;  // how samples play; none: an answer is one turn
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the longest time between two messages to the trainer
+    int64_t report_tokens = 0;                    // a sample is reported when it has so many new ones; 0: none is
     int64_t max_send_bytes = 64 << 20;            // a larger group cannot be submitted and is handed back
     rpc::StreamOptions stream = {};
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
@@ -51,9 +57,9 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     int64_t streams = 0;    // streams opened
   };
 
-  // `engine` and `scorer` must outlive the client and every request that they got from it: stop all three before one is
-  // freed, the client first. The client asks for no work while the scorer is not available. INVALID_ARGUMENT for
-  // invalid options.
+  // `engine`, `scorer` and the environment of options.play must outlive the client and every request that they got from
+  // it: stop all before one is freed, the client first. The client asks for no work while the scorer or the environment
+  // is not available. INVALID_ARGUMENT for invalid options.
   static absl::StatusOr<std::shared_ptr<WorkClient>> Create(Options options, rollouter::EngineLoop* engine,
                                                             rollouter::Scorer* scorer);
   ~WorkClient();
@@ -85,8 +91,10 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void Stop(absl::Duration deadline = absl::ZeroDuration());
 
   Counters counters() const;
-  // Why this rollouter will never have rewards, so that the process should end: NOT_FOUND (reason NO_SUCH_REWARD), the
-  // worker has no reward of that name. OK otherwise, also while the scorers are only unavailable for now.
+  // Counts what the worker's environments did; all 0 without a worker. After Stop() the counts no longer change.
+  rollouter::RemoteEnvironment::Counters environment_counters() const;
+  // Why this rollouter will never have rewards, so that the process should end: NOT_FOUND (reason NO_SUCH_REWARD or
+  // NO_SUCH_ENVIRONMENT), the worker has none of that name. OK otherwise, also while it is only unavailable for now.
   absl::Status refusal() const;
 
  private:
@@ -102,15 +110,32 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void Connect();
   void ScheduleBeatLocked(int64_t stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ScheduleConnectLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPartsLocked(int64_t least, v1::ExchangeRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnStreamDone(const absl::Status& status);
   void Beat(int64_t stream);
   void OnMessage(int64_t stream, v1::ExchangeResponse message);
   void OnWelcome(const v1::ExchangeResponse::Welcome& welcome);
   void OnLease(int64_t stream, const v1::ExchangeResponse::Lease& message);
-  absl::Status Generate(int64_t stream, const Lease& lease, std::shared_ptr<rollouter::TokenCount> made);
+  // What belongs to one lease while it is generated.
+  struct Work {
+    std::shared_ptr<rollouter::TokenCount> made = std::make_shared<rollouter::TokenCount>(0);
+    std::shared_ptr<rollouter::AnswerReports> reports;
+    std::shared_ptr<std::atomic<int64_t>> open_calls = std::make_shared<std::atomic<int64_t>>(0);
+  };
+  absl::Status Play(rollouter::GenerationRequest request, const Lease& lease, rollouter::GroupAssembly::Done done,
+                    Work work);
+  absl::Status PlayAtWorker(rollouter::GenerationRequest request, const Lease& lease,
+                            rollouter::GroupAssembly::Done done, Work work, const std::string& environment);
+  absl::Status Generate(int64_t stream, const Lease& lease, Work work);
+  // What is kept for the lease that follows, should this one be lost; null if nothing of it is.
+  std::shared_ptr<rollouter::AnswerReports> MakeReports(const Lease& lease) const;
   void OnGenerated(int64_t stream, const Lease& lease, absl::StatusOr<TrajectoryGroup> group);
   void OnEnded(int64_t stream, const LeaseId& lease, absl::StatusOr<TrajectoryGroup> group);
   void LookAtScorer();
+  rollouter::RemoteEnvironment::Counters GetEnvironmentCounters() const;
+  // OK if samples can be played and judged now.
+  absl::Status GetAvailability() const;
+  void AbortRequestLater(const std::string& id);
   void LogRewardFailureLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAck(const v1::ExchangeResponse::Ack& ack);
   void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
@@ -138,6 +163,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
+  rollouter::RemoteEnvironment::Counters last_environment_ ABSL_GUARDED_BY(mutex_);  // when the client stopped
   absl::Status no_rewards_ ABSL_GUARDED_BY(mutex_);     // why no rewards are available; OK: they are
   int64_t rewards_failed_ ABSL_GUARDED_BY(mutex_) = 0;  // failures since the last log line about them
   absl::Time next_reward_line_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Settings of gRPC that hold for the whole process.
+// Settings of gRPC for the whole process.
 namespace syncopate::rpc {
 
 // The largest HTTP/2 frame that a peer may send, in bytes. gRPC's default, 16 KiB, cuts an answer of that size in two

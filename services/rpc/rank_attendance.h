@@ -23,8 +23,8 @@
 
 namespace syncopate::rpc {
 
-// The error for a stream that ended: rank 0's own error if it gave a reason, else RANK_LOST; also where rank 0 has given up
-// this rank, as a process that was stopped for a while finds out when it goes on.
+// The error for a stream that ended: rank 0's own error if it gave a reason, else RANK_LOST; also where rank 0 has
+// given up this rank, as a process that was stopped for a while finds out when it goes on.
 inline absl::Status AsLost(const absl::Status& why) {
   const std::string reason = ErrorReason(why);
   const bool is_given_up = reason == "SILENT" || reason == "SLOW_READER";
@@ -106,8 +106,9 @@ class RankAttendance final : public Attending {
 
   // The next message; when there are no more, how the stream ended. Blocks: heartbeats and keepalive bound it.
   absl::StatusOr<Response> AwaitMessage() { return inbox()->AwaitMessage(); }
-  // Carries rank 0's orders out by `obey`, one after another, until rank 0 dismisses this rank; returns its Stop message.
-  // The first error of `obey`, or how the stream ended. Blocks: heartbeats and keepalive bound the wait for an order.
+  // Carries rank 0's orders out by `obey`, one after another, until rank 0 dismisses this rank; returns its Stop
+  // message. The first error of `obey`, or how the stream ended. Blocks: heartbeats and keepalive bound the wait for an
+  // order.
   template <typename Obey>
   auto ObeyUntilStopped(const Obey& obey) -> absl::StatusOr<std::decay_t<decltype(std::declval<Response>().stop())>> {
     while (true) {
@@ -117,8 +118,8 @@ class RankAttendance final : public Attending {
       SYNCOPATE_RETURN_IF_ERROR(obey(*order));
     }
   }
-  // Waits until rank 0 has ended the stream, and returns its reason; `otherwise` after `deadline`, or if it ended without
-  // an error. Messages that come meanwhile are dropped.
+  // Waits until rank 0 has ended the stream, and returns its reason; `otherwise` after `deadline`, or if it ended
+  // without an error. Messages that come meanwhile are dropped.
   absl::Status AwaitEnd(absl::Duration deadline, const absl::Status& otherwise) {
     const absl::Status ended = inbox()->AwaitEnd(deadline);
     return ended.ok() ? otherwise : AsLost(ended);

@@ -43,9 +43,9 @@ struct RankWords {
   std::string listen_key;     // "trainer.ranks_listen"
 };
 
-// The address at which rank `rank` listens for the other ranks: what it `told`, with the host that it calls from, `host`,
-// in place of a wildcard; "" if it told none. INVALID_ARGUMENT (reason BAD_ADDRESS), with the key to change, if that is no
-// host:port, or a loopback address although the rank calls from another host. `host` "": unknown.
+// The address at which rank `rank` listens for the other ranks: what it `told`, with the host that it calls from,
+// `host`, in place of a wildcard; "" if it told none. INVALID_ARGUMENT (reason BAD_ADDRESS), with the key to change, if
+// that is no host:port, or a loopback address although the rank calls from another host. `host` "": unknown.
 inline absl::StatusOr<std::string> FindRanksAddress(const RankWords& words, int32_t rank, const std::string& told,
                                                     const std::string& host) {
   if (told.empty()) return std::string();
@@ -94,9 +94,9 @@ struct RankStreamsOptions {
 // is called once with the reason. A stranger cannot end the group: a hello does so only if it shows the group's secret
 // and its rank has not come yet. Thread-safe. Must outlive the server that serves it.
 //
-// Service must have a method Attend. Request must have a Hello with the members of RankFacts, which is the first message;
-// all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a Stop, which
-// is the last; all between them are orders.
+// Service must have a method Attend. Request must have a Hello with the members of RankFacts, which is the first
+// message; all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a
+// Stop, which is the last; all between them are orders.
 template <typename Service, typename Request, typename Response>
 class RankStreams : public Service::CallbackService {
  public:
@@ -164,8 +164,8 @@ class RankStreams : public Service::CallbackService {
 
   int32_t others() const { return options_.rank0.world - 1; }
 
-  // Sends an order to all other ranks, which carry orders out in the order of these calls. The error that on_lost got, or
-  // RANK_LOST.
+  // Sends an order to all other ranks, which carry orders out in the order of these calls. The error that on_lost got,
+  // or RANK_LOST.
   absl::Status Order(const Response& message) {
     std::map<int32_t, std::shared_ptr<Stream>> streams;
     {

@@ -27,7 +27,7 @@ struct StreamOptions {
   absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) on a value that is not positive
 };
 
-// Options for handing one message to gRPC. With `gather` gRPC holds it back for the messages that are queued behind it:
+// Options for handing one message to gRPC. With `gather` gRPC delays it for the messages that are queued behind it:
 // gRPC sends when it has enough, or when the last one is handed over.
 inline grpc::WriteOptions MakeWriteOptions(bool gather) {
   return gather ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions();

@@ -16,12 +16,12 @@ void PublishBuildInfo(prometheus::Registry& registry, const std::string& version
 PolicyVersionMetric::PolicyVersionMetric(prometheus::Registry& registry, const std::string& role)
     : step_(prometheus::BuildGauge()
                 .Name("syncopate_policy_version_step")
-                .Help("Training step of the newest policy version that this role holds")
+                .Help("Training step of the newest policy version that this role has")
                 .Register(registry)
                 .Add({{"role", role}})),
       epoch_(prometheus::BuildGauge()
                  .Name("syncopate_policy_version_epoch")
-                 .Help("Epoch of the newest policy version that this role holds")
+                 .Help("Epoch of the newest policy version that this role has")
                  .Register(registry)
                  .Add({{"role", role}})) {}
 

@@ -101,7 +101,7 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
   AddSample(&phases, {{"phase", "idle"}}, now.idle_seconds);
   prometheus::MetricFamily memory =
       Family("syncopate_rollouter_memory_bytes",
-             "Bytes held for weights and KV cache, and in host memory for keys and values of preempted sequences",
+             "Bytes allocated for weights and KV cache, and in host memory for keys and values of preempted sequences",
              prometheus::MetricType::Gauge);
   AddSample(&memory, {{"kind", "weights"}}, number(now.weight_bytes));
   AddSample(&memory, {{"kind", "kv_cache"}}, number(now.kv_bytes));
@@ -111,15 +111,28 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       prometheus::MetricType::Counter);
   AddSample(&preemptions, {{"kind", "swap"}}, number(now.swaps));
   AddSample(&preemptions, {{"kind", "recompute"}}, number(now.preemptions - now.swaps));
+  prometheus::MetricFamily environment = Family(
+      "syncopate_environment_events_total",
+      "Of the worker's environments: episodes opened, turns answered, calls failed, cancels sent, answered and lost",
+      prometheus::MetricType::Counter);
+  AddSample(&environment, {{"kind", "opened"}}, number(now.episodes_opened));
+  AddSample(&environment, {{"kind", "turn"}}, number(now.turns_answered));
+  AddSample(&environment, {{"kind", "failed"}}, number(now.calls_failed));
+  AddSample(&environment, {{"kind", "cancel"}}, number(now.cancels_sent));
+  AddSample(&environment, {{"kind", "cancel_answered"}}, number(now.cancels_answered));
+  AddSample(&environment, {{"kind", "cancel_lost"}}, number(now.cancels_lost));
   std::vector<prometheus::MetricFamily> families = {
-      Gauge("syncopate_policy_version_step", "Training step of the newest policy version that this role holds", role,
+      Gauge("syncopate_policy_version_step", "Training step of the newest policy version that this role has", role,
             number(now.serving.step)),
-      Gauge("syncopate_policy_version_epoch", "Epoch of the newest policy version that this role holds", role,
+      Gauge("syncopate_policy_version_epoch", "Epoch of the newest policy version that this role has", role,
             number(now.serving.epoch)),
       Counter("syncopate_generated_tokens_total", "Tokens generated", number(now.generated_tokens)),
       Counter("syncopate_groups_submitted_total", "Groups sent to the trainer", number(now.groups_submitted)),
       Counter("syncopate_installs_total", "Policy versions taken into use", number(now.installs)),
       Gauge("syncopate_host_kv_usage_ratio", "Share of rollout.host_kv_memory in use, 0 to 1", {}, now.host_kv_usage),
+      Gauge("syncopate_parked_sequences", "Samples that wait for their environment between two turns, without a slot",
+            {}, number(now.parked_sequences)),
+      std::move(environment),
       std::move(phases),
       std::move(memory),
       std::move(preemptions),

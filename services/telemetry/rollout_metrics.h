@@ -23,6 +23,7 @@ struct RolloutFigures {
   PolicyVersion serving;
   int64_t running_sequences = 0;
   int64_t waiting_sequences = 0;
+  int64_t parked_sequences = 0;
   double kv_usage = 0;  // 0 to 1
   int64_t kv_bytes = 0;
   double host_kv_usage = 0;  // 0 to 1
@@ -39,6 +40,14 @@ struct RolloutFigures {
   int64_t finished_by_length = 0;
   int64_t finished_by_abort = 0;
   int64_t groups_submitted = 0;
+  // What the worker's environments did: episodes, turns, failed calls, and cancels that were sent, answered, or whose
+  // answer was lost.
+  int64_t episodes_opened = 0;
+  int64_t turns_answered = 0;
+  int64_t calls_failed = 0;
+  int64_t cancels_sent = 0;
+  int64_t cancels_answered = 0;
+  int64_t cancels_lost = 0;
   int64_t installs = 0;
   double busy_seconds = 0;  // the decode loop works
   double idle_seconds = 0;  // the decode loop has no work

@@ -45,6 +45,12 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
                "Leases taken back because they came no further, were too old, another attempt was answered first, or "
                "the group was dropped at its deadline",
                "reason", {"stalled", "timeout", "superseded", "deadline"}),
+      continued_(AddCounter(registry, "syncopate_leases_continued_total",
+                            "Leases that began with tokens of an earlier lease, whose rollouter was lost")),
+      kept_tokens_(AddCounter(registry, "syncopate_kept_tokens_total",
+                              "Tokens with which leases began, and which were not made again")),
+      unfinished_bytes_(AddGauge(registry, "syncopate_unfinished_answer_bytes",
+                                 "Bytes of unfinished answers that are kept, data.partial_bytes at most")),
       answered_time_(
           AddGauge(registry, "syncopate_answered_time_ratio",
                    "Mean time of answered groups over that of all since this process started, dropped ones "
@@ -53,6 +59,30 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
           AddGauge(registry, "syncopate_kept_length_ratio",
                    "Mean tokens of the answers that were kept since this process started over that of all; below 1 "
                    "by as much as replacing groups without signal favours short answers")),
+      publish_lag_(AddGauge(registry, "syncopate_publish_lag_steps_max",
+                            "Steps by which the version of the rollouter that is furthest behind is older than the "
+                            "trainer's; `ctl explain` has each rollouter's")),
+      useful_rollouters_(
+          AddGauge(registry, "syncopate_useful_rollouters",
+                   "Rollouters that give 95 % of the pace that any number of them could, as staleness is "
+                   "set; 0 until enough is measured")),
+      advised_rollouters_(AddGauge(registry, "syncopate_advised_rollouters",
+                                   "Rollouters that would give 95 % of the pace that any number of them could with the "
+                                   "advised staleness; 0 until "
+                                   "enough is measured")),
+      advised_target_(AddGauge(registry, "syncopate_advised_target_staleness_steps",
+                               "staleness.target_staleness that keeps the trainer busy; 0 until enough is measured")),
+      advised_max_(AddGauge(registry, "syncopate_advised_max_staleness_steps",
+                            "staleness.max_staleness that never makes the trainer wait; 0 until enough is measured")),
+      predicted_steps_(registry, "syncopate_predicted_steps_per_second",
+                       "Steps per second as they are now, and predicted with one rollouter fewer and one more; 0 until "
+                       "enough is measured",
+                       "rollouters", {"present", "one_fewer", "one_more"}),
+      advised_steps_(AddGauge(registry, "syncopate_advised_steps_per_second",
+                              "Steps per second predicted with the advised staleness and rollouters; 0 until enough is "
+                              "measured")),
+      most_steps_(AddGauge(registry, "syncopate_trainer_steps_per_second",
+                           "Steps per second of a trainer that never waits for groups; 0 until enough is measured")),
       staleness_(prometheus::BuildHistogram()
                      .Name("syncopate_sample_staleness_steps")
                      .Help("Staleness of trained samples: step at use minus step of the version of the oldest token")
@@ -79,6 +109,9 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
           AddGauge(registry, "syncopate_eval_reward_mean", "Mean reward of the last evaluation; 0 before the first")),
       eval_best_reward_(AddGauge(registry, "syncopate_eval_best_reward_mean",
                                  "Highest mean reward of any evaluation of the run; 0 before the first")),
+      held_out_loss_(AddGauge(registry, "syncopate_held_out_loss_nats",
+                              "Mean cross-entropy per token of held-out answers after a supervised step, where it was "
+                              "measured last; 0 before the first")),
       lost_evaluations_(AddCounter(registry, "syncopate_evaluations_lost_total",
                                    "Evaluations that were due and not made: no rollouter served their version long "
                                    "enough")),
@@ -86,9 +119,11 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
               "1 while the run has stopped learning or forgets: little entropy, no signal, or an evaluation far below "
               "the best one",
               "kind", {"entropy", "no_signal", "evaluation_fell"}),
-      lost_records_(registry, "syncopate_lost_records_total",
-                    "Records of steps and evaluations that the disk did not take, by the file that lacks them", "kind",
-                    {"metrics.jsonl", "tensorboard"}),
+      lost_records_(
+          registry, "syncopate_lost_records_total",
+          "Records of steps, evaluations and samples that the disk did not take, or came too slowly to, by the "
+          "file that lacks them",
+          "kind", {"metrics.jsonl", "tensorboard", "samples.jsonl"}),
       checkpoints_(registry, "syncopate_checkpoints_total", "Checkpoints by result", "result", {"ok", "failed"}),
       last_checkpoint_(AddGauge(registry, "syncopate_checkpoint_last_success_timestamp_seconds",
                                 "When a checkpoint was last saved, in seconds since 1970; 0 before the first")),
@@ -97,6 +132,21 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       .Set(Double(limits.max_staleness));
   AddGauge(registry, "syncopate_outstanding_groups_limit", "Groups that may be leased and queued together")
       .Set(Double(limits.outstanding_groups));
+}
+
+void TrainerMetrics::SetContinued(int64_t leases, int64_t tokens) {
+  continued_.Increment(Double(leases) - continued_.Value());
+  kept_tokens_.Increment(Double(tokens) - kept_tokens_.Value());
+}
+
+void TrainerMetrics::SetSizing(const trainer::SizingAdvice& advice) {
+  useful_rollouters_.Set(Double(advice.useful_rollouters));
+  advised_rollouters_.Set(Double(advice.advised_rollouters));
+  advised_target_.Set(advice.target_staleness);
+  advised_max_.Set(Double(advice.max_staleness));
+  predicted_steps_.Set({advice.steps_per_second, advice.steps_per_second_one_fewer, advice.steps_per_second_one_more});
+  advised_steps_.Set(advice.advised_steps_per_second);
+  most_steps_.Set(advice.steps_per_second_most);
 }
 
 void TrainerMetrics::ObserveStaleness(int64_t steps) {

@@ -105,7 +105,7 @@ absl::StatusOr<trainer::LogRecord> DecodeLogRecord(absl::string_view bytes) {
   switch (message.record_case()) {
     case v1::TrainerLogRecord::kAccepted: {
       auto group = wire::FromProto(message.accepted().group());
-      if (!group.ok()) return BadRecord(absl::StrCat("holds a bad group: ", group.status().message()));
+      if (!group.ok()) return BadRecord(absl::StrCat("contains a bad group: ", group.status().message()));
       return trainer::AcceptedRecord{wire::FromProto(message.accepted().admitted()),
                                      std::make_shared<const TrajectoryGroup>(*std::move(group))};
     }

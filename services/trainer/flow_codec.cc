@@ -46,6 +46,8 @@ std::string EncodeFlowSums(const trainer::FlowSums& sums) {
   if (sums.figures.last_reward.has_value()) message.set_last_reward(*sums.figures.last_reward);
   if (sums.figures.best_exact.has_value()) message.set_best_exact(*sums.figures.best_exact);
   if (sums.figures.last_exact.has_value()) message.set_last_exact(*sums.figures.last_exact);
+  if (const auto& best = sums.figures.best_held_out_loss) message.set_best_held_out_loss(*best);
+  if (const auto& last = sums.figures.last_held_out_loss) message.set_last_held_out_loss(*last);
   message.set_saved_checkpoints(sums.figures.saved_checkpoints);
   message.set_failed_checkpoints(sums.figures.failed_checkpoints);
   message.set_reissued_groups(sums.reissued);
@@ -87,6 +89,8 @@ absl::StatusOr<trainer::FlowSums> DecodeFlowSums(absl::string_view bytes) {
   if (message.has_last_reward()) sums.figures.last_reward = message.last_reward();
   if (message.has_best_exact()) sums.figures.best_exact = message.best_exact();
   if (message.has_last_exact()) sums.figures.last_exact = message.last_exact();
+  if (message.has_best_held_out_loss()) sums.figures.best_held_out_loss = message.best_held_out_loss();
+  if (message.has_last_held_out_loss()) sums.figures.last_held_out_loss = message.last_held_out_loss();
   std::deque<trainer::RolloutRoster::Entry> entries;
   for (const v1::FlowSums::Rollouter& one : message.rollouters()) {
     absl::StatusOr<MemberId> member = wire::FromProto(one.member());

@@ -6,6 +6,7 @@
 
 #include "services/config/duration.h"
 #include "services/config/model_options.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/config/trainer_options.h"
 
@@ -29,6 +30,7 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
                          .on_deadline = ToOnDeadline(config.staleness().on_deadline())};
   options.ledger.max_groups = config.data().max_groups();
   options.ledger.vocab_size = static_cast<int32_t>(shape.vocab_size);
+  options.ledger.max_total_tokens = config::Plays(config) ? config::LongestAnswer(config) : 0;
   options.ledger.context = shape.max_position_embeddings;  // the run's context, which the model was cut to
   options.ledger.samples = static_cast<int32_t>(config.rollout().samples());
   options.ledger.reward = config.reward().name();
@@ -39,6 +41,9 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   options.ledger.max_reward_failures = config.reward().max_failures();
   options.ledger.lease_limits = {.stall = config::CheckedDuration(config.data().lease_stall()),
                                  .timeout = config::CheckedDuration(config.data().lease_timeout())};
+  // An episode's state is not in its tokens alone.
+  options.ledger.recorded = TrainingSamples(config);
+  options.ledger.partial_bytes = config::Plays(config) ? 0 : config.data().partial_bytes();
   options.log.segments.folder = log_folder;
   options.evaluation.prompts = sources.evaluation_prompts;
   options.evaluation.samples_shown = config.eval().show_samples();
@@ -53,15 +58,25 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
                                        .sampling = config::MakeSetSampling(config, one.set, *one.prompts)});
   }
   options.evaluation.deadline = config::CheckedDuration(config.eval().deadline());
+  options.evaluation.recorded = {.share = config.metrics().eval_samples(),
+                                 .seed = static_cast<uint64_t>(config.run().seed())};
   options.evaluation_only = config.eval().only();
   return options;
 }
 
-trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exit_on_completion) {
+trainer::SampleChoice TrainingSamples(const v1::RunConfig& config) {
+  return {.share = config.metrics().train_samples(), .seed = static_cast<uint64_t>(config.run().seed())};
+}
+
+trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, const PromptSources& sources,
+                                           bool exit_on_completion) {
   trainer::StepLoop::Options options;
   options.steps = config.run().steps();
   options.duration = config::CheckedDuration(config.run().duration());
   options.supervised_steps = config::CountSupervisedSteps(config);
+  // Without data.eval_files the evaluation prompts of files are rows that are trained on.
+  const bool are_apart = config.data().files().empty() || !config.data().eval_files().empty();
+  if (options.supervised_steps > 0 && are_apart) options.held_out_prompts = sources.evaluation_prompts;
   options.publish_every_steps = config.sync().every_steps();
   options.evaluate_every_steps = config.eval().every_steps();
   // The evaluation ends by itself at its deadline; this wait is for the one that never began.

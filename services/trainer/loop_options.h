@@ -15,7 +15,10 @@ namespace syncopate::trainerd {
 // `sources` must outlive the objects made with these options; `log_folder` is where the log is.
 trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, const model::ModelConfig& shape,
                                                const PromptSources& sources, const std::string& log_folder);
-trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, bool exit_on_completion);
+// The training groups whose samples are written to samples.jsonl.
+trainer::SampleChoice TrainingSamples(const v1::RunConfig& config);
+trainer::StepLoop::Options MakeLoopOptions(const v1::RunConfig& config, const PromptSources& sources,
+                                           bool exit_on_completion);
 // Limits as the gate counts between steps: trainer/data/staleness_gate.h.
 telemetry::TrainerMetrics::Limits MakeMetricLimits(const v1::RunConfig& config);
 

@@ -61,7 +61,7 @@ class FollowingTrainerRank {
     saver_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), CheckpointFolder(),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
-    // Of its own, so that no checkpoint's copy waits for an export.
+    // A thread for exports alone, so that no checkpoint's copy waits for an export.
     exporter_ = std::make_unique<trainer::ShardSaver>(
         FileSystem::Real(), daemon_->Path(kExportsFolder),
         [this](const std::string& folder, const auto& written) { SendSaved(folder, written); });
@@ -115,8 +115,8 @@ class FollowingTrainerRank {
     return absl::OkStatus();
   }
 
-  // Joins the synchronizer as a rank of rank 0's start, in its epoch. A refusal goes to rank 0, which ends the group with
-  // it.
+  // Joins the synchronizer as a rank of rank 0's start, in its epoch. A refusal goes to rank 0, which ends the group
+  // with it.
   absl::Status Join(const v1::AttendResponse::Welcome& welcome) {
     const absl::Status joined = membership_
                                     ->Join({.run_id = welcome.run_id(),
@@ -215,7 +215,7 @@ class FollowingTrainerRank {
                                         trainer::kMaxCheckpointManifestBytes));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::CheckpointManifest checkpoint, trainer::ParseCheckpointManifest(text));
     SYNCOPATE_ASSIGN_OR_RETURN(const trainer::MappedPolicy saved, trainer::MapPolicy(
-                                                                      device_.policy->trained(), checkpoint.ranks,
+                                                                      device_.policy->trained(), checkpoint,
                                                                       [&folder](const std::string& name) {
                                                                         return MappedFile::Open(JoinPath(folder, name));
                                                                       },
@@ -265,7 +265,9 @@ class FollowingTrainerRank {
     std::vector<const TrajectoryGroup*> batch;
     switch (said.message_case()) {
       case v1::AttendResponse::kStep:
-        command.kind = said.step().supervised() ? Kind::kSupervisedStep : Kind::kStep;
+        command.kind = said.step().held_out()     ? Kind::kMeasureSupervised
+                       : said.step().supervised() ? Kind::kSupervisedStep
+                                                  : Kind::kStep;
         command.step = said.step().step();
         for (TrajectoryGroup& group : groups) {
           batch.push_back(&group);

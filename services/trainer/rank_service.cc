@@ -44,7 +44,9 @@ absl::Status RankServiceImpl::Send(const trainer::PolicyCommand& command,
   switch (command.kind) {
     case trainer::PolicyCommand::Kind::kStep:
     case trainer::PolicyCommand::Kind::kSupervisedStep:
-      message.mutable_step()->set_supervised(command.kind == trainer::PolicyCommand::Kind::kSupervisedStep);
+    case trainer::PolicyCommand::Kind::kMeasureSupervised:
+      message.mutable_step()->set_supervised(command.kind != trainer::PolicyCommand::Kind::kStep);
+      message.mutable_step()->set_held_out(command.kind == trainer::PolicyCommand::Kind::kMeasureSupervised);
       message.mutable_step()->set_step(command.step);
       message.mutable_step()->set_groups(static_cast<int32_t>(groups.size()));
       break;

@@ -19,8 +19,8 @@ namespace syncopate::trainerd {
 // Deadline of a collective: ranks compute for equally long, except for differences of memory and disks. A lost rank is
 // noticed long before, by the end of its stream.
 inline constexpr absl::Duration kRankCallDeadline = absl::Minutes(1);
-// Deadline for another rank's part of a checkpoint or an export, after rank 0 has written its own: a slow disk is slow for all
-// ranks.
+// Deadline for another rank's part of a checkpoint or an export, after rank 0 has written its own: a slow disk is slow
+// for all ranks.
 inline constexpr absl::Duration kRankSaveDeadline = absl::Minutes(30);
 // Deadline for another rank's staging: a copy within its memory, and its digests.
 inline constexpr absl::Duration kRankStageDeadline = absl::Minutes(1);
@@ -31,8 +31,8 @@ class RankServiceImpl final : public rpc::RankStreams<v1::RankService, v1::Atten
                               public trainer::StagingReports,
                               public trainer::RankSaves {
  public:
-  // `on_refused`: called on gRPC's threads, must not block, when the synchronizer has refused or evicted another rank, or
-  // that rank has lost it, with that rank's error. The rank goes on carrying out orders until it is dismissed.
+  // `on_refused`: called on gRPC's threads, must not block, when the synchronizer has refused or evicted another rank,
+  // or that rank has lost it, with that rank's error. The rank goes on carrying out orders until it is dismissed.
   RankServiceImpl(rpc::RankStreamsOptions options, std::function<void(const absl::Status&)> on_refused);
 
   absl::Status lost() const override { return RankStreams::lost(); }

@@ -92,8 +92,30 @@ void FillData(const trainer::TrainingData::Status& data, v1::TrainerServiceGetSt
     view->set_quarantine_seconds(rollouter.quarantine_seconds);
     view->set_last_fault(rollouter.last_fault);
     view->set_no_rewards(rollouter.no_rewards);
+    view->set_publish_lag_steps(rollouter.publish_lag_steps);
   }
   FillRewards(data.rewards, response->mutable_reward_failures());
+}
+
+v1::Sizing ToMessage(const trainer::SizingAdvice& advice) {
+  v1::Sizing message;
+  message.set_rollouters(advice.rollouters);
+  message.set_slots_per_rollouter(advice.slots_per_rollouter);
+  message.set_limit(trainer::RunLimitName(advice.limit));
+  message.set_steps_per_second(advice.steps_per_second);
+  message.set_steps_per_second_one_more(advice.steps_per_second_one_more);
+  message.set_steps_per_second_one_fewer(advice.steps_per_second_one_fewer);
+  message.set_steps_per_second_most(advice.steps_per_second_most);
+  message.set_trainer_idle_ratio(advice.trainer_idle_ratio);
+  message.set_useful_rollouters(advice.useful_rollouters);
+  message.set_mean_group_seconds(advice.mean_group_seconds);
+  message.set_longest_group_seconds(advice.longest_group_seconds);
+  message.set_step_seconds(advice.step_seconds);
+  message.set_target_staleness(advice.target_staleness);
+  message.set_max_staleness(advice.max_staleness);
+  message.set_advised_rollouters(advice.advised_rollouters);
+  message.set_advised_steps_per_second(advice.advised_steps_per_second);
+  return message;
 }
 
 }  // namespace
@@ -117,6 +139,17 @@ absl::StatusOr<RunControl::Run> RunControl::GetRun() const {
   return *run_;
 }
 
+void RunControl::SetSizing(const absl::StatusOr<trainer::SizingAdvice>& advice) {
+  v1::Sizing sizing;
+  if (advice.ok()) {
+    sizing = ToMessage(*advice);
+  } else {
+    sizing.set_not_measured(std::string(advice.status().message()));
+  }
+  MutexLock lock(&mutex_);
+  sizing_ = std::move(sizing);
+}
+
 v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   v1::TrainerServiceGetStatusResponse response;
   response.set_steps_total(options_.steps);
@@ -134,6 +167,10 @@ v1::TrainerServiceGetStatusResponse RunControl::GetStatus() const {
   response.set_best_checkpoint(status.best_checkpoint);
   response.set_best_checkpoint_reward(status.best_checkpoint_reward);
   FillData(run->data->GetStatus(), &response);
+  {
+    MutexLock lock(&mutex_);
+    if (sizing_.has_value()) *response.mutable_sizing() = *sizing_;
+  }
   if (status.state == "paused") {
     ExplainStandstill(status.paused_since, "resume", "the trainer was paused by a request",
                       "Resume of TrainerService, e.g. by `syncopate ctl resume`", response.mutable_explanation());

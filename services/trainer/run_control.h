@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "services/trainer/model_offer.h"
 #include "syncopate/v1/trainer.pb.h"
+#include "trainer/data/sizing.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
 
@@ -38,6 +39,8 @@ class RunControl {
   // UNAVAILABLE (reason STARTING) before Start().
   absl::StatusOr<Run> GetRun() const;
 
+  // What GetStatus() tells of the run's size from now on: advice, or why there is none yet.
+  void SetSizing(const absl::StatusOr<trainer::SizingAdvice>& advice);
   v1::TrainerServiceGetStatusResponse GetStatus() const;
   // Pause, Resume and Stop: UNAVAILABLE (reason STARTING) before Start().
   absl::Status Pause() { return CallLoop(&trainer::StepLoop::Pause); }
@@ -67,6 +70,7 @@ class RunControl {
   mutable Mutex mutex_;
   std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
   std::optional<Run> run_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::Sizing> sizing_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncopate::trainerd

@@ -46,7 +46,8 @@ absl::Status RunEnding::Finish(const absl::StatusOr<trainer::StepLoop::Outcome>&
   // An incarnation that made no step has nothing to add to an earlier summary; but the earlier one may have died before
   // it wrote a summary of its last steps.
   const int64_t step = parts_.loop->GetStatus().version.step;
-  if (HasMadeSteps() || (step > 0 && !HasSummaryFor(step, status))) {
+  // A run of evaluations alone is complete at step 0.
+  if (HasMadeSteps() || ((step > 0 || completed) && !HasSummaryFor(step, status))) {
     const absl::Status written = WriteSummary(status, flow);
     if (!written.ok()) SYNCOPATE_LOG(kError, "no summary.json: %s", written.ToString());
   }

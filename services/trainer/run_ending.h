@@ -36,7 +36,7 @@ class RunEnding {
   // owns the run directory. Blocks for the disk.
   RunEnding(daemon::Daemon* daemon, std::function<bool()> may_write);
 
-  // Of the run's earlier incarnations.
+  // The sums of the run's earlier incarnations.
   const trainer::FlowSums& flow_before() const { return flow_before_; }
   // Once, before the calls below.
   void Attach(Parts parts) { parts_ = std::move(parts); }
@@ -48,8 +48,8 @@ class RunEnding {
   // After the first step: the summary of an earlier incarnation is outdated.
   void RemoveOldSummary() const;
   // Writes flow sums and summary, stops the ranks and leaves the group. After a complete run it tells the synchronizer
-  // first and, unless the daemon ends on completion, blocks until the process is asked to stop. Reason FENCED if a newer
-  // trainer has taken over; then the files are left unchanged.
+  // first and, unless the daemon ends on completion, blocks until the process is asked to stop. Reason FENCED if a
+  // newer trainer has taken over; then the files are left unchanged.
   absl::Status Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds);
 
  private:

@@ -26,6 +26,7 @@ Scalars StepScalars(const trainer::StepReport& report) {
     if (report.supervised && trainer::IsOfRollouts(figure)) continue;  // a zero in a chart would read as a result
     scalars.push_back({absl::StrCat(figure.group, "/", figure.name), trainer::FigureValue(report.figures, figure)});
   }
+  if (report.held_out.has_value()) scalars.push_back({"evaluation/held_out_loss", report.held_out->loss});
   for (const auto& [part, mean] : trainer::ShownRewardParts(report)) scalars.push_back({"reward_parts/" + part, mean});
   return scalars;
 }
@@ -46,6 +47,7 @@ Scalars EvaluationScalars(const trainer::EvaluationReport& report) {
   for (const trainer::SampledFigures& one : report.sets) {
     const std::string set = absl::StrCat("evaluation_sets/", one.name, "/");
     if (one.reward.has_value()) scalars.push_back({set + "reward_mean", one.reward->mean});
+    if (one.majority.has_value()) scalars.push_back({set + "majority", one.majority->mean});
     for (const auto& [k, mean] : one.pass) scalars.push_back({absl::StrCat(set, "pass_at_", k), mean.mean});
     scalars.push_back({set + "truncated_ratio", one.truncated_ratio});
     scalars.push_back({set + "missing", static_cast<double>(one.missing)});
@@ -71,6 +73,7 @@ double RunRecorder::RolloutersIdle() {
 void RunRecorder::CountLostRecords() {
   metrics_->SetLostRecords("metrics.jsonl", reporter_->lost_lines());
   if (tensorboard_ != nullptr) metrics_->SetLostRecords("tensorboard", tensorboard_->lost());
+  if (samples_ != nullptr) metrics_->SetLostRecords("samples.jsonl", samples_->lost());
 }
 
 void RunRecorder::RecordStep(const trainer::StepReport& made) {
@@ -79,6 +82,7 @@ void RunRecorder::RecordStep(const trainer::StepReport& made) {
   figures.rollouters_idle_ratio = RolloutersIdle();
   AddSendBytes(&figures);
   metrics_->RecordStep(report.version, figures, MismatchByAge(figures));
+  if (report.held_out.has_value()) metrics_->SetHeldOutLoss(report.held_out->loss);
   metrics_->CountBoundViolations(report.staleness.violating_groups);
   for (const int64_t staleness : report.sample_staleness) metrics_->ObserveStaleness(staleness);
   metrics_->SetLearningAlarms(report.alarms);
@@ -91,6 +95,7 @@ void RunRecorder::RecordStep(const trainer::StepReport& made) {
                     {"replay", report.is_replay ? "true" : "false"}}});
   reporter_->RecordStep(report);
   if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, StepScalars(report));
+  if (samples_ != nullptr) samples_->RecordStep(report);
   CountLostRecords();
 }
 
@@ -102,6 +107,7 @@ void RunRecorder::RecordEvaluation(const trainer::EvaluationReport& report) {
   events_->Record({"evaluation", report.version, 0, std::move(fields)});
   reporter_->RecordEvaluation(report);
   if (tensorboard_ != nullptr) tensorboard_->Write(report.version.step, EvaluationScalars(report));
+  if (samples_ != nullptr) samples_->RecordEvaluation(report);
   CountLostRecords();
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/event_recorder.h"
 #include "services/telemetry/trainer_metrics.h"
+#include "services/trainer/sample_recorder.h"
 #include "trainer/data/rollout_roster.h"
 #include "trainer/loop/run_observer.h"
 #include "trainer/record/run_reporter.h"
@@ -13,7 +14,8 @@
 
 namespace syncopate::trainerd {
 
-// Passes a run's reports to metrics.jsonl and its watchers, to TensorBoard's file, to Prometheus and to the event log.
+// Passes a run's reports to metrics.jsonl and its watchers, to samples.jsonl, to TensorBoard's file, to Prometheus and
+// to the event log.
 // Called as RunObserver says; RecordMemory() may be called by any thread.
 class RunRecorder final : public trainer::RunObserver {
  public:
@@ -24,8 +26,10 @@ class RunRecorder final : public trainer::RunObserver {
   RunRecorder(trainer::RunReporter* reporter, telemetry::TrainerMetrics* metrics, EventRecorder* events)
       : reporter_(reporter), metrics_(metrics), events_(events) {}
 
-  // Call both before the first record. Without them no TensorBoard file is written, and rollouters never count as idle.
+  // Call all before the first record. Without them no TensorBoard file is written, and rollouters never count as idle.
   void SetTensorBoard(std::unique_ptr<trainer::TensorBoardFile> file) { tensorboard_ = std::move(file); }
+  // Borrowed; without it no samples are written.
+  void SetSamples(SampleRecorder* samples) { samples_ = samples; }
   void SetRolloutWork(RolloutWork work) { work_ = std::move(work); }
   // The memory of send slots on the policy's device, which the policy's own figures do not include.
   void SetSendBytes(int64_t bytes) { send_bytes_ = bytes; }
@@ -47,6 +51,7 @@ class RunRecorder final : public trainer::RunObserver {
   telemetry::TrainerMetrics* const metrics_;
   EventRecorder* const events_;
   std::unique_ptr<trainer::TensorBoardFile> tensorboard_;
+  SampleRecorder* samples_ = nullptr;
   RolloutWork work_;
   trainer::RolloutRoster::Work work_before_;
   double rollouters_idle_ = 0;

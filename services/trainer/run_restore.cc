@@ -14,7 +14,9 @@
 #include "model/adapter_files.h"
 #include "model/model_fingerprint.h"
 #include "model/model_folder.h"
+#include "services/config/loss_options.h"
 #include "services/config/model_options.h"
+#include "services/config/rules.h"
 #include "services/trainer/run_paths.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/loop/checkpoint_writer.h"
@@ -105,6 +107,21 @@ absl::Status KeepBaseDigest(FileSystem* files, const std::string& run_dir, uint6
   return CheckSameBase(absl::StrCat("the run in ", run_dir), before, digest);
 }
 
+// Checks that the reference policy of a run that begins with supervised steps, which is the policy at their end, can be
+// had: from a checkpoint that is not beyond them, or contains it. FAILED_PRECONDITION (reason NO_REFERENCE).
+absl::Status CheckReference(const v1::RunConfig& config, const trainer::CheckpointManifest& checkpoint,
+                            bool has_reference) {
+  const int64_t supervised = config.train().sft_steps();
+  const bool needed =
+      supervised > 0 && config::MakeLossOptions(config).needs_reference() && !config::HasAdapters(config);
+  if (!needed || has_reference || checkpoint.version.step <= supervised) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "NO_REFERENCE",
+      absl::StrCat("train.kl_coef: checkpoint ", checkpoint.version.ToString(),
+                   " does not contain the policy at the end of the ", supervised,
+                   " supervised steps, as train.kl_coef was 0 when it was saved; resume with train.kl_coef=0"));
+}
+
 // Keeps the description of lora.path in the run directory.
 absl::Status KeepAdapterConfig(FileSystem* files, const std::string& run_dir, const std::string& folder) {
   const std::string kept = config::KeptAdapterFolder(run_dir), to = JoinPath(kept, model::kAdapterConfigFile);
@@ -165,7 +182,7 @@ absl::StatusOr<RunRestore::Restored> RunRestore::RestoreLatest() {
   const trainer::CheckpointManifest& checkpoint = latest->checkpoint;
   SYNCOPATE_ASSIGN_OR_RETURN(std::string data,
                              checkpoints_->ReadFile(checkpoint, trainer::CheckpointWriter::kDataFile));
-  const auto saved = trainer::MapPolicy(device_->policy->trained(), checkpoint.ranks, [&](const std::string& name) {
+  const auto saved = trainer::MapPolicy(device_->policy->trained(), checkpoint, [&](const std::string& name) {
     return checkpoints_->MapFile(checkpoint, name);
   });
   if (!saved.ok()) {
@@ -175,6 +192,7 @@ absl::StatusOr<RunRestore::Restored> RunRestore::RestoreLatest() {
   SYNCOPATE_ASSIGN_OR_RETURN(const uint64_t base, device_->policy->BaseDigest());
   SYNCOPATE_RETURN_IF_ERROR(
       CheckSameBase(absl::StrCat("checkpoint ", checkpoint.version.ToString()), saved->policy.base_digest(), base));
+  SYNCOPATE_RETURN_IF_ERROR(CheckReference(daemon_->config(), checkpoint, saved->policy.has_reference()));
   SYNCOPATE_RETURN_IF_ERROR(device_->policy->Restore(saved->policy));
   SYNCOPATE_LOG(kInfo, "restored checkpoint %s", checkpoint.version.ToString());
   return Restored{checkpoint.version, std::move(data)};

@@ -34,8 +34,9 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   options.device = device.place.name;
   options.arenas = device.arenas;
   options.device_bytes = device.state_bytes > 0 ? device.state_bytes : ReadHostMemory().bytes;
-  // The reference policy is the policy at the start of the run, and adapters have a base: no checkpoint contains either.
-  if (!WillRestore(config) || options.step.loss.needs_reference() || model.shape.lora.enabled()) {
+  // No checkpoint contains the base of adapters, or a reference policy that is the policy at the start of the run.
+  const bool begins_with_reference = options.step.loss.needs_reference() && !options.reference_after_supervised;
+  if (!WillRestore(config) || begins_with_reference || model.shape.lora.enabled()) {
     SYNCOPATE_ASSIGN_OR_RETURN(options.weights, config::OpenInitialWeights(config, model));
   }
   if (!WillRestore(config)) {

@@ -65,8 +65,8 @@ trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& devic
 // Makes `stager` the device's, on rank 0 of several in a GroupStager.
 void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device);
 
-// Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next one
-// is staged), after MakePolicy.
+// Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next
+// one is staged), after MakePolicy.
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device);
 
 // Rank `rank` of a trainer on the CPU, which stages in host memory and offers no transport but "grpc".

@@ -50,6 +50,7 @@ absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
 absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaSendArena* arena, TrainDevice* device) {
   const auto memory = std::make_shared<synchronizer::CudaStagedMemory>(arena);
   synchronizer::NcclSource::Options options;
+  options.rank = device->rank;
   options.manifest = std::make_shared<const Manifest>(device->stager->manifest());
   SYNCOPATE_ASSIGN_OR_RETURN(options.facts, synchronizer::ReadNcclFacts(index));
   SYNCOPATE_ASSIGN_OR_RETURN(

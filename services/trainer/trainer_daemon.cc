@@ -17,6 +17,7 @@
 #include "services/auth/rank_sockets.h"
 #include "services/config/config_record.h"
 #include "services/config/duration.h"
+#include "services/config/loss_options.h"
 #include "services/config/model_options.h"
 #include "services/config/ranks.h"
 #include "services/config/run_config.h"
@@ -26,6 +27,7 @@
 #include "services/trainer/loop_options.h"
 #include "services/trainer/run_paths.h"
 #include "services/wire/codec.h"
+#include "trainer/data/sizing.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -34,6 +36,7 @@ constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
 constexpr absl::Duration kRecordRetry = absl::Seconds(1);  // after a write to a full disk
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
+constexpr absl::Duration kSizeEvery = absl::Seconds(5);
 constexpr absl::Duration kFlowEvery = absl::Seconds(1);  // the most that SIGKILL may lose of the flow sums
 
 FileSystem* Files() { return FileSystem::Real(); }
@@ -57,6 +60,11 @@ void PublishFigures(const trainer::TrainingData::Status& data, telemetry::Traine
   metrics->SetRevoked("timeout", data.leases.timed_out);
   metrics->SetRevoked("superseded", data.leases.superseded);
   metrics->SetRevoked("deadline", data.leases.past_deadline);
+  metrics->SetContinued(data.groups.continued, data.groups.kept_tokens);
+  metrics->SetUnfinishedBytes(data.unfinished_bytes);
+  int64_t lag = 0;
+  for (const trainer::RolloutView& rollouter : data.rollouters) lag = std::max(lag, rollouter.publish_lag_steps);
+  metrics->SetPublishLag(lag);
 }
 
 // Whether another trainer owns the run directory now, or an operator has evicted this one.
@@ -260,17 +268,21 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
     const absl::StatusOr<trainer::IdentityFile::Identity> identity = restore_->identity_file().Read();
     return identity.ok() && identity->epoch <= epoch;
   });
-  SYNCOPATE_ASSIGN_OR_RETURN(data_, trainer::TrainingData::Open(options,
-                                                                {.files = Files(),
-                                                                 .codec = &ProtoRecordCodec(),
-                                                                 .clock = Clock::Real(),
-                                                                 .prompts = prompts_.training.get(),
-                                                                 .evaluation_prompts = prompts_.evaluation.get()},
-                                                                {.version = {welcome.epoch, restored.version.step},
-                                                                 .run_id = welcome.run_id,
-                                                                 .snapshot = restored.data_snapshot,
-                                                                 .roster = ending_->flow_before().roster,
-                                                                 .begin = false}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      data_,
+      trainer::TrainingData::Open(options,
+                                  {.files = Files(),
+                                   .codec = &ProtoRecordCodec(),
+                                   .clock = Clock::Real(),
+                                   .prompts = prompts_.training.get(),
+                                   .evaluation_prompts = prompts_.evaluation.get(),
+                                   .on_dropped = [this](const trainer::DropRecord& drop,
+                                                        const PolicyVersion& at) { samples_->RecordDrop(drop, at); }},
+                                  {.version = {welcome.epoch, restored.version.step},
+                                   .run_id = welcome.run_id,
+                                   .snapshot = restored.data_snapshot,
+                                   .roster = ending_->flow_before().roster,
+                                   .begin = false}));
   return absl::OkStatus();
 }
 
@@ -278,7 +290,21 @@ absl::Status TrainerDaemon::RecordConfig(const std::string& run_id) const {
   return config::WriteConfigRecord(Files(), daemon_->run_dir(), daemon_->config(), run_id);
 }
 
+void TrainerDaemon::OpenSamples() {
+  const v1::RunConfig& config = daemon_->config();
+  auto file = std::make_unique<trainer::SampleFile>(
+      Files(), trainer::SampleFile::Options{.folder = daemon_->run_dir(),
+                                            .max_bytes = config.metrics().samples_bytes(),
+                                            .restored_step = data_->version().step});
+  samples_ = std::make_unique<SampleRecorder>(SampleRecorder::Options{.training = TrainingSamples(config),
+                                                                      .loss = config::MakeLossOptions(config),
+                                                                      .prompts = prompts_.training.get()},
+                                              std::move(file));
+  recorder_->SetSamples(samples_.get());
+}
+
 absl::Status TrainerDaemon::BeginWork() {
+  OpenSamples();
   SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
   trajectory_service_->Attach(data_.get());
   return absl::OkStatus();
@@ -348,7 +374,7 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
   recorder_->SetRolloutWork([this] { return data_->GetRoster().Total(); });
   SYNCOPATE_RETURN_IF_ERROR(membership_->Begin());
   loop_ = std::make_unique<trainer::StepLoop>(
-      MakeLoopOptions(daemon_->config(), daemon_->exit_on_completion()),
+      MakeLoopOptions(daemon_->config(), prompts_, daemon_->exit_on_completion()),
       trainer::StepLoop::Parts{
           .policy = device_.shared_policy(),
           .data = data_.get(),
@@ -402,7 +428,7 @@ absl::Status TrainerDaemon::Run() {
   std::future<absl::StatusOr<trainer::StepLoop::Outcome>> running =
       std::async(std::launch::async, [this] { return loop_->Run(); });
   bool stopping = false, begun = false;
-  absl::Time next_flow = begin + kFlowEvery;
+  absl::Time next_flow = begin + kFlowEvery, next_size = begin;
   while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     ShowState();
     if (!begun && ending_->HasMadeSteps()) {
@@ -414,6 +440,10 @@ absl::Status TrainerDaemon::Run() {
       ShowMemory();
       ending_->WriteFlowSoon(absl::ToDoubleSeconds(now - begin));
     }
+    if (const absl::Time now = Clock::Real()->Now(); now >= next_size) {
+      next_size = now + kSizeEvery;
+      ShowSizing();
+    }
     if (!daemon_->StopRequested(kSignalPoll)) continue;
     if (!stopping) loop_->Stop();
     stopping = true;
@@ -422,6 +452,15 @@ absl::Status TrainerDaemon::Run() {
   const absl::StatusOr<trainer::StepLoop::Outcome> outcome = running.get();
   reporter_->End();
   return ending_->Finish(outcome, absl::ToDoubleSeconds(Clock::Real()->Now() - begin));
+}
+
+void TrainerDaemon::ShowSizing() {
+  // Between two steps hardly anything is measured anew, and steps of large batches, which take long to play, take long.
+  const PolicyVersion version = data_->version();
+  if (std::exchange(sized_, version) == version) return;
+  const absl::StatusOr<trainer::SizingAdvice> advice = trainer::SizeRun(data_->GetSizingInputs());
+  control_.SetSizing(advice);
+  metrics_->SetSizing(advice.ok() ? *advice : trainer::SizingAdvice());
 }
 
 void TrainerDaemon::ShowState() {

@@ -13,6 +13,7 @@
 #include "services/trainer/run_ending.h"
 #include "services/trainer/run_recorder.h"
 #include "services/trainer/run_restore.h"
+#include "services/trainer/sample_recorder.h"
 #include "services/trainer/train_device.h"
 #include "services/trainer/trainer_membership.h"
 #include "services/trainer/trainer_service.h"
@@ -65,6 +66,8 @@ class TrainerDaemon {
   absl::Status OpenData(const Restored& restored, const synchronizer::Welcome& welcome);
   // Writes the record of the run's configuration.
   absl::Status RecordConfig(const std::string& run_id) const;
+  // Before the data begin, which report what a restore has dropped.
+  void OpenSamples();
   // Starts the data and lets rollouters in.
   absl::Status BeginWork();
   // Waits while the resume is on trial, then calls BeginWork. False: asked to end before.
@@ -79,6 +82,8 @@ class TrainerDaemon {
   void GiveUp(const absl::Status& why);
   // Updates health and metrics; called repeatedly.
   void ShowState();
+  // Works out how many rollouters and what staleness the run could use; takes up to a tenth of a second.
+  void ShowSizing();
   absl::Status Refused() const;
 
   daemon::Daemon* const daemon_;
@@ -90,6 +95,7 @@ class TrainerDaemon {
   std::unique_ptr<trainer::RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
   std::unique_ptr<RunRecorder> recorder_;
+  std::unique_ptr<SampleRecorder> samples_;  // set by BeginWork; outlives data_, whose threads call it
   std::unique_ptr<member::WeightServiceImpl> weight_service_;
   std::unique_ptr<TrajectoryServiceImpl> trajectory_service_;
   std::unique_ptr<RankServiceImpl> rank_service_;  // null without other ranks
@@ -101,6 +107,7 @@ class TrainerDaemon {
   std::unique_ptr<TrainerMembership> membership_;
   std::unique_ptr<trainer::ExportStore> exports_;  // null: the run cannot export
   std::unique_ptr<trainer::StepLoop> loop_;
+  PolicyVersion sized_;  // the version at which ShowSizing() last worked; none before
 
   mutable Mutex mutex_;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // why this trainer cannot go on

@@ -17,8 +17,8 @@
 
 namespace syncopate::trainerd {
 
-// One rank of a trainer as a member: it joins the synchronizer and offers its shard of the weights for syncs. Rank 0 also
-// publishes versions and watches whether the syncs of them succeed. Thread-safe after Join.
+// One rank of a trainer as a member: it joins the synchronizer and offers its shard of the weights for syncs. Rank 0
+// also publishes versions and watches whether the syncs of them succeed. Thread-safe after Join.
 class TrainerMembership {
  public:
   struct Options {

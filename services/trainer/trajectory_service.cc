@@ -129,6 +129,14 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     std::vector<LeaseId> leases;
     for (const v1::LeaseId& lease : message.leases()) leases.push_back(wire::FromProto(lease));
     data_->RecordProgress(session_, leases);
+    for (const v1::ExchangeRequest::Part& message_part : message.parts()) {
+      const absl::StatusOr<AnswerPart> part = wire::FromProto(message_part);
+      if (part.ok()) {
+        data_->RecordPart(session_, wire::FromProto(message_part.lease()), *part);
+      } else {
+        SYNCOPATE_LOG(kWarning, "%s reports what cannot be read: %s", member_.replica_id, part.status().ToString());
+      }
+    }
   }
 
   void HandleGroup(const v1::TrajectoryGroup& message) {

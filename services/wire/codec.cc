@@ -56,6 +56,14 @@ v1::Trajectory TrajectoryToProto(const Trajectory& trajectory) {
     added->set_begin(range.begin);
     added->set_end(range.end);
   }
+  message.set_extracted(trajectory.extracted);
+  for (const Turn& turn : trajectory.turns) {
+    v1::Turn* added = message.add_turns();
+    added->set_end(turn.end);
+    added->set_reward(turn.reward);
+    added->set_seconds(turn.seconds);
+  }
+  message.set_rejected(trajectory.rejected);
   return message;
 }
 
@@ -78,6 +86,9 @@ absl::StatusOr<Trajectory> TrajectoryFromProto(const v1::Trajectory& message) {
   }
   trajectory.generate_seconds = message.generate_seconds();
   for (const v1::TokenRange& range : message.given()) trajectory.given.push_back({range.begin(), range.end()});
+  trajectory.extracted = message.extracted();
+  for (const v1::Turn& turn : message.turns()) trajectory.turns.push_back({turn.end(), turn.reward(), turn.seconds()});
+  trajectory.rejected = message.rejected();
   return trajectory;
 }
 
@@ -164,7 +175,7 @@ v1::SamplingParams ToProto(const SamplingParams& sampling) {
 SamplingParams FromProto(const v1::SamplingParams& message) {
   SamplingParams sampling;
   sampling.temperature = message.temperature();
-  // A message without the field gives 0, which has no meaning of its own; the same holds for the penalty below.
+  // A message without the field gives 0, which has no meaning of its own; the penalty below is read in the same manner.
   sampling.top_p = message.top_p() == 0 ? 1.0f : message.top_p();
   sampling.top_k = message.top_k();
   sampling.max_new_tokens = message.max_new_tokens();
@@ -198,6 +209,11 @@ v1::ExchangeResponse::Lease ToProto(const Lease& lease) {
   message.set_reward(lease.reward);
   *message.mutable_sampling() = ToProto(lease.sampling);
   message.set_seed(lease.seed);
+  for (const AnswerStart& start : lease.starts) {
+    v1::ExchangeResponse::Start* added = message.add_starts();
+    added->mutable_tokens()->Assign(start.tokens.begin(), start.tokens.end());
+    if (start.finish.has_value()) added->set_finish(ToProto(*start.finish));
+  }
   return message;
 }
 
@@ -218,7 +234,52 @@ absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message) {
     return BadMessage("a training lease that does not draw from the policy itself");
   }
   lease.seed = message.seed();
+  if (message.starts_size() != 0 && message.starts_size() != message.samples()) {
+    return BadMessage(
+        absl::StrCat("a lease of ", message.samples(), " samples with ", message.starts_size(), " starts"));
+  }
+  for (const v1::ExchangeResponse::Start& start : message.starts()) {
+    AnswerStart& added = lease.starts.emplace_back();
+    added.tokens.assign(start.tokens().begin(), start.tokens().end());
+    if (start.finish() == v1::FINISH_REASON_UNSPECIFIED) continue;
+    SYNCOPATE_ASSIGN_OR_RETURN(added.finish, FinishFromProto(start.finish()));
+  }
   return lease;
+}
+
+v1::ExchangeRequest::Part ToProto(const LeaseId& lease, const AnswerPart& part) {
+  v1::ExchangeRequest::Part message;
+  *message.mutable_lease() = ToProto(lease);
+  message.set_sample(part.sample);
+  message.set_begin(part.begin);
+  v1::Trajectory* continued = message.mutable_continued();
+  continued->mutable_tokens()->Assign(part.tokens.begin(), part.tokens.end());
+  continued->mutable_logprobs()->Assign(part.logprobs.begin(), part.logprobs.end());
+  for (VersionSpan span : part.spans) {
+    span.begin -= part.begin;
+    span.end -= part.begin;
+    *continued->add_spans() = ToProto(span);
+  }
+  if (part.finish.has_value()) continued->set_finish(ToProto(*part.finish));
+  return message;
+}
+
+absl::StatusOr<AnswerPart> FromProto(const v1::ExchangeRequest::Part& message) {
+  const v1::Trajectory& continued = message.continued();
+  AnswerPart part{.sample = message.sample(), .begin = message.begin()};
+  if (part.begin < 0 || part.begin > INT32_MAX - continued.tokens_size()) {
+    return BadMessage(absl::StrCat("a part of an answer begins at ", part.begin));
+  }
+  part.tokens.assign(continued.tokens().begin(), continued.tokens().end());
+  part.logprobs.assign(continued.logprobs().begin(), continued.logprobs().end());
+  for (const v1::VersionSpan& span : continued.spans()) {
+    if (span.begin() < 0 || span.end() > continued.tokens_size()) return BadMessage("a span outside its part");
+    part.spans.push_back({FromProto(span.version()), part.begin + span.begin(), part.begin + span.end()});
+  }
+  if (continued.finish() != v1::FINISH_REASON_UNSPECIFIED) {
+    SYNCOPATE_ASSIGN_OR_RETURN(part.finish, FinishFromProto(continued.finish()));
+  }
+  return part;
 }
 
 v1::TopLogProbs ToProto(const std::vector<TokenLogProb>& top) {

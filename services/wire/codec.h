@@ -33,6 +33,10 @@ v1::TopLogProbs ToProto(const std::vector<TokenLogProb>& top);
 v1::ExchangeResponse::Lease ToProto(const Lease& lease);
 absl::StatusOr<Lease> FromProto(const v1::ExchangeResponse::Lease& message);
 
+v1::ExchangeRequest::Part ToProto(const LeaseId& lease, const AnswerPart& part);
+// BAD_MESSAGE for places that no answer has; PartialAnswers checks the rest of a part.
+absl::StatusOr<AnswerPart> FromProto(const v1::ExchangeRequest::Part& message);
+
 v1::VersionSpan ToProto(const VersionSpan& span);
 v1::FinishReason ToProto(FinishReason finish);
 

@@ -363,7 +363,7 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
   message.set_attempt(report.attempt);
   message.set_stage(static_cast<v1::Stage>(report.stage));
   if (!report.status.ok()) *message.mutable_error() = rpc::ToProto(report.status);
-  message.set_already_held(report.already_held);
+  message.set_already_held(report.already_serves);
   if (report.stage == synchronizer::SyncStage::kTransfer) {
     (*message.mutable_seconds())["verify"] = report.verify_seconds;
     (*message.mutable_seconds())["connect"] = report.connect_seconds;
@@ -389,7 +389,7 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.attempt = message.attempt();
   report.stage = static_cast<synchronizer::SyncStage>(message.stage());
   if (message.has_error()) report.status = rpc::FromProto(message.error());
-  report.already_held = message.already_held();
+  report.already_serves = message.already_held();
   report.verify_seconds = GetSeconds(message, "verify");
   report.connect_seconds = GetSeconds(message, "connect");
   report.weights.base_present = message.base_present();

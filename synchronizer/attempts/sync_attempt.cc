@@ -14,7 +14,7 @@
 //
 //   source    kPreparing --Prepare ok--> kReady --barrier--> kTransferring --Transfer ok--> kSent
 //   rank      kPreparing --Prepare ok--> kPrepared --barrier--> kTransferring --Transfer ok--> kVerified
-//             kPreparing --Prepare ok, holds the bits--------------------------------------> kVerified
+//             kPreparing --Prepare ok, serves the bits already-----------------------------> kVerified
 //             kTransferring --wrong bytes, in a group--> kWrong            judged when all sources are kSent
 //             kVerified --all ranks of the replica are--> kInstalling --Install ok--> kInstalled
 //   replica   open --all ranks kInstalled--> ended "ok", or "relabelled" if no bytes moved
@@ -168,11 +168,11 @@ AttemptOutput SyncAttempt::HandleRankReport(Part& part, Rank& rank, const SyncRe
 void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report) const {
   switch (report.stage) {
     case SyncStage::kPrepare:
-      rank.held = report.already_held;
+      rank.already_serves = report.already_serves;
       rank.rendezvous = report.rendezvous;
       rank.needs_base = NeedsBase(report.weights);
       // A rank that already has the bits gets no bytes, and installs together with the other ranks.
-      rank.state = rank.held ? RankState::kVerified : RankState::kPrepared;
+      rank.state = rank.already_serves ? RankState::kVerified : RankState::kPrepared;
       break;
     case SyncStage::kTransfer:
       rank.state = RankState::kVerified;
@@ -272,7 +272,7 @@ AttemptOutput SyncAttempt::Advance(Part& part, absl::Time now) {
   if (spec_.rehearsal && barrier_open_) return EndIfAllConnected(now);
   if (AllAt(part, RankState::kInstalled)) {
     // "relabelled" only if every rank already had the bits.
-    bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.held; });
+    bool moved = absl::c_any_of(part.ranks, [](const Rank& rank) { return !rank.already_serves; });
     return End(part, moved ? "ok" : "relabelled", "", now);
   }
   AttemptOutput output;
@@ -308,7 +308,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   std::vector<MemberId> receivers;
   for (auto& [replica_id, part] : parts_) {
     if (!part.ended && MissesBase(part)) {
-      output.Append(End(part, reason::kBaseLacking, "it no longer holds the base weights; they are sent to it", now));
+      output.Append(End(part, reason::kBaseLacking, "it no longer has the base weights; they are sent to it", now));
     }
   }
   // Without a group each receiver gets what it has said that it needs.
@@ -324,7 +324,8 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
     }
   }
   if (receivers.empty()) return output;
-  // Named for the members that take part now: a member that dropped out before the barrier is in no communicator.
+  // The group is named for the members that take part now: a member that dropped out before the barrier is in no
+  // communicator.
   transfer.group = group_ = GroupName(spec_.sources, receivers);
   for (Source& source : sources_) {
     source.state = SourceState::kTransferring;

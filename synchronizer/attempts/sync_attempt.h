@@ -40,8 +40,8 @@ struct AttemptOutput {
 // Therefore wrong bytes are judged only when all sources have reported. When the last replica has ended, the sources
 // are told to unpin the version.
 //
-// A group moves the same bytes to all of its members. A replica that turns out at Prepare to lack the base weights, in an
-// attempt of a group that does not send them, ends with BASE_LACKING.
+// A group moves the same bytes to all of its members. If a group does not send the base weights, and a replica reports
+// at Prepare that it lacks them, that replica ends with BASE_LACKING.
 //
 // A rehearsal (Spec::rehearsal) runs Prepare and Transfer only. Its members form the communicators that a sync between
 // them would need; no version is touched. All replicas end together: with "connected" when all members have reported,
@@ -107,7 +107,7 @@ class SyncAttempt {
   struct Rank {
     MemberId id;
     RankState state = RankState::kPreparing;
-    bool held = false;
+    bool already_serves = false;
     bool needs_base = true;
     std::string rendezvous;
   };

@@ -21,7 +21,7 @@
 //                                            |<---- next publication ------| superseded
 //                                            |<---- a change --------------| refused for good
 //   a change: the replica's ranks or the sources change, a version is published, or Trigger is called
-//   held:     behind, and left out while it reports that it takes no version (it sleeps); asked again if it refuses a
+//   held:     behind, and left out while it reports that it takes no version (it sleeps); retried if it refuses a
 //             Prepare with HELD
 //   laggard:  behind, and gets attempts of its own until one succeeds
 //   lacks the base weights of the newest version: takes part in attempts that send them
@@ -195,7 +195,7 @@ absl::Duration SyncCoordinator::CurrentDeadline() const {
   std::vector<double> sorted(recent_seconds_.begin(), recent_seconds_.end());
   auto middle = sorted.begin() + static_cast<int64_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  // Derived from the durations of recent syncs, so that a run with large models gets longer deadlines without
+  // The deadline follows the durations of recent syncs, so that a run with large models gets longer deadlines without
   // configuration. The median keeps one stall from stretching the deadline.
   return std::max(options_.min_deadline, absl::Seconds(kDeadlineMedians * *middle));
 }
@@ -236,8 +236,8 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
     std::vector<std::string> replica_ids;
   };
   // Replicas with the same transport and the same plan share one attempt, so that weights leave the sources once for
-  // all of them. The ordered map makes the order of attempts deterministic, which the simulation needs.
-  // By transport, plan, laggard, and whether the base weights are sent.
+  // all of them. The ordered map makes the order of attempts deterministic, which the simulation needs. Its key is the
+  // transport, the plan, the laggard's name ("" for all others), and whether the base weights are sent.
   std::map<std::tuple<std::string, uint64_t, std::string, bool>, Group> groups;
   for (auto& [replica_id, state] : receivers_) {
     if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;

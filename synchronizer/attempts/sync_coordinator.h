@@ -35,18 +35,19 @@ struct ReceiverReplica {
   std::vector<SyncPeer> ranks;  // in rank order
   PolicyVersion serving;        // the oldest version that one of its ranks serves
   std::string held = {};        // why one of its ranks takes no version for now; "": all ranks take versions
-  uint64_t base_digest = 0;     // names the base weights that all of its ranks hold; 0: there are none
+  uint64_t base_digest = 0;     // names the base weights that all of its ranks have; 0: there are none
 };
 
 // Keeps every reachable replica at the newest version: starts sync attempts, ends them at their deadline, repeats
 // failed ones. Sans-IO and deterministic.
 //
 // A new publication, a replica that becomes reachable or idle, and a back-off that runs out each start attempts with
-// all replicas that are idle, behind and not backing off: one attempt for each transport and plan, and of a version with
-// adapters another one for those that lack its base weights: the others do not wait for the base, and in a group do not
-// get it. So a replica takes part in one attempt at a time, a busy replica joins the next attempt when its own ends, and a publication aborts
-// nothing. A replica that did not answer in time gets attempts of its own until one succeeds, so that it delays the
-// other replicas only once, by at most `prepare_deadline`.
+// all replicas that are idle, behind and not backing off: one attempt for each transport and plan. If the version has
+// adapters, the replicas that lack its base weights get an attempt of their own: the others do not wait for the base
+// weights, and do not receive them if they form a group. So a replica takes part in one attempt at a time, a busy
+// replica joins the next attempt when its own ends, and a publication aborts nothing. A replica that did not answer in
+// time gets attempts of its own until one succeeds, so that it delays the other replicas only once, by at most
+// `prepare_deadline`.
 //
 // A failed replica is tried again with the newest version, after a back-off that doubles with each failure in a row up
 // to a bound. There are three exceptions. First, a superseded replica waits for the newer version instead; if it is
@@ -105,7 +106,7 @@ class SyncCoordinator {
   int attempts_under_way() const;  // without rehearsals
   // The attempt, other than a rehearsal, that a replica takes part in; 0 if none.
   int64_t MakeAttempt(const std::string& replica_id) const;
-  // For people: why a replica that is behind is left alone, and until when; "" if it is not left alone.
+  // Text for people: why a replica that is behind is left alone, and until when; "" if it is not left alone.
   std::string WhyLeftAlone(const std::string& replica_id) const;
   const std::map<int64_t, SyncAttempt>& attempts() const { return attempts_; }
   absl::Duration CurrentDeadline() const;
@@ -128,10 +129,10 @@ class SyncCoordinator {
   };
 
   bool IsBehind(const State& state) const;
-  // Whether the newest version has base weights that the replica does not hold.
+  // Whether the newest version has base weights that the replica does not have.
   bool LacksBase(const State& state) const;
   bool CanSend() const;
-  // Behind, and neither refused nor held.
+  // Whether the replica is behind, and neither refused nor held.
   bool WantsVersion(const State& state) const;
   // Starts all possible syncs, or else a rehearsal.
   AttemptOutput StartAttempts(double stage_seconds, absl::Time now);

@@ -16,7 +16,7 @@ __device__ __forceinline__ uint32_t NotFinite(const FiniteTest& test, uint64_t w
 }
 
 // Handles a word outside all whole vectors: there is at most one before the first vector; after the last one there may
-// be one whole word and one partial word. Of the word at `at`, only the bytes inside the item count.
+// be one whole word and one partial word. Only those bytes of the word at `at` count that are inside the item.
 __device__ __forceinline__ void CheckLooseWord(const CheckItem& item, const char* arena, int64_t at,
                                                const FiniteTest& test, uint64_t* sum, uint32_t* bad) {
   const uint64_t word = LowBytes(*reinterpret_cast<const uint64_t*>(arena + at), item.begin + item.bytes - at);

@@ -24,7 +24,8 @@ absl::Status Released() {
 }  // namespace
 
 // Two blocks of memory and two ranges of addresses. An install exchanges which block is mapped at which range: no byte
-// moves, and CUDA graphs, which contain addresses, stay valid.
+// moves, and CUDA graphs, which contain addresses, stay valid. Between Exchange() and MapShadow() both ranges map the
+// block that serves: memory may be mapped more than once, so Exchange() leaves the shadow's range as it is.
 absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> RemappableArenas::MakeBlocks(int64_t bytes, const Options& options) {
   std::vector<cuda::GpuMemoryBlock> blocks;
   for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
@@ -82,23 +83,20 @@ absl::Status RemappableArenas::MapAs(int live) {
 absl::Status RemappableArenas::MapLive(int live) {
   cuda::DeviceScope scope(options_.device);
   SYNCOPATE_RETURN_IF_ERROR(live_.Unmap());
-  SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
   SYNCOPATE_RETURN_IF_ERROR(live_.Map(blocks_[live], options_.device));
   live_block_ = live;
   return absl::OkStatus();
 }
 
-absl::Status RemappableArenas::UnmapShadow() {
-  cuda::DeviceScope scope(options_.device);
-  return shadow_.Unmap();
-}
-
 absl::Status RemappableArenas::MapShadow() {
   if (released()) return Released();
-  // Mapping is not part of the pause: it takes milliseconds, and only the next sync needs the shadow.
-  if (shadow_.mapped() || broken_) return absl::OkStatus();
+  if (broken_) return Unmapped(absl::InternalError("it failed before"));
+  if (shadow_.mapped() && shadow_block_ != live_block_) return absl::OkStatus();
   cuda::DeviceScope scope(options_.device);
-  return shadow_.Map(blocks_[1 - live_block_], options_.device);
+  SYNCOPATE_RETURN_IF_ERROR(shadow_.Unmap());
+  SYNCOPATE_RETURN_IF_ERROR(shadow_.Map(blocks_[1 - live_block_], options_.device));
+  shadow_block_ = 1 - live_block_;
+  return absl::OkStatus();
 }
 
 absl::Status RemappableArenas::Exchange() {
@@ -143,23 +141,13 @@ absl::StatusOr<InstallResult> CudaArenaPair::Install(const PolicyVersion& versio
     serving_ = version;
     return absl::OkStatus();
   };
-  {  // does nothing if ExpectInstall has unmapped it
-    MutexLock lock(&mutex_);
-    SYNCOPATE_RETURN_IF_ERROR(arenas_->UnmapShadow());
-  }
   SYNCOPATE_ASSIGN_OR_RETURN(absl::Duration pause, between_steps_(remap, deadline));
   return InstallResult{absl::ToDoubleSeconds(pause)};
 }
 
-// Unmapping is half of the work of a remap; here it runs while the engine still decodes.
-void CudaArenaPair::ExpectInstall() {
-  MutexLock lock(&mutex_);
-  arenas_->UnmapShadow().IgnoreError();  // Install tries again and returns the error
-}
-
 void CudaArenaPair::RestoreShadow() {
   MutexLock lock(&mutex_);
-  absl::Status mapped = arenas_->MapShadow();
+  const absl::Status mapped = arenas_->MapShadow();
   // The next check tries again and returns the error.
   if (!mapped.ok()) SYNCOPATE_LOG(kError, "the shadow arena: %s", std::string(mapped.message()));
 }

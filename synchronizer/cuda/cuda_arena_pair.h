@@ -47,15 +47,14 @@ class RemappableArenas {
   absl::Status Release();
   absl::Status Restore();
 
-  // Makes the shadow's memory serve at the live address; the memory that was live has no address until MapShadow().
-  // Blocks for the remap of one weight set (0.6 to 1.0 ms with one handle), and for UnmapShadow() unless that was
-  // called. An error restores the earlier state; if that fails too, INTERNAL reason WEIGHTS_UNMAPPED, and this object
-  // may only be destroyed.
+  // Makes the shadow's memory serve at the live address. Until MapShadow() the shadow's address leads to the same
+  // memory, which serves: nobody may write there. The memory that was live has no address meanwhile. Blocks for the
+  // remap of one weight set (0.6 to 1.0 ms with one handle). An error restores the earlier state; if that fails too,
+  // INTERNAL reason WEIGHTS_UNMAPPED, and this object may only be destroyed.
   absl::Status Exchange();
-  // Unmap the shadow from its address, and map it again, while work on the live weights runs: the parts of an exchange
-  // that can be done before and after the pause. Each does nothing if it is done already. MapShadow():
-  // FAILED_PRECONDITION reason RELEASED.
-  absl::Status UnmapShadow();
+  // Maps the memory that does not serve at the shadow's address. Call after Exchange(), before the next write to the
+  // shadow; work on the live weights goes on meanwhile. Does nothing if it is done already. FAILED_PRECONDITION reason
+  // RELEASED, INTERNAL reason WEIGHTS_UNMAPPED; after another error it may be called again.
   absl::Status MapShadow();
 
  private:
@@ -71,7 +70,7 @@ class RemappableArenas {
   absl::Status MapAndZero();
   // Maps blocks_[live] at the live address and the other block at the shadow's, whatever is mapped now.
   absl::Status MapAs(int live);
-  absl::Status MapLive(int live);  // leaves the shadow's address unmapped
+  absl::Status MapLive(int live);  // leaves the shadow's range as it is
 
   const Options options_;
   const int64_t bytes_;
@@ -79,6 +78,7 @@ class RemappableArenas {
   cuda::AddressRange live_;
   cuda::AddressRange shadow_;
   int live_block_ = 0;
+  int shadow_block_ = 1;  // of the shadow's range, if that is mapped
   bool broken_ = false;
 };
 
@@ -110,8 +110,7 @@ class CudaArenaPair final : public WeightTarget {
 
   absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t digest,
                                         absl::Duration deadline) override;
-  // Unmap and map the shadow outside of the install, because each takes a good part of the pause.
-  void ExpectInstall() override;
+  // Maps the shadow outside of the install, because mapping takes as long as the rest of the pause.
   void RestoreShadow() override;
   absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override;

@@ -18,8 +18,8 @@ namespace {
 std::vector<TypedRange> GetNumbers(const Manifest& manifest, const std::vector<PackOp>& ops) {
   std::vector<TypedRange> numbers;
   for (const PackOp& op : ops) {
-    // From the first to the last byte of the operation; gaps between its rows belong to other operations, which have
-    // ranges of their own.
+    // The range extends from the first to the last byte of the operation; gaps between its rows belong to other
+    // operations, which have ranges of their own.
     const int64_t last_row = op.rows == 1 ? 0 : (op.rows - 1) * op.send_stride;
     const int64_t end = op.send_offset + last_row + op.row_elements * DTypeBytes(op.to);
     numbers.push_back({{op.send_offset, end}, op.to, manifest.tensors()[op.tensor].name});

@@ -58,8 +58,8 @@ class CudaSendArena final : public WeightStore {
   // that is on the stream when this returns; later work on the stream may change it. FAILED_PRECONDITION reason
   // VERSION_ORDER unless `version` is above all versions staged before; STAGING if the previous Launch was not awaited.
   absl::Status Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream);
-  // What is queued on `stream` from now on may change the shard: it comes after the last Launch has read it. Blocks
-  // nothing. For the thread that stages.
+  // Orders later work on `stream` after the last Launch's read of the shard, so that it may change the shard. Does not
+  // block the host. Called by the thread that stages.
   absl::Status OrderAfterRead(cudaStream_t stream) const;
 
   struct Staged {

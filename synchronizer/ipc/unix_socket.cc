@@ -152,7 +152,7 @@ absl::StatusOr<std::optional<Packet>> Receive(int socket) {
   // Taken before the packet is checked, so that the descriptors are closed in every case.
   std::vector<FileDescriptor> handles = TakeHandles(header);
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "the peer sent more than a packet may hold");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "the peer sent more than a packet may contain");
   }
   packet.resize(static_cast<size_t>(size));
   SYNCOPATE_ASSIGN_OR_RETURN(Message message, Decode(packet));

@@ -10,8 +10,8 @@
 #include "synchronizer/ipc/exported_memory.h"
 
 // The messages of the transport "ipc" over a Unix socket, between a reader (downstream) and the process with the bytes
-// (upstream: a source, or a replica that relays). One message in each packet, little-endian; strings and lists are preceded
-// by their length:
+// (upstream: a source, or a replica that relays). One message in each packet, little-endian; strings and lists are
+// preceded by their length:
 //   byte 0      kind
 //   bytes 1-4   kWireVersion
 //   ...         the fields in the order of their declaration

@@ -44,7 +44,7 @@ void ControlLoop::Post(Event event, const PostedEvents::Answer& then) {
     } else if (posted_.Add({std::move(event), then})) {
       hurry_ = true;
     } else {
-      refused = held_up_;
+      refused = blocked_;
     }
   }
   if (!refused.ok() && then) then(refused);
@@ -188,7 +188,7 @@ absl::Status ControlLoop::Write(const LedgerRecord& record) {
 
 absl::Status ControlLoop::WriteOnceThereIsRoom(const LedgerRecord& record, const absl::Status& full) {
   const absl::Time begin = options_.clock->Now();
-  HoldUp(full);
+  Block(full);
   absl::Status written = full;
   while (ErrorReason(written) == reason::kNoSpace) {
     SYNCOPATE_LOG(kError, "the synchronizer waits for room on its disk: %s", std::string(written.message()));
@@ -205,22 +205,22 @@ absl::Status ControlLoop::WriteOnceThereIsRoom(const LedgerRecord& record, const
   SYNCOPATE_RETURN_IF_ERROR(written);
   const absl::Time now = options_.clock->Now();
   SYNCOPATE_LOG(kInfo, "there is room again: the synchronizer goes on after %s", absl::FormatDuration(now - begin));
-  plane_.OnHeldUp(now - begin, now);
+  plane_.OnBlocked(now - begin, now);
   MutexLock lock(&mutex_);
-  posted_.GoOn();
-  held_up_ = absl::OkStatus();
+  posted_.Unblock();
+  blocked_ = absl::OkStatus();
   hurry_ = true;
   return absl::OkStatus();
 }
 
-void ControlLoop::HoldUp(const absl::Status& full) {
+void ControlLoop::Block(const absl::Status& full) {
   const absl::Status why = Error(absl::StatusCode::kUnavailable, reason::kNoSpace,
                                  absl::StrCat("the synchronizer waits for room on its disk: ", full.message()));
   std::vector<PostedEvents::Answer> calls;
   {
     MutexLock lock(&mutex_);
-    held_up_ = why;
-    calls = posted_.HoldUp(std::exchange(batch_, {}));
+    blocked_ = why;
+    calls = posted_.Block(std::exchange(batch_, {}));
   }
   // Answered outside the lock, because an answer may post again.
   for (const PostedEvents::Answer& call : calls) call(why);

@@ -21,10 +21,10 @@ namespace syncopate::synchronizer {
 // The synchronizer's one loop: a thread that feeds events to the ControlPlane and carries out its actions, in order.
 // The thread waits for the next event or the plane's next deadline, and otherwise only for the disk. Thread-safe.
 //
-// A full disk stops the loop: the record that does not fit is tried again each kDiskRetry, and everything after it
-// waits, in order. Meanwhile calls are answered UNAVAILABLE, reason NO_SPACE, and PostedEvents says which messages of
-// members are kept. Once there is room, the deadlines of all members begin anew. Any other error of the disk ends the
-// loop.
+// A full disk stops the loop: the record that does not fit is tried again every Options::disk_retry, and everything
+// after it waits, in order. Meanwhile calls are answered UNAVAILABLE, reason NO_SPACE, and PostedEvents says which
+// messages of members are kept. Once there is room, the deadlines of all members begin anew. Any other error of the
+// disk ends the loop.
 class ControlLoop {
  public:
   // Receives one member's commands. Called on the loop's thread; must not block.
@@ -107,7 +107,7 @@ class ControlLoop {
   absl::Status Write(const LedgerRecord& record);
   // Retries until there is room. CANCELLED if Stop is called first.
   absl::Status WriteOnceThereIsRoom(const LedgerRecord& record, const absl::Status& full);
-  void HoldUp(const absl::Status& full);
+  void Block(const absl::Status& full);
   void WriteEndedSyncs();
   std::shared_ptr<Session> FindSession(SessionId session);
 
@@ -122,7 +122,7 @@ class ControlLoop {
 
   Mutex mutex_;
   PostedEvents posted_ ABSL_GUARDED_BY(mutex_);
-  absl::Status held_up_ ABSL_GUARDED_BY(mutex_);  // the answer to calls while the disk is full; OK: it is not full
+  absl::Status blocked_ ABSL_GUARDED_BY(mutex_);  // the answer to calls while the disk is full; OK: it is not full
   bool hurry_ ABSL_GUARDED_BY(mutex_) = false;    // posted_ has events that must not wait for kGather
   std::map<SessionId, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   SessionId next_session_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -168,7 +168,7 @@ void ControlPlane::AdoptModel(const std::shared_ptr<const Manifest>& model, absl
     bool present = member.state == MemberState::kAlive || member.state == MemberState::kSuspect;
     if (member.hello.manifest == nullptr) continue;
     absl::Status same = CheckSameModel(*model, *member.hello.manifest);
-    // Collected first, because evicting changes the map of this loop.
+    // Misfits are collected first, because evicting changes the map of this loop.
     if (present && key.role == kRollouterRole && !same.ok()) misfits.emplace_back(key, same);
   }
   for (const auto& [key, status] : misfits) Expel(key, status, now);
@@ -181,9 +181,9 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   if (member == nullptr || member->hello.member.role != kRollouterRole) return;
   // A thousand members send this each second, so it must cost only a comparison.
   const bool same = serving == member->hello.serving && serving_digest == member->hello.serving_digest;
-  const bool same_hold = held == member->hello.held;
+  const bool same_held = held == member->hello.held;
   const bool same_base = base_digest == member->hello.base_digest;
-  if (same && same_hold && same_base && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
+  if (same && same_held && same_base && member->unbacked.IsNone()) return;  // true of nearly every heartbeat
   const MemberKey key = GetKey(member->hello.member);
   const absl::Status claim = ledger_.CheckServed(serving, serving_digest);
   if (absl::IsFailedPrecondition(claim)) return Expel(key, claim, now);
@@ -193,11 +193,11 @@ void ControlPlane::OnHeartbeat(SessionId session, PolicyVersion serving, uint64_
   const bool news = claim.ok() ? known < serving || gone || !member->unbacked.IsNone()
                                : known < serving && serving != member->unbacked;
   if (news) Believe(session, serving, serving_digest, claim);
-  if (!same_hold) SetHeld(session, held);
-  // What an overtaken heartbeat says of the base is as old as its version.
+  if (!same_held) SetHeld(session, held);
+  // The base digest of an overtaken heartbeat is as old as its version, so it is ignored too.
   const bool new_base = !same_base && !(claim.ok() && serving < known && !gone);
   if (new_base) membership_.SetBase(session, base_digest);
-  if (news || !same_hold || new_base) Refresh(key, "", now);
+  if (news || !same_held || new_base) Refresh(key, "", now);
 }
 
 void ControlPlane::SetHeld(SessionId session, const std::string& why) {
@@ -330,7 +330,7 @@ absl::Status ControlPlane::OnEvict(const std::string& replica_id, int32_t rank, 
   return absl::OkStatus();
 }
 
-void ControlPlane::OnHeldUp(absl::Duration waited, absl::Time now) {
+void ControlPlane::OnBlocked(absl::Duration waited, absl::Time now) {
   membership_.BeginAnew(now);
   coordinator_.Postpone(waited);
 }
@@ -385,9 +385,9 @@ void ControlPlane::Apply(const std::vector<MemberChange>& changes, absl::Time no
         if (change.key.role == kTrainerRole) trainer_.Remove(membership_.Find(change.key)->hello.member);
         Refresh(change.key, change.reason, now);
         break;
-      case Kind::kHeld:
-      case Kind::kReleased:
-        actions_.emplace_back(Note{change.kind == Kind::kHeld, change.detail});
+      case Kind::kDeathsPostponed:
+      case Kind::kDeathsResumed:
+        actions_.emplace_back(Note{change.kind == Kind::kDeathsPostponed, change.detail});
         break;
     }
   }
@@ -473,7 +473,7 @@ void ControlPlane::Emit(AttemptOutput output) {
   for (auto& [to, command] : output.sends) Send(to, std::move(command));
   for (SyncRecord& record : output.ended) {
     if (record.ok()) {
-      // Valid until the member's next heartbeat reports the same.
+      // The installed version counts as served now; the member's next heartbeat will report it too.
       const auto& members = membership_.members();
       const PublishedVersion* version = ledger_.Find(record.version);
       for (auto at = members.lower_bound({kRollouterRole, record.replica_id, 0}); at != members.end(); ++at) {

@@ -65,8 +65,8 @@ class ControlPlane {
   // older version of the same epoch, the claim was false, and the member is evicted with reason UNPUBLISHED_VERSION. A
   // heartbeat with other bits than published evicts the member with reason WRONG_DIGEST.
   void OnHello(SessionId session, Hello hello, absl::Time now);
-  // `held`: why the member takes no version for now; "": it takes versions. `base_digest`: names the base weights that it
-  // holds; 0: none.
+  // `held`: why the member takes no version for now; "": it takes versions. `base_digest`: names the base weights that
+  // it has; 0: none.
   void OnHeartbeat(SessionId session, PolicyVersion serving, uint64_t serving_digest, absl::Time now,
                    const std::string& held = "", uint64_t base_digest = 0);
   void OnReport(SessionId session, const SyncReport& report, absl::Time now);
@@ -82,11 +82,11 @@ class ControlPlane {
     double unix_seconds = 0;   // for people
     Subset subset = {};
   };
-  // Records a version, which rank 0 publishes whole when all ranks of the trainer have staged it. A rank at a time, versions
-  // would starve: a synchronizer that hears of a rank's newer version could never complete the one before.
-  // Returns the number of receivers that are behind now. UNAVAILABLE reason NOT_JOINED: join (again) first, then
-  // repeat. INVALID_ARGUMENT reason NOT_RANK_0, BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason MODEL_MISMATCH or
-  // LAYOUT_MISMATCH, or an error of VersionLedger.
+  // Records a version, which rank 0 publishes whole when all ranks of the trainer have staged it. If each rank
+  // published its own part, versions could starve: a newer part of one rank would keep the version before from ever
+  // being complete. Returns the number of receivers that are behind now. UNAVAILABLE reason NOT_JOINED: join (again)
+  // first, then repeat. INVALID_ARGUMENT reason NOT_RANK_0, BAD_DIGESTS or BAD_SUBSET, FAILED_PRECONDITION reason
+  // MODEL_MISMATCH or LAYOUT_MISMATCH, or an error of VersionLedger.
   absl::StatusOr<int> OnPublish(const Publication& publication, absl::Time now);
   // Records that the trainer reports the run as complete; `last` is its last version. Every member learns it, also
   // members that join later, until a new trainer begins. UNAVAILABLE reason NOT_JOINED: join (again) first, then
@@ -99,7 +99,7 @@ class ControlPlane {
   absl::Status OnEvict(const std::string& replica_id, int32_t rank, const std::string& reason, absl::Time now);
 
   // Call when the loop was stopped for this long and read no messages: the deadlines of all members begin anew.
-  void OnHeldUp(absl::Duration waited, absl::Time now);
+  void OnBlocked(absl::Duration waited, absl::Time now);
   // Call when NextDeadline() has come.
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;

@@ -6,7 +6,7 @@
 namespace syncopate::synchronizer {
 
 bool PostedEvents::Add(Posted posted) {
-  if (held_up_) {
+  if (blocked_) {
     if (posted.then != nullptr) return false;
     if (posted.kind == Kind::kEnd && ForgetUnheard(posted.session)) return true;
     // Appended, not put in the older one's place: its content is true now, after all earlier events.
@@ -15,7 +15,7 @@ bool PostedEvents::Add(Posted posted) {
     }
   }
   events_.push_back(std::move(posted));
-  if (held_up_ && events_.back().kind == Kind::kHeartbeat) {
+  if (blocked_ && events_.back().kind == Kind::kHeartbeat) {
     heartbeats_[events_.back().session] = std::prev(events_.end());
   }
   return true;
@@ -26,10 +26,10 @@ std::list<PostedEvents::Posted> PostedEvents::Take() {
   return std::exchange(events_, {});
 }
 
-std::vector<PostedEvents::Answer> PostedEvents::HoldUp(std::list<Posted> rest) {
+std::vector<PostedEvents::Answer> PostedEvents::Block(std::list<Posted> rest) {
   rest.splice(rest.end(), events_);
-  held_up_ = true;
-  // Added again one by one, by the rules of a stopped loop.
+  blocked_ = true;
+  // The events are added again one by one, by the rules of a stopped loop.
   std::vector<Answer> calls;
   for (Posted& posted : rest) {
     if (posted.then != nullptr) {
@@ -41,8 +41,8 @@ std::vector<PostedEvents::Answer> PostedEvents::HoldUp(std::list<Posted> rest) {
   return calls;
 }
 
-void PostedEvents::GoOn() {
-  held_up_ = false;
+void PostedEvents::Unblock() {
+  blocked_ = false;
   heartbeats_.clear();
 }
 

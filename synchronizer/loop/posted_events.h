@@ -37,24 +37,24 @@ class PostedEvents {
   };
 
   bool empty() const { return events_.empty(); }
-  bool held_up() const { return held_up_; }
+  bool blocked() const { return blocked_; }
 
   // Appends `posted`. False, and nothing is added, if it is a call and the loop is stopped.
   bool Add(Posted posted);
   // Removes and returns all waiting events, in order.
   std::list<Posted> Take();
 
-  // Call when the loop stops; `rest` is what it has taken and not handled. Returns the answers of the waiting calls:
-  // the caller must answer them now, because their events will not be handled.
-  std::vector<Answer> HoldUp(std::list<Posted> rest);
-  void GoOn();
+  // Call when the loop stops; `rest`: the events that it has taken and not handled. Returns the answers of the waiting
+  // calls: the caller must answer them now, because their events will not be handled.
+  std::vector<Answer> Block(std::list<Posted> rest);
+  void Unblock();
 
  private:
   // True if the stream's hello was not handled, so that the loop need not handle its end.
   bool ForgetUnheard(SessionId session);
 
   std::list<Posted> events_;
-  bool held_up_ = false;
+  bool blocked_ = false;
   std::map<SessionId, std::list<Posted>::iterator> heartbeats_;  // the newest per stream, while the loop is stopped
 };
 

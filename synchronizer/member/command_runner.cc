@@ -157,7 +157,6 @@ void CommandRunner::CarryOut(Command& command, absl::Time arrived, SyncParticipa
     auto returned = std::make_shared<std::atomic<bool>>(false);
     participant_->Transfer(*transfer, phases_.Watch(attempt, returned, std::move(done)));
     *returned = true;
-    participant_->WorkAfterReport();
   } else {
     SyncReport report = participant_->Install(std::get<synchronizer::Install>(command));
     phases_.Record(attempt, "install", begun, report);

@@ -41,7 +41,7 @@ SyncReport ReceiverParticipant::Prepare(const synchronizer::Prepare& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Prepared> prepared = receiver_->Prepare(command);
   if (!prepared.ok()) return MakeReport(prepared.status());
   SyncReport report;
-  report.already_held = prepared->already_held;
+  report.already_serves = prepared->already_serves;
   report.rendezvous = std::move(prepared->rendezvous);
   report.weights = prepared->weights;
   return report;

@@ -24,8 +24,7 @@ class SyncParticipant {
   // `done` is called exactly once, by any thread, before or after this returns.
   virtual void Transfer(const synchronizer::Transfer& command, Done done) = 0;
   virtual synchronizer::SyncReport Install(const synchronizer::Install& command) = 0;
-  // Called while the report of Install, or of a Transfer that answered before it returned, is on its way: does work
-  // that needs no answer.
+  // Called while the report of Install is on its way: does work that needs no answer.
   virtual void WorkAfterReport() {}
 
   // The attempt is over: releases its resources. Ignores unknown attempts.

@@ -83,7 +83,7 @@ std::vector<MemberChange> Membership::Heard(SessionId session, absl::Time now) {
   std::vector<MemberChange> changes;
   changes.push_back({MemberChange::Kind::kRecovered, sessions_.at(session), 0, "", ""});
   // This member may end the majority of silent ones.
-  if (holding()) absl::c_move(UpdateHold(now), std::back_inserter(changes));
+  if (postpones_deaths()) absl::c_move(UpdatePostponement(now), std::back_inserter(changes));
   return changes;
 }
 
@@ -147,7 +147,7 @@ void Membership::BeginAnew(absl::Time now) {
   for (auto& [key, member] : members_) {
     if (!Gone(member)) member.last_heard = std::max(member.last_heard, now);
   }
-  if (holding()) held_since_ = std::max(held_since_, now);
+  if (postpones_deaths()) postponed_since_ = std::max(postponed_since_, now);
   last_call_ = std::max(last_call_, now);
 }
 
@@ -156,11 +156,11 @@ std::vector<MemberChange> Membership::Tick(absl::Time now) {
   ForgiveOwnAbsence(now);
   ForgetGone(now);
   // Must be first: it decides whether silence means death.
-  std::vector<MemberChange> changes = UpdateHold(now);
+  std::vector<MemberChange> changes = UpdatePostponement(now);
   for (auto& [key, member] : members_) {
     if (Gone(member)) continue;
     absl::Duration silence = now - member.last_heard;
-    if (silence >= options_.dead_after && !(holding() && key.role == kRollouterRole)) {
+    if (silence >= options_.dead_after && !(postpones_deaths() && key.role == kRollouterRole)) {
       changes.push_back(End(key, member, MemberChange::Kind::kDead, reason::kDeclaredDead,
                             absl::StrFormat("silent for %s", absl::FormatDuration(silence)), now));
     } else if (silence >= options_.suspect_after && member.state == MemberState::kAlive) {
@@ -190,8 +190,9 @@ absl::Time Membership::EarliestDeadline() const {
     }
     bool alive = member.state == MemberState::kAlive;
     absl::Time due = member.last_heard + (alive ? options_.suspect_after : options_.dead_after);
-    // A postponed death is checked again when the hold ends; a member's return is an event of its own.
-    if (!alive && holding() && key.role == kRollouterRole) due = std::max(due, held_since_ + options_.max_hold);
+    // A postponed death is checked again when the postponement ends; a member's return is an event of its own.
+    if (!alive && postpones_deaths() && key.role == kRollouterRole)
+      due = std::max(due, postponed_since_ + options_.max_postponement);
     next = std::min(next, due);
   }
   return next;
@@ -246,7 +247,7 @@ void Membership::ForgiveOwnAbsence(absl::Time now) {
   last_call_ = std::max(last_call_, now);
 }
 
-std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
+std::vector<MemberChange> Membership::UpdatePostponement(absl::Time now) {
   int known = 0;
   int silent = 0;
   bool death_due = false;
@@ -258,32 +259,32 @@ std::vector<MemberChange> Membership::UpdateHold(absl::Time now) {
   }
   // Processes die one at a time; if most of many go silent at once, the cause is probably a network switch. If there
   // are few rollouters, half of them is no sign.
-  bool suspicious = known >= options_.hold_from && silent * 2 > known;
+  bool suspicious = known >= options_.postpone_from && silent * 2 > known;
   if (!suspicious) {
-    hold_spent_ = false;
-    return EndHold("most rollouters are heard again");
+    was_postponed_ = false;
+    return EndPostponement("most rollouters are heard again");
   }
-  if (holding() && now >= held_since_ + options_.max_hold) {
-    // Deaths are postponed once for each wave of silence: without this flag the hold would begin again at once.
-    hold_spent_ = true;
-    return EndHold("still silent: they are declared dead after all");
+  if (postpones_deaths() && now >= postponed_since_ + options_.max_postponement) {
+    // Deaths are postponed once for each wave of silence: without this flag the postponement would begin again at once.
+    was_postponed_ = true;
+    return EndPostponement("still silent: they are declared dead after all");
   }
-  if (holding() || hold_spent_ || !death_due) return {};
-  held_since_ = now;
+  if (postpones_deaths() || was_postponed_ || !death_due) return {};
+  postponed_since_ = now;
   return {
-      {MemberChange::Kind::kHeld,
+      {MemberChange::Kind::kDeathsPostponed,
        {},
        0,
        "",
        absl::StrFormat("%d of %d rollouters went silent at once: the network is suspected, no member is declared dead "
                        "for %s",
-                       silent, known, absl::FormatDuration(options_.max_hold))}};
+                       silent, known, absl::FormatDuration(options_.max_postponement))}};
 }
 
-std::vector<MemberChange> Membership::EndHold(const std::string& detail) {
-  if (!holding()) return {};
-  held_since_ = absl::InfiniteFuture();
-  return {{MemberChange::Kind::kReleased, {}, 0, "", detail}};
+std::vector<MemberChange> Membership::EndPostponement(const std::string& detail) {
+  if (!postpones_deaths()) return {};
+  postponed_since_ = absl::InfiniteFuture();
+  return {{MemberChange::Kind::kDeathsResumed, {}, 0, "", detail}};
 }
 
 void Membership::ForgetGone(absl::Time now) {

@@ -49,11 +49,11 @@ struct MemberChange {
     kRecovered,  // a message arrived again
     kDead,       // silent for dead_after, evicted, or replaced
     kLeft,
-    kHeld,      // deaths are postponed: more than half of the rollouters look dead at once
-    kReleased,  // deaths are no longer postponed
+    kDeathsPostponed,  // deaths are postponed: more than half of the rollouters look dead at once
+    kDeathsResumed,    // deaths are no longer postponed
   };
   Kind kind;
-  MemberKey key;         // empty for kHeld, kReleased
+  MemberKey key;         // empty for kDeathsPostponed, kDeathsResumed
   SessionId closed = 0;  // the stream to close, with `reason`
   std::string reason;    // DECLARED_DEAD, REPLACED, EVICTED, ...; "" if there is no failure
   std::string detail;
@@ -69,17 +69,17 @@ struct MemberChange {
 // A member that is dead or has left stays listed for a minute, unless more than kGoneKept others went after it.
 //
 // Two guards prevent false positives. If a rollouter is due to be declared dead while more than half of at least
-// `hold_from` rollouters are suspect, the network is suspected: no rollouter is declared dead for at most `max_hold`.
-// If this process itself did not run for longer than suspect_after (it was stopped, or starved), that time does not
-// count as silence of the members.
+// `postpone_from` rollouters are silent, the network is suspected: no rollouter is declared dead for at most
+// `max_postponement`. If this process itself did not run for longer than suspect_after (it was stopped, or starved),
+// that time does not count as silence of the members.
 class Membership {
  public:
   struct Options {
     absl::Duration heartbeat = absl::Seconds(1);
     absl::Duration suspect_after = absl::Seconds(3);
     absl::Duration dead_after = absl::Seconds(5);
-    int hold_from = 4;  // number of rollouters
-    absl::Duration max_hold = absl::Seconds(30);
+    int postpone_from = 4;  // number of rollouters
+    absl::Duration max_postponement = absl::Seconds(30);
     absl::Status Validate() const;  // INVALID_ARGUMENT unless 0 < heartbeat < suspect_after < dead_after
   };
 
@@ -118,7 +118,7 @@ class Membership {
   const Member* Find(const MemberKey& key) const;
   const std::map<MemberKey, Member>& members() const { return members_; }  // some gone members too
   const Options& options() const { return options_; }
-  bool holding() const { return held_since_ != absl::InfiniteFuture(); }
+  bool postpones_deaths() const { return postponed_since_ != absl::InfiniteFuture(); }
 
  private:
   static constexpr size_t kGoneKept = 64;                       // dead or left members kept for listing
@@ -131,8 +131,8 @@ class Membership {
   MemberChange End(const MemberKey& key, Member& member, MemberChange::Kind kind, const std::string& reason,
                    const std::string& detail, absl::Time now);
   void ForgiveOwnAbsence(absl::Time now);
-  std::vector<MemberChange> UpdateHold(absl::Time now);
-  std::vector<MemberChange> EndHold(const std::string& detail);
+  std::vector<MemberChange> UpdatePostponement(absl::Time now);
+  std::vector<MemberChange> EndPostponement(const std::string& detail);
   void ForgetGone(absl::Time now);
   void Forget(std::map<MemberKey, Member>::iterator member);
   absl::Time EarliestDeadline() const;
@@ -145,9 +145,9 @@ class Membership {
   // The last process of each forgotten place. The next process there retires it, as if it were still listed.
   std::map<MemberKey, MemberId> forgotten_;
   absl::Time last_call_ = absl::InfinitePast();
-  mutable std::optional<absl::Time> next_deadline_;  // none: to be computed again
-  absl::Time held_since_ = absl::InfiniteFuture();   // InfiniteFuture: not holding
-  bool hold_spent_ = false;                          // deaths of this wave were postponed for max_hold already
+  mutable std::optional<absl::Time> next_deadline_;      // none: to be computed again
+  absl::Time postponed_since_ = absl::InfiniteFuture();  // InfiniteFuture: not postponed
+  bool was_postponed_ = false;  // deaths of this wave were postponed for max_postponement already
 };
 
 }  // namespace syncopate::synchronizer

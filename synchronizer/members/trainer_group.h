@@ -15,7 +15,7 @@ namespace syncopate::synchronizer {
 // Decides which processes are the trainer: the ranks of one start, all working in one epoch. The latest start wins and
 // fences the earlier ones, which can never write again. Sans-IO, deterministic.
 //
-// The ranks of one start share its name and arrive in any order. A rank that starts (held epoch 0) joins the group if
+// The ranks of one start share its name and arrive in any order. A rank that starts (`held_epoch` 0) joins the group if
 // the group has the same name and the rank's place has never been filled. A rank of another start begins a new group
 // with a new epoch, unless its start has been fenced already. So if two starts run at the same time, the one whose
 // first rank arrives last wins completely, and their ranks never mix. A rank that reconnects reports the epoch in which

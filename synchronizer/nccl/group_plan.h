@@ -17,10 +17,11 @@ struct GroupShape {
   int32_t world = 1;     // P
 
   int32_t receivers() const { return replicas * world; }
-  // With more replicas than sources each byte leaves its source once, by broadcast to all replicas of the slice;
-  // otherwise every pair of a source and a receiver exchanges its own messages.
+  // If there are more replicas than sources, each byte leaves its source once, by broadcast to all replicas of the
+  // slice; otherwise every pair of a source and a receiver exchanges its own messages.
   bool broadcasts() const { return replicas > sources; }
-  // One for all members; with broadcasts one for each pair of source and slice: that source and the slice's replicas.
+  // The number of communicators: one for all members; with broadcasts one for each pair of source and slice, whose
+  // members are that source and the slice's replicas.
   int32_t communicators() const { return broadcasts() ? sources * world : 1; }
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };

@@ -43,7 +43,7 @@ class GroupWorker {
   struct Job {
     int64_t attempt = 0;
     std::string group;           // names the ordered set of members
-    std::vector<UniqueId> ids;   // of new communicators, numbered by GroupShape; empty: use the kept ones
+    std::vector<UniqueId> ids;   // ids of new communicators, numbered by GroupShape; empty: use the kept ones
     GroupPlan plan;              // without rounds: only forms the group
     std::vector<Round> warm_up;  // run on new communicators
     char* base = nullptr;        // the send arena or the destination

@@ -33,7 +33,7 @@ class NcclSource final : public SourceTransport {
   using NewId = std::function<absl::StatusOr<nccl::UniqueId>()>;
 
   struct Options {
-    int32_t rank = 0;  // rank among the sources
+    int32_t rank = -1;  // rank among the sources; must be set
     std::shared_ptr<const Manifest> manifest;
     NcclFacts facts;
     nccl::RoundOptions rounds;

@@ -49,7 +49,7 @@ absl::StatusOr<Rendezvous> Rendezvous::Parse(const std::string& text) {
   for (size_t i = 4; i < words.size(); ++i) {
     UniqueId id{};
     bool hexadecimal = std::ranges::all_of(words[i], [](unsigned char c) { return std::isxdigit(c) != 0; });
-    if (!hexadecimal || words[i].size() != 2 * id.size()) return Bad("holds a damaged unique id");
+    if (!hexadecimal || words[i].size() != 2 * id.size()) return Bad("contains a damaged unique id");
     std::ranges::copy(absl::HexStringToBytes(words[i]), id.begin());
     parsed.ids.push_back(id);
   }

@@ -59,8 +59,8 @@ absl::StatusOr<Layout> Layout::Create(const Manifest& manifest, int32_t ranks, s
     SYNCOPATE_RETURN_IF_ERROR(CheckPiece(manifest, ranks, dtype, piece));
     // Pieces are sorted, so comparing each with the previous one finds every overlap.
     if (piece.offset < arena_bytes[piece.rank]) return BadPiece(piece, "overlaps the piece before it");
-    DType held = dtype.value_or(manifest.tensors()[piece.tensor].dtype);
-    arena_bytes[piece.rank] = piece.offset + piece.elements() * DTypeBytes(held);
+    DType stored = dtype.value_or(manifest.tensors()[piece.tensor].dtype);
+    arena_bytes[piece.rank] = piece.offset + piece.elements() * DTypeBytes(stored);
   }
   for (int64_t& bytes : arena_bytes) bytes = AlignUp(std::max(bytes, min_bytes));
   return Layout(std::move(pieces), std::move(arena_bytes), dtype);

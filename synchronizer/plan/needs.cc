@@ -54,11 +54,11 @@ class NeedBuilder {
 
   absl::Status CheckDType(const Run& run) const {
     const TensorSpec& spec = GetSpec(run.piece);
-    DType held = source_.ToDType(spec);
-    if (held == spec.dtype || held == DType::kFloat32) return absl::OkStatus();
+    DType stored = source_.ToDType(spec);
+    if (stored == spec.dtype || stored == DType::kFloat32) return absl::OkStatus();
     return Error(absl::StatusCode::kFailedPrecondition, reason::kDtypeMismatch,
                  absl::StrFormat("%s travels as %s but the shards are %s; shard in fp32 or make the model's dtype bf16",
-                                 spec.name, DTypeName(spec.dtype), DTypeName(held)));
+                                 spec.name, DTypeName(spec.dtype), DTypeName(stored)));
   }
 
   // Where the arena's next piece begins, even if that piece is not moved; the end of `run` if it ends inside its piece.

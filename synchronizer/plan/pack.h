@@ -14,7 +14,7 @@ struct PackOp {
   int32_t tensor = 0;  // index in the manifest; all elements belong to this tensor
   DType from = DType::kFloat32;
   DType to = DType::kFloat32;
-  int64_t source_offset = 0;  // bytes, like all offsets and strides
+  int64_t source_offset = 0;  // in bytes, as all offsets and strides are
   int64_t source_stride = 0;  // positive; ignored if rows is 1
   int64_t send_offset = 0;
   int64_t send_stride = 0;

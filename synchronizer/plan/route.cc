@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-// With more replicas than sources, replicas relay parts to each other: every source sends each of its bytes once, and
-// every replica reads from one upstream at a time and is read by one replica at a time. Replicas are divided into
-// classes by their number modulo the sources (T); in round r, class k takes part (k + r) mod T, in a chain through the
-// class.
+// If there are more replicas than sources, replicas relay parts to each other: every source sends each of its bytes
+// once, and every replica reads from one upstream at a time and is read by one replica at a time. Replicas are divided
+// into classes by their number modulo the sources (T); in round r, class k takes part (k + r) mod T, in a chain through
+// the class.
 namespace syncopate::synchronizer {
 namespace {
 

@@ -21,8 +21,8 @@ absl::StatusOr<Layout> FlatLayout(const Manifest& manifest, int32_t ranks, std::
 // boundaries.
 absl::StatusOr<Layout> FlatLayersLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
 
-// Each unit (base/manifest.h) as one flat shard a rank, cut by CutUnits (base/unit_shards.h): how a trainer's ranks hold
-// their weights. A rank that holds nothing of a unit, or of the model, is no error.
+// A trainer's own layout: each unit (base/manifest.h) is one flat shard a rank, cut by CutUnits (base/unit_shards.h).
+// A rank may have no part of a unit, or of the model.
 absl::StatusOr<Layout> UnitShardsLayout(const Manifest& manifest, int32_t ranks, std::optional<DType> dtype);
 
 // Every tensor cut along its first dimension into parts of ceil(extent / ranks) rows (torch's chunk, as FSDP2 does):

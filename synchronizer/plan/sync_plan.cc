@@ -16,9 +16,9 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// The smallest offset >= `at` that is congruent to `like` modulo kAlignment.
-int64_t Congruent(int64_t at, int64_t like) {
-  int64_t step = (like - at) % Manifest::kAlignment;
+// The smallest offset >= `at` that is congruent to `reference` modulo kAlignment.
+int64_t Congruent(int64_t at, int64_t reference) {
+  int64_t step = (reference - at) % Manifest::kAlignment;
   return at + (step < 0 ? step + Manifest::kAlignment : step);
 }
 

@@ -75,7 +75,8 @@ class SyncPlan {
   const std::vector<WireBucket>& buckets() const { return buckets_; }
   std::vector<WireBucket> BucketsTo(int32_t destination) const;  // by destination_offset
   // The number of digests of a version. CombineDigests of all of them, in order, is the version's digest. A source rank
-  // computes those with the indices ComputeDigests(source): DigestBytes of each of StagedBuckets(source) in its send arena.
+  // computes those with the indices ComputeDigests(source): DigestBytes of each of StagedBuckets(source) in its send
+  // arena.
   int64_t digests() const { return digest_spans_.empty() ? 0 : digest_spans_.back().end; }
   DigestSpan ComputeDigests(int32_t source) const { return digest_spans_[source]; }
   std::vector<ByteRange> StagedBuckets(int32_t source) const;
@@ -89,7 +90,7 @@ class SyncPlan {
   SyncPlan() = default;
 
   int32_t destinations_ = 0;
-  std::vector<std::vector<PackOp>> packs_;  // by source rank, like the next two
+  std::vector<std::vector<PackOp>> packs_;  // by source rank; the next two members too
   std::vector<int64_t> send_bytes_;
   std::vector<DigestSpan> digest_spans_;
   std::vector<Copy> copies_;

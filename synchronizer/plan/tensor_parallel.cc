@@ -83,7 +83,7 @@ class Builder {
   static absl::StatusOr<TensorSpec> Stack(TensorSpec above, const TensorSpec& below, const std::string& name) {
     bool fits = above.dtype == below.dtype && !above.shape.empty() && above.shape.size() == below.shape.size() &&
                 std::equal(above.shape.begin() + 1, above.shape.end(), below.shape.begin() + 1);
-    if (!fits) return BadLayout(name + " cannot be fused: its dtype or rows are not like its neighbours'");
+    if (!fits) return BadLayout(name + " cannot be fused: its dtype or rows differ from its neighbours'");
     above.shape[0] += below.shape[0];
     return above;
   }

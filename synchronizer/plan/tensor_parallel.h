@@ -14,7 +14,7 @@ struct TensorParallelOptions {
   // Tensors with the same TensorSpec::joint: a rank stores its slices of them, one after the other, as one tensor of
   // that name.
   bool fused = false;
-  // Each rank stores whole tensors where the split is by vocabulary, not a part of their rows.
+  // True: each rank stores all rows of tensors that are split by vocabulary; false: a part of their rows.
   bool whole_vocabulary = false;
 };
 

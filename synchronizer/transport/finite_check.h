@@ -16,7 +16,7 @@ std::optional<int64_t> FindNonFinite(DType dtype, const char* bytes, int64_t cou
 // first tensor with a NaN or an infinity, and its element.
 absl::Status CheckFinite(const Manifest& manifest, const char* arena);
 
-// Like CheckFinite above, for those of `numbers` that are completely inside `within`; elements count from
+// CheckFinite for those of `numbers` that are completely inside `within`; elements count from
 // numbers.begin.
 absl::Status CheckFinite(const TypedRange& numbers, ByteRange within, const char* arena);
 

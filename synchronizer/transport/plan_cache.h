@@ -13,8 +13,8 @@
 
 namespace syncopate::synchronizer {
 
-// A member's layout in the form that BuildLayout reads: `descriptor`, or if it is empty the usual layout (of a source
-// the manifest's arena cut at buckets; of a destination all tensors on each rank).
+// A member's layout in the form that BuildLayout reads: `descriptor`, or the usual layout if it is empty. A source's
+// usual layout is the manifest's arena cut at buckets; a destination's is all tensors on each rank.
 std::string SourceLayoutName(const std::string& descriptor, int32_t ranks);
 std::string DestinationLayoutName(const std::string& descriptor, int32_t ranks);
 

@@ -29,9 +29,9 @@ class SendArena::Reader final : public WeightReader {
 };
 
 absl::Status SendArena::Options::Validate() const {
-  if (slots >= 1 && slots <= 16) return absl::OkStatus();
+  if (slots >= 1 && slots <= 64) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-               absl::StrFormat("%d send slots: 1 to 16 are possible", slots));
+               absl::StrFormat("%d send slots: 1 to 64 are possible", slots));
 }
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::Create(Manifest manifest, const Options& options) {

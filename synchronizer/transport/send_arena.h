@@ -27,7 +27,7 @@ class SendArena final : public WeightStore {
   struct Options {
     int slots = 2;
     const Clock* clock = Clock::Real();
-    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 16
+    absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 64
   };
 
   // For a source with all weights: the arena is the manifest's. Allocates slots x manifest.arena_bytes().
@@ -52,12 +52,12 @@ class SendArena final : public WeightStore {
   // VERSION_ORDER unless `version` is above all versions staged before; reason STAGING if the previous Launch was not
   // awaited.
   absl::Status Launch(PolicyVersion version, Fill fill);
-  // Calls the `fill` of the last Launch, unless that was done; waits while another thread does it. Returns its error. Any
-  // thread: the first one that needs the copy makes it.
+  // Calls the `fill` of the last Launch, unless a thread has called it; waits while another thread runs it. Returns its
+  // error. Any thread may call this: the first one that needs the copy makes it.
   absl::Status FinishCopy();
-  // FinishCopy; then checks and digests the copy, after which the version can be opened. Any thread, but one at a time and
-  // not during a Launch. After an error, that of `fill` or DATA_LOSS reason NON_FINITE naming the tensor, nothing is staged,
-  // and the older versions that are still there stay.
+  // Calls FinishCopy, then checks and digests the copy; after that the version can be opened. Called by any thread, but
+  // one at a time and not during a Launch. After an error (that of `fill`, or DATA_LOSS reason NON_FINITE naming the
+  // tensor) nothing is staged, and the older versions that are still there stay.
   absl::StatusOr<Staged> Await();
   // Launch, then Await.
   absl::StatusOr<Staged> Stage(PolicyVersion version, Fill fill);
@@ -114,8 +114,8 @@ class SendArena final : public WeightStore {
   const Options options_;
   mutable Mutex mutex_;
   std::optional<Staging> staging_ ABSL_GUARDED_BY(mutex_);
-  // The structure and the buffers' addresses are constant. Only the thread that calls `fill` writes a buffer's bytes, while
-  // its slot is empty; `copies` counts the copies that read them.
+  // The structure and the buffers' addresses are constant. Only the thread that calls `fill` writes a buffer's bytes,
+  // while its slot is empty; `copies` counts the copies that read them.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

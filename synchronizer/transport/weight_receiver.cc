@@ -15,7 +15,7 @@
 //
 //   kIdle --Prepare--> [kPreparing] --ok--> kPrepared --Transfer--> [kTransferring] --verified--> kVerified
 //     ^                     |                   ^                          |                          |
-//     |                     | holds the bits ---|--------------------------|------------------------> |
+//     |                     | serves the bits --|--------------------------|------------------------> |
 //     |<------ refused -----|                   |<------- failed ----------|                          |
 //     |                                         |<--- installed, or failed --- [kInstalling] <--Install
 //     |<-- ClearUp -- kEnding <-- Finish -- kPrepared, kVerified, or a blocking phase that has returned
@@ -91,7 +91,7 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::Prepare(const synchroni
   Expect(offer_.planned);
   absl::StatusOr<Prepared> prepared = PrepareTarget(command, transport);
   if (!prepared.ok()) ReleaseTarget();
-  Leave(!prepared.ok() ? Phase::kIdle : prepared->already_held ? Phase::kVerified : Phase::kPrepared);
+  Leave(!prepared.ok() ? Phase::kIdle : prepared->already_serves ? Phase::kVerified : Phase::kPrepared);
   return prepared;
 }
 
@@ -104,10 +104,10 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command.version));
   offer_.prepare = command;
   offer_.deadline = options_.clock->Now() + command.deadline;
-  already_held_ = !serving().IsNone() && weights.digest == command.digest;
+  already_serves_ = !serving().IsNone() && weights.digest == command.digest;
   transport_ = transport;
   // The live bits already are those of the version: nothing is opened, and Install only relabels.
-  if (already_held_) return Prepared{true, "", weights};
+  if (already_serves_) return Prepared{true, "", weights};
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport_->Open(command));
   MutexLock lock(&mutex_);
   opened_ = transport_;
@@ -277,7 +277,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
                             offer_.prepare.subset.adapters, self->base);
   ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
-  // Made before generation stops for a target in place.
+  // The check is made before generation stops for a target in place, so that making it does not lengthen the pause.
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_.contents));
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
@@ -369,8 +369,8 @@ absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchronizer::Install& command) {
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kVerified, Phase::kInstalling));
-  absl::StatusOr<Installed> installed = CallTarget(already_held_);
-  if (installed.ok() && !already_held_) {
+  absl::StatusOr<Installed> installed = CallTarget(already_serves_);
+  if (installed.ok() && !already_serves_) {
     if (target_->in_place()) live_base_ = shadow_base_;
     shadow_base_ = live_base_.exchange(shadow_base_);
   }
@@ -389,12 +389,7 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
 void WeightReceiver::WorkAfterReport() {
   // The report may have ended the attempt meanwhile; after that the weight sets need not be there.
   if (!target_->BeginAttempt().ok()) return;
-  bool verified = false;
-  {
-    MutexLock lock(&mutex_);
-    verified = phase_ == Phase::kVerified;
-  }
-  verified ? target_->ExpectInstall() : target_->RestoreShadow();
+  target_->RestoreShadow();
   target_->EndAttempt();
 }
 

@@ -43,9 +43,9 @@ class WeightReceiver {
   WeightReceiver(Options options, WeightTarget* target, std::vector<ReceiverTransport*> transports);
 
   struct Prepared {
-    bool already_held = false;  // the live bits are those of the version: the next step is Install
-    std::string rendezvous;     // where other members find this receiver, if they need to
-    ReceiverWeights weights;    // decides whether base weights are sent
+    bool already_serves = false;  // the live bits are those of the version: the next step is Install
+    std::string rendezvous;       // where other members find this receiver, if they need to
+    ReceiverWeights weights;      // decides whether base weights are sent
   };
   // A refusal touches nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version), UNAVAILABLE reason BUSY (another attempt has not
@@ -72,7 +72,7 @@ class WeightReceiver {
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
   absl::StatusOr<Installed> Install(const synchronizer::Install& command);
-  // Call when the report of Transfer or Install has been sent: runs WeightTarget::ExpectInstall or RestoreShadow.
+  // Call when the report of Install has been sent: runs WeightTarget::RestoreShadow.
   void WorkAfterReport();
 
   // Prepare of a rehearsal; returns the rendezvous of this receiver. Refuses for the same reasons as Prepare.
@@ -89,11 +89,12 @@ class WeightReceiver {
   // Finishes any attempt: the stream to the synchronizer has broken.
   void FinishAny();
 
-  // None, and 0, before the first install, after an in-place transfer that failed, and after a sleep that dropped the
-  // weights.
+  // The version that serves and its digest. None, and 0, before the first install, after an in-place transfer that
+  // failed, and after a sleep that dropped the weights.
   PolicyVersion serving() const;
   uint64_t serving_digest() const;
-  // Names the base weights that need not be sent (Subset::base_digest); 0: none. 0 in the same cases as serving_digest().
+  // Names the base weights that need not be sent (Subset::base_digest); 0: none. 0 in the same cases as
+  // serving_digest().
   uint64_t base_digest() const;
 
  private:
@@ -162,7 +163,7 @@ class WeightReceiver {
   };
   Expected expected_;  // for the last plan
   ReceiverTransport* transport_ = nullptr;
-  bool already_held_ = false;
+  bool already_serves_ = false;
   std::atomic<uint64_t> live_base_ =
       0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow

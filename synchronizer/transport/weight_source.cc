@@ -21,7 +21,7 @@ absl::StatusOr<std::string> WeightSource::Prepare(const synchronizer::Prepare& c
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport->Open(command));
   MutexLock lock(&mutex_);
-  // From here on the slot is protected from staging. An attempt that fails before this pins nothing.
+  // The pin protects the slot from staging from here on. An attempt that fails before this pins nothing.
   pins_[command.attempt] = {std::move(reader), transport};
   return rendezvous;
 }

@@ -62,10 +62,8 @@ class WeightTarget {
   // EndAttempt once after each success, from any thread; it does not block. Attempts may overlap.
   virtual absl::Status BeginAttempt() { return absl::OkStatus(); }
   virtual void EndAttempt() {}
-  // Optional work to do while waiting for other members, on the same thread. ExpectInstall: the shadow has been
-  // verified and will probably be installed next. RestoreShadow: Install has been reported and left work to do. If
-  // these are not called, the operation that needs the work does it.
-  virtual void ExpectInstall() {}
+  // Optional work that Install left to do, called by the receiver's thread after it has reported the install. If it is
+  // not called, the operation that needs the work does it.
   virtual void RestoreShadow() {}
   // Changes only the version of the live bytes, which are those of `version` too. Blocks and fails as Install does.
   virtual absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) = 0;

@@ -21,8 +21,8 @@ struct EpochRecord {
   int64_t epoch = 0;
   friend bool operator==(const EpochRecord&, const EpochRecord&) = default;
 };
-// One trainer rank's part of a version, in the logs of earlier builds, which published a version by parts: bucket_digests
-// are the version's digests from index `begin` on. It is read and never written.
+// One trainer rank's part of a version, in the logs of earlier builds, which published a version by parts:
+// bucket_digests are the version's digests from index `begin` on. It is read and never written.
 struct PublishedPart {
   PolicyVersion version;
   int32_t rank = 0;

@@ -246,7 +246,7 @@ class ImageTest(unittest.TestCase):
 
 
 def why_not():
-    """Why images cannot be built or run here; None if they can."""
+    """Returns why images cannot be built or run here; None if they can."""
     if os.geteuid() != 0:
         return "images are built and run by root"
     for tool in ("buildah", "runc", "mmdebstrap", "chrpath", "readelf"):

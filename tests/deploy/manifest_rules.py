@@ -7,6 +7,7 @@ from rendering import name_of
 ROLES = ("synchronizer", "trainer", "rollouter")
 PORTS = {"grpc": 7070, "health": 7071, "metrics": 7072}
 RANKS_PORT = {"ranks": 7073}  # besides, of a trainer of several ranks
+ENDPOINT_PORT = {"endpoint": 7074}  # besides, of a rollouter with one
 CLUSTER_KINDS = {"Namespace"}
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 USER = 65532
@@ -33,7 +34,7 @@ def seconds(text):
 
 
 def settings_of(container):
-    """What the arguments set: of a key given twice the last counts, as for the daemons."""
+    """The values that the arguments set. If a key is given twice, the last value counts, as for the daemons."""
     return dict(word.split("=", 1) for word in container.get("args", []) if "=" in word and not word.startswith("-"))
 
 
@@ -90,8 +91,9 @@ def check_container(where, container, pod, is_job):
         yield f"{where}: the root file system can be written, or privileges gained"
     if security.get("capabilities") != {"drop": ["ALL"]}:
         yield f"{where}: capabilities are not dropped"
+    has_endpoint = any(argument.startswith("endpoint.listen=") for argument in container.get("args", []))
     has_ranks = any(argument.startswith("trainer.ranks_listen=") for argument in container.get("args", []))
-    expected = PORTS | RANKS_PORT if has_ranks else PORTS
+    expected = PORTS | (RANKS_PORT if has_ranks else {}) | (ENDPOINT_PORT if has_endpoint else {})
     if {port["name"]: port["containerPort"] for port in container["ports"]} != expected:
         yield f"{where}: ports are not {expected}"
     resources = container.get("resources", {})
@@ -141,6 +143,8 @@ def check_arguments(where, container, pod, is_job):
         if settings.get(key) != value:
             yield f"{where}: {key} is {settings.get(key)}, not {value}"
     tls = "security.tls_cert" in settings
+    if "endpoint.listen" in settings and (tls or "security.token_file" not in settings):
+        yield f"{where}: has an endpoint without tokens, or one that TLS keeps it from opening"
     if tls == (settings.get("run.insecure_bind") == "true"):
         yield f"{where}: listens without TLS and without run.insecure_bind, or with both"
     if seconds(settings["run.grace"]) + 10 > pod["terminationGracePeriodSeconds"]:
@@ -152,7 +156,7 @@ def check_arguments(where, container, pod, is_job):
 
 
 def check_references(items):
-    """What objects say about each other."""
+    """Checks the references between objects."""
     names = {(item["kind"], item["metadata"]["name"]) for item in items}
     pods = [(where, template) for item in items for where, template, _ in pod_templates(item)]
     for where, template in pods:

@@ -26,7 +26,7 @@ VERSIONS = [f"1.{minor}" for minor in range(28, 35)]
 CORE_GROUPS = {"networking.k8s.io", "rbac.authorization.k8s.io"}  # those with a dot; of other dots are custom resources
 SCHEMAS = pathlib.Path(__file__).resolve().parent / "schemas"
 
-# Read once each: a definitions file has a megabyte and is wanted for every object.
+# Each definitions file is read once: it has a megabyte and is needed for every object.
 kubernetes_schemas.schema_contents = functools.lru_cache(maxsize=None)(kubernetes_schemas.schema_contents)
 
 
@@ -42,7 +42,7 @@ def custom_schema(group, kind):
 
 
 def core_parts(item):
-    """The Jobs and Pods that a custom object holds, as objects of their own."""
+    """The Jobs and Pods that a custom object contains, as objects of their own."""
     if item["kind"] == "JobSet":
         for job in item["spec"]["replicatedJobs"]:
             yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, **job["template"]}
@@ -52,7 +52,7 @@ def core_parts(item):
 
 
 def schema_problem(item, version):
-    """Why a cluster of this version would not take an object; None if it would."""
+    """Why a cluster of this version would refuse an object; None if it would accept it."""
     group = item["apiVersion"].rpartition("/")[0]
     core = "." not in group or group in CORE_GROUPS
     try:

@@ -14,7 +14,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 KUSTOMIZE = SOURCE / "deploy" / "kustomize"
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 
-# Name of a case: the overlay or base it starts from, and the components that are put on top, in this order.
+# Name of a case -> the overlay or base from which it starts, and the components that are added, in this order.
 CASES = {
     "base": ("base", []),
     "cpu-demo": ("overlays/cpu-demo", []),
@@ -30,6 +30,7 @@ CASES = {
     "mtls-cert-manager": ("base", ["mtls-cert-manager"]),
     "token": ("base", ["token"]),
     "environment": ("base", ["environment"]),
+    "endpoint": ("base", ["token", "endpoint"]),
     "networkpolicy": ("base", ["networkpolicy"]),
     "monitoring": ("base", ["monitoring"]),
     "gpu": ("base", ["gpu"]),
@@ -56,7 +57,7 @@ def kubectl():
 
 
 def build(folder):
-    """The text that `kubectl kustomize` makes of a folder."""
+    """The output of `kubectl kustomize` for a folder."""
     done = subprocess.run([kubectl(), "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise AssertionError(f"kubectl kustomize {folder}: {done.stderr}")

@@ -39,7 +39,7 @@ def samples():
 
 
 def laid_over(base, sample):
-    """The sections of both; of a key that both have, the sample's."""
+    """The sections of both. If both have a key, the sample's value counts."""
     return {name: {**(base.get(name) or {}), **(sample.get(name) or {})} for name in {**base, **sample}}
 
 

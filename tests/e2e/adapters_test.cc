@@ -1,4 +1,5 @@
-// Runs that train adapters: the base goes to those who lack it, adapters to all, and both are what the twin computes.
+// Runs that train adapters. Replicas that lack the base get it, all replicas get the adapters, and both equal those of
+// the twin.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,17 +25,18 @@
 namespace syncopate::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using v1::TrainerService;
 
 struct WireBytes {
   int64_t base = 0;
-  int64_t padded_base = 0;  // with the gaps of alignment, which may travel too
+  int64_t padded_base = 0;  // with the alignment gaps, which may be sent too
   int64_t adapters = 0;
 };
 
-// Of the example's model with adapters of this rank, whose tensors leave no gaps.
+// The bytes of the example's model with adapters of this rank, whose tensors leave no gaps.
 WireBytes CountWireBytes(int64_t rank) {
   const Manifest manifest = *model::MakeManifest(WithAdapters(SmallModel(), rank), DType::kFloat32);
   WireBytes bytes;
@@ -76,7 +78,23 @@ TEST(AdaptersTest, StrictlyOnPolicyARunHasTheBitsOfItsTwinAndItsFirstSyncsAloneS
   }
 }
 
-// Daemons that are started and ended one by one while a run goes on, and the syncs that this leads to.
+// With one set of weights the base is received once and stays; each sync brings adapters in place.
+TEST(AdaptersTest, InstallsInPlaceGiveTheBitsOfTheTwinToo) {
+  constexpr int64_t kSteps = 12;
+  RunHarness run({"lora.rank=4", "sync.install=in_place", "staleness.max_staleness=0", "run.rollouters=1", "run.seed=3",
+                  absl::StrCat("run.steps=", kSteps)});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  const auto twin = TwinDigests(run.config(), run.overrides(), kSteps);
+  ASSERT_THAT(twin, IsOk());
+  EXPECT_EQ(run.Digests(), *twin);
+  const Json syncs = run.Summary()["syncs"];
+  EXPECT_EQ(syncs["failed"], 0);
+  const WireBytes bytes = CountWireBytes(4);
+  EXPECT_LE(syncs["bytes"].get<int64_t>(), bytes.padded_base + (kSteps + 1) * bytes.adapters);
+  EXPECT_GE(syncs["bytes"].get<int64_t>(), bytes.base + kSteps * bytes.adapters);
+}
+
+// Daemons that start and end one by one while a run goes on, and the syncs that each start or end causes.
 class AdapterSyncsTest : public ::testing::Test {
  protected:
   AdapterSyncsTest()
@@ -93,7 +111,7 @@ class AdapterSyncsTest : public ::testing::Test {
     ASSERT_THAT(result, IsOk());
     EXPECT_EQ(result->code, 0) << args[0] << ": " << result->output;
   }
-  // Good syncs of a replica, in order, of versions above `after`.
+  // The successful syncs of a replica, in order, of versions above `after`.
   std::vector<Json> GetSyncs(const std::string& replica, int64_t after) {
     auto printed = run_.Ctl({"syncs", "--last", "1000", "--json"});
     EXPECT_THAT(printed, IsOk());
@@ -113,7 +131,7 @@ class AdapterSyncsTest : public ::testing::Test {
     const Json& bytes = line["bytes_by_kind"];
     return bytes.contains(kind) ? GetNumber(bytes[kind]) : 0;
   }
-  // The next `count` good syncs of a replica after those that there are.
+  // Expects the next `count` successful syncs of a replica after those already recorded.
   void ExpectNext(const std::string& why, const std::string& replica, bool base_first) {
     constexpr size_t kCount = 3;
     std::vector<Json> syncs;
@@ -140,7 +158,7 @@ class AdapterSyncsTest : public ::testing::Test {
   RunHarness run_;
   const WireBytes wire_;
   std::map<std::string, std::unique_ptr<Process>> daemons_;
-  std::map<std::string, int64_t> seen_;  // the step of the newest sync that was looked at
+  std::map<std::string, int64_t> seen_;  // the step of the newest sync that was checked, by replica
 };
 
 TEST_F(AdapterSyncsTest, TheBaseIsSentToThoseWhoLackItAndToNobodyElse) {
@@ -177,7 +195,7 @@ TEST_F(AdapterSyncsTest, TheBaseIsSentToThoseWhoLackItAndToNobodyElse) {
   for (const char* name : {"rollouter-0", "rollouter-1"}) ExpectNext("a restarted synchronizer", name, false);
 }
 
-// A checkpoint is a PEFT directory; another base under it is refused, as is what cannot be exported.
+// A checkpoint is a PEFT directory. A resume on another base is refused, and so is a model that cannot be exported.
 TEST(AdaptersTest, ARunIsResumedOnItsBaseAlone) {
   RunHarness run({"lora.rank=4", "run.steps=6", "checkpoint.every_steps=3", "run.rollouters=1", "eval.every_steps=0"});
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
@@ -203,10 +221,10 @@ TEST(AdaptersTest, ARunIsResumedOnItsBaseAlone) {
   EXPECT_EQ(run.Records("step").back()["step"], 9);
 }
 
-// Each of two ranks copies its shard of the adapters between two steps, and rank 0 writes one directory of them.
+// Each of two ranks copies its shard of the adapters between two steps, and rank 0 writes one directory of all shards.
 TEST(AdaptersTest, WhatTwoRanksTrainGoesOutWhileTheyTrain) {
   const std::string base = GoldenModelPath("llama-linear");
-  // Steps this small change nothing that greedy tokens show.
+  // Steps this small do not change greedy tokens.
   RunHarness run({"model.path=" + base, "lora.rank=4", "run.steps=1000000", "run.rollouters=1", "trainer.world=2",
                   "eval.every_steps=0", "eval.prompts=4", "checkpoint.every_steps=0", "data.batch_groups=4",
                   "rollout.samples=4", "rollout.max_new_tokens=5", "train.learning_rate=1e-12"});
@@ -236,6 +254,101 @@ TEST(AdaptersTest, WhatTwoRanksTrainGoesOutWhileTheyTrain) {
   ASSERT_THAT(stopped, IsOk());
   EXPECT_EQ(stopped->code, 0) << stopped->output;
   ASSERT_THAT((*trained)->WaitExit(2 * kPatience), IsOk());
+}
+
+// What a run that must fail has printed.
+std::string OutputOfFailed(const absl::StatusOr<std::unique_ptr<Process>>& process) {
+  EXPECT_THAT(process, IsOk());
+  if (!process.ok()) return "";
+  const auto exit = (*process)->WaitExit(kPatience);
+  EXPECT_THAT(exit, IsOk());
+  EXPECT_NE(exit.ok() ? exit->code : 0, 0);
+  return (*process)->Log();
+}
+std::string OutputOfFailedRun(const std::vector<std::string>& overrides) {
+  RunHarness run(overrides);
+  return OutputOfFailed(run.Run());
+}
+
+CommandResult Syncopate(const std::vector<std::string>& args) {
+  auto result = RunCommand("syncopate", args);
+  EXPECT_THAT(result, IsOk());
+  return result.value_or(CommandResult());
+}
+
+// Exchanges the byte at `back` from the end of a file for another.
+void ChangeByte(const std::string& path, int back, char mask) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-back, std::ios::end);
+  const char byte = static_cast<char>(file.get() ^ mask);
+  file.seekp(-back, std::ios::end);
+  file.put(byte);
+  ASSERT_TRUE(file.good()) << path;
+}
+
+TEST(AdapterInputTest, WhatDoesNotFitIsRefusedByName) {
+  EXPECT_THAT(OutputOfFailedRun({"lora.rank=100"}),
+              AllOf(HasSubstr("lora.rank is 100"), HasSubstr("the smaller side of model.layers.0.self_attn.q_proj")));
+  EXPECT_THAT(OutputOfFailedRun({"lora.rank=4", "lora.target_modules=query"}),
+              AllOf(HasSubstr("lora.target_modules: \"query\" is no projection"), HasSubstr("q_proj")));
+  EXPECT_THAT(
+      OutputOfFailedRun({"lora.path=" + GoldenAdapterPath("llama-all"), "model.path=" + GoldenModelPath("mistral")}),
+      HasSubstr("were the adapters made for another base?"));
+}
+
+TEST(AdapterInputTest, ATrainingThatSpoilsItsAdaptersEndsTheRunNamingOneAndReachesNobody) {
+  RunHarness run(
+      {"lora.rank=4", "run.steps=50", "eval.every_steps=0", "checkpoint.every_steps=1", "train.weight_decay=1e42"});
+  EXPECT_THAT(OutputOfFailed(run.Run()),
+              AllOf(HasSubstr("training has spoilt the weights of e1-s1"), HasSubstr("base_model.model.model.layers."),
+                    HasSubstr("is not finite")));
+  EXPECT_FALSE(std::filesystem::exists(run.Path("checkpoints/e1-s1")));
+}
+
+// The run's adapters on their own base and on one that differs in one number, wherever they are put together.
+TEST(AdapterInputTest, AdaptersGoWithTheirOwnBaseAlone) {
+  const std::string base = GoldenModelPath("llama-linear");
+  RunHarness run({"model.path=" + base, "lora.rank=4", "run.steps=2", "checkpoint.every_steps=2", "run.rollouters=1",
+                  "eval.every_steps=0", "data.batch_groups=4", "rollout.samples=4", "rollout.max_new_tokens=5",
+                  "train.learning_rate=1e-12"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  const std::string other = run.temp_dir() + "/other";
+  std::filesystem::copy(base, other);
+  std::string weights;
+  for (const auto& entry : std::filesystem::directory_iterator(other)) {
+    if (entry.path().extension() == ".safetensors") weights = entry.path();
+  }
+  ASSERT_NO_FATAL_FAILURE(ChangeByte(weights, /*back=*/2, /*mask=*/1));
+
+  const std::string checkpoint = run.Path("checkpoints/e1-s2"), merged = run.temp_dir() + "/merged";
+  CommandResult exported = Syncopate({"export", checkpoint, merged, "--merged", "--base", other});
+  EXPECT_EQ(exported.code, 1);
+  EXPECT_THAT(exported.output, HasSubstr("is not the base that the adapters were trained on"));
+  EXPECT_FALSE(std::filesystem::exists(merged));
+  exported = Syncopate({"export", checkpoint, merged, "--merged", "--dtype", "float32"});
+  EXPECT_EQ(exported.code, 0) << exported.output;
+  const Golden golden = ReadGolden("llama-linear");
+  const CommandResult generated = Syncopate(
+      {"generate", merged, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+  ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
+  EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
+
+  const std::string adapters = run.temp_dir() + "/adapters";
+  exported = Syncopate({"export", checkpoint, adapters, "--adapter"});
+  ASSERT_EQ(exported.code, 0) << exported.output;
+  EXPECT_THAT(OutputOfFailedRun({"lora.path=" + adapters, "model.path=" + other}),
+              AllOf(HasSubstr("lora.path: the adapters were trained on a base of digest"), HasSubstr("BASE_MISMATCH")));
+  // A resume knows its base without the record of the model's files too, which runs of earlier builds do not have.
+  EXPECT_THAT(OutputOfFailed(run.Resume({"run.steps=3", "model.path=" + other})), HasSubstr("FIXED_KEY"));
+  ASSERT_TRUE(std::filesystem::remove(run.Path("state/trainer/model.json")));
+  EXPECT_THAT(OutputOfFailed(run.Resume({"run.steps=3", "model.path=" + other})), HasSubstr("BASE_MISMATCH"));
+
+  // The exponent of the last number becomes that of what is not finite.
+  const std::string file = adapters + "/adapter_model.safetensors";
+  std::string numbers = ReadFile(FileSystem::Real(), file, 1 << 24).value();
+  numbers.replace(numbers.size() - 4, 4, std::string("\x00\x00\xc0\x7f", 4));
+  std::ofstream(file, std::ios::binary) << numbers;
+  EXPECT_THAT(OutputOfFailedRun({"lora.path=" + adapters, "model.path=" + base}), HasSubstr("is not finite"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Configurations, ports, folders and checkpoints that cannot be: refused clearly, and nothing is lost.
+// Invalid configurations, ports, folders and checkpoints are refused with a clear message, and nothing is lost.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Lets a run that must fail come to its end; what it printed.
+// Waits for the end of a run that must fail; returns what it printed.
 std::string OutputOfFailed(const absl::StatusOr<std::unique_ptr<Process>>& process, int code) {
   EXPECT_THAT(process, IsOk());
   if (!process.ok()) return "";
@@ -71,7 +71,7 @@ TEST(BadConfigurationTest, EverythingThatIsWrongIsReportedAtOnceAndNothingStarts
     EXPECT_THAT(daemon->output, AllOf(HasSubstr("run.stepz"), HasSubstr("sync.deadline"))) << role;
   }
   EXPECT_FALSE(fs::exists(run.run_dir()));
-  EXPECT_EQ(OutputOfFailed(RunHarness({"sync.every_steps=9"}).Run(), 2).empty(), false);  // with max_staleness 4
+  EXPECT_EQ(OutputOfFailed(RunHarness({"sync.every_steps=9"}).Run(), 2).empty(), false);  // max_staleness is 4
 }
 
 TEST(BadConfigurationTest, MoreTrainerRanksThanALayerHasBlocksAreRefusedWithTheMostThatMayBe) {
@@ -99,8 +99,8 @@ TEST(BadPlaceTest, ARunDirectoryOfAnotherRunIsLeftAsItIs) {
   auto first = run.Run();
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(run.AwaitStep(2), IsOk());
-  // While it runs, and through the same harness, whose log both then share.
-  EXPECT_THAT(OutputOfFailed(run.Run(), 2), HasSubstr("holds a run; resume it with"));
+  // The second run starts while the first runs, through the same harness, so both share its log.
+  EXPECT_THAT(OutputOfFailed(run.Run(), 2), HasSubstr("contains a run; resume it with"));
   EXPECT_THAT(OutputOfFailed(run.Resume(), 2), HasSubstr("another syncopate run works in"));
   EXPECT_THAT(run.AwaitStep(run.LastStep() + 3), IsOk());
   (*first)->Interrupt();
@@ -113,7 +113,7 @@ TEST(BadPlaceTest, ARunDirectoryOfAnotherRunIsLeftAsItIs) {
 }
 
 TEST(BadPlaceTest, AFolderThatCannotBeWrittenIsNamed) {
-  // Not even root can make a folder there.
+  // Not even root can make a folder under /proc.
   const std::string nowhere = "/proc/syncopate-run";
   auto run = RunCommand("syncopate", {"run", ExamplePath("reverse.yaml"), "run.dir=" + nowhere});
   ASSERT_THAT(run, IsOk());
@@ -173,7 +173,7 @@ TEST_F(DamagedCheckpointTest, IfNoneIsWholeTheResumeFailsSayingWhatIsWrongAndKee
   EXPECT_THAT(printed, AllOf(HasSubstr("the run failed"), HasSubstr("data.pb"), HasSubstr("e1-s4")));
   for (int step : {4, 8, 12}) EXPECT_TRUE(fs::exists(GetFile(step, "model.safetensors"))) << step;
   EXPECT_EQ(run_.LastStep(), 12);
-  // With the damage mended the run goes on.
+  // Once the damage is repaired, the run goes on.
   FlipOneBit(GetFile(12, "data.pb"));
   auto resumed = run_.Resume({"run.steps=14"});
   ASSERT_THAT(resumed, IsOk());

@@ -1,4 +1,4 @@
-// Peers that send invalid requests or do not read: the right peer gets the reason, and all others go on.
+// Peers that send invalid requests or do not read: each such peer gets the reason, and all others go on.
 
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -62,7 +62,7 @@ TEST(RolloutRequestsTest, BeforeTheFirstSyncGenerateIsRefusedAndEverythingElseAn
   EXPECT_EQ(status->generated_tokens(), 0);
 }
 
-// A connection that takes no more than 64 KiB ahead of its reader.
+// A connection that takes at most 64 KiB ahead of its reader.
 std::shared_ptr<grpc::Channel> NarrowChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -70,7 +70,7 @@ std::shared_ptr<grpc::Channel> NarrowChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// A run with rollouter-0. The model is tiny and its context long, so that answers that fill buffers come fast.
+// A run with rollouter-0. The model is tiny and its context long, so that answers soon fill the buffers.
 class LiveRunTest : public ::testing::Test {
  protected:
   LiveRunTest()
@@ -94,7 +94,7 @@ class LiveRunTest : public ::testing::Test {
     EXPECT_THAT(Call<RolloutService>(address_, &RolloutService::Stub::Generate, Request(3)), IsOk());
   }
 
-  // How many GenerateStream calls the rollouter has ended, with OK or otherwise.
+  // The number of GenerateStream calls that the rollouter has ended, with OK or with an error.
   int64_t StreamsEnded(bool well) {
     auto text = HttpGet(run_.Endpoint("rollouter")->metrics, "/metrics");
     EXPECT_THAT(text, IsOk());
@@ -129,7 +129,7 @@ TEST_F(LiveRunTest, RequestsBeyondTheLimitsAreRefusedAndTheDaemonLives) {
   EXPECT_EQ(Call<RolloutService>(address_, &RolloutService::Stub::Generate, empty).status().code(),
             absl::StatusCode::kInvalidArgument);
 
-  // 80 MB of ids: over the server's limit for one message, so our own may be larger.
+  // The ids take 80 MB: more than the server's limit for one message, so the client's own limit must be larger.
   v1::GenerateRequest oversized = Request(5);
   for (int i = 0; i < (80 << 20); ++i) oversized.mutable_prompt_ids()->Add(1);
   auto channel = rpc::MakeChannel(address_, {.max_send_bytes = 256 << 20});
@@ -174,7 +174,7 @@ TEST_F(LiveRunTest, ClientsThatNeverReadAreDroppedAndNobodyElseWaits) {
   // A client that does not read loses its stream long before the answer is complete.
   EXPECT_TRUE(Eventually(2 * kPatience, [&] { return StreamsEnded(/*well=*/false) == 4; }));
   EXPECT_EQ(StreamsEnded(/*well=*/true), 0);
-  // What was made for them is stopped, too: their names are free again.
+  // Generation for the broken streams is stopped, too: their names are free again.
   v1::GenerateRequest again = Request(1);
   again.set_request_id("deaf-0");
   EXPECT_TRUE(Eventually(kPatience,
@@ -187,7 +187,7 @@ TEST_F(LiveRunTest, ARollouterWithAnotherModelIsRefusedNamingTheTensorWhileTheOt
   ASSERT_THAT(other, IsOk());
   auto exit = (*other)->WaitExit(kPatience);
   ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, 2);  // another start would be refused, too
+  EXPECT_EQ(exit->code, 2);  // a second start would be refused, too
   EXPECT_THAT((*other)->Log(), AllOf(HasSubstr("MODEL_MISMATCH"), HasSubstr("model.embed_tokens.weight")));
   ExpectTheRunGoesOn();
   auto syncs = run_.Ctl({"syncs", "--last", "1000", "--json"});

@@ -1,4 +1,4 @@
-// The daemons started one by one, as the README says, without `syncopate run`.
+// The daemons are started one by one, as the README describes, without `syncopate run`.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Four processes and what they were started with.
+// Four processes and the arguments that they were started with.
 class ByHandTest : public ::testing::Test {
  protected:
   void Start(RunHarness& run, const std::string& role, int64_t index = 0, const std::vector<std::string>& more = {}) {
@@ -46,7 +46,7 @@ TEST_F(ByHandTest, FourCommandsTrainToTheEndWithTheBitsOfTheTwin) {
   constexpr int64_t kSteps = 20;
   RunHarness run({"staleness.max_staleness=0", absl::StrCat("run.steps=", kSteps)});
   Start(run, "synchronizer");
-  // A rollouter may be there before the trainer.
+  // A rollouter may start before the trainer.
   Start(run, "rollouter", 1);
   Start(run, "trainer");
   Start(run, "rollouter", 0);
@@ -68,11 +68,11 @@ TEST_F(ByHandTest, AnInterruptedTrainerResumesAmongDaemonsThatStayed) {
   ExpectExit("trainer-0", 0);
   EXPECT_EQ(run.Summary()["status"], "stopped");
   ASSERT_LT(run.LastStep(), kSteps);
-  // Without run.resume the folder is refused as another run's, and left as it is.
+  // Without run.resume the folder is refused because it belongs to another run, and it is not changed.
   auto refused = run.LaunchDaemon("trainer");
   ASSERT_THAT(refused, IsOk());
   ASSERT_THAT((*refused)->WaitExit(kPatience), IsOk());
-  EXPECT_EQ((*refused)->WaitExit(kPatience)->code, 2);  // it would be refused again
+  EXPECT_EQ((*refused)->WaitExit(kPatience)->code, 2);  // a second start would be refused, too
   EXPECT_THAT((*refused)->Log(), HasSubstr("run.resume=true"));
 
   Start(run, "trainer", 0, {"run.resume=true"});
@@ -88,7 +88,7 @@ TEST_F(ByHandTest, RolloutersLeaveAndJoinWhileTheRunGoesOn) {
   RunHarness run({"run.steps=1000000", "eval.every_steps=0"});
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) Start(run, role);
   ASSERT_THAT(run.AwaitStep(3), IsOk());
-  // A late joiner gets the current version and work.
+  // A rollouter that joins late gets the current version and work.
   Start(run, "rollouter", 5);
   auto late = run.Endpoint("rollouter", 5);
   ASSERT_THAT(late, IsOk());
@@ -97,7 +97,7 @@ TEST_F(ByHandTest, RolloutersLeaveAndJoinWhileTheRunGoesOn) {
     return status.ok() && status->groups_submitted() > 0;
   };
   EXPECT_TRUE(Eventually(kPatience, works));
-  // The first one leaves in order: nothing is lost, and the other carries on.
+  // The first rollouter leaves in order: nothing is lost, and the other one carries on.
   TerminateAndExpectGoodEnd("rollouter-0");
   auto synchronizer = run.Endpoint("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());

@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-const char kPrompt[] = "--prompt=8,1,2,3,4,9";  // BOS 1 2 3 4 SEP
+const char kPrompt[] = "--prompt=8,1,2,3,4,9";  // the tokens are BOS 1 2 3 4 SEP
 
 // A run of two rollouters that has made steps and would go on for hours.
 class CtlTest : public ::testing::Test {
@@ -37,7 +37,7 @@ class CtlTest : public ::testing::Test {
         kPatience, [&] { return MemberNamed("rollouter-0").is_object() && MemberNamed("rollouter-1").is_object(); }));
   }
 
-  // What the verb printed; an exit code other than `code` fails the test.
+  // Returns what the verb printed; an exit code other than `code` fails the test.
   std::string Do(std::vector<std::string> args, int code = 0) {
     auto result = run_.Ctl(args);
     EXPECT_THAT(result, IsOk());
@@ -45,7 +45,8 @@ class CtlTest : public ::testing::Test {
     EXPECT_EQ(result->code, code) << args[0] << ": " << result->output;
     return result->output;
   }
-  // The same with --json: one object; null, failing the test, if it is anything else.
+  // Runs the verb with --json and returns its one object; returns null and fails the test if the output is anything
+  // else.
   Json Ask(std::vector<std::string> args) {
     args.push_back("--json");
     std::vector<Json> lines = JsonLines(Do(args));
@@ -60,7 +61,7 @@ class CtlTest : public ::testing::Test {
     }
     return Json();
   }
-  // Pauses the trainer and waits until the step under way has ended and its weights have reached all rollouters.
+  // Pauses the trainer and waits until the step in progress has ended and its weights have reached all rollouters.
   void PauseAndSettle() {
     Do({"pause"});
     ASSERT_TRUE(Eventually(kPatience, [&] {
@@ -103,6 +104,14 @@ TEST_F(CtlTest, ReadingVerbsDescribeTheRunForPeopleAndForMachines) {
 
   EXPECT_THAT(Do({"explain"}), AllOf(HasSubstr("waiting for"), HasSubstr("max_staleness at least")));
   EXPECT_FALSE(Ask({"explain"})["explanation"]["waiting_for"].get<std::string>().empty());
+
+  // Refused until enough steps are made, then by what was measured a few seconds ago.
+  ASSERT_TRUE(Eventually(kPatience, [&] { return run_.Ctl({"size"})->code == 0; }));
+  EXPECT_THAT(Do({"size"}), AllOf(HasSubstr("limit"), HasSubstr("2 rollouters work on"), HasSubstr("predicted")));
+  const Json size = Ask({"size"});
+  EXPECT_EQ(size["rollouters"], "2");
+  EXPECT_GT(size["steps_per_second"].get<double>(), 0);
+  EXPECT_GE(std::stoll(size["useful_rollouters"].get<std::string>()), 1);
 }
 
 TEST_F(CtlTest, PauseHoldsTheStepsThroughACheckpointUntilResume) {
@@ -130,7 +139,7 @@ TEST_F(CtlTest, GenerateGivesTheSameTokensForTheSameSeedAndWeights) {
   ASSERT_GE(answer["tokens"].size(), 1u);
   EXPECT_EQ(answer["logprobs"].size(), answer["tokens"].size());
   EXPECT_EQ(answer["spans"].size(), 1u);
-  // Another replica, the same weights.
+  // Another replica serves the same weights.
   EXPECT_EQ(Ask({"generate", kPrompt, "--max-new-tokens", "5", "--seed", "7", "rollouter-1"})["tokens"],
             answer["tokens"]);
   std::vector<Json> streamed =
@@ -139,7 +148,7 @@ TEST_F(CtlTest, GenerateGivesTheSameTokensForTheSameSeedAndWeights) {
   for (size_t i = 0; i < streamed.size(); ++i) EXPECT_EQ(streamed[i]["token"], answer["tokens"][i]);
   EXPECT_THAT(Do({"generate", kPrompt, "--max-new-tokens", "5"}), HasSubstr("e1-s"));
   EXPECT_THAT(Do({"generate", "--prompt=8,1,2,99", "--max-new-tokens", "5"}, 4), HasSubstr("99"));
-  // The context's end is an end as well: prompt and answer fill 16 positions.
+  // The end of the context is an end as well: prompt and answer fill 16 positions.
   const Json longest = Ask({"generate", kPrompt, "--max-new-tokens", "5000"});
   EXPECT_THAT(longest["tokens"], SizeIs(16 - 6));
   EXPECT_EQ(longest["finish"], "FINISH_REASON_LENGTH");
@@ -188,7 +197,7 @@ TEST_F(CtlTest, APausedRollouterHoldsItsRequestsAndAbortEndsThem) {
                                  .args = {"ctl", "--target", endpoint->grpc, "generate", kPrompt, "--json"},
                                  .log_path = run_.temp_dir() + "/generate.log"});
   ASSERT_THAT(request, IsOk());
-  // Its own waits there; groups of the trainer may wait beside it.
+  // The verb's own request waits there; groups of the trainer may wait beside it.
   ASSERT_TRUE(Eventually(kPatience, [&] { return Ask({"status"})["rollouter-1"]["waiting_sequences"] != 0; }));
   EXPECT_EQ(Ask({"abort", "rollouter-1", "--request", "nobody's"})["aborted"], 0);
   EXPECT_TRUE((*request)->Running());
@@ -221,7 +230,7 @@ TEST_F(CtlTest, ASleepingRollouterGivesItsMemoryBackWhileTheRunGoesOnAndServesTh
     EXPECT_GT(std::stoll(slept["freed_bytes"].get<std::string>()), 0);
     EXPECT_EQ(GetState("rollouter-1"), "asleep");
     EXPECT_THAT(Do({"generate", "rollouter-1", kPrompt}, 4), HasSubstr("sleeps"));
-    EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk()) << "the other one feeds the trainer";
+    EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk()) << "the other rollouter gives answers to the trainer";
     const int64_t asleep_at = run_.LastStep();
     Do({"wake", "rollouter-1"});
     Do({"resume", "rollouter-1"});

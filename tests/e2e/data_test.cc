@@ -1,4 +1,4 @@
-// A run on files of text: rows to token ids, bad rows, resumes, and rollouters without a file of the model.
+// Runs on text files: rows become token ids, bad rows, resumes, and rollouters without a file of the model.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
   EXPECT_EQ(exit->code, 0) << (*process)->Log();
 }
 
-// What ends an answer is of the run and of its twin. A resume may not change it.
+// The stop texts belong to the run and to its twin. A resume may not change them.
 TEST_F(DataTest, AnswersEndWithTheTokenThatCompletesAStopInTheRunAsInItsTwin) {
   RunHarness run(Settings(4, {"staleness.max_staleness=0", "rollout.stop=[\"1\", \"2\", 5, 6, 7, 8, 9, 10]",
                               "rollout.max_new_tokens=16", "data.max_prompt_tokens=16"}));
@@ -94,7 +94,7 @@ TEST_F(DataTest, AnswersEndWithTheTokenThatCompletesAStopInTheRunAsInItsTwin) {
   EXPECT_THAT((*changed)->Log(), HasSubstr("rollout.stop"));
 }
 
-// Papers' figures: several answers to each prompt of further files, of the same version as the evaluation beside them.
+// As in papers: several answers to each prompt of further files, by the same version as the evaluation beside them.
 TEST_F(DataTest, EvaluatesFurtherSetsWithSeveralAnswersToAPrompt) {
   const std::string few = Write("few.jsonl", Rows(9)), many = Write("many.jsonl", Rows(30));
   RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few, " n=4 temperature=0.8, many: ", many,
@@ -112,15 +112,18 @@ TEST_F(DataTest, EvaluatesFurtherSetsWithSeveralAnswersToAPrompt) {
     ASSERT_EQ(few_figures["pass"].size(), 3u) << "1, 2 and 4";
     EXPECT_LE(few_figures["pass"]["1"]["mean"], few_figures["pass"]["4"]["mean"]);
     const Json& many_figures = evaluation["eval_sets"]["many"];
+    // Every text is an answer to `match`; the reward of the other set finds none.
+    EXPECT_GE(many_figures["majority"]["mean"], 0);
+    EXPECT_LE(many_figures["majority"]["mean"], many_figures["pass"]["3"]["mean"]);
     EXPECT_EQ(many_figures["asked"], 15);
     EXPECT_LE(many_figures["response_tokens_mean"], 2);
-    // Rewards of 0 and 1: the mean over answers is pass@1.
+    // The rewards are 0 and 1, so the mean over answers is pass@1.
     EXPECT_NEAR(many_figures["reward"]["mean"], many_figures["pass"]["1"]["mean"].get<double>(), 1e-9);
     EXPECT_EQ(evaluation["eval_prompts"], 16) << "sets are counted apart";
   }
 }
 
-// A checkpoint is evaluated by itself as it was in its run: greedily, so every answer is the same.
+// `eval` evaluates a checkpoint greedily, as its run did, so every answer is the same.
 TEST_F(DataTest, EvalGivesACheckpointTheFiguresOfItsRun) {
   const std::string few = Write("few.jsonl", Rows(9));
   RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few)}));
@@ -141,9 +144,14 @@ TEST_F(DataTest, EvalGivesACheckpointTheFiguresOfItsRun) {
     EXPECT_EQ(records[0][figure], in_run[figure]) << figure;
   }
   EXPECT_TRUE(alone.Records("step").empty());
+  const Json summary = alone.Summary();
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_EQ(summary["steps"], 0);
+  EXPECT_EQ(summary["groups"]["acked"], 0);
+  EXPECT_EQ(summary["evaluations"]["made"], 1) << summary;
 }
 
-// An evaluation that nobody finishes ends at its deadline, and says what is missing.
+// An evaluation that no rollouter finishes ends at its deadline and reports what is missing.
 TEST_F(DataTest, AnEvaluationEndsAtItsDeadline) {
   const std::string many = Write("many.jsonl", Rows(40));
   RunHarness run(Settings(2, {absl::StrCat("eval.sets=many: ", many, " n=1000"), "eval.deadline=2s",
@@ -157,14 +165,14 @@ TEST_F(DataTest, AnEvaluationEndsAtItsDeadline) {
   EXPECT_LT(set["missing"], 36000) << set;
 }
 
-// Eight steps of eight go through the 40 rows, 4 of them bad, nearly twice.
+// Eight steps of eight prompts use the 40 rows, 4 of them bad, nearly twice.
 TEST_F(DataTest, TheRunHasTheBitsOfItsTwinAndBothSkipBadRows) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 8);
   ASSERT_THAT(twin, IsOk());
   ExpectSuccess(run.Run());
   EXPECT_EQ(run.Digests(), *twin);
-  EXPECT_NE(twin->at(1), twin->at(8));  // it learns something
+  EXPECT_NE(twin->at(1), twin->at(8));  // the model learns
   const Json dropped = run.Summary()["groups"]["dropped"];
   EXPECT_GE(dropped["skipped"], 4);
   EXPECT_LE(dropped["skipped"], 8);
@@ -183,7 +191,8 @@ TEST_F(DataTest, SamplesAreShownAsText) {
   EXPECT_THAT(sample["expected"].get<std::string>(), HasSubstr("<|im_end|>"));
 }
 
-// Three steps on the rows' own answers, then rewards; the first incarnation ends after the fourth step.
+// Three supervised steps on the rows' own answers, then steps on rewards; the first incarnation ends after the fourth
+// step.
 TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfterAResume) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0", "train.sft_steps=3", "data.chat_template=auto",
                               "data.max_prompt_tokens=64", "data.response_field=answer"}));
@@ -199,11 +208,11 @@ TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfter
   EXPECT_LT(steps[2]["loss"].get<double>(), steps[0]["loss"].get<double>());
 }
 
-// Bytes at the beginning of a file of the trajectory log, before its first record.
+// The bytes at the beginning of a file of the trajectory log, before its first record.
 constexpr uintmax_t kLogHeaderBytes = 16;
 
-// Path -> contents of what a run keeps of itself, checkpoints and accepted answers too. A trainer that starts begins a
-// file of the log, which holds no answer yet.
+// Path -> contents of the files that a run keeps, including checkpoints and accepted answers. A trainer that starts
+// begins a file of the log that contains no answer yet.
 std::map<std::string, std::string> Kept(const RunHarness& run) {
   std::map<std::string, std::string> kept;
   for (const char* name : {"config.resolved.yaml", "config.next.yaml", "summary.json", "metrics.jsonl", "checkpoints",
@@ -223,7 +232,7 @@ std::map<std::string, std::string> Kept(const RunHarness& run) {
   return kept;
 }
 
-// One that `run` refuses, one that the trainer refuses, and two that end a child that is not the trainer.
+// One override that `run` refuses, one that the trainer refuses, and two that end a child other than the trainer.
 TEST_F(DataTest, AnOverrideThatFailsIsNotKeptAndTheRunGoesOnWithoutIt) {
   RunHarness run(Settings(3, {"run.rollouters=1", "train.sft_steps=1"}));
   ExpectSuccess(run.Run());
@@ -251,7 +260,7 @@ TEST_F(DataTest, AnOverrideThatFailsIsNotKeptAndTheRunGoesOnWithoutIt) {
   EXPECT_NE(Kept(run).at(run.Path("state/trainer/config.json")), before.at(run.Path("state/trainer/config.json")));
 }
 
-// Also without the directory: the tokenizer is kept with the run.
+// The resume works without the model directory, too: the tokenizer is kept with the run.
 TEST_F(DataTest, AResumeGoesOnInTheOrderOfItsPass) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 8);
@@ -286,7 +295,7 @@ TEST_F(DataTest, ABadRowEndsTheRunWithFileAndLineIfThatIsWanted) {
   EXPECT_THAT((*process)->Log(), HasSubstr("rows.jsonl:"));
 }
 
-// Asked by a text, which is written down as the rows of the run are.
+// The text of the prompt is rendered as the rows of the run are.
 void ExpectAnAnswerOfTheLivePolicy(RunHarness* run) {
   const auto answer = run->Ctl({"generate", "2+3=", "--json"});
   ASSERT_THAT(answer, IsOk());
@@ -301,7 +310,7 @@ void ExpectAnAnswerOfTheLivePolicy(RunHarness* run) {
 }
 
 TEST_F(DataTest, AFileThatIsChangedUnderARunEndsItByName) {
-  Write("rows.jsonl", Rows(20000));  // more than is read ahead
+  Write("rows.jsonl", Rows(20000));  // more rows than the run reads ahead
   RunHarness run(Settings(1000000));
   const auto process = run.Run();
   ASSERT_THAT(process, IsOk());
@@ -361,7 +370,7 @@ TEST_F(DataTest, DoctorLooksAtAModelDirectory) {
   EXPECT_THAT(bad->output, HasSubstr("Unigram"));
 }
 
-// Skips where the program is not built, for want of the wheel.
+// Skips if the program was not built because the wheel is missing.
 TEST_F(DataTest, ParquetBecomesTheSameRowsAsJsonl) {
   if (!std::filesystem::exists(BinaryPath("syncopate-data-convert"))) GTEST_SKIP() << "no pyarrow wheel";
   const std::string script = Write("make.py", R"(
@@ -384,7 +393,7 @@ pq.write_table(pa.Table.from_pylist(rows), sys.argv[1])
       "reward_model": {"style": "rule", "ground_truth": "4321"},
       "extra_info": {"index": 4321, "part": null, "x": 0.5}})"));
 
-  EXPECT_EQ(convert("rows.parquet", "converted.jsonl").code, 1);  // it is there
+  EXPECT_EQ(convert("rows.parquet", "converted.jsonl").code, 1);  // the output file exists
   std::filesystem::resize_file(Path("rows.parquet"), 3000);
   const CommandResult cut = convert("rows.parquet", "cut.jsonl");
   EXPECT_EQ(cut.code, 1);

@@ -1,4 +1,4 @@
-// Answers of log-normal length and a bound of one step: what becomes of a group that keeps a full batch from being taken.
+// Answers of log-normal length and a staleness bound of one step: the outcome of a group that delays a full batch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class DeadlineTest : public ::testing::Test {
     EXPECT_EQ(summary["groups"]["trained"], kSteps * kBatchGroups);
     EXPECT_EQ(summary["staleness"]["violations"], 0);
     EXPECT_LE(summary["staleness"]["max"], kBound);
-    // What the loss itself counts by age, from the stamps that engines gave the tokens.
+    // The loss counts tokens by age, from the versions that the engines recorded with them.
     for (const Json& step : run->Records("step")) {
       for (const Json& age : step["ages"]) EXPECT_TRUE(age["age"] <= kBound || age["tokens"] == 0) << step;
     }

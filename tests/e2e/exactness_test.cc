@@ -1,4 +1,4 @@
-// Strictly on-policy, a distributed run has the bits of the synchronous loop in one process.
+// A strictly on-policy, distributed run is bit-identical to the synchronous loop in one process.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,25 @@ TEST_P(ExactnessTest, StrictlyOnPolicyEveryStepHasTheBitsOfTheSynchronousTwin) {
 INSTANTIATE_TEST_SUITE_P(Rollouters, ExactnessTest, ::testing::Values(1, 2),
                          [](const auto& info) { return absl::StrCat("With", info.param, "Rollouters"); });
 
-// What the ranks of a trainer send, where each replica has two ranks: `world` of them.
+// Samples of several turns, with the environment's messages between them.
+TEST(PlayExactnessTest, StrictlyOnPolicyARunWithTurnsHasTheBitsOfTheTwin) {
+  constexpr int64_t kFewSteps = 12;
+  RunHarness run({"staleness.max_staleness=0", "run.seed=3", "run.rollouters=2", "data.task=guess",
+                  "environment.name=guess", "reward.name=environment", "rollout.max_turns=5",
+                  "rollout.max_total_tokens=18", "model.max_position_embeddings=20",
+                  absl::StrCat("run.steps=", kFewSteps)});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  auto twin = TwinDigests(run.config(), run.overrides(), kFewSteps);
+  ASSERT_THAT(twin, IsOk());
+  ASSERT_EQ(twin->size(), static_cast<size_t>(kFewSteps));
+  auto exit = (*process)->WaitExit(2 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(run.Digests(), *twin);
+}
+
+// The bytes that `world` ranks of a trainer send if each replica has two ranks.
 class SourcesExactnessTest : public ::testing::TestWithParam<int> {
  protected:
   // The plan of the run's weight syncs, made here from its configuration.
@@ -61,7 +79,7 @@ class SourcesExactnessTest : public ::testing::TestWithParam<int> {
                synchronizer::BuildLayout(wire, config::MakeRolloutLayout(config, shape)).value())
         .value();
   }
-  // The receivers' parts in weight syncs so far.
+  // The receivers' parts of the weight syncs so far.
   static std::vector<v1::SyncRecord> Syncs(const RunHarness& run) {
     auto stub = v1::SynchronizerService::NewStub(rpc::MakeChannel(run.Endpoint("synchronizer")->grpc).value());
     v1::WatchSyncsRequest request;
@@ -114,7 +132,7 @@ TEST_P(SourcesExactnessTest, EachRankSendsItsPiecesAndTheRunHasTheBitsOfTheTwin)
     EXPECT_GE(held, kSlots * by_source[static_cast<size_t>(rank)] / 2) << rank;  // ranks of a replica may share bytes
     EXPECT_LE(held, kSlots * by_source[static_cast<size_t>(rank)] + kSlack) << rank;
   }
-  // One digest a version, at the trainer and at every rank of every rollouter.
+  // A version has one digest, at the trainer and at every rank of every rollouter.
   auto events = RunCommand("syncopate", {"events", run.run_dir()});
   ASSERT_THAT(events, IsOk());
   std::map<std::string, std::set<std::string>> digests;
@@ -128,7 +146,7 @@ TEST_P(SourcesExactnessTest, EachRankSendsItsPiecesAndTheRunHasTheBitsOfTheTwin)
   for (const auto& [version, of_version] : digests) EXPECT_EQ(of_version.size(), 1u) << version;
 }
 INSTANTIATE_TEST_SUITE_P(TrainerRanks, SourcesExactnessTest, ::testing::Values(2, 3));
-// The emulation of an asynchronous run whose every token has the same age.
+// The emulation of an asynchronous run whose tokens all have the same age.
 TEST(ExactnessTest, ATwinWithALagTrainsTokensOfThatAge) {
   constexpr int64_t kLag = 3, kFewSteps = 8;
   RunHarness run(
@@ -147,7 +165,7 @@ TEST(ExactnessTest, ATwinWithALagTrainsTokensOfThatAge) {
   const std::vector<Json> now = JsonLines(plain->output), old = JsonLines(lagging->output);
   ASSERT_EQ(now.size(), static_cast<size_t>(kFewSteps));
   ASSERT_EQ(old.size(), static_cast<size_t>(kFewSteps));
-  EXPECT_EQ(old[0]["weights_digest"], now[0]["weights_digest"]) << "both begin with the same weights";
+  EXPECT_EQ(old[0]["weights_digest"], now[0]["weights_digest"]) << "both runs begin with the same weights";
   EXPECT_NE(old[1]["weights_digest"], now[1]["weights_digest"]);
   std::vector<int64_t> evaluated;
   for (int64_t step = 1; step <= kFewSteps; ++step) {
@@ -159,7 +177,7 @@ TEST(ExactnessTest, ATwinWithALagTrainsTokensOfThatAge) {
   EXPECT_THAT(evaluated, ::testing::ElementsAre(2, 4, kFewSteps - kLag));
 }
 
-// On the CPU passes of one number of rows give the same bits as others, so the twin need not have them.
+// On the CPU, the bits do not depend on the number of rows of a pass, so the twin need not have the same number.
 TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {
   constexpr int64_t kFewSteps = 8;
   RunHarness run({"staleness.max_staleness=0", "run.seed=3", "run.rollouters=2", "rollout.deterministic=true",
@@ -176,8 +194,8 @@ TEST(ExactnessTest, ARunWithDeterministicRolloutersHasTheBitsOfATwinWithout) {
   EXPECT_EQ(run.Digests(), *twin);
 }
 
-// Memory for a third of what runs, so that answers make room for each other, and host memory for some of those that do. The
-// twin has room for all.
+// The device has memory for a third of the running sequences, so sequences are preempted, and host memory for some of
+// the preempted ones. The twin has memory for all.
 TEST(ExactnessTest, ARunWhoseAnswersAreSwappedToHostMemoryHasTheBitsOfATwinWithRoomForAll) {
   constexpr int64_t kFewSteps = 6;
   const std::vector<std::string> common = {"staleness.max_staleness=0",
@@ -209,7 +227,8 @@ TEST(ExactnessTest, ARunWhoseAnswersAreSwappedToHostMemoryHasTheBitsOfATwinWithR
   EXPECT_THAT(run.Log("rollouter-0"), HasSubstr("preempted sequences are swapped to host memory"));
 }
 
-// All that may leave the device does, at every step; what was trained is the same, and its durations are in each line.
+// All parts that may leave the device do so at every step. The trained weights are the same, and the durations of the
+// moves are in each line.
 TEST(ExactnessTest, AStateThatLeavesTheDeviceBetweenStepsHasTheBitsOfOneThatStays) {
   constexpr int64_t kFew = 8;
   const std::vector<std::string> common = {"staleness.max_staleness=0", "run.seed=3", "train.updates_per_batch=2",

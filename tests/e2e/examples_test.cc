@@ -1,5 +1,4 @@
-// The examples for people with a model directory: right as they stand, and a run of each on a tiny model of that
-// family.
+// The examples for users with a model directory: each is valid as it is, and runs on a tiny model of its family.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,10 +19,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A model directory and a file of rows, as the example wants them.
+// A model directory and a file of rows of the form that the example reads.
 class ExamplesTest : public ::testing::Test {
  protected:
-  // `row`: of a sum, with the right answer where it says ANSWER and the question where it says QUESTION.
+  // `row` is the template of a row: ANSWER stands for the right answer of a sum, and QUESTION for its question.
   void Make(const std::string& row) {
     std::ofstream rows(Path("rows.jsonl"));
     for (int i = 0; i < 40; ++i) {
@@ -38,7 +37,7 @@ class ExamplesTest : public ::testing::Test {
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
 
-  // What a machine without GPUs and with seconds to spare changes of an example.
+  // The overrides that make an example run within seconds on a machine without GPUs.
   std::vector<std::string> Small(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> settings = {"model.path=" + Path("model"),
                                          "data.files=" + Path("rows.jsonl"),
@@ -106,6 +105,15 @@ TEST_F(ExamplesTest, ARewardInPythonRunsOnATinyModel) {
   const Json parts = run_->Records("step").back()["reward_parts"];
   EXPECT_TRUE(parts.contains("python:short")) << parts;
   EXPECT_TRUE(parts.contains("python:polite")) << parts;
+}
+
+TEST_F(ExamplesTest, AnEnvironmentInPythonRunsOnATinyModel) {
+  Make(R"({"prompt": "QUESTION", "answer": "ANSWER"})");
+  ExpectARun("guess_number.yaml",
+             Small({absl::StrCat("environment.command=env PYTHONPATH=", SYNCOPATE_SOURCE_DIR, "/python ",
+                                 SYNCOPATE_PYTHON, " -m syncopate.worker ", ExamplePath("guess_number.py")),
+                    "rollout.max_total_tokens=96"}));
+  EXPECT_LT(run_->Records("step").back()["reward_mean"].get<float>(), 0) << "a turn that is wrong costs something";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Ctrl-C, and going on from there.
+// Ctrl-C, and the resume after it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 constexpr int kInterrupted = 130;  // exit code of `syncopate run` after Ctrl-C
 constexpr absl::Duration kGrace = absl::Seconds(5);
 
-// Lets the run get to `step`, interrupts it and expects the end that a user is promised.
+// Lets the run get to `step`, interrupts it and expects the end that the documentation promises.
 void InterruptAfter(int64_t step, const RunHarness& run, Process& process) {
   ASSERT_THAT(run.AwaitStep(step), IsOk());
   const absl::Time asked = Clock::Real()->Now();
@@ -54,7 +54,7 @@ TEST(InterruptTest, CtrlCDrainsWithinTheGraceAndResumeGoesOnToTheEnd) {
   EXPECT_EQ(summary["status"], "completed");
   EXPECT_EQ(summary["staleness"]["violations"], 0);
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
-  // The drain saved where it stopped, so no step is made twice and none is left out.
+  // The drain saved a checkpoint at the step where it stopped, so no step is made twice and none is left out.
   const std::vector<Json> steps = run.Records("step");
   ASSERT_EQ(steps.size(), 60u);
   for (int64_t i = 0; i < 60; ++i) {
@@ -70,7 +70,7 @@ TEST(InterruptTest, StrictlyOnPolicyAResumedRunHasTheBitsOfAnUninterruptedTwin) 
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_NO_FATAL_FAILURE(InterruptAfter(8, run, **process));
-  // Twice, so that a resumed run is interrupted as well.
+  // The interrupt is repeated, so that a resumed run is interrupted as well.
   process = run.Resume();
   ASSERT_THAT(process, IsOk());
   ASSERT_NO_FATAL_FAILURE(InterruptAfter(run.LastStep() + 6, run, **process));
@@ -99,7 +99,7 @@ TEST(InterruptTest, ACompletedRunTrainsOnWithMoreSteps) {
   auto twin = TwinDigests(run.config(), run.overrides(), 12);
   ASSERT_THAT(twin, IsOk());
   EXPECT_EQ(run.Digests(), *twin);
-  // eval.every_steps=0: at the end of each incarnation and nowhere else.
+  // eval.every_steps=0 evaluates at the end of each incarnation and at no other time.
   std::vector<int64_t> evaluated;
   for (const Json& record : run.Records("eval")) evaluated.push_back(record["step"]);
   EXPECT_THAT(evaluated, ElementsAre(6, 12));

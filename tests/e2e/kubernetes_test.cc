@@ -1,4 +1,4 @@
-// The manifests of the demo, rendered by `syncopate k8s render`, carried out on this machine.
+// The manifests of the demo, rendered by `syncopate k8s render`, are carried out on this machine.
 
 #include <signal.h>
 
@@ -19,9 +19,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A run in pods takes as long as one without; the rest is for a machine that does much else.
+// A run in pods takes as long as a run without pods; the rest of the limit is for a busy machine.
 constexpr absl::Duration kWholeRun = absl::Seconds(180);
-// The exit code of a pod that was told to stop before the run was complete: its Job starts another.
+// The exit code of a pod that was told to stop before the run was complete: its Job starts another pod.
 constexpr int kInterrupted = 143;
 
 Json ReadJson(const std::string& path) { return Json::parse(std::ifstream(path), nullptr, /*allow_exceptions=*/false); }
@@ -38,7 +38,7 @@ int64_t MakeLines(const std::string& path) {
 
 class KubernetesTest : public ::testing::Test {
  protected:
-  // The manifests of cpu-demo with a configuration of its own.
+  // Renders the manifests of cpu-demo with a configuration of the test's own.
   void Render(const std::string& more_config = "", const std::string& infra = "",
               const std::vector<k8s::Document>& more_objects = {}) {
     RenderText(FileText(ExamplePath("reverse.yaml")) + more_config, infra, more_objects);
@@ -68,7 +68,7 @@ class KubernetesTest : public ::testing::Test {
     cluster_ = *std::move(cluster);
   }
 
-  // Secrets as deploy/kustomize/components/mtls/create-secrets.sh makes them of what scripts/make-certs.sh wrote.
+  // Makes Secrets from the files of scripts/make-certs.sh, as deploy/kustomize/components/mtls/create-secrets.sh does.
   static std::vector<k8s::Document> GetSecrets(const std::string& folder) {
     std::vector<k8s::Document> secrets;
     for (const std::string role : {"synchronizer", "trainer", "rollouter"}) {
@@ -80,7 +80,7 @@ class KubernetesTest : public ::testing::Test {
     return secrets;
   }
 
-  // Every pod has been ready, never due for a restart, and has ended with 0, and the run is complete.
+  // Expects that every pod was ready, was never due for a restart and has ended with 0, and that the run is complete.
   void ExpectAllDone() {
     for (const auto& pod : cluster_->pods()) {
       auto ended = pod->process->WaitExit(absl::ZeroDuration());
@@ -125,7 +125,7 @@ class KubernetesTest : public ::testing::Test {
   Json Summary() const { return ReadJson(cluster_->ClaimFolder("trainer") + "/summary.json"); }
 
   TempDir temp_;
-  std::unique_ptr<TestCluster> cluster_;  // before the folder goes
+  std::unique_ptr<TestCluster> cluster_;  // destroyed before the folder
 };
 
 TEST_F(KubernetesTest, TheDemoRunsToItsEndAsItsManifestsSayAndEveryPodEndsDone) {
@@ -146,7 +146,7 @@ TEST_F(KubernetesTest, ATrainerOfTwoRanksIsTwoPodsThatFindEachOtherAndShareOneVo
   EXPECT_THAT(MakePods("trainer")[1]->process->Log(), HasSubstr("trainer rank 1 of run"));
 }
 
-// Processes of a pod that are this rank of its rollouter, as the node sees them.
+// The processes of a pod that are this rank of its rollouter, as the node sees them.
 pid_t PidOfRank(const TestPod& pod, int rank) {
   const auto ours = ProcessesNaming(absl::StrCat("rollouter.name=", pod.name));
   for (pid_t pid : ProcessesNaming(absl::StrCat("rollouter.rank=", rank))) {
@@ -187,7 +187,7 @@ TEST_F(KubernetesTest, ALostRankEndsItsContainerWithin10SecondsAndItsSuccessorWo
     ASSERT_TRUE(cluster_->ProbeUntil(kWholeRun, [&] { return AllAreReady(); })) << Logs();
     rank = 1 - rank;
   }
-  // A replica that is told to stop hands its work back: both of its ranks are needed for that.
+  // A replica that is told to stop hands its work back, which needs both of its ranks.
   TestPod* const last = MakePods("rollouter").back();
   auto end = cluster_->Terminate(last);
   ASSERT_THAT(end, IsOk());

@@ -1,4 +1,4 @@
-// Reverse L4 from nothing, as `syncopate run` trains it.
+// Reverse L4 from random weights, as `syncopate run` trains it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ constexpr int64_t kSamples = 16;
 // (seed, max_staleness)
 class LearningTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
-// Every group is trained once, and what was acknowledged but not trained fits into what the bound lets run ahead.
+// Every group is trained once, and the groups that were acknowledged but not trained are no more than the staleness
+// bound allows.
 void ExpectConsistent(const Json& summary, int64_t max_staleness) {
   const Json& groups = summary["groups"];
   EXPECT_EQ(groups["trained"], kSteps * kBatchGroups) << groups;
@@ -54,10 +55,11 @@ TEST_P(LearningTest, LearnsToReverseFourSymbolsFromNothing) {
   ExpectConsistent(summary, max_staleness);
 
   EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
-  EXPECT_GT(summary["syncs"]["count"], kSteps);  // two rollouters; a version may be skipped for a newer one
+  // There are two rollouters, and each may skip a version for a newer one.
+  EXPECT_GT(summary["syncs"]["count"], kSteps);
   EXPECT_EQ(summary["rollouters"].size(), 2u);
   EXPECT_GE(summary["tokens"]["generated"], summary["tokens"]["trained"]);
-  EXPECT_GE(summary["tokens"]["trained"], kSteps * kBatchGroups * kSamples);  // an answer has a token at least
+  EXPECT_GE(summary["tokens"]["trained"], kSteps * kBatchGroups * kSamples);  // an answer has at least one token
   for (const char* side : {"trainer", "rollouters"}) {
     EXPECT_GE(summary["idle"][side], 0.0) << side;
     EXPECT_LE(summary["idle"][side], 1.0) << side;
@@ -69,7 +71,7 @@ TEST_P(LearningTest, LearnsToReverseFourSymbolsFromNothing) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), ::testing::IsEmpty());
 }
 
-// No random answer is wholly right, so no reward is anything but 0.
+// No random answer is wholly right, so every reward is 0.
 TEST(NoSignalTest, StepsWithoutSignalChangeNothingAreCountedAndMoveNoBytes) {
   constexpr int64_t kFewSteps = 12;
   RunHarness run({absl::StrCat("run.steps=", kFewSteps), "reward.name=exact", "eval.every_steps=0"});
@@ -89,7 +91,8 @@ TEST(NoSignalTest, StepsWithoutSignalChangeNothingAreCountedAndMoveNoBytes) {
   for (const auto& [step, digest] : digests) EXPECT_EQ(digest, digests.begin()->second) << step;
   const Json summary = run.Summary();
   EXPECT_EQ(summary["groups"]["trained"], kFewSteps * kBatchGroups);
-  // Two rollouters take each version or a newer one, and the bytes of the first alone: 0.44 MB each.
+  // Each of two rollouters installs each version or a newer one. Weights are sent only for the first version, 0.44 MB
+  // to each rollouter, since later steps change nothing.
   EXPECT_GT(summary["syncs"]["count"], kFewSteps);
   EXPECT_EQ(summary["syncs"]["failed"], 0);
   EXPECT_LT(summary["syncs"]["bytes"], 1'000'000) << summary["syncs"];

@@ -37,7 +37,7 @@ class LifecycleTest : public ::testing::Test {
     ASSERT_THAT(daemon, IsOk());
     daemons_[absl::StrCat(role, "-", index)] = *std::move(daemon);
   }
-  // Without waiting for it to be ready: it may end at once.
+  // Starts the daemon without waiting until it is ready: it may end at once.
   void Launch(const std::string& role, int64_t index = 0, const std::vector<std::string>& more = {}) {
     auto daemon = run_->LaunchDaemon(role, index, more);
     ASSERT_THAT(daemon, IsOk());
@@ -53,14 +53,15 @@ class LifecycleTest : public ::testing::Test {
     ASSERT_THAT(exit, IsOk());
     EXPECT_EQ(*exit, (ExitStatus{code, 0})) << daemon << "\n" << daemons_.at(daemon)->Log();
   }
-  // SIGTERM: it ends with code 0 before a supervisor that allows the grace and a little more would kill it.
+  // Sends SIGTERM: the daemon ends with code 0 before a supervisor that allows the grace and a little more would kill
+  // it.
   void TerminateInGrace(const std::string& daemon) {
     daemons_.at(daemon)->Terminate();
     auto exit = daemons_.at(daemon)->WaitExit(kGraceAndALittle);
     ASSERT_THAT(exit, IsOk());
     EXPECT_EQ(*exit, (ExitStatus{0, 0})) << daemon << "\n" << daemons_.at(daemon)->Log();
   }
-  // "ok" or why not, as GET `path` answers; "unreachable" if there is no answer.
+  // Returns the answer to GET `path`, "ok" or the reason why not; "unreachable" if there is no answer.
   std::string Probe(const std::string& role, const std::string& path, int64_t index = 0) {
     auto endpoint = run_->Endpoint(role, index);
     if (!endpoint.ok()) return "no endpoint";
@@ -72,7 +73,7 @@ class LifecycleTest : public ::testing::Test {
     return Eventually(kPatience, [&] { return Probe(role, path).find(answer) != std::string::npos; });
   }
 
-  static constexpr char kGrace[] = "20s";  // a busy machine is slow
+  static constexpr char kGrace[] = "20s";  // long, since a busy machine is slow
   static constexpr absl::Duration kGraceAndALittle = absl::Seconds(22);
   std::unique_ptr<RunHarness> run_;
   std::map<std::string, std::unique_ptr<Process>> daemons_;
@@ -82,7 +83,7 @@ TEST_F(LifecycleTest, ProbesSayWhenEachRoleCanDoItsWork) {
   Begin({kEndless, kNoEvaluation});
   Start("synchronizer");
   EXPECT_EQ(Probe("synchronizer", "/livez"), "ok");
-  EXPECT_TRUE(Becomes("synchronizer", "/readyz", "ok")) << "others reach it by its being ready";
+  EXPECT_TRUE(Becomes("synchronizer", "/readyz", "ok")) << "a synchronizer is reachable as soon as it is ready";
   Start("rollouter");
   EXPECT_EQ(Probe("rollouter", "/livez"), "ok");
   EXPECT_TRUE(Becomes("rollouter", "/readyz", "503")) << "there are no weights yet";
@@ -93,7 +94,7 @@ TEST_F(LifecycleTest, ProbesSayWhenEachRoleCanDoItsWork) {
   ASSERT_THAT(rollouter, IsOk());
   ASSERT_THAT(Call<v1::RolloutService>(rollouter->grpc, &v1::RolloutService::Stub::Pause, {}), IsOk());
   EXPECT_TRUE(Becomes("rollouter", "/readyz", "503"));
-  EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "not ready is no fault";
+  EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "a daemon that is not ready is live";
   EXPECT_THAT(Probe("rollouter", "/secret"), HasSubstr("404"));
 }
 
@@ -103,7 +104,7 @@ TEST_F(LifecycleTest, ATrainerThatHangsInASyncForLongerThanALoopMayStandStillLea
   ASSERT_THAT(run_->AwaitStep(2), IsOk());
   auto synchronizer = run_->Endpoint("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());
-  // A trainer that stands still keeps a newcomer's first sync under way.
+  // While the trainer is stopped, the first sync of a new rollouter stays in progress.
   daemons_["trainer-0"]->Stop();
   Start("rollouter", 1);
   const auto syncs = [&] {
@@ -133,7 +134,7 @@ TEST_F(LifecycleTest, EachRoleEndsInOrderWithinTheGraceAndNothingIsLost) {
   const Json summary = run_->Summary();
   EXPECT_EQ(summary["status"], "stopped");
   const int64_t steps = run_->LastStep();
-  // Another incarnation goes on where this one ended, with what was acknowledged.
+  // The next incarnation continues from where this one ended, with the acknowledged groups.
   StartAll({"run.resume=true"});
   ASSERT_THAT(run_->AwaitStep(steps + 3), IsOk());
   EXPECT_THAT(daemons_["trainer-0"]->Log(), HasSubstr(absl::StrCat("restored checkpoint e1-s", steps)));
@@ -149,7 +150,8 @@ TEST_F(LifecycleTest, AStopThatHangsEndsItselfWithTheGraceAndLosesNothing) {
   Start("trainer", 0, {"run.grace=500ms"});
   Start("rollouter");
   ASSERT_THAT(run_->AwaitStep(3), IsOk());
-  daemons_["synchronizer-0"]->Stop();  // the trainer asks it for the summary's figures, and it does not answer
+  // The trainer asks the stopped synchronizer for the summary's figures and gets no answer.
+  daemons_["synchronizer-0"]->Stop();
   daemons_["trainer-0"]->Terminate();
   ExpectExit("trainer-0", 1);
   EXPECT_THAT(daemons_["trainer-0"]->Log(), HasSubstr("did not end within run.grace 500ms"));
@@ -165,7 +167,8 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
   ASSERT_THAT(run_->AwaitStep(3), IsOk());
   auto rollouter = run_->Endpoint("rollouter");
   ASSERT_THAT(rollouter, IsOk());
-  // A paused engine cannot finish: its leases go back. It asks for no others, so it has to be paused while it has some.
+  // A paused engine cannot finish, so its leases are handed back. It asks for no others, so the test pauses it while it
+  // has some.
   using Stub = v1::RolloutService::Stub;
   ASSERT_TRUE(Eventually(kPatience, [&] {
     if (!Call<v1::RolloutService>(rollouter->grpc, &Stub::Pause, {}).ok()) return false;
@@ -175,7 +178,7 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
   })) << "it is paused while it holds leases";
   daemons_["rollouter-0"]->Terminate();
   EXPECT_TRUE(Becomes("rollouter", "/readyz", "503"));
-  EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "it stops in order";
+  EXPECT_EQ(Probe("rollouter", "/livez"), "ok") << "the daemon stops in order";
   auto synchronizer = run_->Endpoint("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());
   const bool left = Eventually(kPatience, [&] {
@@ -187,7 +190,7 @@ TEST_F(LifecycleTest, ARollouterThatStopsIsNotReadyAndHandsBackWhatItCannotFinis
     return false;
   });
   EXPECT_TRUE(left);
-  EXPECT_TRUE(daemons_["rollouter-0"]->Running()) << "it has left before it gives up what it works on";
+  EXPECT_TRUE(daemons_["rollouter-0"]->Running()) << "the rollouter leaves before it hands back its leases";
   ExpectExit("rollouter-0", 0);
   EXPECT_THAT(daemons_["rollouter-0"]->Log(), HasSubstr("handed back"));
   Start("rollouter", 1);
@@ -223,7 +226,8 @@ TEST_F(LifecycleTest, WithoutTheFlagACompleteRunStaysToBeLookedAtUntilItIsStoppe
   EXPECT_EQ(Probe("trainer", "/livez"), "ok");
   EXPECT_THAT(*HttpGet(trainer->metrics, "/metrics"), HasSubstr("syncopate_policy_version_step"));
   for (const auto& [name, daemon] : daemons_) EXPECT_TRUE(daemon->Running()) << name;
-  // Who comes now and ends with the run hears of its end at once; also after a restart of the synchronizer.
+  // A rollouter that joins now and ends with the run learns of the run's end at once, also after a restart of the
+  // synchronizer.
   Launch("rollouter", 1, {"--exit-on-completion"});
   ExpectExit("rollouter-1", 0);
   daemons_["synchronizer-0"]->Kill();

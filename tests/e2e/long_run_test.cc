@@ -1,4 +1,4 @@
-// What only shows after hundreds or thousands of steps. Takes many minutes: `scripts/test.sh --long`.
+// Effects that show only after hundreds or thousands of steps. The tests take many minutes: `scripts/test.sh --long`.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ int64_t ResidentBytes(pid_t pid) {
   return file >> pages >> resident ? resident * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
-// Reverse of six symbols, learned after some 80 steps and trained on for five times as many again.
+// Reverse of six symbols: learned after about 80 steps and trained on for five times as many.
 class RetentionTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, RetentionTest, ::testing::Range(0, 10));
 
@@ -44,7 +44,7 @@ TEST_P(RetentionTest, WhatWasLearnedIsNotUnlearnedAndNoAlarmStands) {
 
   double lowest = 2;
   int64_t learned_at = -1;
-  std::string curve;  // "step:exact" by evaluation, for a reader of the XML
+  std::string curve;  // "step:exact" for each evaluation, for a reader of the XML
   for (const Json& evaluation : run.Records("eval")) {
     const double exact = evaluation["eval_exact"];
     absl::StrAppend(&curve, curve.empty() ? "" : " ", evaluation["step"].get<int64_t>(), ":", exact);
@@ -60,7 +60,7 @@ TEST_P(RetentionTest, WhatWasLearnedIsNotUnlearnedAndNoAlarmStands) {
   for (const Json& step : run.Records("step")) EXPECT_THAT(step["alarms"], IsEmpty()) << step;
 }
 
-// The events of the weight syncs that failed, a line each.
+// The events of the weight syncs that failed, one a line.
 std::string FailedSyncs(const RunHarness& run) {
   const auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "sync"});
   if (!events.ok()) return events.status().ToString();
@@ -100,12 +100,12 @@ TEST(LongRunTest, TheSumsOfSixteenThousandStepsAreThoseOfTheirLines) {
   EXPECT_EQ(summary["tokens"]["trained"], tokens);
   EXPECT_EQ(summary["staleness"]["max"], staleness_max);
   EXPECT_EQ(summary["staleness"]["violations"], 0);
-  // Each of the two rollouters takes most versions; one may be passed over for a newer one.
+  // Each of the two rollouters installs most versions; it may skip one for a newer one.
   EXPECT_GT(summary["syncs"]["count"], kSteps);
   EXPECT_EQ(summary["syncs"]["failed"], 0) << FailedSyncs(run);
 }
 
-// Small steps, of which thousands are made in minutes: what they free is used again.
+// Steps are small, so that thousands take minutes: the memory that they free is used again.
 TEST(LongRunTest, TheTrainersMemoryIsThatOfItsFirstStepsAfterEightThousand) {
   RunHarness run({"run.steps=8000", "data.batch_groups=2", "rollout.samples=4", "eval.every_steps=1000",
                   "eval.prompts=16", "checkpoint.every_steps=1000"});
@@ -117,7 +117,7 @@ TEST(LongRunTest, TheTrainersMemoryIsThatOfItsFirstStepsAfterEightThousand) {
   const int64_t before = ResidentBytes(static_cast<pid_t>(endpoint->pid));
   ASSERT_GT(before, 0);
   int64_t after = before;
-  // The last look before the trainer ends is what counts.
+  // The last measurement before the trainer ends counts.
   for (int64_t step = 1000; step < 8000; step += 100) {
     if (!run.AwaitStep(step, absl::Minutes(50)).ok()) break;
     const int64_t now = ResidentBytes(static_cast<pid_t>(endpoint->pid));

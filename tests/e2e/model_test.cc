@@ -1,4 +1,4 @@
-// A Hugging Face model directory in, the same kind of directory out.
+// A Hugging Face model directory goes in, and a directory of the same kind comes out.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(GenerateTest, GivesTheGreedyTokensOfPeftWithItsAdapters) {
 }
 
 TEST(GenerateTest, SaysWhatItCannotDo) {
-  const std::string model = GoldenModelPath("mistral-window");  // of 48 tokens
+  const std::string model = GoldenModelPath("mistral-window");  // a window of 48 tokens
   const CommandResult table = Syncopate({"generate", model, "--ids=1,2", "--temperature=0.7", "--max-new-tokens=3"});
   EXPECT_EQ(table.code, 0) << table.output;
   EXPECT_THAT(table.output, HasSubstr("LOG-PROB"));
@@ -96,7 +96,7 @@ TEST(GenerateTest, SaysWhatItCannotDo) {
   EXPECT_EQ(Syncopate({"generate", model}).code, 2);
 }
 
-// The demo's build may be older than the program; a bundle may have been taken apart.
+// The build of the demo may be older than the program; the files of a bundle may have been separated.
 TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
   TempDir folder;
   std::filesystem::copy_file(BinaryPath("syncopate"), folder.path() + "/syncopate");
@@ -106,7 +106,7 @@ TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
               HasSubstr("scripts/build.sh release syncopate-generate builds it"));
 }
 
-// An export of a run of `name` generates what the golden model does.
+// An export of a run of `name` generates what the golden model generates.
 void ExpectGolden(const std::string& exported, const std::string& name = "llama-linear") {
   EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
   const Golden golden = ReadGolden(name);
@@ -125,7 +125,7 @@ void ExportAndGenerate(const std::string& checkpoint, const std::string& exporte
 }
 
 TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
-  // Steps this small change no number of a bf16 model by as much as rounding takes away again.
+  // Steps this small change each number of a bf16 model by less than rounding does.
   RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 3));
   ExpectSuccess(run.Run({"train.learning_rate=1e-12"}));
   EXPECT_EQ(run.LastStep(), 3);
@@ -164,7 +164,7 @@ TEST(ModelDirectoryTest, WhatTwoRanksHoldGoesOutAsOneModelWhileTheyTrainAndFromT
   ExportAndGenerate(checkpoint, run.temp_dir() + "/exported");
 }
 
-// Through all daemons: two ranks train them, a rollouter of two ranks generates with them.
+// The model passes through all daemons: two ranks train it, and a rollouter of two ranks generates with it.
 TEST(ModelDirectoryTest, ExpertsAndWindowsTrainSyncGenerateAndGoOutAgain) {
   RunHarness run(SmallRun(GoldenModelPath("qwen3-moe"), 3));
   ExpectSuccess(run.Run({"train.learning_rate=1e-12", "trainer.world=2", "rollout.tensor_parallel=2"}));
@@ -244,7 +244,7 @@ TEST(ModelDirectoryTest, ATrainerThatCannotReadItSaysWhichFileAndTensor) {
   ASSERT_THAT(synchronizer, IsOk());
   const auto trainer = run.StartDaemon("trainer", 0, {"model.path=" + model});
   EXPECT_THAT(trainer, HasMessage(HasSubstr("model.path")));
-  EXPECT_THAT(trainer, HasMessage(HasSubstr("model-00002-of-00003.safetensors is missing, which holds tensor ")));
+  EXPECT_THAT(trainer, HasMessage(HasSubstr("model-00002-of-00003.safetensors is missing, which contains tensor ")));
 }
 
 }  // namespace

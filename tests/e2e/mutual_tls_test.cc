@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kHostilePeers = 20;  // of each kind, at each port
+constexpr int kHostilePeers = 20;  // for each kind, at each port
 
 class MutualTlsTest : public ::testing::Test {
  protected:
@@ -30,11 +30,11 @@ class MutualTlsTest : public ::testing::Test {
 
   void MakeCertificates(const std::string& arguments) {
     const std::string command = absl::StrCat(SYNCOPATE_SOURCE_DIR, "/scripts/make-certs.sh ", folder(), " ", arguments);
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;  // NOLINT: a test that waits for it
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;  // NOLINT: the test waits for the command
   }
   std::string folder() const { return certificates_.path() + "/certs"; }
 
-  // The settings of a run that has these certificates, and `more`.
+  // The settings of a run with these certificates, and `more`.
   std::vector<std::string> Settings(std::vector<std::string> more) const {
     for (const char* setting :
          {"security.tls_cert={role}.crt", "security.tls_key={role}.key", "security.tls_ca=ca.crt"}) {
@@ -58,7 +58,8 @@ class MutualTlsTest : public ::testing::Test {
   TempDir certificates_;
 };
 
-// Seconds since 1970 at which the certificate that a daemon shows ends, by its own metrics; 0 if it says nothing.
+// The time, in seconds since 1970, at which the certificate of a daemon ends, by its own metrics; 0 if there is no such
+// metric.
 double CertificateExpiry(const daemon::DaemonEndpoint& daemon) {
   const std::string text = HttpGet(daemon.metrics, "/metrics").value_or("");
   const std::string name =
@@ -83,8 +84,8 @@ TEST_F(MutualTlsTest, ARunTrainsToTheEndWithTheBitsOfTheTwin) {
   ASSERT_THAT(twin, IsOk());
   EXPECT_EQ(run.Digests(), *twin);
   EXPECT_EQ(run.Summary()["status"], "completed");
-  EXPECT_EQ(run.Summary()["rollouters"].size(), 2u);  // the trainer could ask them
-  EXPECT_GT(run.Summary()["syncs"]["count"], 0);      // and the synchronizer
+  EXPECT_EQ(run.Summary()["rollouters"].size(), 2u);  // the trainer could call the rollouters
+  EXPECT_GT(run.Summary()["syncs"]["count"], 0);      // the trainer could call the synchronizer
 }
 
 TEST_F(MutualTlsTest, OperatorsMayDoWhatTheirRoleMayAndEachActionIsInTheLog) {
@@ -101,7 +102,7 @@ TEST_F(MutualTlsTest, OperatorsMayDoWhatTheirRoleMayAndEachActionIsInTheLog) {
     EXPECT_EQ(result->code, code) << result->output;
     EXPECT_THAT(result->output, HasSubstr(words));
   };
-  expect({"pause"}, 0, "");  // as admin, by the configuration in the run directory
+  expect({"pause"}, 0, "");  // ctl calls as admin, by the configuration in the run directory
   expect(As("viewer", {"status"}), 0, "paused");
   expect(As("viewer", {"resume"}), 4, "the role viewer may not call /syncopate.v1.TrainerService/Resume; admin may");
   expect(As("rollouter", {"checkpoint"}), 4, "the role rollouter may not call");
@@ -165,7 +166,7 @@ TEST_F(MutualTlsTest, CertificatesAreRenewedUnderARunThatGoesOn) {
   auto status = run.Ctl({"status"});
   ASSERT_THAT(status, IsOk());
   EXPECT_EQ(status->code, 0) << status->output;
-  // A rollouter that dies comes back over a connection with the new certificates.
+  // A rollouter that dies reconnects with the new certificates.
   auto rollouter = run.Endpoint("rollouter", 0);
   ASSERT_THAT(rollouter, IsOk());
   ASSERT_EQ(::kill(static_cast<pid_t>(rollouter->pid), SIGKILL), 0);
@@ -196,12 +197,12 @@ TEST_F(MutualTlsTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
     }
     EXPECT_THAT(HttpGet(endpoint->metrics, "/metrics"), IsOk());
   }
-  // While the mute clients stay connected, steps are made and callers with a certificate are served.
+  // While the mute clients stay connected, the trainer makes steps, and callers with a certificate are served.
   EXPECT_THAT(run.AwaitStep(run.LastStep() + 10), IsOk());
   auto status = run.Ctl(As("viewer", {"status"}));
   ASSERT_THAT(status, IsOk());
   EXPECT_EQ(status->code, 0) << status->output;
-  // Who begins no handshake is sent away.
+  // The server closes the connection of a client that begins no handshake.
   EXPECT_TRUE(mute.front()->WaitClosed(kPatience));
   (*process)->Interrupt();
   auto exit = (*process)->WaitExit(kPatience);
@@ -218,7 +219,7 @@ TEST_F(MutualTlsTest, ADaemonWithAWrongCertificateSaysSoAndDisturbsNobody) {
   auto rollouter = run.StartDaemon("rollouter");
   ASSERT_THAT(rollouter, IsOk());
 
-  // Another role's: it is a mistake in the configuration, told at once.
+  // The certificate is that of another role: a mistake in the configuration, which is reported at once.
   auto confused = run.LaunchDaemon("rollouter", 7,
                                    {absl::StrCat("security.tls_cert=", folder(), "/trainer.crt"),
                                     absl::StrCat("security.tls_key=", folder(), "/trainer.key")});
@@ -228,7 +229,7 @@ TEST_F(MutualTlsTest, ADaemonWithAWrongCertificateSaysSoAndDisturbsNobody) {
   EXPECT_EQ(exit->code, 2);
   EXPECT_THAT((*confused)->Log(), HasSubstr("is the certificate of a trainer, and this is a rollouter"));
 
-  // Another authority's: only the other end can tell.
+  // The certificate is that of another authority: only the other end can detect it.
   const std::string ours = folder();
   const TempDir elsewhere;
   ASSERT_EQ(std::system(absl::StrCat(SYNCOPATE_SOURCE_DIR, "/scripts/make-certs.sh ", elsewhere.path()).c_str()), 0);

@@ -1,5 +1,5 @@
-// Numbers that are none, from a rollouter, from training and from a file: refused where they enter, and whoever can act
-// hears why.
+// Numbers that are not finite, from a rollouter, from training and from a file: each is refused where it enters, and
+// the error reaches a place where someone can act on it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,9 +37,9 @@ using trainerd::FakeRollouter;
 using v1::SynchronizerService;
 using v1::TrainerService;
 
-constexpr size_t kInvalidInRow = 10;  // that begin a quarantine
+constexpr size_t kInvalidInRow = 10;  // invalid groups in a row that begin a quarantine
 
-// The right answer but for its first log-probability.
+// The right answer, except for its first log-probability.
 TrajectoryGroup AnswerWith(const Lease& lease, float logprob) {
   TrajectoryGroup group;
   group.lease = lease.id;
@@ -89,8 +89,8 @@ class HostileRollouterTest : public ::testing::Test {
     }
     return {};
   }
-  // The n-th lease. More room than anybody has brings the first of those that there are; the version that is claimed to
-  // be served ages, so they are asked for until one comes.
+  // Returns the n-th lease. The peer asks for more groups than the trainer has, which brings the first of the available
+  // ones. The version that the peer claims to serve ages, so it repeats the request until a lease comes.
   absl::StatusOr<Lease> LeaseNumber(size_t n) {
     Eventually(kPatience, [&] {
       hostile_->Credits(1000, wire::FromProto(TrainerStatus().version()));
@@ -122,7 +122,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
     ++answered;
   };
   while (answered < kInvalidInRow) ASSERT_NO_FATAL_FAILURE(refuse_one());
-  // Leases from before the quarantine: some may not have arrived yet, and the trainer counts those too.
+  // Counts the leases from before the quarantine: some may not have arrived yet, and the trainer counts those too.
   while (answered < hostile_->leases() || View().leased_groups() > 0) ASSERT_NO_FATAL_FAILURE(refuse_one());
 
   const v1::RollouterView view = View();
@@ -137,7 +137,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
   EXPECT_THAT(explained->output,
               AllOf(HasSubstr("quarantined"), HasSubstr("rollouter-66 gets no prompts"), HasSubstr("log-probability")));
 
-  // It asks on and gets nothing; the others train on.
+  // The quarantined peer keeps asking and gets no lease; the trainer trains on the answers of others.
   hostile_->Credits(1000, wire::FromProto(TrainerStatus().version()));
   EXPECT_THAT(run_.AwaitStep(run_.LastStep() + 5), IsOk());
   EXPECT_EQ(hostile_->leases(), answered);
@@ -145,7 +145,7 @@ TEST_F(HostileRollouterTest, ItsLogProbsAreRefusedWithTheReasonThenItGetsNoMoreL
   for (const auto& [role, daemon] : daemons_) EXPECT_TRUE(daemon->Running()) << role << "\n" << daemon->Log();
 }
 
-// Runs to an end that must be a failure; what was printed.
+// Waits for the end of the run, which must be a failure; returns what was printed.
 std::string OutputOfFailed(RunHarness& run, const absl::StatusOr<std::unique_ptr<Process>>& process) {
   EXPECT_THAT(process, IsOk());
   if (!process.ok()) return "";
@@ -162,7 +162,7 @@ std::vector<std::string> Checkpoints(const RunHarness& run) {
   return names;
 }
 
-// The first step multiplies every weight with what is infinite in float32.
+// The first step multiplies every weight by a number that is infinite in float32.
 constexpr char kDiverge[] = "train.weight_decay=1e42";
 
 TEST(DivergedTrainingTest, WeightsThatAreNotFiniteEndTheRunNamingTheTensorAndReachNobody) {
@@ -201,7 +201,7 @@ TEST(DivergedTrainingTest, NeitherDoThoseOfAStepThatIsNotPublishedReachACheckpoi
   EXPECT_THAT(Checkpoints(run), IsEmpty());
 }
 
-// Makes the last number of the checkpoint's weights a NaN, and the manifest agree: what a broken tool leaves behind.
+// Makes the last number of the checkpoint's weights a NaN and adjusts the manifest, as a defective tool would.
 void Spoil(const std::string& folder) {
   FileSystem* files = FileSystem::Real();
   constexpr int64_t kMostBytes = int64_t{1} << 30;
@@ -230,7 +230,7 @@ TEST(SpoiltCheckpointTest, ItsWeightsAreRefusedNamingTheTensorBeforeAnybodyGetsT
   EXPECT_THAT(printed, AllOf(HasSubstr("checkpoint e1-s4"), HasSubstr("model.safetensors"), HasSubstr("is not finite"),
                              HasSubstr("remove it")));
   EXPECT_EQ(run.LastStep(), 4);
-  // As it says: without it the older one is whole, and the log brings back the rest.
+  // The error says what to do: without the bad checkpoint the older one is used, and the log brings back the rest.
   fs::remove_all(run.Path("checkpoints/e1-s4"));
   auto resumed = run.Resume({"run.steps=8"});
   ASSERT_THAT(resumed, IsOk());

@@ -1,4 +1,4 @@
-// What a monitoring system sees of a live run: /metrics, health, reflection.
+// A live run as a monitoring system sees it: /metrics, health, reflection.
 
 #include <gmock/gmock.h>
 #include <grpcpp/completion_queue.h>
@@ -25,12 +25,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Samples = std::map<std::string, double>;  // "name{labels}" -> value
 
-// One message to `method` of a service whose .proto is not at hand, and the first that comes back, both serialized.
+// Sends one message to `method` of a service whose .proto is not compiled here; returns the first response. Both are
+// serialized.
 absl::StatusOr<std::string> RawCall(const std::string& address, const std::string& method, const std::string& message) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address));
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
-  context.set_deadline(rpc::CallDeadline(kPatience));  // every step below ends by then
+  context.set_deadline(rpc::CallDeadline(kPatience));  // every call below ends by then
   grpc::CompletionQueue queue;
   auto done = [&queue] {
     void* tag;
@@ -73,7 +74,7 @@ absl::StatusOr<Samples> Scrape(const daemon::DaemonEndpoint& daemon) {
   return samples;
 }
 
-// A run that has made steps and is paused: nothing moves any more.
+// A run that has made steps and is paused: its figures no longer change.
 class ObservabilityTest : public ::testing::Test {
  protected:
   ObservabilityTest() : run_({"run.steps=1000000", "eval.every_steps=4"}) {}
@@ -153,7 +154,7 @@ TEST_F(ObservabilityTest, EveryDaemonServesTheNamesOfTheDashboards) {
 
 TEST_F(ObservabilityTest, MetricsAgreeWithWhatTheDaemonsSayOtherwise) {
   const auto step = static_cast<double>(TrainerStatus().version().step());
-  // Rollouters go on to the bound, and figures follow within a moment.
+  // Rollouters generate up to the staleness bound, and the figures follow a moment later.
   EXPECT_TRUE(Eventually(kPatience, [&] {
     const auto status = TrainerStatus();
     const Samples trainer = GetScrape("trainer-0");

@@ -61,7 +61,7 @@ class OrchestrateTest : public ::testing::Test {
     synchronizer_ = synchronizer->grpc;
   }
 
-  // What the script says it did under `what`; null, failing the test, if it did not.
+  // Returns what the script reports under `what`; returns null and fails the test if it reports nothing.
   static Json Find(const std::vector<Json>& said, const std::string& what) {
     for (const Json& line : said) {
       if (line["did"] == what) return line;
@@ -72,8 +72,8 @@ class OrchestrateTest : public ::testing::Test {
 
   TempDir scratch_;
   std::optional<RunHarness> run_;
-  std::string synchronizer_;                       // its address
-  std::vector<std::unique_ptr<Process>> daemons_;  // after the folder that they work in
+  std::string synchronizer_;                       // the synchronizer's address
+  std::vector<std::unique_ptr<Process>> daemons_;  // declared after the folder that the daemons work in
   int commands_ = 0;
 };
 
@@ -90,7 +90,7 @@ TEST_F(OrchestrateTest, AnotherLanguageSteersTheRunByReflection) {
   EXPECT_GE(Find(said, "waited for a step")["step"], 2);
   const Json paused = Find(said, "paused"), resumed = Find(said, "resumed");
   EXPECT_EQ(resumed["step"], paused["step"]) << "steps were made while the trainer was paused";
-  // The step that the pause let end may have been published after the sync.
+  // The step that was in progress at the pause may have been published after the sync.
   const int64_t synced = Find(said, "synced")["version"][1], step = paused["step"];
   EXPECT_THAT(synced, AnyOf(step, step - 1));
   EXPECT_GE(Find(said, "read the versions")["versions"][0][1], synced);
@@ -102,7 +102,7 @@ TEST_F(OrchestrateTest, AnotherLanguageSteersTheRunByReflection) {
   EXPECT_GE(Find(said, "saw it go on")["step"].get<int64_t>(), resumed["step"].get<int64_t>() + 3);
   EXPECT_THAT(Find(said, "stopped the rollouter")["exit_codes"], ElementsAre(0));
 
-  // And the daemons agree.
+  // The daemons report the same.
   auto first = run_->Endpoint("rollouter", 0);
   ASSERT_THAT(first, IsOk());
   auto status = Call<v1::RolloutService>(first->grpc, &v1::RolloutService::Stub::GetStatus, {});

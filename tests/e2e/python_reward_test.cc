@@ -1,4 +1,4 @@
-// A run whose rewards come from users' Python: the real worker under `syncopate run`, killed on the way.
+// A run whose rewards come from users' Python: the real worker under `syncopate run`, which the test kills once.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class PythonRewardTest : public ::testing::Test {
   PythonRewardTest() {
     std::ofstream rows(Path("rows.jsonl"));
     for (int i = 0; i < 40; ++i) {
-      // Two fields that could be the right answer, and one that only the reward knows.
+      // Each row has two fields that could be the right answer, and one field that only the reward reads.
       rows << "{\"prompt\": \"" << i % 5 << "+" << i / 5 << "=\", \"answer\": \"count them\", \"result\": \""
            << i % 5 + i / 5 << "\", \"level\": {\"of\": [1, 2]}}\n";
     }
@@ -124,7 +124,7 @@ TEST_F(PythonRewardTest, ARewardThatFailsForEverythingSaysWhereAtOnceAndEndsTheR
   EXPECT_THAT(run.Log("trainer-0"), AllOf(HasSubstr("REWARD_FAILED"), HasSubstr(where)));
   EXPECT_THAT(run.Log("environment-0"), AllOf(HasSubstr("Traceback"), HasSubstr("return len(row[")));
   EXPECT_THAT(run.Records("eval"), ::testing::IsEmpty()) << "no prompt was judged";
-  EXPECT_TRUE(std::filesystem::exists(run.Path("checkpoints"))) << "it saves";
+  EXPECT_TRUE(std::filesystem::exists(run.Path("checkpoints"))) << "the trainer saves a checkpoint";
 }
 
 TEST_F(PythonRewardTest, OneRowThatItsRewardCannotJudgeCostsTheEvaluationThatRowAlone) {

@@ -1,4 +1,4 @@
-// A trainer whose versions no rollouter can install: it saves, ends, and gives the reason.
+// A trainer whose versions no rollouter can install saves a checkpoint, ends, and gives the reason.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Welcomes every member in epoch 1; answers publications with one status; each look at it finds one more sync failed.
+// Welcomes every member in epoch 1 and answers publications with one status. Each status request finds one more failed
+// sync.
 class ScriptedSynchronizer final
     : public v1::SynchronizerService::WithCallbackMethod_Join<v1::SynchronizerService::Service> {
  public:
@@ -68,7 +69,7 @@ class ScriptedSynchronizer final
   std::atomic<int64_t> failed_ = 0;
 };
 
-// What the trainer says last, and with which code it ends, where `synchronizer` is all there is.
+// The trainer's last message and its exit code, in a run that has only `synchronizer` beside it.
 void ExpectEnd(ScriptedSynchronizer* synchronizer, std::vector<std::string> overrides, const std::string& reason) {
   auto server = rpc::Server::Start({}, {synchronizer});
   ASSERT_THAT(server, IsOk());
@@ -79,7 +80,7 @@ void ExpectEnd(ScriptedSynchronizer* synchronizer, std::vector<std::string> over
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(*exit, (ExitStatus{4, 0})) << (*trainer)->Log();
   EXPECT_THAT((*trainer)->Log(), HasSubstr(reason));
-  EXPECT_TRUE(std::filesystem::exists(run.Path("checkpoints/e1-s0"))) << "what there is is saved";
+  EXPECT_TRUE(std::filesystem::exists(run.Path("checkpoints/e1-s0"))) << "the trained steps are saved";
 }
 
 TEST(RefusedTrainerTest, APublicationThatIsRefusedForGoodEndsItWithTheReason) {

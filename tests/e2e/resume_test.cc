@@ -1,4 +1,4 @@
-// What a resume may not do to a run, and what it leaves as it is.
+// Changes that a resume refuses, and files that it does not touch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRefused = 2;
 
-// Path -> contents, of all files below `folder`.
+// Path -> contents of all files below `folder`.
 std::map<std::string, std::string> Files(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -42,6 +42,36 @@ void ExpectEnd(absl::StatusOr<std::unique_ptr<Process>> process, int code) {
   auto exit = (*process)->WaitExit(2 * kPatience);
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, code) << (*process)->Log();
+}
+
+// The lines of samples.jsonl, which only its owner may read.
+std::vector<Json> Samples(const RunHarness& run) {
+  std::ifstream file(run.Path("samples.jsonl"));
+  const auto mode = fs::status(run.Path("samples.jsonl")).permissions();
+  EXPECT_EQ(mode, fs::perms::owner_read | fs::perms::owner_write);
+  return JsonLines(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+TEST(ResumeTest, ARunWritesItsSamplesWithWhatBecameOfThem) {
+  RunHarness run({"run.steps=6", "eval.every_steps=3", "eval.prompts=8", "metrics.train_samples=1",
+                  "metrics.eval_samples=1", "data.batch_groups=4", "rollout.samples=8"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  std::map<int64_t, double> advantages;  // key: step; sums over its samples
+  std::map<std::string, int> kinds;
+  for (const Json& sample : Samples(run)) {
+    ++kinds[sample["kind"]];
+    EXPECT_FALSE(sample["prompt"].get<std::string>().empty());
+    EXPECT_EQ(sample["answer_ids"].size(), sample["answer_tokens"]);
+    if (sample["kind"] != "train") continue;
+    EXPECT_EQ(sample["trained"], sample["outcome"] == "trained");
+    EXPECT_EQ(sample["trained"], sample["advantage"] != 0);
+    EXPECT_EQ(sample["loss"], Json::parse("[[0," + sample["answer_tokens"].dump() + "]]"));
+    advantages[sample["step"]] += sample["advantage"].get<double>();
+  }
+  EXPECT_EQ(kinds["train"], 6 * 4 * 8);
+  EXPECT_GE(kinds["eval"], 2 * 8);
+  ASSERT_EQ(advantages.size(), 6u);
+  for (const auto& [step, sum] : advantages) EXPECT_NEAR(sum, 0, 1e-3) << "groups of step " << step;
 }
 
 TEST(ResumeTest, AWrongOneIsRefusedWithBothValuesAndLeavesEveryByteAsItWas) {
@@ -91,7 +121,7 @@ TEST(ResumeTest, OneWithNothingToDoLeavesTheSummaryAsItWas) {
 TEST(ResumeTest, OneAfterATrainerThatDiedBeforeItsSummarySaysWhatTheRunHasReached) {
   RunHarness run({"run.steps=6", "eval.every_steps=0"});
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
-  // What `syncopate run` leaves of a trainer that has saved its last checkpoint and dies.
+  // The files that `syncopate run` leaves when a trainer has saved its last checkpoint and dies.
   std::ofstream(run.Path("summary.json"))
       << R"({"status": "failed", "run": {"outcome": "failed", "reason": "trainer-0 was killed by signal 9"}})";
   auto again = RunCommand("syncopate", {"run", "--resume", run.run_dir()});
@@ -107,7 +137,8 @@ TEST(ResumeTest, OneAfterATrainerThatDiedBeforeItsSummarySaysWhatTheRunHasReache
 
 TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
   constexpr int64_t kSteps = 60, kBatchGroups = 16;
-  RunHarness run({absl::StrCat("run.steps=", kSteps), "checkpoint.every_steps=10", "eval.every_steps=20"});
+  RunHarness run({absl::StrCat("run.steps=", kSteps), "checkpoint.every_steps=10", "eval.every_steps=20",
+                  "metrics.train_samples=1", "rollout.samples=8"});
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(15), IsOk());
@@ -122,18 +153,28 @@ TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
   EXPECT_EQ(summary["steps"], kSteps);
   EXPECT_EQ(summary["groups"]["trained"], kSteps * kBatchGroups);
   EXPECT_GE(summary["groups"]["acked"], kSteps * kBatchGroups);
-  std::map<int64_t, int64_t> tokens;  // by step: one that was repeated counts once
+  std::map<int64_t, int64_t> tokens;  // key: step; a step that was repeated counts once
   for (const Json& step : run.Records("step")) tokens[step["step"]] = step["trained_tokens"];
   int64_t trained = 0;
   for (const auto& [step, count] : tokens) trained += count;
   EXPECT_EQ(summary["tokens"]["trained"], trained);
   EXPECT_GE(summary["tokens"]["generated"], trained);
-  EXPECT_EQ(summary["rollouters"].size(), 4u) << "two of each life";
+  EXPECT_EQ(summary["rollouters"].size(), 4u) << "two of each incarnation";
+  std::map<std::string, int> seen;
+  for (const Json& sample : Samples(run)) {
+    if (sample["kind"] != "train") continue;
+    const std::string id = sample["group"].get<std::string>() + "#" + sample["sample"].dump();
+    EXPECT_EQ(++seen[id], 1) << id << " is there twice";
+    EXPECT_LE(sample["step"], kSteps);
+  }
+  // What waited for the disk when the trainer was killed may be missing, unless its step was repeated.
+  EXPECT_LE(seen.size(), kSteps * kBatchGroups * 8u);
+  EXPECT_GE(seen.size(), (kSteps - 3) * kBatchGroups * 8u);
   auto events = RunCommand("syncopate", {"events", run.run_dir(), "--kind", "sync"});
   ASSERT_THAT(events, IsOk());
   const int64_t syncs = static_cast<int64_t>(JsonLines(events->output).size());
   EXPECT_LE(summary["syncs"]["count"], syncs);
-  EXPECT_GE(summary["syncs"]["count"], syncs - 4) << "but for those that ended when it was written";
+  EXPECT_GE(summary["syncs"]["count"], syncs - 4) << "except the daemons that had ended when the summary was written";
 }
 
 }  // namespace

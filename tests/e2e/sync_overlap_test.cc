@@ -1,5 +1,5 @@
-// Generation while weights are pushed: nothing stands still between prepare and install, and every token says which
-// version made it.
+// Generation while weights are pushed: generation does not stop between prepare and install, and every token carries
+// the version that made it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,18 +22,18 @@ namespace {
 constexpr int32_t kTokens = 250;
 
 struct SeenToken {
-  double unix_seconds = 0;  // when it arrived here
+  double unix_seconds = 0;  // when the token arrived at the test
   PolicyVersion version;
 };
 
-// The part of one sync in which the receiver's shadow is filled and verified while the old version serves.
+// The part of one sync in which the receiver's shadow arena is filled and verified while the old version serves.
 struct Window {
   double begin = 0;  // unix seconds
   double end = 0;
   bool Holds(double time) const { return begin <= time && time <= end; }
 };
 
-// One answer of exactly kTokens tokens, as it arrives; empty, failing the test, if the stream breaks.
+// Streams one answer of exactly kTokens tokens; returns no tokens and fails the test if the stream breaks.
 std::vector<SeenToken> StreamOneAnswer(const std::string& address) {
   auto stub = v1::RolloutService::NewStub(rpc::MakeChannel(address).value());
   v1::GenerateStreamRequest request;
@@ -66,7 +66,8 @@ std::vector<Window> TransfersTo(const std::string& replica, const std::string& s
 }
 
 TEST(SyncOverlapTest, TokensAreMadeBetweenPrepareAndInstallAndVersionsChangeMidAnswerWithoutAGap) {
-  // Weights of some 58 MB, so that a transfer lasts many decode steps; batches so small that versions come often.
+  // The weights have some 58 MB, so that a transfer lasts many decode steps; the batches are so small that versions
+  // come often.
   RunHarness run({"run.steps=1000000", "run.rollouters=1", "eval.every_steps=0", "checkpoint.every_steps=0",
                   "data.batch_groups=1", "rollout.samples=2", "rollout.max_sequences=4", "model.hidden_size=512",
                   "model.intermediate_size=1536", "model.num_hidden_layers=4", "model.num_attention_heads=8",

@@ -1,4 +1,4 @@
-// What `syncopate` tells about a machine and a configuration before anything runs.
+// What `syncopate` reports about a machine and a configuration before a run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ CommandResult Syncopate(const std::vector<std::string>& args) {
   return result.ok() ? *result : CommandResult();
 }
 
-// The finding of `subject` whose `looked_at` holds `about`; null if there is none.
+// The finding about `subject` whose `looked_at` contains `about`; null if there is none.
 Json MakeFinding(const std::vector<Json>& findings, const std::string& subject, const std::string& about = "") {
   for (const Json& finding : findings) {
     const std::string looked_at = finding["looked_at"];

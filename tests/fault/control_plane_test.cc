@@ -1,4 +1,4 @@
-// A synchronizer by itself, whose peers take all that it has: descriptors, memory, cores.
+// A synchronizer alone, whose peers use up its resources: descriptors, memory, cores.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ namespace {
 
 using v1::SynchronizerService;
 
-constexpr int kHungry = 300;           // connections that hold on
-constexpr int kSpareDescriptors = 64;  // that the daemon has left
+constexpr int kHungry = 300;           // connections that stay open
+constexpr int kSpareDescriptors = 64;  // descriptors that the daemon has left
 constexpr int64_t kFloodBytes = 1 << 30;
 
 class ControlPlaneTest : public ::testing::Test {
@@ -74,7 +74,7 @@ TEST_F(ControlPlaneTest, ListensAgainWhenThoseWhoTookAllItsDescriptorsAreGone) {
     for (int i = 0; i < kHungry; ++i) hungry.push_back(std::make_unique<RawConnection>(port_));
     ASSERT_TRUE(
         Eventually(kPatience, [this, limit] { return Usage().descriptors + 2 >= static_cast<int64_t>(limit); }));
-    EXPECT_FALSE(AskOnNewConnection(absl::Seconds(1)).ok()) << "so there was nothing left";
+    EXPECT_FALSE(AskOnNewConnection(absl::Seconds(1)).ok()) << "so no descriptor was left";
     EXPECT_THAT(AskOnOldConnection(), IsOk());
   }
   const Stopwatch free_again;

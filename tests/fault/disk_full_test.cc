@@ -1,4 +1,5 @@
-// A disk that fills up under a run: what was saved and acknowledged stays, and the run goes on once there is room.
+// A disk that fills up during a run: saved checkpoints and acknowledged groups stay, and the run goes on once there is
+// room.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// A folder on a disk of its own of `megabytes`, unmounted with the object.
+// A folder on a disk of its own of `megabytes`; the disk is unmounted with the object.
 class SmallDisk {
  public:
   SmallDisk(std::string path, int megabytes) : path_(std::move(path)) {
@@ -42,7 +43,7 @@ class SmallDisk {
   const std::string& why_not() const { return why_not_; }
   const std::string& path() const { return path_; }
 
-  // Leaves no byte.
+  // Fills the disk to its last byte.
   void Fill() {
     std::ofstream file(Filler(), std::ios::binary | std::ios::app);
     const std::string block(4096, 'x');
@@ -88,7 +89,7 @@ class DiskFullTest : public ::testing::Test {
     ASSERT_THAT(Call<v1::TrainerService>(endpoint->grpc, method, request), IsOk());
   }
 
-  // When nothing is saved: a save that is under way gives room back when it fails.
+  // Fills the disk while nothing is saved: a save in progress gives room back when it fails.
   void FillWhilePaused(SmallDisk& disk) {
     ASSERT_NO_FATAL_FAILURE(Ask(&v1::TrainerService::Stub::Pause, v1::TrainerServicePauseRequest()));
     ASSERT_TRUE(Eventually(kPatience, [&] {
@@ -171,9 +172,9 @@ TEST_F(DiskFullTest, CheckpointsThatDoNotFitCostNothingButThemselves) {
   EXPECT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) > Step(last_good); }));
   ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
   ASSERT_NO_FATAL_FAILURE(GoOn());
-  ASSERT_THAT(watch_->AwaitMoreSteps(1), IsOk()) << "else nothing may be left to save";
+  ASSERT_THAT(watch_->AwaitMoreSteps(1), IsOk()) << "otherwise there may be nothing to save";
   ASSERT_THAT(watch_->Stop(), IsOk());
-  EXPECT_EQ(Exit(), 1) << "the last checkpoint is missing, and nobody is told";
+  EXPECT_EQ(Exit(), 1) << "the last checkpoint is missing without an error";
   EXPECT_THAT(process_->Log(), HasSubstr("the last checkpoint could not be saved"));
   EXPECT_THAT(process_->Log(), HasSubstr(disk.path()));
 
@@ -192,8 +193,8 @@ TEST_F(DiskFullTest, ARunDirectoryWithoutRoomHoldsTheRunUpInWordsAndLosesNothing
   ASSERT_TRUE(Eventually(kPatience, [&] { return Step(LastCheckpoint()) >= 4; }));
   ASSERT_NO_FATAL_FAILURE(FillWhilePaused(disk));
   ASSERT_NO_FATAL_FAILURE(GoOn());
-  // Trainer and synchronizer hold on until there is room. The reason reaches the terminal: no log on that disk can tell
-  // it.
+  // Trainer and synchronizer wait until there is room. The reason reaches the terminal, since no log on that disk can
+  // have it.
   EXPECT_TRUE(Eventually(kPatience, [&] { return absl::StrContains(process_->Log(), "free space on that disk"); }));
   EXPECT_THAT(process_->Log(), HasSubstr(disk.path()));
   auto trainer = watch_->Trainer();
@@ -208,7 +209,7 @@ TEST_F(DiskFullTest, ARunDirectoryWithoutRoomHoldsTheRunUpInWordsAndLosesNothing
   EXPECT_GE(findings.accepted, acknowledged);
 }
 
-// The disk of the synchronizer's state alone: training goes on as long as staleness lets it.
+// Only the disk of the synchronizer's state is full: training goes on as long as the staleness bound allows.
 TEST_F(DiskFullTest, ASynchronizerWithoutRoomSaysSoAtItsStartAndLaterHoldsTheRunUpAndNobodyIsLost) {
   Use({"run.rollouters=1", "checkpoint.every_steps=4"});
   SmallDisk disk(run_->run_dir() + "/state/synchronizer", 1);
@@ -233,7 +234,7 @@ TEST_F(DiskFullTest, ASynchronizerWithoutRoomSaysSoAtItsStartAndLaterHoldsTheRun
   ASSERT_TRUE(Eventually(kPatience, [&] { return ErrorReason(watch_->Synchronizer().status()) == "NO_SPACE"; }))
       << (*synchronizer)->Log();
   EXPECT_THAT(std::string(watch_->Synchronizer().status().message()), HasSubstr(disk.path()));
-  // Longer than the time after which a silent member is declared dead.
+  // The wait is longer than the time after which a silent member is declared dead.
   EXPECT_FALSE(Eventually(absl::Seconds(6), [&] {
     return ErrorReason(watch_->Synchronizer().status()) != "NO_SPACE" || !(*synchronizer)->Running();
   }));

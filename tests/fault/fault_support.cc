@@ -78,7 +78,7 @@ int64_t RunWatch::Step() const {
   return status.ok() ? status->version().step() : -1;
 }
 
-// After a restore the logged takes are repeated first and nothing is published meanwhile.
+// After a restore the trainer repeats the logged takes first and publishes nothing meanwhile.
 bool RunWatch::HasPublished(int64_t epoch) const {
   auto status = Synchronizer();
   return status.ok() && status->newest().epoch() == epoch;

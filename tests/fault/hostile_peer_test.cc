@@ -1,4 +1,4 @@
-// Peers that speak nonsense, or nothing, to every port of a run.
+// Peers that send malformed data, or nothing, to every port of a run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,13 +44,13 @@ TEST(HostilePeerTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
         peer.Send(Garbage(dice));
       }
     }
-    // While all of them are connected, the daemon answers well-formed calls.
+    // While all these peers are connected, the daemon answers well-formed calls.
     EXPECT_THAT(HttpGet(endpoint->metrics, "/metrics"), IsOk());
   }
   ASSERT_THAT(watch.AwaitMoreSteps(20), IsOk());
   EXPECT_THAT(watch.Members(), IsOk());
 
-  // One that says too little is sent away in the end.
+  // The daemon closes the connection of a peer that sends too little.
   auto trainer = run.Endpoint("trainer");
   ASSERT_THAT(trainer, IsOk());
   HostilePeer slow(trainer->metrics);

@@ -1,4 +1,4 @@
-// Rollouters that live and do not move: one that is paused, and one that takes prompts and never answers.
+// Live rollouters that make no progress: a paused one, and one that takes prompts and never answers.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using trainerd::FakeRollouter;
 using v1::RolloutService;
 
 constexpr absl::Duration kStall = absl::Milliseconds(500);
-// A slow rollouter's next trial comes ten times the late limit later; and other tests run on this machine too.
+// A slow rollouter's next trial comes ten times the late limit later, and other tests run on this machine too.
 constexpr absl::Duration kSlack = absl::Seconds(20);
 
 class LeaseStallTest : public ::testing::Test {
@@ -70,7 +70,7 @@ TEST_F(LeaseStallTest, APausedRolloutersGroupsGoToTheOtherAndAfterwardsItWorksAg
     Ask(&RolloutService::Stub::Pause);
     auto view = watch_.Stream(1);
     if (view.ok() && view->leased_groups() > 0) return true;
-    Ask(&RolloutService::Stub::Resume);  // it had just finished what it had
+    Ask(&RolloutService::Stub::Resume);  // the rollouter may have finished its leases before the pause
     return false;
   }));
   EXPECT_TRUE(Eventually(kPatience, [&] {
@@ -80,7 +80,8 @@ TEST_F(LeaseStallTest, APausedRolloutersGroupsGoToTheOtherAndAfterwardsItWorksAg
   Report("the groups of a paused rollouter are with the other after", since_pause->Elapsed());
   EXPECT_GE(since_pause->Elapsed(), kStall);
   EXPECT_LE(since_pause->Elapsed(), kStall + kSlack);
-  // In its first five seconds a trainer takes no stalled lease back: the second attempt at a late group is answered first.
+  // In its first five seconds a trainer takes back no stalled lease: the second attempt at a late group is answered
+  // first.
   EXPECT_GT(Stalled() + Count("superseded"), 0);
   ASSERT_THAT(watch_.AwaitMoreSteps(10), IsOk());
   EXPECT_EQ(watch_.Stream(1)->leased_groups(), 0);
@@ -107,7 +108,7 @@ TEST_F(LeaseStallTest, OneThatHeartbeatsAndNeverAnswersHoldsTheRunUpOnceAndGetsN
   }));
   Report("what it holds is leased to others after", since_lease.Elapsed());
   EXPECT_LE(since_lease.Elapsed(), kStall + kSlack);
-  EXPECT_TRUE(Eventually(kPatience, [&] {  // what it got in the second before
+  EXPECT_TRUE(Eventually(kPatience, [&] {  // the leases from the second before
     lives();
     return watch_.Stream(66)->leased_groups() == 0;
   }));

@@ -1,4 +1,4 @@
-// Faults hit every daemon in random order, and again before all have recovered.
+// Faults hit every daemon in random order, the next one before all daemons have recovered.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ constexpr absl::Duration kHealsWithin = absl::Seconds(30);
 struct Daemon {
   std::string role;
   int64_t index = 0;
-  bool resumes = false;  // a trainer after its first start
+  bool resumes = false;  // true for a trainer after its first start
   std::unique_ptr<Process> process = nullptr;
   std::string Name() const { return absl::StrCat(role, "-", index); }
 };
 
 class NemesisTest : public ::testing::Test {
  protected:
-  // Without waiting until it is ready: the next blow may come before.
+  // Starts the daemon without waiting until it is ready: the next fault may come before.
   void Start(Daemon& daemon) {
     std::vector<std::string> more;
     if (daemon.role == "trainer") more.push_back(daemon.resumes ? "run.resume=true" : "run.resume=false");
@@ -39,7 +39,7 @@ class NemesisTest : public ::testing::Test {
     daemon.resumes = true;
   }
 
-  // Some time, told by the trainer's steps if it makes any, in round trips if it does not.
+  // Waits for a while: some steps if the trainer makes any, some round trips otherwise.
   void LetRun() {
     const int64_t until = watch_.Step() + dice_.Between(0, 4);
     Eventually(absl::Milliseconds(dice_.Between(1, 800)), [&] { return watch_.Step() > until; });
@@ -67,7 +67,7 @@ class NemesisTest : public ::testing::Test {
            wire::FromProto(status->newest()) == wire::FromProto(member->serving());
   }
 
-  // So short that a pause is often long enough to be taken for a death.
+  // The deadline is so short that a pause is often long enough to be taken for a death.
   RunHarness run_{EndlessRun(
       {"checkpoint.every_steps=6", "sync.heartbeat=100ms", "sync.suspect_after=250ms", "sync.dead_after=400ms"})};
   RunWatch watch_{&run_};

@@ -1,4 +1,4 @@
-// Rollouters that die, come late and leave.
+// Rollouters that die, join late and leave.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/fault/continued_answers.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,7 +18,7 @@ namespace syncopate::testing {
 namespace {
 
 constexpr absl::Duration kWorksAgainWithin = absl::Seconds(10);
-// Promised: 1 s after the stream breaks. The rest is for a machine that runs other tests at the same time.
+// The promise is 1 s after the stream breaks; the rest is for a machine that runs other tests at the same time.
 constexpr absl::Duration kReissuedWithin = absl::Seconds(3);
 constexpr int kKills = 10;
 
@@ -24,7 +26,7 @@ struct Worst {
   absl::Duration reissued, works;
 };
 
-// kill -9 of one rollouter at a random moment, then all that must follow.
+// Kills one rollouter with SIGKILL at a random moment, then expects all that must follow.
 void KillOne(const RunHarness& run, const RunWatch& watch, Dice& dice, Worst* worst) {
   const int64_t victim = dice.Between(0, 1);
   auto before = watch.AwaitWork(victim);
@@ -34,7 +36,7 @@ void KillOne(const RunHarness& run, const RunWatch& watch, Dice& dice, Worst* wo
   ASSERT_THAT(endpoint, IsOk());
   Stopwatch since_kill;
   ASSERT_EQ(::kill(static_cast<pid_t>(endpoint->pid), SIGKILL), 0);
-  // Leases go with the stream: once it is gone, other rollouters get them.
+  // Leases end with the stream: once the stream is gone, other rollouters get the leases.
   EXPECT_TRUE(Eventually(kPatience, [&] {
     auto stream = watch.Stream(victim);
     return absl::IsNotFound(stream.status()) || (stream.ok() && stream->incarnation() != *before);
@@ -72,7 +74,7 @@ TEST(RollouterKillTest, TenKillsInOneRunLoseNothingAndEachTimeANewOneTakesOver) 
   EXPECT_GT(findings.reissued, 0) << "no kill hit a rollouter that held a lease";
   const Json summary = run.Summary();
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
-  // What the killed ones did counts: both that remain together cannot have made all that was trained.
+  // The work of the killed rollouters counts: the two that remain cannot have made all trained tokens.
   EXPECT_GE(summary["tokens"]["generated"].get<int64_t>(), summary["tokens"]["trained"].get<int64_t>());
   EXPECT_EQ(summary["rollouters"].size(), 2u + kKills);
   const Json restarts = summary["run"]["restarts"];
@@ -116,6 +118,40 @@ TEST(RollouterKillTest, OneThatJoinsLateGetsTheCurrentVersionAndWorkAndTheFirstM
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*trainer)->Log();
   EXPECT_THAT(Judge(run), IsClean());
+}
+
+TEST(RollouterKillTest, AnswersThatWereContinuedAreThoseOfAnUndisturbedRun) {
+  constexpr int64_t kSteps = 6;
+  RunHarness undisturbed(OverridesOfLongAnswers());
+  auto calm = undisturbed.Run();
+  ASSERT_THAT(calm, IsOk());
+  RunWatch calm_watch(&undisturbed);
+  ASSERT_THAT(calm_watch.AwaitMoreSteps(kSteps), IsOk());
+  ASSERT_THAT(calm_watch.Stop(), IsOk());
+  ASSERT_THAT((*calm)->WaitExit(kPatience), IsOk());
+
+  RunHarness run(OverridesOfLongAnswers());
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  RunWatch watch(&run);
+  // One of the two is killed again and again, as soon as it has reported tokens.
+  for (int64_t kill = 1; kill <= 3; ++kill) {
+    SCOPED_TRACE(absl::StrCat("kill ", kill));
+    ASSERT_TRUE(Eventually(kPatience, [&] { return ReadTrainerMetric(run, "syncopate_unfinished_answer_bytes") > 0; }));
+    auto endpoint = run.Endpoint("rollouter", kill % 2);
+    ASSERT_THAT(endpoint, IsOk());
+    ASSERT_EQ(::kill(static_cast<pid_t>(endpoint->pid), SIGKILL), 0);
+    ASSERT_THAT(run.Endpoint("rollouter", kill % 2, static_cast<pid_t>(endpoint->pid)), IsOk());
+    ASSERT_THAT(watch.AwaitMoreSteps(1), IsOk());
+  }
+  ASSERT_THAT(watch.AwaitMoreSteps(1), IsOk());
+  EXPECT_GT(ReadTrainerMetric(run, "syncopate_leases_continued_total"), 0);
+  EXPECT_GT(ReadTrainerMetric(run, "syncopate_kept_tokens_total"), 8);
+  ASSERT_THAT(watch.Stop(), IsOk());
+  ASSERT_THAT((*process)->WaitExit(kPatience), IsOk());
+
+  EXPECT_GE(ExpectSameAnswers(run, undisturbed), 6);
+  EXPECT_THAT(Judge(run, {.batch_groups = 2, .samples = 4, .max_staleness = 4}), IsClean());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A rollouter of two processes (tensor parallelism): what it generates is learned from, and it ends whole and starts
-// again when one of them is gone.
+// A rollouter of two processes (tensor parallelism): training learns from its answers, and the whole rollouter ends and
+// starts again when one process is gone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(RollouterRanksTest, WhatTwoGenerateIsLearnedFrom) {
   EXPECT_EQ(summary["status"], "completed");
   EXPECT_GE(summary["eval"]["best"], 0.95) << summary["eval"];
   EXPECT_EQ(summary["staleness"]["violations"], 0);
-  // Each version that the trainer published was installed by both, or one that came after it.
+  // Both ranks installed each version that the trainer published, or a later one.
   EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
   EXPECT_THAT(run.Log("rollouter-0-rank1"), HasSubstr("rank 1 of rollouter-0 attends rank 0"));
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
@@ -96,7 +96,7 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
   ASSERT_GT(victim, 0);
   ASSERT_GT(other, 0);
-  EXPECT_THAT(ProcessesNaming(kGroupSecretVariable), IsEmpty());  // others could read a command line
+  EXPECT_THAT(ProcessesNaming(kGroupSecretVariable), IsEmpty());  // other users could read a command line
   ASSERT_EQ(kill(victim, signal), 0);
   EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
   EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
@@ -107,10 +107,10 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
 }
 
-// A replica of two whose weights take several messages to each rank, and come by way of a relay.
+// A replica of two ranks whose weights take several messages to each rank and pass through a relay.
 class InPlaceReplicaTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kMiddle = 2 << 20;  // of the 7 MB of a rank
+  static constexpr int64_t kMiddle = 2 << 20;  // of the 7 MB that a rank gets
 
   static std::vector<std::string> ByRelay(int trainer, int relay) {
     return TwoRanks({"run.steps=10000", "run.rollouters=1", "eval.every_steps=0", "sync.install=in_place",
@@ -134,9 +134,9 @@ TEST_F(InPlaceReplicaTest, ATransferThatBreaksOnOneRankLeavesNoVersionUntilTheNe
   ASSERT_THAT(run_.AwaitStep(3), IsOk()) << (*process)->Log();
   relay_.CutOne(kMiddle);
   ASSERT_TRUE(Eventually(kPatience, [&] { return relay_.cut() == 1; }));
-  // Rank 0 says it, whichever rank lost its transfer.
+  // Rank 0 reports the loss, whichever rank lost its transfer.
   EXPECT_TRUE(Eventually(kPatience, [&] { return LogHas("rollouter-0", "a transfer in place has failed"); }));
-  // A replica that handed its leases back would be quarantined for a minute.
+  // A replica that handed its leases back would be quarantined for a minute, and the steps would not come in time.
   ASSERT_THAT(run_.AwaitStep(run_.LastStep() + 5, kPatience / 2), IsOk()) << (*process)->Log();
   kill((*process)->pid(), SIGINT);
   EXPECT_THAT((*process)->WaitExit(kPatience), IsOk());
@@ -165,7 +165,7 @@ TEST_F(InPlaceReplicaTest, ARankThatIsKilledInTheMiddleOfATransferEndsTheReplica
 }
 
 TEST(RollouterRanksTest, ASizeThatDoesNotDivideTheHeadsEndsBeforeAnythingStarts) {
-  RunHarness run({"run.steps=5", "rollout.tensor_parallel=8"});  // of 4 heads
+  RunHarness run({"run.steps=5", "rollout.tensor_parallel=8"});  // the model has 4 heads
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   auto exit = (*process)->WaitExit(kPatience);
@@ -175,7 +175,7 @@ TEST(RollouterRanksTest, ASizeThatDoesNotDivideTheHeadsEndsBeforeAnythingStarts)
   EXPECT_THAT((*process)->Log(), HasSubstr("it may be 1, 2, 4"));
 }
 
-// What `syncopate run` and `syncopate replica` give to the ranks that they start.
+// The secret that `syncopate run` and `syncopate replica` give to the ranks that they start.
 class SecretOfRanks {
  public:
   SecretOfRanks() { setenv(kGroupSecretVariable, std::string(2 * kGroupSecretBytes, 'a').c_str(), 1); }

@@ -1,4 +1,4 @@
-// A rollouter that stands still in the middle of a transfer, and comes back.
+// A rollouter that is stopped in the middle of a transfer, and continued.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr absl::Duration kRejoinsWithin = absl::Seconds(10);
 constexpr int64_t kStalled = 1;
 constexpr int64_t kOther = 0;
 
-// A vocabulary that makes weights of 48 MB, of which a step computes little: transfers take long, steps do not.
+// A vocabulary that makes weights of 48 MB, few of which a step uses: transfers take long, steps do not.
 std::vector<std::string> RunOfLongTransfers() {
   return EndlessRun({"model.vocab_size=48000", "model.hidden_size=128", "model.num_hidden_layers=1",
                      "model.head_dim=32", "data.batch_groups=2", "rollout.samples=2", "checkpoint.every_steps=0"});
@@ -59,7 +59,7 @@ class RollouterStallTest : public ::testing::Test {
     return member.ok() ? wire::FromProto(member->serving()) : PolicyVersion{};
   }
 
-  // Stops the process while a sync to it is under way, and stays so.
+  // Stops the process while a sync to it is in progress; the process stays stopped.
   void StopInTheMiddleOfASync() {
     ASSERT_TRUE(Eventually(kPatience, [&] {
       auto member = watch_.Member(kStalled);
@@ -67,7 +67,7 @@ class RollouterStallTest : public ::testing::Test {
       stalled_->Stop();
       auto after = watch_.Member(kStalled);
       if (after.ok() && after->attempt() == member->attempt()) return true;
-      stalled_->Continue();  // it had just ended
+      stalled_->Continue();  // the sync had just ended
       return false;
     }));
   }
@@ -87,7 +87,7 @@ TEST_F(RollouterStallTest, TheOtherGetsEachVersionAndTheStalledOneRejoinsByItsel
   Report("the other rollouter has the version after", since_stop.Elapsed());
   EXPECT_LE(since_stop.Elapsed(), kSyncDeadline);
 
-  // Other rollouters get its leases within a second after it was declared dead.
+  // Other rollouters get the stalled rollouter's leases within a second after it was declared dead.
   EXPECT_TRUE(Eventually(kPatience, [&] { return absl::IsNotFound(watch_.Stream(kStalled).status()); }));
   Report("leases of the stalled rollouter are issued again after", since_stop.Elapsed());
   EXPECT_LE(since_stop.Elapsed(), kDeadAfter + absl::Seconds(1) + kSlack);

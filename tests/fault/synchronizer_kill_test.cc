@@ -1,4 +1,4 @@
-// A synchronizer that dies and comes back.
+// A synchronizer that dies and restarts.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(SynchronizerKillTest, EverybodyComesBackWithinFiveSecondsAndVersionsGoOn) {
     worst = std::max(worst, since_start.Elapsed());
     const PolicyVersion after = Newest(watch);
     EXPECT_GE(after, before);
-    EXPECT_EQ(after.epoch, 1) << "a synchronizer's death is no reason for a new epoch";
+    EXPECT_EQ(after.epoch, 1) << "a synchronizer that dies causes no new epoch";
     EXPECT_TRUE(Eventually(kPatience, [&] { return Newest(watch) > after; }));
     for (int64_t rollouter : {0, 1}) ASSERT_THAT(watch.AwaitWork(rollouter), IsOk());
   }
@@ -83,7 +83,7 @@ TEST(SynchronizerKillTest, AnEpochIsNeverGivenTwiceEvenIfTheTrainerDiesWithIt) {
     auto status = watch.Synchronizer();
     ASSERT_THAT(status, IsOk());
     EXPECT_EQ(status->epoch(), life);
-    // What the trainer had taken is repeated first; then it publishes anew.
+    // The trainer repeats its logged takes first; then it publishes anew.
     EXPECT_TRUE(Eventually(kPatience, [&] { return Newest(watch).epoch == life; }));
     ASSERT_THAT(watch.AwaitMoreSteps(5), IsOk());
     (*synchronizer)->Kill();

@@ -1,4 +1,4 @@
-// A trainer that dies at any moment, and the run that goes on from what it left.
+// A trainer that dies at any moment, and the run that continues from the files that the trainer left.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What was seen of a trainer just before it was killed.
+// The state of a trainer directly before it was killed.
 struct Seen {
   int64_t epoch = 0;
-  int64_t acknowledged = 0;  // groups of this incarnation
+  int64_t acknowledged = 0;  // groups acknowledged by this incarnation
   int64_t step = 0;
 };
 
@@ -34,7 +34,7 @@ Seen Look(const RunWatch& watch) {
   return {status->version().epoch(), status->groups().at("accepted"), status->version().step()};
 }
 
-// Whatever had been acknowledged, and every step that had been reported, is in what the trainer left.
+// Every acknowledged group and every reported step is in the files that the trainer left.
 void ExpectKept(const RunHarness& run, const std::vector<Seen>& lives) {
   auto history = ReadRunHistory(run.run_dir());
   ASSERT_THAT(history, IsOk());
@@ -66,7 +66,7 @@ bool WritesACheckpoint(const RunHarness& run) {
   return false;
 }
 
-// The daemons by hand: synchronizer and rollouters live on while trainers come and go.
+// The daemons are started by hand: synchronizer and rollouters go on while trainers come and go.
 class TrainerKillTest : public ::testing::Test {
  protected:
   void StartOthers() {
@@ -138,7 +138,7 @@ TEST_F(TrainerKillTest, AtRandomMomentsLosesNothingAndRepeatsStepsWithTheirBits)
 }
 
 TEST_F(TrainerKillTest, WhileItWritesACheckpointLeavesTheOneBeforeAndLosesNothing) {
-  // A model of 3 MB with its optimizer's state: the writing takes long enough to be seen.
+  // The model has 3 MB with its optimizer state: writing it takes so long that the test can see it.
   Use({"checkpoint.every_steps=3", "model.hidden_size=128", "model.intermediate_size=512"});
   ASSERT_NO_FATAL_FAILURE(StartOthers());
   ASSERT_NO_FATAL_FAILURE(StartTrainer(/*resume=*/false));
@@ -146,12 +146,12 @@ TEST_F(TrainerKillTest, WhileItWritesACheckpointLeavesTheOneBeforeAndLosesNothin
   for (int kill = 0; kill < 4; ++kill) {
     SCOPED_TRACE(absl::StrCat("kill ", kill));
     ASSERT_THAT(watch_->AwaitMoreSteps(4), IsOk());
-    const int64_t deadline = 1'000'000;  // looks, not time: nothing else is done meanwhile
+    const int64_t deadline = 1'000'000;  // a number of polls, not a time: the loop does nothing else
     for (int64_t looks = 0; !WritesACheckpoint(*run_) && looks < deadline; ++looks) {
     }
-    trainer_->Stop();  // so that it is looked at and killed at one moment
+    trainer_->Stop();  // stopped, so that the test looks and kills at one moment
     if (WritesACheckpoint(*run_)) ++hits;
-    lives_.push_back({});  // a stopped trainer answers nothing
+    lives_.push_back({});  // a stopped trainer answers no call
     trainer_->Kill();
     ASSERT_THAT(trainer_->WaitExit(kPatience), IsOk());
     ASSERT_NO_FATAL_FAILURE(StartTrainer(/*resume=*/true));
@@ -159,7 +159,7 @@ TEST_F(TrainerKillTest, WhileItWritesACheckpointLeavesTheOneBeforeAndLosesNothin
   EXPECT_GT(hits, 0) << "no kill came while a checkpoint was being written";
   ASSERT_NO_FATAL_FAILURE(EndRun());
   EXPECT_THAT(Judge(*run_), IsClean());
-  EXPECT_FALSE(WritesACheckpoint(*run_)) << "leftovers were not swept";
+  EXPECT_FALSE(WritesACheckpoint(*run_)) << "files of a killed save were not removed";
 }
 
 TEST_F(TrainerKillTest, InSynchronousModeEveryStepHasTheTwinsBitsWhateverWasKilled) {
@@ -180,7 +180,8 @@ TEST_F(TrainerKillTest, InSynchronousModeEveryStepHasTheTwinsBitsWhateverWasKill
   ExpectTwinsBits(*run_);
 }
 
-// What travels is of another dtype, in another order, and not of every step: what a repeated step shows is the policy's.
+// The weights are sent in another dtype, in another order, and not at every step: a repeated step must show the digest
+// of the policy itself.
 TEST_F(TrainerKillTest, RepeatedStepsHaveTheirDigestsHoweverAndWheneverWeightsTravel) {
   Use({"model.dtype=bfloat16", "rollout.tensor_parallel=2", "sync.every_steps=3", "checkpoint.every_steps=25",
        "run.rollouters=1"});

@@ -1,4 +1,4 @@
-// A trainer of two processes: it learns, repeats its bits, and ends whole when one of them is gone.
+// A trainer of two processes: it learns, repeats its bits, and ends as a whole when one process is gone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(TrainerRanksTest, TwoLearnToReverseFourSymbols) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
 }
 
-// Also when the weights are in host memory between the steps of one of the runs, on both ranks.
+// The bits repeat, too, when one of the runs has its weights in host memory between the steps, on both ranks.
 TEST(TrainerRanksTest, TwoGiveTheSameBitsEachTime) {
   auto digests = [](bool offload) {
     RunHarness run(TwoRanks({"run.steps=12", "staleness.max_staleness=0", "run.seed=3",
@@ -84,17 +84,26 @@ TEST(TrainerRanksTest, TwoGiveTheSameBitsEachTime) {
   EXPECT_EQ(digests(true), first);
 }
 
-TEST(TrainerRanksTest, TwoAreTaughtBeforeTheyAreRewarded) {
-  RunHarness run(TwoRanks({"run.steps=6", "train.sft_steps=4", "eval.every_steps=0"}));
+TEST(TrainerRanksTest, TwoAreTaughtBeforeTheyAreRewardedAndShareAReferenceAndAHeldOutLoss) {
+  RunHarness run(TwoRanks({"run.steps=6", "train.sft_steps=4", "eval.every_steps=2", "train.kl_coef=0.1"}));
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   auto exit = (*process)->WaitExit(2 * kPatience);
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*process)->Log();
   EXPECT_EQ(run.LastStep(), 6);
+  for (const Json& step : run.Records("step")) {
+    const int64_t number = step["step"];
+    EXPECT_EQ(step.contains("held_out_loss"), number == 2 || number == 4) << number;
+    const double divergence = number == 5 ? step["reference_kl"].get<double>() : 0;
+    EXPECT_NEAR(divergence, 0, 1e-9) << "the reference is where the supervised steps ended";
+  }
+  for (const char* name : {"reference-0-of-2.safetensors", "reference-1-of-2.safetensors"}) {
+    EXPECT_TRUE(std::filesystem::exists(run.Path(absl::StrCat("checkpoints/e1-s6/", name)))) << name;
+  }
 }
 
-// (rank, signal)
+// The parameter is (rank, signal).
 class LostRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankTest,
                          ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(0, SIGSTOP),
@@ -121,7 +130,7 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
   EXPECT_THAT((*process)->Log(), AllOf(HasSubstr(absl::StrCat("trainer-", rank)), HasSubstr("run --resume")));
   EXPECT_THAT(run.Log(absl::StrCat("trainer-", 1 - rank)), HasSubstr("RANK_LOST"));
-  // Rank 0 takes away what was being saved, if it still can.
+  // Rank 0 removes the save in progress, if it still can.
   for (const auto& entry : std::filesystem::directory_iterator(run.Path("checkpoints"))) {
     EXPECT_TRUE(rank == 0 || !absl::StartsWith(entry.path().filename().string(), ".tmp")) << entry.path();
   }
@@ -135,16 +144,16 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   EXPECT_EQ(run.LastStep(), before + 5);
 }
 
-// What there is of a save that is under way, in the order in which it comes.
+// The files that exist during a save, in the order in which they appear.
 enum class SaveStage { kFolder, kFileOfRank0, kFileOfRank1, kAllFiles, kManifest, kRenamed };
 constexpr SaveStage kSaveStages[] = {SaveStage::kFolder,   SaveStage::kFileOfRank0, SaveStage::kFileOfRank1,
                                      SaveStage::kAllFiles, SaveStage::kManifest,    SaveStage::kRenamed};
 
 namespace fs = std::filesystem;
 
-// A file that is there has at least been begun.
+// A file that exists has at least been begun.
 bool HasReached(const fs::path& checkpoints, SaveStage stage, const std::set<std::string>& before) {
-  std::error_code gone;  // the folder may be renamed while it is looked at
+  std::error_code gone;  // the folder may be renamed meanwhile
   for (const auto& entry : fs::directory_iterator(checkpoints, gone)) {
     const std::string name = entry.path().filename().string();
     const bool is_written = absl::StartsWith(name, ".tmp-e");
@@ -179,7 +188,7 @@ std::set<std::string> NamesIn(const fs::path& folder) {
   return names;
 }
 
-// The state of a process as the kernel has it: 'T' is stopped.
+// The state of a process in the kernel's notation: 'T' is stopped.
 char GetState(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;
@@ -192,9 +201,9 @@ void SignalBoth(const std::array<pid_t, 2>& ranks, int signal) {
   for (pid_t rank : ranks) kill(rank, signal);
 }
 
-// Stops both ranks when a save has come to this stage, and is not over unless that is the stage. What was seen before
-// they stood is looked at again: if the save went on meanwhile, they go on too, and the next one is waited for. False
-// if that does not come about in time.
+// Stops both ranks when a save has reached this stage and is not over, unless the end is the stage. Once both ranks are
+// stopped, the stage is checked again: if the save went on meanwhile, the ranks are continued, and the function waits
+// for the next save. False if no save was stopped at the stage in time.
 bool StopAt(const fs::path& checkpoints, SaveStage stage, const std::set<std::string>& before,
             const std::array<pid_t, 2>& ranks) {
   const absl::Time until = Clock::Real()->Now() + kPatience;
@@ -209,7 +218,7 @@ bool StopAt(const fs::path& checkpoints, SaveStage stage, const std::set<std::st
   return false;
 }
 
-// The newest checkpoint, which is the highest that has a name; -1 if one that has a name does not verify.
+// The step of the newest checkpoint, which is the highest that has a name; -1 if one that has a name does not verify.
 int64_t NewestStep(const std::string& checkpoints) {
   auto store = trainer::CheckpointStore::Open(FileSystem::Real(), checkpoints);
   EXPECT_THAT(store, IsOk());
@@ -220,7 +229,7 @@ int64_t NewestStep(const std::string& checkpoints) {
   return latest->checkpoint.version.step;
 }
 
-// (stage, rank)
+// The parameter is (stage, rank).
 class KilledSaveTest : public ::testing::TestWithParam<SaveStage> {};
 INSTANTIATE_TEST_SUITE_P(AnyStage, KilledSaveTest, ::testing::ValuesIn(kSaveStages),
                          [](const auto& info) { return absl::StrCat("Stage", static_cast<int>(info.param)); });
@@ -283,7 +292,7 @@ TEST(TrainerRanksTest, RanksByHandThatDisagreeAllEndWithTheReason) {
   }
 }
 
-// The attempts of an unknown process that can reach the port.
+// Attempts to join as an unknown process that can reach the port.
 absl::Status SayHello(const std::string& address, int32_t rank, const std::string& secret) {
   using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
   auto stub = v1::RankService::NewStub(rpc::MakeChannel(address).value());

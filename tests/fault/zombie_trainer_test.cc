@@ -1,4 +1,4 @@
-// Two trainers in one run, by mistake or because one was taken for dead: only the newer epoch writes.
+// Two trainers in one run, by mistake or because one was declared dead: only the newer epoch writes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class ZombieTrainerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     Start("synchronizer", 0, {}, &synchronizer_);
-    // One that saves after every step: it will try to as soon as it wakes up.
+    // The first trainer saves after every step, so it will try to save as soon as it continues.
     Start("trainer", 0, {"checkpoint.every_steps=1"}, &first_);
     for (int64_t index : {0, 1}) Start("rollouter", index, {}, &rollouters_[index]);
     ASSERT_FALSE(HasFatalFailure());
@@ -54,7 +54,7 @@ class ZombieTrainerTest : public ::testing::Test {
     *process = *std::move(started);
   }
 
-  // The second trainer takes over; it saves only at the end, so that nothing but its epoch stops the first one.
+  // The second trainer takes over. It saves only at the end, so that nothing but its epoch stops the first trainer.
   void TakeOver() {
     ASSERT_NO_FATAL_FAILURE(Start("trainer", 0, {"run.resume=true", "checkpoint.every_steps=0"}, &second_));
     ASSERT_THAT(watch_.AwaitMoreSteps(8), IsOk());
@@ -78,7 +78,7 @@ class ZombieTrainerTest : public ::testing::Test {
     return versions;
   }
 
-  // The run goes on with the second trainer to an end in order, and nothing of what it left is the first one's.
+  // The run goes on with the second trainer to an end in order, and none of its files comes from the first trainer.
   void EndWithTheSecond() {
     ASSERT_THAT(watch_.AwaitMoreSteps(5), IsOk());
     EXPECT_FALSE(fs::exists(run_.Path("summary.json"))) << "the first trainer has written the second one's summary";
@@ -91,7 +91,7 @@ class ZombieTrainerTest : public ::testing::Test {
     EXPECT_THAT(Judge(run_), IsClean());
   }
 
-  // The queues are full, so that a trainer that wakes up has a batch to train on.
+  // The queues are full, so that a trainer that continues has a batch to train on.
   RunHarness run_{EndlessRun({"staleness.target_staleness=4"})};
   RunWatch watch_{&run_};
   std::unique_ptr<Process> synchronizer_, first_, second_;
@@ -116,7 +116,8 @@ TEST_F(ZombieTrainerTest, OneThatSleptThroughItsReplacementExitsFencedAndSavesAn
 
 TEST_F(ZombieTrainerTest, OneThatNobodyCanTellOfItsReplacementLearnsItFromTheDiskBeforeItSaves) {
   first_->Stop();
-  // Another incarnation of the synchronizer: what the first trainer has in its sockets is the end of the old one only.
+  // The synchronizer starts anew: the sockets of the first trainer contain only the end of the old incarnation's
+  // stream.
   KillSynchronizer();
   ASSERT_NO_FATAL_FAILURE(Start("synchronizer", 0, {}, &synchronizer_));
   ASSERT_NO_FATAL_FAILURE(TakeOver());

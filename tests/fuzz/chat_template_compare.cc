@@ -1,5 +1,5 @@
 // usage: chat_template_compare CASES.jsonl ...       (scripts/chat_template_reference.py fuzz), from where it was made
-// Prints how many cases differ from the reference, and the first five of them. Exit code 1 if any does.
+// Prints how many cases differ from the reference, and the first five of them. The exit code is 1 if any case differs.
 #include <iostream>
 
 #include "tests/support/template_cases.h"

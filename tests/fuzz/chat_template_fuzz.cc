@@ -1,4 +1,4 @@
-// A chat template of a stranger on a conversation with tools: whatever comes, an error or UTF-8, within limits.
+// Renders an untrusted chat template on a conversation with tools: the result is an error or UTF-8 within limits.
 #include <cstdlib>
 
 #include "base/utf8.h"

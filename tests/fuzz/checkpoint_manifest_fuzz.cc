@@ -1,5 +1,5 @@
-// A checkpoint's manifest of a stranger: whatever comes, an error or the one manifest that has this text. The digest of the
-// text would refuse nearly all, so each input is also tried with the right one.
+// Parses an untrusted manifest of a checkpoint: the result is an error or the one manifest that has this text. The
+// digest of the text would refuse nearly every input, so each input is also tried with the right digest.
 #include <cstdlib>
 #include <string>
 
@@ -16,7 +16,7 @@ void Check(const std::string& text) {
   if (!again.ok() || *again != text) std::abort();
 }
 
-// The text with the digest that it would have; the same where no place for one is found.
+// Returns the text with its right digest; returns the text unchanged if it has no place for one.
 std::string Signed(std::string text) {
   constexpr char kKey[] = "\n  \"sha256\": \"";
   const size_t key = text.rfind(kKey);

@@ -1,5 +1,5 @@
-// A configuration of a stranger, and after a 0 byte overrides, a line each: whatever comes, problems, or a configuration
-// that its own text gives again.
+// Parses an untrusted configuration, and after a 0 byte overrides, one a line: the result is problems, or a
+// configuration whose own text parses to the same configuration.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,5 @@
-// Every input that is kept, once: those that were worth keeping found something, or lead somewhere.
+// Runs every input of the corpus once. An input is in the corpus because it found a bug or reaches code that others do
+// not.
 
 #include <gtest/gtest.h>
 

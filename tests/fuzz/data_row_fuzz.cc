@@ -1,4 +1,4 @@
-// A line of a data file of a stranger: whatever comes, an error or a row whose parts are what it promises.
+// Parses an untrusted line of a data file: the result is an error or a row whose parts are as prompt_row.h promises.
 #include <cstdlib>
 
 #include "base/utf8.h"

@@ -5,17 +5,17 @@
 #include <map>
 #include <string>
 
-// A target of fuzzing: a function from any bytes, which must return, whatever they are.
+// A fuzz target: a function that must return for any bytes.
 //
 //   SYNCOPATE_FUZZ_TARGET(record_log) { ...data, size...; return 0; }
 //
-// Built by scripts/fuzz.sh it is what libFuzzer searches with; else it is one of FuzzTargets(), for which
-// corpus_replay.cc goes through what is kept in corpus/record_log.
+// In a build by scripts/fuzz.sh, libFuzzer searches with the target; in other builds the target is one of
+// FuzzTargets(), for which corpus_replay.cc runs the inputs in corpus/record_log.
 namespace syncopate::testing {
 
 using FuzzTarget = int (*)(const uint8_t* data, size_t size);
 
-// All targets by their names.
+// All targets by name.
 inline std::map<std::string, FuzzTarget>& FuzzTargets() {
   static auto* const targets = new std::map<std::string, FuzzTarget>();
   return *targets;

@@ -1,5 +1,5 @@
-// Bytes on a connection to a live gRPC server: whatever comes, the connection ends when its client hangs up, and the server
-// answers the next one. The first byte says whether a client's own first words come before the others.
+// Sends untrusted bytes to a live gRPC server: the connection ends when its client closes it, and the server answers
+// the next one. The first byte decides whether a client's preface precedes the other bytes.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -33,8 +33,8 @@ int Connect(int port) {
   return fd;
 }
 
-// Sends while the other side takes it, then hangs up the sending half; what comes back until `enough` bytes are there or the
-// other side closes, which it does in time.
+// Sends while the other side takes bytes, then closes the sending half. Returns what comes back until `enough` bytes
+// have arrived or the other side closes, which it must do in time.
 std::string Talk(int port, const std::string& words, size_t enough, bool hang_up) {
   const int fd = Connect(port);
   const absl::Time deadline = Clock::Real()->Now() + absl::Seconds(10);
@@ -46,8 +46,8 @@ std::string Talk(int port, const std::string& words, size_t enough, bool hang_up
     pollfd ready = {fd, static_cast<short>(said < words.size() ? POLLIN | POLLOUT : POLLIN), 0};
     const int64_t left = absl::ToInt64Milliseconds(deadline - Clock::Real()->Now());
     const int events = left <= 0 ? 0 : ::poll(&ready, 1, static_cast<int>(left));
-    if (events < 0 && errno == EINTR) continue;  // libFuzzer's own alarm
-    if (events <= 0) std::abort();               // it neither answers nor closes
+    if (events < 0 && errno == EINTR) continue;  // the alarm of libFuzzer
+    if (events <= 0) std::abort();               // the server neither answers nor closes
     if ((ready.revents & POLLOUT) != 0) {
       const ssize_t count = ::send(fd, words.data() + said, words.size() - said, MSG_NOSIGNAL | MSG_DONTWAIT);
       said = count > 0 ? said + static_cast<size_t>(count) : words.size();
@@ -65,7 +65,7 @@ std::string Talk(int port, const std::string& words, size_t enough, bool hang_up
 }  // namespace
 
 SYNCOPATE_FUZZ_TARGET(http2) {
-  // Stopped when the process ends: a server that outlives gRPC's own state uses what is gone.
+  // The server is stopped when the process ends: a server that outlives gRPC's own state would use freed state.
   static const std::unique_ptr<Server> server = [] {
     Server::Options options;
     options.connections = {.total = 1 << 16, .per_peer = 1 << 16};

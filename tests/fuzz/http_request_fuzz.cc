@@ -1,4 +1,4 @@
-// What a browser, or anybody, sends to a responder's port, piece by piece: an answer that is settled stays, whatever follows,
+// Parses the untrusted request that a responder's port gets, piece by piece: a decided answer stays, whatever follows,
 // and a page is closed by its own length.
 #include <cstdlib>
 #include <set>
@@ -17,7 +17,7 @@ SYNCOPATE_FUZZ_TARGET(http_request) {
   if (whole.code == 0 && size > syncopate::kMaxHttpRequestBytes) std::abort();
   if (whole.code == 200 && (whole.path.empty() || whole.path[0] != '/' || absl::StrContains(whole.path, '?')))
     std::abort();
-  // From the first piece for which it is settled on, no other piece settles it otherwise.
+  // Once a piece has decided the answer, no later piece changes it.
   int settled = 0;
   for (size_t end = 1; end <= size && settled == 0; end += 1 + end / 8) {
     settled = syncopate::ReadHttpRequest(all.substr(0, end)).code;

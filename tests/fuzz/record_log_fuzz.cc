@@ -1,5 +1,5 @@
-// A record log that a crash or a stranger has left: what is read are the good frames from its beginning, none behind the
-// first bad one; opened for appending it keeps these and takes more.
+// Opens a record log that a crash or an untrusted peer has left: the log gives the good frames from its beginning and
+// none after the first bad one. A log opened for appending keeps these frames and accepts more.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -69,7 +69,7 @@ uint32_t Number(const std::string& bytes, size_t at) {
   return value;
 }
 
-// The frames that are good, by the picture in record_log.h alone.
+// The good frames, decoded by the drawing in record_log.h alone.
 std::vector<std::string> GoodFrames(const std::string& log) {
   std::vector<std::string> frames;
   size_t at = kRecordLogHeaderBytes;
@@ -84,7 +84,7 @@ std::vector<std::string> GoodFrames(const std::string& log) {
   return frames;
 }
 
-// Every record that is read.
+// Returns every record that the log reads.
 std::vector<std::string> ReadAll(OneFile* file, bool* is_log) {
   auto reader = RecordReader::Open(file, "log", kMaxRecord);
   *is_log = reader.ok();
@@ -109,8 +109,8 @@ void Append(std::string* log, const std::string& payload) {
 
 }  // namespace
 
-// The first byte says how much of what follows is the file itself, in eighths; of the rest a log of good frames is made,
-// before it.
+// The first byte gives the share of the input, in eighths, that is the file itself. The rest becomes a log of good
+// frames in front of it.
 SYNCOPATE_FUZZ_TARGET(record_log) {
   if (size == 0) return 0;
   const std::string rest(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,5 +1,5 @@
-// What a peer shows to say who it is: certificates in PEM, and after a 0 byte names and an authorization, a line each.
-// Whatever comes, an error, or the one role that the one name of this trust domain spells.
+// Parses an untrusted peer's identity: certificates in PEM, and after a 0 byte names and an authorization, one a line.
+// The result is an error, or the one role that the one name of this trust domain spells.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -20,7 +20,7 @@ constexpr char kDomain[] = "syncopate";
 void Check(const auth::Shown& shown) {
   const auto caller = auth::Authenticate(shown, kDomain, nullptr);
   if (!caller.ok()) return;
-  // Only a certificate gives a role here, by one name, to the letter.
+  // Only a certificate gives a role here, by one exact name.
   const std::string spelt = absl::StrCat("spiffe://", kDomain, "/role/", auth::AuthRoleName(caller->role));
   if (!shown.certificate || shown.uris != std::vector<std::string>{spelt}) std::abort();
   (void)auth::Authorize(*caller, shown.authorization);

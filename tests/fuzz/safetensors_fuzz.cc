@@ -1,4 +1,4 @@
-// A weight file of a stranger: whatever comes, an error or tensors that lie one after the other and fill the data.
+// Parses an untrusted weight file: the result is an error, or tensors that lie one after the other and fill the data.
 #include <cstdlib>
 
 #include "model/safetensors.h"

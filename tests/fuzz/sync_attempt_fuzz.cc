@@ -1,5 +1,6 @@
-// A weight sync to which bytes happen: reports in any order, from anybody, true or not, members that disappear, time. Whatever
-// comes, what is sent is in the order of the protocol, each replica's part ends once, and the attempt ends in time.
+// Runs a weight sync whose events come from the input: reports in any order, from any member, true or false; members
+// that disappear; the passing of time. Commands are sent in the order of the protocol, each replica's part ends once,
+// and the attempt ends in time.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -18,7 +19,7 @@ namespace {
 using namespace syncopate;                // NOLINT: a program of its own
 using namespace syncopate::synchronizer;  // NOLINT
 
-// The bytes as choices; 0 when there are no more.
+// The bytes of the input as choices; 0 when no byte is left.
 class Choices {
  public:
   Choices(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -79,7 +80,7 @@ class World {
   void Run() {
     Take(attempt_.Begin());
     while (!choices_.empty() && !attempt_.done()) Take(Next());
-    // Nothing more happens: what is under way must end when its time has come, and not before.
+    // No further event comes: open parts must end when their time has come, and not before.
     for (int tries = 0; !attempt_.done(); ++tries) {
       if (tries > 4 || attempt_.NextDeadline() > spec_.deadline) std::abort();
       now_ = std::max(now_, attempt_.NextDeadline());
@@ -103,7 +104,8 @@ class World {
       case 3:
         return attempt_.OnReport(member, Report(choices_.Below(3) + 1), now_);
       default:
-        return attempt_.OnReport(member, Report(stages_[GetName(member)]), now_);  // to what it was told last
+        // A report on the member's last command.
+        return attempt_.OnReport(member, Report(stages_[GetName(member)]), now_);
     }
   }
 
@@ -115,7 +117,7 @@ class World {
         "", "", "", "", "DIGEST_MISMATCH", "SUPERSEDED", "VERSION_NOT_STAGED", "PEER_LOST"};
     const std::string reason = kReasons[choices_.Below(8)];
     if (!reason.empty()) report.status = Error(absl::StatusCode::kAborted, reason, "so it came");
-    report.already_held = choices_.Below(8) == 0;
+    report.already_serves = choices_.Below(8) == 0;
     report.weights.base_present = choices_.Below(2) == 0;
     report.rendezvous = absl::StrCat("at-", choices_.Below(3));
     report.bytes = choices_.Below(100);
@@ -125,7 +127,7 @@ class World {
   void Take(const AttemptOutput& output) {
     for (const auto& [to, command] : output.sends) {
       const bool known = std::find(members_.begin(), members_.end(), to) != members_.end();
-      if (!known || finished_.count(GetName(to)) > 0) std::abort();  // nothing follows Finish
+      if (!known || finished_.count(GetName(to)) > 0) std::abort();  // no command follows Finish
       uint32_t& stage = stages_[GetName(to)];
       uint32_t next = 0;
       if (std::holds_alternative<Prepare>(command)) next = 1;
@@ -135,7 +137,7 @@ class World {
         finished_.insert(GetName(to));
         continue;
       }
-      // Transfer may be skipped, by a rank that holds the bits; a source and a rehearsal never install.
+      // Transfer may be skipped for a rank that has the bits; a source and a rehearsal never install.
       if (next == 0 || next <= stage || (stage == 0 && next != 1)) std::abort();
       if (next == 3 && (to.role == kTrainerRole || spec_.rehearsal)) std::abort();
       stage = next;
@@ -153,7 +155,7 @@ class World {
   absl::Time now_;
   std::vector<MemberId> members_;
   std::set<std::string> open_;              // replicas whose part has not ended
-  std::map<std::string, uint32_t> stages_;  // of each member, what it was told last
+  std::map<std::string, uint32_t> stages_;  // key: member; value: the member's last command
   std::set<std::string> finished_;
 };
 

@@ -1,5 +1,5 @@
 // usage: tokenizer_compare FOLDER ...       each with tokenizer.json and cases.jsonl (scripts/tokenizer_reference.py)
-// Prints how many cases differ from the reference, and the first three of them. Exit code 1 if any does.
+// Prints how many cases differ from the reference, and the first three of them. The exit code is 1 if any case differs.
 #include <iostream>
 
 #include "tests/support/tokenizer_cases.h"
@@ -9,7 +9,7 @@ namespace {
 
 using text::tokenizer::Tokenizer;
 
-// -1: not compared.
+// Returns -1 if the cases were not compared.
 int CountDifferences(const std::string& folder, bool use_scanner) {
   const auto json = ReadFile(FileSystem::Real(), JoinPath(folder, "tokenizer.json"), 128 << 20);
   const auto cases = ReadTokenizerCases(JoinPath(folder, "cases.jsonl"));

@@ -1,4 +1,4 @@
-// A tokenizer.json of a stranger, and after a 0 byte a text for it: whatever comes, an error or ids, within limits.
+// Reads an untrusted tokenizer.json, and after a 0 byte a text for it: the result is an error, or ids within limits.
 #include <cstdlib>
 
 #include "base/utf8.h"

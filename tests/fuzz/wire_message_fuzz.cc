@@ -1,4 +1,5 @@
-// A message of a peer, whose kind is its first byte: whatever comes, an error or a record that survives the way back.
+// Parses an untrusted message, whose kind is its first byte: the result is an error or a record that survives a round
+// trip.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message.h>
@@ -16,7 +17,7 @@ namespace {
 
 using namespace syncopate;  // NOLINT: a program of its own
 
-// The same for the same message, whatever the order in which its maps lie.
+// Serializes a message; equal messages give equal bytes, whatever the order of their maps.
 std::string Bytes(const google::protobuf::Message& message) {
   std::string bytes;
   {
@@ -28,7 +29,7 @@ std::string Bytes(const google::protobuf::Message& message) {
   return bytes;
 }
 
-// Bytes -> message -> record -> message -> record: the two records have the same message.
+// Converts bytes -> message -> record -> message -> record: both records must have the same message.
 template <typename Message>
 void RoundTrip(const std::string& bytes) {
   Message message;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/demo_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
-# The demo with trainer and rollouters on GPUs, by each way that weights can travel: it must learn its task. Wants two
-# GPUs; what needs a second one is skipped where there is one. Each run has a time limit and is ended whole. Prints a
-# line a run; exits 1 if one failed to learn.
+# Runs the demo with trainer and rollouters on GPUs over each transport: it must learn its task. Cases that need two GPUs
+# are skipped on a host with one. Each run has a time limit, after which all its processes are ended. Prints a line for
+# each run; exits 1 if one failed to learn.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -19,7 +19,7 @@ if [ "$gpus" -eq 0 ]; then
   exit 0
 fi
 
-# name, GPUs that it needs, what it changes in the demo
+# name, number of GPUs that it needs, overrides of the demo's configuration
 cases=(
   "ipc 2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=2"
   "nccl 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1"
@@ -38,7 +38,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# Prints the figures of a run's summary; 1 if it did not learn.
+# Prints the figures of a run's summary; returns 1 if the run did not learn.
 judge() {
   python3 - "$1" "$least_exact" << 'END'
 import json, sys
@@ -58,7 +58,7 @@ run_case() {
   local name=$1 dir=$work/$1
   shift
   printf '%-15s ' "$name"
-  # A session of its own, so that whatever is left of it can be ended.
+  # The run gets a session of its own, so that all its processes can be ended.
   setsid timeout --signal=INT --kill-after=20 "$limit_s" "$folder/syncopate" run "$root/deploy/examples/reverse.yaml" \
     "run.dir=$dir" train.device=cuda:0 "$@" --quiet > "$work/$name.log" 2>&1 &
   local session=$!

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/deterministic_cuda.sh [FOLDER=build/cuda/bin [DEVICE=cuda:0 [CASE ...]]]
-# train.deterministic: three runs of 50 steps of each case end with the same weights, to the bit. The trainer of the third is
-# killed on its way, and the run resumed. Cases: sft and on-policy (max_staleness 0), of the demo's shape, whose attention is
-# FlashAttention-2's, and of heads of 64, whose attention is cuDNN's. Prints a line a run; exits 1 if digests differ.
+# train.deterministic: three runs of 50 steps of each case end with the same weights, to the bit. The trainer of the
+# third is killed on its way, and the run resumed. Cases: sft and on-policy (max_staleness 0), of the demo's shape,
+# whose attention is FlashAttention-2's, and of heads of 64, whose attention is cuDNN's. Prints a line a run; exits 1 if
+# digests differ.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -51,7 +52,7 @@ await_step() {  # await_step DIR STEP
   done
 }
 
-# Of the weights and the moments that the last step left.
+# The digests of the weights and the moments after the last step.
 digest() {
   local last
   last=$(find "$1/checkpoints" -maxdepth 1 -name "e*-s$steps" | head -n 1)

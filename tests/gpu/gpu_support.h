@@ -19,7 +19,7 @@ namespace syncopate::synchronizer {
     if (!syncopate_reason_.empty()) GTEST_SKIP() << "needs " << (needed) << " GPU(s): " << syncopate_reason_; \
   } while (false)
 
-// Empty if there are enough.
+// Empty if there are enough GPUs.
 inline std::string WhyTooFewGpus(int needed) {
   for (int device = 0; device < needed; ++device) {
     absl::Status status = cuda::CheckGpu(device);
@@ -32,7 +32,7 @@ inline std::string WhyTooFewGpus(int needed) {
 inline void ToDevice(int device, char* to, const void* from, int64_t bytes) {
   cuda::DeviceScope scope(device);
   ASSERT_EQ(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), cudaSuccess);
-  // From pageable memory the copy returns when the bytes are staged: `to` may be unmapped only when they have arrived.
+  // A copy from pageable memory returns when the bytes are staged: `to` may be unmapped only when they have arrived.
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
-# Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was saved
-# (save), replicas of two ranks serve, install and lose one (replica, replica-in-place, replica-graphs), and a rank of a
-# trainer or replica is stopped, which the others must notice and end for within 10 s (stop). With two GPUs each of the ranks has one; a replica
-# shares them with a trainer of two. With one GPU all share it: each is told by NCCL_HOSTID that it is on a host of its own, as
-# NCCL refuses two ranks on one GPU of a host, and connects them by sockets; that shows everything but the rate. Each run has a
-# time limit and is ended whole. Prints a line a check; exits 1 if one failed.
+# Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was
+# saved (save), replicas of two ranks serve, install and lose one (replica, replica-in-place, replica-graphs), and a
+# rank of a trainer or replica is stopped, which the others must notice and end for within 10 s (stop). With two GPUs
+# each of the ranks has one; a replica shares them with a trainer of two. With one GPU all share it: each is told by
+# NCCL_HOSTID that it is on a host of its own, as NCCL refuses two ranks on one GPU of a host, and connects them by
+# sockets; that shows everything but the rate. Each run has a time limit and is ended whole. Prints a line a check;
+# exits 1 if one failed.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -72,7 +73,7 @@ show() {  # show NAME: why it failed
   for log in "$work/$1"/logs/*.log; do grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"; done
 }
 
-# That have been recorded; a resume takes back those after its checkpoint.
+# The steps that have been recorded; a resume takes back those after its checkpoint.
 steps_of() { grep -s -c '"kind":"step"' "$work/$1/metrics.jsonl" || true; }
 
 await_step() {  # await_step NAME STEP
@@ -154,15 +155,15 @@ run_replica() {  # run_replica NAME WORD...
   check "the run goes on to its end (exit code $code)" is "$code" 0
   check "with the ranks started again" is "$(summary "$name" 'run["run"]["restarts"]["rollouter-0"] >= 1')" True
   check "all steps were made" is "$(steps_of "$name")" 60
-  # The one that it was killed in.
+  # The step in which the rank was killed.
   check "of $(summary "$name" 'run["syncs"]["count"]') syncs at most one failed" is "$(summary "$name" 'run["syncs"]["failed"] <= 1')" True
   grep -h -o 'sums over .*' "$dir"/logs/rollouter-*.log | sort | uniq -c | sed 's/^/  /'
   summary "$name" '"  exact " + str(run["eval"]["best"]) + ", sync ms " + str(run["syncs"]["total_ms"]["p50"]) + ", pause ms " + str(run["pause_ms"]["p50"])'
   [ "$failed" -eq 0 ] || show "$name"
 }
 
-# A stopped rank keeps its connections and its GPU, and answers nothing: silence alone tells. It stays stopped, so its group
-# can go on only because somebody ends it.
+# A stopped rank keeps its connections and its GPU, and answers nothing: only its silence shows the fault. It stays
+# stopped, so its group can restart only after the rank is killed.
 run_stop() {  # run_stop DAEMON RANK
   local daemon=$1 rank=$2 name=stop-$1-$2 pid began code words=()
   local dir=$work/$name
@@ -200,7 +201,7 @@ for name in "${cases[@]}"; do
     save) run_save ;;
     replica) run_replica replica ;;
     replica-in-place) run_replica replica-in-place sync.install=in_place ;;
-    # A shape that goes by CUDA graphs: heads of 64, bfloat16, no table of positions.
+    # A shape that the CUDA graphs accept: heads of 64, bfloat16, no table of positions.
     replica-graphs)
       run_replica replica-graphs model.learned_positions=false model.head_dim=64 model.num_attention_heads=4 \
         model.num_key_value_heads=2 model.hidden_size=256 model.intermediate_size=512 ;;

@@ -24,10 +24,10 @@ RUN = "live"
 SCRAPES = 15
 STEPS = 45
 
-# Label names that may appear at all. The first three are the target's.
+# The only label names that may appear. The first three belong to the target.
 LABELS = {"component", "instance", "run", "job", "role", "version", "le", "phase", "transport", "kind", "result",
           "outcome", "model_name", "grpc_service", "grpc_method", "grpc_type", "grpc_code", "quantile",
-          "reason", "age", "finished_reason"}
+          "reason", "age", "finished_reason", "rollouters"}
 MOST_SERIES = 2000  # of one daemon
 
 binaries = pathlib.Path()
@@ -41,7 +41,7 @@ def free_port():
 
 
 def wait_for(what, done):
-    """Asks until `done` gives something true, and returns that."""
+    """Polls until `done` returns a true value, and returns the value."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         result = done()
@@ -78,7 +78,7 @@ class LiveTest(unittest.TestCase):
 
     @classmethod
     def start(cls, *command):
-        # So that nothing outlives a test that is killed.
+        # The child dies with the test, also if the test is killed.
         command = ["setpriv", "--pdeathsig", "INT", "--", *command]
         process = subprocess.Popen(command, stdout=cls.log, stderr=cls.log)
         cls.addClassCleanup(cls.stop, process)
@@ -109,7 +109,7 @@ class LiveTest(unittest.TestCase):
         try:
             scrapes = cls.query(f'count(count_over_time(up{{job="syncopate"}}[5m]) >= {SCRAPES})')
             steps = cls.query(f"syncopate_steps_total >= {STEPS}")
-            # A rule that reads another's record is a round later.
+            # A rule that reads another rule's record is one evaluation later.
             rounds = cls.query("run:syncopate_weight_sync_duration_seconds:p99_baseline_6h")
         except urllib.error.URLError:
             return False

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -63,6 +64,36 @@ class RulesTest(unittest.TestCase):
     def test_no_two_rules_have_one_name(self):
         names = [rule.get("alert") or rule["record"] for rule in rules()]
         self.assertEqual(sorted(names), sorted(set(names)))
+
+
+class KedaQueryTest(unittest.TestCase):
+    """The query by which KEDA scales rollouters, evaluated over series of a run of two rollouters."""
+
+    # Each second the trainer waits for 0.5 s, and a rollouter for 0.25 s: 2 x (1 + 0.5 - 0.25) rollouters.
+    IDLE = [("syncopate_rollouter_phase_seconds_total{phase='idle', instance='a'}", "0+15x20"),
+            ("syncopate_rollouter_phase_seconds_total{phase='idle', instance='b'}", "0+15x20"),
+            ("syncopate_trainer_phase_seconds_total{phase='idle'}", "0+30x20")]
+
+    def expect(self, value, more=()):
+        objects = yaml.safe_load_all((SOURCE / "deploy/kustomize/components/keda/scaled-object.yaml").read_text())
+        query = next(objects)["spec"]["triggers"][0]["metadata"]["query"]
+        series = [{"series": name, "values": values} for name, values in [*self.IDLE, *more]]
+        test = {"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [
+            {"expr": query, "eval_time": "15m", "exp_samples": [{"labels": "{}", "value": value}]}]}]}
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump(test, file)
+            file.flush()
+            done = promtool("test", "rules", file.name)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_wants_as_many_rollouters_as_the_trainer_calls_useful(self):
+        self.expect(7, [("syncopate_useful_rollouters", "0x5 7x15")])
+
+    def test_wants_by_the_idle_shares_before_the_trainer_has_measured_enough(self):
+        self.expect(2.5, [("syncopate_useful_rollouters", "0x20")])
+
+    def test_wants_by_the_idle_shares_of_a_trainer_that_has_no_such_metric(self):
+        self.expect(2.5)
 
 
 if __name__ == "__main__":

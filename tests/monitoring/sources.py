@@ -1,4 +1,4 @@
-"""Where rules and dashboards are, and what their expressions name."""
+"""The places of rules and dashboards, and the names in their expressions."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ RULES = sorted((PROMETHEUS / "rules").glob("*.yaml"))
 RULE_TESTS = sorted((PROMETHEUS / "tests").glob("*.yaml"))
 DASHBOARDS = sorted(GRAFANA.glob("*.json"))
 
-# What Grafana puts in for its variables, at a scrape every second.
+# The values that Grafana substitutes for its variables, with a scrape every second.
 WINDOWS = {"$__rate_interval": "15s", "$__range": "5m"}
 
 
@@ -47,7 +47,7 @@ def alerts():
 
 
 def panels():
-    """(dashboard, panel) for everything that shows data."""
+    """(dashboard, panel) for every panel that shows data."""
     for name, dashboard in dashboards().items():
         for panel in dashboard["panels"]:
             if panel["type"] != "row":

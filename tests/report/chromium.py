@@ -15,7 +15,7 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 
 
 def find():
-    """Of the browsers that may be installed, the first; None if there is none."""
+    """The first installed browser of the known ones; None if there is none."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
@@ -27,7 +27,7 @@ class Chromium:
         self.profile = tempfile.mkdtemp()
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
-        # It reads descriptor 3 and writes 4: out of their way.
+        # The browser gets descriptors 3 and 4, so both ends are moved to other numbers first.
         to_browser, from_browser = (self.moved(descriptor) for descriptor in (to_browser, from_browser))
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", find(), "--headless", "--no-sandbox",
@@ -99,7 +99,7 @@ class Chromium:
         return answer["result"].get("value")
 
     def wait_for(self, expression):
-        """Asks until the expression is true, and gives its value."""
+        """Polls until the expression is true, and returns its value."""
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             value = self.evaluate(expression)
@@ -109,7 +109,7 @@ class Chromium:
         raise TimeoutError(f"never true: {expression}")
 
     def open(self, url, width, height=900, dark=False):
-        """Loads a page and waits until it says that it is drawn. Gives how long that took, in seconds."""
+        """Loads a page and waits until the page reports that it is drawn. Returns the time that this took, in seconds."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -123,7 +123,7 @@ class Chromium:
         return time.monotonic() - begin
 
     def complaints(self):
-        """What the page has thrown, logged or been refused since it was opened."""
+        """The errors, log lines and refused requests of the page since it was opened."""
         found = []
         for event in self.events:
             method, parameters = event.get("method"), event.get("params", {})

@@ -32,11 +32,11 @@ class LivePageTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         cls.daemons = subprocess.Popen(
             ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run", str(SOURCE / "deploy/examples/reverse.yaml"),
-             f"run.dir={cls.folder}/live", "run.steps=1000000", "reward.name=dense + 0.5*exact", "--json", "--web"],
+             f"run.dir={cls.folder}/live", "run.steps=1000000", "reward.name=dense + 0.5*exact", "metrics.train_samples=0.5", "--json", "--web"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         cls.addClassCleanup(cls.stop)
         started = json.loads(cls.daemons.stdout.readline())
-        # A pipe that is full would hold the command up, and the page with it.
+        # A full pipe would block the command, and the page with it.
         cls.reader = threading.Thread(target=lambda: collections.deque(cls.daemons.stdout, maxlen=0), daemon=True)
         cls.reader.start()
         cls.url = started["page"]
@@ -113,6 +113,32 @@ class LivePageTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, address)
             self.assertIn("only this machine may reach it", done.stderr)
 
+    def samples(self, query=""):
+        status, headers, body = self.get(f"/samples.json{query}")
+        self.assertEqual(status, 200, body)
+        self.assertEqual(headers["Content-Type"], "application/json")
+        return json.loads(body)
+
+    def test_samples_are_searched_newest_first_and_in_pages(self):
+        deadline = time.monotonic() + PATIENCE
+        while len(self.samples()["samples"]) < 20:
+            self.assertLess(time.monotonic(), deadline, "no samples")
+            time.sleep(0.2)
+        first = self.samples("?kind=train")
+        self.assertTrue(all(one["kind"] == "train" for one in first["samples"]))
+        steps = [one["step"] for one in first["samples"]]
+        self.assertEqual(steps, sorted(steps, reverse=True))
+        second = self.samples(f"?kind=train&from={first['next']}")
+        key = lambda one: (one["group"], one["attempt"], one["sample"])
+        self.assertFalse({key(one) for one in first["samples"]} & {key(one) for one in second["samples"]})
+        for one in self.samples("?reward_from=0.5&q=EXACT")["samples"]:
+            self.assertGreaterEqual(one["reward"], 0.5)
+            self.assertIn("exact", one["reward_parts"])
+        self.assertEqual(self.samples("?q=no+answer+says+this")["samples"], [])
+        status, _, body = self.get("/samples.json?step_from=many")
+        self.assertEqual((status, json.loads(body)["error"].split(":")[0]), (400, "step_from"))
+        self.assertEqual(self.get("/samples.json", "evil.example")[0], 421)
+
     def test_what_is_new_continues_what_one_has(self):
         whole = self.wait_for_steps(5)
         have = len(whole["at"]) - 2
@@ -129,6 +155,7 @@ class LivePageTest(unittest.TestCase):
             before = browser.evaluate("data.runs[0].steps.at.length")
             browser.wait_for(f"data.runs[0].steps.at.length > {before + 5} && data.runs[0].syncs.at.length > 1")
             browser.wait_for("document.querySelectorAll('.answer').length > 0")
+            browser.wait_for("document.querySelectorAll('#recorded-list .answer').length > 0")
             browser.wait_for("[...document.querySelectorAll('h3')].some(one => one.textContent === 'Parts of the reward')")
             self.assertEqual(browser.evaluate("document.getElementById('subtitle').textContent").split(" ")[0], "running")
             self.assertEqual(browser.complaints(), [])

@@ -17,9 +17,9 @@ from chromium import Chromium
 
 LONG = 10_000  # steps
 WIDTHS = (360, 800, 1920)
-# Of the time that opening LONG steps may take, which is 2 s on a quiet machine; bench/report_open.py measures.
+# The limit of the time that opening LONG steps may take, which is 2 s on an idle machine; bench/report_open.py measures it.
 OPEN_SECONDS = 10
-# Set to a folder to look at what the browser has drawn.
+# Set it to a folder to keep the pictures that the browser has drawn.
 PICTURES = os.environ.get("SYNCOPATE_REPORT_PICTURES", "")
 
 binaries = pathlib.Path()
@@ -97,7 +97,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.evaluate("document.scripts.length"), 2)
         self.assertEqual(self.browser.evaluate("document.querySelector('h1').textContent"), "<b>hostile<b> & co")
         shown = self.browser.evaluate("[...document.querySelectorAll('.answer')].map(one => one.querySelectorAll('dd')[1].textContent)")
-        # JSON has no lone surrogates, and the browser's text nodes hold NUL as it is.
+        # JSON has no lone surrogates, and the browser's text nodes keep NUL.
         self.assertEqual(shown, [text.encode("utf-16", "surrogatepass").decode("utf-16") for text in runs.HOSTILE])
 
     def test_a_policy_forbids_what_is_not_the_page(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: tests/report/run.sh TEST.py NEED [ARGUMENT ...]
-# Runs one of these tests with the Python of scripts/bootstrap.sh; exits 77, which is "skipped", if what it needs is
+# Runs one of these tests with the Python of scripts/bootstrap.sh; exits 77, which is "skipped", if a tool is
 # missing: NEED is "browser", "tensorboard" or "python".
 set -euo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)

@@ -1,10 +1,10 @@
-"""Run directories that no run has made: as many steps as asked for, and text that wants to be markup."""
+"""Run directories that no run has made, with any number of steps and with text that looks like markup."""
 
 import json
 import math
 import pathlib
 
-# What a model might answer, or a file be called, to get out of where it is shown.
+# Texts that a model might answer, or names that a file might have, to escape from their place on the page.
 HOSTILE = ("</script><script>window.hacked=1</script>", "<img src=x onerror=window.hacked=1>", "line\u2028and\u2029end",
            "'\"><svg onload=window.hacked=1>", "]]>--><!--", "${window.hacked=1}", "@@DATA@@ @@SCRIPT@@", "\ud83d\ude00 \u202e",
            "&lt;b&gt; <b>bold</b>", "\u0000\u0007 end", "a" * 3000)

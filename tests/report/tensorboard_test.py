@@ -1,4 +1,4 @@
-"""What the trainer writes for TensorBoard, read by TensorBoard.
+"""The trainer's TensorBoard files, read by TensorBoard.
 
 usage: tensorboard_test.py BINARY_FOLDER
 """

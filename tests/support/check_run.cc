@@ -1,6 +1,6 @@
 // usage: syncopate-check-run RUN_DIR
-// Judges a run of deploy/examples/reverse.yaml by what it left on disk (run_checker.h). Ends with 1 if it violates an
-// invariant, with 2 if it cannot be read.
+// Judges a run of deploy/examples/reverse.yaml by the files that it left on disk (run_checker.h). The exit code is 1 if
+// the run violates an invariant, and 2 if its files cannot be read.
 
 #include <cstdio>
 

@@ -24,7 +24,7 @@ namespace syncopate::trainer {
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 struct CommunicatorCase {
   const char* name;
-  // A group of `world` ranks in this process whose calls have this deadline.
+  // A group of `world` ranks in this process. `deadline` applies to each of its calls.
   Ranks (*make)(int32_t world, absl::Duration deadline);
 };
 inline void PrintTo(const CommunicatorCase& one, std::ostream* out) { *out << one.name; }
@@ -33,7 +33,7 @@ class CommunicatorTest : public ::testing::TestWithParam<CommunicatorCase> {
  protected:
   static constexpr absl::Duration kLong = absl::Seconds(30);
 
-  // Makes a group, and calls `body` on a thread for each rank.
+  // Makes a group, and calls `body` for each rank on a thread of its own.
   void OnEachRank(int32_t world, const std::function<void(Communicator&)>& body, absl::Duration deadline = kLong) {
     RunOnEach(GetParam().make(world, deadline), body);
   }
@@ -42,7 +42,7 @@ class CommunicatorTest : public ::testing::TestWithParam<CommunicatorCase> {
     for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
     for (std::thread& thread : threads) thread.join();
   }
-  // Numbers whose sum depends on its order, the same for the same rank.
+  // Numbers whose sum depends on the order of addition; a rank always gets the same numbers.
   template <typename Number>
   static std::vector<Number> Numbers(int32_t rank, size_t count) {
     std::vector<Number> numbers(count);
@@ -212,12 +212,12 @@ TEST_P(CommunicatorTest, ManyCallsInARowStayApart) {
 
 TEST_P(CommunicatorTest, CallsThatDifferAreAnErrorOnAllRanksThatNamesBoth) {
   OnEachRank(3, [&](Communicator& ranks) {
-    // Large, so that a rank still sends when rank 0 has seen that it is wrong.
+    // The message is large, so that a rank is still sending when rank 0 has detected that the rank's call is wrong.
     std::vector<double> values(ranks.rank() == 2 ? 2000000 : 3, 1.0);
     const absl::Status status = ranks.AllReduceSum(absl::MakeSpan(values));
     EXPECT_EQ(ErrorReason(status), "RANK_MISMATCH") << status;
     EXPECT_THAT(status.message(), ::testing::HasSubstr("rank 2 makes all-reduce (sum) of 2000000 float64"));
-    // The other call is that of a rank which the differing one is compared with.
+    // `other` is the call of the rank with which the differing rank is compared.
     EXPECT_THAT(std::string(status.message()),
                 ::testing::ContainsRegex("rank [01] makes all-reduce .sum. of 3 float64"));
     EXPECT_FALSE(ranks.Barrier().ok());
@@ -244,7 +244,7 @@ TEST_P(CommunicatorTest, ARankThatEndsIsLostToTheOthers) {
         const absl::Status status = ranks[rank]->AllReduceSum(absl::MakeSpan(&value, 1));
         EXPECT_EQ(ErrorReason(status), "RANK_LOST") << status;
         EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-        ranks[rank]->Abort("the call has failed");  // as the communicator's owner does
+        ranks[rank]->Abort("the call has failed");  // the owner of a communicator does this, too
       });
     }
     ranks[lost].reset();

@@ -7,11 +7,11 @@
 
 namespace syncopate::testing {
 
-// Repeatable choices; --gtest_random_seed=N makes others.
+// Random choices that are repeatable; --gtest_random_seed=N gives other choices.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : generator_(seed + 1000 * static_cast<uint64_t>(GTEST_FLAG_GET(random_seed))) {}
-  int64_t Between(int64_t low, int64_t high) {  // both included
+  int64_t Between(int64_t low, int64_t high) {  // both bounds included
     return low + static_cast<int64_t>(generator_() % static_cast<uint64_t>(high - low + 1));
   }
 

@@ -14,10 +14,11 @@
 #include "rollouter/engine/engine.h"
 #include "tests/support/dice.h"
 
-// Many requests through an engine under installs, aborts and preemptions, compared with runs in which nothing happens.
+// Sends many requests through an engine during installs, aborts and preemptions, and compares them with undisturbed
+// runs.
 namespace syncopate::testing {
 
-// Writes down what comes, and that each token comes with the version that serves.
+// Records the tokens that arrive, and checks that each token carries the version that serves.
 class AnswerSink final : public rollouter::GenerationSink {
  public:
   explicit AnswerSink(const rollouter::Engine* engine) : engine_(engine) {}
@@ -30,22 +31,22 @@ class AnswerSink final : public rollouter::GenerationSink {
   void OnFinished(int32_t sample, Trajectory trajectory) override {
     EXPECT_TRUE(answers.emplace(sample, std::move(trajectory)).second) << "ended twice";
   }
-  std::map<int32_t, Trajectory> answers;   // by sample
-  std::set<int32_t> begun;                 // samples that have a token
-  std::set<PolicyVersion> waited_through;  // installed while a sample had none
+  std::map<int32_t, Trajectory> answers;   // key: sample
+  std::set<int32_t> begun;                 // samples that have at least one token
+  std::set<PolicyVersion> waited_through;  // versions installed while a sample had no token
 
  private:
   const rollouter::Engine* const engine_;
 };
 
-// An engine, and how it gets weights number 0, 1, .. as some version.
+// An engine with the means to install weights number 0, 1, ... as some version.
 struct TriedEngine {
   rollouter::Engine* engine = nullptr;
   std::function<void(const PolicyVersion&, int64_t weights)> install;
 };
 
-// Prompts of all lengths up to half of the context, a third of them with the beginning of another one's; every kind of
-// sampling; answers that end at a token, at their length or with the context.
+// Prompts of all lengths up to half of the context, a third of which begin like another prompt; every kind of sampling;
+// answers that end at a stop token, at their length limit or with the context.
 inline std::vector<rollouter::GenerationRequest> MixedRequests(const model::ModelConfig& config, int64_t max_context,
                                                                int count, uint64_t seed) {
   Dice dice(seed);
@@ -86,7 +87,7 @@ inline std::shared_ptr<AnswerSink> AddTo(const TriedEngine& tried, const rollout
   return sink;
 }
 
-// All at once, by weights `weights`, from the beginning to the end.
+// Runs all requests at once with the weights number `weights`, undisturbed, to their end.
 inline Sinks RunCalmly(const TriedEngine& tried, const std::vector<rollouter::GenerationRequest>& requests,
                        int64_t weights) {
   tried.install({1, weights}, weights);
@@ -106,8 +107,8 @@ struct DisturbedRun {
   int64_t installs = 0;
 };
 
-// Some come with every step; each `install_every` steps other weights are installed, `weight_sets` of them in turn, and now
-// and then a request is aborted.
+// A few requests arrive at every step. Every `install_every` steps the next of `weight_sets` sets of weights is
+// installed, in turn. Now and then a request is aborted.
 inline DisturbedRun RunDisturbed(const TriedEngine& tried, const std::vector<rollouter::GenerationRequest>& requests,
                                  int64_t weight_sets, int64_t install_every, uint64_t seed) {
   Dice dice(seed);
@@ -139,22 +140,23 @@ inline DisturbedRun RunDisturbed(const TriedEngine& tried, const std::vector<rol
   return run;
 }
 
-// What of a disturbed run is like the calm runs (one for each set of weights): the tokens before a sequence's first
-// install, which are all of it if none came.
+// Compares the answers of a disturbed run with those of the undisturbed runs (one run for each set of weights). Only
+// the tokens before a sequence's first install are compared; if no install came, these are all tokens.
 struct Agreement {
   int64_t whole = 0;   // answers of one version
-  int64_t parts = 0;   // first parts of others
-  int64_t differ = 0;  // of both, those that are not bit for bit as they were
-  // The same where an install came before the first token, so that keys and values of the prompt may be of two versions.
+  int64_t parts = 0;   // answers of several versions, of which the tokens of the first version are compared
+  int64_t differ = 0;  // of `whole` and `parts`: those that are not bit-identical to the undisturbed run
+  // Of `differ`, the requests where an install came before the first token, so that keys and values of the prompt may
+  // be of two versions
   std::set<size_t> requests_between_versions;
-  std::string example;  // of those that differ
+  std::string example;  // describes one of the answers that differ
 };
 
 inline Agreement CompareWithCalm(const DisturbedRun& run, const std::vector<Sinks>& calm) {
   Agreement agreement;
   for (size_t i = 0; i < run.sinks.size(); ++i) {
     for (const auto& [sample, answer] : run.sinks[i]->answers) {
-      if (answer.spans.empty()) continue;  // aborted before its first token
+      if (answer.spans.empty()) continue;  // the request was aborted before its first token
       const PolicyVersion& version = answer.spans[0].version;
       const size_t end = static_cast<size_t>(answer.spans[0].end);
       const Trajectory& expected = calm[static_cast<size_t>(version.step) % calm.size()][i]->answers.at(sample);

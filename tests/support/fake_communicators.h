@@ -16,8 +16,8 @@
 #include "base/status.h"
 #include "synchronizer/nccl/communicator.h"
 
-// NCCL as its users see it, on host memory and within one process: members meet by an id, messages are matched in order
-// between each pair, and no member notices that another one is gone.
+// NCCL as its callers see it, on host memory and within one process: members meet by an id, messages between a pair are
+// matched in order, and no member notices that another member is gone.
 namespace syncopate::synchronizer::nccl {
 
 class FakeNetwork {
@@ -46,12 +46,12 @@ class FakeNetwork {
     MutexLock lock(&mutex_);
     mail_[{id, from, to}].push_back(std::move(bytes));
   }
-  // False if nothing has come.
+  // Returns false if no message has arrived.
   bool Receive(const UniqueId& id, int32_t from, int32_t to, char* into, int64_t bytes) {
     MutexLock lock(&mutex_);
     std::deque<std::string>& box = mail_[{id, from, to}];
     if (box.empty()) return false;
-    SYNCOPATE_CHECK(static_cast<int64_t>(box.front().size()) == bytes);  // NCCL would hang or overrun
+    SYNCOPATE_CHECK(static_cast<int64_t>(box.front().size()) == bytes);  // real NCCL would hang or overrun the buffer
     std::memcpy(into, box.front().data(), static_cast<size_t>(bytes));
     box.pop_front();
     return true;
@@ -64,7 +64,7 @@ class FakeNetwork {
   std::map<std::tuple<UniqueId, int32_t, int32_t>, std::deque<std::string>> mail_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What one member's device has done, and what it shall do. Thread-safe.
+// What the device of one member has done, and what it is to do. Thread-safe.
 class FakeDeviceControl {
  public:
   struct Counts {
@@ -85,7 +85,7 @@ class FakeDeviceControl {
     MutexLock lock(&mutex_);
     abort_error_ = std::move(error);
   }
-  // From now on this member's messages stay where they are.
+  // From this call on, messages of this member are not delivered.
   void Freeze(bool frozen) {
     MutexLock lock(&mutex_);
     frozen_ = frozen;
@@ -101,7 +101,7 @@ class FakeDeviceControl {
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Messages of one member that its stream has not done yet, in order.
+// The messages of one member that its stream has not processed yet, in order.
 struct FakeStream {
   struct Message {
     UniqueId id{};
@@ -191,7 +191,7 @@ class FakeDevice final : public GroupDevice {
       MutexLock lock(&control_->mutex_);
       if (control_->frozen_) return false;
     }
-    std::set<std::tuple<UniqueId, int32_t, int32_t>> waiting;  // later messages of such a pair keep their order
+    std::set<std::tuple<UniqueId, int32_t, int32_t>> waiting;  // later messages of a waiting pair keep their order
     std::erase_if(stream_.messages, [&](const FakeStream::Message& message) {
       std::tuple<UniqueId, int32_t, int32_t> pair{message.id, message.from, message.to};
       if (waiting.contains(pair)) return false;

@@ -1,11 +1,11 @@
-// A daemon without a purpose, for tests of what starts, watches and stops daemons. Its role is in its own name
-// (syncopate-trainer, ...). It reads its configuration as a real one does, writes its endpoint file and waits for
-// SIGTERM. A trainer waits for its rollouters, writes lines of metrics.jsonl, and after run.steps of them summary.json,
-// then exits.
-// A file behaviour.<role>-<index> beside the binary may hold words that make it behave badly:
+// A daemon that does no work, for tests of the code that starts, watches and stops daemons. The name of its binary
+// gives its role (syncopate-trainer, ...). It reads its configuration as a real daemon does, writes its endpoint file
+// and waits for SIGTERM. A trainer waits for its rollouters, writes lines of metrics.jsonl, writes summary.json after
+// run.steps lines, and exits.
+// A file behaviour.<role>-<index> beside the binary may contain words that make the daemon misbehave:
 //   refuse          exit at once with the code for a refused configuration
 //   fail            exit at once with code 3 and a line on standard error
-//   ignore-term     stay when asked to stop
+//   ignore-term     keep running after SIGTERM
 //   hold            do not get ready while the file says so
 //   endless         (trainer) never finish
 #include <signal.h>
@@ -34,7 +34,7 @@ std::set<std::string> Behaviour(const fs::path& folder, const std::string& name)
   return std::set<std::string>(std::istream_iterator<std::string>(file), {});
 }
 
-// The port that the configuration fixes, or one made up from the process id: no process listens on either.
+// The port that the configuration fixes, or else a port derived from the process id. No process listens on either.
 std::string GetAddress(const v1::RunConfig& config, const std::string& role) {
   auto fixed = ParseHostPort(config.synchronizer().address());
   bool is_fixed = role == "synchronizer" && fixed.ok() && fixed->port != 0;
@@ -54,7 +54,7 @@ bool RolloutersAreThere(const v1::RunConfig& config) {
   return true;
 }
 
-// One line a millisecond or so until all steps are written or a stop is requested.
+// Writes about one line a millisecond until all steps are written or a stop is requested.
 void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
   std::ofstream lines(fs::path(config.run().dir()) / "metrics.jsonl", std::ios::app);
   lines << R"({"kind":"eval","step":0,"eval_exact":0,"samples":[{"prompt":"1 2","answer":"1 1","expected":"2 1"}]})"
@@ -68,7 +68,7 @@ void Train(const v1::RunConfig& config, bool endless, const sigset_t& term) {
           << std::endl;
     stopped = Pace(term);
   }
-  if (step == 0) return;  // as a trainer that has made no step
+  if (step == 0) return;  // a trainer that has made no step writes no summary
   std::ofstream(fs::path(config.run().dir()) / "summary.json")
       << absl::StrCat(R"({"status":")", stopped ? "stopped" : "completed", R"(","steps":)", step, "}");
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,13 +19,13 @@
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tests/support/notification.h"
 
-// Daemons with fixed answers, for tests of what talks to them. Each remembers the calls it got.
+// Daemons with fixed answers, for tests of their clients. Each daemon records the calls that it got.
 namespace syncopate::testing {
 
-// Names of calls in order, and the error that each is to be refused with. Thread-safe.
+// The names of calls in order, and the error with which each call is to be refused. Thread-safe.
 class CallBook {
  public:
-  // Notes a call; the error that it should end with.
+  // Records a call and returns the error with which the call must end.
   grpc::Status Note(const std::string& call) {
     MutexLock lock(&mutex_);
     calls_.push_back(call);
@@ -35,7 +36,7 @@ class CallBook {
     MutexLock lock(&mutex_);
     refusals_[call] = std::move(error);
   }
-  // True as soon as there were `count` calls of that name; false after a long while.
+  // Returns true as soon as there were `count` calls of that name; false after a long wait.
   bool WaitFor(const std::string& call, int64_t count) {
     MutexLock lock(&mutex_);
     auto enough = [this, &call, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -88,8 +89,9 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     version->set_published_unix_seconds(1.8e9);
     return book.Note("ListVersions");
   }
-  int failures_of_rollouter_1 = 0;  // that WatchSyncs tells of, too, 6 s apart; set it before
-  // With `follow` three records more the first time, the last of them a failure; the stream stays open until Release.
+  int failures_of_rollouter_1 = 0;  // failures, 6 s apart, that WatchSyncs reports, too; set it before the first call
+  // With `follow` the first call gets three more records, the last of them a failure; the stream stays open until
+  // Release.
   grpc::Status WatchSyncs(grpc::ServerContext*, const v1::WatchSyncsRequest* request,
                           grpc::ServerWriter<v1::WatchSyncsResponse>* writer) override {
     const bool first = request->follow() && !followed_.exchange(true);
@@ -125,7 +127,7 @@ class FakeSynchronizer final : public v1::SynchronizerService::Service {
     if (request->follow()) released_.WaitForNotification();
     return status;
   }
-  // Ends streams that follow.
+  // Ends the streams of callers that follow.
   void Release() {
     if (!released_.HasBeenNotified()) released_.Notify();
   }
@@ -175,11 +177,14 @@ class FakeTrainer final : public v1::TrainerService::Service {
     rollouter->set_replica_id("rollouter-1");
     rollouter->set_connected(true);
     *response->mutable_reward_failures() = reward_failures;
+    rollouter->set_publish_lag_steps(7);
+    if (sizing.has_value()) *response->mutable_sizing() = *sizing;
     rollouter->set_no_rewards(no_rewards);
     return book.Note("GetStatus");
   }
-  v1::RewardFailures reward_failures;  // set both before
-  std::string no_rewards;              // of rollouter-1
+  std::optional<v1::Sizing> sizing;  // set the three fields before the first call
+  v1::RewardFailures reward_failures;
+  std::string no_rewards;  // the reason that rollouter-1 gives
   grpc::Status Pause(grpc::ServerContext*, const v1::TrainerServicePauseRequest* request,
                      v1::TrainerServicePauseResponse*) override {
     return book.Note(request->request_id().empty() ? "Pause without id" : "Pause");

@@ -12,7 +12,7 @@
 
 namespace syncopate::testing {
 
-// Keeps what it is asked until the test answers.
+// Keeps each item that it is asked to judge until the test answers.
 class FakeRemoteScorer final : public rollouter::RemoteScorer {
  public:
   absl::Status Availability(const std::string&) const override {

@@ -33,14 +33,14 @@ absl::Status Crashed(const std::string& path) {
   return Error(absl::StatusCode::kUnavailable, "CRASHED", "the machine of " + path + " is down");
 }
 
-// What a power cut leaves of a file: pages [0, n) as written, where n is drawn, and of the un-synced ones some as
-// zeros.
+// Draws what a power cut leaves of a file: pages [0, n) as written, where n is drawn, and some of the un-synced pages
+// as zeros.
 std::string Torn(const std::string& live, const std::string& durable, uint64_t* random) {
   auto draw = [random](uint64_t below) {
     *random = Mix64(*random + kDigestStride);
     return below == 0 ? 0 : *random % below;
   };
-  if (live.size() < durable.size()) return draw(2) == 0 ? live : durable;  // an un-synced truncation
+  if (live.size() < durable.size()) return draw(2) == 0 ? live : durable;  // the truncation was not synced
   std::string left = live.substr(0, durable.size() + draw(live.size() - durable.size() + 1));
   for (size_t page = durable.size() / kPageBytes; page * kPageBytes < left.size(); ++page) {
     if (draw(4) != 0) continue;
@@ -55,9 +55,9 @@ std::string Torn(const std::string& live, const std::string& durable, uint64_t* 
 
 struct FaultyFileSystem::Node {
   bool is_dir = false;
-  std::string live;     // file: what programs read
-  std::string durable;  // file: what the disk holds
-  // A failed Sync marks its bytes as written though they are not: a later Sync does not write them either.
+  std::string live;     // contents of a file as programs read them
+  std::string durable;  // contents of a file on the disk
+  // A failed Sync marks its bytes as written although they are not: a later Sync does not write them either.
   size_t lost_begin = 0;
   size_t lost_end = 0;
   Children live_children;
@@ -72,7 +72,7 @@ struct FaultyFileSystem::Node {
     lost_end = live.size();
   }
 
-  // Makes `live` what survived.
+  // Makes `live` equal to the contents that survived.
   void Reboot(Survives survives, uint64_t* random) {
     if (survives == Survives::kEverything) return;
     bool keep_names = false;
@@ -309,7 +309,7 @@ absl::Status FaultyFileSystem::RemoveTree(const std::string& path) {
   Verdict verdict = Begin("remove", path);
   NodePtr node = Find(path);
   if (node != nullptr && verdict.outcome == Outcome::kCrash && node->is_dir && !node->live_children.empty()) {
-    // Half done: one of its entries is gone, on the disk too.
+    // The tree is removed half: one of its entries is gone, on the disk too.
     std::string first = node->live_children.begin()->first;
     node->live_children.erase(first);
     node->durable_children.erase(first);

@@ -10,15 +10,15 @@
 
 namespace syncopate::synchronizer {
 
-// A store that does to another one's chunks what a bad day does: flips bits, breaks off, slows down.
+// A store that damages the chunks of another store: it flips bits, breaks off, slows down.
 class FaultyStore final : public WeightStore {
  public:
-  // Called for each chunk after it was read: its number since the start (from 0), its range and its bytes. An error is
-  // given to the reader instead of the bytes.
+  // Called after each chunk was read, with the chunk's number since the start (from 0), its range and its bytes. If it
+  // returns an error, the reader gets the error instead of the bytes.
   using OnChunk = std::function<absl::Status(int chunk, ByteRange range, char* bytes)>;
 
   explicit FaultyStore(WeightStore* store) : FaultyStore(store, store->fingerprint()) {}
-  // Says that it stages (a shard of) another model.
+  // Makes the store claim that it stages (a shard of) another model.
   FaultyStore(WeightStore* store, uint64_t fingerprint) : store_(store), fingerprint_(fingerprint) {}
 
   void SetOnChunk(OnChunk on_chunk) {

@@ -9,7 +9,7 @@
 
 namespace syncopate::testing {
 
-// The bytes that a checkpoint's file would hold, of contents that write themselves.
+// The bytes that a file of a checkpoint would have, for contents that write themselves.
 inline std::string GetBytes(const trainer::CheckpointStore::Contents& contents) {
   std::string bytes;
   auto sink = [&bytes](absl::string_view piece) {

@@ -14,16 +14,16 @@
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/engine_commands.h"
 
-// Ranks of a replica that are threads of one process.
+// The ranks of a replica as threads of one process.
 namespace syncopate::testing {
 
-// Every rank but rank 0: a thread each, which carries out what it is sent until Stop().
+// Runs every rank but rank 0 on a thread of its own, which carries out the commands sent to it until Stop().
 class FollowerThreads final : public rollouter::EngineFollowers {
  public:
-  // Makes the backend of the rank, on the rank's thread.
+  // Makes the backend of a rank; called on the rank's thread.
   using MakeBackend = std::function<absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>>(int32_t rank)>;
 
-  // One that fails is told to `on_error`, by its thread.
+  // Called with the error of a rank that fails, on that rank's thread.
   FollowerThreads(int32_t world, MakeBackend make_backend, std::function<void(const absl::Status&)> on_error)
       : queues_(static_cast<size_t>(world - 1)),
         make_backend_(std::move(make_backend)),
@@ -41,13 +41,13 @@ class FollowerThreads final : public rollouter::EngineFollowers {
     }
     return absl::OkStatus();
   }
-  // Waits until all that was sent is done.
+  // Waits until all commands that were sent are done.
   void AwaitDone() {
     MutexLock lock(&mutex_);
     auto is_done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ == sent_ || !failed_.ok(); };
     mutex_.Await(Condition(&is_done));
   }
-  // The same, and ends the threads.
+  // Waits likewise, then ends the threads.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -56,7 +56,7 @@ class FollowerThreads final : public rollouter::EngineFollowers {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
-  // The exchanges that each rank has made: after how many plans, to which version. After Stop().
+  // The exchanges that each rank has made, as (number of plans before it, version). Call it after Stop().
   using Installs = std::vector<std::pair<int64_t, PolicyVersion>>;
   const std::vector<Installs>& installs() const { return installs_; }
 

@@ -17,7 +17,7 @@ inline constexpr const char* kGoldenCases[] = {
     "qwen2-full",     "qwen3-tied",     "qwen3-yarn",        "mistral",      "qwen3-yarn-factors",
     "mistral-window", "mistral-slides", "qwen3-layer-types", "qwen3-moe",    "qwen3-moe-steps"};
 
-// Of scripts/golden_adapters.py: adapters on one of the models above.
+// The files that scripts/golden_adapters.py has written: adapters for one of the models above.
 inline constexpr const char* kGoldenAdapters[] = {"llama-all", "qwen2-rslora", "qwen3-pattern", "mistral-all"};
 
 inline std::string GoldenPath(const std::string& name) {
@@ -28,13 +28,13 @@ inline std::string GoldenAdapterPath(const std::string& name) {
 }
 inline std::string GoldenModelPath(const std::string& name) { return JoinPath(GoldenPath(name), "model"); }
 
-// What transformers computed with one model, or peft with its adapters.
+// The results that transformers computed with one model, or peft with the model's adapters.
 struct Golden {
   std::unique_ptr<MappedFile> file;
   model::SafetensorsFile tensors;
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<std::vector<int32_t>> greedy;  // continuation of each prompt
-  std::string base;                          // of adapters: the case of their model
+  std::vector<std::vector<int32_t>> greedy;  // the continuation of each prompt
+  std::string base;                          // for adapters: the case of their base model
 };
 
 inline Golden ReadGoldenFolder(const std::string& folder) {

@@ -16,7 +16,7 @@
 // The transport "ipc" without a GPU: memory files in place of CUDA's handles, memcpy in place of copy engines.
 namespace syncopate::synchronizer::ipc {
 
-// Memory that another process can map. Zero at first.
+// Memory that another process can map. It is zero at first.
 class HostMemory {
  public:
   HostMemory(uint64_t id, int64_t bytes) : id_(id), bytes_(bytes), file_(::memfd_create("weights", MFD_CLOEXEC)) {
@@ -51,10 +51,11 @@ class HostMemory {
 
 class HostCopyEngine final : public CopyEngine {
  public:
-  // Called before each copy, by the thread that receives; an error is the copy's. Not thread-safe: set it first.
+  // Called before each copy, on the thread of the receiver; an error becomes the copy's error. Not thread-safe: set it
+  // before the first copy.
   std::function<absl::Status(const char* from, int64_t bytes)> on_copy = nullptr;
-  absl::Status map_error;  // what Map says, if not OK
-  bool stuck = false;      // copies never finish
+  absl::Status map_error;  // the result of Map, if it is not OK
+  bool stuck = false;      // true: copies never finish
   int maps() const { return maps_; }
 
   absl::StatusOr<std::shared_ptr<const MappedMemory>> Map(LentMemory memory) override {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// A frame of HTTP/2 whose length, type and contents are what the dice say.
+// Draws a frame of HTTP/2: its length, type and contents.
 std::string RandomFrame(Dice& dice) {
   std::string frame(9, '\0');
   for (char& byte : frame) byte = static_cast<char>(dice.Between(0, 255));
@@ -53,10 +53,10 @@ bool HostilePeer::WaitClosed(absl::Duration timeout) {
 std::string Garbage(Dice& dice) {
   switch (dice.Between(0, 4)) {
     case 0:
-      return RandomFrame(dice) + RandomFrame(dice);  // no preface
+      return RandomFrame(dice) + RandomFrame(dice);  // the connection has no preface
     case 1:
       return kPreface + RandomFrame(dice) + RandomFrame(dice);
-    case 2:  // settings in order, then headers that are none
+    case 2:  // valid settings, then headers that are malformed
       return kPreface + std::string("\0\0\0\4\0\0\0\0\0", 9) + std::string("\0\0\x40\1\5\0\0\0\1", 9) +
              std::string(64, '\xff');
     case 3:

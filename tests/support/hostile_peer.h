@@ -7,8 +7,8 @@
 
 namespace syncopate::testing {
 
-// One TCP connection to "host:port" on this machine that speaks nonsense or nothing, closed with the object. Never
-// blocks for long.
+// One TCP connection to "host:port" on this machine that sends malformed data or none. The connection is closed with
+// the object. No call blocks for long.
 class HostilePeer {
  public:
   explicit HostilePeer(const std::string& address);
@@ -17,9 +17,9 @@ class HostilePeer {
   HostilePeer& operator=(const HostilePeer&) = delete;
 
   bool connected() const { return connected_; }
-  // Sends as much as the other side takes at once.
+  // Sends as many bytes as the other side takes at once.
   void Send(const std::string& bytes);
-  // Reads and forgets until the other side closes; false if it does not within `timeout`.
+  // Reads and discards until the other side closes; false if it does not close within `timeout`.
   bool WaitClosed(absl::Duration timeout);
 
  private:
@@ -27,8 +27,8 @@ class HostilePeer {
   bool connected_ = false;
 };
 
-// Frames of HTTP/2 at random, with and without a preface, headers that are none, half a request of HTTP/1.1, half a
-// handshake of TLS.
+// Draws one kind of malformed data: random frames of HTTP/2, with and without a preface; malformed headers; half a
+// request of HTTP/1.1; half a TLS handshake.
 std::string Garbage(Dice& dice);
 
 }  // namespace syncopate::testing

@@ -1,8 +1,8 @@
-// A network cable of its own delay and loss, for tests on machines whose kernel has no netem:
+// A network cable with its own delay and loss, for tests on machines whose kernel has no netem:
 //   syncopate-link-forwarder LEFT RIGHT DELAY_MS LOSS_PERCENT
-// makes two TAP devices of these names in this network namespace, prints "ready", and carries each frame from one to the
-// other DELAY_MS later, but for LOSS_PERCENT of them, which are drawn from a fixed seed. A device may then be moved to another
-// namespace. The devices end with this process.
+// makes two TAP devices of these names in this network namespace, prints "ready", and carries each frame from one to
+// the other DELAY_MS later, but for LOSS_PERCENT of them, which are drawn from a fixed seed. A device may then be moved
+// to another namespace. The devices end with this process.
 
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLongestFrame = 65536 + 64;
-constexpr size_t kMostFrames = 100'000;  // in the cable at once; later ones are lost, as in a full queue
+constexpr size_t kMostFrames = 100'000;  // frames in the cable at once; further frames are lost, as in a full queue
 
 [[noreturn]] void Die(const std::string& what) {
   std::fprintf(stderr, "link forwarder: %s: %s\n", what.c_str(), std::strerror(errno));
@@ -53,10 +53,10 @@ struct Frame {
 // One direction of the cable.
 struct Way {
   int from, to;
-  std::deque<Frame> frames = {};  // all have the same delay, so the first is due first
+  std::deque<Frame> frames = {};  // all frames have the same delay, so the first one is due first
 };
 
-// Takes all frames that are there. A device that is down has none.
+// Reads all frames that the device has. A device that is down has none.
 void TakeFrames(Way& way, Clock::duration delay, double loss, std::mt19937_64& dice) {
   std::string buffer(kLongestFrame, '\0');
   for (;;) {
@@ -70,7 +70,7 @@ void TakeFrames(Way& way, Clock::duration delay, double loss, std::mt19937_64& d
 void DeliverFrames(Way& way) {
   while (!way.frames.empty() && way.frames.front().due <= Clock::now()) {
     const std::string& bytes = way.frames.front().bytes;
-    // A frame that a device does not take, because it is down, is lost, as on a cable that was pulled out.
+    // A frame is lost if the device does not take it because the device is down, as on a cable that was pulled out.
     if (::write(way.to, bytes.data(), bytes.size()) < 0 && errno == EINTR) continue;
     way.frames.pop_front();
   }

@@ -8,7 +8,7 @@
 
 namespace syncopate {
 
-// The longest that a test waits for something that must happen. Never slept through.
+// The longest time that a test waits for an event that must happen. No test sleeps for this time.
 inline constexpr absl::Duration kTestDeadline = absl::Seconds(20);
 
 // Values that callbacks leave for a test. Thread-safe.

@@ -3,7 +3,7 @@
 namespace syncopate::testing {
 namespace {
 
-// Draws in turn; every implementation gets the same numbers, rounded to its dtype.
+// Draws numbers in sequence; every implementation gets the same numbers, rounded to its dtype.
 class Draws {
  public:
   Draws(at::Device device, at::ScalarType dtype) : device_(device), dtype_(dtype) { at::manual_seed(11); }
@@ -56,7 +56,7 @@ std::vector<at::Tensor> RunAllOps(const model::Ops& ops, const OpCase& one, at::
 
   at::Tensor logits = draws.Normal({rows, one.vocab}, 2), targets = draws.Below(one.vocab, rows);
   model::Ops::HeadRows head = ops.Head(logits, targets, 0.7);
-  keep({head.logprob, head.entropy, head.log_sum_exp});
+  keep({head.logprob, head.entropy, head.log_sum_exp, head.top_probability});
   at::Tensor dlogprob = draws.Wide({rows}), dentropy = draws.Wide({rows});
   keep({ops.HeadBackward(logits.clone(), targets, head, dlogprob, dentropy, 0.7, dtype),
         ops.HeadBackward(logits.clone(), targets, head, dlogprob, {}, 0.7, dtype)});

@@ -11,18 +11,18 @@
 
 namespace syncopate::synchronizer {
 
-// Operations that pack a shard into a send arena, harsher than any plan's: rows of odd lengths, gaps everywhere, every
-// alignment that elements allow.
+// Operations that pack a shard into a send arena. They are harsher than those of any plan: rows of odd lengths, gaps
+// everywhere, every alignment that elements allow.
 struct PackCase {
-  std::vector<PackOp> ops;         // op i is of tensor i
-  std::vector<ByteRange> buckets;  // disjoint, by begin; every operation lies in them
-  std::vector<char> shard;         // finite numbers
+  std::vector<PackOp> ops;         // op i packs tensor i
+  std::vector<ByteRange> buckets;  // disjoint, ordered by begin; every operation lies in one of them
+  std::vector<char> shard;         // the elements are finite numbers
   int64_t send_bytes = 0;
 };
 
 struct PackCaseOptions {
-  bool bf16_only = false;      // then buckets and rows may start on every second byte
-  int64_t max_elements = 500;  // of an operation's row
+  bool bf16_only = false;      // true: buckets and rows may start at every second byte
+  int64_t max_elements = 500;  // the largest number of elements in a row of an operation
   int ops = 12;
 };
 
@@ -62,7 +62,7 @@ inline PackCase RandomPackCase(uint64_t seed, const PackCaseOptions& options) {
     made.buckets.push_back({begin, std::min(begin + size, send)});
     begin += size;
   }
-  // bf16 numbers between 2^-8 and 2^8, which are finite as fp32 too, whatever the alignment.
+  // Draws bf16 numbers between 2^-8 and 2^8, which are finite as fp32 too, whatever the alignment.
   made.shard.resize(static_cast<size_t>((source + 255) / 256 * 256));
   for (size_t i = 0; i + 1 < made.shard.size(); i += 2) {
     const uint16_t bits = static_cast<uint16_t>((random() & 0x807f) | (119 + random() % 16) << 7);
@@ -71,7 +71,7 @@ inline PackCase RandomPackCase(uint64_t seed, const PackCaseOptions& options) {
   return made;
 }
 
-// What the send arena must hold, and which of its bytes some operation writes.
+// The contents that the send arena must have, and which of its bytes some operation writes.
 struct PackedCase {
   std::vector<char> arena;
   std::vector<bool> written;
@@ -87,7 +87,7 @@ inline PackedCase PackExpected(const PackCase& made) {
   return packed;
 }
 
-// An arena as staging finds it, but with garbage wherever an operation must write.
+// An arena as staging finds it, with garbage wherever an operation must write.
 inline std::vector<char> PoisonedArena(const PackedCase& packed) {
   std::vector<char> arena(packed.arena.size(), 0);
   for (size_t i = 0; i < arena.size(); ++i) {

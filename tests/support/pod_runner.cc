@@ -1,5 +1,5 @@
-// syncopate-pod-runner SPEC.json: runs one container the way a node of a cluster does, in namespaces of its own, and
-// ends as it ends. Needs root. The network namespace that it is started in stands for the node.
+// syncopate-pod-runner SPEC.json: runs one container as a node of a cluster does, in namespaces of its own, and ends
+// with the container's exit code. It needs root. The network namespace in which it is started stands for the node.
 //
 // {"address": "10.88.0.11/16", "bridge": "node", "port": "pod1",         the pod's interface, and its other end
 //  "root": "/tmp/x",                                                     an empty folder to mount the root at
@@ -8,7 +8,7 @@
 //  "command": ["/usr/bin/x", "a"], "environment": {"A": "b"}, "user": 65532, "groups": [65532],
 //  "read_only_root": true}
 //
-// Not as on a node: no control groups (memory and CPU are not limited) and no seccomp profile.
+// Two things differ from a node: there are no control groups (memory and CPU are not limited) and no seccomp profile.
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int kRunnerFailed = 250;  // no exit code of a daemon
+constexpr int kRunnerFailed = 250;  // an exit code that no daemon uses
 
 [[noreturn]] void Die(const std::string& what) {
   std::fprintf(stderr, "pod runner: %s: %s\n", what.c_str(), std::strerror(errno));
@@ -53,7 +53,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& words) {
   return pointers;
 }
 
-// Runs a program of the host, in the network namespace `net` if that is not negative.
+// Runs a program of the host, in the network namespace `net` if `net` is not negative.
 void RunHostProgram(const std::vector<std::string>& words, int net = -1) {
   const pid_t child = ::fork();
   Require(child >= 0, "fork");
@@ -68,7 +68,7 @@ void RunHostProgram(const std::vector<std::string>& words, int net = -1) {
   Require(WIFEXITED(status) && WEXITSTATUS(status) == 0, words[0] + " " + words[1] + " " + words[2] + " failed");
 }
 
-// Leaves this process in a new network namespace that reaches the node's by a bridge.
+// Moves this process to a new network namespace that reaches the node's namespace by a bridge.
 void EnterNetwork(const Json& spec) {
   const int node = ::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
   Require(node >= 0 && ::unshare(CLONE_NEWNET) == 0, "unshare the network");
@@ -86,7 +86,7 @@ void Mount(const std::string& from, const std::string& to, const char* type, uns
   Require(::mount(from.c_str(), to.c_str(), type, flags, options.c_str()) == 0, "mount " + from + " at " + to);
 }
 
-// A mount point for `from`, a file or a folder.
+// Makes a mount point for `from`, a file or a folder.
 void MakePlace(const std::string& to, bool folder) {
   std::error_code error;
   fs::create_directories(folder ? fs::path(to) : fs::path(to).parent_path(), error);
@@ -116,7 +116,7 @@ void MakeDevices(const std::string& root) {
   ::umask(mask);
 }
 
-// The image: the host's libraries and nothing of its programs but `programs`.
+// Builds the image: the libraries of the host, and of programs only those in `programs`.
 void MakeRoot(const Json& spec, const std::string& root) {
   Mount("none", "/", nullptr, MS_REC | MS_PRIVATE);
   Mount("tmpfs", root, "tmpfs", 0, "mode=0755,size=1m");
@@ -139,7 +139,7 @@ void MakeRoot(const Json& spec, const std::string& root) {
   if (spec["read_only_root"]) Mount("none", root, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY);
 }
 
-// What a pod of the profile "restricted" is: no capability, now or later, and not root.
+// Applies the pod security profile "restricted": no capability, now or later, and not root.
 void DropPrivileges(const Json& spec) {
   for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
     Require(::prctl(PR_CAPBSET_DROP, capability) == 0, "drop a capability");
@@ -166,7 +166,7 @@ void DropPrivileges(const Json& spec) {
   Die("cannot execute " + command[0]);
 }
 
-// Passes SIGTERM on, as a node does, and waits for the container's end.
+// Forwards SIGTERM, as a node does, and waits for the container's end.
 int Supervise(pid_t container, int signals) {
   for (;;) {
     signalfd_siginfo info;

@@ -10,7 +10,7 @@
 
 namespace syncopate::testing {
 
-// A copy on the host of all that a policy trains, for tests to compare, to damage and to restore from.
+// A copy on the host of all that a policy trains. Tests compare it, damage it and restore from it.
 class PolicyCopy final : public trainer::PolicySource {
  public:
   explicit PolicyCopy(const trainer::Policy& policy) : manifest_(policy.trained()), updates_(policy.updates()) {
@@ -57,7 +57,7 @@ class PolicyCopy final : public trainer::PolicySource {
     return snapshot.updates == updates_ && seen == static_cast<int64_t>(std::size(trainer::kPolicyParts)) * elements;
   }
 
-  // Laid out by the manifest.
+  // The copy is laid out by the manifest.
   const std::vector<float>& parameters() const { return arenas_[0]; }
   std::vector<float>& arena_of(trainer::PolicyPart part) { return arenas_[static_cast<size_t>(part)]; }
 
@@ -65,7 +65,7 @@ class PolicyCopy final : public trainer::PolicySource {
     if (a.updates_ != b.updates_) return false;
     for (size_t part = 0; part < std::size(a.arenas_); ++part) {
       const auto &x = a.arenas_[part], &y = b.arenas_[part];
-      // Bits, so that a NaN equals itself.
+      // Bits are compared, so that a NaN equals itself.
       if (x.size() != y.size() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) != 0) return false;
     }
     return true;

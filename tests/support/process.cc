@@ -34,7 +34,7 @@ namespace syncopate::testing {
 namespace {
 
 constexpr absl::Duration kReapWithin = absl::Seconds(10);
-// Upper bound on one sleep, for file systems that give no notice of writes.
+// The upper bound of one sleep, for file systems that give no notice of writes.
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(100);
 
 absl::Status SystemError(absl::string_view what) {
@@ -65,13 +65,14 @@ class Regex {
   const bool good_;
 };
 
-// What the child needs, made before the fork: after it, only calls that are safe in a signal handler are allowed.
+// What the child process needs. It is made before the fork: after the fork, only calls that are safe in a signal
+// handler are allowed.
 struct ChildPlan {
   std::vector<char*> argv;
   const char* program;
   const char* working_folder;
   int log_fd;
-  int error_fd;  // closed by a good exec; else gets errno
+  int error_fd;  // closed by a successful exec; otherwise it gets errno
   pid_t parent;
 };
 
@@ -83,14 +84,14 @@ struct ChildPlan {
                ::sigprocmask(SIG_SETMASK, &none, nullptr) == 0 && ::dup2(null_fd, 0) == 0 &&
                ::dup2(plan.log_fd, 1) == 1 && ::dup2(plan.log_fd, 2) == 2 &&
                (*plan.working_folder == '\0' || ::chdir(plan.working_folder) == 0);
-  if (::getppid() != plan.parent) ::_exit(127);  // it died before prctl
+  if (::getppid() != plan.parent) ::_exit(127);  // the parent died before prctl
   if (ready) ::execv(plan.program, plan.argv.data());
   int why = errno;
   if (::write(plan.error_fd, &why, sizeof(why)) < 0) ::_exit(126);
   ::_exit(127);
 }
 
-// Forks and waits until the program runs or is known not to.
+// Forks, and waits until the program runs or is known not to run.
 absl::StatusOr<pid_t> Fork(ChildPlan plan) {
   std::array<int, 2> pipe_fds{};
   if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return SystemError("pipe2");
@@ -146,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   ChildPlan plan{};
   plan.program = options.program.c_str();
   plan.working_folder = options.working_folder.c_str();
-  plan.argv.push_back(const_cast<char*>(plan.program));  // execv's signature; it changes nothing
+  plan.argv.push_back(const_cast<char*>(plan.program));  // execv has this signature and changes nothing
   for (const std::string& arg : options.args) plan.argv.push_back(const_cast<char*>(arg.c_str()));
   plan.argv.push_back(nullptr);
 
@@ -168,7 +169,7 @@ Process::Process(pid_t pid, int pid_fd, int watch_fd, size_t log_start, Options 
     : pid_(pid), pid_fd_(pid_fd), watch_fd_(watch_fd), options_(std::move(options)), log_position_(log_start) {}
 
 Process::~Process() {
-  // The leader has not been reaped, so the group's number is still its own.
+  // The leader has not been reaped, so the number of the process group still belongs to it.
   ::kill(-pid_, SIGKILL);
   if (WaitExit(kReapWithin).ok()) {
     ::waitpid(pid_, nullptr, WNOHANG);
@@ -190,7 +191,7 @@ bool Process::Running() const { return !Ended().ok(); }
 
 absl::StatusOr<ExitStatus> Process::Ended() const {
   siginfo_t info{};
-  // WNOWAIT leaves the zombie, and with it the numbers of process and group, until the destructor.
+  // WNOWAIT leaves the zombie, and with it the numbers of the process and the group, until the destructor.
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return SystemError("waitid");
   if (info.si_pid == 0) return absl::NotFoundError("it runs");
   if (info.si_code == CLD_EXITED) return ExitStatus{info.si_status, 0};
@@ -224,7 +225,7 @@ absl::StatusOr<std::string> Process::WaitForLogLine(const std::string& pattern, 
   if (!regex.good()) return absl::InvalidArgumentError(absl::StrCat("'", pattern, "' is no regular expression"));
   absl::Time deadline = Now() + timeout;
   while (true) {
-    bool ended = !Running();  // looked at before the log: what it wrote last is then in there
+    bool ended = !Running();  // asked before the log is read, so that the log has the last line
     std::string log = Log();
     for (size_t end; (end = log.find('\n', log_position_)) != std::string::npos;) {
       std::string line = log.substr(log_position_, end - log_position_);
@@ -259,8 +260,7 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     int pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid()) continue;
-    // Uses read(), which returns errors as values: a process may end between open and read, and a stream buffer throws
-    // then.
+    // read() returns errors as values. A process may end between open and read, and a stream buffer would throw then.
     const int file = ::open((entry.path() / "cmdline").c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) continue;
     std::string line;

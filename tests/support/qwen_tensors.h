@@ -9,8 +9,8 @@
 
 namespace syncopate::testing {
 
-// `tensors` with what a Qwen's specs say of them, whose heads are of `head` elements: their units are layers, which follow each
-// other, as their names say.
+// Completes `tensors` with the fields that the specs of a Qwen give: heads have `head` elements, and the units are the
+// layers, in the order of the tensors' names.
 inline std::vector<TensorSpec> AsQwen(std::vector<TensorSpec> tensors, int64_t head) {
   std::string layer;
   int32_t unit = 0;

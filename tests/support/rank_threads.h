@@ -13,10 +13,11 @@
 #include "trainer/actor/actor.h"
 #include "trainer/actor/sharded_units.h"
 
-// Trainer ranks as threads of a test.
+// Trainer ranks as threads of a test process.
 namespace syncopate::testing {
 
-// What `body` returns on each of `world` ranks, in rank order. A rank whose body returns is gone for the others.
+// Returns the result of `body` on each of `world` ranks, in rank order. A rank whose body has returned is gone for the
+// other ranks.
 template <typename Result>
 std::vector<Result> OnRanks(int32_t world, const std::function<Result(Communicator&)>& body) {
   auto ranks = MakeThreadRanks(world, absl::Seconds(60));
@@ -30,7 +31,7 @@ std::vector<Result> OnRanks(int32_t world, const std::function<Result(Communicat
   return results;
 }
 
-// An arena of all ranks, each of which calls it, without padding.
+// Gathers the arena of all ranks without padding; every rank calls it.
 inline std::vector<float> GatherArena(trainer::Actor& actor, const at::Tensor& arena, Communicator& ranks) {
   std::vector<float> whole;
   for (int unit = 0; unit < actor.shards().units(); ++unit) {

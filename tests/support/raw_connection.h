@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 
-// A TCP connection that says what a test makes of it, and frames of HTTP/2 without a client.
+// A TCP connection that sends what a test composes, and frames of HTTP/2 without a client.
 namespace syncopate::testing {
 
 class RawConnection {
@@ -31,7 +31,7 @@ class RawConnection {
 
   bool connected() const { return connected_; }
 
-  // False if the other side has hung up, or takes nothing for `patience`.
+  // Returns false if the other side has closed the connection, or takes nothing for `patience`.
   bool Send(const std::string& bytes, absl::Duration patience = absl::Seconds(30)) {
     size_t sent = 0;
     while (sent < bytes.size()) {
@@ -46,7 +46,7 @@ class RawConnection {
     return true;
   }
 
-  // Reads and forgets until the other side hangs up; false if it does not within `timeout`.
+  // Reads and discards until the other side closes the connection; false if it does not within `timeout`.
   bool WaitClosed(absl::Duration timeout) {
     const absl::Time deadline = Clock::Real()->Now() + timeout;
     std::array<char, 65536> buffer;
@@ -73,17 +73,17 @@ inline std::string MakeFrame(Http2Frame type, unsigned char flags, unsigned char
   return frame + payload;
 }
 
-// What every client says first.
+// The bytes that every client sends first.
 inline std::string Http2Hello() {
   return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + MakeFrame(Http2Frame::kSettings, 0, 0, "");
 }
 
-// Two ways to send a header block that never ends. The first frame, then as many of the second as the other side takes.
+// Header blocks that never end: one first frame, then as many further frames as the other side takes.
 struct HeaderFlood {
   std::string begin;
   std::string more;
 
-  // A thousand small headers in each frame: memory for all of them.
+  // A thousand small headers in each frame, all of which need memory.
   static HeaderFlood OfManyHeaders() {
     const std::string header(
         "\x00\x01"
@@ -94,7 +94,7 @@ struct HeaderFlood {
     while (block.size() + header.size() <= 16384) block += header;
     return {MakeFrame(Http2Frame::kHeaders, 0, 1, header), MakeFrame(Http2Frame::kContinuation, 0, 1, block)};
   }
-  // One header of a gigabyte, by its own account: all that has come is read again with each frame.
+  // One header that claims a length of a gigabyte: a naive reader reads all bytes again with each frame.
   static HeaderFlood OfOneLongHeader() {
     const std::string length("\x7f\x81\xff\xff\xff\x03", 6);
     return {MakeFrame(Http2Frame::kHeaders, 0, 1, std::string(1, '\0') + length),

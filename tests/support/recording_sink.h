@@ -12,7 +12,7 @@ namespace syncopate::testing {
 class RecordingSink final : public rollouter::GenerationSink {
  public:
   void OnFinished(int32_t sample, Trajectory trajectory) override { finished[sample] = std::move(trajectory); }
-  std::map<int32_t, Trajectory> finished;  // by sample
+  std::map<int32_t, Trajectory> finished;  // key: sample
 };
 
 }  // namespace syncopate::testing

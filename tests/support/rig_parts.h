@@ -14,7 +14,7 @@
 // The parts that the rigs of all transports share.
 namespace syncopate::synchronizer {
 
-// Receivers 0 to count - 1 at once, each on a thread of its own; what they say.
+// Runs receivers 0 to count - 1 at once, each on a thread of its own, and returns their results.
 inline std::vector<absl::Status> ReceiveAtOnce(size_t count, const std::function<absl::Status(int32_t)>& receive) {
   std::vector<absl::Status> statuses(count);
   std::vector<std::jthread> threads;
@@ -25,7 +25,7 @@ inline std::vector<absl::Status> ReceiveAtOnce(size_t count, const std::function
   return statuses;
 }
 
-// `received` holds what the copies say of the sources' bytes, and each byte was announced once.
+// Checks that `received` equals the sources' bytes and that each byte was announced once.
 inline void ExpectCopied(const std::vector<Copy>& copies, const std::function<const char*(int32_t)>& source,
                          const char* received, const std::vector<int>& arrivals, int32_t receiver) {
   for (const Copy& copy : copies) {

@@ -27,7 +27,7 @@ int64_t CountTokens(const TrajectoryGroup& group) {
   return tokens;
 }
 
-// Empty if the sample is whole, else what is wrong with it.
+// Returns what is wrong with the sample; empty if it is whole.
 std::string WhatIsMissing(const Trajectory& sample) {
   if (sample.tokens.empty()) return "has no tokens";
   if (sample.finish == FinishReason::kAborted) return "was aborted";
@@ -43,7 +43,7 @@ std::string WhatIsMissing(const Trajectory& sample) {
   return end == static_cast<int32_t>(sample.tokens.size()) ? "" : "has tokens of unknown version";
 }
 
-// Follows the log record by record, then the rest.
+// Reads the log record by record, then everything else.
 class Check {
  public:
   Check(const RunHistory& history, const RunRules& rules) : history_(history), rules_(rules) {}
@@ -65,7 +65,7 @@ class Check {
   struct Group {
     LeaseId lease;
     Fate fate = Fate::kQueued;
-    int64_t step = 0;  // kTaken: the one that it trained
+    int64_t step = 0;  // kTaken: the step that trained the group
     PolicyVersion admitted = {};
     SharedGroup answer = {};
   };
@@ -79,7 +79,7 @@ class Check {
     findings_.violations.push_back(absl::StrCat(invariant, ": ", text));
   }
   bool pruned() const { return history_.first_record > 1; }
-  // Records of steps that the newest checkpoint holds may have been pruned.
+  // Records of steps that the newest checkpoint contains may have been pruned.
   bool MayBePruned(int64_t step) const {
     return pruned() && !history_.checkpoints.empty() && step <= history_.checkpoints.back().version.step;
   }
@@ -107,7 +107,8 @@ class Check {
     }
   }
 
-  // Whichever attempt answered it: the gate admitted the group for the first one's version.
+  // The attempt that answered the group does not matter: the gate admitted the group for the version of the first
+  // attempt.
   void CheckAdmitted(const AcceptedRecord& accepted) {
     const PolicyVersion oldest = trainer::OldestVersion(*accepted.group);
     if (oldest.epoch != accepted.admitted.epoch || oldest >= accepted.admitted) return;
@@ -130,7 +131,7 @@ class Check {
   void On(const TakeRecord& record) {
     const int64_t step = record.produces.step;
     if (auto before = takes_.find(step); before != takes_.end()) {
-      // The writing of a take may be repeated when the first one was not answered in time.
+      // A take may be written again if the first write was not acknowledged in time.
       const TakeRecord& first = before->second.record;
       if (first.groups != record.groups || first.produces != record.produces) {
         Violation("I2", absl::StrFormat("step %d has two takes, of epochs %d and %d", step, first.produces.epoch,
@@ -159,7 +160,7 @@ class Check {
     const int64_t step = take->record.produces.step;
     auto found = groups_.find(lease.group);
     if (take->record.supervised) {
-      // Its answers are the data's and were never leased, so the log has only the take.
+      // The answers of a supervised group come from the data and were never leased, so the log has only the take.
       if (found != groups_.end()) {
         Violation("I2", absl::StrCat(Name(lease), " is taught by step ", step, " and was already asked for or taught"));
       }
@@ -185,7 +186,7 @@ class Check {
     group.fate = Fate::kTaken;
     group.step = step;
     ++findings_.trained;
-    // Its tokens may be fresh all the same, if a second attempt made them.
+    // The tokens of such a group may be fresh all the same, if a second attempt made them.
     if (CheckStaleness(*group.answer, take) && !rules_.masks_beyond_bound &&
         step - 1 - group.admitted.step > rules_.max_staleness) {
       Violation("I4", absl::StrCat(Name(lease), " was admitted for ", group.admitted.ToString(),
@@ -207,7 +208,7 @@ class Check {
         if (staleness >= 0 && staleness <= rules_.max_staleness) continue;
         Violation("I4", absl::StrFormat("step %d trains tokens of %s in %s: staleness %d, bound %d", at + 1,
                                         span.version.ToString(), Name(group.lease), staleness, rules_.max_staleness));
-        return false;  // one a group is enough
+        return false;  // one violation a group is enough
       }
     }
     return true;
@@ -217,7 +218,7 @@ class Check {
     auto found = groups_.find(drop.lease.group);
     const bool held = found != groups_.end() && found->second.fate == Fate::kQueued;
     if (!held) {
-      // Groups without signal are dropped instead of accepted, and prompts that fail too often never were.
+      // Groups without signal are dropped instead of accepted, and prompts that failed too often were never accepted.
       if (!trainer::LeasedAgain(drop.reason) && (found == groups_.end() || found->second.fate == Fate::kDropped)) {
         done_with_.insert(drop.lease.group);
         ++dropped_unaccepted_[drop.reason];
@@ -245,7 +246,8 @@ class Check {
     }
   }
 
-  // A checkpoint must hold as consumed exactly what the takes up to its step, and the drops for good, say.
+  // Checks that a checkpoint lists as consumed exactly the groups of the takes up to its step and those dropped for
+  // good.
   void CheckCheckpoints() {
     if (!history_.damaged_checkpoints.empty()) {
       Violation("I10", absl::StrCat("a checkpoint does not verify: ", history_.damaged_checkpoints.back()));
@@ -280,7 +282,7 @@ class Check {
   }
 
   void CheckStepLines() {
-    std::map<int64_t, const RunHistory::StepLine*> first;  // of each step
+    std::map<int64_t, const RunHistory::StepLine*> first;  // key: step
     std::set<PolicyVersion> seen;
     for (const RunHistory::StepLine& line : history_.steps) {
       auto take = takes_.find(line.version.step);
@@ -333,7 +335,7 @@ class Check {
   void CheckVersions() {
     std::map<PolicyVersion, std::string> digests;
     for (const RunHistory::Served& one : history_.published) CheckDigest(one, &digests);
-    std::map<std::string, PolicyVersion> serving;  // by rollouter
+    std::map<std::string, PolicyVersion> serving;  // key: rollouter
     for (const RunHistory::Served& one : history_.installed) {
       PolicyVersion& before = serving[one.daemon];
       if (one.version < before) {
@@ -361,12 +363,13 @@ class Check {
     const int64_t last = takes_.empty() ? 0 : takes_.rbegin()->first;
     if (summary.steps > last)
       Violation("I15", absl::StrCat("summary.json tells of ", summary.steps, " steps, the log of ", last));
-    // Below: a later incarnation has made steps and was killed before it could write another.
+    // The check concerns older incarnations only: a later one has made steps and was killed before it could write
+    // another summary.
     if (summary.steps < last || pruned()) return;
     CheckAcknowledged(summary);
     int64_t tokens = 0;
     for (const auto& [step, take] : takes_) {
-      if (take.record.supervised) return;  // the log does not say how long the answers of the data are
+      if (take.record.supervised) return;  // the log does not contain the length of answers from the data
       tokens += take.tokens;
     }
     if (summary.trained != findings_.trained || summary.trained_tokens != tokens) {
@@ -376,7 +379,7 @@ class Check {
   }
 
   void CheckAcknowledged(const RunHistory::Summary& summary) {
-    // Groups without signal are acknowledged, too, and all that the log has of them is that they were dropped.
+    // Groups without signal are acknowledged, too, although the log has only their drop.
     const int64_t accepted = findings_.accepted + dropped_unaccepted_[trainer::DropReason::kFiltered];
     // A later incarnation that made no step was killed, and had accepted groups.
     const bool later = !findings_.accepted_by_epoch.empty() && !epochs_.empty() &&
@@ -395,10 +398,10 @@ class Check {
   const RunHistory& history_;
   const RunRules rules_;
   RunFindings findings_;
-  std::map<GroupId, Group> groups_;                            // by the newest record of each
-  std::set<GroupId> done_with_;                                // dropped for good
-  std::map<trainer::DropReason, int64_t> dropped_unaccepted_;  // without a record of their acceptance
-  std::map<int64_t, Take> takes_;                              // by the step they make
+  std::map<GroupId, Group> groups_;                            // from the newest record of each group
+  std::set<GroupId> done_with_;                                // groups dropped for good
+  std::map<trainer::DropReason, int64_t> dropped_unaccepted_;  // drops without a record of the group's acceptance
+  std::map<int64_t, Take> takes_;                              // key: the step that the take makes
   std::set<int64_t> epochs_;
 };
 
@@ -417,7 +420,7 @@ std::string RunFindings::ToString() const {
 RunFindings CheckRun(const RunHistory& history, const RunRules& rules) { return Check(history, rules).Run(); }
 
 std::map<int64_t, std::string> SurvivingDigests(const RunHistory& history) {
-  std::map<int64_t, int64_t> epochs;  // of the takes
+  std::map<int64_t, int64_t> epochs;  // epochs of the takes
   for (const trainer::LogRecord& record : history.log) {
     if (const auto* take = std::get_if<TakeRecord>(&record)) epochs.emplace(take->produces.step, take->produces.epoch);
   }

@@ -67,7 +67,7 @@ int Connect(const std::string& host, uint16_t port) {
   return -1;
 }
 
-// Everything until the peer closes; what came so far if it does not within `timeout`.
+// Reads until the peer closes; returns what came so far if the peer does not close within `timeout`.
 std::string ReadAll(int fd, absl::Duration timeout) {
   std::string text;
   std::array<char, 4096> buffer;
@@ -203,7 +203,7 @@ absl::StatusOr<daemon::DaemonEndpoint> RunHarness::Endpoint(const std::string& r
   const std::string file = daemon::EndpointPath(run_dir(), role, index);
   bool there = Eventually(timeout, [&] {
     endpoint = daemon::ReadDaemonEndpoint(file);
-    // A file of an earlier incarnation names a process that is gone.
+    // An endpoint file of an earlier incarnation names a process that is gone.
     return endpoint.ok() && endpoint->pid != other_than && ::kill(static_cast<pid_t>(endpoint->pid), 0) == 0;
   });
   if (there) return endpoint;

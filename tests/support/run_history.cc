@@ -26,8 +26,8 @@ using nlohmann::json;
 
 constexpr char kDataFile[] = "data.pb";
 
-// Opening a log begins a new generation in it, and opening a folder of checkpoints sweeps it: so only copies are
-// opened.
+// Opening a log begins a new generation in it, and opening a folder of checkpoints deletes incomplete ones: so only
+// copies are opened.
 absl::Status CopyFolder(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::create_directories(to, error);
@@ -48,7 +48,7 @@ absl::Status ReadLog(const std::string& folder, RunHistory* history) {
   return trainer::SegmentedLog::Open(FileSystem::Real(), {.folder = copy.path()}, add).status();
 }
 
-// Null for what is no JSON object.
+// Null for text that is no JSON object.
 json ParseObject(const std::string& text) {
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   return parsed.is_object() ? parsed : json();
@@ -77,7 +77,7 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
     if (auto version = trainer::ParseCheckpointName(entry.path().filename().string())) versions.push_back(*version);
   }
   std::sort(versions.begin(), versions.end());
-  // Only what is complete is copied, so there is nothing that opening could sweep away.
+  // Only complete checkpoints are copied, so opening the copy deletes nothing.
   TempDir copy;
   for (const PolicyVersion& version : versions) {
     const std::string name = version.ToString();
@@ -97,7 +97,7 @@ absl::Status ReadCheckpoints(const std::string& folder, RunHistory* history) {
   return absl::OkStatus();
 }
 
-// A run of before its first event, or on a full disk, has none.
+// A run before its first event, or on a full disk, has no event log.
 void ReadVersions(const std::string& run_dir, RunHistory* history) {
   auto events = records::ReadRunEvents(FileSystem::Real(), run_dir);
   if (!events.ok()) return;
@@ -128,7 +128,7 @@ void ReadSummary(const std::string& path, RunHistory* history) {
 
 absl::StatusOr<RunHistory> ReadRunHistory(const std::string& run_dir, const std::string& checkpoint_dir) {
   RunHistory history;
-  // In this order, so that of a run that is alive nothing is read that the log does not hold yet.
+  // The order matters: in a run that is alive, nothing is read that the log does not contain yet.
   ReadSummary(JoinPath(run_dir, "summary.json"), &history);
   ReadSteps(JoinPath(run_dir, "metrics.jsonl"), &history);
   ReadVersions(run_dir, &history);

@@ -22,8 +22,8 @@
 
 namespace syncopate::synchronizer {
 
-// A model that every layout can cut, small enough to be looked at byte for byte: one transformer layer with grouped
-// queries, named as Hugging Face names it.
+// A model that every layout can divide, small enough to be inspected byte by byte: one transformer layer with grouped
+// queries, whose tensors have the names of Hugging Face.
 inline Manifest TinyTransformer(DType dtype) {
   const std::string layer = "model.layers.0.";
   auto manifest = Manifest::Create(testing::AsQwen({{"model.embed_tokens.weight", dtype, {66, 32}},
@@ -52,10 +52,10 @@ struct SyncShape {
   std::string destination_layout;
   int32_t world = 1;
   int replicas = 1;
-  DType dtype = DType::kBFloat16;  // of the manifest
+  DType dtype = DType::kBFloat16;  // wire dtype of the manifest
 };
 
-// T source ranks and M replicas of P ranks over a transport, driven as the synchronizer would.
+// T source ranks and M replicas of P ranks over a transport, driven as the synchronizer drives them.
 class ShapeRig {
  public:
   ShapeRig(TransportHarness* harness, const SyncShape& shape)
@@ -71,14 +71,14 @@ class ShapeRig {
     for (const auto& source : sources_) harness_->KillSource(source->end);
   }
 
-  // False if the harness has too few places for all of them: the test is to be skipped.
+  // False if the harness has too few places for all members: the test must be skipped.
   bool complete() const {
     int members = static_cast<int>(sources_.size());
     for (const auto& ranks : replicas_) members += static_cast<int>(ranks.size());
     return complete_ && harness_->CanHold(members);
   }
 
-  // Adds one whose ranks say that they hold `layout`; its index.
+  // Adds a replica whose ranks announce the layout `layout`; returns its index.
   int AddReplica(const std::string& layout) {
     const int index = static_cast<int>(replicas_.size());
     std::vector<std::unique_ptr<Receiver>> ranks;
@@ -109,14 +109,14 @@ class ShapeRig {
     }
     staged_[step] = digests_;
   }
-  // What the next Sync sends, of what was staged at some time; the newest otherwise.
+  // Selects which staged version the next Sync sends; the default is the newest.
   void Offer(int64_t step) {
     version_ = {1, step};
     digests_ = staged_.at(step);
   }
   PolicyVersion serving(int replica) const { return replicas_[replica][0]->memory->serving(); }
 
-  // Whole replicas and all sources; what each of them says.
+  // Runs whole replicas and all sources; returns the result of each.
   std::vector<absl::Status> Rehearse(const std::vector<int>& replicas) {
     Prepare prepare = MakePrepare();
     prepare.rehearsal = true;
@@ -156,7 +156,8 @@ class ShapeRig {
     return connected.All();
   }
 
-  // A sync to a replica of one rank whose only source dies when all have agreed. The last thing that this rig does.
+  // Runs a sync to a replica of one rank, whose only source dies after all members have agreed. The rig is unusable
+  // afterwards.
   absl::Status SyncFromTheDead(int replica, absl::Duration deadline) {
     prepare_ = MakePrepare();
     prepare_.deadline = deadline;
@@ -172,7 +173,7 @@ class ShapeRig {
     return status;
   }
 
-  // One whole sync of what was staged to these replicas; what became of each.
+  // Runs one whole sync of the staged version to these replicas; returns the result of each.
   std::map<int, absl::Status> Sync(const std::vector<int>& replicas) {
     prepare_ = MakePrepare();
     std::map<int, absl::Status> statuses;
@@ -180,7 +181,7 @@ class ShapeRig {
     prepare_.source = true;
     for (const auto& source : sources_) {
       auto rendezvous = source->source->Prepare(prepare_);
-      if (!rendezvous.ok()) {  // the attempt ends for all
+      if (!rendezvous.ok()) {  // a failed rendezvous ends the attempt for all members
         for (int replica : replicas) statuses[replica] = rendezvous.status();
         for (const auto& other : sources_) other->source->Finish(prepare_.attempt);
         return statuses;
@@ -205,7 +206,7 @@ class ShapeRig {
     return statuses;
   }
 
-  // All ranks of the replica serve exactly their slices of `step`.
+  // Checks that all ranks of the replica serve exactly their slices of `step`.
   void ExpectServes(int replica, int64_t step) const {
     for (int32_t rank = 0; rank < shape_.world; ++rank) {
       const Receiver& receiver = *replicas_[replica][rank];
@@ -273,7 +274,7 @@ class ShapeRig {
     return GroupName(sources, receivers);
   }
 
-  // All at once, each receiver on a thread of its own.
+  // Runs all receivers at once, each on a thread of its own.
   std::map<int, absl::Status> Move(const std::vector<int>& replicas, const Transfer& transfer) {
     std::map<int, absl::Status> statuses;
     Mailbox<absl::Status> sent;

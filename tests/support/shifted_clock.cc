@@ -1,10 +1,10 @@
-// A library for LD_PRELOAD: the process reads a wall clock that is SYNCOPATE_CLOCK_SHIFT seconds ahead, and its timed waits
-// last as long as they would without it. scripts/hosts.sh makes hosts with it whose clocks differ.
+// A library for LD_PRELOAD: the process reads a wall clock that is SYNCOPATE_CLOCK_SHIFT seconds ahead, and its timed
+// waits last as long as they would without the library. scripts/hosts.sh uses it to make hosts whose clocks differ.
 //
-// CLOCK_REALTIME alone is shifted, where programs read it by libc. Deadlines that are moments of that clock are shifted
-// back before they reach the kernel, for which the clock is as it was: libfaketime leaves those of abseil alone, which
-// calls futex itself, and so a wait of it lasts for the whole shift. Times of files are the kernel's, as on a file system
-// that another host serves.
+// Only CLOCK_REALTIME is shifted, where programs read it by libc. Absolute deadlines of that clock are shifted back
+// before they reach the kernel, whose clock is not shifted. (libfaketime does not shift the deadlines of abseil, which
+// calls futex itself, so a wait of abseil lasts for the whole shift.) Times of files come from the kernel, as on a file
+// system that another host serves.
 
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-// A deadline above this is of the wall clock: a machine that has run for so long does not exist.
+// A deadline above this belongs to the wall clock: no machine has been up for so long.
 constexpr time_t kLeastWallClock = 1'000'000'000;
 
 time_t GetShift() {
@@ -41,7 +41,7 @@ Function Next(const char* name, const char* version = nullptr) {
 
 bool IsWallClock(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE; }
 
-// A deadline as the kernel understands it.
+// Converts a deadline to the kernel's clock.
 class Deadline {
  public:
   explicit Deadline(const timespec* given) : given_(given) {
@@ -91,7 +91,7 @@ int timespec_get(timespec* now, int base) noexcept {
   return result;
 }
 
-// What calls futex by itself, as abseil does.
+// Code such as abseil calls futex by itself.
 long syscall(long number, ...) noexcept {
   static const auto kNext = Next<long (*)(long, ...)>("syscall");
   va_list list;

@@ -2,7 +2,7 @@
 
 #include "model/model_config.h"
 
-// Shapes of models for tests, each for what it has that the others have not.
+// Shapes of models for tests, each with a property that the others lack.
 namespace syncopate::testing {
 
 // The demo's model: reverse of length 4 over an alphabet of 8.
@@ -23,7 +23,7 @@ inline model::ModelConfig GroupedQueryModel() {
           .tie_word_embeddings = true};
 }
 
-// Biases everywhere, and sizes that leave gaps of alignment between joint matrices.
+// Biases on all projections, and sizes that leave alignment gaps between joint matrices.
 inline model::ModelConfig BiasedModel() {
   return {.vocab_size = 29,
           .hidden_size = 36,
@@ -38,7 +38,7 @@ inline model::ModelConfig BiasedModel() {
           .mlp_bias = true};
 }
 
-// Routed experts in layers 0 and 2, of which a token takes two; layer 1 is dense.
+// Layers 0 and 2 have routed experts, two for each token; layer 1 is dense.
 inline model::ModelConfig RoutedModel() {
   return {.vocab_size = 31,
           .hidden_size = 32,
@@ -61,7 +61,8 @@ inline model::ModelConfig WithAdapters(model::ModelConfig config, int64_t rank =
   return config;
 }
 
-// Wide enough that a layer is more than a kernel's overhead, and neighbours are really moved beside it. Tied.
+// So wide that a layer costs more than the overhead of a kernel, and that its neighbours are really moved beside it.
+// Tied embeddings.
 inline model::ModelConfig WideModel() {
   return {.vocab_size = 1024,
           .hidden_size = 256,
@@ -75,7 +76,7 @@ inline model::ModelConfig WideModel() {
           .tie_word_embeddings = true};
 }
 
-// A small model with biases and an output head of its own.
+// A small model with biases and an untied output head.
 inline model::ModelConfig UntiedWideModel() {
   model::ModelConfig config = WideModel();
   config.tie_word_embeddings = false;
@@ -83,7 +84,7 @@ inline model::ModelConfig UntiedWideModel() {
   return config;
 }
 
-// Two or four ranks can share it, and what a head of its own draws is spread: logits have a deviation of some units.
+// Two or four ranks can share this model. Its untied head draws spread values: logits have a deviation of a few units.
 inline model::ModelConfig ParallelModel() {
   return {.vocab_size = 1003,
           .hidden_size = 512,

@@ -12,15 +12,15 @@
 #include "absl/time/clock.h"
 #include "trainer/memory/state_part.h"
 
-// What every StateArena keeps, whatever memory it is of. An implementation is a factory, how its memory is written and
-// read, and how much of the device is really taken.
+// The tests that every StateArena must pass, whatever memory it uses. An implementation is a factory, functions that
+// write and read its memory, and the number of device bytes that are really in use.
 namespace syncopate::testing {
 
 struct ArenaRig {
   trainer::StateArenaFactory make;
   std::function<void(char* data, const std::vector<char>& bytes)> write;
   std::function<std::vector<char>(const char* data, int64_t bytes)> read;
-  // Bytes of the device that are in use now.
+  // The bytes of the device that are in use now.
   std::function<int64_t()> taken;
 };
 
@@ -58,14 +58,14 @@ inline void GivesItsMemoryBackWhileItIsAway(const ArenaRig& rig) {
   EXPECT_EQ(rig.read(arena->data(), 1 << 20), std::vector<char>(1 << 20, 0));
 }
 
-// Waits for it.
+// Makes a copy of the arena and waits until it is complete.
 inline std::shared_ptr<const char> MakeWholeCopy(trainer::StateArena& arena) {
   const trainer::HostCopy copy = arena.BeginCopy().value();
   EXPECT_TRUE(copy.finish == nullptr || copy.finish().ok());
   return copy.bytes;
 }
 
-// `bytes`: on a device that copies beside its work so many that a copy takes a while.
+// `bytes`: for a device that copies beside its work, a number so large that a copy takes a while.
 inline void ACopyHoldsWhatWasThereWhenItBegan(const ArenaRig& rig, int64_t bytes) {
   auto arena = rig.make(bytes, trainer::StateArena::Kind::kChanging, "the weights").value();
   const std::vector<char> first = PatternFor(bytes, 1), second = PatternFor(bytes, 2);
@@ -102,7 +102,7 @@ inline void HandsOutCopiesThatStay(const ArenaRig& rig) {
   std::shared_ptr<const char> two = MakeWholeCopy(*arena);
   EXPECT_TRUE(holds(one, first));
   EXPECT_TRUE(holds(two, second));
-  // Nobody has the newest one any more: its memory is used again, also if the arena was away in between.
+  // No reader has the newest version any more: its memory is used again, also if the arena was offloaded in between.
   const char* const place = two.get();
   two = nullptr;
   ASSERT_TRUE(arena->Offload().ok());
@@ -126,7 +126,7 @@ inline void MovesOnlyWhatItsKindNeeds(const ArenaRig& rig) {
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(frozen->Load().value_or(-1), kBytes);
     EXPECT_EQ(rig.read(frozen->data(), kBytes), pattern);
-    EXPECT_EQ(frozen->Offload().value_or(-1), 0);  // the host's copy is still true
+    EXPECT_EQ(frozen->Offload().value_or(-1), 0);  // the copy on the host is still valid
     EXPECT_EQ(frozen->Offload().value_or(-1), 0);
   }
   auto derived = rig.make(kBytes, Kind::kDerived, "the gradients").value();
@@ -142,7 +142,7 @@ inline void APartsDurationsAreExact(const ArenaRig& rig) {
   int loaded = 0;
   trainer::StatePart part({a.get(), b.get()}, 0, {.after_load = [&loaded] { ++loaded; }});
   EXPECT_TRUE(part.Load().ok());
-  EXPECT_EQ(part.TakeMoves().load_seconds, 0.0);  // it was there
+  EXPECT_EQ(part.TakeMoves().load_seconds, 0.0);  // the part was on the device already
   const absl::Time begin = absl::Now();
   EXPECT_TRUE(part.Offload().ok());
   EXPECT_TRUE(part.Offload().ok());

@@ -53,7 +53,7 @@ class SleepingPair final : public WeightTarget {
   ReceiverWeights sleep_;
 };
 
-// One source and one receiver over a transport, driven as the synchronizer would.
+// One source and one receiver over a transport, driven as the synchronizer drives them.
 class SyncRig {
  public:
   SyncRig(TransportHarness* harness, const Manifest& manifest, int slots = 2)
@@ -65,7 +65,7 @@ class SyncRig {
         source_(&store_, {end_}, {}) {
     AddReceiver();
   }
-  ~SyncRig() { harness_->KillSource(end_); }  // a process's server goes before its weights
+  ~SyncRig() { harness_->KillSource(end_); }  // the server of a process goes before its weights
 
   struct Receiver {
     explicit Receiver(int64_t bytes, MemberId id) : id(std::move(id)), target(bytes) {}
@@ -88,7 +88,7 @@ class SyncRig {
     Stage(step, [this, step](char* bytes) { return FillWeights(manifest_, step, bytes); });
     subset_ = {};
   }
-  // A version in which only these tensors differ from the others'.
+  // A version in which only these tensors differ from those of the other versions.
   void StageAdapters(int64_t step, const Subset& subset) {
     Stage(step, [&](char* bytes) { return FillAdapters(manifest_, subset.base_digest, subset.adapters, step, bytes); });
     subset_ = subset;
@@ -110,7 +110,7 @@ class SyncRig {
     return prepare;
   }
 
-  // Prepare on both ends, then Transfer. The attempt stays open.
+  // Calls Prepare on both ends, then Transfer. The attempt stays open.
   absl::StatusOr<WeightReceiver::Received> Move(Receiver* to, const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, source_.Prepare(prepare));
     SYNCOPATE_ASSIGN_OR_RETURN(WeightReceiver::Prepared prepared, to->receiver->Prepare(prepare));
@@ -132,7 +132,7 @@ class SyncRig {
     source_.Finish(attempt);
   }
 
-  // One whole sync of what is staged.
+  // Runs one whole sync of the staged version.
   absl::Status Sync(Receiver* to, absl::Duration deadline = absl::Seconds(20)) {
     Prepare prepare = Offer(deadline);
     absl::Status status = Move(to, prepare).status();
@@ -141,17 +141,17 @@ class SyncRig {
     return status;
   }
 
-  // Who is sent the base weights, instead of NeedsBase.
+  // Sets which receivers get the base weights; it replaces the answer of NeedsBase.
   void SetNeedsBase(std::function<bool(const ReceiverWeights&)> needs_base) { needs_base_ = std::move(needs_base); }
 
-  // Whether the receiver has exactly the bits of `step`, staged with the present subset.
+  // Whether the receiver has exactly the bits of `step`, which was staged with the present subset.
   bool HasBits(const Receiver& receiver, int64_t step) const {
     std::vector<char> expected(manifest_.arena_bytes(), 0);
     const absl::Status filled = FillAdapters(manifest_, subset_.base_digest, subset_.adapters, step, expected.data());
     return filled.ok() && std::memcmp(expected.data(), receiver.target.live(), expected.size()) == 0;
   }
 
-  // The receiver serves exactly the weights of `step`, which was staged with the present subset.
+  // Checks that the receiver serves exactly the weights of `step`, which was staged with the present subset.
   void ExpectServes(Receiver* receiver, int64_t step) {
     EXPECT_EQ(receiver->receiver->serving(), (PolicyVersion{1, step}));
     EXPECT_EQ(receiver->target.serving(), (PolicyVersion{1, step}));

@@ -27,7 +27,7 @@ inline Manifest SmallModel(int64_t bucket_bytes = 1024) {
   return *std::move(manifest);
 }
 
-// All in the wire dtype, as what goes between GPUs.
+// All tensors are in the wire dtype, as in a transfer between GPUs.
 inline Manifest BFloat16Model() {
   auto manifest = Manifest::Create({{"embed", DType::kBFloat16, {64, 96}},
                                     {"layer.weight", DType::kBFloat16, {96, 128}},
@@ -64,20 +64,21 @@ inline PublishedVersion VersionWith(PolicyVersion version, std::vector<uint64_t>
   return published;
 }
 
-// Weights that depend on version, tensor and element, all finite.
+// Weights that depend on version, tensor and element; all are finite.
 inline absl::Status FillWeights(const Manifest& manifest, uint64_t seed, char* arena) {
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {
     ByteRange range = manifest.ranges()[i];
     for (int64_t at = range.begin; at < range.end; at += 2) {
-      uint16_t word = Mix64(HashCombine(seed, i) + at) & 0xbfff;  // the top bit of the exponent is clear: finite
+      // The top bit of the exponent is clear, so the number is finite.
+      uint16_t word = Mix64(HashCombine(seed, i) + at) & 0xbfff;
       std::memcpy(arena + at, &word, 2);
     }
   }
   return absl::OkStatus();
 }
 
-// What a rank's buffer of this layout holds of weights that depend on seed, tensor and element: finite, and the same
-// number whatever the dtype. Padding is zero.
+// The contents of a rank's buffer in this layout, with weights that depend on seed, tensor and element: finite, and the
+// same number in every dtype. Padding is zero.
 inline std::vector<char> LayoutContents(const Manifest& manifest, const Layout& layout, int32_t rank, uint64_t seed) {
   std::vector<char> buffer(layout.arena_bytes(rank), 0);
   for (const Piece& piece : layout.pieces()) {
@@ -97,7 +98,7 @@ inline std::vector<char> LayoutContents(const Manifest& manifest, const Layout& 
   return buffer;
 }
 
-// The same, but tensors that are no adapters have the weights of `base_seed`.
+// Weights likewise, except that tensors that are no adapters have the weights of `base_seed`.
 inline absl::Status FillAdapters(const Manifest& manifest, uint64_t base_seed, const std::vector<TensorRange>& adapters,
                                  uint64_t seed, char* arena) {
   std::vector<char> fresh(manifest.arena_bytes(), 0);

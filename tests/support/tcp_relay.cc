@@ -16,8 +16,9 @@
 namespace syncopate::testing {
 namespace {
 
-constexpr int kLookEveryMs = 20;  // at what a test has asked for
-// A download is over when it brings less than so much in so long: messages of other calls may share its connection.
+constexpr int kLookEveryMs = 20;  // how often the relay looks for a request of the test
+// A download is over when it brings less than kLeastInWindow in a kWindow: messages of other calls may share its
+// connection.
 constexpr absl::Duration kWindow = absl::Milliseconds(20);
 constexpr int64_t kLeastInWindow = 64 << 10;
 
@@ -95,12 +96,12 @@ void TcpRelay::Carry(int client) {
   bool open = ::connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   const int on = 1;
   for (int socket : {client, server}) ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  int64_t up = 0, down = 0;  // down: of the present download
-  int64_t down_before = 0;   // at the window's beginning
+  int64_t up = 0, down = 0;  // `down` counts the present download
+  int64_t down_before = 0;   // `down` at the beginning of the window
   bool holds = false, brings = false;
   absl::Time window = Clock::Real()->Now();
   while (open && !stopped_) {
-    // While it holds, the target's bytes stay in its socket.
+    // While the relay stops reading, the bytes of the target stay in its socket.
     std::array<pollfd, 2> ready = {pollfd{client, POLLIN, 0}, {server, static_cast<int16_t>(holds ? 0 : POLLIN), 0}};
     ::poll(ready.data(), ready.size(), kLookEveryMs);
     const absl::Time now = Clock::Real()->Now();

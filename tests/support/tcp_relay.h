@@ -10,32 +10,34 @@
 
 namespace syncopate::testing {
 
-// Forwards TCP connections between processes of this machine, and can disturb one in the middle of a large download:
-// what flows from the target to the client. Thread-safe.
+// Forwards TCP connections between processes of this machine, and can disturb one in the middle of a large download,
+// which is data from the target to the client. Thread-safe.
 class TcpRelay {
  public:
-  // Connections to port() go to `target` on 127.0.0.1. Connections of before the target listens are closed.
+  // Connections to port() go to `target` on 127.0.0.1. Connections made before the target listens are closed.
   explicit TcpRelay(int target);
   ~TcpRelay();
   TcpRelay(const TcpRelay&) = delete;
   TcpRelay& operator=(const TcpRelay&) = delete;
 
   int port() const { return port_; }
-  // From now on a connection whose present download has brought more than `bytes` is cut. Only the first one.
+  // From this call on, a connection whose present download has brought more than `bytes` is cut. Only the first such
+  // connection is cut.
   void CutOne(int64_t bytes);
-  // The same, but what follows is kept back, on every such connection, until Release().
+  // From this call on, every connection whose present download has brought more than `bytes` is stopped until
+  // Release().
   void HoldAll(int64_t bytes);
   void Release();
-  int cut() const { return cut_; }              // connections so far
-  int held() const { return held_; }            // connections now
-  int downloads() const { return downloads_; }  // connections that bring something now
+  int cut() const { return cut_; }              // connections cut so far
+  int held() const { return held_; }            // connections stopped now
+  int downloads() const { return downloads_; }  // connections with a download in progress
 
  private:
   enum class Mode : uint8_t { kForward, kCut, kHold };
 
   void Accept();
   void Carry(int from_client);
-  // Copies what there is from one socket to the other; false at the end of either.
+  // Copies the available bytes from one socket to the other; false at the end of either.
   static bool Forward(int from, int to, int64_t* bytes);
 
   const int target_;

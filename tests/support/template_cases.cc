@@ -19,7 +19,7 @@ absl::StatusOr<std::string> Rendered(const std::string& source, const nlohmann::
   return rendered.text;
 }
 
-// What differs, from the place on where it does.
+// Returns both texts from the first difference on.
 std::string Difference(const std::string& ours, const std::string& reference) {
   const auto place = std::mismatch(ours.begin(), ours.end(), reference.begin(), reference.end());
   const size_t at = static_cast<size_t>(place.first - ours.begin());

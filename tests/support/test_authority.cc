@@ -59,7 +59,7 @@ Certificate NewCertificate(const std::string& name, EVP_PKEY* key, absl::Duratio
   return certificate;
 }
 
-// Whole or not at all, as a rotation must be.
+// Replaces the file atomically, as a rotation must.
 void Write(const std::string& path, mode_t mode, const std::function<void(std::FILE*)>& write) {
   const std::string temporary = path + ".new";
   {

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr char kBridge[] = "node";
 constexpr char kNodeAddress[] = "10.88.0.1/16";
-constexpr gid_t kPodGroup = 65532;  // fsGroup
+constexpr gid_t kPodGroup = 65532;  // stands for fsGroup
 
 absl::Status Unsupported(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "NOT_LIKE_A_NODE", what + " is not done by this cluster");
@@ -55,7 +55,7 @@ absl::Status MakeFolder(const std::string& path, mode_t mode, gid_t group) {
   return Error(absl::StatusCode::kUnavailable, "NO_NAMESPACES", absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-// Writes files as a node writes those of a volume: owned by root, in the pod's group.
+// Writes files as a node writes the files of a volume: owned by root, in the pod's group.
 absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
@@ -73,7 +73,7 @@ int64_t Bytes(const std::string& quantity) {
   return std::stoll(quantity);
 }
 
-// Brings the node's own network up: this thread's, from here on.
+// Enables the network of the node: the network namespace of this thread, from this call on.
 absl::Status MakeNode(const std::string& folder) {
   if (::geteuid() != 0 || ::unshare(CLONE_NEWNET) != 0) {
     return Error(absl::StatusCode::kUnavailable, "NO_NAMESPACES",
@@ -93,7 +93,7 @@ absl::Status MakeNode(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// Where binaries of this build and the libraries that they are linked to lie on this machine.
+// Folders of this machine with the binaries of this build and the libraries that they link to.
 Document ProgramsOfImage() {
   Document programs = Document::object();
   for (const char* role : {"synchronizer", "trainer", "rollouter"}) {
@@ -104,7 +104,7 @@ Document ProgramsOfImage() {
   return programs;
 }
 
-// $(NAME) in an argument becomes the value of the variable, as Kubernetes does it.
+// Replaces $(NAME) in an argument by the value of the variable, as Kubernetes does.
 std::string Expanded(std::string argument, const Document& environment) {
   for (const auto& [name, value] : environment.items()) {
     argument = absl::StrReplaceAll(argument, {{absl::StrCat("$(", name, ")"), value.get<std::string>()}});
@@ -182,7 +182,7 @@ absl::Status TestCluster::WriteProjected(const Document& projected, const std::s
     const Document* held = Find(secret ? "Secret" : "ConfigMap", Text(wanted, {"name"}));
     if (held == nullptr) return absl::NotFoundError("there is no ConfigMap or Secret " + Text(wanted, {"name"}));
     const Document& data = (*held)[secret ? "stringData" : "data"];
-    std::map<std::string, std::string> paths;  // of the keys
+    std::map<std::string, std::string> paths;  // paths of the keys
     for (const auto& [key, value] : data.items()) paths[key] = key;
     if (wanted.contains("items")) paths.clear();
     for (const Document& item : wanted.value("items", Document::array())) paths[item["key"]] = item["path"];
@@ -230,7 +230,7 @@ absl::StatusOr<Document> TestCluster::MakeMounts(const Document& pod, const Docu
       mounts.push_back(std::move(made_mount));
     }
   }
-  // Last: one of the pod's own may cover the place where they lie.
+  // The pod's own mounts come last: one of them may cover the place of these files.
   mounts.push_back({{"from", libraries}, {"to", libraries}, {"read_only", true}});
   return mounts;
 }
@@ -324,13 +324,14 @@ absl::Status TestCluster::StartAll() {
   return absl::OkStatus();
 }
 
-// In place, since it is mounted into pods as a file.
+// The file is written in place, since it is mounted into pods as a file.
 absl::Status TestCluster::WriteHosts() const {
   std::string hosts = "127.0.0.1 localhost\n";
   for (const Document& service : objects_) {
     if (Text(service, {"kind"}) != "Service") continue;
     const std::string name = Text(service, {"metadata", "name"});
-    std::map<std::string, std::string> addresses;  // of the newest pod that it selects, and of that of each index
+    // of the newest pod that the Service selects, and of the newest pod of each index
+    std::map<std::string, std::string> addresses;
     for (const auto& pod : pods_) {
       if (pod->role != Text(service, {"spec", "selector", "app.kubernetes.io/component"})) continue;
       addresses[name] = addresses[absl::StrCat(pod->role, "-", pod->index, ".", name)] = pod->address;

@@ -12,17 +12,17 @@
 
 namespace syncopate::testing {
 
-// One container's probe, asked as a node asks: over the pod's address, at its period, counting failures in a row.
+// The probe of one container, sent as a node sends it: to the pod's address, at its period, counting failures in a row.
 class Probe {
  public:
   Probe() = default;
-  // `probe` is the manifest's; FAILED_PRECONDITION for one that is not httpGet on a named port of `container`.
+  // `probe` is the probe of the manifest; FAILED_PRECONDITION unless it is httpGet on a named port of `container`.
   static absl::StatusOr<Probe> Parse(const k8s::Document& probe, const k8s::Document& container);
 
-  // Asks if it is time to. `address` is the pod's.
+  // Sends the probe if it is due. `address` is the address of the pod.
   void AskIfDue(absl::Time now, const std::string& address);
-  int64_t failures() const { return failures_; }                // in a row, up to now
-  bool passed() const { return asked_ > 0 && failures_ == 0; }  // the last time
+  int64_t failures() const { return failures_; }                // number of failures in a row until now
+  bool passed() const { return asked_ > 0 && failures_ == 0; }  // the last probe succeeded
   bool exhausted() const { return failures_ >= threshold_; }
   const std::string& last_answer() const { return last_answer_; }
 
@@ -37,12 +37,12 @@ class Probe {
   std::string last_answer_;
 };
 
-// A pod that runs, or has ended.
+// A pod that runs or has ended.
 struct TestPod {
-  std::string name;  // "rollouter-1-3"
+  std::string name;  // for example "rollouter-1-3"
   std::string role;
   int64_t index = 0;    // among those of its role that run     // its container's name
-  std::string address;  // "10.88.0.13"
+  std::string address;  // for example "10.88.0.13"
   std::unique_ptr<Process> process;
   absl::Duration grace;  // terminationGracePeriodSeconds
   Probe startup, liveness, readiness;
@@ -51,34 +51,34 @@ struct TestPod {
   bool would_be_restarted = false;  // startup or liveness probe failed as often as it may
 };
 
-// Rendered manifests carried out on this machine: a node's network in a namespace of its own, where each pod has an
-// address and a name; containers with the command, arguments, environment, mounts, user and read-only root that their
-// manifests say, probed and ended as a node does it. The image is this machine's libraries and the binaries of this
-// build. Claims are folders that outlive their pods.
+// Carries out rendered manifests on this machine. The network of a node is a namespace of its own, in which each pod
+// has an address and a name. Containers have the command, arguments, environment, mounts, user and read-only root of
+// their manifests, and are probed and ended as a node does it. The image consists of this machine's libraries and the
+// binaries of this build. Claims are folders that outlive their pods.
 //
 // Secrets are among the objects, as `stringData`.
 //
-// What a manifest says and this cannot do is an error, not left out, except resources, affinity and seccomp profiles.
-// Single-threaded: Create moves the calling thread into the node's network.
+// A field of a manifest that this class cannot carry out is an error and is not ignored, except resources, affinity and
+// seccomp profiles. Single-threaded: Create moves the calling thread into the network of the node.
 class TestCluster {
  public:
-  // UNAVAILABLE (reason NO_NAMESPACES) where this process may not make namespaces and mounts.
+  // UNAVAILABLE (reason NO_NAMESPACES) if this process may not make namespaces and mounts.
   static absl::StatusOr<std::unique_ptr<TestCluster>> Create(std::vector<k8s::Document> objects,
                                                              const std::string& folder);
 
-  // Starts one pod of the workload of `role`. Pods that have ended stay where they are.
+  // Starts one pod of the workload of `role`. Pods that have ended are kept.
   absl::StatusOr<TestPod*> StartPod(const std::string& role);
-  // Starts the number of pods that the workload of each role says.
+  // Starts as many pods as the workload of each role asks for.
   absl::Status StartAll();
 
   const std::vector<std::unique_ptr<TestPod>>& pods() const { return pods_; }
-  // Where the claim of a role is on this machine.
+  // The folder of this machine that stands for the claim of a role.
   std::string ClaimFolder(const std::string& role) const;
 
-  // Probes all pods until `done`, or `timeout`; false in the latter case.
+  // Probes all pods until `done` is true, or `timeout`; false in the latter case.
   bool ProbeUntil(absl::Duration timeout, const std::function<bool()>& done);
 
-  // SIGTERM, then as long as the manifest gives; DEADLINE_EXCEEDED after that.
+  // Sends SIGTERM, then waits as long as the manifest allows; DEADLINE_EXCEEDED after that.
   absl::StatusOr<ExitStatus> Terminate(TestPod* pod);
 
  private:
@@ -93,7 +93,7 @@ class TestCluster {
   absl::Status WriteProjected(const k8s::Document& projected, const std::string& folder) const;
   const k8s::Document* Find(const std::string& kind, const std::string& name) const;
   int64_t FreeIndex(const std::string& role) const;
-  // What the cluster's name service would answer: Services, by the pods that they select.
+  // The answers of the cluster's name service: Services, with the pods that they select.
   absl::Status WriteHosts() const;
 
   const std::vector<k8s::Document> objects_;

@@ -8,7 +8,7 @@
 
 namespace syncopate::testing {
 
-// What the reference says of one text, or of ids that no text gives (scripts/tokenizer_reference.py).
+// The results of the reference for one text, or for ids that no text gives (scripts/tokenizer_reference.py).
 struct TokenizerCase {
   bool has_text = false;
   std::string text;
@@ -16,13 +16,14 @@ struct TokenizerCase {
   std::string decoded, skipped;  // the ids as text, with special tokens and without
 };
 
-// The cases of a file of JSON lines.
+// Reads the cases of a file of JSON lines.
 absl::StatusOr<std::vector<TokenizerCase>> ReadTokenizerCases(const std::string& path);
 
-// In what ours differs from the reference, a line each; empty if in nothing: ids, text of the ids with special tokens
-// and without, and the latter once more id by id, never with half a character in between.
+// Returns how our tokenizer differs from the reference, one line for each difference; empty if it does not differ. It
+// compares the ids, the text of the ids with special tokens and without, and the latter text again decoded id by id,
+// never with an incomplete character in between.
 //
-// `byte_level` false leaves out the last for ids that no text gives (see TextStream).
+// `byte_level` false leaves out the comparison id by id for ids that no text gives (see TextStream).
 std::vector<std::string> Differences(const text::tokenizer::Tokenizer& tokenizer, const TokenizerCase& expected,
                                      bool byte_level, text::tokenizer::PieceCache* cache);
 

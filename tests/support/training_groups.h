@@ -9,11 +9,11 @@
 
 namespace syncopate::testing {
 
-// Draws a number below its bound, the next of a stream.
+// Draws a number below its bound, the next one of a stream.
 using Draw = std::function<uint32_t(uint32_t bound)>;
 
-// Groups of random prompts and answers with plausible log-probs, of ragged lengths; what a test wants beside tokens
-// (spans, rewards) is `complete`'s, called for each sample in order.
+// Groups of random prompts and answers of ragged lengths, with plausible log-probs. `complete` is called for each
+// sample in order and adds what a test needs beside tokens (spans, rewards).
 inline std::vector<TrajectoryGroup> RandomGroups(int32_t vocab_size, int groups, int samples, uint64_t seed,
                                                  const std::function<void(Trajectory&, const Draw&)>& complete) {
   std::vector<TrajectoryGroup> made(static_cast<size_t>(groups));

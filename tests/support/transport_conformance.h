@@ -22,16 +22,16 @@
 #include "tests/support/transport_harness.h"
 #include "tests/support/transport_shapes.h"
 
-// What every transport must do. A test program defines a TransportHarness and says
+// The tests that every transport must pass. A test program defines a TransportHarness and contains
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformanceTest, ::testing::Values(&MakeInprocHarness));
 //   INSTANTIATE_TEST_SUITE_P(Inproc, TransportShapesTest, ::testing::Values(&MakeInprocHarness));
-// The first of these suites reaches into a source's host memory while it is read. The second (transport_shapes.h) looks
-// at memory through the harness alone, so it is for all.
+// The first of these suites accesses a source's host memory while it is read. The second (transport_shapes.h) accesses
+// memory only through the harness, so it suits all transports.
 namespace syncopate::synchronizer {
 
 class TransportConformanceTest : public ::testing::TestWithParam<HarnessFactory> {
  protected:
-  // Several chunks long, with tensors that straddle them.
+  // The weights are several chunks long, with tensors that straddle the chunks.
   static Manifest LargeModel() {
     auto manifest = Manifest::Create({{"embed", DType::kFloat32, {1000, 301}},
                                       {"mid", DType::kBFloat16, {700, 1001}},
@@ -149,12 +149,12 @@ TEST_P(TransportConformanceTest, AReceiverThatHoldsTheBaseIsSentTheAdaptersAlone
   SyncRig::Receiver* late = rig.AddReceiver();
   EXPECT_GE(sync(late).full, LargeModel().weight_bytes() - adapters);
   rig.ExpectServes(late, 4);
-  rig.StageAdapters(5, {subset.adapters, 100});  // another base
+  rig.StageAdapters(5, {subset.adapters, 100});  // adapters of another base
   EXPECT_GE(sync(rig.receiver()).full, LargeModel().weight_bytes() - adapters);
   rig.ExpectServes(rig.receiver(), 5);
 }
 
-// The table of docs/weight-sync.md, "What is sent", for one receiver; returns the rows that are not as it says.
+// Checks the table of docs/weight-sync.md, "What is sent", for one receiver; returns the rows that differ.
 inline std::vector<std::string> BreachesOfTheTable(TransportHarness* harness, const Manifest& model,
                                                    const std::function<bool(const ReceiverWeights&)>& needs_base) {
   SyncRig rig(harness, model);
@@ -200,6 +200,27 @@ TEST_P(TransportConformanceTest, TheBaseIsSentWhenItLacksAndOtherRulesAreNoticed
   const auto forgets = [](const ReceiverWeights& receiver) { return !receiver.base_present; };
   EXPECT_THAT(BreachesOfTheTable(harness_.get(), LargeModel(), forgets), ::testing::Not(::testing::IsEmpty()))
       << "lost in a sleep";
+}
+
+TEST_P(TransportConformanceTest, WhoClaimsABaseThatItDoesNotHoldServesNothingOfItAndIsSentTheBase) {
+  SyncRig rig(harness_.get(), LargeModel());
+  SyncRig::Receiver* const to = rig.receiver();
+  const Subset subset{{{1, 3}}, 99};
+  for (int64_t step : {1, 2}) {
+    rig.StageAdapters(step, subset);
+    ASSERT_TRUE(rig.Sync(to).ok());
+  }
+  // Its base is another one now, in both weight sets, and it does not know.
+  const ByteRange base = LargeModel().ranges()[0];
+  for (char* set : {to->target.shadow(), const_cast<char*>(to->target.live())}) set[(base.begin + base.end) / 2] ^= 1;
+  EXPECT_EQ(to->receiver->base_digest(), 99u);
+  rig.StageAdapters(3, subset);
+  EXPECT_EQ(ErrorReason(rig.Sync(to)), "DIGEST_MISMATCH");
+  EXPECT_EQ(to->receiver->serving(), (PolicyVersion{1, 2}));
+  EXPECT_EQ(to->receiver->base_digest(), 0u) << "its next hello and heartbeat name no base";
+  ASSERT_TRUE(rig.Sync(to).ok());
+  rig.ExpectServes(to, 3);
+  EXPECT_EQ(to->receiver->base_digest(), 99u);
 }
 
 TEST_P(TransportConformanceTest, ALateJoinerGetsTheCurrentVersionAndTheOtherIsNotDisturbed) {
@@ -286,7 +307,7 @@ TEST_P(TransportConformanceTest, ADeadlineThatPassesEndsTheTransfer) {
   rig.Stage(1);
   absl::Notification never;
   rig.store()->SetOnChunk([&never](int, ByteRange, char*) {
-    never.WaitForNotificationWithTimeout(absl::Milliseconds(60));  // a slow link
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(60));  // stands for a slow link
     return absl::OkStatus();
   });
   absl::Status status = rig.Sync(rig.receiver(), absl::Milliseconds(100));
@@ -321,7 +342,10 @@ TEST_P(TransportConformanceTest, EveryFlippedBitIsCaughtBeforeTheInstall) {
     rig.Stage(step);
     int victim = static_cast<int>(random() % 4);
     rig.store()->SetOnChunk([&random, victim](int chunk, ByteRange range, char* bytes) {
-      if (chunk == victim) bytes[random() % range.size()] ^= static_cast<char>(1 << random() % 8);
+      if (chunk == victim) {
+        char& byte = bytes[random() % range.size()];
+        byte = static_cast<char>(byte ^ (1 << random() % 8));
+      }
       return absl::OkStatus();
     });
     EXPECT_THAT(rig.Sync(rig.receiver()), HasReason("DIGEST_MISMATCH"));
@@ -334,7 +358,7 @@ TEST_P(TransportConformanceTest, ASupersededReaderIsToldAndJoinsTheNextAttempt) 
   rig.Stage(1);
   rig.store()->SetOnChunk([&](int chunk, ByteRange, char*) {
     if (chunk != 0) return absl::OkStatus();
-    // The trainer needs the only slot while this receiver is at its first chunk, and does not wait for it.
+    // The trainer needs the only slot while this receiver reads its first chunk, and does not wait for the receiver.
     auto staged = rig.arena()->Stage({1, 2}, [](char* bytes) { return FillWeights(LargeModel(), 2, bytes); });
     return staged.status();
   });

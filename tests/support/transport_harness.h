@@ -14,12 +14,13 @@
 
 namespace syncopate::synchronizer {
 
-// Where a test receiver keeps its weights. Tests look at the bytes through this alone, so they may be in device memory.
+// Where a test receiver keeps its weights. Tests access the bytes only through this class, so the bytes may be in
+// device memory.
 class TestTarget {
  public:
   virtual ~TestTarget() = default;
   virtual WeightTarget* target() = 0;
-  virtual std::vector<char> Live() const = 0;  // a copy of what serves
+  virtual std::vector<char> Live() const = 0;  // a copy of the weights that serve
   virtual PolicyVersion serving() const = 0;
 };
 
@@ -28,26 +29,26 @@ class TestArena {
  public:
   virtual ~TestArena() = default;
   virtual WeightStore* store() = 0;
-  // Packs `shard`, in host memory; the digests of this source's buckets.
+  // Packs `shard`, which is in host memory; returns the digests of this source's buckets.
   virtual absl::StatusOr<std::vector<uint64_t>> Stage(PolicyVersion version, const std::vector<char>& shard) = 0;
 };
 
-// Both ends of one transport, each source and each receiver as if in a process of its own.
+// Both ends of one transport, each source and each receiver as if it were in a process of its own.
 class TransportHarness {
  public:
   virtual ~TransportHarness() = default;
   // A source that serves `store`, which is borrowed.
   virtual SourceTransport* AddSource(WeightStore* store) = 0;
-  // The source's process is gone: it answers nothing and reads nothing any more. Idempotent.
+  // Ends the process of a source: it answers nothing and reads nothing any more. Idempotent.
   virtual void KillSource(SourceTransport* source) = 0;
   virtual ReceiverTransport* receiver() = 0;
-  // One more receiver beside receiver(); null if this harness has only that one.
+  // Makes one more receiver beside receiver(); null if this harness has only that one.
   virtual ReceiverTransport* AddReceiver() { return nullptr; }
-  // Whether there is room for this number of sources and receivers together.
+  // Whether there is room for this number of members, sources and receivers together.
   virtual bool CanHold(int /*members*/) const { return true; }
 
-  // Memory that this transport can reach: of the host, unless it needs another. A target is for the receiver that was
-  // asked for last; an arena comes before the source that serves it.
+  // Memory that this transport can access: host memory, unless the transport needs another kind. A target is for the
+  // receiver that was made last; an arena must be made before the source that serves it.
   virtual std::unique_ptr<TestTarget> MakeTarget(int64_t bytes);
   virtual std::unique_ptr<TestArena> MakeArena(const Manifest& manifest, const SyncPlan& plan, int32_t source);
 };

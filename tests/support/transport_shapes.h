@@ -12,13 +12,13 @@
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/transport_harness.h"
 
-// What every transport must do between any number of sources and receivers, over whatever memory it can reach. See
-// transport_conformance.h.
+// The tests that every transport must pass between any number of sources and receivers, over any memory that it can
+// access. See transport_conformance.h.
 namespace syncopate::synchronizer {
 
 class TransportShapesTest : public ::testing::TestWithParam<HarnessFactory> {
  protected:
-  // A factory makes nothing where what the harness needs is not there.
+  // A factory returns null where the machine lacks what the harness needs.
   void SetUp() override {
     if (harness_ == nullptr) GTEST_SKIP() << "there is no GPU";
   }
@@ -41,7 +41,7 @@ TEST_P(TransportShapesTest, BringsEveryBitInEveryShapeThreeTimesInARow) {
     SCOPED_TRACE(absl::StrCat(shape.source_layout, " to ", shape.replicas, " x ", shape.destination_layout));
     std::unique_ptr<TransportHarness> harness = GetParam()();
     ShapeRig rig(harness.get(), shape);
-    if (!rig.complete()) continue;  // of which this harness has too few places
+    if (!rig.complete()) continue;  // this harness has too few places
     ++whole;
     std::vector<int> all;
     for (int i = 0; i < shape.replicas; ++i) all.push_back(i);
@@ -103,7 +103,7 @@ TEST_P(TransportShapesTest, AVersionThatIsGoneIsNotServed) {
   if (!rig.complete()) GTEST_SKIP() << "this harness has too few places";
   rig.Stage(1);
   ASSERT_TRUE(rig.Sync({0})[0].ok());
-  for (int64_t step : {2, 3, 4}) rig.Stage(step);  // more than there are slots
+  for (int64_t step : {2, 3, 4}) rig.Stage(step);  // more versions than there are slots
   rig.Offer(2);
   EXPECT_FALSE(rig.Sync({0})[0].ok());
   rig.ExpectServes(0, 1);

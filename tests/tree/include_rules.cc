@@ -21,14 +21,14 @@ bool IsGrpc(std::string_view include) {
 bool IsProto(std::string_view include) { return include.ends_with(".pb.h") || include.starts_with("google/protobuf/"); }
 bool IsTorch(std::string_view include) { return StartsWithAny(include, {"torch/", "ATen/", "c10/", "caffe2/"}); }
 bool IsNccl(std::string_view include) { return include == "nccl.h"; }
-// Headers of the vendor, although cuda/ is a folder of this tree.
+// Headers of the vendor; cuda/ is also a folder of this tree, whose headers are not meant.
 bool IsCuda(std::string_view include) {
   return StartsWithAny(include, {"cuda", "cudnn", "cublas"}) && !include.starts_with("cuda/");
 }
 bool IsSpdlog(std::string_view include) { return include.starts_with("spdlog/"); }
 
-// What a file below one of `folders` (everywhere, if there are none) may not include, unless it is below one of
-// `except`.
+// The includes that files below one of `folders` (all files, if there are none) may not have, unless they are below one
+// of `except`.
 struct Rule {
   Names folders;
   Names except;
@@ -64,10 +64,10 @@ const std::vector<Rule>& Rules() {
   return *rules;
 }
 
-const Names kBelowDaemons = {"services/config/", "services/auth/",   "services/rpc/",      "services/wire/",
-                             "services/member/", "services/daemon/", "services/telemetry/"};
+const Names kBelowDaemons = {"services/config/", "services/auth/",   "services/rpc/",       "services/wire/",
+                             "services/member/", "services/daemon/", "services/telemetry/", "services/endpoint/"};
 
-// The folders of the tree that the files of each may include, beside those of its own.
+// The folders of the tree that files of a folder may include, beside the folder itself.
 struct Arrows {
   std::string_view folder;
   Names to;
@@ -94,7 +94,8 @@ const std::vector<Arrows>& AllArrows() {
   return *arrows;
 }
 
-// The folders of services/ that each may include, beside its own: what a daemon is made of below, the daemons on top.
+// The folders of services/ that each folder may include, beside itself: the parts of a daemon are below, the daemons on
+// top.
 const std::vector<Arrows>& ServiceArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"services/config/", {}},
@@ -105,6 +106,8 @@ const std::vector<Arrows>& ServiceArrows() {
       {"services/member/", {"services/auth/", "services/rpc/", "services/wire/"}},
       {"services/daemon/",
        {"services/config/", "services/auth/", "services/rpc/", "services/wire/", "services/telemetry/"}},
+      {"services/http/", {}},
+      {"services/endpoint/", {"services/http/"}},
       {"services/trainer/", kBelowDaemons},
       {"services/rollouter/", kBelowDaemons},
       {"services/synchronizer/", kBelowDaemons},
@@ -126,13 +129,13 @@ const std::vector<Arrows>& TrainerArrows() {
       {"trainer/data/", {"trainer/loss/"}},
       {"trainer/loop/",
        {"trainer/memory/", "trainer/step/", "trainer/staging/", "trainer/checkpoint/", "trainer/data/"}},
-      {"trainer/record/", {"trainer/step/", "trainer/data/", "trainer/loop/"}},
+      {"trainer/record/", {"trainer/loss/", "trainer/step/", "trainer/data/", "trainer/loop/"}},
   };
   return *arrows;
 }
 
-// Arrows inside synchronizer/: data and transports are below, the state machines that command them on top. Files of
-// synchronizer/ itself are for all.
+// Arrows inside synchronizer/: data and transports are below, the state machines that command them on top. Every folder
+// may include files that lie in synchronizer/ itself.
 const std::vector<Arrows>& SynchronizerArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"synchronizer/plan/", {}},
@@ -150,12 +153,13 @@ const std::vector<Arrows>& SynchronizerArrows() {
   return *arrows;
 }
 
-// Arrows inside rollouter/: the engine knows no reward, and nothing of what its answers become.
+// Arrows inside rollouter/: the engine does not know rewards, or the trajectories that its answers become.
 const std::vector<Arrows>& RollouterArrows() {
   static const auto* const arrows = new std::vector<Arrows>{
       {"rollouter/engine/", {}},
       {"rollouter/reward/", {}},
-      {"rollouter/trajectory/", {"rollouter/engine/"}},
+      {"rollouter/environment/", {"rollouter/reward/"}},
+      {"rollouter/trajectory/", {"rollouter/engine/", "rollouter/environment/"}},
       {"rollouter/cuda/decode/", {}},
       {"rollouter/cuda/", {"rollouter/engine/", "rollouter/cuda/decode/"}},
   };
@@ -184,11 +188,12 @@ const std::vector<Arrows>& ToolArrows() {
       {"tools/api/", {}},
       {"tools/data/", {}},
       {"tools/generate/", {}},
+      {"tools/serve/", {"tools/generate/"}},
       {"tools/k8s/", {}},
       {"tools/twin/", {}},
       {"tools/cli/",
        {"tools/records/", "tools/report/", "tools/ctl/", "tools/run/", "tools/doctor/", "tools/data/",
-        "tools/generate/", "tools/k8s/"}},
+        "tools/generate/", "tools/serve/", "tools/k8s/"}},
   };
   return *arrows;
 }
@@ -200,7 +205,7 @@ struct Part {
 };
 
 std::vector<Part> Parts() {
-  // Files of synchronizer/ itself are in no folder of it.
+  // Files that lie in synchronizer/ itself are in none of its folders.
   Names synchronizer;
   for (const Arrows& one : SynchronizerArrows()) synchronizer.push_back(one.folder);
   return {{ServiceArrows(), {"services/"}},
@@ -220,17 +225,17 @@ bool Applies(const Rule& rule, const std::string& path) {
   return rule.folders.empty() || StartsWithAny(path, rule.folders);
 }
 
-// `path` includes one of `folders` that its arrows do not name.
+// Whether `path` includes one of `folders` that its arrows do not name.
 bool PointsBack(const std::string& path, const std::string& include, const std::vector<Arrows>& all,
                 const Names& folders) {
-  // The deepest of those that the file is in: a folder in a folder has arrows of its own.
+  // The deepest folder that contains the file counts: a folder inside a folder has arrows of its own.
   const Arrows* deepest = nullptr;
   for (const Arrows& arrows : all) {
     if (!path.starts_with(arrows.folder)) continue;
     if (deepest == nullptr || arrows.folder.size() > deepest->folder.size()) deepest = &arrows;
   }
   if (deepest == nullptr || !StartsWithAny(include, folders)) return false;
-  // A folder's own files do not include those of folders in it, unless its arrows name them.
+  // Files that lie in a folder itself do not include files of folders inside it, unless its arrows name them.
   const bool is_deeper = std::any_of(all.begin(), all.end(), [&](const Arrows& arrows) {
     return arrows.folder.size() > deepest->folder.size() && arrows.folder.starts_with(deepest->folder) &&
            include.starts_with(arrows.folder);
@@ -291,7 +296,7 @@ std::vector<std::string> Breaches(const std::string& path, const std::vector<std
 }
 
 std::vector<std::string> InCircles(FolderIncludes includes) {
-  // A folder that includes no other is in no circle; nor is a folder that includes such folders alone.
+  // A folder that includes no other is in no circle; nor is a folder that includes only such folders.
   bool any = true;
   while (any) {
     any = false;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// Which file of the tree may include what; docs/architecture.md draws the arrows.
+// The rules about which file of the tree may include which; docs/architecture.md draws the arrows.
 namespace syncopate::testing {
 
 // The paths that a source text includes, as written, in order.
@@ -14,10 +14,10 @@ std::vector<std::string> ListIncludes(const std::string& text);
 // One sentence for each include of the file at `path` (relative to the tree's root, with slashes) that breaks a rule.
 std::vector<std::string> Breaches(const std::string& path, const std::vector<std::string>& includes);
 
-// Which folders the files of each folder include, without itself.
+// The folders that the files of each folder include, without the folder itself.
 using FolderIncludes = std::map<std::string, std::set<std::string>>;
 
-// Folders that include each other in a circle, and those that lead to one; sorted.
+// The folders that include each other in a circle, and those that lead to one; sorted.
 std::vector<std::string> InCircles(FolderIncludes includes);
 
 }  // namespace syncopate::testing

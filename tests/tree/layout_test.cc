@@ -28,7 +28,7 @@ bool IsSource(const std::filesystem::path& path) {
 }
 
 struct Source {
-  std::string path;  // from the root
+  std::string path;  // relative to the root
   std::vector<std::string> includes;
   std::string text;
 };
@@ -57,7 +57,7 @@ TEST(LayoutTest, NoFileIncludesWhatItsFolderMayNot) {
   for (const Source& source : sources) {
     for (std::string& breach : Breaches(source.path, source.includes)) breaches.push_back(std::move(breach));
   }
-  // Without sources, no test here could find anything.
+  // The test would find nothing if the list of sources were empty.
   EXPECT_GT(sources.size(), 50u) << "the tree was not found";
   EXPECT_THAT(breaches, IsEmpty());
 }
@@ -76,7 +76,7 @@ TEST(LayoutTest, NoFoldersOfTheProductIncludeEachOtherInACircle) {
   EXPECT_THAT(InCircles(folders), IsEmpty());
 }
 
-// Folders of tests/unit that hold source files, from tests/unit.
+// The folders of tests/unit that contain source files, relative to tests/unit.
 std::vector<std::string> UnitTestFolders() {
   std::vector<std::string> folders;
   for (const Source& source : ReadSources()) {
@@ -94,7 +94,7 @@ TEST(LayoutTest, EachFolderOfTheUnitTestsHasTheNameOfAFolderOfTheProduct) {
   EXPECT_GT(folders.size(), 20u) << "the tree was not found";
   std::vector<std::string> strangers;
   for (const std::string& folder : folders) {
-    if (folder == "support") continue;  // tests of tests/support, which is no part of the product
+    if (folder == "support") continue;  // these are tests of tests/support, which is no part of the product
     if (!std::filesystem::is_directory(root / folder)) strangers.push_back(folder);
   }
   EXPECT_THAT(strangers, IsEmpty());
@@ -108,7 +108,7 @@ bool HasComment(const std::string& text) {
   return false;
 }
 
-// A long file says in its first line why it is one file. A short header says in a comment what it is.
+// The first line of a long file must say why it is one file. A short header must have a comment that says what it is.
 TEST(LayoutTest, LongFilesBeginWithAReasonAndNoShortHeaderIsWithoutAComment) {
   constexpr ptrdiff_t kLong = 700, kShort = 30;
   std::vector<std::string> strangers;
@@ -122,13 +122,15 @@ TEST(LayoutTest, LongFilesBeginWithAReasonAndNoShortHeaderIsWithoutAComment) {
   EXPECT_THAT(strangers, IsEmpty());
 }
 
-// A unit test lies in the folder of what it tests, so it includes at least one header of that folder, or of its own.
+// A unit test lies in the folder that it tests, so it includes at least one header of that folder, or of its own
+// folder.
 TEST(LayoutTest, EachUnitTestIncludesAHeaderOfTheFolderThatItMirrors) {
   std::vector<std::string> strangers;
   int64_t tests = 0;
   for (const Source& source : ReadSources()) {
     if (!source.path.starts_with("tests/unit/") || !source.path.ends_with("_test.cc")) continue;
-    if (source.path.ends_with("/golden_test.cc")) continue;  // reads its cases, and runs them, through tests/support
+    // Golden_test.cc reads and runs its cases through tests/support.
+    if (source.path.ends_with("/golden_test.cc")) continue;
     ++tests;
     const std::string folder = GetFolder(source.path);
     const std::string mirrored = folder.substr(std::string("tests/unit/").size());

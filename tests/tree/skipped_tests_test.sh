@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: tests/tree/skipped_tests_test.sh SCRIPT
-# scripts/skipped_tests.sh reads what ctest writes of a run in which every kind of test was skipped.
+# scripts/skipped_tests.sh reads the files that ctest writes after a run in which every kind of test was skipped.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -54,7 +54,7 @@ expected='5 tests skipped
   1: no reason given (Gpu.Four)
   1: no Chromium (test_browser)'
 diff <("$1" "$folder") <(echo "$expected")
-# Without a run, and without a skipped test, there is nothing to say.
+# Without a run, and without a skipped test, the script prints nothing.
 [ -z "$("$1" "$folder/none")" ]
 printf '1/1 Test: a_test\n[       OK ] A.B (0 ms)\n' > "$folder/Testing/Temporary/LastTest.log"
 [ -z "$("$1" "$folder")" ]

@@ -69,8 +69,8 @@ absl::StatusOr<ChatFormat> ChatFormat::Parse(absl::string_view tokenizer_config,
         "without one takes plain prompts only");
   }
   format.ReadSpecialTokens(config);
-  // Tests whether the text of a longer conversation begins with the text rendered before: if not, turns cannot be trained
-  // as one sequence. The messages contain thoughts, which many templates drop from earlier turns.
+  // Tests whether the text of a longer conversation begins with the text rendered before: if not, turns cannot be
+  // trained as one sequence. The messages contain thoughts, which many templates drop from earlier turns.
   OrderedJson call = Message("assistant", "<think>\nWhich?\n</think>\n\nI look.");
   call["tool_calls"] = {
       {{"id", "abcdef123"}, {"type", "function"}, {"function", {{"name", "look"}, {"arguments", {{"at", "it"}}}}}}};

@@ -22,9 +22,9 @@ struct ChatRequest {
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
 };
 
-// Whether the rendered text of a conversation is a prefix of the rendered text of the longer conversation. If it is not,
-// a conversation of several turns must not be rendered again: the policy would be trained on other tokens than it wrote.
-// nullopt if the template refuses such a conversation.
+// Whether the rendered text of a conversation is a prefix of the rendered text of the longer conversation. If it is
+// not, a conversation of several turns must not be rendered again: the policy would be trained on other tokens than it
+// wrote. nullopt if the template refuses such a conversation.
 struct PrefixKeeping {
   std::optional<bool> tool_answer;   // when a tool's answer is added after a message that calls the tool
   std::optional<bool> user_message;  // when a user's message is added after an answer

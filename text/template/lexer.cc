@@ -54,7 +54,8 @@ class Lexer {
 
   char CharAt(size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
 
-  // Adds the text before the next tag and moves behind the tag's two characters; returns the second, or '\0' at the end.
+  // Adds the text before the next tag and moves behind the tag's two characters; returns the second, or '\0' at the
+  // end.
   absl::StatusOr<char> TextUpToTag() {
     size_t open = source_.find('{', at_);
     while (open != std::string::npos && (CharAt(open + 1) == '\0' || std::strchr("{%#", CharAt(open + 1)) == nullptr)) {

@@ -1,4 +1,5 @@
-// Arithmetic of Python on values. Whole numbers have 64 bits, and an overflow is an error; division rounds as in Python.
+// Arithmetic of Python on values. Whole numbers have 64 bits, and an overflow is an error; division rounds as in
+// Python.
 #include <cmath>
 #include <string>
 

@@ -33,8 +33,8 @@ namespace {
 using NodeKind = Node::Kind;
 
 // Walks the tree that the parser has made. The budget keeps errors, they are not returned: after the first error every
-// step is a no-op and the walk ends by itself, which keeps the rules of the language readable. The error names the first
-// failing line.
+// step is a no-op and the walk ends by itself, which keeps the rules of the language readable. The error names the
+// first failing line.
 class Renderer {
  public:
   Renderer(int64_t now, const TemplateLimits& limits) : now_(now), budget_(limits) {}
@@ -141,8 +141,8 @@ class Renderer {
         return Write(PythonStr(value, &budget_), out);
       }
       case NodeKind::kMacro:
-        // A macro sees globals and its arguments, but not the block that calls it. The body of a call block sees the block
-        // that it is in.
+        // A macro sees globals and its arguments, but not the block that calls it. The body of a call block sees the
+        // block that it is in.
         scope->names[node.name] = MacroValue(node, node.children[0], &globals_);
         return;
       case NodeKind::kCallBlock: {

@@ -85,8 +85,8 @@ Value Value::OfDict(Dict entries, RenderBudget* budget, Kind kind) {
     budget->TakeSteps(1 + static_cast<int64_t>(data->entries.size()) / kKeysPerStep);
     data->depth = DepthWith(item, data->depth, budget);
     if (!budget->ok()) return Value();
-    // A dict keeps the order of its keys, which templates print; it is small, so a linear search is faster than a map. As
-    // in Python, a key that occurs twice keeps its first position and gets its last value.
+    // A dict keeps the order of its keys, which templates print; it is small, so a linear search is faster than a map.
+    // As in Python, a key that occurs twice keeps its first position and gets its last value.
     const auto same = std::find_if(data->entries.begin(), data->entries.end(),
                                    [&key = key](const auto& entry) { return entry.first == key; });
     if (same != data->entries.end()) {
@@ -314,7 +314,7 @@ bool Contains(const Value& whole, const Value& part, RenderBudget* budget) {
       return std::any_of(whole.list().begin(), whole.list().end(),
                          [&](const Value& item) { return Equal(item, part, budget); });
     default:
-      budget->Fail("'in' of a value that holds nothing");
+      budget->Fail("'in' of a value that cannot contain anything");
       return false;
   }
 }

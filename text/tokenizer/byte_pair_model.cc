@@ -130,8 +130,8 @@ absl::Status BytePairModel::ReadMerges(const JsonNode& node) {
 }
 
 // Without a pre-tokenizer the whole text is one piece, and the cache is of no use. If every token has "▁" only at its
-// front, or consists of "▁" only, no merge crosses the position before a "▁" that follows another character. The text can
-// then be cut there and gets the same ids.
+// front, or consists of "▁" only, no merge crosses the position before a "▁" that follows another character. The text
+// can then be cut there and gets the same ids.
 void BytePairModel::FindWordBegin() {
   constexpr absl::string_view kWordBegin = "\xE2\x96\x81";
   if (byte_level_ || Find(kWordBegin) < 0) return;

@@ -23,7 +23,8 @@ struct Character {
   uint8_t combining_class;
 };
 
-// The characters that normalizing can affect: those that have a combining class, decompose, or are part of a composition.
+// The characters that normalizing can affect: those that have a combining class, decompose, or are part of a
+// composition.
 class NormalFormTables {
  public:
   static const NormalFormTables& Get() {

@@ -13,8 +13,8 @@
 namespace syncopate::text::tokenizer {
 namespace {
 
-// Bounds for an untrusted tokenizer.json. They are far above the patterns of published models, and keep parsing cheap and
-// its recursion shallow.
+// Bounds for an untrusted tokenizer.json. They are far above the patterns of published models, and keep parsing cheap
+// and its recursion shallow.
 constexpr size_t kLongestPattern = 4096;
 constexpr int kMostParts = 400;
 constexpr int kDeepest = 20;

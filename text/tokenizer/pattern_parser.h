@@ -27,8 +27,8 @@ struct PatternTree {
 
 // Literals, classes, \p{..}, \s, \d, escapes, groups (?:..) and (?i:..), |, greedy and possessive ? * + {m,n}, (?=..),
 // (?!..), in the syntax of the reference's engine. A group may only be repeated by `?`, so that no pattern takes
-// exponential time. INVALID_ARGUMENT (reason UNSUPPORTED_TOKENIZER) names an unsupported part, or a pattern of more than
-// 4,096 bytes, 400 parts, or groups nested deeper than 20.
+// exponential time. INVALID_ARGUMENT (reason UNSUPPORTED_TOKENIZER) names an unsupported part, or a pattern of more
+// than 4,096 bytes, 400 parts, or groups nested deeper than 20.
 absl::StatusOr<PatternTree> ParsePattern(absl::string_view pattern);
 
 }  // namespace syncopate::text::tokenizer

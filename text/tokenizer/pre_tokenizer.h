@@ -26,8 +26,8 @@ class PreTokenizer {
   // Whether the vocabulary is byte-level.
   bool byte_level() const { return byte_level_; }
 
-  // Splits *text, which may be rewritten for that, into *pieces (none of them empty). `at_start`: *text is the beginning of
-  // the whole text. Errors: see SplitPattern::Split.
+  // Splits *text, which may be rewritten for that, into *pieces (none of them empty). `at_start`: *text is the
+  // beginning of the whole text. Errors: see SplitPattern::Split.
   absl::Status Split(bool at_start, std::string* text, std::vector<Piece>* pieces) const;
 
  private:

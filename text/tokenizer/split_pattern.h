@@ -16,7 +16,8 @@ struct Piece {
 };
 
 // The regular expressions by which tokenizers split text, with the reference's Unicode classes. Own code instead of a
-// library: PCRE2 has an older Unicode, its \s matches U+180E, and its patterns with expanded classes are limited to 64 KB.
+// library: PCRE2 has an older Unicode, its \s matches U+180E, and its patterns with expanded classes are limited to 64
+// KB.
 //
 // Immutable and thread-safe.
 class SplitPattern {

@@ -4,7 +4,8 @@
 
 namespace syncopate::text::tokenizer {
 
-// One scan of a piece. Alternatives are tried in the order of the patterns: contraction, word, digits, the rest, blanks.
+// One scan of a piece. Alternatives are tried in the order of the patterns: contraction, word, digits, the rest,
+// blanks.
 class SplitScanner::Scan {
  public:
   Scan(const Rules& rules, absl::string_view text)

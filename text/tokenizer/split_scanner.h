@@ -8,8 +8,8 @@
 
 namespace syncopate::text::tokenizer {
 
-// A scanner for the family of split patterns that Qwen, Llama 3 and GPT-2 use, in one pass without backtracking: three to
-// four times as fast as SplitPattern, with the same result. Immutable and thread-safe.
+// A scanner for the family of split patterns that Qwen, Llama 3 and GPT-2 use, in one pass without backtracking: three
+// to four times as fast as SplitPattern, with the same result. Immutable and thread-safe.
 class SplitScanner {
  public:
   // nullopt if the pattern is not one of the family; use SplitPattern then.

@@ -12,8 +12,9 @@ namespace syncopate::text::tokenizer {
 
 // Decodes ids to text. Once its tokens are set, immutable and thread-safe.
 //
-// Tokens of byte-level vocabularies are bytes, which are text when they are joined. Tokens of other vocabularies are text,
-// or single bytes written as <0x0A>: a run of such bytes is text if it is UTF-8, else it gives one U+FFFD for each byte.
+// Tokens of byte-level vocabularies are bytes, which are text when they are joined. Tokens of other vocabularies are
+// text, or single bytes written as <0x0A>: a run of such bytes is text if it is UTF-8, else it gives one U+FFFD for
+// each byte.
 class TokenDecoder {
  public:
   // `node` is "decoder" of the file: ByteLevel, Metaspace, or Replace, ByteFallback, Fuse and Strip in this order.
@@ -53,14 +54,15 @@ class TokenDecoder {
   bool byte_level_ = false, byte_fallback_ = false, fused_ = false, any_ = false;
 };
 
-// Decodes text id by id: returns whole characters only, and never one that a later id would change. The parts joined are
-// Decode of all ids. Only a run of byte tokens that is no UTF-8 may differ, because its valid beginning was returned
-// before the invalid part came. Not thread-safe; the decoder must outlive it.
+// Decodes text id by id: returns whole characters only, and never one that a later id would change. The parts joined
+// are Decode of all ids. Only a run of byte tokens that is no UTF-8 may differ, because its valid beginning was
+// returned before the invalid part came. Not thread-safe; the decoder must outlive it.
 class TextStream {
  public:
   TextStream(const TokenDecoder* decoder, bool skip_special) : decoder_(decoder), skip_special_(skip_special) {}
 
-  // The text that is complete with this id; often empty. Keeps back at most three bytes, or a run of bytes that is no text.
+  // The text that is complete with this id; often empty. Keeps back at most three bytes, or a run of bytes that is no
+  // text.
   std::string Add(int32_t id);
   // The rest of the text after the last id.
   std::string End();

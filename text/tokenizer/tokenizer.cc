@@ -75,7 +75,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(FileSystem* fil
   if (failed) {
     return Error(absl::StatusCode::kNotFound, "NO_SUCH_FILE",
                  absl::StrCat("no file ", path,
-                              "; a model directory of Hugging Face's form holds one, and tokenizers of "
+                              "; a model directory of Hugging Face's form contains one, and tokenizers of "
                               "other forms can be converted with the Python package transformers"));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(std::string json, ReadFile(files, target.string(), limits.max_file_bytes));
@@ -85,8 +85,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(FileSystem* fil
   return tokenizer;
 }
 
-// Whatever the file says, the reference gives an added token the vocabulary's id if it is in the vocabulary, else the next
-// free id. A file with another id for the latter was not made by the reference, and is refused.
+// Whatever the file says, the reference gives an added token the vocabulary's id if it is in the vocabulary, else the
+// next free id. A file with another id for the latter was not made by the reference, and is refused.
 absl::Status Tokenizer::ReadAddedTokens(const JsonNode& root) {
   if (!root.Has("added_tokens")) return absl::OkStatus();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<JsonNode> nodes, root.Objects("added_tokens"));

@@ -33,8 +33,8 @@ struct TokenizerLimits {
 //
 //   text → added tokens cut out → normalizer → pre-tokenizer → merges in each piece → ids
 //
-// "truncation" and "padding" of the file are not applied, like the default of `transformers`. Immutable; many threads may
-// call Encode and Decode, each with its own cache.
+// "truncation" and "padding" of the file are not applied, like the default of `transformers`. Immutable; many threads
+// may call Encode and Decode, each with its own cache.
 class Tokenizer {
  public:
   // Trusts nothing in `json`. INVALID_ARGUMENT: reason UNSUPPORTED_TOKENIZER names an unsupported part, BAD_TOKENIZER a
@@ -42,13 +42,13 @@ class Tokenizer {
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Parse(absl::string_view json,
                                                                 const TokenizerLimits& limits = {},
                                                                 const PreTokenizer::Options& options = {});
-  // Reads `folder`/tokenizer.json; follows links, because the caches of model hubs consist of links. Errors of Parse and of
-  // reading.
+  // Reads `folder`/tokenizer.json; follows links, because the caches of model hubs consist of links. Errors of Parse
+  // and of reading.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(FileSystem* files, const std::string& folder,
                                                                const TokenizerLimits& limits = {});
 
-  // The ids of a text; with `add_special_tokens` also the ids that the file puts around a text (such as a begin of text).
-  // INVALID_ARGUMENT: reason BAD_UTF8 with the byte, TEXT_TOO_LONG, TEXT_TOO_COSTLY. `cache` may be null.
+  // The ids of a text; with `add_special_tokens` also the ids that the file puts around a text (such as a begin of
+  // text). INVALID_ARGUMENT: reason BAD_UTF8 with the byte, TEXT_TOO_LONG, TEXT_TOO_COSTLY. `cache` may be null.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool add_special_tokens,
                                               PieceCache* cache = nullptr) const;
 

@@ -37,7 +37,7 @@ absl::StatusOr<ApiDescriptors> ApiDescriptors::From(const google::protobuf::File
     if (built == nullptr) return Bad(absl::StrCat(file.name(), " does not fit the files before it in the set"));
     if (built->package() == package) descriptors.files_.push_back(built);
   }
-  if (descriptors.files_.empty()) return Bad(absl::StrCat("the set holds no file of package ", package));
+  if (descriptors.files_.empty()) return Bad(absl::StrCat("the set contains no file of package ", package));
   std::sort(descriptors.files_.begin(), descriptors.files_.end(),
             [](const FileDescriptor* a, const FileDescriptor* b) { return a->name() < b->name(); });
   return descriptors;

@@ -31,6 +31,7 @@ void AddReplicaCommand(CLI::App* app, Command* chosen);
 void AddReportCommand(CLI::App* app, Command* chosen);
 // `program` is the name with which the process was started.
 void AddRunCommand(CLI::App* app, const std::string& program, Command* chosen);
+void AddServeCommand(CLI::App* app, Command* chosen);
 void AddTokenizeCommand(CLI::App* app, Command* chosen);
 
 // For a parse without a subcommand: a sentence with the word in its place and the nearest subcommand; "" if there is no

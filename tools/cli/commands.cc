@@ -55,6 +55,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddReplicaCommand(app, chosen);
   AddReportCommand(app, chosen);
   AddRunCommand(app, program, chosen);
+  AddServeCommand(app, chosen);
   AddTokenizeCommand(app, chosen);
 }
 

@@ -107,6 +107,8 @@ void AddReadingVerbs(Verbs* verbs) {
   watch->add_option("--last", arguments->last, "How many of the past")->check(CLI::Range(0, 1000));
   verbs->Add("explain", "What the trainer waits for, on whom, and what would end it",
              [](auto& context, auto&) { return ctl::CtlExplain(context); });
+  verbs->Add("size", "How many rollouters and what staleness the run could use, and what one more would give",
+             [](auto& context, auto&) { return ctl::CtlSize(context); });
 }
 
 void AddActingVerbs(Verbs* verbs) {
@@ -185,6 +187,8 @@ void AddGenerate(Verbs* verbs) {
       ->delimiter(',')
       ->allow_extra_args(false);
   verb->add_option("--seed", generate->seed, "The same seed, prompt and weights give the same tokens");
+  verb->add_option("--adapter", generate->adapter, "Of a run that trains adapters: base answers without them")
+      ->check(CLI::IsMember({"policy", "base"}));
   verb->add_flag("--stream", generate->stream, "Print tokens as they come");
 }
 

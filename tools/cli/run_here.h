@@ -16,8 +16,8 @@ struct RunHere {
   std::optional<std::string> web = std::nullopt;  // address of the run's page
 };
 
-// Starts every daemon, waits for the end of the run and returns the exit code. `program` is the name with which this process was
-// started. Errors of the configuration are printed. Blocks.
+// Starts every daemon, waits for the end of the run and returns the exit code. `program` is the name with which this
+// process was started. Errors of the configuration are printed. Blocks.
 int RunOnThisMachine(const RunHere& here, const std::string& program);
 
 }  // namespace syncopate::cli

@@ -165,6 +165,7 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   if (const std::string failed = FailedCheckpoints(status); !failed.empty()) absl::StrAppend(&text, failed, "\n");
   TextTable table({{"ROLLOUTER"},
                    {"SERVES"},
+                   {"LAG", kRight},
                    {"LEASED", kRight},
                    {"CREDITS", kRight},
                    {"ACCEPTED", kRight},
@@ -175,9 +176,9 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
   for (const auto& rollouter : status.rollouters()) {
     const bool quarantined = rollouter.quarantine_seconds() > 0;
     table.AddRow({rollouter.replica_id(), wire::VersionText(rollouter.serving()),
-                  absl::StrCat(rollouter.leased_groups()), absl::StrCat(rollouter.credits()),
-                  Thousands(rollouter.accepted_groups()), Thousands(rollouter.invalid_groups()),
-                  Thousands(rollouter.returned_groups()),
+                  absl::StrCat(rollouter.publish_lag_steps()), absl::StrCat(rollouter.leased_groups()),
+                  absl::StrCat(rollouter.credits()), Thousands(rollouter.accepted_groups()),
+                  Thousands(rollouter.invalid_groups()), Thousands(rollouter.returned_groups()),
                   quarantined ? absl::StrFormat("quarantined %.0f s", rollouter.quarantine_seconds())
                   : rollouter.stalled_groups() > 0 ? "stalled"
                   : rollouter.connected()          ? "connected"
@@ -194,6 +195,43 @@ std::string ToText(const v1::TrainerServiceGetStatusResponse& status) {
                     "\n");
   }
   return absl::StrCat(text, table.ToString(), faults);
+}
+
+namespace {
+
+std::string LimitText(const v1::Sizing& sizing) {
+  const std::string idle =
+      absl::StrFormat("it waits for groups %.0f %% of its time", 100 * sizing.trainer_idle_ratio());
+  if (sizing.limit() == "trainer") return absl::StrCat("the trainer: ", idle);
+  if (sizing.limit() == "rollouters") return absl::StrCat("the rollouters: the trainer could do more, ", idle);
+  return absl::StrCat("staleness: both sides wait, as its settings let little work be outstanding; of the trainer, ",
+                      idle);
+}
+
+}  // namespace
+
+std::string ToText(const v1::Sizing& sizing) {
+  std::string text = absl::StrFormat(
+      "limit         %s\n"
+      "a group       takes %.3f s on average, %.3f s at most; a step without waiting takes %.3f s\n"
+      "slots         %d rollouters work on %.1f groups each at once\n",
+      LimitText(sizing), sizing.mean_group_seconds(), sizing.longest_group_seconds(), sizing.step_seconds(),
+      sizing.rollouters(), sizing.slots_per_rollouter());
+  TextTable table({{"ROLLOUTERS", kRight}, {"STEPS/S", kRight}, {""}});
+  auto add = [&table](int64_t rollouters, double rate, const std::string& note) {
+    table.AddRow({absl::StrCat(rollouters), absl::StrFormat("%.3f", rate), note});
+  };
+  if (sizing.rollouters() > 1) add(sizing.rollouters() - 1, sizing.steps_per_second_one_fewer(), "predicted");
+  add(sizing.rollouters(), sizing.steps_per_second(), "now");
+  add(sizing.rollouters() + 1, sizing.steps_per_second_one_more(), "predicted");
+  absl::StrAppend(&text, table.ToString());
+  absl::StrAppendFormat(&text,
+                        "as staleness is set, %d rollouters give 95 %% of what any number could; a trainer that never "
+                        "waits makes %.3f steps/s\n"
+                        "with staleness.target_staleness %.2f and max_staleness %d, %d rollouters give %.3f steps/s\n",
+                        sizing.useful_rollouters(), sizing.steps_per_second_most(), sizing.target_staleness(),
+                        sizing.max_staleness(), sizing.advised_rollouters(), sizing.advised_steps_per_second());
+  return text;
 }
 
 // Rows are printed one by one as syncs end, so widths are fixed: a table would need all rows first.

@@ -24,6 +24,9 @@ std::string ToTable(const v1::GenerateResponse& answer);
 // What the trainer waits for, the three numbers of the sizing law, and one row a rollouter.
 std::string ToText(const v1::TrainerServiceGetStatusResponse& status);
 
+// How many rollouters and what staleness the run could use.
+std::string ToText(const v1::Sizing& sizing);
+
 // The heading and the rows of `ctl syncs`, with fixed widths because rows are printed one by one. A row shows what was
 // sent, how long each phase took, the rate of the transfer, and the reason for this transport, or the error.
 std::string SyncHeading();

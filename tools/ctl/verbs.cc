@@ -127,6 +127,7 @@ v1::GenerateRequest MakeRequest(const GenerateArguments& arguments) {
   request.set_request_id(NewRequestId());
   request.mutable_prompt_ids()->Add(arguments.prompt_ids.begin(), arguments.prompt_ids.end());
   request.set_seed(arguments.seed);
+  request.set_adapter(arguments.adapter == "base" ? v1::ADAPTER_BASE : v1::ADAPTER_POLICY);
   auto* sampling = request.mutable_sampling();
   sampling->set_temperature(static_cast<float>(arguments.temperature));
   sampling->set_top_p(static_cast<float>(arguments.top_p));
@@ -282,6 +283,17 @@ absl::Status CtlExplain(const CtlContext& context) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto status,
                              CallOne<TrainerService>(context, kTrainer, &TrainerService::Stub::GetStatus, {}));
   Print(context, status, ToText(status));
+  return absl::OkStatus();
+}
+
+absl::Status CtlSize(const CtlContext& context) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto status,
+                             CallOne<TrainerService>(context, kTrainer, &TrainerService::Stub::GetStatus, {}));
+  if (!status.has_sizing() || !status.sizing().not_measured().empty()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_MEASURED",
+                 status.has_sizing() ? status.sizing().not_measured() : "the trainer has not begun; try again shortly");
+  }
+  Print(context, status.sizing(), ToText(status.sizing()));
   return absl::OkStatus();
 }
 

@@ -29,6 +29,7 @@ struct GenerateArguments {
   std::vector<int32_t> stop_token_ids;  // none: for a text the tokens that end an answer
   uint64_t seed = 0;
   bool stream = false;  // print tokens as they arrive
+  std::string adapter;  // "policy" or "base"; "": policy
 };
 
 // The exit code of the process for a status:
@@ -48,6 +49,9 @@ absl::Status CtlSyncs(const CtlContext& context, int32_t last, bool follow);
 // Prints the last steps, then each new one, until the run ends.
 absl::Status CtlWatch(const CtlContext& context, int32_t last);
 absl::Status CtlExplain(const CtlContext& context);
+// Prints how many rollouters and what staleness the run could use. FAILED_PRECONDITION (reason NOT_MEASURED) with what
+// is missing while the trainer has measured too little.
+absl::Status CtlSize(const CtlContext& context);
 // In the functions below `who` is a daemon's name, or "" for the trainer (pause, resume, mode) or the first rollouter.
 absl::Status CtlPause(const CtlContext& context, const std::string& who);
 absl::Status CtlResume(const CtlContext& context, const std::string& who);

@@ -35,7 +35,7 @@ Finding BadInput(const std::string& subject, const std::string& looked_at, const
 
 // Checks that prompts and answers of this run fit the model's context.
 Finding ExamineContext(const v1::RunConfig& config, const model::HfModel& model) {
-  const int64_t longest = config::GetShape(config.data()).prompt_tokens + config.rollout().max_new_tokens();
+  const int64_t longest = config::GetShape(config.data()).prompt_tokens + config::LongestAnswer(config);
   const int64_t context = std::max(config.model().context_length(), longest);
   const std::string looked_at = "data.max_prompt_tokens, rollout.max_new_tokens, model.context_length";
   const absl::Status fits = model.WithContext(context).status();
@@ -94,7 +94,7 @@ absl::StatusOr<RowTally> TallyRows(const std::string& path, const trainer::RowFi
     if (tally.bad++ == 0) tally.first_bad = absl::StrCat(path, ":", line, ": ", status.message());
   }
   if (tally.rows > 0) return tally;
-  return Error(absl::StatusCode::kInvalidArgument, "EMPTY_FILE", absl::StrCat(path, " holds no rows"));
+  return Error(absl::StatusCode::kInvalidArgument, "EMPTY_FILE", absl::StrCat(path, " contains no rows"));
 }
 
 // Whether a reward compares answers with a row's right answer.
@@ -119,7 +119,7 @@ Finding ExamineFile(const v1::RunConfig& config, const std::string& key, const s
   }
   if (tally->without_answer > 0 && NeedsAnswers(config)) {
     return {Level::kWarning, key, looked_at, absl::StrCat(tally->without_answer, " have no right answer"),
-            "name the field that holds it by data.answer_field: rewards compare with it"};
+            "name the answer's field by data.answer_field: rewards compare with it"};
   }
   return {Level::kGood, key, looked_at,
           tally->longest > 0 ? absl::StrCat("good; prompts of up to ", tally->longest, " tokens") : "good", ""};

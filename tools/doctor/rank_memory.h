@@ -10,15 +10,15 @@
 
 namespace syncopate::doctor {
 
-// What one rank of a trainer holds as long as it lives, in bytes. Activations, gathered layers and a reference policy come
-// besides.
+// The memory of one rank of a trainer from its start to its end, in bytes. Activations, gathered layers and a reference
+// policy come besides.
 struct RankMemory {
   int64_t state = 0;  // its shard's weights, gradients and moments, and the copy in which a GPU computes
   int64_t send = 0;   // its send slots: copies of its shard as it travels
   int64_t total() const { return state + send; }
 };
 
-// By rank. Errors of config::FindRunModel, MakeManifest, BuildLayout and SyncPlan::Create.
+// The memory of each rank, by rank. Errors of config::FindRunModel, MakeManifest, BuildLayout and SyncPlan::Create.
 absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& config);
 
 // One finding for each rank of the trainer of `config`; bad if the ranks do not fit this machine: on CPUs all of them

@@ -8,19 +8,13 @@
 #include "base/file_system.h"
 #include "base/mutex.h"
 #include "base/reasons.h"
-#include "model/adapter_files.h"
-#include "model/decoder_spec.h"
 #include "model/hf_config.h"
-#include "model/weight_files.h"
-#include "rollouter/engine/engine_loop.h"
-#include "rollouter/reward/pattern.h"
 #include "text/template/chat_format.h"
 #include "text/tokenizer/tokenizer.h"
+#include "tools/generate/folder_engine.h"
 
 namespace syncopate::generate {
 namespace {
-
-constexpr absl::Duration kInstallDeadline = absl::Minutes(1);  // nothing else runs in this process
 
 absl::Status BadRequest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", message);
@@ -55,44 +49,9 @@ absl::StatusOr<model::ModelConfig> ShapeFor(const GenerateOptions& options, cons
     }
   }
   SYNCOPATE_ASSIGN_OR_RETURN(
-      model::ModelConfig shape,
+      const model::ModelConfig shape,
       model.WithContext(static_cast<int64_t>(options.prompt_ids.size()) + options.max_new_tokens));
-  if (options.adapter.empty()) return shape;
-  SYNCOPATE_ASSIGN_OR_RETURN(shape.lora,
-                             model::ReadAdapterConfig(options.adapter, shape, rollouter::Pattern::CompileMatcher));
-  SYNCOPATE_RETURN_IF_ERROR(shape.Validate());
-  return shape;
-}
-
-// Writes the adapters into the arena of their model's manifest, in float32.
-void ReadAdapters(const model::AdapterFiles& adapters, const Manifest& manifest, char* arena) {
-  const size_t first = model::CountBaseTensors(manifest);
-  for (size_t i = 0; i < adapters.size(); ++i) {
-    auto* const numbers = reinterpret_cast<float*>(arena + manifest.ranges()[first + i].begin);
-    adapters.Read(i, absl::MakeSpan(numbers, static_cast<size_t>(manifest.tensors()[first + i].NumElements())));
-  }
-}
-
-absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartEngine(const GenerateOptions& options,
-                                                                   const model::ModelConfig& shape) {
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto weights, model::WeightFiles::Open(options.folder, shape));
-  SYNCOPATE_RETURN_IF_ERROR(weights->CheckFinite());
-  std::shared_ptr<const model::AdapterFiles> adapters;
-  if (!options.adapter.empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(adapters, model::AdapterFiles::Open(options.adapter, shape));
-  }
-  rollouter::EngineLoop::Options engine_options;
-  engine_options.model = shape;
-  engine_options.max_sequences = 1;
-  engine_options.threads = options.threads;
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(shape, engine_options.dtype));
-  SYNCOPATE_ASSIGN_OR_RETURN(engine_options.backend, rollouter::MakeInPlaceHostBackend(shape, manifest));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(engine_options));
-  SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace({1, 0}, kInstallDeadline));
-  weights->ReadAll(engine->manifest(), engine->shadow());
-  if (adapters != nullptr) ReadAdapters(*adapters, engine->manifest(), engine->shadow());
-  SYNCOPATE_RETURN_IF_ERROR(engine->Install({1, 0}, /*digest=*/0, kInstallDeadline).status());
-  return engine;
+  return WithAdapter(shape, options.adapter);
 }
 
 }  // namespace
@@ -119,7 +78,9 @@ absl::StatusOr<std::string> TextOfIds(const std::string& folder, const std::vect
 absl::StatusOr<Trajectory> GenerateFromFolder(const GenerateOptions& options) {
   SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel model, model::ReadHfConfig(options.folder));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::ModelConfig shape, ShapeFor(options, model));
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto engine, StartEngine(options, shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const auto engine,
+      StartFolderEngine({.folder = options.folder, .adapter = options.adapter, .threads = options.threads}, shape));
   rollouter::GenerationRequest request;
   request.id = "generate";
   request.prompt_ids = options.prompt_ids;

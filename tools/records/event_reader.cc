@@ -36,7 +36,7 @@ absl::StatusOr<RunEvents> ReadRunEvents(FileSystem* files, const std::string& ru
   const std::string folder = JoinPath(run_dir, "events");
   absl::StatusOr<std::vector<std::string>> names = files->List(folder);
   if (absl::IsNotFound(names.status())) {
-    return Error(absl::StatusCode::kNotFound, "NO_EVENTS", absl::StrCat(run_dir, " holds no event logs"));
+    return Error(absl::StatusCode::kNotFound, "NO_EVENTS", absl::StrCat(run_dir, " contains no event logs"));
   }
   SYNCOPATE_RETURN_IF_ERROR(names.status());
   RunEvents all;

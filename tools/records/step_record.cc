@@ -78,6 +78,7 @@ std::vector<EvaluatedSet> ParseSets(const json& object) {
     set.response_tokens_mean = Number(figures, "response_tokens_mean");
     set.truncated_ratio = Number(figures, "truncated_ratio");
     if (figures.contains("reward") && figures["reward"].is_object()) set.reward = ParseMean(figures["reward"]);
+    if (figures.contains("majority") && figures["majority"].is_object()) set.majority = ParseMean(figures["majority"]);
     const auto pass = figures.find("pass");
     if (pass == figures.end() || !pass->is_object()) continue;
     for (const auto& [text, mean] : pass->items()) {
@@ -99,6 +100,7 @@ std::string MeanText(const EvaluatedSet::Mean& mean) {
 std::string SetText(const EvaluatedSet& set) {
   std::string text = absl::StrFormat("%s  %d prompts of %d", set.name, set.prompts, set.samples);
   if (set.reward.has_value()) absl::StrAppend(&text, "  avg ", MeanText(*set.reward));
+  if (set.majority.has_value()) absl::StrAppend(&text, "  maj@", set.samples, " ", MeanText(*set.majority));
   for (const auto& [k, mean] : set.pass) absl::StrAppend(&text, "  pass@", k, " ", MeanText(mean));
   absl::StrAppendFormat(&text, "  %.1f tokens", set.response_tokens_mean);
   if (set.truncated_ratio > 0) absl::StrAppend(&text, ", ", Percent(set.truncated_ratio), " cut off");
@@ -148,6 +150,7 @@ absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line) {
   for (const trainer::StepFigure& figure : trainer::StepFigureTable())
     trainer::SetFigureValue(figure, Number(object, figure.name), &record.figures);
   record.unix_seconds = Number(object, "unix_seconds");
+  record.held_out_loss = MaybeNumber(object, "held_out_loss");
   record.reward_parts = Numbers(object, "reward_parts");
   auto alarms = object.find("alarms");
   if (alarms != object.end() && alarms->is_array()) {
@@ -198,6 +201,7 @@ std::string ToString(const StepRecord& record) {
           : absl::StrFormat("step %d  reward %.3f  loss %.4f  entropy %.2f  staleness %.1f/%d", record.step,
                             figures.reward_mean, figures.loss, figures.entropy, figures.staleness_mean,
                             figures.staleness_max);
+  if (record.held_out_loss.has_value()) absl::StrAppendFormat(&text, "  held-out loss %.4f", *record.held_out_loss);
   // A repeated step may have taken almost no time; it has no rate then.
   if (figures.step_seconds > 0) {
     auto rate = std::llround(static_cast<double>(figures.trained_tokens) / figures.step_seconds);

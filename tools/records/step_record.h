@@ -33,6 +33,7 @@ struct EvaluatedSet {
   std::string name;
   int64_t prompts = 0, samples = 0, missing = 0;
   std::optional<Mean> reward = std::nullopt;
+  std::optional<Mean> majority = std::nullopt;
   std::vector<std::pair<int64_t, Mean>> pass = {};  // by k, rising
   double response_tokens_mean = 0, truncated_ratio = 0;
 };
@@ -54,6 +55,7 @@ struct StepRecord {
   trainer::StepFigures figures;
   std::map<std::string, double> reward_parts;       // means over the batch, by the part's name
   std::vector<std::string> alarms;                  // raised now, by name
+  std::optional<double> held_out_loss;              // of a supervised step where it was measured
   std::optional<double> eval_reward;                // mean
   std::optional<double> eval_exact;                 // share of completely right answers, if right answers are known
   int64_t eval_prompts = 0;                         // the number that was judged
@@ -73,7 +75,7 @@ struct StepRecord {
 absl::StatusOr<StepRecord> ParseStepRecord(const std::string& line);
 
 // "step 42  reward 0.812  loss -0.0123  entropy 1.02  staleness 0.9/2  21,344 tokens/s  idle 12%", or
-// "step 42  loss 1.2345 (supervised)  entropy 1.02  21,344 tokens/s  idle 0%", or
+// "step 42  loss 1.2345 (supervised)  entropy 1.02  held-out loss 1.3021  21,344 tokens/s  idle 0%", or
 // "step 40  evaluation 0.955  exact 0.910 (greedy, on the evaluation prompts)"
 std::string ToString(const StepRecord& record);
 

@@ -1,6 +1,7 @@
 #include "tools/report/live_page.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -11,6 +12,7 @@
 #include "services/wire/codec.h"
 #include "synchronizer/sync_outcome.h"
 #include "tools/report/report_page.h"
+#include "tools/report/sample_search.h"
 
 namespace syncopate::report {
 namespace {
@@ -76,7 +78,7 @@ absl::StatusOr<std::unique_ptr<LivePage>> LivePage::Start(const std::string& add
 std::string LivePage::url() const { return absl::StrCat("http://", responder_->address(), "/"); }
 
 std::string LivePage::Answer(const HttpRequest& request) {
-  constexpr char kPages[] = "/ and /new.json";
+  constexpr char kPages[] = "/, /new.json and /samples.json";
   if (request.code != 200) return HttpRefusal(request.code, kPages);
   // Against DNS rebinding: another site's host name may be made to point to 127.0.0.1, and its scripts could read this
   // page.
@@ -92,6 +94,7 @@ std::string LivePage::Answer(const HttpRequest& request) {
       "Cross-Origin-Resource-Policy: same-origin",
       absl::StrCat("Content-Security-Policy: ", PagePolicy(/*live=*/true), "; frame-ancestors 'none'")};
   if (request.path == "/new.json") return HttpPage(200, "application/json", News(request.query), headers);
+  if (request.path == "/samples.json") return Samples(request.query, headers);
   if (request.path != "/") return HttpRefusal(404, kPages);
   return HttpPage(200, "text/html; charset=utf-8", Page(), headers);
 }
@@ -118,6 +121,28 @@ std::string LivePage::News(const std::string& query) {
     told_ = true;
   }
   return EscapedJson(news);
+}
+
+std::string LivePage::Samples(const std::string& query, const std::vector<std::string>& headers) {
+  const absl::StatusOr<SampleQuery> wanted = ReadSampleQuery(query);
+  const std::string from = QueryValue(query, "from");
+  const std::optional<SamplePlace> place = ReadSamplePlace(from);
+  if (!wanted.ok() || (!from.empty() && !place.has_value())) {
+    const std::string why(wanted.ok() ? "from: it is no place in the samples" : wanted.status().message());
+    return HttpPage(400, "application/json", EscapedJson({{"error", why}}), headers);
+  }
+  std::string run_dir;
+  {
+    MutexLock lock(&mutex_);
+    run_dir = run_dir_;
+  }
+  SampleSearch search{.query = *wanted, .from = place};
+  return HttpPage(200, "application/json", EscapedJson(FindSamples(run_dir, search, *clock_)), headers);
+}
+
+void LivePage::SetRunDir(const std::string& run_dir) {
+  MutexLock lock(&mutex_);
+  run_dir_ = run_dir;
 }
 
 void LivePage::SetHistory(RunHistory history) {

@@ -16,7 +16,8 @@
 
 namespace syncopate::report {
 
-// The page of a running run, over HTTP on this machine only: "/" is the page, "/new.json" the updates that it polls.
+// The page of a running run, over HTTP on this machine only: "/" is the page, "/new.json" the updates that it polls,
+// "/samples.json" the samples that it looks for (tools/report/sample_search.h), read from the run directory.
 // Making the page of a long run takes a fifth of a second, so it is made again only after kPageFor; the page polls what
 // it lacks. There is no login, so only a loopback address is bound, and a request must name one as its Host: a page of
 // another site whose host name was made to point here gets 421. Thread-safe, except Stop.
@@ -31,6 +32,8 @@ class LivePage {
 
   std::string url() const;  // "http://127.0.0.1:8080/"
 
+  // Sets the run directory whose samples are shown; otherwise there are none. Call before the first request for them.
+  void SetRunDir(const std::string& run_dir);
   // Sets the initial history, which is otherwise empty.
   void SetHistory(RunHistory history);
   // RunHistory::AddRecord; a step is also added as a version that the trainer has made just now.
@@ -54,10 +57,13 @@ class LivePage {
   std::string Answer(const HttpRequest& request);
   std::string Page();
   std::string News(const std::string& query);
+  // The whole response; blocks the server for SampleSearch::within at most, or for as long as the disk does.
+  std::string Samples(const std::string& query, const std::vector<std::string>& headers);
 
   const Clock* const clock_;
   Mutex mutex_;
   RunHistory history_ ABSL_GUARDED_BY(mutex_);
+  std::string run_dir_ ABSL_GUARDED_BY(mutex_);
   absl::Time polled_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_ ABSL_GUARDED_BY(mutex_) = true;  // whether a page has polled since SetEnd
   // Used on the responder's thread only.

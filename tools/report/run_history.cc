@@ -65,6 +65,7 @@ void RunHistory::AddRecord(const records::StepRecord& record) {
     if (first_record_seconds_ == 0) first_record_seconds_ = record.unix_seconds;
     values.emplace_back("seconds_so_far", record.unix_seconds - first_record_seconds_);
   }
+  if (record.held_out_loss.has_value()) values.emplace_back("held_out_loss", *record.held_out_loss);
   for (const auto& [part, mean] : record.reward_parts) values.emplace_back("part:" + part, mean);
   if (step.step_seconds > 0) {
     values.emplace_back("tokens_per_second", static_cast<double>(step.trained_tokens) / step.step_seconds);

@@ -59,7 +59,7 @@ class PlainDisplay : public RunDisplay {
       std::string text = records::ToString(record) + "\n";
       for (const std::string& phrase : records::EvaluationPhrases(record)) absl::StrAppend(&text, "  ", phrase, "\n");
       Note(text);
-    } else if (Due()) {
+    } else if (Due() || record.held_out_loss.has_value()) {
       Note(records::ToString(record) + "\n");
     }
   }
@@ -231,6 +231,9 @@ std::string RenderEvaluation(const RunView& view, const json& summary) {
       absl::StrAppend(&text, "                ", phrase, "\n");
     }
   }
+  if (const auto& loss = view.steps.last_held_out_loss(); loss.has_value()) {
+    absl::StrAppendFormat(&text, "held-out loss   %.4f last\n", *loss);
+  }
   // A killed trainer has left no summary: the last status from it is used.
   const json::json_pointer path("/checkpoints/best");
   const bool said = summary.contains(path) && summary[path].is_string();
@@ -302,7 +305,7 @@ std::string RenderEnd(const RunView& view, const std::string& program, const std
   if (outcome != "completed" && view.resume_helps) {
     absl::StrAppend(&text, "resume          ", program, " run --resume ", run_dir, "\n");
   }
-  if (outcome == "completed") {
+  if (outcome == "completed" && step > 0) {  // a run of evaluations alone has no step
     absl::StrAppend(&text, "train on        ", program, " run --resume ", run_dir, " run.steps=", 2 * view.steps_total,
                     "\n");
   }

@@ -110,7 +110,8 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
                  {"rollouter.advertise", config.rollouter().advertise()},
                  {"rollouter.ranks_listen", config.rollouter().ranks_listen()},
                  {"rollouter.health_listen", config.rollouter().health_listen()},
-                 {"metrics.rollouter_listen", config.metrics().rollouter_listen()}},
+                 {"metrics.rollouter_listen", config.metrics().rollouter_listen()},
+                 {"endpoint.listen", config.endpoint().listen()}},
                 child.index * ranks + child.rank, &launch.arguments);
   return launch;
 }

@@ -626,6 +626,7 @@ int RunLocally(LocalRunOptions options) {
   options.config.mutable_run()->set_dir(std::filesystem::absolute(directory->path()).string());
   if (absl::Status placed = PlaceWorker(&options.config); !placed.ok()) return refuse(placed);
   if (page != nullptr) {
+    page->SetRunDir(options.config.run().dir());
     auto history = GetHistory(options.config);
     if (!history.ok()) return refuse(history.status());
     page->SetHistory(*std::move(history));

@@ -74,12 +74,12 @@ absl::StatusOr<RunDirectory> RunDirectory::Claim(const v1::RunSection& run, cons
   // An empty directory is a run that has not begun: a supervisor always starts it with resume.
   if (run.resume() && !holds_run && HoldsSomething(path)) {
     return Error(absl::StatusCode::kNotFound, "NOT_A_RUN",
-                 absl::StrCat(path, " holds something, but no run to resume; choose another run.dir"));
+                 absl::StrCat(path, " contains files, but no run to resume; choose another run.dir"));
   }
   if (!run.resume() && HoldsSomething(path)) {
-    const std::string what = holds_run ? absl::StrCat(" holds a run; resume it with `syncopate run --resume ", path,
+    const std::string what = holds_run ? absl::StrCat(" contains a run; resume it with `syncopate run --resume ", path,
                                                       "`, or choose another run.dir")
-                                       : " is not empty, and what it holds is no run; choose another run.dir";
+                                       : " is not empty, and what it contains is no run; choose another run.dir";
     return Error(absl::StatusCode::kFailedPrecondition, "RUN_DIR_TAKEN", absl::StrCat(path, what));
   }
   absl::Status made = FileSystem::Real()->CreateDirs((fs::path(path) / "logs").string());

@@ -117,6 +117,7 @@ void StepFigures::Add(const records::StepRecord& record) {
     return;
   }
   last_step_ = record;
+  if (record.held_out_loss.has_value()) last_held_out_loss_ = record.held_out_loss;
   recent_.push_back(record);
   if (recent_.size() > kRecentSteps) recent_.pop_front();
 }

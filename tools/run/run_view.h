@@ -39,6 +39,7 @@ class StepFigures {
 
   const std::optional<records::StepRecord>& last_step() const { return last_step_; }
   const std::optional<records::StepRecord>& last_evaluation() const { return last_evaluation_; }
+  const std::optional<double>& last_held_out_loss() const { return last_held_out_loss_; }
   // The learning alarms that are raised now: those of the last record of either kind.
   const std::vector<std::string>& alarms() const { return alarms_; }
   double TokensPerSecond() const;
@@ -50,6 +51,7 @@ class StepFigures {
   std::deque<records::StepRecord> recent_;
   std::optional<records::StepRecord> last_step_;
   std::optional<records::StepRecord> last_evaluation_;
+  std::optional<double> last_held_out_loss_;
   std::vector<std::string> alarms_;
 };
 

@@ -18,8 +18,8 @@
 
 namespace syncopate::twin {
 
-// An engine whose ranks are threads of one process: each rank above 0 has a thread that carries out rank 0's commands as
-// a process would. With one rank it is the engine alone.
+// An engine whose ranks are threads of one process: each rank above 0 has a thread that carries out rank 0's commands
+// as a process would. With one rank it is the engine alone.
 class EngineRanks final : public rollouter::EngineFollowers {
  public:
   // `wire` is the manifest of options.model as it travels.
@@ -29,7 +29,8 @@ class EngineRanks final : public rollouter::EngineFollowers {
 
   int32_t world() const { return world_; }
   rollouter::EngineLoop& engine() { return *engine_; }
-  // What receives a version on a rank. Rank 0's Install makes all ranks serve what they have received, so it comes last.
+  // What receives a version on a rank. Rank 0's Install makes all ranks serve what they have received, so it comes
+  // last.
   synchronizer::WeightTarget* target(int32_t rank);
   // Waits until every rank has carried out what rank 0 has sent so far: only then may its shadow be written.
   absl::Status AwaitFollowers();

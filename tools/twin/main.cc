@@ -1,7 +1,7 @@
-// syncopate-twin [--lag S] CONFIG [a.b=c ...]: the run of CONFIG in one process, synchronously. Prints one JSON object a
-// step with the digest of the weights, for comparison with metrics.jsonl of a distributed run with max_staleness 0. With
-// --lag it generates with the weights of S steps before, as an asynchronous run does whose every token is that old; an
-// evaluation is of those weights, whose step is eval_step.
+// syncopate-twin [--lag S] CONFIG [a.b=c ...]: the run of CONFIG in one process, synchronously. Prints one JSON object
+// a step with the digest of the weights, for comparison with metrics.jsonl of a distributed run with max_staleness 0.
+// With --lag it generates with the weights of S steps before, as an asynchronous run does whose every token is that
+// old; an evaluation is of those weights, whose step is eval_step.
 
 #include <cstdio>
 #include <optional>

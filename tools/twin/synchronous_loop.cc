@@ -7,13 +7,17 @@
 #include "base/digest.h"
 #include "base/file_system.h"
 #include "base/mutex.h"
-#include "rollouter/trajectory/answer_stops.h"
+#include "base/reasons.h"
+#include "model/hf_config.h"
 #include "services/config/model_options.h"
+#include "services/config/play_options.h"
 #include "services/config/reward_options.h"
+#include "services/config/rules.h"
 #include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/sync_plan.h"
+#include "text/template/chat_format.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::twin {
@@ -25,36 +29,25 @@ std::string Rendezvous(int32_t rank) { return absl::StrCat("trainer rank ", rank
 
 MemberId EngineRank(int32_t rank, int32_t world) { return {"rollouter", "twin", rank, world, "twin"}; }
 
-// Collects the samples of one prompt.
-class GroupSink final : public rollouter::GenerationSink {
+// The group of one prompt, which the engine's thread hands over.
+class AwaitedGroup {
  public:
-  GroupSink(int32_t samples, const rollouter::StopRules* stops)
-      : left_(samples), samples_(samples), stops_(stops, samples) {}
-
-  bool OnToken(int32_t sample, int32_t token, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
-    return !stops_.Completes(sample, token);
-  }
-
-  void OnFinished(int32_t sample, Trajectory trajectory) override {
+  void Set(absl::StatusOr<TrajectoryGroup> group) {
     MutexLock lock(&mutex_);
-    samples_[sample] = std::move(trajectory);
-    --left_;
+    group_ = std::move(group);
   }
-
-  absl::StatusOr<std::vector<Trajectory>> Wait() {
+  absl::StatusOr<TrajectoryGroup> Wait() {
     MutexLock lock(&mutex_);
-    auto complete = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left_ == 0; };
+    auto complete = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return group_.has_value(); };
     if (!mutex_.AwaitWithTimeout(Condition(&complete), kDeadline)) {
       return absl::DeadlineExceededError("generation did not end within 5 minutes");
     }
-    return std::move(samples_);
+    return *std::move(group_);
   }
 
  private:
   Mutex mutex_;
-  int32_t left_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Trajectory> samples_ ABSL_GUARDED_BY(mutex_);
-  rollouter::AnswerStops stops_;  // of the engine's thread
+  std::optional<absl::StatusOr<TrajectoryGroup>> group_ ABSL_GUARDED_BY(mutex_);
 };
 
 using SharedTokenizer = std::shared_ptr<const text::tokenizer::Tokenizer>;
@@ -65,6 +58,23 @@ absl::StatusOr<SharedTokenizer> LoadTokenizer(const config::RunModel& model) {
   auto tokenizer = text::tokenizer::Tokenizer::Load(FileSystem::Real(), model.description);
   if (absl::IsNotFound(tokenizer.status())) return SharedTokenizer();
   return tokenizer;
+}
+
+// How samples play with an environment that is built in: the twin calls no worker.
+absl::StatusOr<std::optional<rollouter::PlayRules>> MakePlay(const v1::RunConfig& config, const config::RunModel& model,
+                                                             const SharedTokenizer& tokenizer) {
+  config::PlayText text{.tokenizer = tokenizer};
+  if (config::Plays(config) && !model.by_keys()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const model::HfModel described, model::ReadHfConfig(model.description));
+    text.end_token_ids = described.eos_token_ids;
+    auto format = text::chat::ChatFormat::Load(FileSystem::Real(), model.description);
+    if (!format.ok() && ErrorReason(format.status()) != reason::kNoChatTemplate) return format.status();
+    if (format.ok()) text.format = *std::move(format);
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(std::optional<rollouter::PlayRules> play, config::MakePlayOptions(config, text));
+  if (!play.has_value() || play->games.contains(play->environment)) return play;
+  return Error(absl::StatusCode::kInvalidArgument, "NO_WORKER",
+               absl::StrCat("the twin calls no worker, which has the environment ", play->environment));
 }
 
 }  // namespace
@@ -82,6 +92,7 @@ absl::StatusOr<std::unique_ptr<SynchronousLoop>> SynchronousLoop::Create(const v
   SYNCOPATE_ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(model));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.stops,
                              rollouter::MakeStopRules(config.rollout().stop(), tokenizer, model.shape.vocab_size));
+  SYNCOPATE_ASSIGN_OR_RETURN(parts.play, MakePlay(config, model, tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::RewardRegistry rewards,
                              rollouter::RewardRegistry::Create(config::MakeRewardParameters(config)));
   SYNCOPATE_ASSIGN_OR_RETURN(parts.rewards, rollouter::RewardPlan::Create(config.reward().name(), rewards,
@@ -165,7 +176,7 @@ absl::Status SynchronousLoop::Install(int64_t step, const trainer::WeightStager:
   SYNCOPATE_RETURN_IF_ERROR(parts_.engine->AwaitFollowers());
   for (auto receiver = receivers_.rbegin(); receiver != receivers_.rend(); ++receiver) {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto prepared, (*receiver)->Prepare(prepare));
-    if (!prepared.already_held) SYNCOPATE_RETURN_IF_ERROR((*receiver)->Transfer(transfer).status());
+    if (!prepared.already_serves) SYNCOPATE_RETURN_IF_ERROR((*receiver)->Transfer(transfer).status());
     SYNCOPATE_RETURN_IF_ERROR((*receiver)->Install({attempt}).status());
     (*receiver)->Finish(attempt);
   }
@@ -237,28 +248,47 @@ absl::StatusOr<std::optional<double>> SynchronousLoop::EvaluateExact() {
   return std::optional(static_cast<double>(right) / static_cast<double>(known));
 }
 
+absl::Status SynchronousLoop::Submit(const Lease& lease, rollouter::GroupAssembly::Done done) {
+  rollouter::EngineLoop& engine = parts_.engine->engine();
+  rollouter::GenerationRequest request = rollouter::RequestFor(lease, lease.id.group.ToString());
+  auto made = std::make_shared<rollouter::TokenCount>(0);
+  if (!parts_.play.has_value()) {
+    return engine.Submit(std::move(request), std::make_shared<rollouter::GroupAssembly>(
+                                                 lease, MemberId(), std::move(done), std::move(made), &parts_.stops));
+  }
+  request.max_total_tokens = parts_.play->episode.max_total_tokens;
+  auto extend = [&engine, id = request.id](int32_t sample, std::vector<int32_t> given) {
+    return engine.Extend(id, sample, std::move(given));
+  };
+  auto assembly = std::make_shared<rollouter::PlayAssembly>(lease, MemberId(), std::move(done), std::move(made),
+                                                            &parts_.stops, &*parts_.play, std::move(extend));
+  SYNCOPATE_RETURN_IF_ERROR(assembly->Start());
+  return engine.Submit(std::move(request), std::move(assembly));
+}
+
 absl::StatusOr<std::vector<TrajectoryGroup>> SynchronousLoop::Generate(const std::vector<Asked>& asked, int32_t samples,
                                                                        const SamplingParams& sampling) {
-  std::vector<std::shared_ptr<GroupSink>> sinks;
+  std::vector<std::shared_ptr<AwaitedGroup>> groups;
+  std::vector<Lease> leases;
   for (const auto& [group, prompt] : asked) {
-    rollouter::GenerationRequest request{group.ToString(), prompt.prompt_ids, sampling, {}, false};
+    Lease& lease = leases.emplace_back();
+    lease.id = {group, 1};
+    lease.samples = samples;
+    lease.prompt_ids = prompt.prompt_ids;
+    lease.answer_ids = prompt.answer_ids;
+    lease.task = prompt.task;
+    lease.sampling = sampling;
     // Trainer and rollouter compute the same seeds, which depend only on the prompt, not on the rollouter or the time.
-    const uint64_t seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
-    for (int32_t i = 0; i < samples; ++i) request.seeds.push_back(SampleSeed(seed, i));
-    sinks.push_back(std::make_shared<GroupSink>(samples, &parts_.stops));
+    lease.seed = GroupSeed(static_cast<uint64_t>(config_.run().seed()), group);
+    groups.push_back(std::make_shared<AwaitedGroup>());
     // All prompts of a batch at once, so that they share the engine's steps; an answer does not depend on its batch.
-    SYNCOPATE_RETURN_IF_ERROR(parts_.engine->engine().Submit(std::move(request), sinks.back()));
+    SYNCOPATE_RETURN_IF_ERROR(Submit(
+        lease, [awaited = groups.back()](absl::StatusOr<TrajectoryGroup> made) { awaited->Set(std::move(made)); }));
   }
   std::vector<TrajectoryGroup> result(asked.size());
   for (size_t i = 0; i < asked.size(); ++i) {
-    result[i].lease = {asked[i].group, 1};
-    result[i].prompt_ids = asked[i].prompt.prompt_ids;
-    SYNCOPATE_ASSIGN_OR_RETURN(result[i].samples, sinks[i]->Wait());
-    Lease lease;
-    lease.prompt_ids = asked[i].prompt.prompt_ids;
-    lease.answer_ids = asked[i].prompt.answer_ids;
-    lease.task = asked[i].prompt.task;
-    lease.sampling = sampling;
+    SYNCOPATE_ASSIGN_OR_RETURN(result[i], groups[i]->Wait());
+    Lease& lease = leases[i];
     rollouter::GroupScore score("", std::move(lease), std::move(result[i]), &parts_.rewards, rollouter::ScoringRules());
     score.JudgeBuiltIn(Clock::Real()->Now());
     if (!score.done()) {

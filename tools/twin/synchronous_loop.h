@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/reward/group_score.h"
+#include "rollouter/trajectory/play_assembly.h"
 #include "rollouter/trajectory/stop_rules.h"
 #include "services/trainer/prompt_sources.h"
 #include "synchronizer/transport/inproc_transport.h"
@@ -22,9 +23,10 @@
 namespace syncopate::twin {
 
 // A whole run in one process, one thing after the other: generate with the current weights, train, install. It is the
-// synchronous twin. With a lag it emulates an asynchronous run whose every token is as old: it generates with the weights of
-// so many steps before. Without: a distributed run with max_staleness 0 must give bit-identical weights, step by step. The ranks of trainer
-// and engine are threads. Uses the daemons' engine, reward, training step, weight sync (transport "inproc") and configuration. Not thread-safe.
+// synchronous twin. With a lag it emulates an asynchronous run whose every token is as old: it generates with the
+// weights of so many steps before. Without: a distributed run with max_staleness 0 must give bit-identical weights,
+// step by step. The ranks of trainer and engine are threads. Uses the daemons' engine, reward, training step, weight
+// sync (transport "inproc") and configuration. Not thread-safe.
 class SynchronousLoop {
  public:
   struct StepResult {
@@ -33,8 +35,9 @@ class SynchronousLoop {
     uint64_t weights_digest = 0;
   };
 
-  // `config` must have passed its checks. `lag`: steps that the weights which generate are behind, as soon as there are so
-  // many. INVALID_ARGUMENT (reason BAD_LAG) if it is negative, or beyond staleness.max_staleness: no token would be trained.
+  // `config` must have passed its checks. `lag`: steps that the weights which generate are behind, as soon as there are
+  // so many. INVALID_ARGUMENT (reason BAD_LAG) if it is negative, or beyond staleness.max_staleness: no token would be
+  // trained.
   static absl::StatusOr<std::unique_ptr<SynchronousLoop>> Create(const v1::RunConfig& config, int64_t lag = 0);
 
   // One batch of prompts in order, one training step, one weight sync. A supervised step makes no sync, unless it is
@@ -43,8 +46,8 @@ class SynchronousLoop {
   // Whether the engine serves the weights of the last step, so that they can be evaluated.
   bool serves() const { return step_ >= supervised_steps_; }
 
-  // Share of exactly right greedy answers of the weights that generate to the evaluation prompts with answer ids; nullopt if
-  // there are none.
+  // Share of exactly right greedy answers of the weights that generate to the evaluation prompts with answer ids;
+  // nullopt if there are none.
   absl::StatusOr<std::optional<double>> EvaluateExact();
 
   int64_t step() const { return step_; }
@@ -59,6 +62,7 @@ class SynchronousLoop {
     std::unique_ptr<EngineRanks> engine;
     rollouter::RewardPlan rewards;
     rollouter::StopRules stops;
+    std::optional<rollouter::PlayRules> play;  // none: an answer is one turn
   };
   struct Asked {
     GroupId group;
@@ -73,6 +77,7 @@ class SynchronousLoop {
   absl::StatusOr<trainer::StepFigures> TrainOnRollouts(const std::vector<Asked>& batch);
   // The next batch, in order: those groups whose rows are prompts.
   absl::StatusOr<std::vector<Asked>> NextBatch();
+  absl::Status Submit(const Lease& lease, rollouter::GroupAssembly::Done done);
   absl::StatusOr<std::vector<TrajectoryGroup>> Generate(const std::vector<Asked>& asked, int32_t samples,
                                                         const SamplingParams& sampling);
 

@@ -24,17 +24,18 @@ namespace syncopate::twin {
 // carries out rank 0's commands as a process would. Not thread-safe, but for the interfaces.
 class TrainerRanks final : public trainer::PolicyFollowers, public trainer::StagingReports {
  public:
-  // `options` are those of one rank. Each rank stages `wire` for receivers of the layout `destination` in `slots` slots.
+  // `options` are those of one rank. Each rank stages `wire` for receivers of the layout `destination` in `slots`
+  // slots.
   static absl::StatusOr<std::unique_ptr<TrainerRanks>> Create(const trainer::PolicyTrainer::Options& options,
                                                               int32_t world, const Manifest& wire, int slots,
                                                               const std::string& destination);
   ~TrainerRanks() override;  // ends the threads
 
   int32_t world() const { return static_cast<int32_t>(ranks_.size()); }
-  // Of all ranks.
+  // The policy of all ranks.
   trainer::Policy& policy() { return *policy_; }
   trainer::WeightStager& stager() { return *stager_; }
-  // Of one rank.
+  // The store of one rank's staged versions.
   synchronizer::WeightStore* store(int32_t rank) { return ranks_[static_cast<size_t>(rank)].stager->store(); }
 
   // Memory of its send slots.

@@ -70,6 +70,11 @@ class BaseUnits final : public UnitAccess {
   const model::TransformerWeights views_;
 };
 
+// The elements of a rank's float32 parameters. A frozen base is not among them if it computes in bfloat16.
+int64_t CountMasters(const FlatShards& shards, bool has_copy) {
+  return has_copy ? shards.trained_elements() : shards.local_elements();
+}
+
 // Returns `factor`, or NaN if `norm` or `guard` is not finite.
 at::Tensor OnlyIfFinite(const at::Tensor& factor, const at::Tensor& norm, const at::Tensor& guard) {
   // x * 0 is 0 for what is finite and NaN for everything else.
@@ -122,7 +127,7 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       ranges_(DecayRanges(manifest, options.decay_all, shards_)),
       reduce_(reduce),
       arenas_(std::move(arenas)),
-      parameters_(ArenaTensor(arenas_.parameters.get(), shards_.local_elements(), device)),
+      parameters_(ArenaTensor(arenas_.parameters.get(), CountMasters(shards_, compute != at::kFloat), device)),
       gradients_(ArenaTensor(arenas_.gradients.get(), shards_.trained_elements(), device)),
       first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.trained_elements(), device)),
       second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.trained_elements(), device)),
@@ -149,8 +154,8 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       reading_(device, SideStream::Priority::kLow) {
   MakeWeightUnits();
   MakeGradientUnits();
-  // Adapters are drawn even beside files of weights; the rest of what is drawn is then written over.
-  if (files == nullptr || config.lora.enabled()) Initialise(config, seed);
+  // Files of weights have no adapters, which are drawn beside them.
+  if (files == nullptr || config.lora.enabled()) Initialise(config, seed, files == nullptr ? 0 : first_trained_);
   if (files != nullptr) {
     CopyTensors(0, files->size(), [files](size_t i, absl::Span<float> values) { files->Read(i, values); });
   }
@@ -165,7 +170,7 @@ absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory
                                                 bool has_copy) {
   ActorArenas arenas;
   if (factory == nullptr) return arenas;
-  const auto bytes = shards.local_elements() * static_cast<int64_t>(sizeof(float));
+  const auto bytes = CountMasters(shards, has_copy) * static_cast<int64_t>(sizeof(float));
   const auto trained = shards.trained_elements() * static_cast<int64_t>(sizeof(float));
   using Kind = StateArena::Kind;
   SYNCOPATE_ASSIGN_OR_RETURN(arenas.parameters, factory(bytes, Kind::kChanging, "the parameters"));
@@ -173,7 +178,9 @@ absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory
   SYNCOPATE_ASSIGN_OR_RETURN(arenas.first_moment, factory(trained, Kind::kChanging, "the first moment"));
   SYNCOPATE_ASSIGN_OR_RETURN(arenas.second_moment, factory(trained, Kind::kChanging, "the second moment"));
   if (has_copy) {
-    SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(bytes / 2, Kind::kDerived, "the copy that computes"));
+    // What the copy has of a base is nowhere else.
+    const Kind kind = shards.trained_begin() > 0 ? Kind::kChanging : Kind::kDerived;
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(shards.local_elements() * 2, kind, "the copy that computes"));
   }
   return arenas;
 }
@@ -239,23 +246,24 @@ void Actor::WaitForDevice() const {
   c10::impl::VirtualGuardImpl(parameters_.device().type()).synchronizeDevice(parameters_.device().index());
 }
 
-void Actor::Initialise(const model::ModelConfig& config, uint64_t seed) {
+void Actor::Initialise(const model::ModelConfig& config, uint64_t seed, size_t first) {
   // One rank on the CPU: initialises the arena in place.
-  if (shards_.is_whole() && parameters_.is_cpu()) {
+  if (shards_.is_whole() && parameters_.is_cpu() && !base_is_rounded() && first == 0) {
     model::InitialiseWeights(config, manifest_, seed, parameters_.data_ptr<float>());
     return;
   }
   // Each number depends only on its place in the model, so the weights are the same on every device and with any number
   // of ranks. This rank makes its shard piece by piece.
   parameters_.zero_();
+  if (copy_.defined()) copy_.zero_();
   at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
-  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
-    const int64_t first = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
-    for (const FlatShards::Piece& piece : shards_.MakePieces(first, manifest_.tensors()[i].NumElements())) {
+  for (size_t i = first; i < manifest_.tensors().size(); ++i) {
+    const int64_t tensor = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    for (const FlatShards::Piece& piece : shards_.MakePieces(tensor, manifest_.tensors()[i].NumElements())) {
       for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
-        model::InitialiseElements(config, seed, i, piece.whole_begin - first + begin, count, buffer.data_ptr<float>());
-        parameters_.narrow(0, piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count));
+        model::InitialiseElements(config, seed, i, piece.whole_begin - tensor + begin, count, buffer.data_ptr<float>());
+        GetInitialPlace(piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count));
       }
     }
   }
@@ -270,13 +278,12 @@ void Actor::CopyTensors(size_t first, size_t count,
     const auto pieces = shards_.MakePieces(begin, elements);
     if (pieces.empty()) continue;
     // On the CPU with one rank the file is read straight into the arena.
-    const bool in_place = shards_.is_whole() && parameters_.is_cpu();
+    const bool in_place = shards_.is_whole() && parameters_.is_cpu() && !base_is_rounded();
     at::Tensor here = in_place ? parameters_.narrow(0, begin, elements) : at::empty({elements}, at::kFloat);
     read(i - first, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(elements)));
     if (in_place) continue;
     for (const FlatShards::Piece& piece : pieces) {
-      parameters_.narrow(0, piece.local_begin, piece.count)
-          .copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
+      GetInitialPlace(piece.local_begin, piece.count).copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
     }
   }
 }
@@ -293,7 +300,7 @@ void Actor::ZeroGradients() {
 absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
 
 void Actor::RenewCopy() {
-  if (copy_.defined()) copy_.copy_(parameters_);
+  if (copy_.defined()) copy_.narrow(0, shards_.trained_begin(), shards_.trained_elements()).copy_(TrainedParameters());
   if (gathered_ != nullptr) gathered_->Expire();
   written_ = Written();
 }
@@ -335,7 +342,7 @@ at::Tensor Actor::ClipFactor(const Norms& norms, const at::Tensor& guard) const 
   return OnlyIfFinite(factor, wide, guard.to(at::kDouble)).to(at::kFloat);
 }
 
-absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
+absl::StatusOr<Actor::UpdateNorms> Actor::QueueUpdate(const at::Tensor& guard) {
   at::NoGradGuard no_grad;
   SYNCOPATE_ASSIGN_OR_RETURN(const Norms norms, MeasureNorms());
   const at::Tensor factor = ClipFactor(norms, guard);
@@ -350,19 +357,23 @@ absl::StatusOr<at::Tensor> Actor::QueueUpdate(const at::Tensor& guard) {
   // In float64 on the host: beta2^t near 1 loses its digits in float32 over the first updates.
   adamw.correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(update));
   adamw.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(update));
+  at::Tensor squares = at::zeros({}, gradients_.options().dtype(at::kDouble));
   for (const Range& range : ranges_) {
     adamw.weight_decay = range.decays ? options_.weight_decay : 0;
     auto part = [&range](const at::Tensor& arena) {
       return arena.defined() ? arena.narrow(0, range.begin, range.count) : at::Tensor();
     };
     auto trained = [&](const at::Tensor& arena) { return arena.narrow(0, ToTrained(range.begin), range.count); };
-    ops_.UpdateByAdamW(
-        adamw, factor,
-        {part(parameters_), trained(first_moment_), trained(second_moment_), trained(gradients_), part(copy_)});
+    squares += ops_.UpdateByAdamW(adamw, factor,
+                                  {base_is_rounded() ? trained(parameters_) : part(parameters_), trained(first_moment_),
+                                   trained(second_moment_), trained(gradients_), part(copy_)});
   }
   if (gathered_ != nullptr) gathered_->Expire();
   written_ = Written();
-  return norms.gradient;
+  if (!shards_.is_whole()) {
+    SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(squares.data_ptr(), 1, Element::kFloat64, Reduction::kSum));
+  }
+  return UpdateNorms{norms.gradient, squares.sqrt()};
 }
 
 const at::Tensor& Actor::GetPart(PolicyPart part) const {
@@ -373,7 +384,10 @@ const at::Tensor& Actor::GetPart(PolicyPart part) const {
       return first_moment_;
     case PolicyPart::kSecondMoment:
       return second_moment_;
+    case PolicyPart::kReference:
+      break;
   }
+  SYNCOPATE_CHECK(part != PolicyPart::kReference);  // ReferencePolicy has it
   return parameters_;
 }
 
@@ -385,6 +399,8 @@ StateArena* Actor::GetArena(PolicyPart part) const {
       return arenas_.first_moment.get();
     case PolicyPart::kSecondMoment:
       return arenas_.second_moment.get();
+    case PolicyPart::kReference:
+      break;
   }
   return nullptr;
 }
@@ -403,8 +419,8 @@ absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::CopyParts(absl::Span<cons
   }
   for (PolicyPart part : parts) {
     std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
-    // The arena of parameters holds the base too, which no checkpoint contains.
-    const bool is_whole = part != PolicyPart::kParameters || shards_.trained_begin() == 0;
+    // The arena of parameters may contain the base too, which no checkpoint contains.
+    const bool is_whole = part != PolicyPart::kParameters || shards_.trained_begin() == 0 || base_is_rounded();
     if (StateArena* const arena = GetArena(part); arena != nullptr && is_whole) {
       SYNCOPATE_ASSIGN_OR_RETURN(HostCopy begun, arena->BeginCopy());
       copy = std::move(begun.bytes);
@@ -426,16 +442,13 @@ absl::Status Actor::FinishSnapshot() const {
 }
 
 absl::StatusOr<at::Tensor> Actor::GatherUnit(PolicyPart part, int unit) {
-  const bool is_moment = part != PolicyPart::kParameters;
   if (shards_.is_whole()) {
-    const int64_t begin = shards_.unit(unit).begin;
-    return GetPart(part).narrow(0, is_moment ? ToTrained(begin) : begin, shards_.unit(unit).count);
+    return GetTrainedPart(part).narrow(0, ToTrained(shards_.unit(unit).begin), shards_.unit(unit).count);
   }
   // Tensors are written in the manifest's order, so those of one unit follow each other and share one gathering.
   if (written_.part == part && written_.unit == unit) return written_.numbers;
   const int64_t local_begin = shards_.unit(unit).local_begin;
-  const at::Tensor mine =
-      GetPart(part).narrow(0, is_moment ? ToTrained(local_begin) : local_begin, shards_.unit(unit).shard);
+  const at::Tensor mine = GetTrainedPart(part).narrow(0, ToTrained(local_begin), shards_.unit(unit).shard);
   SYNCOPATE_ASSIGN_OR_RETURN(at::Tensor numbers, GatherShards(mine, ranks_));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   written_ = {part, unit, shards_.rank() == 0 ? numbers : at::Tensor()};
@@ -474,24 +487,41 @@ absl::Status Actor::FinishRead() {
 absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink) const {
   at::NoGradGuard no_grad;
   const auto width = static_cast<int64_t>(sizeof(float));
-  if (parameters_.numel() == 0) return absl::OkStatus();
-  if (parameters_.is_cpu()) return sink(0, {static_cast<const char*>(parameters_.data_ptr()), parameters_.nbytes()});
+  const int64_t elements = shards_.local_elements();
+  if (elements == 0) return absl::OkStatus();
+  if (parameters_.is_cpu() && !base_is_rounded()) {
+    return sink(0, {static_cast<const char*>(parameters_.data_ptr()), parameters_.nbytes()});
+  }
+  // What is read of the base while it is in bfloat16, in float32.
+  const int64_t base = base_is_rounded() ? shards_.trained_begin() : 0;
+  auto read = [&](int64_t begin, int64_t count) {
+    if (begin < base) return copy_.narrow(0, begin, count).cpu().to(at::kFloat);
+    return parameters_.narrow(0, begin - base, count).cpu();
+  };
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
   return reading_.RunAfter(read_from_, [&]() -> absl::Status {
-    for (int64_t begin = 0; begin < parameters_.numel(); begin += kCopiedAtOnce) {
-      const at::Tensor piece = parameters_.narrow(0, begin, std::min(kCopiedAtOnce, parameters_.numel() - begin)).cpu();
+    for (int64_t begin = 0; begin < elements;) {
+      const int64_t count = std::min(kCopiedAtOnce, (begin < base ? base : elements) - begin);
+      const at::Tensor piece = read(begin, count);
       SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
+      begin += count;
     }
     return absl::OkStatus();
   });
 }
 
+at::Tensor Actor::WidenShard() const {
+  if (!base_is_rounded()) return parameters_;
+  return at::cat({copy_.narrow(0, 0, shards_.trained_begin()).to(at::kFloat), parameters_});
+}
+
 absl::StatusOr<uint64_t> Actor::Digest() const {
-  if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, parameters_));
   at::NoGradGuard no_grad;
+  const at::Tensor shard = WidenShard();
+  if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, shard));
   // A bucket's digest is computed from a sum over its words. Each rank sums its own words, then the sums are added.
   const auto count = static_cast<int64_t>(manifest_.buckets().size());
-  at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_);
+  at::Tensor mine = SumsOfPieces(manifest_, shards_, shard);
   at::Tensor all = at::empty({shards_.world(), count}, mine.options());
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllGather(mine.data_ptr(), all.data_ptr(), static_cast<int64_t>(mine.nbytes())));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
@@ -499,11 +529,13 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
 }
 
 absl::Status Actor::CheckFinite() const {
-  if (shards_.is_whole()) return trainer::CheckFinite(manifest_, parameters_);
   at::NoGradGuard no_grad;
+  if (shards_.is_whole() && !base_is_rounded()) return trainer::CheckFinite(manifest_, parameters_);
+  if (shards_.is_whole()) return CheckFiniteByOperators(manifest_, copy_);
   // Finds the first tensor with a non-finite number on any rank: a reduction for the largest, of minus the index.
   at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));
-  if (const auto bad = FirstNonFinitePiece(manifest_, shards_, parameters_); bad.has_value()) {
+  const at::Tensor& weights = base_is_rounded() ? copy_ : parameters_;
+  if (const auto bad = FirstNonFinitePiece(manifest_, shards_, weights); bad.has_value()) {
     first.fill_(-static_cast<double>(*bad));
   }
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(first.data_ptr(), 1, Element::kFloat64, Reduction::kMax));

@@ -29,17 +29,19 @@ namespace syncopate::trainer {
 struct ActorArenas {
   std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
 
-  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`, which
-  // is null unless `has_copy`, and float32 in the others. All are null if `factory` is null.
+  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`,
+  // which is null unless `has_copy`, and float32 in the others. With `copy` and adapters, `parameters` are the adapters
+  // alone, as the base is in `copy`. All are null if `factory` is null.
   static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy);
 };
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
-// device, so that the optimizer is a handful of operators and staging a version is one copy. If the model has adapters, they
-// alone are trained: gradients and moments are only of them, the end of the parameters. Forward and backward read
-// the parameters themselves, or a bfloat16 copy that each update renews. With several ranks each holds a shard of every
-// unit (FlatShards), and forward and backward gather weights and reduce gradients unit by unit; "a rank's arena" below
-// means that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
+// device, so that the optimizer is a handful of operators and staging a version is one copy. If the model has adapters,
+// they alone are trained: gradients and moments are only of them, the end of the parameters. Forward and backward read
+// the parameters themselves, or a bfloat16 copy that each update renews. A base of adapters that computes in bfloat16
+// is in that copy alone, rounded once from what was read: there are no float32 parameters of it. With several ranks
+// each owns a shard of every unit (FlatShards), and forward and backward gather weights and reduce gradients unit by
+// unit; "a rank's arena" below means that shard. Not thread-safe: the step thread owns it. May throw c10::Error.
 class Actor {
  public:
   // Starts from the weights of `files`, which were opened for `config`; if `files` is null, from random weights made
@@ -87,6 +89,11 @@ class Actor {
     return absl::MakeSpan(gradients_.data_ptr<float>(), static_cast<size_t>(gradients_.numel()));
   }
 
+  // Norms over all ranks, scalars on device().
+  struct UpdateNorms {
+    at::Tensor gradient;  // before clipping
+    at::Tensor update;    // float64, of the change of the trained weights; 0 if they do not change
+  };
   // Clips the gradients, which it may scale in place, and makes one AdamW update; on a GPU it only queues the work. The
   // update changes nothing if the gradient's norm or `guard` is not finite. `guard` is a scalar such as the loss, equal
   // on all ranks.
@@ -97,16 +104,16 @@ class Actor {
   // direction (5.8 with the defaults) before the moments have forgotten it, however small that gradient is, because
   // AdamW divides by its size. Late in an easy task such a gradient undid what was learned (docs/learning.md).
   //
-  // Returns the gradient's norm over all ranks before clipping, a scalar on device(). A caller that has read it and the
-  // guard calls CountUpdate() if both are finite. Errors: those of Communicator, of FinishSnapshot() and of FinishRead().
-  absl::StatusOr<at::Tensor> QueueUpdate(const at::Tensor& guard);
+  // A caller that has read the gradient's norm and the guard calls CountUpdate() if both are finite. Errors: those of
+  // Communicator, of FinishSnapshot() and of FinishRead().
+  absl::StatusOr<UpdateNorms> QueueUpdate(const at::Tensor& guard);
   void CountUpdate() { ++updates_; }
   int64_t updates() const { return updates_; }
   // The learning rate of the last update; 0 before the first.
   double learning_rate() const { return updates_ > 0 ? LearningRateAt(options_, updates_) : 0; }
 
-  // This rank's arenas, owned by this object. A checkpoint contains what is trained of these three arenas of all ranks, and
-  // updates().
+  // This rank's arenas, owned by this object. A checkpoint contains what is trained of these three arenas of all ranks,
+  // and updates(). With base_is_rounded() the first one contains the adapters alone.
   const at::Tensor& parameters() const { return parameters_; }
   const at::Tensor& first_moment() const { return first_moment_; }
   const at::Tensor& second_moment() const { return second_moment_; }
@@ -127,8 +134,13 @@ class Actor {
   absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
   // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
   absl::Status FinishRead();
-  // This rank's weights in `dtype`: float32, or `compute`.
-  const at::Tensor& shard(at::ScalarType dtype) const { return dtype == at::kFloat ? parameters_ : copy_; }
+  // True if the base of adapters is in bfloat16 alone.
+  bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
+  // This rank's weights in `dtype`: float32, unless base_is_rounded(), or `compute`.
+  const at::Tensor& shard(at::ScalarType dtype) const {
+    SYNCOPATE_CHECK(dtype != at::kFloat || !base_is_rounded());
+    return dtype == at::kFloat ? parameters_ : copy_;
+  }
   // The digest, and the check, of the parameters of all ranks. All ranks must call them and get the same result; see
   // Policy.
   absl::StatusOr<uint64_t> Digest() const;
@@ -157,14 +169,23 @@ class Actor {
   absl::StatusOr<Norms> MeasureNorms() const;
   // The factor that the gradients are multiplied by, [] float32; NaN if norm or guard is not finite.
   at::Tensor ClipFactor(const Norms& norms, const at::Tensor& guard) const;
-  void Initialise(const model::ModelConfig& config, uint64_t seed);
+  // Draws the tensors from `first` on; all others are 0.
+  void Initialise(const model::ModelConfig& config, uint64_t seed, size_t first);
   // Writes tensors [first, first + count) of the manifest, which `read` gives by their index from 0.
   void CopyTensors(size_t first, size_t count, const std::function<void(size_t index, absl::Span<float> values)>& read);
-  // Elements of one of the trained arenas by elements of the parameters.
+  // Elements of one of the trained arenas by elements of this rank's arena.
   int64_t ToTrained(int64_t local) const { return local - shards_.trained_begin(); }
   at::Tensor TrainedParameters() const {
-    return parameters_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
+    return base_is_rounded() ? parameters_ : parameters_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
   }
+  // Where elements [local, local + count) of this rank's arena are set at the start, all of the base or all trained.
+  at::Tensor GetInitialPlace(int64_t local, int64_t count) const {
+    if (!base_is_rounded()) return parameters_.narrow(0, local, count);
+    const bool is_base = local < shards_.trained_begin();
+    return is_base ? copy_.narrow(0, local, count) : parameters_.narrow(0, ToTrained(local), count);
+  }
+  // All weights of this rank in float32: the parameters, or a new tensor if base_is_rounded().
+  at::Tensor WidenShard() const;
   // The arena of a part, beginning with the first element that is trained.
   at::Tensor GetTrainedPart(PolicyPart part) const {
     return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
@@ -192,9 +213,9 @@ class Actor {
   const std::vector<Range> ranges_;
   const at::ScalarType reduce_;
   const ActorArenas arenas_;
-  at::Tensor parameters_;                                // [elements of this rank's arena]
+  at::Tensor parameters_;                                // [elements of this rank's arena, or of its trained part]
   at::Tensor gradients_, first_moment_, second_moment_;  // [those that are trained: the last ones]
-  at::Tensor copy_;                                      // the parameters in bfloat16; undefined for kFloat
+  at::Tensor copy_;                                      // this rank's arena in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away
   GatheredWeights* gathered_ = nullptr;  // *weights_ and, below, *gradient_units_, with several ranks

@@ -18,7 +18,7 @@ namespace syncopate::trainer {
 // Returns the same as DigestBuckets (base/digest.h) for the same bytes.
 std::vector<uint64_t> BucketDigests(const Manifest& manifest, const at::Tensor& arena);
 
-// DATA_LOSS (reason NON_FINITE) naming the first tensor that holds a NaN or an infinity, and the element.
+// DATA_LOSS (reason NON_FINITE) naming the first tensor that contains a NaN or an infinity, and the element.
 absl::Status CheckFinite(const Manifest& manifest, const at::Tensor& arena);
 
 // The two functions above as they run on a GPU, with torch operators alone; on the CPU plain loops are faster.

@@ -31,41 +31,83 @@ at::Tensor Product(Linears linears, const at::Tensor& x) {
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
 }
 
-// The gradient of what an adapter's A makes, x a^T, by that of the linear's product.
-at::Tensor InnerGradient(const model::Adapter& adapter, const at::Tensor& dy) {
-  return at::mm(dy.narrow(1, adapter.begin, adapter.b.size(0)), adapter.b).mul_(adapter.scale);
-}
-
-// The gradient of x by that of Product().
-at::Tensor InputGradient(Linears linears, const at::Tensor& dy) {
-  at::Tensor dx = linears.size() == 1 ? at::mm(dy, linears[0].weight)
-                                      : at::zeros({dy.size(0), linears[0].weight.size(1)}, dy.options());
+// The gradients of model::InnerProducts() of each linear, by that of Product(); undefined for one without adapters.
+std::vector<at::Tensor> InnerGradients(Linears linears, const at::Tensor& dy) {
+  std::vector<at::Tensor> made;
   int64_t begin = 0;
   for (const Linear& linear : linears) {
     const at::Tensor part = dy.narrow(1, begin, linear.weight.size(0));
-    if (linears.size() > 1) dx.addmm_(part, linear.weight);
-    for (const model::Adapter& adapter : linear.adapters) dx.addmm_(InnerGradient(adapter, part), adapter.a);
     begin += linear.weight.size(0);
+    at::Tensor& inner = made.emplace_back();
+    if (linear.adapters.empty()) continue;
+    const int64_t rank = linear.adapters[0].b.size(1);
+    inner = at::empty({dy.size(0), rank * static_cast<int64_t>(linear.adapters.size())}, dy.options());
+    int64_t place = 0;
+    for (const model::Adapter& adapter : linear.adapters) {
+      inner.narrow(1, place, rank)
+          .addmm_(part.narrow(1, adapter.begin, adapter.b.size(0)), adapter.b, /*beta=*/0, /*alpha=*/adapter.scale);
+      place += rank;
+    }
+  }
+  return made;
+}
+
+// The gradient of x by that of Product() and its InnerGradients(), which linears without adapters do not need.
+at::Tensor InputGradient(Linears linears, const at::Tensor& dy, const std::vector<at::Tensor>& inner = {}) {
+  at::Tensor dx = linears.size() == 1 ? at::mm(dy, linears[0].weight)
+                                      : at::zeros({dy.size(0), linears[0].weight.size(1)}, dy.options());
+  int64_t begin = 0;
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const Linear& linear = linears[i];
+    if (linears.size() > 1) dx.addmm_(dy.narrow(1, begin, linear.weight.size(0)), linear.weight);
+    begin += linear.weight.size(0);
+    if (linear.joint_a.defined()) {
+      dx.addmm_(inner[i], linear.joint_a);
+      continue;
+    }
+    int64_t place = 0;
+    for (const model::Adapter& adapter : linear.adapters) {
+      dx.addmm_(inner[i].narrow(1, place, adapter.a.size(0)), adapter.a);
+      place += adapter.a.size(0);
+    }
   }
   return dx;
 }
 
-// Adds the gradients of weights, biases and adapters, those that `gradients` has.
-void AddGradients(const Ops& ops, Linears weights, Linears gradients, const at::Tensor& dy, const at::Tensor& x) {
+// Adds the gradients of a linear's adapters; `inner` is its one of InnerGradients(), `dy` the gradient of its product.
+void AddAdapterGradients(const Ops& ops, const Linear& linear, const Linear& gradient, const at::Tensor& dy,
+                         const at::Tensor& x, const at::Tensor& inner) {
+  if (linear.adapters.empty()) return;
+  const at::Tensor products = model::InnerProducts(linear, x).mul_(linear.adapters[0].scale);
+  int64_t place = 0;
+  for (size_t a = 0; a < linear.adapters.size(); ++a) {
+    const model::Adapter& adapter = linear.adapters[a];
+    const int64_t rank = adapter.b.size(1);
+    ops.AddWeightGradient(gradient.adapters[a].b, dy.narrow(1, adapter.begin, adapter.b.size(0)),
+                          products.narrow(1, place, rank));
+    if (!gradient.joint_a.defined()) {
+      ops.AddWeightGradient(gradient.adapters[a].a, inner.narrow(1, place, rank), x);
+    }
+    place += rank;
+  }
+  if (gradient.joint_a.defined()) ops.AddWeightGradient(gradient.joint_a, inner, x);
+}
+
+// Adds the gradients of weights, biases and adapters, those that `gradients` has. `inner`: InnerGradients(), which
+// linears without adapters do not need.
+void AddGradients(const Ops& ops, Linears weights, Linears gradients, const at::Tensor& dy, const at::Tensor& x,
+                  const std::vector<at::Tensor>& inner = {}) {
   int64_t begin = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Linear &linear = weights[i], &gradient = gradients[i];
     const int64_t rows = linear.weight.size(0);
-    // The kernels take whole rows.
-    const at::Tensor part = weights.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
-    if (gradient.weight.defined()) ops.AddWeightGradient(gradient.weight, part, x);
-    if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
-    for (size_t a = 0; a < linear.adapters.size(); ++a) {
-      const model::Adapter& adapter = linear.adapters[a];
-      ops.AddWeightGradient(gradient.adapters[a].b, part.narrow(1, adapter.begin, adapter.b.size(0)).contiguous(),
-                            at::linear(x, adapter.a).mul_(adapter.scale));
-      ops.AddWeightGradient(gradient.adapters[a].a, InnerGradient(adapter, part), x);
+    if (gradient.weight.defined() || gradient.bias.defined()) {
+      // The kernels take whole rows.
+      const at::Tensor part = weights.size() == 1 ? dy : dy.narrow(1, begin, rows).contiguous();
+      if (gradient.weight.defined()) ops.AddWeightGradient(gradient.weight, part, x);
+      if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
     }
+    AddAdapterGradients(ops, linear, gradient, dy.narrow(1, begin, rows), x, inner.empty() ? at::Tensor() : inner[i]);
     begin += rows;
   }
 }
@@ -289,38 +331,43 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
   if (routed) {
     experts = ExpertsBackward(layer, tape, d, gradients);
   } else {
-    mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d), tape.gate_up, again);
-    AddGradients(ops_, One(layer.down), One(gradients.down), d, again ? mlp.y : tape.activation);
+    const std::vector<at::Tensor> inner = InnerGradients(One(layer.down), d);
+    mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d, inner), tape.gate_up, again);
+    AddGradients(ops_, One(layer.down), One(gradients.down), d, again ? mlp.y : tape.activation, inner);
   }
+  std::vector<at::Tensor> gate_up_inner;
+  if (!routed) gate_up_inner = InnerGradients(layer.gate_up, mlp.dgate_up);
   Ops::NormGradient middle =
-      ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up), tape.middle,
+      ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up, gate_up_inner), tape.middle,
                            tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
   const at::Tensor& middle_normed = again ? middle.y : tape.middle_normed;
   if (routed) {
     AddExpertGradients(layer, tape, experts, middle_normed, gradients);
   } else {
-    AddGradients(ops_, layer.gate_up, gradients.gate_up, mlp.dgate_up, middle_normed);
+    AddGradients(ops_, layer.gate_up, gradients.gate_up, mlp.dgate_up, middle_normed, gate_up_inner);
   }
   mlp = {};
   experts = {};
 
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
-  AddGradients(ops_, One(layer.output), One(gradients.output), middle.dsum, tape.attended.y);
-  at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum), tape.qkv, tape.attended,
-                                        ComputeAttention(index), sequences);
+  const std::vector<at::Tensor> output_inner = InnerGradients(One(layer.output), middle.dsum);
+  AddGradients(ops_, One(layer.output), One(gradients.output), middle.dsum, tape.attended.y, output_inner);
+  at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum, output_inner), tape.qkv,
+                                        tape.attended, ComputeAttention(index), sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
+  const std::vector<at::Tensor> qkv_inner = InnerGradients(layer.qkv, dqkv);
   if (index == 0 && is_frozen()) {
     // Nothing below the first layer is trained: the gradient of its input is not made.
     const at::Tensor x =
         again ? ops_.AddNorm(tape.input, {}, layer.input_norm, config_.rms_norm_eps).y : tape.input_normed;
-    AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, x);
+    AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, x, qkv_inner);
     return {};
   }
-  Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv), tape.input, tape.input_rstd,
+  Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv, qkv_inner), tape.input, tape.input_rstd,
                                                  layer.input_norm, middle.dsum, gradients.input_norm, again);
-  AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, again ? input.y : tape.input_normed);
+  AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, again ? input.y : tape.input_normed, qkv_inner);
   return input.dsum;
 }
 

@@ -58,9 +58,9 @@ class DecoderProgram {
   at::Tensor Forward(const model::TransformerWeights& weights, const at::Tensor& ids,
                      const model::PackedSequences& sequences, Tape* tape) const;
 
-  // Adds the gradients of the weights to `gradients`, float32 tensors in the shapes of the weights; weights that are not
-  // trained (the base, if the model has adapters) have none there. dhidden [T, D], in the weights' dtype. Frees the tape
-  // layer by layer, so that its memory can be used again at once.
+  // Adds the gradients of the weights to `gradients`, float32 tensors in the shapes of the weights; weights that are
+  // not trained (the base, if the model has adapters) have none there. dhidden [T, D], in the weights' dtype. Frees the
+  // tape layer by layer, so that its memory can be used again at once.
   absl::Status Backward(UnitAccess& weights, const at::Tensor& ids, const model::PackedSequences& sequences,
                         const at::Tensor& dhidden, Tape* tape, UnitAccess& gradients) const;
   void Backward(const model::TransformerWeights& weights, const at::Tensor& ids,
@@ -101,8 +101,8 @@ class DecoderProgram {
                                   const model::LayerWeights& gradients) const;
   void AddExpertGradients(const model::LayerWeights& layer, const LayerTape& tape, const ExpertGradients& made,
                           const at::Tensor& x, const model::LayerWeights& gradients) const;
-  // `d` is the gradient of the stream that the layer writes. Returns the gradient of the stream that it reads; undefined for
-  // the first layer if no weights below it are trained.
+  // `d` is the gradient of the stream that the layer writes. Returns the gradient of the stream that it reads;
+  // undefined for the first layer if no weights below it are trained.
   at::Tensor BackwardLayer(size_t index, const model::LayerWeights& layer, const LayerTape& tape,
                            const model::PackedSequences& sequences, const at::Tensor& d,
                            const model::LayerWeights& gradients) const;

@@ -10,13 +10,13 @@
 
 namespace syncopate::trainer {
 
-// How the ranks of a trainer hold what belongs to its weights (themselves, moments, gradients), and in which units they
-// gather it: the embeddings; each layer; the last norm and, unless tied, the head; the adapters, if there are any. A unit is a byte range of the
-// manifest, cut into one flat shard a rank, of equal size, at boundaries of 256 bytes of float32; the last ones reach
-// beyond its end, where there are zeros. A rank's own arena holds its shard of each unit, in the order of units; with
-// one rank it is the manifest's whole arena. If there are adapters, they alone are trained, and moments and gradients are
-// only of their shards, the end of the arena. All numbers are elements. Immutable. The cut is CutUnits(), by which weight
-// syncs plan too (layout "units:T").
+// How the ranks of a trainer divide its weights, moments and gradients among them, and in which units they gather
+// the weights: the embeddings; each layer; the last norm and, unless tied, the head; the adapters, if there are any. A
+// unit is a byte range of the manifest, cut into one flat shard a rank, of equal size, at boundaries of 256 bytes of
+// float32; the last ones reach beyond its end, where there are zeros. A rank's own arena contains its shard of each
+// unit, in the order of units; with one rank it is the manifest's whole arena. If there are adapters, they alone are
+// trained, and moments and gradients are only of their shards, the end of the arena. All numbers are elements.
+// Immutable. The cut is CutUnits(), by which weight syncs plan too (layout "units:T").
 class FlatShards {
  public:
   // `rank` of `world`. The manifest is the float32 manifest of `config`. INVALID_ARGUMENT (reason TOO_MANY_RANKS) if a
@@ -44,7 +44,7 @@ class FlatShards {
   int64_t trained_begin() const { return unit(first_trained_unit()).local_begin; }
   int64_t trained_elements() const { return local_elements_ - trained_begin(); }
 
-  // What of elements [begin, begin + count) of the manifest's arena this rank holds: pieces of both arenas.
+  // This rank's part of elements [begin, begin + count) of the manifest's arena: pieces of both arenas.
   struct Piece {
     int64_t whole_begin = 0;
     int64_t local_begin = 0;

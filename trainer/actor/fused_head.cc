@@ -48,13 +48,14 @@ at::Tensor FusedHead::Logits(const at::Tensor& hidden, const at::Tensor& head) c
 FusedHead::Rows FusedHead::Forward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) const {
   const int64_t total = hidden.size(0);
   const at::TensorOptions options = hidden.options().dtype(at::kFloat);
-  Rows rows{at::empty({total}, options), at::empty({total}, options)};
+  Rows rows{at::empty({total}, options), at::empty({total}, options), at::empty({total}, options)};
   for (int64_t begin = 0; begin < total; begin += options_.chunk_rows) {
     const int64_t size = std::min(options_.chunk_rows, total - begin);
     const model::Ops::HeadRows chunk =
         ops_.Head(Logits(hidden.narrow(0, begin, size), head), targets.narrow(0, begin, size), options_.temperature);
     rows.logprob.narrow(0, begin, size).copy_(chunk.logprob);
     rows.entropy.narrow(0, begin, size).copy_(chunk.entropy);
+    rows.top_probability.narrow(0, begin, size).copy_(chunk.top_probability);
   }
   return rows;
 }
@@ -67,7 +68,7 @@ at::Tensor FusedHead::ForwardBackward(const at::Tensor& hidden, const at::Tensor
     at::Tensor rows = hidden.narrow(0, begin, size), chunk_targets = targets.narrow(0, begin, size);
     at::Tensor logits = Logits(rows, head);
     const model::Ops::HeadRows forward = ops_.Head(logits, chunk_targets, options_.temperature);
-    const RowGradients gradients = loss(begin, {forward.logprob, forward.entropy});
+    const RowGradients gradients = loss(begin, {forward.logprob, forward.entropy, forward.top_probability});
     at::Tensor dlogits = ops_.HeadBackward(logits, chunk_targets, forward, gradients.dlogprob, gradients.dentropy,
                                            options_.temperature, hidden.scalar_type());
     at::Tensor place = dhidden.narrow(0, begin, size);

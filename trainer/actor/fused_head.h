@@ -23,8 +23,9 @@ class FusedHead {
   FusedHead(at::Device device, const Options& options) : ops_(model::OpsFor(device)), options_(options) {}
 
   struct Rows {
-    at::Tensor logprob;  // [A] float32, of the target
-    at::Tensor entropy;  // [A] float32, nats
+    at::Tensor logprob;          // [A] float32, of the target
+    at::Tensor entropy;          // [A] float32, nats
+    at::Tensor top_probability;  // [A] float32, of the most likely token
   };
   // hidden [A, D], head [V, D], targets [A] int64. No gradient.
   Rows Forward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) const;
@@ -36,8 +37,9 @@ class FusedHead {
   };
   // Called once a chunk, in order: rows `begin` to begin + rows.logprob.size(0) of A.
   using Loss = std::function<RowGradients(int64_t begin, const Rows& rows)>;
-  // Forward, `loss`, backward, a chunk at a time. Adds to dhead [V, D] float32, unless it is undefined; returns the gradient of hidden [A, D].
-  // Only for losses of a token that need no other token; for others, Forward first and give the gradients here.
+  // Forward, `loss`, backward, a chunk at a time. Adds to dhead [V, D] float32, unless it is undefined; returns the
+  // gradient of hidden [A, D]. Only for losses of a token that need no other token; for others, Forward first and give
+  // the gradients here.
   at::Tensor ForwardBackward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets,
                              const Loss& loss, const at::Tensor& dhead) const;
 

@@ -46,8 +46,8 @@ GatheredWeights::GatheredWeights(const model::ModelConfig& config, const Manifes
       ranks_(ranks),
       buffers_(config, manifest, shards, local.options()),
       side_(local.device()),
-      held_(static_cast<size_t>(shards.units()), false),
-      gathered_(held_.size()) {}
+      in_buffer_(static_cast<size_t>(shards.units()), false),
+      gathered_(in_buffer_.size()) {}
 
 absl::Status GatheredWeights::Acquire(int unit) {
   SYNCOPATE_RETURN_IF_ERROR(Expect(unit));
@@ -57,14 +57,14 @@ absl::Status GatheredWeights::Acquire(int unit) {
 
 // What was computed with the buffer's former unit is on the current stream by now.
 absl::Status GatheredWeights::Expect(int unit) {
-  if (held_[static_cast<size_t>(unit)]) return absl::OkStatus();
+  if (in_buffer_[static_cast<size_t>(unit)]) return absl::OkStatus();
   // Beside the stream that computes.
   SYNCOPATE_ASSIGN_OR_RETURN(gathered_[static_cast<size_t>(unit)], side_.Run([this, unit] {
     return GatherInto(shards_, unit, local_, ranks_, buffers_.ForUnit(unit));
   }));
   const at::Tensor here = buffers_.ForUnit(unit);
   for (int other = 0; other < shards_.units(); ++other) {
-    if (buffers_.ForUnit(other).data_ptr() == here.data_ptr()) held_[static_cast<size_t>(other)] = other == unit;
+    if (buffers_.ForUnit(other).data_ptr() == here.data_ptr()) in_buffer_[static_cast<size_t>(other)] = other == unit;
   }
   return absl::OkStatus();
 }

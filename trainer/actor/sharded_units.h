@@ -47,7 +47,7 @@ class GatheredWeights final : public UnitAccess {
   // The elements of an acquired unit, flat: [shards.unit(unit).count].
   at::Tensor numbers(int unit) const { return buffers_.ForUnit(unit).narrow(0, 0, shards_.unit(unit).count); }
   // Call after the weights have changed: every unit is gathered again before its next use.
-  void Expire() { held_.assign(held_.size(), false); }
+  void Expire() { in_buffer_.assign(in_buffer_.size(), false); }
 
  private:
   const FlatShards& shards_;
@@ -55,7 +55,7 @@ class GatheredWeights final : public UnitAccess {
   Communicator& ranks_;
   const UnitBuffers buffers_;
   SideStream side_;
-  std::vector<bool> held_;                  // by unit: its buffer contains it, or will
+  std::vector<bool> in_buffer_;             // by unit: its buffer contains it, or will
   std::vector<SideStream::Mark> gathered_;  // by unit: the point from which its buffer contains it
 };
 
@@ -64,8 +64,9 @@ class GatheredWeights final : public UnitAccess {
 // add, are summed once, by Flush().
 class ReducedGradients final : public UnitAccess {
  public:
-  // Arguments as for GatheredWeights; `local` is the trained part of this rank's arena, float32. `reduce`: kFloat, or kBFloat16, which rounds each rank's
-  // summand and the sum. The shard that the sum is added to is float32 in both cases.
+  // Arguments as for GatheredWeights; `local` is the trained part of this rank's arena, float32. `reduce`: kFloat, or
+  // kBFloat16, which rounds each rank's summand and the sum. The shard that the sum is added to is float32 in both
+  // cases.
   ReducedGradients(const model::ModelConfig& config, const Manifest& manifest, const FlatShards& shards,
                    const at::Tensor& local, Communicator& ranks, at::ScalarType reduce = at::kFloat);
 

@@ -13,11 +13,12 @@
 
 namespace syncopate::trainer {
 
-// A stream of a GPU beside the current one, for what goes on while a step computes: exchanges of ranks, and reads of the
-// weights. On the CPU there is none: work is done where it is queued. Not thread-safe, but for RunAfter() on one thread.
+// A stream of a GPU beside the current one, for what goes on while a step computes: exchanges of ranks, and reads of
+// the weights. On the CPU there is none: work is done where it is queued. Not thread-safe, but for RunAfter() on one
+// thread.
 class SideStream {
  public:
-  // Of its kernels against those of the current stream.
+  // The priority of this stream's kernels against those of the current stream.
   enum class Priority : uint8_t { kHigh, kLow };
   // A point in its order; null: everything before it is done.
   using Mark = std::shared_ptr<const c10::Event>;

@@ -31,9 +31,9 @@ inline constexpr absl::Duration kDiskDeadline = absl::Minutes(5);
 //   <root>/.tmp-...                                      one being written or removed; no checkpoint
 //
 // A checkpoint is written in a .tmp folder and renamed, so under its name it is whole or absent. The store never
-// deletes an old one before newer ones have been read back and verified. Of several ranks each writes files of its own into
-// the .tmp folder (WriteFiles), and the one that has the store the manifest, last.
-// Not thread-safe: one caller at a time, but for CheckDisk(). Every other call may block for the disk.
+// deletes an old one before newer ones have been read back and verified. Of several ranks each writes files of its own
+// into the .tmp folder (WriteFiles), and the one that has the store the manifest, last. Not thread-safe: one caller at
+// a time, but for CheckDisk(). Every other call may block for the disk.
 class CheckpointStore {
  public:
   // Takes the next bytes of a file; an error is the disk's, and the writer returns it.
@@ -76,8 +76,8 @@ class CheckpointStore {
   // Makes an empty .tmp folder for one Save() of this version; its name in root().
   absl::StatusOr<std::string> BeginFolder(PolicyVersion version);
 
-  // Writes files into a folder that is there, durable when this returns OK but for their names. The errors of the writers
-  // and of the disk.
+  // Writes files into a folder that is there, durable when this returns OK but for their names. The errors of the
+  // writers and of the disk.
   static absl::StatusOr<Files> WriteFiles(FileSystem* files, const std::string& folder,
                                           const std::map<std::string, Contents>& contents);
 
@@ -112,7 +112,7 @@ class CheckpointStore {
   // INVALID_ARGUMENT (reason BAD_OPTIONS) for keep < 2.
   absl::StatusOr<std::vector<PolicyVersion>> Prune(int keep, PolicyVersion best = {});
 
-  // Removes <root>/best/ if it holds another version than this one, or nothing whole.
+  // Removes <root>/best/ if it contains another version than this one, or nothing complete.
   absl::Status RemoveBestUnless(PolicyVersion version);
   // Whether it has a folder under its name.
   bool Contains(PolicyVersion version) { return files_->List(GetPath(version)).ok(); }

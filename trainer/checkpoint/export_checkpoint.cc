@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/reasons.h"
 #include "base/sha256.h"
 #include "model/adapter_files.h"
+#include "model/decoder_spec.h"
 #include "model/hf_config.h"
 #include "model/model_folder.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -90,6 +92,12 @@ struct SavedAdapters {
   Manifest manifest;
   MappedPolicy saved;
 
+  std::optional<size_t> Find(const std::string& name) const {
+    for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+      if (manifest.tensors()[i].name == name) return i;
+    }
+    return std::nullopt;
+  }
   std::vector<float> Read(size_t index) const {
     std::vector<float> values;
     const int64_t count = manifest.tensors()[index].NumElements();
@@ -103,8 +111,8 @@ struct SavedAdapters {
   }
 };
 
-// The adapter tensors of all ranks' files, in their order. What ranks wrote are flat pieces, "NAME@BEGIN"; the shape follows
-// from the rank of the adapters.
+// The adapter tensors of all ranks' files, in their order. What ranks wrote are flat pieces, "NAME@BEGIN"; the shape
+// follows from the rank of the adapters.
 absl::StatusOr<Manifest> ListAdapterTensors(const std::string& folder, const CheckpointManifest& manifest,
                                             int64_t adapter_rank) {
   std::vector<std::string> names;
@@ -159,8 +167,17 @@ absl::StatusOr<model::ExportedModel> ExportMerged(const std::string& folder, con
                         "their base %016x; name the right one with --base DIR",
                         base, found, trained_on));
   }
+  for (const TensorSpec& spec : model::ParameterSpecs(described.config, DType::kFloat32)) {
+    const std::optional<size_t> index = adapters.Find(spec.name);
+    const bool fits = index.has_value() && adapters.manifest.tensors()[*index].shape == spec.shape;
+    if (model::IsAdapterName(spec.name) && !fits) {
+      return Damaged(folder,
+                     absl::StrCat("does not have the adapter tensor ", spec.name, " as ", from, " asks for it"));
+    }
+  }
   return model::ExportModel(
-      model::MergeAdapters(*weights, described.config, [&adapters](size_t index) { return adapters.Read(index); }),
+      model::MergeAdapters(*weights, described.config,
+                           [&adapters](const std::string& name) { return adapters.Read(*adapters.Find(name)); }),
       from, to, options.model);
 }
 

@@ -36,11 +36,13 @@ absl::StatusOr<model::ExportedModel> ExportCheckpoint(const std::string& checkpo
                                                       const std::string& to, const CheckpointExport& options);
 
 // -- What an export of a running trainer is made with too.
-// Maps what the ranks have written of their weights into `folder`, after each file of `files` has been compared with what
-// is said of it. DATA_LOSS (reason CHECKPOINT_DAMAGED) naming a file that differs; errors of SavedPolicy::ParseWeights.
+// Maps what the ranks have written of their weights into `folder`, after each file of `files` has been compared with
+// what is said of it. DATA_LOSS (reason CHECKPOINT_DAMAGED) naming a file that differs; errors of
+// SavedPolicy::ParseWeights.
 absl::StatusOr<MappedPolicy> MapRankWeights(const std::string& folder, const Manifest& manifest, int32_t ranks,
                                             const CheckpointStore::Files& files);
-// The tensors of `manifest`, put together of the ranks' pieces in `policy` while they are written: it must outlive that.
+// The tensors of `manifest`, put together of the ranks' pieces in `policy` while they are written: it must outlive
+// that.
 std::vector<model::TensorToWrite> TensorsOfRanks(const Manifest& manifest, const SavedPolicy& policy);
 
 }  // namespace syncopate::trainer

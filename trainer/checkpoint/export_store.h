@@ -51,13 +51,13 @@ class ExportStore {
 
   // Makes an empty .tmp folder for one Write(); its name in root().
   absl::StatusOr<std::string> BeginFolder(const PolicyVersion& version);
-  // Writes an export; durable when this returns OK. With several ranks each has written its weights into the folder, and
-  // the model directory is made of these files. Whatever comes of it, the .tmp folder is gone. Errors of
-  // model::ExportModel, of await_others, of the snapshot and of the disk; FAILED_PRECONDITION (reason FOLDER_NOT_SHARED) if
-  // what another rank has written is not here.
+  // Writes an export; durable when this returns OK. With several ranks each has written its weights into the folder,
+  // and the model directory is made of these files. Whatever comes of it, the .tmp folder is gone. Errors of
+  // model::ExportModel, of await_others, of the snapshot and of the disk; FAILED_PRECONDITION (reason
+  // FOLDER_NOT_SHARED) if what another rank has written is not here.
   absl::StatusOr<model::ExportedModel> Write(Request request);
 
-  // As CheckpointStore's.
+  // Checks the disk as CheckpointStore::CheckDisk does.
   absl::Status CheckDisk() const { return watched_->CheckCalls(options_.disk_deadline); }
   std::string GetPath(const std::string& name) const { return JoinPath(options_.root, name); }
 

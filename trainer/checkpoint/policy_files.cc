@@ -17,9 +17,11 @@ namespace {
 
 constexpr char kFirstMoment[] = "first_moment.";
 constexpr char kSecondMoment[] = "second_moment.";
+constexpr char kReference[] = "reference.";
 constexpr char kUpdates[] = "updates";
 constexpr char kModelFile[] = "model";
 constexpr char kOptimizerFile[] = "optimizer";
+constexpr char kReferenceFile[] = "reference";
 // How often the writing asks whether it should go on: often enough that a stop is quick.
 constexpr size_t kChunk = 16 << 20;
 
@@ -92,6 +94,7 @@ std::string ModelFileName(int32_t rank, int32_t ranks, bool adapters) {
   return FileName(GetModelStem(adapters), rank, ranks);
 }
 std::string OptimizerFileName(int32_t rank, int32_t ranks) { return FileName(kOptimizerFile, rank, ranks); }
+std::string ReferenceFileName(int32_t rank, int32_t ranks) { return FileName(kReferenceFile, rank, ranks); }
 
 std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_ptr<const PolicySnapshot>& snapshot,
                                                              const std::function<absl::Status()>& go_on) {
@@ -111,6 +114,10 @@ std::map<std::string, CheckpointStore::Contents> PolicyFiles(const std::shared_p
     moments.push_back(std::move(tensor));
   }
   files[OptimizerFileName(of.rank, of.world)] = Safetensors(std::move(moments), {{kUpdates, absl::StrCat(of.updates)}});
+  if (of.has_reference()) {
+    files[ReferenceFileName(of.rank, of.world)] =
+        Safetensors(MakePieces(snapshot, PolicyPart::kReference, kReference, go_on), {});
+  }
   return files;
 }
 
@@ -123,8 +130,8 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
                                                bool looks_at_numbers) {
   const bool is_whole = ranks.size() == 1;
   SavedPolicy policy;
-  auto& [values, first, second] = policy.parts_;
-  for (Pieces& part : policy.parts_) part.resize(manifest.tensors().size());
+  auto& [values, first, second, reference] = policy.parts_;
+  for (Pieces* part : {&values, &first, &second}) part->resize(manifest.tensors().size());
   for (const RankFiles& rank : ranks) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto parameters, model::SafetensorsFile::Parse(rank.model));
     SYNCOPATE_ASSIGN_OR_RETURN(auto moments, model::SafetensorsFile::Parse(rank.optimizer));
@@ -133,7 +140,7 @@ absl::StatusOr<SavedPolicy> SavedPolicy::Parse(const Manifest& manifest, const s
     SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, moments, kSecondMoment, is_whole, &second));
     // Two moments for each parameter, and nothing beside them.
     if (parameters.tensors().size() * 2 != moments.tensors().size()) {
-      return Mismatch("the files of the checkpoint hold other tensors than the model's");
+      return Mismatch("the files of the checkpoint contain other tensors than the model's");
     }
     policy.base_digest_ = model::FindBaseDigest(parameters.metadata()).value_or(0);
     SYNCOPATE_ASSIGN_OR_RETURN(const int64_t updates, MakeUpdates(moments));
@@ -168,8 +175,23 @@ absl::StatusOr<SavedPolicy> SavedPolicy::ParseWeights(const Manifest& manifest,
   return policy;
 }
 
-// What `file` holds of tensors whose names begin with `prefix`. Others are of another prefix, or of no tensor of the
-// model, which is an error without one.
+absl::Status SavedPolicy::AddReference(const Manifest& manifest, const std::vector<absl::string_view>& references,
+                                       bool looks_at_numbers) {
+  const bool is_whole = references.size() == 1;
+  Pieces& pieces = parts_[static_cast<size_t>(PolicyPart::kReference)];
+  pieces.resize(manifest.tensors().size());
+  for (const absl::string_view reference : references) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const auto file, model::SafetensorsFile::Parse(reference));
+    SYNCOPATE_RETURN_IF_ERROR(AddFile(manifest, file, kReference, is_whole, &pieces));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckPieces(manifest, kReference, &pieces));
+  has_reference_ = true;
+  const std::string name = is_whole ? ReferenceFileName(0, 1) : "the ranks' reference files";
+  return looks_at_numbers ? CheckFinite(manifest, pieces, name) : absl::OkStatus();
+}
+
+// Adds the tensors of `file` whose names begin with `prefix` to `pieces`. Other tensors have another prefix, or are not
+// of the model; without a prefix the latter are an error.
 absl::Status SavedPolicy::AddFile(const Manifest& manifest, const model::SafetensorsFile& file,
                                   const std::string& prefix, bool is_whole, Pieces* pieces) {
   std::map<absl::string_view, size_t> indices;
@@ -244,8 +266,9 @@ void SavedPolicy::Read(PolicyPart part, size_t index, int64_t begin, int64_t cou
   }
 }
 
-absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, int32_t ranks, const FileMapper& map,
-                                       bool looks_at_numbers) {
+absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, const CheckpointManifest& checkpoint,
+                                       const FileMapper& map, bool looks_at_numbers) {
+  const int32_t ranks = checkpoint.ranks;
   std::vector<std::unique_ptr<MappedFile>> files;
   std::vector<SavedPolicy::RankFiles> views;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -256,6 +279,14 @@ absl::StatusOr<MappedPolicy> MapPolicy(const Manifest& manifest, int32_t ranks, 
     views.push_back({files[files.size() - 2]->bytes(), files.back()->bytes()});
   }
   SYNCOPATE_ASSIGN_OR_RETURN(SavedPolicy policy, SavedPolicy::Parse(manifest, views, looks_at_numbers));
+  if (checkpoint.files.contains(ReferenceFileName(0, ranks))) {
+    std::vector<absl::string_view> references;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      SYNCOPATE_ASSIGN_OR_RETURN(files.emplace_back(), map(ReferenceFileName(rank, ranks)));
+      references.push_back(files.back()->bytes());
+    }
+    SYNCOPATE_RETURN_IF_ERROR(policy.AddReference(manifest, references, looks_at_numbers));
+  }
   return MappedPolicy{std::move(files), std::move(policy)};
 }
 

@@ -25,8 +25,8 @@ absl::Status RemoveTemporaryFolders(FileSystem* files, const std::string& root) 
   for (const std::string& name : *names) {
     if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
     SYNCOPATE_LOG(kInfo, "removing %s, left by a save that did not end", JoinPath(root, name));
-    // A trainer that was taken for dead may still be writing there, and may give the folder its final name at any moment.
-    // The rename takes the folder from that trainer: either it is whole by then, or it never is.
+    // A trainer that was taken for dead may still be writing there, and may give the folder its final name at any
+    // moment. The rename takes the folder from that trainer: either it is whole by then, or it never is.
     const std::string aside = JoinPath(root, NewTemporaryName("removed"));
     const absl::Status taken = files->Rename(JoinPath(root, name), aside);
     if (absl::IsNotFound(taken)) continue;

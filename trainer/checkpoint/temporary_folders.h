@@ -6,8 +6,8 @@
 #include "base/file_system.h"
 #include "base/status.h"
 
-// Folders that are written under a temporary name and renamed when they are whole: what has its final name is whole, unless
-// the disk damaged it later; what has a temporary name was never finished, or is being removed.
+// Folders that are written under a temporary name and renamed when they are whole: what has its final name is whole,
+// unless the disk damaged it later; what has a temporary name was never finished, or is being removed.
 namespace syncopate::trainer {
 
 // A name that no other call gives, for a folder of `what`.

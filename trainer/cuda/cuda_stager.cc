@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/digest.h"
 #include "base/log.h"
@@ -27,6 +28,12 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* po
                                                                int slots, const StagedPart& part) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   const DType dtype = ReadDType(policy->compute_dtype(), wire);
+  const bool has_adapters = policy->trained().tensors().size() < policy->manifest().tensors().size();
+  if (has_adapters && dtype != policy->compute_dtype()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+                 absl::StrCat("with adapters the weights travel in the type that the trainer computes in, ",
+                              DTypeName(policy->compute_dtype()), ": set model.dtype to it"));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, dtype));
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto arena, synchronizer::CudaSendArena::Create(wire, plan, part.rank, {.device = device, .slots = slots}));

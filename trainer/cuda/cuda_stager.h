@@ -17,8 +17,8 @@ namespace syncopate::trainer {
 // travel in its dtype, else the float32 weights. The next update is queued behind the read: no thread waits for it.
 class CudaStager final : public WeightStager {
  public:
-  // `policy` is borrowed, is this rank's own and computes on GPU `device`. `wire` has the tensors of policy->manifest(), in
-  // order, in float32 or bfloat16. Errors of CudaSendArena::Create and PlanStaging.
+  // `policy` is borrowed, is this rank's own and computes on GPU `device`. `wire` has the tensors of
+  // policy->manifest(), in order, in float32 or bfloat16. Errors of CudaSendArena::Create and PlanStaging.
   static absl::StatusOr<std::unique_ptr<CudaStager>> Create(PolicyTrainer* policy, Manifest wire, int device, int slots,
                                                             const StagedPart& part = {});
   ~CudaStager() override;

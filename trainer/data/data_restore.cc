@@ -67,7 +67,7 @@ absl::Status DataRestore::AddAccepted(AcceptedRecord record, uint64_t sequence) 
   // The next attempt must get a number above every attempt in the log, so that an answer to an old lease cannot match
   // it.
   queue_.SawAttempt(lease);
-  queue_.Hold(lease.group);
+  queue_.MarkAccepted(lease.group);
   accepted_[lease.group] = {std::move(record), sequence};
   return absl::OkStatus();
 }
@@ -86,7 +86,7 @@ absl::Status DataRestore::AddTake(const TakeRecord& take, uint64_t sequence) {
   const int64_t expected = step_ + 1 + static_cast<int64_t>(replays_.size());
   if (step < expected) {  // the record was written twice: the first write was not confirmed in time
     if (IsSameTake(replays_[step - step_ - 1], take)) return absl::OkStatus();
-    return Inconsistent(absl::StrCat("the log holds two different takes for step ", step));
+    return Inconsistent(absl::StrCat("the log contains two different takes for step ", step));
   }
   if (step > expected) {
     return Inconsistent(absl::StrCat("the log goes on with step ", step, " where step ", expected, " is due"));
@@ -100,7 +100,7 @@ absl::Status DataRestore::AddReplay(const TakeRecord& take, uint64_t sequence) {
   if (take.supervised) {
     for (const LeaseId& lease : take.groups) {
       queue_.SawAttempt(lease);
-      queue_.Hold(lease.group);
+      queue_.MarkAccepted(lease.group);
     }
     oldest_replayed_ = EarlierSequence(oldest_replayed_, sequence);
     replay.prompts = take.groups;
@@ -111,7 +111,7 @@ absl::Status DataRestore::AddReplay(const TakeRecord& take, uint64_t sequence) {
     auto found = accepted_.find(lease.group);
     if (found == accepted_.end() || found->second.record.group->lease != lease) {
       return Inconsistent(absl::StrCat("step ", step, " takes group ", lease.group.ToString(), " attempt ",
-                                       lease.attempt, ", which the log does not hold"));
+                                       lease.attempt, ", which the log does not contain"));
     }
     oldest_replayed_ = EarlierSequence(oldest_replayed_, found->second.sequence);
     replay.groups.push_back(std::move(found->second.record.group));
@@ -147,10 +147,11 @@ RestoredData DataRestore::Finish() {
   std::vector<DropRecord> drops;
   uint64_t oldest = oldest_replayed_;
   for (auto& [id, accepted] : accepted_) {
-    // The group holds tokens of a version that this run lost. The run will publish a different version with the same
+    // The group contains tokens of a version that this run lost. The run will publish a different version with the same
     // number, so the tokens cannot be trained.
     if (NewestVersion(*accepted.record.group).step > step_) {
-      drops.push_back({accepted.record.group->lease, DropReason::kRolledBack});
+      const LeaseId lease = accepted.record.group->lease;
+      drops.push_back({lease, DropReason::kRolledBack, std::move(accepted.record.group)});
       queue_.PutBack(id);
       continue;
     }

@@ -36,8 +36,8 @@ struct RestoredData {
 
 // Rebuilds the trainer's data position at step `step` from the checkpoint's DataState and the log's remaining records.
 // Feed the records in order, then call Finish once. Takes at or below `step` are part of the checkpoint; later takes
-// are replayed. Accepted groups that hold tokens of versions beyond `step` are dropped as rolled back and their prompts
-// are leased again; a replayed take keeps such groups, because the replayed steps make those versions again.
+// are replayed. Accepted groups that contain tokens of versions beyond `step` are dropped as rolled back and their
+// prompts are leased again; a replayed take keeps such groups, because the replayed steps make those versions again.
 class DataRestore {
  public:
   DataRestore(const PromptQueue::Options& options, const DataState& state, int64_t step);

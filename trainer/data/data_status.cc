@@ -8,11 +8,13 @@
 namespace syncopate::trainer {
 namespace {
 
-RolloutView MakeView(const RolloutSession& session, const DataStatusInputs& inputs) {
+RolloutView MakeView(const RolloutSession& session, int64_t step, const DataStatusInputs& inputs) {
   const absl::Duration quarantine = session.conduct.quarantined_until - inputs.now;
   return {.replica_id = session.member.replica_id,
           .incarnation = session.member.incarnation,
           .serving = session.serving,
+          // A rollouter may still serve a step that a restore has undone.
+          .publish_lag_steps = session.serving.IsNone() ? step : std::max<int64_t>(0, step - session.serving.step),
           .leased_groups = session.pace.open(),
           .credits = session.room / inputs.samples,
           .accepted_groups = session.accepted,
@@ -76,12 +78,15 @@ DataStatus MakeDataStatus(const LeaseDesk& desk, const DataStatusInputs& inputs)
                     .reward_verdict = ledger.rewards().verdict(),
                     .queued_groups = ledger.queued_groups(),
                     .leased_groups = ledger.leased_groups(),
+                    .unfinished_bytes = ledger.partial_answers().bytes(),
                     .answered_time_ratio = ledger.flow().answered_time_ratio(),
                     .kept_length_ratio = ledger.flow().kept_length_ratio(),
                     .staleness_bound = inputs.max_staleness,
                     .staleness = ledger.staleness(),
                     .rollouters = {}};
-  for (const auto& [id, session] : ledger.sessions().all()) status.rollouters.push_back(MakeView(session, inputs));
+  for (const auto& [id, session] : ledger.sessions().all()) {
+    status.rollouters.push_back(MakeView(session, ledger.version().step, inputs));
+  }
   return status;
 }
 

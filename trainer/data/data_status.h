@@ -21,6 +21,7 @@ struct RolloutView {
   std::string replica_id;
   std::string incarnation;
   PolicyVersion serving;
+  int64_t publish_lag_steps = 0;  // the trainer's step less that of `serving`; all steps if it serves no version
   int64_t leased_groups = 0;
   int64_t credits = 0;
   int64_t accepted_groups = 0;
@@ -43,6 +44,7 @@ struct DataStatus {
   absl::Status reward_verdict;  // an error: the run must end
   int64_t queued_groups = 0;
   int64_t leased_groups = 0;
+  int64_t unfinished_bytes = 0;    // of unfinished answers that are kept
   double answered_time_ratio = 1;  // FlowMeter::answered_time_ratio()
   double kept_length_ratio = 1;    // FlowMeter::kept_length_ratio()
   int64_t staleness_bound = 0;

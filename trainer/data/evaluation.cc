@@ -46,6 +46,22 @@ Lease Evaluation::MakeLease(int64_t index) const {
   return lease;
 }
 
+bool Evaluation::IsRecorded(const Asked& asked) const {
+  // Sets are passes of their own, so that one prompt in each is not chosen for being the first in one.
+  return options_.recorded.Takes({PromptSource::kEvaluationPass - 1 - asked.set, asked.ordinal});
+}
+
+EvaluatedAnswer Evaluation::MakeRecord(int64_t index) const {
+  const Asked& asked = asked_[index];
+  return {.prompt = asked.prompt,
+          .set = asked.set < 0 ? "" : options_.sets[asked.set].name,
+          .ordinal = asked.ordinal,
+          .sample = asked.sample,
+          .lease = {{-1 - options_.index, index}, asked.attempt},
+          .rollouter = asked.rollouter,
+          .answer = asked.answer};
+}
+
 void Evaluation::SetStage(Asked* asked, Stage stage) {
   if (asked->stage == Stage::kLeased && --held_[asked->session] == 0) held_.erase(asked->session);
   asked->stage = stage;
@@ -145,13 +161,19 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   if (!check.ok()) return {.result = Result::kInvalid, .error = check};
   SetStage(asked, Stage::kAnswered);
   const Trajectory& answer = group.samples[0];
+  ++answered_;
+  if (IsRecorded(*asked)) {
+    asked->answer = answer;
+    asked->rollouter = group.rollouter;
+    return {.result = Result::kAccepted};
+  }
   asked->answer.tokens = answer.tokens;
   // Only the lengths of these are reported, and there may be many.
   if (asked->set >= 0) std::fill(asked->answer.tokens.begin(), asked->answer.tokens.end(), 0);
   asked->answer.finish = answer.finish;
   asked->answer.reward = answer.reward;
   asked->answer.reward_parts = answer.reward_parts;
-  ++answered_;
+  asked->answer.extracted = answer.extracted;
   return {.result = Result::kAccepted};
 }
 
@@ -211,6 +233,9 @@ EvaluationResult Evaluation::Result() const {
           {prompt.prompt_ids, asked.answer.tokens, prompt.answer_ids, prompt.task.row_json, asked.answer.reward});
     }
   }
+  for (int64_t i = 0; i < this->asked(); ++i) {
+    if (asked_[i].stage == Stage::kAnswered && IsRecorded(asked_[i])) result.recorded.push_back(MakeRecord(i));
+  }
   result.figures = tally.Figures();
   if (known > 0) result.exact = right / known;
   if (result.prompts > 0) result.reward_mean = reward / static_cast<double>(result.prompts);
@@ -233,7 +258,13 @@ SampledFigures Evaluation::FiguresOfSet(int32_t set) const {
     }
     PromptTally& prompt = prompts[static_cast<size_t>(asked.ordinal)];
     ++prompt.answers;
-    prompt.right += asked.answer.reward >= kRightReward ? 1 : 0;
+    const bool right = asked.answer.reward >= kRightReward;
+    prompt.right += right ? 1 : 0;
+    if (!asked.answer.extracted.empty()) {
+      PromptTally::Votes& votes = prompt.votes[asked.answer.extracted];
+      ++votes.all;
+      votes.right += right ? 1 : 0;
+    }
     prompt.reward += double{asked.answer.reward};
     tokens += static_cast<double>(asked.answer.tokens.size());
     truncated += asked.answer.finish == FinishReason::kLength ? 1 : 0;

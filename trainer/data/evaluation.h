@@ -12,10 +12,22 @@
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/rollout_sessions.h"
+#include "trainer/data/sample_choice.h"
 #include "trainer/data/sampled_figures.h"
 #include "trainer/data/submission_check.h"
 
 namespace syncopate::trainer {
+
+// One answer of an evaluation, whole.
+struct EvaluatedAnswer {
+  std::shared_ptr<const Prompt> prompt;
+  std::string set = {};  // its name; "" of the evaluation's own prompts
+  int64_t ordinal = 0;   // of the prompt, in its source
+  int32_t sample = 0;
+  LeaseId lease = {};
+  std::string rollouter = {};
+  Trajectory answer = {};
+};
 
 struct EvaluationResult {
   struct Sample {
@@ -32,8 +44,9 @@ struct EvaluationResult {
   // Share of the prompts with answer ids whose answer equals those ids; nullopt without such prompts.
   std::optional<double> exact = std::nullopt;
   EvaluationFigures figures = {};
-  std::vector<Sample> samples = {};       // the first answered prompts, for display
-  std::vector<SampledFigures> sets = {};  // of Evaluation::Options::sets, in their order
+  std::vector<Sample> samples = {};            // the first answered prompts, for display
+  std::vector<SampledFigures> sets = {};       // of Evaluation::Options::sets, in their order
+  std::vector<EvaluatedAnswer> recorded = {};  // to the prompts that Evaluation::Options::recorded takes, and the sets'
 };
 
 // Prompts that an evaluation asks beside its own, with a number of drawn answers to each.
@@ -47,9 +60,10 @@ struct EvaluationSet {
 };
 
 // One evaluation of one policy version: a rollouter that serves exactly this version answers each prompt once,
-// greedily, and those of the sets as often as they ask for. The evaluation's own prompts come first. The prompt is leased again if its answer is lost, invalid or made by another version; a prompt whose reward
-// has failed kMaxRewardFailures times is left out. An evaluation passes neither the staleness gate nor the log: a
-// restarted trainer begins the evaluation again. Sans-IO, like GroupLedger.
+// greedily, and those of the sets as often as they ask for. The evaluation's own prompts come first. The prompt is
+// leased again if its answer is lost, invalid or made by another version; a prompt whose reward has failed
+// kMaxRewardFailures times is left out. An evaluation passes neither the staleness gate nor the log: a restarted
+// trainer begins the evaluation again. Sans-IO, like GroupLedger.
 //
 // The pass number identifies the leases: the i-th evaluation of a trainer's incarnation has pass -1-i; training passes
 // start at 0.
@@ -67,6 +81,7 @@ class Evaluation {
     uint64_t seed = 0;
     LeaseLimits lease_limits = {};
     std::vector<EvaluationSet> sets = {};
+    SampleChoice recorded = {};  // prompts whose answers are kept whole for EvaluationResult::recorded
   };
 
   // `prompts` must outlive this object; its pass PromptSource::kEvaluationPass supplies the prompts.
@@ -114,11 +129,15 @@ class Evaluation {
     int32_t set = -1;                           // -1: the evaluation's own
     int64_t ordinal = 0;                        // of the prompt, in its source
     int32_t sample = 0;
-    // Only tokens, finish reason, reward and reward parts are filled; of an answer to a set, tokens hold zeros.
+    // Unless it is recorded: only tokens, finish reason, reward and reward parts are filled, and of an answer to a set
+    // tokens are zeros.
     Trajectory answer = {};
+    std::string rollouter = {};  // that gave it, if it is recorded
   };
 
-  Lease MakeLease(int64_t index) const;  // of asked_
+  bool IsRecorded(const Asked& asked) const;
+  EvaluatedAnswer MakeRecord(int64_t index) const;  // of asked_
+  Lease MakeLease(int64_t index) const;             // of asked_
   SampledFigures FiguresOfSet(int32_t set) const;
   absl::Status CheckAnswer(const TrajectoryGroup& group, SubmissionRules rules) const;
   void SetStage(Asked* asked, Stage stage);

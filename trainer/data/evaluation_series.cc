@@ -32,7 +32,8 @@ void EvaluationSeries::Start(const PolicyVersion& version, absl::Time now) {
                                        .sampling = common_.options.sampling,
                                        .seed = common_.options.seed,
                                        .lease_limits = common_.lease_limits,
-                                       .sets = common_.options.sets},
+                                       .sets = common_.options.sets,
+                                       .recorded = common_.options.recorded},
                    common_.prompts);
   since_ = now;
 }

@@ -16,6 +16,7 @@ struct EvaluationOptions {
   uint64_t seed = 999;
   SamplingParams sampling;  // greedy: temperature 0
   std::vector<EvaluationSet> sets = {};
+  SampleChoice recorded = {};
   // An evaluation under way for so long is over, with what has been answered. Infinite: it ends with its last answer.
   absl::Duration deadline = absl::InfiniteDuration();
 
@@ -40,8 +41,9 @@ class EvaluationSeries {
   // Whether TakeResult gives a result or a final error.
   bool HasEnded(const RolloutSessions& sessions, absl::Time now) const;
   // The result of the evaluation under way, which is over after that. DEADLINE_EXCEEDED (reason EVALUATING) if prompts
-  // are still to be answered: it goes on; ABORTED (reason OVERTAKEN) if every rollouter serves a newer version, or (reason
-  // UNANSWERED) if nothing was answered by the deadline: it is over; FAILED_PRECONDITION (reason NO_EVALUATION).
+  // are still to be answered: it goes on; ABORTED (reason OVERTAKEN) if every rollouter serves a newer version, or
+  // (reason UNANSWERED) if nothing was answered by the deadline: it is over; FAILED_PRECONDITION (reason
+  // NO_EVALUATION).
   absl::StatusOr<EvaluationResult> TakeResult(const RolloutSessions& sessions, absl::Time now);
   // Whether an evaluation is under way and a rollouter serves its version.
   bool IsServed(const RolloutSessions& sessions) const;

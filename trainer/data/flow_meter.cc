@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace syncopate::trainer {
@@ -75,6 +76,19 @@ std::optional<absl::Duration> FlowMeter::Patience(int64_t least_groups) const {
 void FlowMeter::OnStepDone(absl::Time now) {
   if (last_step_.has_value()) steps_.Add(absl::ToDoubleSeconds(now - *last_step_));
   last_step_ = now;
+}
+
+void FlowMeter::OnRolloutStep(absl::Duration waited, int64_t rollouters, absl::Time now) {
+  const int64_t before = std::exchange(rollouters_, rollouters);
+  if (!last_step_.has_value()) return;
+  const double interval = absl::ToDoubleSeconds(now - *last_step_);
+  const double busy = std::max(0.0, interval - absl::ToDoubleSeconds(waited));
+  usual_busy_.Add(busy);
+  if (busy > kOutlier * usual_busy_.median()) return;
+  busy_.Add(busy);
+  // The pace of this step was made by two numbers of rollouters.
+  if (before != rollouters) return settled_.Clear();
+  settled_.Add(interval);
 }
 
 double FlowMeter::suggested_target_staleness() const {

@@ -1,3 +1,4 @@
+// One class, above 700 lines: leases, log, steps and kept tokens of a group are one state.
 #include "trainer/data/group_ledger.h"
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 //   leased, late, and the trainer waits for it: a second attempt is leased beside the first; the first right answer of
 //   either goes on, and only the loss of the last live attempt counts as a lost lease above
 //   a right answer without signal, where such groups are replaced: DROPPED as filtered, consumed
+//   leased, its last attempt is lost, and tokens of it are kept --> kept --Lease: as it was admitted--> leased
 //   a row that is no prompt: DROPPED as skipped, consumed
 //   leased, and a full batch waits for its deadline alone: with OnDeadline::kDrop DROPPED as past its deadline, consumed.
 //   With OnDeadline::kMask no batch waits for a deadline
@@ -40,10 +42,12 @@ GroupLedger::GroupLedger(const Options& options, const PromptSource* prompts, co
       version_(version),
       gate_(options.gate, version.step),
       queue_(std::move(restored.queue)),
+      partial_(options.partial_bytes),
       failures_(options.max_failures),
       rewards_(options.max_reward_failures),
       rules_({.vocab_size = options.vocab_size > 0 ? options.vocab_size : prompts->vocab_size(),
               .epoch = version.epoch,
+              .max_total_tokens = options.max_total_tokens,
               .context = options.context}),
       replays_(std::move(restored.replays)),
       unlogged_drops_(std::move(restored.drops)),
@@ -69,7 +73,7 @@ void GroupLedger::AdoptAccepted(std::vector<RestoredData::Accepted> accepted) {
     const int64_t start = one.record.admitted.step;
     last_sequence_ = std::max(last_sequence_, one.sequence);
     if (!gate_.MayKeep(start)) {
-      unlogged_drops_.push_back({id, DropReason::kStale});
+      unlogged_drops_.push_back({id, DropReason::kStale, std::move(one.record.group)});
       ++counters_.dropped_stale;
       queue_.PutBack(id.group);
       continue;
@@ -96,7 +100,11 @@ void GroupLedger::OnServing(SessionId session, const PolicyVersion& version) {
 }
 
 void GroupLedger::OnCredits(SessionId session, int32_t groups) {
-  if (RolloutSession* found = sessions_.Find(session)) found->room = std::max(groups, 0) * int64_t{options_.samples};
+  RolloutSession* found = sessions_.Find(session);
+  if (found == nullptr) return;
+  found->room = std::max(groups, 0) * int64_t{options_.samples};
+  // A lease that is on its way may count twice in one message, so the usual message counts.
+  found->slots.Add(static_cast<double>(found->pace.open() + std::max(groups, 0)));
 }
 
 void GroupLedger::Disconnect(SessionId session) {
@@ -128,11 +136,14 @@ RolloutSession* GroupLedger::NextReceiver(const GroupId& prompt, const Group* gr
   bool somebody_can = false;
   for (auto& [id, session] : sessions_.all()) {
     if (!MayReceive(session) || IsHeldBack(session, now)) continue;
-    // The second attempt is of a group that the gate holds already.
+    // The gate counts a group that has or had an attempt already.
     if (group == nullptr && !gate_.MayAdmit(session.serving.step)) continue;
-    const bool can_take =
-        session.room >= options_.samples && (group == nullptr || (MayTakeOver(session, group->lease.version) &&
-                                                                  session.id != group->attempts.front().session));
+    bool can_take = session.room >= options_.samples;
+    if (group != nullptr) {
+      const PolicyVersion newest = std::max(group->lease.version, partial_.NewestVersion(prompt));
+      const bool has_it = !group->attempts.empty() && session.id == group->attempts.front().session;
+      can_take = can_take && MayTakeOver(session, newest) && !has_it;
+    }
     candidates.push_back({&session, failures_.HasFailed(prompt, session.member.replica_id), can_take});
     somebody_can |= can_take;
   }
@@ -147,9 +158,15 @@ bool GroupLedger::MayTakeOver(const RolloutSession& session, const PolicyVersion
 IssuedLease GroupLedger::Issue(const LeaseId& id, RolloutSession* session, Group* group, absl::Time now) {
   session->room -= options_.samples;
   session->pace.OnLeased(now);
+  flow_.OnLease(std::max<int64_t>(0, version_.step - session->serving.step));
   ++counters_.leased;
   IssuedLease issued{session->id, group->lease, group->has_second};
   issued.lease.id = id;
+  issued.lease.starts = partial_.BeginLease(id, options_.samples, /*reports=*/!group->has_second);
+  if (!issued.lease.starts.empty()) {
+    ++counters_.continued;
+    counters_.kept_tokens += partial_.CountTokens(id.group);
+  }
   group->attempts.push_back({id, session->id, {now, now}});
   return issued;
 }
@@ -161,6 +178,7 @@ std::vector<IssuedLease> GroupLedger::NextLeases(absl::Time now) {
     OnGroupsChanged();
     return issued;
   }
+  LeaseKept(now, &issued);
   AddSecondAttempts(now, &issued);
   for (const GroupId& rested : backoff_.TakeRested(now)) queue_.Wake(rested);
   while (std::optional<GroupId> prompt = queue_.Head()) {
@@ -226,6 +244,19 @@ void GroupLedger::AddSecondAttempts(absl::Time now, std::vector<IssuedLease>* is
   }
 }
 
+// The lowest prompt first, as they wait.
+void GroupLedger::LeaseKept(absl::Time now, std::vector<IssuedLease>* issued) {
+  for (auto& [id, group] : groups_) {
+    if (group.stage != Stage::kKept) continue;
+    RolloutSession* session = NextReceiver(id, &group, now);
+    if (session == nullptr) continue;
+    group.stage = Stage::kLeased;
+    group.has_second = false;
+    issued->push_back(Issue(queue_.NextAttempt(id), session, &group, now));
+    OnGroupsChanged();
+  }
+}
+
 void GroupLedger::NoteUnusable(const LeaseId& lease) {
   unlogged_drops_.push_back({lease, DropReason::kSkipped});
   ++counters_.skipped;
@@ -237,6 +268,16 @@ void GroupLedger::OnProgress(SessionId session, const LeaseId& lease, absl::Time
   if (!held.has_value()) return;
   held->attempt->times.progressed = now;
   sessions_.OnProgress(session);
+}
+
+absl::Status GroupLedger::OnPart(SessionId session, const LeaseId& lease, const AnswerPart& part) {
+  const std::optional<Held> held = FindHeld(session, lease);
+  if (!held.has_value()) return absl::OkStatus();
+  // What is kept goes to another rollouter, whose answer is checked as a whole: a wrong part would be held against that
+  // one.
+  SYNCOPATE_RETURN_IF_ERROR(CheckPart(part, held->group->second.lease, rules_));
+  const absl::Status added = partial_.Add(lease, part);
+  return absl::IsInvalidArgument(added) ? added : absl::OkStatus();
 }
 
 std::optional<RevokeReason> GroupLedger::Overdue(const LeaseTimes& times, absl::Time now) const {
@@ -266,9 +307,11 @@ std::vector<Revocation> GroupLedger::DropPastDeadline(absl::Time now) {
   if (options_.gate.on_deadline != OnDeadline::kDrop || in_step_) return revoked;
   while (const std::optional<GroupId> blocker = FindBlocker()) {
     const auto found = groups_.find(*blocker);
-    if (found->second.stage != Stage::kLeased) break;  // it will be completed when the log has its answer
-    const LeaseId lease = found->second.attempts.front().id;
-    flow_.OnGroupDropped(now - found->second.attempts.front().times.issued);
+    const bool is_kept = found->second.stage == Stage::kKept;
+    // Else it will be completed when the log has its answer.
+    if (found->second.stage != Stage::kLeased && !is_kept) break;
+    const LeaseId lease = is_kept ? found->second.lease.id : found->second.attempts.front().id;
+    if (!is_kept) flow_.OnGroupDropped(now - found->second.attempts.front().times.issued);
     for (const Attempt& attempt : found->second.attempts) {
       revoked.push_back({attempt.session, attempt.id, RevokeReason::kDeadline});
       if (RolloutSession* session = sessions_.Find(attempt.session)) session->pace.OnEnded(attempt.times.issued);
@@ -289,18 +332,22 @@ void GroupLedger::Consume(const LeaseId& lease, DropReason reason) {
   OnGroupsChanged();
 }
 
-void GroupLedger::EndAttempt(const Held& held) {
+void GroupLedger::EndAttempt(const Held& held, bool anew) {
   const Attempt over = *held.attempt;
   if (RolloutSession* session = sessions_.Find(over.session)) session->pace.OnEnded(over.times.issued);
   std::vector<Attempt>& attempts = held.group->second.attempts;
   attempts.erase(held.attempt);
-  if (MayPutBack(attempts.size())) PutBack(held.group);
+  if (!MayPutBack(attempts.size())) return;
+  if (anew || !partial_.HasTokens(held.group->first)) return PutBack(held.group);
+  held.group->second.stage = Stage::kKept;
+  OnGroupsChanged();
 }
 
 void GroupLedger::PutBack(Groups::iterator found) {
   const GroupId id = found->first;
   gate_.Release(id);
   groups_.erase(found);
+  partial_.Forget(id);
   queue_.PutBack(id);
   OnGroupsChanged();
 }
@@ -311,7 +358,8 @@ void GroupLedger::Fail(const Held& held, const absl::Status& why) {
   const PromptFailures::Fault fault{IsPromptsFault(why), rewards_.any_judged()};
   if (fault.is_reward) rewards_.AddFailed(why);
   ++counters_.failed_attempts;
-  EndAttempt(held);
+  // What is kept may be why it failed.
+  EndAttempt(held, /*anew=*/true);
   if (session == nullptr) return;
   const bool give_up = failures_.Add(lease.group, *session, fault);
   if (groups_.contains(lease.group)) return;  // another attempt is live and may answer it
@@ -358,12 +406,18 @@ GroupLedger::Verdict GroupLedger::Submit(SessionId session, SharedGroup group, a
   sessions_.OnHeard(session, id);
   const std::optional<Held> held = FindHeld(session, id);
   if (absl::Status epoch = CheckEpoch(*group, version_.epoch); !epoch.ok()) {
-    if (held.has_value()) EndAttempt(*held);
+    if (held.has_value()) EndAttempt(*held, /*anew=*/true);
     return {.result = Result::kFenced, .error = epoch};
   }
   if (!held.has_value()) return VerdictOnNotHeld(id);
   const Lease& lease = held->group->second.lease;
-  absl::Status check = CheckSubmission(*group, lease, OldestAllowed(lease), rules_);
+  absl::Status check;
+  if (partial_.HasStart(id)) {
+    auto whole = std::make_shared<TrajectoryGroup>(*group);
+    check = partial_.Join(whole.get());
+    group = std::move(whole);
+  }
+  if (check.ok()) check = CheckSubmission(*group, lease, OldestAllowed(lease), rules_);
   if (!check.ok()) {
     Fail(*held, check);
     return {.result = Result::kInvalid, .error = check};
@@ -375,8 +429,8 @@ GroupLedger::Verdict GroupLedger::VerdictOnNotHeld(const LeaseId& lease) {
   auto found = groups_.find(lease.group);
   const bool under_way = found != groups_.end();
   const Stage stage = under_way ? found->second.stage : Stage::kTaken;
-  const bool counts =
-      under_way ? stage != Stage::kLeased && found->second.lease.id == lease : queue_.WasAccepted(lease);
+  const bool counts = under_way ? stage != Stage::kLeased && stage != Stage::kKept && found->second.lease.id == lease
+                                : queue_.WasAccepted(lease);
   ++(counts ? counters_.duplicate : counters_.expired);
   if (!counts) return {.result = Result::kExpired};
   const bool durable = stage == Stage::kCompleted || stage == Stage::kTaken;
@@ -409,13 +463,16 @@ GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, a
   group.attempts = {counts};
   group.lease.id = counts.id;
   group.answer = std::move(answer);
+  partial_.Forget(counts.id.group);
   const bool filtered = options_.refill_zero_variance && loss::HasZeroVariance(loss::GetRewards(*group.answer));
   int64_t tokens = 0;
   for (const Trajectory& sample : group.answer->samples) tokens += WrittenTokens(sample);
   flow_.OnAnswers(static_cast<int64_t>(group.answer->samples.size()), tokens, !filtered);
   group.stage = filtered ? Stage::kFiltering : Stage::kLogging;
   if (filtered) {
-    verdict.record = DropRecord{counts.id, DropReason::kFiltered};
+    DropRecord& drop = std::get<DropRecord>(verdict.record.emplace(DropRecord{counts.id, DropReason::kFiltered}));
+    drop.group = group.answer;
+    if (options_.recorded.Takes(counts.id.group)) drop.origin = {group.lease.task, group.lease.answer_ids};
   } else {
     verdict.record = AcceptedRecord{group.lease.version, group.answer};
   }
@@ -520,12 +577,14 @@ std::optional<GroupLedger::Take> GroupLedger::TakeBatch() {
     take = {.is_replay = true, .groups = std::move(replays_.front().groups)};
     replays_.pop_front();
   } else {
+    takes_answers_ = true;
     std::vector<GroupId> batch = PickBatch();
     if (batch.empty()) return std::nullopt;
     for (const GroupId& id : batch) {
       Group& group = groups_.at(id);
       group.stage = Stage::kTaken;
       take.groups.push_back(group.answer);
+      if (options_.recorded.Takes(id)) take.origins[id] = {group.lease.task, group.lease.answer_ids};
     }
     gate_.BeginStep(batch);
   }
@@ -570,6 +629,10 @@ void GroupLedger::OnStepDone(absl::Time now) {
   }
   OnGroupsChanged();
   rules_.known_steps.erase(rules_.known_steps.begin(), rules_.known_steps.lower_bound(OldestKnownStep()));
+  const absl::Duration waited = std::exchange(waited_, absl::ZeroDuration());
+  if (std::exchange(takes_answers_, false)) {
+    flow_.OnRolloutStep(waited, static_cast<int64_t>(sessions_.all().size()), now);
+  }
   flow_.OnStepDone(now);
   waiting_since_ = now;
 }
@@ -598,6 +661,25 @@ PolicyVersion GroupLedger::NewestServed() const {
     if (serving.epoch == version_.epoch && serving.step <= version_.step) newest = std::max(newest, serving);
   }
   return newest;
+}
+
+SizingInputs GroupLedger::MeasureSizing(absl::Time now) const {
+  SizingInputs inputs{.gate = options_.gate,
+                      .group_seconds = flow_.group_seconds(),
+                      .step_seconds = flow_.busy_seconds(),
+                      .interval_seconds = flow_.settled_interval_seconds(),
+                      .kept_ratio = flow_.kept_ratio(),
+                      .lag_steps = flow_.lag_steps()};
+  double slots = 0;
+  for (const auto& [id, session] : sessions_.all()) {
+    // On policy nobody serves the newest version right after a step, so an older one counts, too.
+    const bool serves = session.serving.epoch == version_.epoch;
+    if (!serves || session.IsHeldBack(now) || session.slots.median() < 1) continue;
+    ++inputs.rollouters;
+    slots += session.slots.median();
+  }
+  inputs.slots = static_cast<int64_t>(slots);
+  return inputs;
 }
 
 Explanation GroupLedger::Explain(absl::Time now) const {
@@ -650,6 +732,12 @@ WaitView GroupLedger::MakeWaitView(absl::Time now) const {
 }
 
 WaitView::HeldLease GroupLedger::MakeHeldLease(const Group& group, absl::Time now) const {
+  if (group.attempts.empty()) {
+    WaitView::HeldLease kept;
+    kept.group = group.lease.id.group;
+    kept.kept = true;
+    return kept;
+  }
   auto name = [this](const Attempt& attempt) {
     const RolloutSession* session = sessions_.Find(attempt.session);
     return session == nullptr ? "" : session->member.replica_id;

@@ -13,12 +13,14 @@
 #include "trainer/data/explanation.h"
 #include "trainer/data/flow_meter.h"
 #include "trainer/data/ledger_options.h"
+#include "trainer/data/partial_answers.h"
 #include "trainer/data/prompt_backoff.h"
 #include "trainer/data/prompt_failures.h"
 #include "trainer/data/prompts.h"
 #include "trainer/data/records.h"
 #include "trainer/data/reward_failures.h"
 #include "trainer/data/rollout_sessions.h"
+#include "trainer/data/sizing.h"
 #include "trainer/data/staleness_gate.h"
 #include "trainer/data/staleness_tally.h"
 #include "trainer/data/submission_check.h"
@@ -42,8 +44,14 @@ namespace syncopate::trainer {
 // admitted for the first attempt's version, and the prompt goes back only when no attempt is live. With
 // OnDeadline::kDrop a group that runs and keeps a full batch from being taken is revoked, and its prompt consumed: the
 // number of outstanding groups only falls, so the gate's bound stands, and the trainer never waits for a deadline.
-// With OnDeadline::kMask a group may be trained however long it ran. The loss leaves its tokens beyond the bound out, and
-// StalenessTally counts them apart.
+// With OnDeadline::kMask a group may be trained however long it ran. The loss leaves its tokens beyond the bound out,
+// and StalenessTally counts them apart.
+//
+// What rollouters report of unfinished answers is kept (PartialAnswers). When the last attempt at a group ends without
+// fault, a group of which tokens are kept stays admitted, with its first version and deadline, and is leased again
+// before all waiting prompts, to a rollouter that serves no older version than its newest token: it goes on behind
+// those tokens. The ledger joins the answer to them. The kept tokens are memory alone: a trainer that starts again has
+// none.
 //
 // A prompt that failed goes to another rollouter first, and is given up by the rule of PromptFailures. A prompt whose
 // reward failed rests (PromptBackoff) while later prompts are leased; no new prompt is leased while every reward fails
@@ -51,7 +59,7 @@ namespace syncopate::trainer {
 //
 // Sans-IO: events in, actions out. No thread, lock, clock or file; the owner passes the time, writes the records it is
 // handed to a log in the order it got them, and says when they are durable. Equal events give equal actions. Ids and
-// arguments that come from a peer may hold anything; those that come from the owner are trusted.
+// arguments that come from a peer may contain anything; those that come from the owner are trusted.
 class GroupLedger {
  public:
   using Options = LedgerOptions;
@@ -73,6 +81,8 @@ class GroupLedger {
     int64_t expired = 0;            // submissions of leases that are not current
     int64_t rolled_back = 0;        // made by versions that a restore undid
     int64_t skipped = 0;            // rows that are no prompts
+    int64_t continued = 0;          // leases that began with kept tokens
+    int64_t kept_tokens = 0;        // with which they began
     int64_t past_deadline = 0;      // groups dropped, as they kept a full batch from being taken
     int64_t trained_samples = 0;    // of `trained`
     int64_t trained_tokens = 0;     // that rollouters made
@@ -100,6 +110,8 @@ class GroupLedger {
     bool is_replay = false;
     std::vector<SharedGroup> groups = {};
     StalenessTally staleness = {};
+    // Of those among `groups` that Options::recorded takes and that this incarnation has leased.
+    std::map<GroupId, PromptOrigin> origins = {};
   };
 
   // A trainer at `version` that has its data from `restored` (a fresh PromptQueue and nothing else at the start of a
@@ -118,10 +130,13 @@ class GroupLedger {
   // -- Leases.
   // All leases that may go out now; none before the supervised steps are made: then it reads the next batch of those.
   // Each is on its way when this returns. A prompt that its source is still reading
-  // holds those behind it back: call again when it is there. One that is unusable is dropped in its turn.
+  // delays those behind it: call again when it is there. One that is unusable is dropped in its turn.
   std::vector<IssuedLease> NextLeases(absl::Time now);
   // The lease makes progress: a token of it was generated, or, while it waits for its turn, a token of another lease.
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
+  // The rollouter has made `part` of the lease. OK also for a part that is not kept: of a lease that the session does
+  // not hold, or that was reported before, or for want of room. INVALID_ARGUMENT: no answer can have such a part.
+  absl::Status OnPart(SessionId session, const LeaseId& lease, const AnswerPart& part);
   // Takes back the leases that have stalled or are too old.
   std::vector<Revocation> ExpireLeases(absl::Time now);
   // With OnDeadline::kDrop: drops the running groups that keep a full batch from being taken, and says whose leases
@@ -149,6 +164,8 @@ class GroupLedger {
   // The last take is durable (or is a replay, then `sequence` is 0): its groups are trained from now on, whatever
   // happens.
   void OnTakeLogged(uint64_t sequence);
+  // The trainer waited so long for the next batch, since the last step or the last call.
+  void OnBatchAwaited(absl::Duration waited) { waited_ += waited; }
   void OnStepDone(absl::Time now);
   // Rollouters may serve `version` and submit its tokens from now on. Call it before any process hears of `version`.
   void OnPublished(const PolicyVersion& version);
@@ -158,6 +175,8 @@ class GroupLedger {
 
   // -- Status, for people and programs.
   Explanation Explain(absl::Time now) const;
+  // What SizeRun() needs of this run.
+  SizingInputs MeasureSizing(absl::Time now) const;
   bool DataEnded() const;  // nothing waits, runs or is completed, and no step runs
   // That of SupervisedBatch.
   const absl::Status& failure() const { return supervised_.failure(); }
@@ -173,6 +192,7 @@ class GroupLedger {
   const StalenessTally& staleness() const { return staleness_; }  // of all takes so far
   const FlowMeter& flow() const { return flow_; }
   const StalenessGate& gate() const { return gate_; }
+  const PartialAnswers& partial_answers() const { return partial_; }
   const RolloutSessions& sessions() const { return sessions_; }
   RolloutSessions& sessions() { return sessions_; }  // evaluation shares them
   // Failed rewards: the ledger counts those of training groups; evaluation adds its own.
@@ -187,7 +207,7 @@ class GroupLedger {
   virtual PolicyVersion OldestAllowed(const Lease& lease) const { return lease.version; }
   virtual std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const;
   virtual bool IsHeldBack(const RolloutSession& session, absl::Time now) const;  // quarantined or stalled
-  // Whether the second attempt at a group that was admitted for `admitted` may go to this session.
+  // Whether one more attempt at a group whose admission or newest kept token is of `admitted` may go to this session.
   virtual bool MayTakeOver(const RolloutSession& session, const PolicyVersion& admitted) const;
   // Whether the prompt goes back after a failed attempt.
   virtual bool MayPutBack(size_t attempts_that_live) const { return attempts_that_live == 0; }
@@ -199,7 +219,7 @@ class GroupLedger {
   virtual std::vector<GroupId> PickBatch() const;
 
  private:
-  enum class Stage : uint8_t { kLeased, kLogging, kFiltering, kCompleted, kTaken };
+  enum class Stage : uint8_t { kKept, kLeased, kLogging, kFiltering, kCompleted, kTaken };
   // One lease of a group.
   struct Attempt {
     LeaseId id = {};
@@ -207,8 +227,8 @@ class GroupLedger {
     LeaseTimes times = {};
   };
   struct Group {
-    Stage stage = Stage::kLeased;
-    Lease lease = {};  // as it went out first; from kLogging on its id is that of the attempt that counts
+    Stage stage = Stage::kLeased;  // kKept: no attempt lives, and tokens of the last one are kept
+    Lease lease = {};              // as it went out first; from kLogging on its id is that of the attempt that counts
     // In kLeased: the live attempts, one or two; later: the accepted one, if this incarnation leased it.
     std::vector<Attempt> attempts = {};
     bool has_second = false;  // it has got its second attempt
@@ -225,18 +245,20 @@ class GroupLedger {
   bool MayReceive(const RolloutSession& session) const;  // serves a version of this epoch that is still of use
   void NoteUnusable(const LeaseId& lease);               // that its row is no prompt, and consumed
   std::optional<absl::Duration> Patience() const { return flow_.Patience(options_.gate.batch_groups); }
-  // Returns the rollouter that gets a lease of `prompt`; with `group`, its second lease.
+  // Returns the rollouter that gets a lease of `prompt`; with `group`, one more lease of a group that is admitted.
   RolloutSession* NextReceiver(const GroupId& prompt, const Group* group, absl::Time now);
   bool IsLate(const Group& group, absl::Time now) const;
   // Groups that are to get a second attempt, the most urgent first.
   std::vector<GroupId> LateGroups(absl::Time now) const;
   void AddSecondAttempts(absl::Time now, std::vector<IssuedLease>* issued);
+  void LeaseKept(absl::Time now, std::vector<IssuedLease>* issued);
   IssuedLease Issue(const LeaseId& id, RolloutSession* session, Group* group, absl::Time now);
   std::optional<Held> FindHeld(SessionId session, const LeaseId& lease);
   Verdict VerdictOnNotHeld(const LeaseId& lease);
   Verdict Accept(const Held& held, SharedGroup answer, absl::Time now);
-  // The attempt has failed. Its prompt goes back if no other attempt is live.
-  void EndAttempt(const Held& held);
+  // The attempt has ended without an answer. If no other attempt is live, its group is kept with its tokens, or its
+  // prompt goes back; always that with `anew`.
+  void EndAttempt(const Held& held, bool anew = false);
   void PutBack(Groups::iterator found);
   void Consume(const LeaseId& lease, DropReason reason);
   void Fail(const Held& held, const absl::Status& why);
@@ -256,6 +278,7 @@ class GroupLedger {
   PromptQueue queue_;
   RolloutSessions sessions_;
   Groups groups_;  // leased to taken
+  PartialAnswers partial_;
   PromptFailures failures_;
   PromptBackoff backoff_;
   RewardFailures rewards_;
@@ -266,6 +289,8 @@ class GroupLedger {
   std::vector<LeaseId> taking_;  // of the take that is on its way to the log
   bool taking_supervised_ = false;
   bool in_step_ = false;
+  bool takes_answers_ = false;               // the step under way trains answers that the trainer waited for
+  absl::Duration waited_ = {};               // for the next batch, since the last step
   mutable std::optional<bool> batch_ready_;  // PickBatch() is not empty; none: not known since the last change
   uint64_t last_sequence_ = 0;
   uint64_t replay_sequence_ = 0;  // oldest record that unfinished replays need

@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<JsonlFile>> JsonlFile::Open(const std::string& pa
   SYNCOPATE_ASSIGN_OR_RETURN(const Stamp after, file->ReadStamp());
   // The file is being written: its rows would be those of two versions.
   if (after != file->stamp_) return file->Changed("while its lines were counted");
-  if (file->rows() == 0) return BadFile("EMPTY_FILE", absl::StrCat(path, " holds no rows"));
+  if (file->rows() == 0) return BadFile("EMPTY_FILE", absl::StrCat(path, " contains no rows"));
   file->rows_.shrink_to_fit();
   return file;
 }

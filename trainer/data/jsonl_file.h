@@ -11,8 +11,8 @@
 
 namespace syncopate::trainer {
 
-// A file with one JSON object per line. Keeps an index of 16 bytes per row in memory, and no row. Lines that hold
-// only blanks are no rows. The file belongs to the user and may change, so each row that is read is compared with its
+// A file with one JSON object per line. Keeps an index of 16 bytes per row in memory, and no row. Lines of
+// blanks alone are no rows. The file belongs to the user and may change, so each row that is read is compared with its
 // checksum from when the file was opened. Thread-safe; links are followed.
 class JsonlFile {
  public:

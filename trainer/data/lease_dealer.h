@@ -16,7 +16,7 @@ namespace syncopate::trainer {
 // holds fewest. So equal rollouters share evenly, and a rollouter of half the speed gets half as many. While one that
 // is not slow (RolloutPace::IsSlow) is there, a slow one holds one group at a time, and gets even that only when the
 // others could take none for a reason other than being busy, or when a trial is due: a group that waits for a slow
-// rollouter holds up every batch that must come after it.
+// rollouter delays every batch that must come after it.
 struct LeaseDealer {
   struct Candidate {
     RolloutSession* session = nullptr;

@@ -21,7 +21,7 @@ constexpr size_t kMaxNoRewardsBytes = 500;
 // How often at most failures of rewards are logged.
 constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
-// For people; what the rollouter says about it may hold anything.
+// For people; what the rollouter says about it may contain anything.
 absl::Status ReturnedFault(const LeaseId& lease, const absl::Status& why) {
   const absl::string_view text = why.message().substr(0, kMaxReasonBytes);
   return Error(why.code(), IsPromptsFault(why) ? ErrorReason(why) : "RETURNED",
@@ -66,6 +66,14 @@ void LeaseDesk::RecordProgress(SessionId session, const std::vector<LeaseId>& le
       evaluation->OnProgress(&ledger_->sessions(), session, lease, now);
     }
   }
+}
+
+void LeaseDesk::RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part) {
+  if (Evaluation::IsEvaluation(lease)) return;
+  const absl::Status status = ledger_->OnPart(session, lease, part);
+  if (status.ok()) return;
+  SYNCOPATE_LOG(kWarning, "%s has reported tokens of group %s that are not kept: %s", GetName(session),
+                lease.group.ToString(), status.ToString());
 }
 
 std::vector<IssuedLease> LeaseDesk::NextLeases(absl::Time now, bool evaluation_only) {

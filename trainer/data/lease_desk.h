@@ -50,6 +50,8 @@ class LeaseDesk {
   void SetWork(SessionId session, const RolloutRoster::Work& work);
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
+  // The rollouter has made `part` of a training lease; a part that cannot be one is logged, and not kept.
+  void RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part);
 
   // Leases that may go out now: those of the evaluation first; no others if `evaluation_only`.
   std::vector<IssuedLease> NextLeases(absl::Time now, bool evaluation_only);

@@ -20,6 +20,7 @@ absl::Status LedgerOptions::Validate() const {
         "log-probabilities are those of the policy over the whole vocabulary");
   }
   if (refill_zero_variance && samples < 2) return bad("refill_zero_variance needs groups of at least 2 samples");
+  if (partial_bytes < 0) return bad("partial_bytes must not be negative");
   if (max_failures < 1) return bad("max_failures must be at least 1");
   if (max_reward_failures < 0) return bad("max_reward_failures must not be negative");
   if (supervised_steps < 0) return bad("supervised_steps cannot be negative");

@@ -124,13 +124,13 @@ int32_t PromptQueue::Attempts(const GroupId& group) const {
 
 void PromptQueue::SawAttempt(const LeaseId& lease) {
   if (IsConsumed(lease.group)) return;
-  // The log holds answers alone, not leases: prompts between were leased and have no answer yet.
+  // The log contains answers alone, no leases: prompts between were leased and have no answer yet.
   for (; next_ <= lease.group; next_ = After(next_)) put_back_.insert(next_);
   int32_t& attempts = attempts_[lease.group];
   attempts = std::max(attempts, lease.attempt);
 }
 
-void PromptQueue::Hold(const GroupId& group) { put_back_.erase(group); }
+void PromptQueue::MarkAccepted(const GroupId& group) { put_back_.erase(group); }
 
 DataState PromptQueue::State() const {
   DataState state{.next = next_,

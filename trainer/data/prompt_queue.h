@@ -54,7 +54,7 @@ class PromptQueue {
   // Restoring: the log knows of this attempt. Prompts that are thereby passed over wait to be leased.
   void SawAttempt(const LeaseId& lease);
   // Restoring: this prompt is accepted, so it does not wait. Undone by PutBack.
-  void Hold(const GroupId& group);
+  void MarkAccepted(const GroupId& group);
 
   const GroupId& next() const { return next_; }
   int64_t waiting() const { return static_cast<int64_t>(put_back_.size() + resting_.size()); }

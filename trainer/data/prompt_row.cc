@@ -104,7 +104,7 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
   if (const Json* source = Find(json, fields.data_source)) {
     row.data_source = source->is_string() ? source->get<std::string>() : source->dump();
   }
-  // Supervised steps learn the answer, unless another field holds what should be said.
+  // Supervised steps learn the answer, unless another field contains the answer.
   row.response = row.answer;
   if (!fields.response.empty()) {
     const Json* response = Find(json, fields.response);

@@ -27,9 +27,10 @@ struct PromptRow {
   nlohmann::ordered_json messages;  // a conversation: [{"role": "user", "content": ...}, ...], at least one
   nlohmann::ordered_json answer;    // what rewards compare with, of any type; null: none
   nlohmann::ordered_json response;  // what supervised steps teach, of any type; null: none
-  // For rewards, one JSON object: the line's own with all its fields, and in place of fields of these names "prompt" (the
-  // text, or that of the last message of the user), "messages" of a conversation, "data_source" and "extra_info" where
-  // the row has them, and "ground_truth": `answer`, null included. "answer" is `answer` too if the line has no such field.
+  // For rewards, one JSON object: the line's own with all its fields, and in place of fields of these names "prompt"
+  // (the text, or that of the last message of the user), "messages" of a conversation, "data_source" and "extra_info"
+  // where the row has them, and "ground_truth": `answer`, null included. "answer" is `answer` too if the line has no
+  // such field.
   std::string row_json;
 };
 

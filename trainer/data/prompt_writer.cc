@@ -158,7 +158,7 @@ absl::Status PromptWriter::CheckInModel(const char* what, const std::vector<int3
 
 absl::StatusOr<PromptWriter::Response> PromptWriter::WriteResponse(const PromptRow& row, PieceCache* cache) const {
   if (row.response.is_null()) {
-    return BadPrompt("NO_RESPONSE", "there is no answer to learn; data.response_field names the field that holds it");
+    return BadPrompt("NO_RESPONSE", "there is no answer to learn; data.response_field names its field");
   }
   Response response;
   if (IsConversation(row.response)) {

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "base/trajectory.h"
+#include "trainer/data/sample_choice.h"
 #include "trainer/data/training_sums.h"
 
 // What the trainer remembers about its data: records of its log, in the order of events, and the position that a
-// checkpoint holds. Plain; how they look on disk is the codec's business.
+// checkpoint contains. Plain; how they look on disk is the codec's business.
 namespace syncopate::trainer {
 
 using SharedGroup = std::shared_ptr<const TrajectoryGroup>;
@@ -43,13 +44,16 @@ struct AcceptedRecord {
 struct TakeRecord {
   PolicyVersion produces;
   std::vector<LeaseId> groups = {};  // ordered by prompt
-  // It trains the answers of the data: these prompts were never leased, and the log holds no group of them.
+  // It trains the answers of the data: these prompts were never leased, and the log contains no group of them.
   bool supervised = false;
 };
 
 struct DropRecord {
   LeaseId lease;
   DropReason reason = DropReason::kFiltered;
+  // What was dropped, for those who look at it; null if it was not answered. The log has neither.
+  SharedGroup group = {};
+  PromptOrigin origin = {};
 };
 
 using LogRecord = std::variant<AcceptedRecord, TakeRecord, DropRecord>;

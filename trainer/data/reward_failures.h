@@ -31,7 +31,7 @@ class RewardFailures {
   explicit RewardFailures(int64_t most) : most_(most) {}
 
   void AddJudged();
-  void AddFailed(const absl::Status& why);  // what a rollouter says of it; may hold anything
+  void AddFailed(const absl::Status& why);  // what a rollouter says of it; may contain anything
 
   // Answers of some group have been judged.
   bool any_judged() const { return figures_.judged > 0; }

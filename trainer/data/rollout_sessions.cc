@@ -44,7 +44,10 @@ bool IsNobodysFault(const absl::Status& why) {
   return absl::IsCancelled(why) || absl::IsUnavailable(why) || absl::IsAborted(why);
 }
 
-bool IsPromptsFault(const absl::Status& why) { return ErrorReason(why) == reason::kRewardFailed; }
+bool IsPromptsFault(const absl::Status& why) {
+  const std::string reason = ErrorReason(why);
+  return reason == reason::kRewardFailed || reason == reason::kEnvironmentFailed;
+}
 
 RolloutSessions::Connected RolloutSessions::Add(const MemberId& member) {
   Connected connected;

@@ -61,6 +61,7 @@ struct RolloutSession {
   MemberId member = {};
   PolicyVersion serving = {};   // as its last message said
   int64_t room = 0;             // samples it takes on beside those it has
+  RecentMedian slots{15};       // groups that it works on at once, as its last messages imply
   RolloutPace pace = {};        // of the training groups it works on
   int64_t accepted = 0;         // groups of this session that were accepted
   int64_t invalid = 0;          // answers of this session that were refused

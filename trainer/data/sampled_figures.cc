@@ -35,13 +35,30 @@ double EstimatePassAtK(int64_t answers, int64_t right, int64_t k) {
   return 1 - none;
 }
 
+double MajorityIsRight(const PromptTally& prompt) {
+  int64_t most = 0;
+  for (const auto& [answer, votes] : prompt.votes) most = std::max(most, votes.all);
+  double all = 0, right = 0;
+  for (const auto& [answer, votes] : prompt.votes) {
+    if (votes.all < most) continue;
+    all += static_cast<double>(votes.all);
+    right += static_cast<double>(votes.right);
+  }
+  return all > 0 ? right / all : 0;
+}
+
 void AddSampledMeans(const std::vector<PromptTally>& prompts, SampledFigures* figures) {
-  std::vector<double> rewards;
+  std::vector<double> rewards, majorities;
+  bool any_votes = false;
   for (const PromptTally& prompt : prompts) {
-    if (prompt.answers > 0) rewards.push_back(prompt.reward / static_cast<double>(prompt.answers));
+    if (prompt.answers == 0) continue;
+    rewards.push_back(prompt.reward / static_cast<double>(prompt.answers));
+    majorities.push_back(MajorityIsRight(prompt));
+    any_votes |= !prompt.votes.empty();
   }
   if (rewards.empty()) return;
   figures->reward = AverageOverPrompts(rewards);
+  if (any_votes) figures->majority = AverageOverPrompts(majorities);
   const int64_t samples = figures->samples;
   for (int64_t k = 1; k <= samples; k = k < samples ? std::min(2 * k, samples) : samples + 1) {
     std::vector<double> passed;

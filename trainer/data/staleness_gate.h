@@ -12,8 +12,8 @@
 
 namespace syncopate::trainer {
 
-// What happens when a group that still runs is so old that it keeps a full batch from being taken. None of them trains a
-// token beyond the bound.
+// What happens when a group that still runs is so old that it keeps a full batch from being taken. None of them trains
+// a token beyond the bound.
 enum class OnDeadline : uint8_t {
   kStall,  // the trainer waits for that group: nothing is thrown away
   kMask,   // the batch is taken; when that group is trained, its tokens beyond the bound have no loss

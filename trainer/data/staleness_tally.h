@@ -17,8 +17,8 @@ struct StalenessTally {
   // With a trained token beyond the bound, or one from the future: a defect, wherever it came from.
   int64_t violating_groups = 0;
 
-  // Adds one group that is used at trainer step `step`; staleness below 0 counts as a violation and as 0. Tokens beyond the
-  // bound are masked ones if the group `may_be_older`, and otherwise a violation.
+  // Adds one group that is used at trainer step `step`; staleness below 0 counts as a violation and as 0. Tokens beyond
+  // the bound are masked ones if the group `may_be_older`, and otherwise a violation.
   void Add(const TrajectoryGroup& group, int64_t step, int64_t bound, bool may_be_older = false);
   void Merge(const StalenessTally& other);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/reasons.h"
@@ -34,13 +35,67 @@ absl::Status CheckGiven(const Trajectory& sample) {
                                            ", but the last one must be the policy's"));
 }
 
+absl::Status CheckNumbers(const std::vector<int32_t>& tokens, const std::vector<float>& logprobs,
+                          const SubmissionRules& rules) {
+  if (logprobs.size() != tokens.size()) {
+    return Invalid("LENGTH_MISMATCH",
+                   absl::StrCat(tokens.size(), " tokens but ", logprobs.size(), " log-probabilities"));
+  }
+  for (int32_t token : tokens) {
+    if (token < 0 || token >= rules.vocab_size) {
+      return Invalid("BAD_TOKEN", absl::StrCat("token ", token, " is outside the vocabulary of ", rules.vocab_size));
+    }
+  }
+  for (float logprob : logprobs) {
+    if (!IsPossibleLogProb(logprob)) {
+      return Invalid("BAD_LOGPROB",
+                     absl::StrCat("log-probability ", logprob, " is not from ", -kMaxMagnitude, " to 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsPossibleTime(double seconds) { return seconds >= 0 && seconds <= kMostSeconds; }  // false for NaN
+
+absl::Status CheckTurns(const Trajectory& sample) {
+  int32_t end = 0;
+  for (const Turn& turn : sample.turns) {
+    if (turn.end <= end || turn.end > std::ssize(sample.tokens)) {
+      return Invalid("BAD_TURNS", absl::StrCat("a turn ends at token ", turn.end, ", but the previous one ended at ",
+                                               end, " and the sample has ", sample.tokens.size()));
+    }
+    for (const TokenRange& range : sample.given) {
+      if (range.begin < turn.end && turn.end <= range.end) {
+        return Invalid("BAD_TURNS",
+                       absl::StrCat("a turn ends at token ", turn.end, ", behind one that the policy did not write"));
+      }
+    }
+    if (!IsPossibleReward(turn.reward)) {
+      return Invalid("BAD_REWARD",
+                     absl::StrCat("the reward ", turn.reward, " of a turn is not within ", kMaxMagnitude));
+    }
+    if (!IsPossibleTime(turn.seconds)) {
+      return Invalid("BAD_TIME", absl::StrCat("a turn cannot have taken ", turn.seconds, " seconds"));
+    }
+    end = turn.end;
+  }
+  if (!sample.turns.empty() && end != std::ssize(sample.tokens)) {
+    return Invalid("BAD_TURNS", absl::StrCat("the last turn ends at token ", end, " of ", sample.tokens.size()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, const SubmissionRules& rules) {
   // All of this is checked again here, though rollouters make it: one bad sample would make a batch's gradient NaN, or
   // an index of an embedding go astray, long after its origin is forgotten.
   if (sample.finish == FinishReason::kAborted) return Invalid("ABORTED_SAMPLE", "the sample was aborted");
   if (sample.tokens.empty()) return Invalid("EMPTY_ANSWER", "the sample has no tokens");
   SYNCOPATE_RETURN_IF_ERROR(CheckGiven(sample));
-  if (WrittenTokens(sample) > lease.sampling.max_new_tokens) {
+  if (rules.max_total_tokens > 0 && std::ssize(sample.tokens) > rules.max_total_tokens) {
+    return Invalid("TOO_LONG", absl::StrCat(sample.tokens.size(), " tokens, but an answer of several turns may have ",
+                                            rules.max_total_tokens));
+  }
+  if (rules.max_total_tokens == 0 && WrittenTokens(sample) > lease.sampling.max_new_tokens) {
     return Invalid("TOO_LONG", absl::StrCat(WrittenTokens(sample), " tokens, but the lease allows ",
                                             lease.sampling.max_new_tokens));
   }
@@ -49,21 +104,7 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, const Sub
     return Invalid("TOO_LONG", absl::StrCat("prompt and answer have ", all, " tokens, but the context of the run is ",
                                             rules.context));
   }
-  if (sample.logprobs.size() != sample.tokens.size()) {
-    return Invalid("LENGTH_MISMATCH",
-                   absl::StrCat(sample.tokens.size(), " tokens but ", sample.logprobs.size(), " log-probabilities"));
-  }
-  for (int32_t token : sample.tokens) {
-    if (token < 0 || token >= rules.vocab_size) {
-      return Invalid("BAD_TOKEN", absl::StrCat("token ", token, " is outside the vocabulary of ", rules.vocab_size));
-    }
-  }
-  for (float logprob : sample.logprobs) {
-    if (!IsPossibleLogProb(logprob)) {
-      return Invalid("BAD_LOGPROB",
-                     absl::StrCat("log-probability ", logprob, " is not from ", -kMaxMagnitude, " to 0"));
-    }
-  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(sample.tokens, sample.logprobs, rules));
   for (const TokenRange& range : sample.given) {
     for (int32_t token = range.begin; token < range.end; ++token) {
       const float logprob = sample.logprobs[static_cast<size_t>(token)];
@@ -75,11 +116,14 @@ absl::Status CheckTokens(const Trajectory& sample, const Lease& lease, const Sub
   if (!IsPossibleReward(sample.reward)) {
     return Invalid("BAD_REWARD", absl::StrCat("the reward ", sample.reward, " is not within ", kMaxMagnitude));
   }
-  const double seconds = sample.generate_seconds;
-  if (!(seconds >= 0 && seconds <= kMostSeconds)) {  // false for NaN
-    return Invalid("BAD_TIME", absl::StrCat("generation cannot have taken ", seconds, " seconds"));
+  if (sample.extracted.size() > kMaxExtractedBytes) {
+    return Invalid("BAD_EXTRACTED", absl::StrCat("the extracted answer has ", sample.extracted.size(),
+                                                 " bytes, but at most ", kMaxExtractedBytes));
   }
-  return absl::OkStatus();
+  const double seconds = sample.generate_seconds;
+  if (!IsPossibleTime(seconds))
+    return Invalid("BAD_TIME", absl::StrCat("generation cannot have taken ", seconds, " seconds"));
+  return CheckTurns(sample);
 }
 
 // `first` is the group's first sample: GDPO normalises each part over the group, so a part must be there in all of
@@ -111,6 +155,12 @@ absl::Status CheckRewardParts(const Trajectory& sample, const Trajectory& first)
   return absl::OkStatus();
 }
 
+absl::Status CheckKnown(const PolicyVersion& version, const SubmissionRules& rules) {
+  if (version.epoch == rules.epoch && rules.known_steps.contains(version.step)) return absl::OkStatus();
+  return Invalid("UNKNOWN_VERSION",
+                 absl::StrCat("tokens of version ", version.ToString(), ", which this trainer has not published"));
+}
+
 // Which version made which tokens: importance ratios and the bound on staleness depend on it.
 absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, const SubmissionRules& rules) {
   int32_t end = 0;
@@ -129,10 +179,7 @@ absl::Status CheckSpans(const Trajectory& sample, const PolicyVersion& oldest, c
                                   "; spans cover all tokens in order, but for those that were given"));
     }
     end = span.end;
-    if (span.version.epoch != rules.epoch || !rules.known_steps.contains(span.version.step)) {
-      return Invalid("UNKNOWN_VERSION", absl::StrCat("tokens of version ", span.version.ToString(),
-                                                     ", which this trainer has not published"));
-    }
+    SYNCOPATE_RETURN_IF_ERROR(CheckKnown(span.version, rules));
     // A replica never serves an older version after a newer one; and the lease was given after `oldest` was served.
     if (span.version < last) {
       return Invalid("VERSION_BEFORE_LEASE", absl::StrCat("tokens of version ", span.version.ToString(), " after ",
@@ -159,11 +206,28 @@ PolicyVersion SelectVersion(const TrajectoryGroup& group, Better better) {
 
 }  // namespace
 
+absl::Status CheckPart(const AnswerPart& part, const Lease& lease, const SubmissionRules& rules) {
+  const int64_t end = part.begin + std::ssize(part.tokens);
+  if (part.sample < 0 || part.sample >= lease.samples || end > lease.sampling.max_new_tokens) {
+    return Invalid("BAD_PART",
+                   absl::StrCat("tokens ", part.begin, " to ", end, " of sample ", part.sample, ", but the lease has ",
+                                lease.samples, " samples of ", lease.sampling.max_new_tokens, " tokens"));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(part.tokens, part.logprobs, rules));
+  for (const VersionSpan& span : part.spans) {
+    SYNCOPATE_RETURN_IF_ERROR(CheckKnown(span.version, rules));
+    if (span.version >= lease.version) continue;
+    return Invalid("VERSION_BEFORE_LEASE", absl::StrCat("tokens of version ", span.version.ToString(), " after ",
+                                                        lease.version.ToString(), " was served"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckEpoch(const TrajectoryGroup& group, int64_t epoch) {
   PolicyVersion oldest = OldestVersion(group);
   if (oldest.IsNone() || oldest.epoch >= epoch) return absl::OkStatus();
   return Error(absl::StatusCode::kFailedPrecondition, reason::kFenced,
-               absl::StrCat("group ", group.lease.group.ToString(), " holds tokens of ", oldest.ToString(),
+               absl::StrCat("group ", group.lease.group.ToString(), " contains tokens of ", oldest.ToString(),
                             ", but the trainer works in epoch ", epoch, " now"),
                {{"epoch", absl::StrCat(epoch)}});
 }

@@ -7,11 +7,14 @@
 #include "absl/strings/str_join.h"
 #include "base/philox.h"
 #include "base/status.h"
+#include "trainer/data/guess_task.h"
 
 namespace syncopate::trainer {
 namespace {
 
 using Symbols = std::vector<int32_t>;
+
+constexpr char kGuess[] = "guess";
 
 Symbols Reverse(Symbols x) {
   std::reverse(x.begin(), x.end());
@@ -25,7 +28,7 @@ Symbols Sort(Symbols x) {
   return x;
 }
 
-// `x` holds two numbers of equal length.
+// `x` contains two numbers of equal length.
 Symbols Add(Symbols x) {
   const size_t length = x.size() / 2;
   Symbols sum(length + 1);
@@ -127,7 +130,7 @@ absl::Status TaskOptions::Validate() const {
   auto bad = [](const std::string& reason, const std::string& text) {
     return Error(absl::StatusCode::kInvalidArgument, reason, text);
   };
-  if (FindTask(name) == nullptr) {
+  if (name != kGuess && FindTask(name) == nullptr) {
     return bad("UNKNOWN_TASK",
                absl::StrCat("no task is called '", name, "'; there are ", absl::StrJoin(TaskNames(), ", ")));
   }
@@ -140,13 +143,15 @@ absl::Status TaskOptions::Validate() const {
 
 absl::StatusOr<std::unique_ptr<PromptSource>> MakeTask(const TaskOptions& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
+  if (options.name == kGuess) return MakeGuessTask(options.seed);
   return std::make_unique<Task>(options, *FindTask(options.name));
 }
 
 std::vector<std::string> TaskNames() {
   std::vector<std::string> names;
-  names.reserve(kTasks.size());
+  names.reserve(kTasks.size() + 1);
   for (const TaskKind& kind : kTasks) names.emplace_back(kind.name);
+  names.emplace_back(kGuess);
   return names;
 }
 

@@ -15,6 +15,7 @@ namespace syncopate::trainer {
 //   reverse  y = xL .. x1         copy  y = x1 .. xL         sort  y = x in ascending order
 //   add      K = 10; the prompt is two numbers of L digits each, without a sign between them; the answer is their sum
 //            with L+1 digits. Most significant digit first, leading zeros written.
+//   guess    see guess_task.h; length and alphabet do not count
 // Symbols are uniform: x_i of prompt (seed, pass, ordinal) comes from Philox with key H(seed, pass) and counter
 // (i / 4, ordinal).
 struct TaskOptions {

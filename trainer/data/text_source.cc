@@ -19,7 +19,7 @@ constexpr absl::Duration kReadWithin = absl::Minutes(2);
 
 absl::Status NoRows(const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "NO_ROWS", text); }
 
-// About what a prompt holds of memory.
+// The approximate memory of a prompt, in bytes.
 int64_t GetBytes(const absl::StatusOr<Prompt>& prompt) {
   if (!prompt.ok()) return static_cast<int64_t>(prompt.status().message().size());
   const size_t ids = prompt->prompt_ids.size() + prompt->answer_ids.size() + prompt->response_ids.size();
@@ -90,7 +90,7 @@ GroupId TextSource::After(const GroupId& group) const {
 bool TextSource::HasWorkLocked() const {
   if (stopped_) return true;
   if (!failure_.ok()) return false;
-  const bool room = static_cast<int64_t>(held_.size()) < options_.ahead && held_bytes_ < options_.ahead_bytes;
+  const bool room = static_cast<int64_t>(loaded_.size()) < options_.ahead && loaded_bytes_ < options_.ahead_bytes;
   return !wanted_.empty() || (begun_ && room);
 }
 
@@ -98,7 +98,7 @@ GroupId TextSource::NextLocked() {
   // What is waited for comes before what may be needed; the first in order, as it is used first.
   if (!wanted_.empty()) return *wanted_.begin();
   GroupId next = next_;
-  while (held_.contains(next)) next = After(next);
+  while (loaded_.contains(next)) next = After(next);
   next_ = After(next);
   return next;
 }
@@ -136,15 +136,15 @@ bool TextSource::Keep(const GroupId& group, absl::StatusOr<Prompt> prompt) {
     return true;
   }
   const int64_t bytes = GetBytes(prompt);
-  if (held_.emplace(group, Held{std::move(prompt), bytes, false}).second) held_bytes_ += bytes;
+  if (loaded_.emplace(group, Loaded{std::move(prompt), bytes, false}).second) loaded_bytes_ += bytes;
   return wanted;
 }
 
 PromptSource::Readiness TextSource::LookLocked(const GroupId& group) const {
   if (!failure_.ok()) return Readiness::kComing;
   ForgetBelowLocked(group);
-  auto found = held_.find(group);
-  if (found == held_.end()) {
+  auto found = loaded_.find(group);
+  if (found == loaded_.end()) {
     wanted_.insert(group);
     // Reading ahead goes on from the furthest that was asked for. A resumed run begins in the middle.
     if (!begun_ || next_ <= group) next_ = After(group);
@@ -166,12 +166,12 @@ void TextSource::ForgetBelowLocked(const GroupId& group) const {
   // Groups are asked for in order, so what lies below has been used or skipped.
   if (group <= newest_) return;
   newest_ = group;
-  while (!held_.empty() && held_.begin()->first < group) ForgetLocked(held_.begin());
+  while (!loaded_.empty() && loaded_.begin()->first < group) ForgetLocked(loaded_.begin());
 }
 
-void TextSource::ForgetLocked(std::map<GroupId, Held>::iterator held) const {
-  held_bytes_ -= held->second.bytes;
-  held_.erase(held);
+void TextSource::ForgetLocked(std::map<GroupId, Loaded>::iterator loaded) const {
+  loaded_bytes_ -= loaded->second.bytes;
+  loaded_.erase(loaded);
 }
 
 void TextSource::SkipLocked(const GroupId& group, const absl::Status& why) const {
@@ -194,7 +194,7 @@ PromptSource::Readiness TextSource::Await(const GroupId& group) const {
   Readiness readiness = LookLocked(group);
   while (readiness == Readiness::kComing && failure_.ok() && !stopped_) {
     auto came = [this, &group]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || !failure_.ok() || held_.contains(group);
+      return stopped_ || !failure_.ok() || loaded_.contains(group);
     };
     if (!mutex_.AwaitWithTimeout(Condition(&came), kReadWithin)) {
       failure_ = Error(absl::StatusCode::kDeadlineExceeded, "ROW_NOT_READ",
@@ -208,8 +208,8 @@ PromptSource::Readiness TextSource::Await(const GroupId& group) const {
 
 Prompt TextSource::At(const GroupId& group) const {
   MutexLock lock(&mutex_);
-  auto found = held_.find(group);
-  SYNCOPATE_CHECK(found != held_.end() && found->second.prompt.ok());
+  auto found = loaded_.find(group);
+  SYNCOPATE_CHECK(found != loaded_.end() && found->second.prompt.ok());
   Prompt prompt = *std::move(found->second.prompt);
   ForgetLocked(found);
   return prompt;

@@ -72,7 +72,7 @@ class TextSource final : public PromptSource {
   int64_t max_answer_tokens() const override { return 0; }
 
  private:
-  struct Held {
+  struct Loaded {
     absl::StatusOr<Prompt> prompt;
     int64_t bytes = 0;
     bool named = false;  // in the log, as a bad row
@@ -88,7 +88,7 @@ class TextSource final : public PromptSource {
   // Groups are asked for in their order, and again after a failed lease. So prompts in memory below a new group were
   // passed over, as happens in a resumed run, and are forgotten to make room.
   void ForgetBelowLocked(const GroupId& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetLocked(std::map<GroupId, Held>::iterator held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLocked(std::map<GroupId, Loaded>::iterator loaded) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SkipLocked(const GroupId& group, const absl::Status& why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   GroupId After(const GroupId& group) const;
 
@@ -98,8 +98,8 @@ class TextSource final : public PromptSource {
 
   mutable Mutex mutex_;
   // Asked for in const methods: what a group's prompt is does not depend on them.
-  mutable std::map<GroupId, Held> held_ ABSL_GUARDED_BY(mutex_);
-  mutable int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable std::map<GroupId, Loaded> loaded_ ABSL_GUARDED_BY(mutex_);
+  mutable int64_t loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable std::set<GroupId> wanted_ ABSL_GUARDED_BY(mutex_);  // asked for and not in memory; the lowest is read first
   mutable GroupId next_ ABSL_GUARDED_BY(mutex_);              // first that was not read ahead
   mutable GroupId newest_ ABSL_GUARDED_BY(mutex_);            // highest that was asked for

@@ -95,8 +95,11 @@ absl::Status TrainingData::LogRestoredDrops() {
   for (const DropRecord& drop : drops) {  // no more than were outstanding
     auto written = log_->AppendAndWait(parts_.codec->EncodeLogRecord(drop), options_.log_timeout);
     if (!written.ok()) return Annotate(written.status(), "writing what the restore dropped");
-    MutexLock lock(&mutex_);
-    sums_before_.counted_to = *written;  // the ledger has counted it before it was written
+    {
+      MutexLock lock(&mutex_);
+      sums_before_.counted_to = *written;  // the ledger has counted it before it was written
+    }
+    ReportDrop(drop);
   }
   return absl::OkStatus();
 }
@@ -149,6 +152,10 @@ void TrainingData::Perform(Actions actions) {
   }
 }
 
+void TrainingData::ReportDrop(const DropRecord& drop) const {
+  if (parts_.on_dropped != nullptr && drop.group != nullptr) parts_.on_dropped(drop, version());
+}
+
 // Counted when the log has it, as the sums of a checkpoint are those of the log up to a record.
 void TrainingData::CountDrop(DropReason reason, uint64_t sequence) {
   MutexLock lock(&mutex_);
@@ -188,6 +195,14 @@ absl::Status TrainingData::NoBatchLocked() const {
 }
 
 absl::Status TrainingData::AwaitBatch(absl::Time deadline) {
+  const absl::Time begin = parts_.clock->Now();
+  const absl::Status ready = AwaitReadyBatch(deadline);
+  MutexLock lock(&mutex_);
+  desk_->ledger().OnBatchAwaited(parts_.clock->Now() - begin);
+  return ready;
+}
+
+absl::Status TrainingData::AwaitReadyBatch(absl::Time deadline) {
   while (true) {
     ReviewLeases();
     const absl::Duration left = deadline - parts_.clock->Now();
@@ -235,8 +250,8 @@ absl::StatusOr<TrainingData::Batch> TrainingData::LogTake(Ledger::Take take) {
                   take.staleness.violating_groups, take.record.produces.step, options_.ledger.gate.max_staleness);
   }
   Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->ledger().OnTakeLogged(sequence); });
-  return Batch{take.record.produces, take.is_replay, take.record.supervised, std::move(take.groups),
-               std::move(take.staleness)};
+  return Batch{take.record.produces,      take.is_replay,         take.record.supervised, std::move(take.groups),
+               std::move(take.staleness), std::move(take.origins)};
 }
 
 void TrainingData::FinishStep() {
@@ -249,7 +264,7 @@ void TrainingData::RecordPublished(const PolicyVersion& version) {
 
 absl::StatusOr<TrainingData::DataSnapshot> TrainingData::Snapshot() const {
   MutexLock lock(&mutex_);
-  // A snapshot in the middle of a step would hold a position that its weights do not belong to.
+  // A snapshot in the middle of a step would contain a position that its weights do not belong to.
   if (desk_->ledger().in_step()) {
     return Error(absl::StatusCode::kUnavailable, "TAKE_PENDING",
                  "the disk has not taken down which groups the next step "
@@ -327,6 +342,11 @@ void TrainingData::RecordProgress(SessionId session, const std::vector<LeaseId>&
              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->RecordProgress(session, leases, parts_.clock->Now()); });
 }
 
+void TrainingData::RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part) {
+  MutexLock lock(&mutex_);
+  desk_->RecordPart(session, lease, part);
+}
+
 void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
   auto group = std::make_shared<const TrajectoryGroup>(std::move(submitted));
   const LeaseId lease = group->lease;
@@ -349,14 +369,16 @@ void TrainingData::Submit(SessionId session, TrajectoryGroup submitted) {
   }
   Perform(std::move(actions));
   if (!verdict.record.has_value()) return;
-  auto finish = [this, lease](const absl::Status& written, uint64_t sequence) {
-    FinishSubmission(lease, written, sequence);
+  const std::string encoded = parts_.codec->EncodeLogRecord(*verdict.record);
+  auto finish = [this, lease, record = *std::move(verdict.record)](const absl::Status& written, uint64_t sequence) {
+    FinishSubmission(lease, record, written, sequence);
   };
-  const absl::Status handed_in = log_->Append(parts_.codec->EncodeLogRecord(*verdict.record), finish);
-  if (!handed_in.ok()) FinishSubmission(lease, handed_in, 0);
+  const absl::Status handed_in = log_->Append(encoded, finish);
+  if (!handed_in.ok()) finish(handed_in, 0);
 }
 
-void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence) {
+void TrainingData::FinishSubmission(const LeaseId& lease, const LogRecord& record, const absl::Status& written,
+                                    uint64_t sequence) {
   if (!written.ok()) SYNCOPATE_LOG(kWarning, "a group cannot be logged: %s", written.ToString());
   Decide([&](Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     disk_.Record(written, parts_.clock->Now());
@@ -372,6 +394,8 @@ void TrainingData::FinishSubmission(const LeaseId& lease, const absl::Status& wr
     }
     waiting_acks_.erase(lease);
   });
+  const auto* drop = std::get_if<DropRecord>(&record);
+  if (written.ok() && drop != nullptr) ReportDrop(*drop);
 }
 
 void TrainingData::ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why) {
@@ -441,6 +465,11 @@ TrainingData::Status TrainingData::GetStatus() const {
                                  .max_staleness = options_.ledger.gate.max_staleness,
                                  .samples = options_.ledger.samples,
                                  .disk = &disk_});
+}
+
+SizingInputs TrainingData::GetSizingInputs() const {
+  MutexLock lock(&mutex_);
+  return desk_->ledger().MeasureSizing(parts_.clock->Now());
 }
 
 TrainingSums TrainingData::GetSums() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,6 +69,9 @@ class TrainingData {
     const Clock* clock = nullptr;
     PromptSource* prompts = nullptr;
     const PromptSource* evaluation_prompts = nullptr;
+    // Called when the log has a drop of a group that had been answered; `at`: the trainer's version then. From any
+    // thread, with no lock held; must not block. May be null.
+    std::function<void(const DropRecord& drop, const PolicyVersion& at)> on_dropped = nullptr;
   };
   // Where the trainer starts: its version, what Snapshot() gave at that step ("" if there is no checkpoint), and the
   // rollouters of the run so far.
@@ -81,10 +85,11 @@ class TrainingData {
 
   struct Batch {
     PolicyVersion produces;
-    bool is_replay = false;           // the repetition of a step that the log holds
+    bool is_replay = false;           // the repetition of a step that the log contains
     bool supervised = false;          // the groups are prompts with the data's own answers
     std::vector<SharedGroup> groups;  // by prompt
     StalenessTally staleness;
+    std::map<GroupId, PromptOrigin> origins = {};  // as GroupLedger::Take
   };
   struct DataSnapshot {
     std::string bytes;                  // a DataState, as the codec writes it
@@ -129,8 +134,8 @@ class TrainingData {
   bool EvaluationIsServed() const;
   // The newest published version that a rollouter serves; none if there is no such rollouter.
   PolicyVersion NewestServed() const;
-  // No lease goes out and no answer is accepted from now on: what the log holds when this returns is all of the run's.
-  // Answers are told that their lease has expired; streams stay. Idempotent; blocks for the disk.
+  // No lease goes out and no answer is accepted from now on: what the log contains when this returns is all of the
+  // run's. Answers are told that their lease has expired; streams stay. Idempotent; blocks for the disk.
   void CloseIntake();
 
   // -- Rollouters. Calls for a session that is over do nothing.
@@ -144,6 +149,8 @@ class TrainingData {
   void SetWork(SessionId session, const RolloutRoster::Work& work);
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
+  // Tokens of an unfinished answer, which are kept for the lease that follows if this one is lost.
+  void RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part);
   void Submit(SessionId session, TrajectoryGroup group);  // answered by exactly one Ack while connected
   // The rollouter cannot finish it; CANCELLED, UNAVAILABLE and ABORTED are no fault of the prompt.
   void ReturnLease(SessionId session, const LeaseId& lease, const absl::Status& why);
@@ -152,6 +159,7 @@ class TrainingData {
   void Disconnect(SessionId session);  // leases go to others at once
 
   Status GetStatus() const;
+  SizingInputs GetSizingInputs() const;
   TrainingSums GetSums() const;  // of the whole run; the batch that was taken last counts as trained
   // Every rollouter process of the run.
   RolloutRoster GetRoster() const;
@@ -189,8 +197,11 @@ class TrainingData {
   void ReviewLeases();
 
   void CountDrop(DropReason reason, uint64_t sequence) ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishSubmission(const LeaseId& lease, const absl::Status& written, uint64_t sequence);
+  void ReportDrop(const DropRecord& drop) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // `record`: what the log was given.
+  void FinishSubmission(const LeaseId& lease, const LogRecord& record, const absl::Status& written, uint64_t sequence);
   bool HasBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AwaitReadyBatch(absl::Time deadline);
   absl::Status NoBatchLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Batch> LogTake(Ledger::Take take);
 

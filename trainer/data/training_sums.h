@@ -20,7 +20,7 @@ struct TrainingSums {
   int64_t failed = 0;             // groups given up, as too many attempts at them had failed
   int64_t past_deadline = 0;      // groups dropped, as they kept a full batch from being taken
   StalenessTally staleness = {};  // of their tokens
-  uint64_t counted_to = 0;        // number of the newest log record that counts of drops and accepted groups hold
+  uint64_t counted_to = 0;  // number of the newest log record that the counts of drops and accepted groups include
 
   // Tokens of all answers that were trained on, supervised ones included.
   int64_t trained_tokens() const { return staleness.total_tokens() + supervised_tokens; }

@@ -30,6 +30,11 @@ void ExplainBlocker(const WaitView& view, Explanation* explanation) {
   explanation->rollouter = view.blocker->lease.rollouter;
   explanation->detail = absl::StrFormat("%d groups are ready, but group %s must be trained by step %d (now %d)",
                                         view.queued_groups, group, view.blocker->deadline, view.blocker->step);
+  if (view.blocker->lease.kept) {
+    absl::StrAppend(&explanation->detail, ", whose rollouter was lost");
+    explanation->unblocked_by = "a rollouter with room that serves the newest version that has made a token of it";
+    return;
+  }
   explanation->unblocked_by = absl::StrCat("group ", group, " from ", explanation->rollouter);
   AddStall(view.blocker->lease, view.stall_limit, explanation);
 }
@@ -53,7 +58,7 @@ void ExplainReading(const WaitView& view, Explanation* explanation) {
                         : view.reading.ok()
                             ? absl::StrCat("the row of group ", view.coming->ToString(), " is being read")
                             : std::string(view.reading.message());
-  explanation->unblocked_by = "the disk that holds data.files";
+  explanation->unblocked_by = "the disk where data.files is stored";
 }
 
 void ExplainGroups(const WaitView& view, Explanation* explanation) {

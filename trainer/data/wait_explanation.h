@@ -19,6 +19,7 @@ struct WaitView {
     std::string rollouter;      // replica_id; "" if it has left
     std::string second = "";    // of the one that has a second attempt at it; "" without one
     bool under_way = true;      // false: answered, on its way to the log
+    bool kept = false;          // no rollouter has it, and tokens of it are kept for the next one
     absl::Duration age = {};    // since it was issued
     absl::Duration still = {};  // since it came further
   };

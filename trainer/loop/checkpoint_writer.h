@@ -55,11 +55,11 @@ class CheckpointWriter {
   void LoadBest();
   const std::optional<BestCheckpoint::Score>& best() const { return best_.best(); }
 
-  // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one copy at
-  // a time: DISK_STUCK as Wait(). The thread that writes calls the observer and then `done` when the checkpoint is
-  // durable or has failed. `done` alone gets the error of the call: NON_FINITE: the weights are spoilt; FENCED; the
-  // errors of TrainingData::Snapshot. A version that is still being staged is copied, and given up by the thread that writes
-  // if its weights turn out not to be finite.
+  // Copies `version`, at which the policy is, and returns; waits for a save that is under way, so that there is one
+  // copy at a time: DISK_STUCK as Wait(). The thread that writes calls the observer and then `done` when the checkpoint
+  // is durable or has failed. `done` alone gets the error of the call: NON_FINITE: the weights are spoilt; FENCED; the
+  // errors of TrainingData::Snapshot. A version that is still being staged is copied, and given up by the thread that
+  // writes if its weights turn out not to be finite.
   absl::Status Save(const PolicyVersion& version, Done done);
   // Saves `version` and waits until it is durable.
   absl::StatusOr<std::string> SaveAndWait(const PolicyVersion& version);

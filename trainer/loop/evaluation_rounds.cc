@@ -1,8 +1,11 @@
 #include "trainer/loop/evaluation_rounds.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -90,7 +93,7 @@ void EvaluationRounds::Collect(absl::Time deadline) {
   if (absl::IsDeadlineExceeded(result.status())) return;
   under_way_ = false;
   if (result.ok()) {
-    Report(*result);
+    Report(*std::move(result));
   } else {
     if (is_due_) Lose(evaluated_, std::string(result.status().message()));
     owed_ = true;
@@ -112,7 +115,7 @@ EvaluationReport::Sample EvaluationRounds::ShownSample(const EvaluationResult::S
   return shown;
 }
 
-void EvaluationRounds::Report(const EvaluationResult& result) {
+void EvaluationRounds::Report(EvaluationResult result) {
   if (result.prompts == 0) {
     SYNCOPATE_LOG(kError, "the evaluation of %s has no figure: none of its %d prompts was judged",
                   result.version.ToString(), result.asked);
@@ -126,6 +129,7 @@ void EvaluationRounds::Report(const EvaluationResult& result) {
   report.asked = result.asked;
   report.figures = result.figures;
   report.sets = result.sets;
+  report.recorded = std::make_shared<const std::vector<EvaluatedAnswer>>(std::move(result.recorded));
   for (const EvaluationResult::Sample& sample : result.samples) report.samples.push_back(ShownSample(sample));
   parts_.checkpoints->AddScore({result.version, result.reward_mean, result.exact});
   LearningAlarms& alarms = parts_.alarms->alarms();

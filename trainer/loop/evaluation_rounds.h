@@ -57,7 +57,7 @@ class EvaluationRounds {
   void MakeUp();
   void Lose(const PolicyVersion& version, const std::string& why);
   void LoseMissed();
-  void Report(const EvaluationResult& result);
+  void Report(EvaluationResult result);
   EvaluationReport::Sample ShownSample(const EvaluationResult::Sample& sample) const;
   void AwaitEnd(absl::Time deadline);
 

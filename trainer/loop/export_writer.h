@@ -16,9 +16,9 @@
 namespace syncopate::trainer {
 
 // Exports of a run that goes on: copies the weights between two steps and writes the copy while further steps are made,
-// one export at a time. Each rank copies and writes its shard; ranks exchange nothing. Called by the step thread: on the CPU
-// it waits for the copy, on a GPU hardly at all (Policy::TakeWeights). A thread of its own writes, so that a checkpoint need
-// not wait for an export.
+// one export at a time. Each rank copies and writes its shard; ranks exchange nothing. Called by the step thread: on
+// the CPU it waits for the copy, on a GPU hardly at all (Policy::TakeWeights). A thread of its own writes, so that a
+// checkpoint need not wait for an export.
 class ExportWriter {
  public:
   // All borrowed; they must outlive this.
@@ -41,15 +41,17 @@ class ExportWriter {
 
   explicit ExportWriter(Parts parts) : parts_(parts) {}
 
-  // Copies `version`, at which the policy is and whose weights are finite and in use. `done` is called once, by the thread
-  // that writes when the export is durable or has failed; at once if nothing could be begun. Only while is_free().
+  // Copies `version`, at which the policy is and whose weights are finite and in use. `done` is called once, by the
+  // thread that writes when the export is durable or has failed; at once if nothing could be begun. Only while
+  // is_free().
   void Export(const PolicyVersion& version, const Request& request, Done done);
   bool is_free() const;
   // `again` is called, by the thread that writes, when the export under way has ended; at once if there is none.
   void CallWhenFree(std::function<void()> again);
-  // What copies have held the step thread up since this was called last.
+  // How long the step thread has waited for copies since this was called last.
   double TakeWaitSeconds();
-  // Waits until no export is under way. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if the disk does not answer.
+  // Waits until no export is under way. DEADLINE_EXCEEDED (reason DISK_STUCK), naming the path, if the disk does not
+  // answer.
   absl::Status Wait();
 
  private:

@@ -21,6 +21,11 @@ void RunFigures::AddEvaluation(double reward_mean, const std::optional<double>& 
   last_exact = exact;
 }
 
+void RunFigures::AddHeldOut(double loss) {
+  best_held_out_loss = std::min(best_held_out_loss.value_or(loss), loss);
+  last_held_out_loss = loss;
+}
+
 FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures, const TrainingData::Status& data,
                  RolloutRoster roster) {
   FlowSums sums = std::move(before);
@@ -32,6 +37,10 @@ FlowSums AddLife(FlowSums before, double wall_seconds, const RunFigures& figures
   if (figures.last_reward.has_value()) {  // this incarnation has evaluated
     sums.figures.last_reward = figures.last_reward;
     sums.figures.last_exact = figures.last_exact;
+  }
+  if (figures.last_held_out_loss.has_value()) {
+    sums.figures.AddHeldOut(*figures.best_held_out_loss);
+    sums.figures.last_held_out_loss = figures.last_held_out_loss;
   }
   sums.figures.saved_checkpoints += figures.saved_checkpoints;
   sums.figures.failed_checkpoints += figures.failed_checkpoints;

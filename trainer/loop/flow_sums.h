@@ -18,11 +18,14 @@ struct RunFigures {
   // answers where right answers are known.
   std::optional<double> best_reward = std::nullopt, last_reward = std::nullopt;
   std::optional<double> best_exact = std::nullopt, last_exact = std::nullopt;
+  // Of supervised steps; the best is the smallest.
+  std::optional<double> best_held_out_loss = std::nullopt, last_held_out_loss = std::nullopt;
   int64_t saved_checkpoints = 0, failed_checkpoints = 0;
   int64_t evaluations_made = 0;
   int64_t evaluations_lost = 0;  // due, and not made of their version
 
   void AddEvaluation(double reward_mean, const std::optional<double>& exact);
+  void AddHeldOut(double loss);
 };
 
 // The quantities of a run that its log does not record: time, and lost answers. Summed over all incarnations of its

@@ -117,7 +117,7 @@ void PolicyPublisher::RecordStep(StepReport report) {
       if (!failed_.ok()) return;
       if (published_.version == report.version) {
         report.figures.stage_seconds = published_.seconds;
-        // As it travels, which depends on the wire's dtype and on the receivers' layout.
+        // The digest of what travels, which depends on the wire's dtype and on the receivers' layout.
         report.published_digest = published_.digest;
       }
     }
@@ -130,14 +130,14 @@ void PolicyPublisher::AddWait(double seconds) {
   parts_.phases->Add(LoopPhase::kStage, seconds);
 }
 
-double PolicyPublisher::AccountHeldUpdates() {
-  const double held = parts_.stager->TakeWaitSeconds();
-  AddWait(held);
-  return held;
+double PolicyPublisher::AccountUpdateWaits() {
+  const double seconds = parts_.stager->TakeWaitSeconds();
+  AddWait(seconds);
+  return seconds;
 }
 
 double PolicyPublisher::TakeWaitSeconds() {
-  AccountHeldUpdates();
+  AccountUpdateWaits();
   return std::exchange(wait_seconds_, 0);
 }
 

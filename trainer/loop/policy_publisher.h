@@ -21,9 +21,9 @@ namespace syncopate::trainer {
 //   none --Launch--> staging --digests are there--> published --Launch--> staging ...
 //                       |------an error-----> failed: no version follows
 //
-// The digests are awaited by a thread of `queue`, which then publishes the version. The step thread waits for them where
-// it calls Await(), and before the next Launch. A report that is given to RecordStep() while its version is being staged is
-// passed on when that has ended.
+// The digests are awaited by a thread of `queue`, which then publishes the version. The step thread waits for them
+// where it calls Await(), and before the next Launch. A report that is given to RecordStep() while its version is being
+// staged is passed on when that has ended.
 class PolicyPublisher {
  public:
   // All borrowed; they must outlive this.
@@ -41,26 +41,28 @@ class PolicyPublisher {
 
   // Begins to stage the present weights, unless that was done for `version`, after Await(), whose errors it returns.
   absl::Status Launch(const PolicyVersion& version);
-  // Until what was launched is published, and reports before this call are passed on. NON_FINITE: training has spoilt the
-  // weights; else the stager's error. After an error nothing more can be launched.
+  // Until what was launched is published, and reports before this call are passed on. NON_FINITE: training has spoilt
+  // the weights; else the stager's error. After an error nothing more can be launched.
   absl::Status Await();
   // Launch, then Await.
   absl::Status Publish(const PolicyVersion& version);
   // The error of Await() if it is known by now; does not wait.
   absl::Status failure() const;
-  // Whether what the policy holds may be saved: staging looks at every version, but not every step is published. OK for a
-  // version that is being staged: then AwaitFinite() tells. NON_FINITE names the tensor.
+  // Whether the policy's weights may be saved: staging looks at every version, but not every step is published. OK for
+  // a version that is being staged: then AwaitFinite() tells. NON_FINITE names the tensor.
   absl::Status CheckWeights(const PolicyVersion& version) const;
-  // Waits for the end of the staging of `version`, if it is being staged, and returns its error. Any thread but the queue's.
+  // Waits for the end of the staging of `version`, if it is being staged, and returns its error. Any thread but the
+  // queue's.
   absl::Status AwaitFinite(const PolicyVersion& version) const;
   PolicyVersion launched() const;   // the last one; none: nothing yet
   PolicyVersion published() const;  // the last one; none: nothing yet
 
   // Fills in what the staging of report.version gave, and passes the report on; drops it if a staging has failed.
   void RecordStep(StepReport report);
-  // What the policy's changes have waited for a staging since this was called last, now accounted to the phase "stage".
-  double AccountHeldUpdates();
-  // What the step thread has waited for stagings since this was called last: here, and in changes of the policy.
+  // Adds the time that the policy's changes have waited for a staging since the last call to the phase "stage"; returns
+  // it.
+  double AccountUpdateWaits();
+  // How long the step thread has waited for stagings since the last call: in this class, and in changes of the policy.
   double TakeWaitSeconds();
 
  private:

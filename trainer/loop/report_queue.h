@@ -9,9 +9,9 @@
 
 namespace syncopate::trainer {
 
-// The thread that awaits stagings, publishes versions and passes a run's reports on, one after the other in the order of
-// calls: so a step's line that was asked for after its staging began is written when the staging has ended, while the step
-// thread makes the next step. Thread-safe.
+// The thread that awaits stagings, publishes versions and passes a run's reports on, one after the other in the order
+// of calls: so a step's line that was asked for after its staging began is written when the staging has ended, while
+// the step thread makes the next step. Thread-safe.
 class ReportQueue final : public RunObserver {
  public:
   // `observer` is borrowed. It is called by this object's thread, but for AddPhase(), RecordMemory() and
@@ -20,9 +20,9 @@ class ReportQueue final : public RunObserver {
   ~ReportQueue() override { Stop(); }
 
   void Post(std::function<void()> task);
-  // Until all that was posted is done; each task ends by itself. Not from a task.
+  // Blocks until all that was posted is done; each task ends by itself. Not from a task.
   void AwaitIdle();
-  // The same, and ends the thread: nothing is posted any more. Idempotent.
+  // Waits as above and ends the thread: nothing is posted any more. Idempotent.
   void Stop() { worker_.Stop(); }
 
   void RecordStep(const StepReport& report) override;

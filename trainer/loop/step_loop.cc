@@ -159,7 +159,7 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
 absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
   SYNCOPATE_ASSIGN_OR_RETURN(report->figures, MakeStep(batch));
   // The update may have waited for the staging of the version before, which is a phase of its own.
-  phases_.Add(LoopPhase::kStep, absl::ToDoubleSeconds(Now() - begin) - publisher_.AccountHeldUpdates());
+  phases_.Add(LoopPhase::kStep, absl::ToDoubleSeconds(Now() - begin) - publisher_.AccountUpdateWaits());
   version_.step = batch.produces.step;
   // Before anything is published: the ledger must know the step, or it would refuse answers that the new version makes.
   parts_.data->FinishStep();
@@ -170,7 +170,31 @@ absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time 
   // A step that is repeated publishes nothing, and must show the bits of the first time: so this is the policy's own
   // digest, not that of what travels.
   SYNCOPATE_ASSIGN_OR_RETURN(report->weights_digest, parts_.policy->Digest());
+  if (batch.supervised && HeldOutIsDue()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(report->held_out, MeasureHeldOut());
+  }
   return absl::OkStatus();
+}
+
+// Asked after the step, which made version_.
+bool StepLoop::HeldOutIsDue() const {
+  if (options_.held_out_prompts == 0) return false;
+  const int64_t every = options_.evaluate_every_steps;
+  const bool is_last = version_.step == options_.supervised_steps || version_.step == options_.steps;
+  return is_last || (every > 0 && version_.step % every == 0);
+}
+
+absl::StatusOr<HeldOutLoss> StepLoop::MeasureHeldOut() {
+  const absl::Time begin = Now();
+  while (static_cast<int64_t>(held_out_.size()) < options_.held_out_prompts) {
+    const GroupId group{PromptSource::kEvaluationPass, static_cast<int64_t>(held_out_.size())};
+    held_out_.push_back(SupervisedGroup({group, 1}, parts_.evaluation_prompts->At(group)));
+  }
+  std::vector<const TrajectoryGroup*> groups;
+  for (const TrajectoryGroup& group : held_out_) groups.push_back(&group);
+  absl::StatusOr<HeldOutLoss> measured = parts_.policy->MeasureSupervised(groups);
+  phases_.Add(LoopPhase::kEvaluate, Now() - begin);
+  return measured;
 }
 
 absl::StatusOr<StepFigures> StepLoop::MakeStep(const TrainingData::Batch& batch) {
@@ -185,6 +209,8 @@ void StepLoop::ReportStep(const TrainingData::Batch& batch, StepReport report) {
   report.supervised = batch.supervised;
   report.staleness = batch.staleness;
   report.groups = static_cast<int64_t>(batch.groups.size());
+  report.batch = batch.groups;
+  report.origins = batch.origins;
   for (const SharedGroup& group : batch.groups) {
     if (batch.supervised) break;
     for (const Trajectory& sample : group->samples) {
@@ -240,7 +266,7 @@ absl::Status StepLoop::StartEvaluationIfDue() {
 absl::Status StepLoop::SaveIfDue() {
   if (!CheckpointIsDue()) return absl::OkStatus();
   // Unless another trainer has taken over training goes on: the last good checkpoint is untouched, and the log still
-  // holds everything since.
+  // contains everything since.
   auto note = [this, version = version_](const absl::Status& saved) {
     if (ErrorReason(saved) == reason::kFenced) StopFenced();
     if (!saved.ok()) SYNCOPATE_LOG(kError, "no checkpoint at %s: %s", version.ToString(), saved.ToString());
@@ -248,7 +274,7 @@ absl::Status StepLoop::SaveIfDue() {
   const absl::Status begun =
       checkpoints_.Save(version_, [note](const absl::StatusOr<std::string>& name) { note(name.status()); });
   // Training has spoilt the weights: going on would train nothing but more of that. A disk that does not answer would
-  // hold the next save up.
+  // delay the next save.
   if (ErrorReason(begun) == reason::kNonFinite || ErrorReason(begun) == reason::kDiskStuck) return begun;
   note(begun);
   return absl::OkStatus();

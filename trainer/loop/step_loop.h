@@ -32,13 +32,17 @@ namespace syncopate::trainer {
 // enters rollout mode or stages the next version. A checkpoint is copied without them and gets its name with them.
 //
 // A run may begin with supervised steps, which train the data's own answers: nothing is published before the last of
-// them, so that rollouters have no work until then, and nothing is evaluated.
+// them, so that rollouters have no work until then, and no answers are evaluated. The loss on held-out answers is
+// measured by the policy itself.
 //
 // After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
 // serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.
 class StepLoop {
  public:
   struct Options {
+    // Prompts of Parts::evaluation_prompts whose own answers, which no step trains, give the held-out loss of
+    // supervised steps: of every evaluate_every_steps-th step, the last supervised one and the last one. 0: none.
+    int64_t held_out_prompts = 0;
     int64_t steps = 100;                                 // the run is complete after this one
     absl::Duration duration = absl::InfiniteDuration();  // or after this long
     int64_t supervised_steps = 0;  // TrainingData's: the first that is published is this one, or the first of all
@@ -100,8 +104,9 @@ class StepLoop {
   // Saves the state between two steps while further steps are made. `done` is called when it is durable. CANCELLED
   // (reason RUN_OVER) if the run ends first.
   void SaveCheckpoint(CheckpointDone done);
-  // Exports what is between two steps, while others are made; if an export is under way, between two later ones. `done` is
-  // told when that is durable; NON_FINITE if the weights are spoilt, CANCELLED (reason RUN_OVER) if the run ends first.
+  // Exports what is between two steps, while others are made; if an export is under way, between two later ones. `done`
+  // is told when that is durable; NON_FINITE if the weights are spoilt, CANCELLED (reason RUN_OVER) if the run ends
+  // first.
   void ExportModel(const ExportWriter::Request& request, ExportWriter::Done done);
   // Between two steps the policy enters that mode (Policy::EnterRolloutMode); no step begins in rollout mode, but the
   // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays
@@ -128,16 +133,18 @@ class StepLoop {
   // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
-  // What the policy holds may be exported. Waits for its staging.
+  // OK if the policy's weights are finite, so that they may be exported. Waits for their staging.
   absl::Status AwaitFinite();
   void EnterMode(bool rollout, ModeDone done);
   absl::StatusOr<StepFigures> MakeStep(const TrainingData::Batch& batch);
   // The next step is a supervised one.
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
+  bool HeldOutIsDue() const;
+  absl::StatusOr<HeldOutLoss> MeasureHeldOut();
   bool CheckpointIsDue() const;
   bool PublishIsDue() const;
-  // Starts the evaluation of the present version, if that is published; waits for its staging. PolicyPublisher::Await()'s
-  // errors.
+  // Starts the evaluation of the present version, if that is published; waits for its staging.
+  // PolicyPublisher::Await()'s errors.
   absl::Status StartEvaluation();
   absl::Status StartEvaluationIfDue();
   absl::Status SaveIfDue();
@@ -156,6 +163,7 @@ class StepLoop {
   ExportWriter exports_;
   AlarmLog alarms_;
   EvaluationRounds evaluations_;
+  std::vector<TrajectoryGroup> held_out_;  // made when it is measured first
   PolicyVersion version_;
   absl::Time last_step_end_;
   double waited_seconds_ = 0;  // for a batch, since then

@@ -45,11 +45,12 @@ std::vector<double> RlooAdvantages(const std::vector<double>& rewards) {
 }
 
 // GDPO: each part of the reward is normalised by itself, so that a part with a large spread does not drown the others.
-std::vector<double> GdpoSums(const GroupOutcomes& group, const std::vector<double>& weights, double eps) {
+std::vector<double> GdpoSums(const std::vector<const SampleOutcome*>& group, const std::vector<double>& weights,
+                             double eps) {
   std::vector<double> sums(group.size(), 0.0);
   for (size_t part = 0; part < weights.size(); ++part) {
     std::vector<double> values;
-    for (const SampleOutcome& sample : group) values.push_back(sample.parts[part]);
+    for (const SampleOutcome* sample : group) values.push_back(sample->parts[part]);
     const std::vector<double> normalized = GrpoAdvantages(values, eps);
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += weights[part] * normalized[i];
   }
@@ -71,7 +72,9 @@ double Whiten(double value, const BatchMoments& moments) {
 
 std::vector<double> GetRewards(const TrajectoryGroup& group) {
   std::vector<double> rewards;
-  for (const Trajectory& sample : group.samples) rewards.push_back(sample.reward);
+  for (const Trajectory& sample : group.samples) {
+    if (!sample.rejected) rewards.push_back(sample.reward);
+  }
   return rewards;
 }
 
@@ -120,9 +123,15 @@ AdvantageBatch::AdvantageBatch(const AdvantageOptions& options, const std::vecto
   }
 }
 
+// Fewer than two samples that were not rejected have nothing to be compared with: every estimator gives them 0.
 void AdvantageBatch::AddGroup(const GroupOutcomes& group, const std::vector<double>& weights) {
+  std::vector<const SampleOutcome*> kept;
   std::vector<double> rewards;
-  for (const SampleOutcome& sample : group) rewards.push_back(TotalReward(sample));
+  for (const SampleOutcome& sample : group) {
+    if (sample.rejected) continue;
+    kept.push_back(&sample);
+    rewards.push_back(TotalReward(sample));
+  }
   std::vector<double> values;
   switch (options_.estimator) {
     case AdvantageEstimator::kGrpo:
@@ -135,30 +144,40 @@ void AdvantageBatch::AddGroup(const GroupOutcomes& group, const std::vector<doub
       values = MaxRlAdvantages(rewards);
       break;
     case AdvantageEstimator::kGdpo:
-      values = GdpoSums(group, weights, options_.eps);
+      values = GdpoSums(kept, weights, options_.eps);
       break;
     default:
       values = Centered(rewards);
   }
-  for (size_t i = 0; i < group.size(); ++i) {
-    const double tokens = static_cast<double>(group[i].tokens);
+  size_t i = 0;  // in `kept`
+  for (const SampleOutcome& sample : group) {
+    if (sample.rejected) {
+      samples_.push_back({.rejected = true});
+      continue;
+    }
+    const double tokens = static_cast<double>(sample.tokens);
     // Each estimator whitens over what it counts: tokens, samples, or the rewards themselves.
     if (options_.estimator == AdvantageEstimator::kReinforcePlusPlusBaseline) AddTo(moments_, values[i], tokens);
     if (options_.estimator == AdvantageEstimator::kGdpo) AddTo(moments_, values[i]);
     if (options_.estimator == AdvantageEstimator::kBatchStd) AddTo(moments_, rewards[i]);
-    samples_.push_back({.value = values[i], .tokens = {}});
+    samples_.push_back({.value = values[i++], .tokens = {}});
   }
 }
 
-// The reward comes with the last token; sum_{k >= t} discount^(k - t) r_k over the trained tokens alone: those that the
+// Early rewards come with their tokens, the rest of the reward with the last one; sum_{k >= t} discount^(k - t) r_k over the trained tokens alone: those that the
 // policy did not write neither earn nor discount.
 void AdvantageBatch::AddReturns(const GroupOutcomes& group) {
   for (const SampleOutcome& sample : group) {
     SampleAdvantage& advantage = samples_.emplace_back();
+    advantage.rejected = sample.rejected;
+    if (sample.rejected) continue;
     advantage.tokens.resize(sample.tokens);
     double carried = sample.reward;
+    for (const EarlyReward& early : sample.early) carried -= early.value;
+    auto next = sample.early.rbegin();
     for (int64_t t = sample.tokens - 1; t >= 0; --t) {
       if (t < sample.tokens - 1) carried *= options_.discount;
+      for (; next != sample.early.rend() && next->token >= t; ++next) carried += next->value;
       if (!sample.penalties.empty()) carried -= sample.penalties[t];
       advantage.tokens[t] = carried;
       AddTo(moments_, carried);
@@ -172,6 +191,7 @@ std::vector<SampleAdvantage> AdvantageBatch::Finish(const BatchMoments& moments)
     case AdvantageEstimator::kReinforcePlusPlusBaseline:
     case AdvantageEstimator::kGdpo:
       for (SampleAdvantage& sample : samples_) {
+        if (sample.rejected) continue;
         sample.value = Whiten(sample.value, moments);
         for (double& advantage : sample.tokens) advantage = Whiten(advantage, moments);
       }

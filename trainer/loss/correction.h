@@ -17,8 +17,8 @@ struct TokenWeights {
 // [A] bool: tokens that max_token_age lets have a loss; undefined: all.
 at::Tensor TokensWithinAge(const TokenBatch& batch, const LossOptions& options);
 
-// Correction, rejection, veto and OPSM of `options` together. Bands are inclusive. A token beyond max_token_age weighs 0 and
-// does not count as altered for that.
+// Correction, rejection, veto and OPSM of `options` together. Bands are inclusive. A token beyond max_token_age weighs
+// 0 and does not count as altered for that.
 TokenWeights CorrectTokens(const TokenRatios& ratios, const TokenBatch& batch, const LossOptions& options);
 
 }  // namespace syncopate::loss

@@ -31,6 +31,7 @@ LossFigures FinishFigures(absl::Span<const double> sums, absl::Span<const double
   if (tokens == 0) return figures;
   figures.loss = Share(sums[kSumLoss], updates);
   figures.entropy = mean(kSumEntropy);
+  figures.top_probability = mean(kSumTopProbability);
   figures.clip_low_ratio = mean(kSumClippedLow);
   figures.clip_high_ratio = mean(kSumClippedHigh);
   figures.clip_ratio = figures.clip_low_ratio + figures.clip_high_ratio;

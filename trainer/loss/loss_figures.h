@@ -28,6 +28,7 @@ enum LossSum {
   kSumRatioKl,  // -log ratio of the surrogate
   kSumReferenceKl,
   kSumEntropy,
+  kSumTopProbability,
   kSumProximalP,  // probabilities, for their correlation
   kSumProximalPSquare,
   kSumBehaviourP,
@@ -52,7 +53,8 @@ enum LossMaximum { kMaxRatio, kMaxMismatch, kMaxWeight, kMaxNegatedWeight, kLoss
 // The part of trainer::StepFigures that the loss knows.
 struct LossFigures {
   double loss = 0;
-  double entropy = 0;  // nats
+  double entropy = 0;          // nats
+  double top_probability = 0;  // of the current policy's most likely token
   // The surrogate's ratio: shares of tokens whose bound decided, mean of -log ratio, and the largest.
   double clip_ratio = 0, clip_low_ratio = 0, clip_high_ratio = 0, dual_clip_ratio = 0;
   double ratio_kl = 0;

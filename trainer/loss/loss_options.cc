@@ -115,8 +115,10 @@ absl::Span<const Named<Overlong>> Names() {
   return kNames;
 }
 
-// The surrogate holds v = exp(n - b) itself, whatever the proximal policy is.
-bool HoldsBehaviourRatio(Surrogate surrogate) { return surrogate == Surrogate::kAipo || surrogate == Surrogate::kDppo; }
+// The surrogate contains v = exp(n - b) itself, whatever the proximal policy is.
+bool ContainsBehaviourRatio(Surrogate surrogate) {
+  return surrogate == Surrogate::kAipo || surrogate == Surrogate::kDppo;
+}
 
 bool HasClip(Surrogate surrogate) { return surrogate == Surrogate::kPpo || surrogate == Surrogate::kGspo; }
 
@@ -130,8 +132,8 @@ class Problems {
  public:
   // `value` is that of the first of `keys`, which should be as `expected` says.
   template <typename Value>
-  void Expect(bool holds, std::vector<std::string> keys, const Value& value, const std::string& expected) {
-    if (!holds) problems_.push_back({std::move(keys), absl::StrCat(value), expected});
+  void Expect(bool is_met, std::vector<std::string> keys, const Value& value, const std::string& expected) {
+    if (!is_met) problems_.push_back({std::move(keys), absl::StrCat(value), expected});
   }
   std::vector<LossProblem> Take() { return std::move(problems_); }
 
@@ -176,14 +178,14 @@ void CheckCorrectionRanges(const LossOptions& options, Problems* problems) {
 void CheckImportance(const LossOptions& options, Problems* problems) {
   const std::string surrogate = GetName(options.surrogate), correction = GetName(options.correction);
   constexpr char kMasks[] = "none, seq_mis or geometric, which only mask";
-  if (HoldsBehaviourRatio(options.surrogate)) {
+  if (ContainsBehaviourRatio(options.surrogate)) {
     problems->Expect(options.proximal == Proximal::kAuto || options.proximal == Proximal::kBypass,
                      {"proximal", "policy_loss"}, GetName(options.proximal),
                      absl::StrCat("auto, as ", surrogate,
                                   " compares the current policy with the behaviour policy "
                                   "itself, and another would do nothing"));
     problems->Expect(!HasWeight(options.correction), {"correction", "policy_loss"}, correction,
-                     absl::StrCat(kMasks, ", as ", surrogate, " holds the ratio current/behaviour already, and ",
+                     absl::StrCat(kMasks, ", as ", surrogate, " contains the ratio current/behaviour already, and ",
                                   correction, " would count importance twice"));
     return;
   }
@@ -288,7 +290,7 @@ absl::Status LossOptions::Validate() const {
 
 Proximal LossOptions::chosen_proximal() const {
   if (proximal != Proximal::kAuto) return proximal;
-  if (HoldsBehaviourRatio(surrogate)) return Proximal::kBypass;
+  if (ContainsBehaviourRatio(surrogate)) return Proximal::kBypass;
   // REINFORCE without a weight has neither ratio: there is nothing to compare with, and no pass to make.
   return correction == Correction::kNone ? Proximal::kBypass : Proximal::kRecompute;
 }

@@ -146,8 +146,8 @@ struct LossOptions {
   double rejection_low = 0;
   double rejection_high = 1;
 
-  // Tokens that are older, in steps, have no loss; they stay in the denominators, and their answers in the advantages of
-  // their groups. -1: no limit.
+  // Tokens that are older, in steps, have no loss; they stay in the denominators, and their answers in the advantages
+  // of their groups. -1: no limit.
   int64_t max_token_age = -1;
 
   Aggregation aggregation = Aggregation::kAuto;

@@ -86,6 +86,7 @@ LossMeasurement MeasureTokens(const TokenRatios& ratios, const TokenLosses& loss
   fields.Set(kSumRhoSquare, rho.square());
   fields.Set(kSumRatioKl, -ratios.log_ratio);
   fields.Set(kSumEntropy, batch.entropy);
+  fields.Set(kSumTopProbability, batch.top_probability);
   if (batch.reference.defined()) {
     const at::Tensor x = at::clamp(Double(batch.current) - Double(batch.reference), -kLogRatioBound, kLogRatioBound);
     fields.Set(kSumReferenceKl, at::exp(-x) - 1.0 + x);

@@ -45,6 +45,18 @@ absl::StatusOr<std::vector<double>> GetParts(const TrajectoryGroup& group, const
   return values;
 }
 
+// The rewards of turns, at the last token that the policy wrote in each.
+std::vector<EarlyReward> GetTurnRewards(const Trajectory& sample) {
+  std::vector<EarlyReward> rewards;
+  int64_t given = 0;
+  auto range = sample.given.begin();
+  for (const Turn& turn : sample.turns) {
+    for (; range != sample.given.end() && range->end <= turn.end; ++range) given += range->end - range->begin;
+    if (turn.reward != 0) rewards.push_back({.token = turn.end - given - 1, .value = turn.reward});
+  }
+  return rewards;
+}
+
 }  // namespace
 
 double OverlongPenalty(int64_t length, const LossOptions& options) {
@@ -60,6 +72,10 @@ double OverlongPenalty(int64_t length, const LossOptions& options) {
 // Cut off by the limit: whether it would have been right is not known.
 bool IsMasked(const Trajectory& sample, const LossOptions& options) {
   return options.overlong == Overlong::kMask && sample.finish == FinishReason::kLength;
+}
+
+bool HasNoLoss(const Trajectory& sample, const LossOptions& options) {
+  return sample.rejected || IsMasked(sample, options);
 }
 
 absl::StatusOr<std::vector<RewardWeight>> PartWeights(const std::vector<const TrajectoryGroup*>& groups,
@@ -93,7 +109,9 @@ absl::StatusOr<std::vector<GroupOutcomes>> GetOutcomes(const std::vector<const T
       const int64_t length = WrittenTokens(sample);
       outcome.reward = double{sample.reward} + OverlongPenalty(length, options);
       // Without tokens it weighs nothing where tokens are counted.
-      outcome.tokens = IsMasked(sample, options) ? 0 : length;
+      outcome.tokens = HasNoLoss(sample, options) ? 0 : length;
+      outcome.rejected = sample.rejected;
+      outcome.early = GetTurnRewards(sample);
       SYNCOPATE_ASSIGN_OR_RETURN(outcome.parts, GetParts(*group, sample, parts));
       if (!reference.empty()) {
         outcome.penalties = ReferencePenalties(sample, reference[index], options.kl_coefficient);
@@ -111,7 +129,7 @@ class Lengths {
  public:
   explicit Lengths(DataFigures* figures) : figures_(*figures) {}
 
-  // `beyond`: tokens of it that have no loss, if it is not masked.
+  // `masked`: none of its tokens has a loss; else `beyond` of them have none.
   void Add(int64_t length, bool masked, int64_t beyond = 0) {
     const bool first = figures_.trained_samples++ == 0;
     figures_.response_tokens_min = first ? length : std::min(figures_.response_tokens_min, length);
@@ -138,12 +156,13 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
   DataFigures figures;
   Lengths lengths(&figures);
   std::map<std::string, std::pair<double, int64_t>> parts;  // sum and count
+  int64_t played = 0;
   for (const TrajectoryGroup* group : groups) {
     for (const Trajectory& sample : group->samples) {
-      const bool masked = IsMasked(sample, options);
-      lengths.Add(WrittenTokens(sample), masked, CountTokensBeyondAge(sample, options, step));
+      lengths.Add(WrittenTokens(sample), HasNoLoss(sample, options), CountTokensBeyondAge(sample, options, step));
       figures.truncated_samples += sample.finish == FinishReason::kLength ? 1 : 0;
-      figures.masked_samples += masked ? 1 : 0;
+      figures.masked_samples += IsMasked(sample, options) ? 1 : 0;
+      figures.rejected_samples += sample.rejected ? 1 : 0;
       int64_t oldest = 0;
       for (const VersionSpan& span : sample.spans) oldest = std::max(oldest, GetAge(span.version, step));
       // Spans come in the order of their tokens, and a rollouter's version never goes back.
@@ -151,6 +170,10 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
       figures.in_flight_staleness_mean += static_cast<double>(oldest - newest);
       figures.in_queue_staleness_mean += static_cast<double>(newest);
       figures.mixed_version_ratio += sample.spans.size() > 1 ? 1 : 0;
+      played += sample.turns.empty() ? 0 : 1;
+      figures.turns_mean += static_cast<double>(sample.turns.size());
+      for (const Turn& turn : sample.turns) figures.environment_seconds_mean += turn.seconds;
+      if (sample.rejected) continue;  // its reward says nothing
       const int64_t bucket = std::min<int64_t>(oldest, DataFigures::kAges - 1);
       figures.reward_by_age[bucket] += sample.reward;
       ++figures.samples_by_age[bucket];
@@ -166,6 +189,8 @@ DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, cons
   figures.in_flight_staleness_mean /= samples;
   figures.in_queue_staleness_mean /= samples;
   figures.mixed_version_ratio /= samples;
+  figures.turns_mean /= static_cast<double>(std::max<int64_t>(played, 1));
+  figures.environment_seconds_mean /= static_cast<double>(std::max<int64_t>(played, 1));
   for (const auto& [name, sum] : parts) figures.reward_parts[name] = sum.first / static_cast<double>(sum.second);
   return figures;
 }

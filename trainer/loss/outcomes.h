@@ -18,6 +18,8 @@ namespace syncopate::loss {
 // - cache, then falling linearly to -factor at the longest (arXiv 2503.14476, eq. 13).
 double OverlongPenalty(int64_t length, const LossOptions& options);
 
+// The answer has no loss: its environment rejected it, or it was cut off, and such answers are not trained on.
+bool HasNoLoss(const Trajectory& sample, const LossOptions& options);
 // The answer was cut off, and such answers are not trained on.
 bool IsMasked(const Trajectory& sample, const LossOptions& options);
 
@@ -41,16 +43,21 @@ struct DataFigures {
   int64_t trained_tokens = 0;  // that have a loss: written ones within the age limit, of answers that are not masked
   double response_tokens_mean = 0;
   int64_t response_tokens_min = 0, response_tokens_max = 0;
-  int64_t truncated_samples = 0;  // cut off at the longest answer
-  int64_t masked_samples = 0;     // truncated ones that are not trained on
-  int64_t masked_tokens = 0;      // of the others, beyond LossOptions::max_token_age
+  int64_t truncated_samples = 0;        // cut off at the longest answer
+  int64_t masked_samples = 0;           // truncated ones that are not trained on
+  int64_t rejected_samples = 0;         // by their environment: not trained on, and not compared with
+  double turns_mean = 0;                // over the answers that an environment played; 0 without any
+  double environment_seconds_mean = 0;  // that the environment of such an answer took in all
+  int64_t masked_tokens = 0;            // of the others, beyond LossOptions::max_token_age
   double trained_token_ratio = 0;
-  // Over answers: steps from the version of the first token to that of the last, and from there to the step that trains it.
+  // Over answers: steps from the version of the first token to that of the last, and from there to the step that trains
+  // it.
   double in_flight_staleness_mean = 0, in_queue_staleness_mean = 0;
   double mixed_version_ratio = 0;    // answers with tokens of more than one version
   double reward_by_age[kAges] = {};  // sums; the age is that of the sample's oldest token
   int64_t samples_by_age[kAges] = {};
-  std::map<std::string, double> reward_parts = {};  // mean of each part, by its name, over the samples that have it
+  std::map<std::string, double> reward_parts =
+      {};  // mean of each part, by its name, over the samples that have it and count
 };
 DataFigures DescribeData(const std::vector<const TrajectoryGroup*>& groups, const LossOptions& options, int64_t step);
 // Given answers, which have lengths alone.

@@ -79,9 +79,9 @@ LossMeasurement MeasureLoss(const TokenBatch& batch, const BatchExtent& extent, 
 
 TokenBatch SliceTokens(const TokenBatch& batch, int64_t begin, int64_t count) {
   TokenBatch slice = batch;
-  for (at::Tensor TokenBatch::*field :
-       {&TokenBatch::current, &TokenBatch::behaviour, &TokenBatch::advantage, &TokenBatch::proximal,
-        &TokenBatch::reference, &TokenBatch::entropy, &TokenBatch::age, &TokenBatch::answer}) {
+  for (at::Tensor TokenBatch::*field : {&TokenBatch::current, &TokenBatch::behaviour, &TokenBatch::advantage,
+                                        &TokenBatch::proximal, &TokenBatch::reference, &TokenBatch::entropy,
+                                        &TokenBatch::top_probability, &TokenBatch::age, &TokenBatch::answer}) {
     slice.*field = Slice(batch.*field, begin, count);
   }
   return slice;

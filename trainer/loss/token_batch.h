@@ -18,6 +18,8 @@ struct TokenBatch {
   // [A] entropy of the current policy at the token, nats; needed for the entropy bonus, which has its gradient, and
   // measured if it is there.
   at::Tensor entropy = {};
+  // [A] probability of the current policy's most likely token; measured if it is there.
+  at::Tensor top_probability = {};
   at::Tensor age = {};       // [A] int64: steps since the token's version; undefined: 0
   at::Tensor answer;         // [A] int64: 0 to S-1, ascending
   at::Tensor answer_tokens;  // [S] int64: how many of the A tokens each answer has

@@ -8,9 +8,9 @@ namespace syncopate::trainer {
 // When a policy's allocator returns its unused blocks to the device.
 enum class EmptyCache : uint8_t { kAlways, kOnPressure, kNever };
 
-// How much an allocator that caches may hold beyond what is in use. Under kOnPressure the aim is at most a tenth more
-// than was in use at once at any time before:
-//   after an update or a pass  the allocator is emptied if it holds more than that.
+// How much memory a caching allocator may reserve beyond what is in use. Under kOnPressure the aim is at most a tenth
+// more than was in use at once at any time before:
+//   after an update or a pass  the allocator is emptied if it has reserved more.
 //   before a micro-batch       once the allocator has reserved more than that, freed blocks do not fit what comes next. From
 //                              then on it is emptied before each micro-batch if more than the tenth lies in freed blocks, as
 //                              a micro-batch whose sizes fit none of them takes all of its memory beside them.
@@ -20,14 +20,14 @@ class CacheRule {
  public:
   explicit CacheRule(EmptyCache when) : when_(when) {}
 
-  // Whether the allocator is emptied after an update or a pass. `reserved`: bytes that it holds now; `peak`: the most
-  // bytes that were in use at once, since any time before. A peak of 0 is unknown.
+  // Whether the allocator is emptied after an update or a pass. `reserved`: bytes that it has reserved now; `peak`: the
+  // most bytes that were in use at once, since any time before. A peak of 0 is unknown.
   bool ShouldEmpty(int64_t reserved, int64_t peak) {
     Look(reserved, peak);
     return when_ == EmptyCache::kOnPressure ? Exceeds(reserved) : when_ == EmptyCache::kAlways;
   }
 
-  // Whether the allocator is emptied before a micro-batch. `in_use`: bytes of what it holds that are in use now.
+  // Whether the allocator is emptied before a micro-batch. `in_use`: bytes of `reserved` that are in use now.
   bool ShouldEmptyBefore(int64_t reserved, int64_t in_use, int64_t peak) {
     if (when_ != EmptyCache::kOnPressure) return false;
     Look(reserved, peak);

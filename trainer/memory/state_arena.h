@@ -27,7 +27,7 @@ class StateArena {
  public:
   enum class Kind : uint8_t {
     kChanging,  // copied to the host each time
-    kFrozen,    // written before it is offloaded first, and never again: copied to the host once
+    kFrozen,    // written before it is offloaded first, or before MarkWritten(): copied to the host once after either
     kDerived,   // never copied: zeros after Load(); its owner computes the contents again
   };
 
@@ -48,6 +48,8 @@ class StateArena {
   // the arena is on the device already. RESOURCE_EXHAUSTED if the device has no room: the host's copy stays, and the
   // call may be repeated.
   absl::StatusOr<int64_t> Load();
+  // Call after a kFrozen arena that may have been offloaded was written once more: the next Offload() copies it.
+  void MarkWritten() { host_has_it_ = false; }
   // Begins to copy the contents to host memory, as they are when the work that the calling thread has queued is done.
   // The arena must be on the device. The memory of an earlier copy is reused once that copy is released.
   // RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.

@@ -39,7 +39,7 @@ class GroupStager final : public WeightStager {
   // `seconds` are the slowest rank's. An error of a rank names the rank; NON_FINITE on any rank is the error of all.
   // The errors of StagingReports too.
   absl::StatusOr<Staged> Await() override;
-  // Rank 0's wait only: that of another rank holds rank 0 up in the exchanges of its step.
+  // Rank 0's wait only: the wait of another rank delays rank 0 in the exchanges of its step.
   double TakeWaitSeconds() override { return mine_->TakeWaitSeconds(); }
   synchronizer::WeightStore* store() override { return mine_->store(); }
   std::string layout() const override { return mine_->layout(); }

@@ -22,6 +22,11 @@ absl::StatusOr<StepFigures> LeadingPolicy::SupervisedStep(const std::vector<cons
   return policy_->SupervisedStep(groups);
 }
 
+absl::StatusOr<HeldOutLoss> LeadingPolicy::MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+  SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kMeasureSupervised}, groups));
+  return policy_->MeasureSupervised(groups);
+}
+
 absl::Status LeadingPolicy::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
   SYNCOPATE_RETURN_IF_ERROR(SendToOthers({.kind = PolicyCommand::Kind::kWriteTensor, .part = part, .tensor = index}));
   return policy_->WriteTensor(part, index, sink);
@@ -98,6 +103,8 @@ absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
       return policy.Step(groups, command.step).status();
     case PolicyCommand::Kind::kSupervisedStep:
       return policy.SupervisedStep(groups).status();
+    case PolicyCommand::Kind::kMeasureSupervised:
+      return policy.MeasureSupervised(groups).status();
     case PolicyCommand::Kind::kWriteTensor:
       return policy.WriteTensor(command.part, command.tensor,
                                 [](absl::string_view) { return absl::InternalError("only rank 0 is given tensors"); });

@@ -19,6 +19,7 @@ struct PolicyCommand {
   enum class Kind : uint8_t {
     kStep,
     kSupervisedStep,
+    kMeasureSupervised,
     kWriteTensor,
     kDigest,
     kCheckFinite,
@@ -60,6 +61,7 @@ class LeadingPolicy final : public Policy {
   int64_t updates() const override { return policy_->updates(); }
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) override;
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) override;
   const Manifest& trained() const override { return policy_->trained(); }
   absl::StatusOr<uint64_t> BaseDigest() const override { return policy_->BaseDigest(); }  // rank 0 knows it alone
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;

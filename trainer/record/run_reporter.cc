@@ -47,6 +47,10 @@ json StepJson(const StepReport& report) {
   if (report.published_digest.has_value()) {
     line["published_digest"] = absl::StrFormat("%016x", *report.published_digest);
   }
+  if (report.held_out.has_value()) {
+    line["held_out_loss"] = report.held_out->loss;
+    line["held_out_tokens"] = report.held_out->tokens;
+  }
   if (!report.supervised) line["ages"] = AgesJson(report.figures);
   for (const StepFigure& figure : StepFigureTable()) {
     if (report.supervised && IsOfRollouts(figure)) continue;
@@ -89,6 +93,7 @@ json SetsJson(const std::vector<SampledFigures>& sets) {
            {"response_tokens_mean", one.response_tokens_mean},
            {"truncated_ratio", one.truncated_ratio}};
     if (one.reward.has_value()) set["reward"] = MeanJson(*one.reward);
+    if (one.majority.has_value()) set["majority"] = MeanJson(*one.majority);
     for (const auto& [k, mean] : one.pass) set["pass"][absl::StrCat(k)] = MeanJson(mean);
   }
   return named;
@@ -150,6 +155,7 @@ void RunReporter::RecordStep(const StepReport& report) {
     MutexLock lock(&mutex_);
     figures_.step_seconds += report.figures.step_seconds;
     figures_.wait_seconds += report.figures.wait_seconds;
+    if (report.held_out.has_value()) figures_.AddHeldOut(report.held_out->loss);
   }
   WriteLine(report.version.step, StepJson(report));
 }

@@ -94,6 +94,8 @@ json MakeSummary(const SummaryInput& input, const RunWitnesses& witnesses) {
       {"eval",
        {{"best", or_null(evaluations.best_reward)},
         {"last", or_null(evaluations.last_reward)},
+        {"held_out_loss",
+         {{"best", or_null(evaluations.best_held_out_loss)}, {"last", or_null(evaluations.last_held_out_loss)}}},
         {"exact", {{"best", or_null(evaluations.best_exact)}, {"last", or_null(evaluations.last_exact)}}}}},
       {"checkpoints",
        {{"saved", evaluations.saved_checkpoints},

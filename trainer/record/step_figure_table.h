@@ -7,8 +7,8 @@
 
 #include "trainer/step/step_figures.h"
 
-// The vocabulary of a training step: each figure's one name, in metrics.jsonl, in WatchSteps, as a Prometheus metric, in
-// TensorBoard and on the page of a run. Whatever shows figures is a loop over StepFigureTable().
+// The vocabulary of a training step: each figure's one name, in metrics.jsonl, in WatchSteps, as a Prometheus metric,
+// in TensorBoard and on the page of a run. Whatever shows figures is a loop over StepFigureTable().
 namespace syncopate::trainer {
 
 struct StepFigure {
@@ -31,7 +31,7 @@ const std::vector<StepFigure>& StepFigureTable();
 bool IsOfRollouts(const StepFigure& figure);
 
 double FigureValue(const StepFigures& figures, const StepFigure& figure);
-// Integers are rounded; one that no integer can hold becomes 0.
+// Integers are rounded; a value outside the integer's range becomes 0.
 void SetFigureValue(const StepFigure& figure, double value, StepFigures* figures);
 
 // "syncopate_" before the name, and "_total" behind that of a counter.

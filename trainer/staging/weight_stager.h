@@ -22,14 +22,14 @@ class WeightStager {
   virtual ~WeightStager() = default;
   // The manifest of the weights that receivers get.
   virtual const Manifest& manifest() const = 0;
-  // Begins to stage the present weights as `version`, on the thread that owns the policy and in a use of it. What follows
-  // may be made beside it: the policy's next update, and a move of its weights, wait until the weights were read
-  // (Policy::SetReader). Never waits for a receiver. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is above all
-  // versions staged before; reason STAGING if the previous Launch was not awaited.
+  // Begins to stage the present weights as `version`, on the thread that owns the policy and in a use of it. What
+  // follows may be made beside it: the policy's next update, and a move of its weights, wait until the weights were
+  // read (Policy::SetReader). Never waits for a receiver. FAILED_PRECONDITION reason VERSION_ORDER unless `version` is
+  // above all versions staged before; reason STAGING if the previous Launch was not awaited.
   virtual absl::Status Launch(const PolicyVersion& version) = 0;
-  // Blocks until the copy of the last Launch and its digests are made; after OK the version can be opened. Any thread, but
-  // one at a time and not during a Launch. After an error nothing is staged, and the older versions that are still there
-  // stay. DATA_LOSS reason NON_FINITE naming the tensor.
+  // Blocks until the copy of the last Launch and its digests are made; after OK the version can be opened. Any thread,
+  // but one at a time and not during a Launch. After an error nothing is staged, and the older versions that are still
+  // there stay. DATA_LOSS reason NON_FINITE naming the tensor.
   virtual absl::StatusOr<Staged> Await() = 0;
   // What the policy's thread has waited, since this was called last, before it changed or moved weights that were still
   // read. For that thread.

@@ -81,9 +81,10 @@ absl::StatusOr<Deal> DealByCost(const std::vector<int64_t>& lengths, int ranks, 
   for (int64_t length : lengths) {
     total += length;
     if (length <= max_tokens) continue;
-    return Error(absl::StatusCode::kInvalidArgument, "SEQUENCE_TOO_LONG",
-                 absl::StrCat("a prompt and its answer are ", length,
-                              " tokens, more than a micro-batch holds; raise train.micro_batch_tokens ", max_tokens));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "SEQUENCE_TOO_LONG",
+        absl::StrCat("a prompt and its answer are ", length,
+                     " tokens, more than a micro-batch may have; raise train.micro_batch_tokens ", max_tokens));
   }
   std::vector<size_t> costliest_first(lengths.size());
   std::iota(costliest_first.begin(), costliest_first.end(), size_t{0});

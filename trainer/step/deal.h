@@ -29,8 +29,8 @@ using Deal = std::vector<std::vector<std::vector<size_t>>>;
 // other, of at most `max_tokens` tokens: as few as the rule below finds, some of them empty if there are not enough
 // sequences. Costliest first, each to the micro-batch that has the least to do among those with room; then the n-th
 // micro-batch of each rank costs about as much as that of every other, for they wait for each other. Pure: the same on
-// every rank. INVALID_ARGUMENT (reason SEQUENCE_TOO_LONG), naming both lengths and the key, for a sequence that no
-// micro-batch holds.
+// every rank. INVALID_ARGUMENT (reason SEQUENCE_TOO_LONG), naming both lengths and the key, for a sequence that is
+// longer than a micro-batch.
 absl::StatusOr<Deal> DealByCost(const std::vector<int64_t>& lengths, int ranks, int64_t max_tokens,
                                 const SequenceCost& cost);
 

@@ -28,8 +28,8 @@ struct TrainingSequence {
   int64_t input_length() const { return static_cast<int64_t>(prompt_ids->size() + trajectory->tokens.size()) - 1; }
 };
 
-// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on: those that the policy
-// wrote. All tensors on one device.
+// Sequences laid end to end without padding: T input tokens in all, A answer tokens that are trained on: those that the
+// policy wrote. All tensors on one device.
 struct PackedBatch {
   model::PackedSequences sequences;  // T rows
   at::Tensor ids;                    // [T] int64

@@ -26,8 +26,8 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual const Manifest& manifest() const = 0;
-  // The tensors that training changes, with a layout of their own: those of manifest(), or its adapters, if it has some. All
-  // other tensors are the base.
+  // The tensors that training changes, with a layout of their own: those of manifest(), or its adapters, if it has
+  // some. All other tensors are the base.
   virtual const Manifest& trained() const { return manifest(); }
   // Names the numbers of the base in float32, the same on any device and for any number of ranks; 0 if all tensors are
   // trained. May read all weights when it is called first.
@@ -39,9 +39,12 @@ class Policy {
   // Trains on given answers: each group has at least one, with tokens alone. Makes one update by the mean cross-entropy
   // of their tokens. A pure function of state and groups.
   virtual absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) = 0;
+  // Measures the loss of a supervised step on `groups`, which are as those of SupervisedStep(), and changes nothing.
+  virtual absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
-  // Writes the numbers of tensor `index` of trained() of a part, float32, row-major, to `sink`: in pieces of whole numbers, so that
-  // no more than one of them is ever copied from another device to the host. Blocks; passes the sink's errors on.
+  // Writes the numbers of tensor `index` of trained() of a part, float32, row-major, to `sink`: in pieces of whole
+  // numbers, so that no more than one of them is ever copied from another device to the host. Blocks; passes the sink's
+  // errors on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
   // Copies this rank's present state to host memory; the copy may be written to disk while steps are made. Other ranks
   // copy theirs too, and write it into `folder` of the folder of checkpoints. On the CPU the call blocks for the copy;
@@ -50,16 +53,16 @@ class Policy {
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const = 0;
   // The same of the weights alone, which other ranks write into `folder` of the folder of exports.
   virtual absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const = 0;
-  // Reading the weights that this rank holds beside what the policy does next. SetReader, in a use, says that they are
-  // read as they are now: the policy calls `finish` once, on its own thread, before it changes or moves them, and goes on
-  // when that has returned OK; its error is the call's. Until then forward and backward passes, which change none of them,
-  // may be made. Null: nobody reads any more. A reader replaces the one before, which must be done.
+  // Lets a reader read this rank's weights while the policy does what is next. SetReader, in a use, says that they are
+  // read as they are now: the policy calls `finish` once, on its own thread, before it changes or moves them, and goes
+  // on when that has returned OK; its error is the call's. Until then forward and backward passes, which change none of
+  // them, may be made. Null: nobody reads any more. A reader replaces the one before, which must be done.
   virtual absl::Status SetReader(std::function<absl::Status()> finish) = 0;
-  // Hands those weights, in float32, to `sink`, ascending: pieces of the rank's arena (trainer/actor/flat_shards.h; with
-  // one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is
-  // the memory itself; from another device no more than one small piece at a time is copied, on a stream beside the
-  // policy's. Called by any thread, between SetReader and the end of `finish`. No call of the other ranks. Blocks; passes
-  // the sink's errors on.
+  // Hands those weights, in float32, to `sink`, ascending: pieces of the rank's arena (trainer/actor/flat_shards.h;
+  // with one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a
+  // piece is the memory itself; from another device no more than one small piece at a time is copied, on a stream
+  // beside the policy's. Called by any thread, between SetReader and the end of `finish`. No call of the other ranks.
+  // Blocks; passes the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
   // The one digest of the parameters (base/digest.h), made where they are.
@@ -70,12 +73,13 @@ class Policy {
   virtual int64_t updates() const = 0;
 
   // -- Where the state is (docs/training.md, "Memory").
-  // From BeginUse() to its EndUse() the weights are on the device, whatever was asked for; uses nest, and each call above
-  // is one by itself. After the last one they leave if that was asked for. Both block; after an error there is no use.
+  // From BeginUse() to its EndUse() the weights are on the device, whatever was asked for; uses nest, and each call
+  // above is one by itself. After the last one they leave if that was asked for. Both block; after an error there is no
+  // use.
   virtual absl::Status BeginUse() = 0;
   virtual absl::Status EndUse() = 0;
-  // Between two uses: all that the policy has on its device leaves it, or is there again but for what options keep away.
-  // What moving it took: all 0 if that was done. No step is made in rollout mode: FAILED_PRECONDITION (reason
+  // Between two uses: all that the policy has on its device leaves it, or is there again but for what options keep
+  // away. What moving it took: all 0 if that was done. No step is made in rollout mode: FAILED_PRECONDITION (reason
   // ROLLOUT_MODE).
   virtual absl::StatusOr<StateMoves> EnterRolloutMode() = 0;
   virtual absl::StatusOr<StateMoves> EnterTrainerMode() = 0;
@@ -83,8 +87,8 @@ class Policy {
   virtual PolicyMoves TakeMoves() = 0;  // since it was called last
 };
 
-// Does `work`, which returns absl::Status or absl::StatusOr<T>, while the weights of `policy` are on its device: anything
-// with BeginUse() and EndUse(). They may leave after it, also after an error, which is what is returned then.
+// Does `work`, which returns absl::Status or absl::StatusOr<T>, while the weights of `policy` are on its device:
+// anything with BeginUse() and EndUse(). They may leave after it, also after an error, which is what is returned then.
 template <typename Used, typename Work>
 auto InUse(Used& policy, Work&& work) -> decltype(work()) {
   SYNCOPATE_RETURN_IF_ERROR(policy.BeginUse());

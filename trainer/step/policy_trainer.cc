@@ -72,7 +72,8 @@ StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& o
   const bool has_copy = ComputeDType(options) == DType::kBFloat16;
   const int64_t elements = shards.local_elements(), computing = has_copy ? kFloat / 2 : kFloat;
   StateSize size;
-  size.weights = elements * kFloat;
+  // A base of adapters that computes in bfloat16 is in the copy alone.
+  size.weights = (has_copy ? shards.trained_elements() : elements) * kFloat;
   size.gradients = shards.trained_elements() * kFloat;
   size.moments = 2 * shards.trained_elements() * kFloat;
   size.copy = has_copy ? elements * computing : 0;
@@ -81,6 +82,9 @@ StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& o
   const bool away = options.memory.offload_reference && loss.kl_in_reward;
   // With adapters the reference is the base, which is there.
   size.reference = CopiesReference(options) && !away ? elements * computing : 0;
+  // What is kept for checkpoints is in host memory.
+  const bool keeps = CopiesReference(options) && options.reference_after_supervised;
+  if (keeps && at::Device(options.device).is_cpu()) size.reference += elements * kFloat;
   size.slots = options.send_bytes;
   if (!shards.is_whole()) size.gathered = GatheredBytes(shards, computing, options.reduce_dtype);
   return size;
@@ -149,6 +153,8 @@ class PolicyTrainer::Core {
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ToScalarType(compute), &ranks,
                                                           std::move(arenas.reference))
                       : nullptr),
+        renews(options.reference_after_supervised && CopiesReference(options)),
+        awaits_reference(renews),
         // The base of adapters is where the actor's weights are, and moves with them.
         residency(actor, CopiesReference(options) ? reference.get() : nullptr, options.memory, options.device),
         step(actor, options.mesh, options.step, reference.get(), &residency),
@@ -170,14 +176,36 @@ class PolicyTrainer::Core {
 
   uint64_t DigestBase();
 
+  // The first step on rewards begins: what the supervised steps have made is the reference.
+  absl::Status KeepReference() {
+    if (!awaits_reference) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(residency.BeginReference());
+    reference->Renew(actor);
+    awaits_reference = false;
+    return residency.EndReference();
+  }
+  absl::Status RestoreReference(const PolicySource& source) {
+    if (!renews) return absl::OkStatus();
+    awaits_reference = !source.has_reference();
+    if (awaits_reference) {
+      reference->Forget();
+      return absl::OkStatus();
+    }
+    SYNCOPATE_RETURN_IF_ERROR(residency.BeginReference());
+    reference->Restore(actor, source);
+    return residency.EndReference();
+  }
+
   const DType compute;
-  Communicator& ranks;                                      // that hold the state among them
+  Communicator& ranks;                                      // that store the state together
   const std::shared_ptr<const model::WeightFiles> weights;  // of the base; null without adapters
   const uint64_t seed;
   const std::string adapter_config;
   std::optional<uint64_t> base_digest;  // once it was asked for
   Actor actor;
   const std::unique_ptr<ReferencePolicy> reference;
+  const bool renews;      // the reference is the policy at the end of the supervised steps
+  bool awaits_reference;  // which have not ended
   StateResidency residency;
   TrainStep step;
   TrainStep supervised;
@@ -218,13 +246,13 @@ const Manifest& PolicyTrainer::trained() const { return core_->actor.trained(); 
 
 uint64_t PolicyTrainer::Core::DigestBase() {
   const Manifest& manifest = actor.manifest();
-  // From where the base was read if no rank has all of it.
-  const bool is_whole = actor.shards().is_whole();
-  if (!is_whole && weights != nullptr) return model::DigestBase(*weights, actor.transformer().config());
+  // From where the base was read, if this rank has not all of it as it was read.
+  const bool is_here = actor.shards().is_whole() && !actor.base_is_rounded();
+  if (!is_here && weights != nullptr) return model::DigestBase(*weights, actor.transformer().config());
   at::Tensor numbers;
   return model::DigestBase(manifest.tensors().size() - actor.trained().tensors().size(), [&](size_t i) {
     const int64_t elements = manifest.tensors()[i].NumElements();
-    if (is_whole) {
+    if (is_here) {
       const int64_t begin = manifest.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
       numbers = actor.parameters().narrow(0, begin, elements).cpu();
     } else {
@@ -258,11 +286,21 @@ absl::StatusOr<StepFigures> PolicyTrainer::RunStep(const char* what, Work work) 
 }
 
 absl::StatusOr<StepFigures> PolicyTrainer::Step(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
-  return RunStep("the training step has failed", [&] { return core_->step.Run(groups, step); });
+  return RunStep("the training step has failed", [&]() -> absl::StatusOr<StepFigures> {
+    SYNCOPATE_RETURN_IF_ERROR(core_->KeepReference());
+    return core_->step.Run(groups, step);
+  });
 }
 
 absl::StatusOr<StepFigures> PolicyTrainer::SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) {
   return RunStep("the supervised step has failed", [&] { return core_->supervised.RunSupervised(groups); });
+}
+
+absl::StatusOr<HeldOutLoss> PolicyTrainer::MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const StepFigures measured, RunStep("the held-out loss cannot be measured", [&] {
+                               return core_->supervised.MeasureSupervised(groups);
+                             }));
+  return HeldOutLoss{measured.loss, measured.trained_tokens};
 }
 
 absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const {
@@ -276,7 +314,9 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapsho
   return core_->Use("the policy cannot be copied to the host",
                     [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
                       SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
-                      return WithBase(core_->actor.TakeSnapshot());
+                      auto copied = core_->actor.TakeSnapshot();
+                      if (copied.ok() && core_->renews) core_->reference->AddTo(copied->get());
+                      return WithBase(std::move(copied));
                     });
 }
 
@@ -320,7 +360,7 @@ absl::Status PolicyTrainer::Restore(const PolicySource& source) {
     SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishSnapshot());
     SYNCOPATE_RETURN_IF_ERROR(core_->actor.FinishRead());
     core_->actor.Restore(source);
-    return absl::OkStatus();
+    return core_->RestoreReference(source);
   });
 }
 

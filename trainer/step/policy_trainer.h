@@ -31,10 +31,16 @@ class PolicyTrainer final : public Policy {
     AdamWOptions optimizer;
     TrainStepOptions step;
     uint64_t seed = 0;  // of the initial weights
-    // The initial weights, opened for `model`; null: random ones. Not needed after Create() unless the model has adapters.
-    // They are the reference policy too, if the loss asks for one, whatever is restored later.
+    // The initial weights, opened for `model`; null: random ones. Not needed after Create() unless the model has
+    // adapters. They are the reference policy too, if the loss asks for one, whatever is restored later; see
+    // reference_after_supervised.
     std::shared_ptr<const model::WeightFiles> weights = nullptr;
-    // The initial adapters, opened for `model`; null: new ones, with which the policy is the base. Not needed after Create().
+    // The run begins with supervised steps, and the reference policy is the policy at their end: the first Step() makes
+    // its weights the reference, and checkpoints contain it from then on. Without effect on adapters, whose reference
+    // is their base.
+    bool reference_after_supervised = false;
+    // The initial adapters, opened for `model`; null: new ones, with which the policy is the base. Not needed after
+    // Create().
     std::shared_ptr<const model::AdapterFiles> adapters = nullptr;
     // What adapter_config.json of a checkpoint says, if the model has adapters.
     std::string adapter_config = {};
@@ -77,6 +83,7 @@ class PolicyTrainer final : public Policy {
   // For callers that do not measure staleness: a step at version 0.
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>& groups) { return Step(groups, 0); }
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override;
+  absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) override;
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   // Both are this rank's only; LeadingPolicy forwards the calls to the others.
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
@@ -92,10 +99,11 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<StateMoves> EnterTrainerMode() override;
   PolicyMemory memory() const override;
   PolicyMoves TakeMoves() override;
-  // Copies all of `source`, which has the tensors of trained(), tensor by tensor; of several ranks each its shards.
+  // Copies all of `source`, which has the tensors of trained(), tensor by tensor; of several ranks each its shards. With
+  // reference_after_supervised a source without a reference is of a time before the first Step().
   absl::Status Restore(const PolicySource& source);
 
-  // The weights that this rank holds, in `dtype`, where the policy computes: float32, or the copy in compute_dtype().
+  // This rank's weights, in `dtype`, where the policy computes: float32, or the copy in compute_dtype().
   // Laid out as FlatShards says; always at this address, with memory behind it while the policy is in use. Work on them
   // is queued on the device's default stream.
   const void* device_shard(DType dtype) const;

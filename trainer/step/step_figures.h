@@ -32,14 +32,20 @@ struct StepMemory {
   int64_t cache_flushes = 0;
 };
 
-// What one training step was like: the one list of its figures. TrainStep fills loss, data, rewards, updates and its own times;
-// StepLoop what lies around the step. A member has the name that metrics.jsonl, Prometheus and TensorBoard give it; what it means
-// stands in trainer/record/step_figure_table.cc. Means over tokens are over every trained token of the batch, all micro-batches
-// and ranks; shares are from 0 to 1.
+// The mean cross-entropy of given answers that were not trained on, per written token, in nats.
+struct HeldOutLoss {
+  double loss = 0;
+  int64_t tokens = 0;  // over which the mean is
+};
+
+// What one training step was like: the one list of its figures. TrainStep fills loss, data, rewards, updates and its
+// own times; StepLoop what lies around the step. A member has the name that metrics.jsonl, Prometheus and TensorBoard
+// give it; what it means stands in trainer/record/step_figure_table.cc. Means over tokens are over every trained token
+// of the batch, all micro-batches and ranks; shares are from 0 to 1.
 struct StepFigures : loss::LossFigures, loss::DataFigures, StepTimes, StepMemory {
   double reward_mean = 0, reward_std = 0, reward_max = 0, reward_min = 0;
   double zero_variance_ratio = 0;
-  double gradient_norm = 0;
+  double gradient_norm = 0, update_norm = 0;
   double learning_rate = 0;
   int64_t updates = 0, skipped_updates = 0;
   double staleness_mean = 0;

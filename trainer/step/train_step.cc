@@ -32,12 +32,13 @@ void DescribeRewards(const std::vector<const TrajectoryGroup*>& groups, StepFigu
     count += static_cast<double>(rewards.size());
     if (loss::HasZeroVariance(rewards)) flat += 1;
   }
+  made.zero_variance_ratio = flat / static_cast<double>(groups.size());
+  if (count == 0) return;  // all samples were rejected
   made.reward_mean = sum / count;
   // The difference of two large numbers may come out below 0 by rounding.
   made.reward_std = std::sqrt(std::max(0.0, squares / count - made.reward_mean * made.reward_mean));
   made.reward_max = most;
   made.reward_min = least;
-  made.zero_variance_ratio = flat / static_cast<double>(groups.size());
 }
 
 absl::Status TooManySkipped(int64_t skipped) {
@@ -47,7 +48,7 @@ absl::Status TooManySkipped(int64_t skipped) {
 }
 
 // What must be the same on all ranks for their sums to mean anything: tokens, which of them were
-// given, behaviour log-probs and rewards, in order. Groups' names are left out, as they decide nothing.
+// given, behaviour log-probs, rewards with their turns, and what was rejected, in order. Groups' names are left out, as they decide nothing.
 uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t step) {
   uint64_t digest = static_cast<uint64_t>(step);
   auto add = [&digest](const auto& values) {
@@ -60,6 +61,11 @@ uint64_t DigestBatch(const std::vector<const TrajectoryGroup*>& groups, int64_t 
       add(sample.logprobs);
       if (!sample.given.empty()) add(sample.given);
       digest = HashCombine(digest, DigestBytes(&sample.reward, sizeof(sample.reward)));
+      if (sample.rejected) digest = HashCombine(digest, 1);
+      for (const Turn& turn : sample.turns) {
+        digest = HashCombine(HashCombine(digest, static_cast<uint64_t>(turn.end)),
+                             DigestBytes(&turn.reward, sizeof(turn.reward)));
+      }
     }
   }
   return digest;
@@ -116,7 +122,7 @@ absl::StatusOr<StepFigures> TrainStep::Run(const std::vector<const TrajectoryGro
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto sequences, SequencesByGroup(groups, options_.loss, step, reference));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
-  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
+  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), /*learns=*/true, metrics));
   // Only now has the device surely passed the second mark: it was waited for before that.
   if (has_reference_pass) metrics.reference_seconds = reference_clock.Seconds(0);
   metrics.learning_rate = actor_.learning_rate();
@@ -124,20 +130,30 @@ absl::StatusOr<StepFigures> TrainStep::Run(const std::vector<const TrajectoryGro
 }
 
 absl::StatusOr<StepFigures> TrainStep::RunSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+  return RunSupervised(groups, /*learns=*/true);
+}
+
+absl::StatusOr<StepFigures> TrainStep::MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) {
+  return RunSupervised(groups, /*learns=*/false);
+}
+
+absl::StatusOr<StepFigures> TrainStep::RunSupervised(const std::vector<const TrajectoryGroup*>& groups, bool learns) {
   SYNCOPATE_CHECK(!groups.empty());
   at::NoGradGuard no_grad;
   StepFigures metrics;
   SYNCOPATE_RETURN_IF_ERROR(CheckLengths(groups));
   std::vector<std::vector<TrainingSequence>> sequences = SupervisedSequences(groups);
   static_cast<loss::DataFigures&>(metrics) = loss::DescribeSupervisedData(groups);
-  SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/-1));
+  // No step on rewards has these numbers; a rank that learns and one that measures differ too.
+  SYNCOPATE_RETURN_IF_ERROR(CheckSameBatch(groups, /*step=*/learns ? -1 : -2));
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<Update> updates, DealUpdates(std::move(sequences)));
-  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), metrics));
+  SYNCOPATE_RETURN_IF_ERROR(RunUpdates(std::move(updates), learns, metrics));
   metrics.learning_rate = actor_.learning_rate();
   // No policy drew the tokens: every other figure of the loss compares one with the current policy.
   loss::LossFigures figures;
   figures.loss = metrics.loss;
   figures.entropy = metrics.entropy;
+  figures.top_probability = metrics.top_probability;
   static_cast<loss::LossFigures&>(metrics) = figures;
   return metrics;
 }
@@ -158,7 +174,7 @@ absl::Status TrainStep::RunProximalPass(std::vector<Update>& updates) {
   return absl::OkStatus();
 }
 
-absl::Status TrainStep::RunUpdates(std::vector<Update> updates, StepFigures& metrics) {
+absl::Status TrainStep::RunUpdates(std::vector<Update> updates, bool learns, StepFigures& metrics) {
   Totals totals;
   // With several updates the first one moves the weights, so the proximal policy must be taken before it.
   const bool has_proximal_pass = updates.size() > 1 && options_.loss.needs_proximal();
@@ -174,7 +190,7 @@ absl::Status TrainStep::RunUpdates(std::vector<Update> updates, StepFigures& met
     SYNCOPATE_RETURN_IF_ERROR(BeginPass(/*of_reference=*/true));
   }
   // In this order on every rank: one order of updates is one order of collectives.
-  for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, metrics, totals));
+  for (const Update& update : updates) SYNCOPATE_RETURN_IF_ERROR(RunUpdate(update, learns, metrics, totals));
   if (has_proximal_pass) metrics.proximal_seconds = clock.Seconds(0);
   static_cast<loss::LossFigures&>(metrics) =
       loss::FinishFigures(totals.sums, totals.maxima, static_cast<double>(updates.size()));
@@ -190,7 +206,7 @@ absl::Status TrainStep::CheckLengths(const std::vector<const TrajectoryGroup*>& 
       if (static_cast<int64_t>(prompt + answer) - 1 <= options_.micro_batch_tokens) continue;
       return Error(absl::StatusCode::kInvalidArgument, "SEQUENCE_TOO_LONG",
                    absl::StrCat("answer ", sample, " of prompt ", group->lease.group.ToString(), " has ", prompt, " + ",
-                                answer, " tokens, more than a micro-batch holds; raise train.micro_batch_tokens ",
+                                answer, " tokens, more than a micro-batch may have; raise train.micro_batch_tokens ",
                                 options_.micro_batch_tokens));
     }
   }
@@ -326,6 +342,7 @@ absl::StatusOr<at::Tensor> TrainStep::HeadGradient(const PackedBatch& batch, con
     const FusedHead::Rows rows = head_.Forward(hidden, head, batch.targets);
     tokens->current = rows.logprob;
     tokens->entropy = rows.entropy;
+    tokens->top_probability = rows.top_probability;
     const loss::LossGradients gradients = DifferentiateLoss(*tokens, extent, options_.loss);
     auto part_of = [&](int64_t begin, const FusedHead::Rows& chunk) {
       auto part = [&](const at::Tensor& whole) {
@@ -337,10 +354,12 @@ absl::StatusOr<at::Tensor> TrainStep::HeadGradient(const PackedBatch& batch, con
   } else {
     tokens->current = at::empty_like(tokens->behaviour);
     tokens->entropy = at::empty_like(tokens->behaviour);
+    tokens->top_probability = at::empty_like(tokens->behaviour);
     auto loss_of = [&](int64_t begin, const FusedHead::Rows& rows) {
       const int64_t count = rows.logprob.size(0);
       tokens->current.narrow(0, begin, count).copy_(rows.logprob);
       tokens->entropy.narrow(0, begin, count).copy_(rows.entropy);
+      tokens->top_probability.narrow(0, begin, count).copy_(rows.top_probability);
       const loss::LossGradients gradients =
           DifferentiateLoss(SliceTokens(*tokens, begin, count), extent, options_.loss);
       return FusedHead::RowGradients{gradients.dlogprob, gradients.dentropy};
@@ -390,6 +409,7 @@ absl::StatusOr<loss::LossMeasurement> TrainStep::RunBatch(const PackedBatch& bat
     SYNCOPATE_RETURN_IF_ERROR(weights.Release(program_.head_unit()));
     tokens.current = forward.logprob;
     tokens.entropy = forward.entropy;
+    tokens.top_probability = forward.top_probability;
   }
   return MeasureLoss(tokens, extent, options_.loss);
 }
@@ -405,13 +425,14 @@ absl::Status TrainStep::AddOverRanks(const loss::LossMeasurement& measured, bool
   return is_made ? actor_.FlushGradients() : absl::OkStatus();
 }
 
-absl::Status TrainStep::RunUpdate(const Update& update, StepFigures& metrics, Totals& totals) {
+absl::Status TrainStep::RunUpdate(const Update& update, bool learns, StepFigures& metrics, Totals& totals) {
   PhaseClock clock(actor_.device());
   clock.Mark();
   const loss::BatchExtent& extent = update.extent.batch;
   // Nothing to learn: passes are for the metrics alone. An update would let the moments decay, until the next gradient
   // is large beside what they remember.
-  const bool is_made = update.extent.with_signal > 0 || (options_.loss.has_penalties() && extent.tokens > 0);
+  const bool has_signal = update.extent.with_signal > 0 || (options_.loss.has_penalties() && extent.tokens > 0);
+  const bool is_made = learns && has_signal;
   if (is_made) actor_.ZeroGradients();
   loss::LossMeasurement measured = loss::LossMeasurement::Nothing(actor_.device());
   for (size_t i = 0; i < update.micro_batches.size(); ++i) {
@@ -422,32 +443,34 @@ absl::Status TrainStep::RunUpdate(const Update& update, StepFigures& metrics, To
   }
   SYNCOPATE_RETURN_IF_ERROR(AddOverRanks(measured, is_made));
   clock.Mark();
-  at::Tensor norm;
+  Actor::UpdateNorms norms;
   if (is_made) {
     // Moments may have been away for the passes; they come back as late as this.
     if (residency_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(residency_->NeedOptimizer());
-    SYNCOPATE_ASSIGN_OR_RETURN(norm, actor_.QueueUpdate(measured.sums[loss::kSumLoss]));
+    SYNCOPATE_ASSIGN_OR_RETURN(norms, actor_.QueueUpdate(measured.sums[loss::kSumLoss]));
   }
   clock.Mark();
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
-  SYNCOPATE_RETURN_IF_ERROR(FinishUpdate(measured, norm, metrics, totals));
+  SYNCOPATE_RETURN_IF_ERROR(FinishUpdate(measured, norms, metrics, totals));
   metrics.forward_backward_seconds += clock.Seconds(0);
   if (is_made) metrics.optimizer_seconds += clock.Seconds(1);
   return absl::OkStatus();
 }
 
-absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm,
+absl::Status TrainStep::FinishUpdate(const loss::LossMeasurement& measured, const Actor::UpdateNorms& norms,
                                      StepFigures& metrics, Totals& totals) {
-  const at::Tensor norm_or_zero =
-      norm.defined() ? norm.to(at::kDouble).reshape({1}) : at::zeros({1}, measured.sums.options());
+  const bool is_queued = norms.gradient.defined();
+  const at::Tensor of_update =
+      is_queued ? at::stack({norms.gradient.to(at::kDouble), norms.update}) : at::zeros({2}, measured.sums.options());
   // One copy to the host for all figures: it waits for the device, and is the only place in the update that does.
-  const at::Tensor figures = at::cat({norm_or_zero, measured.sums, measured.maxima}).to(at::kCPU);
+  const at::Tensor figures = at::cat({of_update, measured.sums, measured.maxima}).to(at::kCPU);
   const double* const values = figures.data_ptr<double>();
   const double gradient_norm = values[0];
-  const double* const sums = values + 1;
+  const double* const sums = values + 2;
   const double* const maxima = sums + loss::kLossSums;
-  if (norm.defined()) {
+  if (is_queued) {
     metrics.gradient_norm = gradient_norm;
+    metrics.update_norm = values[1];
     if (std::isfinite(gradient_norm) && std::isfinite(sums[loss::kSumLoss])) {
       // The device has decided by the same numbers whether it moves the weights (ClipFactor): counting follows it.
       actor_.CountUpdate();

@@ -26,9 +26,9 @@ namespace syncopate::trainer {
 // Forward and backward are a DecoderProgram's and a FusedHead's; autograd sees the loss of a few thousand tokens alone.
 // On a GPU the whole of an update is queued, and waited for once, when its figures are read.
 //
-// With several ranks each is given the whole batch: advantages, denominators and the deal of sequences to ranks are pure
-// functions of it, so every rank makes them itself; of forward and backward it makes those that it is dealt. What it
-// returns is of the whole batch, the same on every rank.
+// With several ranks each is given the whole batch: advantages, denominators and the deal of sequences to ranks are
+// pure functions of it, so every rank makes them itself; of forward and backward it makes those that it is dealt. What
+// it returns is of the whole batch, the same on every rank.
 class TrainStep {
  public:
   // Updates in a row that may be skipped before it is an error.
@@ -55,6 +55,9 @@ class TrainStep {
   // cross-entropy of all their tokens, which is the loss in the figures. For options that are
   // TrainStepOptions::Supervised().
   absl::StatusOr<StepFigures> RunSupervised(const std::vector<const TrajectoryGroup*>& groups);
+
+  // Measures the loss of such a step: the figures are its loss, entropy and tokens. No update is made.
+  absl::StatusOr<StepFigures> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups);
 
   // Log-probabilities of the answers under the current weights, token by token in packed order; no gradient.
   absl::StatusOr<at::Tensor> LogProbs(const PackedBatch& batch) const { return LogProbs(batch, actor_.weight_units()); }
@@ -83,8 +86,9 @@ class TrainStep {
   absl::Status BeginPass(bool of_reference);
   // Log-probs under the policy as it is before the updates.
   absl::Status RunProximalPass(std::vector<Update>& updates);
-  // All updates of the step, their figures added to the metrics.
-  absl::Status RunUpdates(std::vector<Update> updates, StepFigures& metrics);
+  // All updates of the step, their figures added to the metrics. Without `learns` they are only measured.
+  absl::Status RunUpdates(std::vector<Update> updates, bool learns, StepFigures& metrics);
+  absl::StatusOr<StepFigures> RunSupervised(const std::vector<const TrajectoryGroup*>& groups, bool learns);
   // The figures of the micro-batch; its gradient is added to the actor's if `is_made`.
   absl::StatusOr<loss::LossMeasurement> RunMicroBatch(const MicroBatch& micro_batch, const at::Tensor& proximal,
                                                       const loss::BatchExtent& extent, bool is_made);
@@ -95,10 +99,10 @@ class TrainStep {
   // Forward and backward of the head: the gradient of `hidden` [A, D]. Sets current and entropy of `tokens`.
   absl::StatusOr<at::Tensor> HeadGradient(const PackedBatch& batch, const at::Tensor& hidden,
                                           const loss::BatchExtent& extent, loss::TokenBatch* tokens);
-  absl::Status RunUpdate(const Update& update, StepFigures& metrics, Totals& totals);
-  // Reads what is on the device: the one wait of an update. `norm` is undefined if the update was not queued.
-  absl::Status FinishUpdate(const loss::LossMeasurement& measured, const at::Tensor& norm, StepFigures& metrics,
-                            Totals& totals);
+  absl::Status RunUpdate(const Update& update, bool learns, StepFigures& metrics, Totals& totals);
+  // Reads what is on the device: the one wait of an update. `norms` are undefined if the update was not queued.
+  absl::Status FinishUpdate(const loss::LossMeasurement& measured, const Actor::UpdateNorms& norms,
+                            StepFigures& metrics, Totals& totals);
 
   Actor& actor_;
   Communicator& ranks_;  // of the axis along which a batch is shared out

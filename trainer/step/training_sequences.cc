@@ -24,8 +24,8 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> SequencesByGroup(
     double tokens = 0;
     for (const Trajectory& sample : group->samples) {
       const size_t at = index++;
-      // Its reward counted among its group's; it teaches nothing itself.
-      if (IsMasked(sample, options)) continue;
+      // It teaches nothing itself; unless it was rejected, its reward counted among its group's.
+      if (HasNoLoss(sample, options)) continue;
       made.push_back({.prompt_ids = &group->prompt_ids,
                       .trajectory = &sample,
                       .advantage = std::move(advantages[at]),

@@ -118,6 +118,7 @@ std::vector<DecodeBuffers::Piece> DecodeBuffers::Pieces(const DecodeShape& shape
       {&B::packed_values_, packed_bytes, "packed values"},
       {&B::gate_up_, rows * 2 * shape.intermediate * kHalfBytes, "gates"},
       {&B::activated_, rows * shape.intermediate * kHalfBytes, "activations"},
+      {&B::adapted_, rows * 3 * shape.adapter_rank * kHalfBytes, "the adapters' inner products"},
       {&B::logits_, logit_bytes, "logits"},
       {&B::sample_scratch_, SampleScratchBytes(options.max_draws, shape.vocab), "the sampler's sums"},
       {&B::drawn_, draws * int64_t{sizeof(Drawn)}, "draws"},

@@ -122,6 +122,7 @@ class DecodeBuffers {
   void* packed_values() const { return packed_values_.data(); }
   void* gate_up() const { return gate_up_.data(); }
   void* activated() const { return activated_.data(); }
+  void* adapted() const { return adapted_.data(); }  // x a^T of a product's adapters, at most [rows, 3 adapter_rank]
   void* logits() const { return logits_at_; }
   void* sample_scratch() const { return sample_scratch_.data(); }
   Drawn* drawn() const { return drawn_.as<Drawn>(); }
@@ -164,7 +165,8 @@ class DecodeBuffers {
   int64_t logits_stride_ = 0;
   InputPlaces inputs_at_;
   DeviceBuffer inputs_, tables_, sampling_, rotations_, workspace_;
-  DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, logits_;
+  DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, adapted_,
+      logits_;
   DeviceBuffer packed_keys_, packed_values_;
   DeviceBuffer sample_scratch_, drawn_, drawn_tokens_;
   DeviceBuffer row_tiles_, pieces_, parts_, arrivals_;

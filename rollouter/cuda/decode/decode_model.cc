@@ -34,6 +34,10 @@ absl::Status DecodeShape::Validate() const {
     return Unsupported(
         absl::StrCat(heads.heads, " query heads over ", heads.kv_heads, " key/value heads: 1 to ", kMaxGroup, " each"));
   }
+  if (adapter_rank < 0 || adapter_rank % 8 != 0 || adapter_rank > model::kMaxGpuAdapterRank) {
+    return Unsupported(
+        absl::StrCat("adapters of rank ", adapter_rank, ": multiples of 8 up to ", model::kMaxGpuAdapterRank));
+  }
   return absl::OkStatus();
 }
 
@@ -46,7 +50,9 @@ DecodeShape GetShape(const model::ModelConfig& config) {
                     static_cast<int32_t>(config.head_dim)},
           .norm_epsilon = static_cast<float>(config.rms_norm_eps),
           .qkv_bias = config.qkv_bias,
-          .qk_norm = config.qk_norm};
+          .qk_norm = config.qk_norm,
+          .adapter_rank = static_cast<int32_t>(config.lora.rank),
+          .adapter_scale = config.lora.enabled() ? static_cast<float>(config.lora.scale()) : 1};
 }
 
 std::vector<float> RotaryTable(int32_t positions, int32_t head_dim, double theta) {

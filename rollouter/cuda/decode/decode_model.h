@@ -19,6 +19,8 @@ struct DecodeShape {
   float norm_epsilon = 1e-6f;
   bool qkv_bias = false;
   bool qk_norm = false;
+  int32_t adapter_rank = 0;  // 0: no projection has an adapter
+  float adapter_scale = 1;
 
   int32_t query_size() const { return heads.heads * heads.head_dim; }
   int32_t qkv_size() const { return (heads.heads + 2 * heads.kv_heads) * heads.head_dim; }
@@ -28,8 +30,16 @@ struct DecodeShape {
 };
 DecodeShape GetShape(const model::ModelConfig& config);
 
+// A low-rank adapter of some columns of a product y = x W^T: y[:, begin : begin + outputs] += scale (x a^T) b^T.
+struct DecodeAdapter {
+  const void* a = nullptr;  // [adapter_rank, the product's inputs]
+  const void* b = nullptr;  // [outputs, adapter_rank]
+  int32_t begin = 0;
+  int32_t outputs = 0;
+};
+
 // The weights of one layer: bf16 device memory, rows as in Hugging Face checkpoints; q, k and v are one matrix, gate
-// and up are another.
+// and up are another. All layers have adapters of the same columns.
 struct DecodeLayer {
   const void* input_norm = nullptr;  // [hidden]
   const void* qkv = nullptr;         // [qkv_size, hidden]
@@ -40,6 +50,7 @@ struct DecodeLayer {
   const void* post_norm = nullptr;  // [hidden]
   const void* gate_up = nullptr;    // [2 intermediate, hidden]
   const void* down = nullptr;       // [hidden, intermediate]
+  std::vector<DecodeAdapter> qkv_adapters = {}, output_adapters = {}, gate_up_adapters = {}, down_adapters = {};
 };
 struct DecodeWeights {
   const void* tokens = nullptr;  // [vocab, hidden]

@@ -21,17 +21,19 @@ using cuda::DriverStatus;
 namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(30);
 constexpr absl::Duration kAskRanksEvery = absl::Milliseconds(100);
-constexpr int32_t kMostTableSettings = 32768;  // of a pass
-// Graphs of packed sequences are made for so many of them, or twice as many, and so on, the empty ones included.
+constexpr int32_t kMostTableSettings = 32768;  // in one pass
+// A graph of packed sequences has room for this number of sequences, or for 2, 4, 8, ... times as many; unused ones are
+// empty.
 constexpr int32_t kLeastCapturedSequences = 8;
-// With rows_alike: passes of prompts from this size on attend by windows. In smaller ones there are too few to fill a GPU.
+// With bit_identical_rows: passes of prompts from this size on attend by windows. Smaller passes have too few windows
+// to fill a GPU.
 constexpr int32_t kLeastRowsInWindows = 256;
 
 int32_t LastOr(const std::vector<int32_t>& sizes, int32_t otherwise) {
   return sizes.empty() ? otherwise : sizes.back();
 }
 
-// Room for one sequence of the longest beside as many tokens as a pass has.
+// Enough for one sequence of max_positions tokens beside a full pass of the largest size.
 int32_t MostPackedKeys(const GraphDecoder::Options& options) {
   return options.packed_sizes.empty() ? 0 : options.max_positions + options.packed_sizes.back();
 }
@@ -50,7 +52,7 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
   SYNCOPATE_CHECK(std::is_sorted(options.packed_sizes.begin(), options.packed_sizes.end()));
   SYNCOPATE_CHECK(LastOr(options.chunk_sizes, 0) <= kMaxAttentionRows);
   SYNCOPATE_CHECK(options.packed_sizes.empty() || (options.attend_packed && !options.chunk_sizes.empty()));
-  SYNCOPATE_CHECK(!options.rows_alike || (options.packed_sizes.empty() && !options.choose_fastest));
+  SYNCOPATE_CHECK(!options.bit_identical_rows || (options.packed_sizes.empty() && !options.choose_fastest));
   SYNCOPATE_CHECK(static_cast<int32_t>(options.weights.layers.size()) == options.shape.layers);
   SYNCOPATE_CHECK(options.storage.layers == options.shape.layers);
   std::unique_ptr<GraphDecoder> decoder(new GraphDecoder(options));
@@ -107,7 +109,7 @@ absl::StatusOr<int64_t> GraphDecoder::DeviceBytes(const Options& options) {
 
 GraphDecoder::~GraphDecoder() {
   const DeviceScope device(options_.device);
-  if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());  // what is freed next is no longer read
+  if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());  // no work reads the members any more
 }
 
 absl::Status GraphDecoder::Prepare() {
@@ -134,7 +136,7 @@ absl::Status GraphDecoder::Prepare() {
 absl::StatusOr<HeadProducts::Options> GraphDecoder::ShareMemory(const DeviceRanks::Extent& extent) {
   HeadProducts::Options heads = {.slice = {0, options_.shape.vocab},
                                  .float32_logits = options_.float32_logits,
-                                 .rows_alike = options_.rows_alike,
+                                 .bit_identical_rows = options_.bit_identical_rows,
                                  .choose_fastest = options_.choose_fastest};
   DeviceRanks* const ranks = options_.ranks;
   if (ranks == nullptr) return heads;
@@ -167,7 +169,7 @@ absl::Status GraphDecoder::MakeProducts(const DeviceRanks::Extent& extent) {
 absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, RowsOf rows_of) {
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, products_->Make(rows));
   auto queue = [&]() -> absl::Status {
-    // Only rows of decode steps take what was drawn before.
+    // Only rows of decode steps read drawn tokens, so only their graphs broadcast them.
     if (options_.ranks != nullptr && rows_of == RowsOf::kDifferentSequences) {
       SYNCOPATE_RETURN_IF_ERROR(options_.ranks->Broadcast(
           buffers_.drawn_tokens(), (options_.max_slots + 1) * int64_t{sizeof(int32_t)}, stream_.get()));
@@ -175,7 +177,7 @@ absl::StatusOr<GraphDecoder::Bucket> GraphDecoder::MakeBucket(int32_t rows, Rows
     SYNCOPATE_RETURN_IF_ERROR(QueuePagedLayers(products, rows, rows_of));
     return rows_of == RowsOf::kDifferentSequences ? QueueDraws(rows) : absl::OkStatus();
   };
-  // Once with empty rows, which loads every kernel; a capture should load none.
+  // A first run with empty rows loads every kernel, because a capture should load none.
   SYNCOPATE_RETURN_IF_ERROR(Upload({}, rows, /*draws=*/std::min(rows, max_rows())).status());
   SYNCOPATE_RETURN_IF_ERROR(queue());
   cuda::Event first;
@@ -207,7 +209,7 @@ absl::Status GraphDecoder::QueueLayers(DecodeProducts& products, int32_t rows, c
 absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of) {
   const HeadCounts& heads = options_.shape.heads;
   Cuts cuts = Cuts::kAnywhere;
-  if (options_.rows_alike) {
+  if (options_.bit_identical_rows) {
     const bool in_windows = rows_of == RowsOf::kAnySequences && rows >= kLeastRowsInWindows;
     cuts = in_windows ? Cuts::kBetweenWindows : Cuts::kBetweenRows;
   }
@@ -253,7 +255,8 @@ absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pas
   while (sequences < extent.sequences) sequences *= 2;
   sequences = std::min(sequences, options_.max_slots);
   PackedGraph& made = packed_graphs_[{rows, sequences}];
-  // Once kernel by kernel, which loads every kernel; a capture should load none. And a size that comes once is not worth it.
+  // The first pass of a size runs kernel by kernel: that loads every kernel, because a capture should load none, and a
+  // size that occurs only once is not worth a graph.
   const PackedExtent most = {sequences, rows, rows, rows, rows};
   if (!std::exchange(made.has_run, true)) return QueuePackedLayers(rows, most);
   if (!made.graph.has_value()) {
@@ -290,7 +293,7 @@ absl::Status GraphDecoder::QueueChunkDraws(int32_t drawn_rows, int32_t draws) {
                     "sampling");
 }
 
-// From the layer's normed input to the normed input of what comes after it.
+// Computes one layer, from its normed input to the normed input of the next layer, or of the head.
 absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t index) {
   const DecodeShape& shape = options_.shape;
   const DecodeLayer& layer = options_.weights.layers[static_cast<size_t>(index)];
@@ -360,7 +363,7 @@ absl::Status GraphDecoder::FilterAndDownload(absl::Span<const PassDraw> draws, U
     return absl::OkStatus();
   }
   FilteredDraw* const list = buffers_.filtered(launched.at) + launched.filtered;
-  int32_t filtered = 0, logits_row = -1, row = -1;  // draws from one row are neighbours
+  int32_t filtered = 0, logits_row = -1, row = -1;  // draws from one row are adjacent
   for (int32_t i = 0; i < count; ++i) {
     const PassDraw& draw = draws[static_cast<size_t>(i)];
     if (draw.row != row) ++logits_row;
@@ -438,7 +441,7 @@ absl::Status GraphDecoder::Launch(const DecoderStep& step) {
                         std::any_of(step.rows.begin(), step.rows.end(), filters);
   SYNCOPATE_CHECK((wanted == 0 && !filtered) || options_.float32_logits);
   SYNCOPATE_RETURN_IF_ERROR(buffers_.ReserveLogits(launched.at, static_cast<int32_t>(wanted)));
-  // With the only pass, if there is one: each copy to the device costs.
+  // If the step is a single pass, its settings travel with it, because each copy to the device takes time.
   Pass settings = {.sampling = step.sampling, .tables = step.tables};
   if (!step.chunk_rows.empty() || step.rows.empty() || step.tables.size() > size_t{kMostTableSettings}) {
     SYNCOPATE_RETURN_IF_ERROR(LaunchSettings(std::exchange(settings, Pass())));

@@ -25,29 +25,32 @@
 
 namespace syncopate::rollouter {
 
-// A sequence takes a token and draws the next one.
+// One sequence of a decode step: it gets one input token, whose key and value are appended, and draws the next token.
 struct DecoderRow {
   int32_t slot = 0;
-  int32_t token = -1;                  // the one that it takes; -1: the one that the slot has drawn last
-  int32_t length = 0;                  // tokens of the sequence with it; its key and value are appended
-  int32_t number = 0;                  // of the token that is drawn, in its answer
-  bool wants_logits = false;           // as PassDraw
-  const DrawFilter* filter = nullptr;  // likewise
+  int32_t token = -1;                  // the input token; -1: the token that the slot drew last
+  int32_t length = 0;                  // tokens of the sequence, the input token included
+  int32_t number = 0;                  // the drawn token's number in the answer
+  bool wants_logits = false;           // see PassDraw::wants_logits
+  const DrawFilter* filter = nullptr;  // see PassDraw::filter
 };
 
-// A step. Settings come first, then chunks of prompts, in passes of at most max_chunk_rows(), then the decode rows.
+// The input of one step. The decoder applies the settings first, then computes the chunks of prompts, in one or several
+// passes, then the decode rows.
 struct DecoderStep {
   absl::Span<const SamplingSetting> sampling = {};
   absl::Span<const TableSetting> tables = {};
-  // Tokens of prompts; those of a sequence are neighbours, in order, with the lengths that they bring it to.
+  // Tokens of prompts. The tokens of one sequence are adjacent and in order; `length` of a token counts the tokens of
+  // the sequence up to it.
   absl::Span<const PassRow> chunk_rows = {};
-  absl::Span<const PassDraw> chunk_draws = {};  // `row` counts in chunk_rows and does not fall
+  absl::Span<const PassDraw> chunk_draws = {};  // `row` is an index in chunk_rows; ascending
   absl::Span<const DecoderRow> rows = {};
 };
 
-// Attention of packed sequences: the queries of sequence i are rows [query_starts[i], query_starts[i + 1]), its newest
-// tokens; its keys and values are [key_starts[i], key_starts[i + 1]). Each query attends to its own token and all before
-// it. bf16 device memory: queries and out [queries, heads, head_dim], keys and values [keys, kv_heads, head_dim].
+// The input of attention over packed sequences. The queries of sequence i are its newest tokens, rows
+// [query_starts[i], query_starts[i + 1]); its keys and values are rows [key_starts[i], key_starts[i + 1]). Each query
+// attends to its own token and all before it. bf16 device memory: `queries` and `out` are [queries, heads, head_dim],
+// `keys` and `values` are [keys, kv_heads, head_dim].
 struct PackedAttention {
   const void* queries = nullptr;
   const void* keys = nullptr;
@@ -60,16 +63,16 @@ struct PackedAttention {
   int32_t longest_query = 0, longest_key = 0;
 };
 
-// Generates one token for each of many sequences a step: embedding, layers, head and sampler as one CUDA graph for each
-// size of batch. A step reads the weights and the blocks at the addresses given at first, which must stay mapped; what
-// is behind them may change between steps. The host may run a step behind: two steps may be under way, and the later
-// one takes the earlier one's tokens on the device.
+// Generates one token for each of many sequences a step: embedding, layers, head and sampler are one CUDA graph for
+// each batch size. A step reads the weights and the blocks at the addresses given to Create(), which must stay mapped;
+// the memory behind them may change between steps. Two steps may be in progress: the later one reads the earlier one's
+// drawn tokens on the device, so the host may be one step behind.
 //
-// Prompts go through the same kernels in chunks. Few of their tokens at a time are rows of their own for attention, in
-// graphs; more are packed sequences for options.attend_packed, in graphs that are made when they are first wanted again,
-// or kernel by kernel: chunk_passes.h.
+// Prompts go through the same kernels in chunks (chunk_passes.h). In a pass of few rows each row attends by itself, and
+// the pass is a graph. In a pass of many rows they attend as packed sequences, by options.attend_packed; the pass runs
+// kernel by kernel, or as a graph that is captured when its size occurs for the second time.
 //
-// Not thread-safe. Blocks in Create and Await only.
+// Not thread-safe. Only Create and Await block, and Launch while the input buffers are still being copied.
 class GraphDecoder {
  public:
   struct Options {
@@ -80,26 +83,30 @@ class GraphDecoder {
     int32_t max_slots = 0;
     int32_t max_positions = 0;
     std::vector<float> rotations = {};  // [max_positions, head_dim / 2, 2]: cosine and sine of each position's angles
-    // A graph each; rising. The last is at least max_slots.
+    // The batch sizes that get a graph, ascending. The last one is at least max_slots.
     std::vector<int32_t> batch_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
-    std::vector<int32_t> chunk_sizes = {16, 64, 256};  // likewise, of rows of prompts
-    // Sizes of passes of packed sequences, rising; empty: none. Queues and returns.
+    std::vector<int32_t> chunk_sizes = {16, 64, 256};  // rows of prompts that get a graph, ascending
+    // The sizes of passes of packed sequences, ascending; empty: no pass is packed. `attend_packed` computes their
+    // attention: it queues the work and returns.
     std::vector<int32_t> packed_sizes = {};
     std::function<absl::Status(const PackedAttention&, cudaStream_t)> attend_packed = nullptr;
-    // Passes of up to so many rows, if all their prompts are whole, become graphs once their size comes again:
-    // attend_packed is captured then. Kernel by kernel such a pass takes the host as long as the device, or longer.
+    // The most rows of a packed pass that becomes a graph: a pass of whole prompts is captured, attend_packed included,
+    // when its size occurs for the second time. Without a graph the host needs as long for such a pass as the device,
+    // or longer.
     int32_t captured_rows = 0;
-    bool float32_logits = true;  // else bf16, and the host gets none
-    // Residuals are added inside the products, in float32, instead of by the norm's kernel after rounding.
+    bool float32_logits = true;  // false: bf16, and neither filters nor logits on the host are possible
+    // True: the products add the residual, in float32; false: the norm's kernel adds it after the product was rounded.
     bool add_in_products = true;
-    // Each product's kernel is chosen by measuring; else it is the library's guess, which is the same in every process.
+    // True: each product's kernel is the fastest by measurement; false: the library's guess, which is the same in every
+    // process.
     bool choose_fastest = true;
-    // What a row gives has the same bits in every step, with any sizes here, and in a chunk of a prompt as in a decode step:
-    // all products of a kind go one way, or ways that are alike (model::MatmulTrial). Wants no packed sizes, and not
-    // choose_fastest.
-    bool rows_alike = false;
-    // This is one rank of a replica: shape, weights and storage are its slice. All ranks launch the same steps. Rank 0
-    // draws, and the others get its tokens with the next step; what they await is of no meaning.
+    // True: a row's results are bit-identical in every step, for all sizes above, and in a chunk of a prompt as in a
+    // decode step: all products of a kind use one algorithm, or algorithms that are bit-identical (model::MatmulTrial).
+    // Requires that packed_sizes is empty and choose_fastest false.
+    bool bit_identical_rows = false;
+    // Not null: this is one rank of a replica; shape, weights and storage are its slice. All ranks launch the same
+    // steps. Only rank 0 draws: the other ranks get its tokens with the next step, and their results of Await() are
+    // undefined.
     DeviceRanks* ranks = nullptr;
   };
   static constexpr int kMostUnderWay = 2;
@@ -107,51 +114,53 @@ class GraphDecoder {
   // FAILED_PRECONDITION reason UNSUPPORTED_SHAPE, RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, INTERNAL reasons
   // CUDA_ERROR and CUBLAS_ERROR. Takes a second or more.
   static absl::StatusOr<std::unique_ptr<GraphDecoder>> Create(const Options& options);
-  // Device memory that Create() takes, graphs and the library's kernels apart; options.storage and weights are not looked
-  // at. INTERNAL reason CUDA_ERROR.
+  // The device memory that Create() allocates, without graphs and the library's kernels. Does not read options.storage
+  // and options.weights. INTERNAL reason CUDA_ERROR.
   static absl::StatusOr<int64_t> DeviceBytes(const Options& options);
   ~GraphDecoder();
 
-  // Queues a step. A slot has at most one row, or one chunk with one draw. Less than kMostUnderWay steps are under way.
-  // Anything else is a bug of the caller's. INTERNAL reason CUDA_ERROR.
+  // Queues a step. Preconditions: fewer than kMostUnderWay steps are in progress, and each slot has at most one row, or
+  // one chunk with one draw. INTERNAL reason CUDA_ERROR.
   absl::Status Launch(const DecoderStep& step);
-  // Waits for the step launched first of those under way, of which there must be one: what was drawn, for chunk_draws
-  // and then for rows; valid until the next Launch. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason CUDA_ERROR,
-  // UNAVAILABLE reason RANK_LOST.
+  // Waits for the oldest step in progress and returns its draws: those of chunk_draws, then those of rows. Valid until
+  // the next Launch. Precondition: a step is in progress. DEADLINE_EXCEEDED reason DEADLINE, INTERNAL reason
+  // CUDA_ERROR, UNAVAILABLE reason RANK_LOST.
   absl::StatusOr<absl::Span<const Drawn>> Await();
-  // The logits of the draw of the step awaited last that was the `index`-th to want them; valid until the next Launch.
+  // The logits of draw number `index` among those of the step awaited last that have wants_logits; valid until the next
+  // Launch.
   absl::Span<const float> WantedLogits(int32_t index) const;
   int under_way() const { return static_cast<int>(under_way_.size()); }
 
   cudaStream_t stream() const { return stream_.get(); }
   int32_t max_rows() const { return options_.batch_sizes.back(); }
-  // The graph that `rows` rows run in: for measuring what the device takes by itself, on the rows launched last.
+  // The graph in which `rows` rows run. A launch of it computes the rows launched last, to measure the device's time
+  // alone.
   const model::CudaGraph& GraphFor(int32_t rows) const;
-  // Of the pass launched last, device memory.
+  // The logits of the pass launched last, in device memory.
   const void* logits() const { return buffers_.logits(); }
   LogitsShape logits_shape() const;
-  // Device memory taken by this object, weights and blocks apart.
+  // The device memory of this object, without weights and blocks.
   int64_t device_bytes() const { return buffers_.device_bytes(); }
 
  private:
   struct UnderWay {
-    int at = 0;  // of the host's places for results
+    int at = 0;  // the host buffer for its results
     int32_t draws = 0;
     int32_t logits = 0;    // rows that the host gets
     int32_t filtered = 0;  // draws
   };
-  // What runs passes of one size.
+  // The products and the graph of passes of one size.
   struct Bucket {
     DecodeProducts products;
     model::CudaGraph graph;
   };
-  // What attention of a pass of packed sequences is made for.
+  // The numbers for which the attention of a packed pass is queued; those of a graph are upper bounds.
   struct PackedExtent {
     int32_t sequences = 0;
     int32_t queries = 0, keys = 0;
     int32_t longest_query = 0, longest_key = 0;
   };
-  // Passes of whole prompts, for one number of rows and one of sequences.
+  // The graph of packed passes of whole prompts with one number of rows and one of sequences.
   struct PackedGraph {
     bool has_run = false;
     std::optional<model::CudaGraph> graph;
@@ -162,23 +171,24 @@ class GraphDecoder {
   static absl::StatusOr<int32_t> GetAttentionGrid(int device);
   static DecodeBuffers::Options BufferOptions(const Options& options, int32_t attention_grid);
   absl::Status Prepare();
-  // The parts of the head that this rank computes, and the memory that ranks share.
+  // Allocates the memory that ranks share. Returns which part of the head this rank computes.
   absl::StatusOr<HeadProducts::Options> ShareMemory(const DeviceRanks::Extent& extent);
   absl::Status MakeProducts(const DeviceRanks::Extent& extent);
   absl::StatusOr<Bucket> MakeBucket(int32_t rows, RowsOf rows_of);
-  // Embedding and all layers; attend(layer) is from `queries` to `attended`.
+  // QueueLayers queues the embedding and all layers. attend(layer) queues a layer's attention, from buffers_.queries()
+  // to buffers_.attended().
   using Attend = std::function<absl::Status(int32_t)>;
   absl::Status QueueLayers(DecodeProducts& products, int32_t rows, const Attend& attend);
   absl::Status QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t layer);
   absl::Status QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of);
   absl::Status QueuePackedLayers(int32_t rows, const PackedExtent& extent);
-  // As a graph, if it is one or may become one.
+  // Launches the pass as a graph if it has one or may get one; else queues it kernel by kernel.
   absl::Status LaunchPackedLayers(int32_t rows, const ChunkPass& pass);
-  // Logits and draws of a decode step's rows, which are drawn from in order.
+  // Queues logits and draws of a decode step's rows: draw i is from row i.
   absl::Status QueueDraws(int32_t rows);
-  // Logits of the rows of a chunk that are drawn from, and the draws.
+  // Queues the logits of the rows of a chunk that are drawn from, and the draws.
   absl::Status QueueChunkDraws(int32_t drawn_rows, int32_t draws);
-  // What is drawn by a filter is drawn anew; then all of it, and wanted logits, go to the host.
+  // Repeats the draws that have a filter, with it; then copies all draws, and the logits that are wanted, to the host.
   absl::Status FilterAndDownload(absl::Span<const PassDraw> draws, UnderWay& launched);
   absl::StatusOr<int32_t> Upload(const Pass& pass, int32_t rows, int32_t draws);
   absl::Status LaunchSettings(const Pass& settings);
@@ -186,9 +196,9 @@ class GraphDecoder {
   absl::Status LaunchRows(Pass pass, const DecoderStep& step, UnderWay& launched);
   int32_t BatchSizeFor(int32_t rows) const;
   bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
-  // The residual with what output (0) or down (1) gave, over all ranks, and its norm.
+  // Adds the result of output (`which` = 0) or down (1), summed over all ranks, to the residual, and computes its norm.
   absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight);
-  // Blocks as Event::Wait, at most kStepDeadline, and no longer than the ranks are there.
+  // Blocks as Event::Wait does, at most kStepDeadline; returns earlier if a rank is lost (DeviceRanks::Check).
   absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 
   const Options options_;
@@ -202,13 +212,13 @@ class GraphDecoder {
   std::map<int32_t, Bucket> chunks_;
   std::map<int32_t, DecodeProducts> packed_;
   std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences
-  bool captures_ = true;                                              // no capture of them has failed
-  std::vector<cuda::Event> uploaded_;                                 // from each of the host's places for inputs
-  std::vector<cuda::Event> done_;                                     // to each of the host's places for results
+  bool captures_ = true;               // false once a capture of packed_graphs_ has failed
+  std::vector<cuda::Event> uploaded_;  // by input buffer: its copy to the device is complete
+  std::vector<cuda::Event> done_;      // by result buffer: its step is complete
   std::deque<UnderWay> under_way_;
   int next_input_ = 0;
   int next_result_ = 0;
-  UnderWay awaited_;  // last
+  UnderWay awaited_;  // the step awaited last
 };
 
 }  // namespace syncopate::rollouter

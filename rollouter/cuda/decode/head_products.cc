@@ -21,7 +21,7 @@ model::MatmulShape HeadProducts::ShapeFor(int32_t rows) const {
           .k = shape_.hidden,
           .float32_result = options_.float32_logits,
           .result_stride = LogitsStride(shape_.vocab),
-          .rows_alike = options_.rows_alike};
+          .bit_identical_rows = options_.bit_identical_rows};
 }
 
 void HeadProducts::Include(int32_t rows, model::MatmulTrial::Extent& extent) const { extent.Include(ShapeFor(rows)); }
@@ -42,8 +42,9 @@ absl::Status HeadProducts::MakePattern(int32_t rows) {
 
 absl::Status HeadProducts::Make(int32_t rows, const model::MatmulTrial* trial, cudaStream_t stream) {
   if (options_.slice.count == 0) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(model::Matmul product,
-                             MakeAlike(library_, ShapeFor(rows), pattern_.has_value() ? &*pattern_ : nullptr, trial));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      model::Matmul product,
+      MakeBitIdentical(library_, ShapeFor(rows), pattern_.has_value() ? &*pattern_ : nullptr, trial));
   if (options_.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(product.ChooseFastest({Operands(Input::kNormed)}, stream));
   }

@@ -29,7 +29,7 @@ class HeadProducts {
   struct Options {
     VocabSlice slice = {};  // the part that this rank computes; may be empty
     bool float32_logits = true;
-    bool rows_alike = false;  // see MatmulShape
+    bool bit_identical_rows = false;  // see MatmulShape
     bool choose_fastest = true;
     DeviceRanks* sharers = nullptr;  // the ranks that compute the other slices; null: none
   };

@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<ProductChoice>> ProductChoice::Create(const Decod
   SYNCOPATE_ASSIGN_OR_RETURN(model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
   choice->library_ = std::make_unique<model::MatmulLibrary>(std::move(library));
   choice->head_ = std::make_unique<HeadProducts>(*choice->library_, shape, weights, buffers, options.head);
-  if (options.head.rows_alike) SYNCOPATE_RETURN_IF_ERROR(choice->MakeReference());
+  if (options.head.bit_identical_rows) SYNCOPATE_RETURN_IF_ERROR(choice->MakeReference());
   return choice;
 }
 
@@ -24,7 +24,7 @@ absl::Status ProductChoice::MakeReference() {
   reference_ = std::make_unique<const DecodeProducts>(std::move(products));
   SYNCOPATE_RETURN_IF_ERROR(head_->MakePattern(kReferenceRows));
   model::MatmulTrial::Extent extent;
-  DecodeProducts::Include(shape_, options_.most_rows, extent);
+  DecodeProducts::Include(shape_, weights_.layers.front(), options_.most_rows, extent);
   head_->Include(options_.most_head_rows, extent);
   absl::StatusOr<model::MatmulTrial> trial = model::MatmulTrial::Create(options_.device, extent, stream_);
   if (trial.ok()) {
@@ -41,9 +41,10 @@ absl::StatusOr<DecodeProducts> ProductChoice::Make(int32_t rows) {
                              DecodeProducts::Create(*library_, shape_,
                                                     {.rows = rows,
                                                      .add_to_residual = options_.add_to_residual,
+                                                     .layer = &weights_.layers.front(),
                                                      .parts = options_.parts,
-                                                     .rows_alike = options_.head.rows_alike,
-                                                     .like = reference_.get(),
+                                                     .bit_identical_rows = options_.head.bit_identical_rows,
+                                                     .reference = reference_.get(),
                                                      .trial = trial_.get()}));
   if (options_.head.choose_fastest) {
     SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(weights_, buffers_, stream_));

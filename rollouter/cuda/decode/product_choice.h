@@ -15,8 +15,9 @@
 namespace syncopate::rollouter {
 
 // Chooses the kernels of a decoder's matrix products for each number of rows: the library's guess, the fastest by
-// measurement (head.choose_fastest), or with head.rows_alike only kernels that give a row the same bits in every pass.
-// Bit-identical kernels are found by a reference of kReferenceRows rows and a trial that compares others with it.
+// measurement (head.choose_fastest), or with head.bit_identical_rows only kernels that give a row the same bits in
+// every pass. Bit-identical kernels are found by a reference of kReferenceRows rows and a trial that compares others
+// with it.
 //
 // Not thread-safe. Make and MakeHead queue on the stream and overwrite the buffers; they block while they measure.
 class ProductChoice {
@@ -25,9 +26,9 @@ class ProductChoice {
     int device = 0;
     HeadProducts::Options head = {};
     std::array<void*, 2> parts = {};  // this rank's parts of the sums over ranks; null without other ranks
-    bool add_to_residual = true;      // as DecodeProducts::Options
-    int32_t most_rows = 0;            // of a pass that Make is asked for
-    int32_t most_head_rows = 0;       // of a pass that MakeHead is asked for
+    bool add_to_residual = true;      // see DecodeProducts::Options
+    int32_t most_rows = 0;            // the most rows of the layers' products in the trial
+    int32_t most_head_rows = 0;       // the most rows of the head's products in the trial
   };
   // A usual batch: its kernels are the reference for all other numbers of rows.
   static constexpr int32_t kReferenceRows = 256;
@@ -58,8 +59,8 @@ class ProductChoice {
   const cudaStream_t stream_;
   std::unique_ptr<model::MatmulLibrary> library_;
   std::unique_ptr<HeadProducts> head_;
-  // Both with rows_alike alone. The trial is null if it could not be made: all numbers of rows use the reference's
-  // kernels then.
+  // Both are null without bit_identical_rows. The trial is also null if it could not be made: all numbers of rows use
+  // the reference's kernels then.
   std::unique_ptr<const DecodeProducts> reference_;
   std::unique_ptr<const model::MatmulTrial> trial_;
 };

@@ -1,4 +1,4 @@
-// Every call by every role, over real connections with real certificates.
+// Makes every call in every role, over real connections with real certificates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@
 namespace syncopate::auth {
 namespace {
 
-// Who may: t(rainer), r(ollouter), s(ynchronizer), a(dmin), v(iewer). Written down a second time, and not computed, so
-// that a mistake in the table admits no caller.
+// The roles that may make a call: t(rainer), r(ollouter), s(ynchronizer), a(dmin), v(iewer). The table is written down
+// a second time and not computed, so that a mistake in the product's table admits no caller.
 const std::map<std::string, std::string>& Expected() {
   static const auto* expected =
       new std::map<std::string, std::string>{{"/syncopate.v1.SynchronizerService/Join", "tr"},
@@ -51,8 +51,8 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/syncopate.v1.TrainerService/RolloutMode", "a"},
                                              {"/syncopate.v1.TrainerService/TrainerMode", "a"},
                                              {"/syncopate.v1.RolloutService/GetStatus", "tav"},
-                                             {"/syncopate.v1.RolloutService/Generate", "a"},
-                                             {"/syncopate.v1.RolloutService/GenerateStream", "a"},
+                                             {"/syncopate.v1.RolloutService/Generate", "ac"},
+                                             {"/syncopate.v1.RolloutService/GenerateStream", "ac"},
                                              {"/syncopate.v1.RolloutService/Abort", "a"},
                                              {"/syncopate.v1.RolloutService/Pause", "a"},
                                              {"/syncopate.v1.RolloutService/Resume", "a"},
@@ -67,8 +67,9 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/syncopate.v1.EnvironmentService/Describe", "r"},
                                              {"/syncopate.v1.EnvironmentService/ListTasks", "t"},
                                              {"/syncopate.v1.EnvironmentService/Score", "r"},
-                                             {"/grpc.health.v1.Health/Check", "trsav"},
-                                             {"/grpc.health.v1.Health/Watch", "trsav"},
+                                             {"/syncopate.v1.EnvironmentService/Play", "r"},
+                                             {"/grpc.health.v1.Health/Check", "trsavc"},
+                                             {"/grpc.health.v1.Health/Watch", "trsavc"},
                                              {"/syncopate.v1.RankService/Attend", "t"},
                                              {"/syncopate.v1.ReplicaService/Attend", "r"},
                                              {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "av"},
@@ -84,7 +85,7 @@ const std::map<std::string, std::string>& Expected() {
 
 std::string GetLetter(AuthRole role) { return std::string(AuthRoleName(role), 1); }
 
-// All services, none of which does anything.
+// All services, with handlers that do nothing.
 struct Services {
   v1::SynchronizerService::CallbackService synchronizer;
   v1::TrajectoryService::CallbackService trajectories;
@@ -100,7 +101,7 @@ struct Services {
   }
 };
 
-// Calls by which a process takes part in the run.
+// The calls by which a process takes part in the run.
 bool SaysHello(const std::string& path) {
   for (const char* method : {"/Join", "/Exchange", "/Attend"}) {
     if (absl::EndsWith(path, method)) return true;
@@ -108,7 +109,7 @@ bool SaysHello(const std::string& path) {
   return false;
 }
 
-// An allowed call reaches its service, which does nothing; but health, reflection and channelz are real.
+// An allowed call reaches its service, which does nothing; health, reflection and channelz are the real services.
 void ExpectVerdict(const std::string& path, AuthRole role, bool allowed, const absl::Status& status) {
   SCOPED_TRACE(absl::StrCat(AuthRoleName(role), " ", path, ": ", status.ToString()));
   EXPECT_EQ(!absl::IsPermissionDenied(status), allowed);
@@ -119,7 +120,7 @@ void ExpectVerdict(const std::string& path, AuthRole role, bool allowed, const a
   EXPECT_THAT(std::string(status.message()), ::testing::EndsWith(" may"));
 }
 
-// Health/Watch never ends by itself; every role may call it, so a deadline counts as an answer.
+// Health/Watch never ends by itself, and every role may call it, so a deadline counts as an answer.
 absl::Duration GetTimeout(const std::string& path) {
   return absl::EndsWith(path, "/Watch") ? absl::Milliseconds(500) : absl::Seconds(60);
 }

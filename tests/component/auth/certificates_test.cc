@@ -1,4 +1,4 @@
-// Right and wrong certificates, on either end of a connection.
+// Valid and invalid certificates, on either end of a connection.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -30,7 +30,7 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
-// A stranger's channel: shows the certificate, whatever it is, and asks nothing of the server.
+// The channel of a stranger: it shows the given certificate and does not verify the server.
 std::shared_ptr<grpc::Channel> ShowAnything(const std::string& address, const testing::TestAuthority::Files& files) {
   grpc::experimental::TlsChannelCredentialsOptions tls;
   if (!files.certificate.empty()) {
@@ -47,7 +47,7 @@ std::shared_ptr<grpc::Channel> ShowAnything(const std::string& address, const te
 struct WrongCertificate {
   std::string name;
   std::function<testing::TestAuthority::Files(const testing::TestAuthority&, const std::string& role)> make;
-  std::string words;  // of the refusal
+  std::string words;  // the message of the refusal
 };
 
 testing::TestAuthority::Files MakeDated(const testing::TestAuthority& authority, const std::string& role,
@@ -55,7 +55,7 @@ testing::TestAuthority::Files MakeDated(const testing::TestAuthority& authority,
   return authority.Issue("wrong", {{testing::TestAuthority::Spiffe(role)}, from, from + absl::Hours(1)});
 }
 
-// `other` lives as long as what is returned.
+// `other` must live as long as the returned object.
 std::vector<WrongCertificate> WrongCertificates(const testing::TestAuthority& other) {
   return {
       {"expired", [](auto& ours, auto& role) { return MakeDated(ours, role, -absl::Hours(2)); }, "CERTIFICATE_EXPIRED"},
@@ -74,7 +74,7 @@ std::vector<WrongCertificate> WrongCertificates(const testing::TestAuthority& ot
        "NO_ROLE"}};
 }
 
-// A synchronizer that answers NOT_FOUND to an EvictMember that is let through.
+// The synchronizer answers NOT_FOUND to a call of EvictMember that is allowed.
 class CertificatesTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -110,7 +110,7 @@ TEST_F(CertificatesTest, AWrongOneOfAClientIsRefusedInTheHandshakeWhateverItsRol
       const absl::Status status = Evict(ShowAnything(server_->address(), wrong.make(authority_, AuthRoleName(role))));
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("the server's log says whether it refused"));
-      EXPECT_LT(absl::Now() - begin, absl::Seconds(30));  // not by running out of time
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(30));  // the refusal came before the deadline
       EXPECT_GE(security_->refusals(), ++refused);
       refused = security_->refusals();
     }

@@ -48,7 +48,7 @@ class HelloRolesTest : public ::testing::Test {
     server_->Stop(absl::Seconds(2));
   }
 
-  // OK if it is welcomed, else how the stream ended.
+  // Returns OK if the member is welcomed, else the status with which the stream ended.
   absl::Status Join(const std::string& said, const std::shared_ptr<const TransportSecurity>& security) {
     using Stream = rpc::ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;
     auto stub = v1::SynchronizerService::NewStub(rpc::MakeChannel(server_->address(), {.security = security}).value());
@@ -88,7 +88,7 @@ class HelloRolesTest : public ::testing::Test {
 TEST_F(HelloRolesTest, ACertificateJoinsAsWhatItIsAndAsNothingElse) {
   StartServer(authority_.SecurityFor("synchronizer"));
   for (AuthRole role : AllAuthRoles()) ExpectHeldToIts(AuthRoleName(role), authority_.SecurityFor(AuthRoleName(role)));
-  // One trainer has joined: the true one.
+  // One trainer has joined, the one with the right role.
   auto stub = v1::SynchronizerService::NewStub(
       rpc::MakeChannel(server_->address(), {.security = authority_.SecurityFor("viewer")}).value());
   const auto status = rpc::CallUnary(stub.get(), &v1::SynchronizerService::Stub::GetStatus,

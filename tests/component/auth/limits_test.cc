@@ -1,4 +1,4 @@
-// The limits of a server, where connections are encrypted: they hold before a peer has proved anything, and after.
+// The limits of a server whose connections are encrypted. They apply before a peer is authenticated, and after.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -42,7 +42,7 @@ TEST_F(LimitsTest, AConnectionThatDoesNotFinishItsHandshakeIsClosed) {
   RawConnection silent(server_->port());
   RawConnection slow(server_->port());
   ASSERT_TRUE(silent.connected() && slow.connected());
-  ASSERT_TRUE(slow.Send(std::string("\x16\x03\x01\x02", 4)));  // a record that never comes whole
+  ASSERT_TRUE(slow.Send(std::string("\x16\x03\x01\x02", 4)));  // a record that never arrives whole
   EXPECT_TRUE(silent.WaitClosed(kTestDeadline));
   EXPECT_TRUE(slow.WaitClosed(kTestDeadline));
   EXPECT_EQ(ErrorReason(Evict(Connect())), "NO_SUCH_MEMBER");
@@ -57,7 +57,7 @@ TEST_F(LimitsTest, GarbageClosesItsOwnConnectionAndNoOther) {
         std::string(65536, '\xff'), std::string(65536, '\0')}) {
     RawConnection stranger(server_->port());
     ASSERT_TRUE(stranger.connected());
-    stranger.Send(words);  // which it may not read to the end
+    stranger.Send(words);  // the server may close before it has read all of it
     EXPECT_TRUE(stranger.WaitClosed(kTestDeadline));
   }
   EXPECT_EQ(ErrorReason(Evict(channel)), "NO_SUCH_MEMBER");
@@ -68,7 +68,7 @@ TEST_F(LimitsTest, MetadataBeyondTheLimitEndsTheCallBeforeAServiceSeesIt) {
   auto other = Connect();
   ASSERT_EQ(ErrorReason(Evict(other)), "NO_SUCH_MEMBER");
   const absl::Status status = CallRaw(Connect(), {.path = kEvict, .metadata = {{"x", std::string(16 << 10, 'x')}}});
-  // gRPC may close the connection with the call.
+  // gRPC may close the connection together with the call.
   EXPECT_TRUE(absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) << status;
   EXPECT_EQ(ErrorReason(Evict(other)), "NO_SUCH_MEMBER");
 }

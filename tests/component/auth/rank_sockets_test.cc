@@ -25,7 +25,7 @@ constexpr absl::Duration kPatience = absl::Seconds(20), kSoon = absl::Millisecon
 
 using Met = absl::StatusOr<std::unique_ptr<Communicator>>;
 
-// Ranks over loopback, rank r with securities[r]. Rank 0 waits for `meet`.
+// Ranks over loopback; rank r uses securities[r]. Rank 0 waits for `meet`.
 std::vector<Met> Meet(const std::vector<SocketSecurity>& securities, absl::Duration meet = kPatience,
                       absl::Duration deadline = kPatience) {
   std::vector<SocketMeeting> meetings;
@@ -67,8 +67,8 @@ trainer::Ranks MakeTlsRanks(int32_t world, absl::Duration deadline) {
   return ranks;
 }
 
-// Refusals are noticed where the certificate is judged: the end that dials finishes its part of a handshake of TLS 1.3
-// first, and finds its connection closed.
+// A refusal is noticed at the end that judges the certificate. The end that dials completes its part of a TLS 1.3
+// handshake first, and then finds its connection closed.
 TEST(RankSocketsTest, ARankWithTheCertificateOfAnotherRoleIsRefused) {
   TestAuthority authority;
   const auto trainer = authority.SecurityFor("trainer"), rollouter = authority.SecurityFor("rollouter");
@@ -78,7 +78,7 @@ TEST(RankSocketsTest, ARankWithTheCertificateOfAnotherRoleIsRefused) {
   EXPECT_THAT(met[0].status(), HasReason("RANK_LOST"));
   EXPECT_FALSE(met[1].ok());
   EXPECT_EQ(trainer->refusals(), 1);
-  // The other way round: a rank does not greet a process that has not its role.
+  // The reverse case: a rank does not greet a process that lacks the role.
   met = Meet(
       {RankSocketSecurity(rollouter, auth::AuthRole::kTrainer), RankSocketSecurity(trainer, auth::AuthRole::kTrainer)},
       kSoon);

@@ -15,16 +15,16 @@
 
 namespace syncopate::auth {
 
-// A call that changes something.
+// A call that changes state.
 inline constexpr char kEvict[] = "/syncopate.v1.SynchronizerService/EvictMember";
 
 struct RawCall {
-  std::string path;  // "/package.Service/Method"
+  std::string path;  // for example "/package.Service/Method"
   absl::Duration timeout = absl::Seconds(60);
   std::map<std::string, std::string> metadata = {};
 };
 
-// Calls anything by its path with an empty message, whether or not there is such a service. Blocks.
+// Calls any method by its path with an empty message, whether or not there is such a service. Blocks.
 inline absl::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const RawCall& call) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;

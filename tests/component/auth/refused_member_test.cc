@@ -1,4 +1,4 @@
-// A member that the synchronizer does not let in, or that does not trust it.
+// A member that the synchronizer refuses, or that does not trust the synchronizer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The soonest that `tries` tries in a row can all have been made: the backoff doubles from 50 ms to 1 s, and is halved
-// at random at most.
+// The shortest time in which `tries` attempts in a row can be made: the backoff doubles from 50 ms to 1 s, and is at
+// most halved at random.
 absl::Duration GetSoonest(int tries) {
   absl::Duration sum;
   for (int i = 0; i + 1 < tries; ++i) sum += std::min(absl::Seconds(1), absl::Milliseconds(50) * (1 << i)) / 2;
@@ -36,7 +36,7 @@ TEST(RefusedMemberTest, SaysWhyAndTriesAgainWithABackoffThatMakesNoStorm) {
   EXPECT_GE(security->refusals(), kTries);
   EXPECT_EQ(ErrorReason(status), "NOT_JOINED");
   EXPECT_THAT(std::string(status.message()), HasSubstr("UNKNOWN_AUTHORITY"));
-  EXPECT_EQ(member.refusals().size(), 0u);  // a certificate may be mended: it goes on trying
+  EXPECT_EQ(member.refusals().size(), 0u);  // the member goes on trying, since a certificate may be replaced
 }
 
 TEST(RefusedMemberTest, OfAnotherRoleIsToldSoAndStaysOutside) {

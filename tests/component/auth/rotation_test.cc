@@ -33,14 +33,15 @@ class RotationTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> Connect() {
     return rpc::MakeChannel(server_->address(), {.security = client_security_, .peer_role = "synchronizer"}).value();
   }
-  // The certificate that a new connection is shown; "" if it is refused.
+  // The certificate that a new connection gets; "" if the connection is refused.
   std::string ShownByServer() {
     auto stub = v1::SynchronizerService::NewStub(Connect());
     grpc::ClientContext context;
     context.set_deadline(rpc::CallDeadline(absl::Seconds(60)));
     v1::PublishVersionResponse response;
     const grpc::Status status = stub->PublishVersion(&context, {}, &response);
-    if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return "";  // which is what this service says
+    // This service answers UNIMPLEMENTED to an authorised call.
+    if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return "";
     auto shown = context.auth_context()->FindPropertyValues("x509_pem_cert");
     return shown.empty() ? "" : std::string(shown.front().data(), shown.front().size());
   }

@@ -1,4 +1,4 @@
-// `syncopate bench control`, short and small: that each part measures something, not how much.
+// `syncopate bench control`, short and small. The tests check that each part measures something, not the figures.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ BenchOutcome Bench(std::vector<std::string> more) {
   return AwaitBench(Process::Start({SYNCOPATE_BINARY, args, temp.path() + "/log"}), kPatience);
 }
 
-// A short run of one part.
+// Runs one part for a short time.
 BenchOutcome Short(const std::string& part) {
   return Bench({part, "--rounds", "1", "--round-seconds", "0.3", "--warmup-seconds", "0.1", "--steady-seconds", "0.5",
                 "--members", "20", "--callers", "8", "--streams", "2"});

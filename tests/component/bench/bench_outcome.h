@@ -15,11 +15,11 @@
 
 namespace syncopate::testing {
 
-// How a benchmark's process ended and what it printed.
+// The exit code of a benchmark's process and what the process printed.
 struct BenchOutcome {
   int code = -1;
   std::string log;
-  nlohmann::json result;  // of the last line that is an object
+  nlohmann::json result;  // the last line that is a JSON object
 };
 
 inline BenchOutcome AwaitBench(const absl::StatusOr<std::unique_ptr<Process>>& process, absl::Duration patience) {

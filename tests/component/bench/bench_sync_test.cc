@@ -1,4 +1,4 @@
-// `syncopate bench sync --cpu`: the daemons, with a tiny model, in host memory.
+// `syncopate bench sync --cpu`: real daemons, a tiny model, host memory.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class BenchSyncTest : public ::testing::Test {
 
   BenchOutcome Run(std::vector<std::string> more) { return AwaitBench(Start(std::move(more)), kPatience); }
 
-  // Three syncs in host memory, as JSON.
+  // Runs three syncs in host memory and returns the JSON.
   BenchOutcome RunOnHost(std::vector<std::string> more) {
     std::vector<std::string> args = {"--model", "tiny",     "--cpu", "--json",    "--syncs",
                                      "3",       "--warmup", "1",     "--answers", "4"};

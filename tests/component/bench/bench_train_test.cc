@@ -1,4 +1,5 @@
-// `syncopate bench train` on the CPU, with a tiny model: that each case measures something, not how much.
+// `syncopate bench train` on the CPU, with a tiny model. The tests check that each case measures something, not the
+// figures.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +57,7 @@ TEST(BenchTrainTest, SaysInWordsHowFastItWas) {
 
 TEST(BenchTrainTest, SaysWhatACheckpointCostsAStepAndThatItsCopyIsOfTheStepBefore) {
   const BenchOutcome outcome = Bench({"save", "--json"});
-  EXPECT_EQ(outcome.code, 0) << outcome.log;  // the copy's digest is looked at
+  EXPECT_EQ(outcome.code, 0) << outcome.log;  // the benchmark checks the digest of the copy
   const json line = json::parse(outcome.log, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(line.is_object()) << outcome.log;
   EXPECT_EQ(line["case"], "save");

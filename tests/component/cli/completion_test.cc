@@ -36,7 +36,7 @@ std::string Write(const std::string& name, const std::string& text) {
   return path;
 }
 
-// What a program prints, a line each.
+// The lines that a program prints.
 std::vector<std::string> MakeLines(const std::string& command) {
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {"popen failed"};
@@ -54,7 +54,7 @@ class BashCompletionTest : public ::testing::Test {
     std::ofstream(folder_ + "/reverse.yaml") << "run:\n";
   }
 
-  // COMPREPLY after the tabulator at the end of `line`, typed in a folder with reverse.yaml and runs/.
+  // The value of COMPREPLY after the tab key at the end of `line`, typed in a folder with reverse.yaml and runs/.
   std::vector<std::string> Complete(const std::string& line) {
     const std::string driver = absl::StrCat("cd '", folder_, "' && source '", script_, "' && COMP_LINE='", line,
                                             "' && COMP_POINT=${#COMP_LINE} && _syncopate && "
@@ -69,16 +69,16 @@ class BashCompletionTest : public ::testing::Test {
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
   EXPECT_THAT(Complete("syncopate "),
               UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "eval", "events", "export",
-                                   "generate", "k8s", "replica", "report", "run", "tokenize"));
+                                   "generate", "k8s", "replica", "report", "run", "serve", "tokenize"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check", "diff", "schema"));
   EXPECT_THAT(Complete("syncopate --v"), ElementsAre("--version"));
 }
 
 TEST_F(BashCompletionTest, OffersVerbsAlsoAfterOptionsWithTheirValues) {
-  EXPECT_THAT(Complete("syncopate ctl "),
-              IsSupersetOf({"status", "versions", "members", "syncs", "watch", "explain", "pause", "resume", "drain",
-                            "sleep", "wake", "abort", "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
+  EXPECT_THAT(Complete("syncopate ctl "), IsSupersetOf({"status", "versions", "members", "syncs", "watch", "explain",
+                                                        "size", "pause", "resume", "drain", "sleep", "wake", "abort",
+                                                        "sync", "evict", "mode", "checkpoint", "stop", "generate"}));
   EXPECT_THAT(Complete("syncopate ctl --run runs --json ex"), ElementsAre("explain"));
   EXPECT_THAT(Complete("syncopate ctl --target=127.0.0.1:1 ch"), ElementsAre("checkpoint"));
 }
@@ -115,9 +115,9 @@ TEST_F(BashCompletionTest, OffersTheKeysOfTheConfiguration) {
 }
 
 TEST_F(BashCompletionTest, OffersTheValuesOfAKeyAsBashWantsThem) {
-  // Bash takes what follows "=" for the word that is completed.
+  // Bash takes the text after "=" for the word that is completed.
   EXPECT_THAT(Complete("syncopate run reverse.yaml data.task="),
-              UnorderedElementsAre("reverse", "copy", "sort", "add"));
+              UnorderedElementsAre("reverse", "copy", "sort", "add", "guess"));
   EXPECT_THAT(Complete("syncopate run reverse.yaml train.correction=m"), ElementsAre("mis"));
   EXPECT_THAT(Complete("syncopate config show reverse.yaml checkpoint.at_end="), UnorderedElementsAre("true", "false"));
   EXPECT_THAT(Complete("syncopate run reverse.yaml run.steps="), IsEmpty());

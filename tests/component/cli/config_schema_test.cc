@@ -1,4 +1,4 @@
-// `syncopate config schema` in the hands of a validator that others use.
+// `syncopate config schema`, read by a public validator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +25,8 @@ using ::syncopate::testing::IsOk;
 using ::syncopate::testing::Process;
 using ::syncopate::testing::TempDir;
 
-// Prints a JSON list: for each YAML text of the second file, whether the schema in the first takes it. Numbers are
-// those of YAML 1.2, as editors read them: 1e-6 is one.
+// Prints a JSON list: for each YAML text of the second file, whether the schema in the first file accepts it. Numbers
+// are those of YAML 1.2, as editors read them: 1e-6 is a number.
 constexpr char kValidate[] = R"(
 import json, re, sys, yaml, jsonschema
 number = re.compile(r'^[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?$')
@@ -94,7 +94,7 @@ TEST_F(ConfigSchemaTest, RefusesWhatTheParserRefusesOfASingleKeyAndNothingElse) 
   ASSERT_EQ(taken.size(), texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     const config::ParsedRunConfig parsed = config::ParseRunConfig(texts[i], "f");
-    // What only a combination of keys makes wrong is reported with words of its own, not with the key's.
+    // A problem that only a combination of keys causes has a message of its own, not the key's.
     const bool key_is_right = std::none_of(parsed.problems.begin(), parsed.problems.end(), [&](const auto& problem) {
       const config::ConfigKey* key = schema.Find(problem.key);
       return key == nullptr || problem.expected == key->Expected();

@@ -1,4 +1,4 @@
-// Every line of README and docs that calls `syncopate` is one that the command line takes: it is parsed, and not run.
+// The command line accepts every line of README and docs that calls `syncopate`. Lines are parsed, and not run.
 
 #include <gtest/gtest.h>
 
@@ -20,12 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Line {
-  std::string where;  // "docs/data.md:20"
-  std::string text;   // "syncopate config check mine.yaml"
+  std::string where;  // for example "docs/data.md:20"
+  std::string text;   // for example "syncopate config check mine.yaml"
   bool whole = true;  // false: named in a sentence, where arguments may be left out
 };
 
-// What a page writes for the reader to fill in, and the grammar of usage lines, as words that can be parsed:
+// Replaces the parts that a page leaves to the reader, and the grammar of usage lines, by words that can be parsed:
 // "[--quiet | --json] [--web [PORT]] N ..." becomes "--quiet --web 8080 1".
 std::string FillIn(std::string text) {
   static const auto* const alternatives = new std::regex(R"(\[([^\[\]|]*) \|[^\[\]]*\])");
@@ -39,7 +39,7 @@ std::string FillIn(std::string text) {
   return std::regex_replace(text, std::regex(R"((--[a-z-]+) N\b)"), "$1 1");
 }
 
-// The words that a shell would make of a line, up to what ends the command.
+// The words that a shell makes of a line, up to the end of the command.
 std::vector<std::string> Words(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -72,8 +72,8 @@ std::vector<std::string> Words(const std::string& text) {
   return words;
 }
 
-// Lines of blocks, indented or between fences, with those that a backslash continues; and what stands between
-// backticks in sentences.
+// Collects the lines of blocks, indented or between fences, joined where a backslash continues them, and the text
+// between backticks in sentences.
 std::vector<Line> MakeLines(const fs::path& path, const std::string& name) {
   static const auto* const call = new std::regex(R"(^\s*(?:\$ )?(?:[./\w]*/)?syncopate(?:\.sh)? (.*)$)");
   static const auto* const named = new std::regex(R"(`(?:[./\w]*/)?syncopate ([^`]*)`)");
@@ -95,7 +95,7 @@ std::vector<Line> MakeLines(const fs::path& path, const std::string& name) {
       for (auto it = std::sregex_iterator(text.begin(), text.end(), *named); it != std::sregex_iterator(); ++it) {
         lines.push_back({where, (*it)[1].str(), /*whole=*/false});
       }
-    } else if (!absl::StrContains(text, "─") && std::regex_match(text, match, *call)) {  // no drawing
+    } else if (!absl::StrContains(text, "─") && std::regex_match(text, match, *call)) {  // drawings are skipped
       if (absl::EndsWith(text, "\\")) {
         continued = text.substr(0, text.size() - 1);
       } else {
@@ -120,22 +120,22 @@ std::vector<Line> AllLines() {
   return lines;
 }
 
-// Why the command line refuses a line; "" if it takes it.
+// Returns why the command line refuses a line; "" if it accepts it.
 std::string Refusal(const std::string& text, bool whole) {
   CLI::App app;
   Command chosen;
   AddCommands(&app, "syncopate", &chosen);
   std::vector<std::string> words = Words(FillIn(text));
-  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  std::reverse(words.begin(), words.end());  // CLI11 takes words in reverse order
   try {
     app.parse(words);
-  } catch (const CLI::Success&) {  // --help
+  } catch (const CLI::Success&) {  // the line has --help
     return "";
   } catch (const CLI::RequiredError& error) {
     const std::string unknown = UnknownCommand(app);
     if (unknown.empty() && !whole) return "";
     return unknown.empty() ? error.what() : unknown;
-  } catch (const CLI::ArgumentMismatch& error) {  // an option that a sentence names without its value
+  } catch (const CLI::ArgumentMismatch& error) {  // a sentence names an option without its value
     return whole ? error.what() : "";
   } catch (const CLI::ParseError& error) {
     return error.what();
@@ -149,7 +149,7 @@ TEST(DocumentedLinesTest, TheCommandLineTakesEveryLineOfThePages) {
     blocks += line.whole;
     EXPECT_EQ(Refusal(line.text, line.whole), "") << line.where << ": syncopate " << line.text;
   }
-  EXPECT_GT(blocks, 50);  // they are found
+  EXPECT_GT(blocks, 50);  // the pages have this many blocks, so the search works
 }
 
 TEST(DocumentedLinesTest, ALineThatTheCommandLineDoesNotTakeIsFound) {

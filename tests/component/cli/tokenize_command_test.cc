@@ -19,7 +19,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// `syncopate tokenize ...` with `input` on its standard input.
+// Runs `syncopate tokenize ...` with `input` on its standard input.
 Outcome Tokenize(const std::vector<std::string>& words, const std::string& input) {
   CLI::App app;
   Command chosen;

@@ -45,7 +45,7 @@ class CtlTest : public ::testing::Test {
                 IsOk());
   }
 
-  // What was printed since the last call.
+  // Returns what was printed since the last call.
   std::string Printed() {
     std::string text = out_.str();
     out_.str("");
@@ -120,6 +120,40 @@ TEST_F(CtlTest, ExplainSaysWhoWaitsForWhomAndWhatWouldEndIt) {
                                HasSubstr("13 more groups"), HasSubstr("connected")));
 }
 
+TEST_F(CtlTest, SizeSaysWhichSideIsTheLimitAndWhatOneMoreRollouterWouldGive) {
+  v1::Sizing& sizing = run_.trainer.sizing.emplace();
+  sizing.set_rollouters(3);
+  sizing.set_slots_per_rollouter(16);
+  sizing.set_limit("rollouters");
+  sizing.set_steps_per_second(0.92);
+  sizing.set_steps_per_second_one_more(1.21);
+  sizing.set_steps_per_second_one_fewer(0.61);
+  sizing.set_steps_per_second_most(1.7);
+  sizing.set_trainer_idle_ratio(0.46);
+  sizing.set_useful_rollouters(5);
+  sizing.set_target_staleness(2.25);
+  sizing.set_max_staleness(9);
+  sizing.set_advised_rollouters(6);
+  sizing.set_advised_steps_per_second(1.65);
+  ASSERT_THAT(CtlSize(context_), IsOk());
+  EXPECT_THAT(Printed(),
+              AllOf(HasSubstr("the rollouters: the trainer could do more, it waits for groups 46 % of its time"),
+                    ContainsRegex("2 +0.610  predicted"), ContainsRegex("3 +0.920  now"),
+                    ContainsRegex("4 +1.210  predicted"), HasSubstr("5 rollouters give 95 %"),
+                    HasSubstr("target_staleness 2.25 and max_staleness 9, 6 rollouters give 1.650 steps/s")));
+  context_.json = true;
+  ASSERT_THAT(CtlSize(context_), IsOk());
+  EXPECT_EQ(PrintedJson()["steps_per_second_one_more"], 1.21);
+}
+
+TEST_F(CtlTest, SizeSaysWhatIsNotMeasuredYetAndIsRefused) {
+  EXPECT_EQ(CtlExitCode(CtlSize(context_)), 4) << "the trainer has not begun";
+  run_.trainer.sizing.emplace().set_not_measured("fewer than two steps were made");
+  const absl::Status status = CtlSize(context_);
+  EXPECT_EQ(CtlExitCode(status), 4);
+  EXPECT_THAT(status, HasMessage(HasSubstr("fewer than two steps")));
+}
+
 TEST_F(CtlTest, ExplainSaysHowRewardsFail) {
   run_.trainer.reward_failures.set_failed(1234);
   run_.trainer.reward_failures.set_recent_failed(60);
@@ -191,7 +225,7 @@ TEST_F(CtlTest, GeneratePrintsTokensWithTheVersionThatMadeThem) {
   EXPECT_THAT(run_.rollouters[1].book.calls(), ::testing::ElementsAre("GenerateStream"));
 }
 
-// A model directory with a tokenizer, a configuration that fits it and a chat template.
+// A model directory with a tokenizer, a matching configuration and a chat template.
 void WriteModel(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   std::filesystem::copy(
@@ -209,7 +243,7 @@ TEST_F(CtlTest, GenerateOfATextAsksByTheRunsChatTemplateAndPrintsTheAnswersText)
   GenerateArguments arguments;
   arguments.text = "one";
   ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
-  const std::string printed = Printed();  // the fake answers with the prompt's ids and 100
+  const std::string printed = Printed();  // the fake answers with the ids of the prompt, then 100
   context_.json = true;
   ASSERT_THAT(CtlGenerate(context_, "", arguments), IsOk());
   const nlohmann::json json = PrintedJson();

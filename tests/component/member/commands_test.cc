@@ -57,7 +57,7 @@ TEST_F(MemberCommandsTest, AreCarriedOutInOrderWithOneReportEach) {
 
 TEST_F(MemberCommandsTest, ReportsCarryWhatTheParticipantSaid) {
   SyncReport answer;
-  answer.already_held = true;
+  answer.already_serves = true;
   answer.verify_seconds = 0.25;
   answer.bytes = 12345;
   answer.pause_seconds = 0.5;
@@ -67,7 +67,7 @@ TEST_F(MemberCommandsTest, ReportsCarryWhatTheParticipantSaid) {
   ASSERT_TRUE(fake_.reports().WaitFor(1));
   SyncReport report = fake_.reports().All()[0];
   EXPECT_TRUE(report.status.ok());
-  EXPECT_TRUE(report.already_held);
+  EXPECT_TRUE(report.already_serves);
   EXPECT_EQ(report.verify_seconds, 0.25);
   EXPECT_EQ(report.bytes, 12345);
   EXPECT_EQ(report.pause_seconds, 0.5);
@@ -150,7 +150,7 @@ TEST_F(MemberCommandsTest, APushThatEndsAfterItsStreamIsReportedToNobody) {
 }
 
 TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards) {
-  // Finishes the attempt while Prepare is under way, before there is anything to finish.
+  // Finishes the attempt while Prepare is in progress, before there is anything to finish.
   class Overtaken final : public SyncParticipant {
    public:
     SyncReport Prepare(const synchronizer::Prepare& command) override {
@@ -179,14 +179,14 @@ TEST(CommandRunnerTest, APrepareThatWasOvertakenByItsFinishIsFinishedAfterwards)
   }
 }
 
-TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
-  class Settles final : public SyncParticipant {
+TEST(CommandRunnerTest, DoesWhatNeedsNoAnswerWhenAnInstallHasBeenReported) {
+  class Works final : public SyncParticipant {
    public:
-    explicit Settles(Mailbox<std::string>* notes) : notes_(notes) {}
+    explicit Works(Mailbox<std::string>* notes) : notes_(notes) {}
     SyncReport Prepare(const synchronizer::Prepare&) override { return {}; }
     void Transfer(const synchronizer::Transfer&, Done done) override { done({}); }
     SyncReport Install(const synchronizer::Install&) override { return {}; }
-    void WorkAfterReport() override { notes_->Put("settled"); }
+    void WorkAfterReport() override { notes_->Put("worked"); }
     void Finish(int64_t) override {}
     void FinishAll() override {}
 
@@ -194,15 +194,15 @@ TEST(CommandRunnerTest, SettlesWhenATransferOrAnInstallHasBeenReported) {
     Mailbox<std::string>* const notes_;
   };
   Mailbox<std::string> notes;
-  Settles participant(&notes);
+  Works participant(&notes);
   CommandRunner runner(&participant);
   runner.Begin([&notes](const SyncReport& report) { notes.Put(GetNames({report}).front()); });
   runner.Run(MakePrepare(1));
   runner.Run(Transfer{1});
   runner.Run(Install{1});
-  ASSERT_TRUE(notes.WaitFor(5));
+  ASSERT_TRUE(notes.WaitFor(4));
   runner.Stop();
-  EXPECT_THAT(notes.All(), ElementsAre("prepare 1", "transfer 1", "settled", "install 1", "settled"));
+  EXPECT_THAT(notes.All(), ElementsAre("prepare 1", "transfer 1", "install 1", "worked"));
 }
 
 TEST(CommandRunnerTest, TheTimeInTheQueueCountsAgainstTheDeadline) {
@@ -267,7 +267,7 @@ TEST(CommandRunnerTest, LeavesAnEventForEachPhaseThatRan) {
   Prepare prepare = MakePrepare(7);
   prepare.version = {1, 3};
   run(prepare);
-  run(Transfer{7, {}, {}});  // of a source that is pulled from: nothing ran
+  run(Transfer{7, {}, {}});  // receivers pull from this source, so nothing ran
   SyncReport moved;
   moved.bytes = 1000;
   moved.verify_seconds = 0.25;

@@ -26,12 +26,12 @@ inline synchronizer::Welcome SomeWelcome(int64_t epoch = 3) {
   return welcome;
 }
 
-// The other end of Join with a script instead of a mind, on a real port of the loopback interface. What members say is
-// kept in mailboxes; what they are told is the test's business.
+// The synchronizer's end of Join, on a real port of the loopback interface. It follows a script. Mailboxes keep the
+// messages of members; the test decides what members are sent.
 class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
  public:
   using Stream = rpc::ServerBidiStream<v1::JoinRequest, v1::JoinResponse>;
-  // Answers a hello: with a welcome, an error, or not at all. `nth` counts from 0.
+  // Answers a hello with a welcome, with an error, or not at all. `nth` counts from 0.
   using OnHello = std::function<void(Stream& stream, size_t nth)>;
 
   static OnHello WelcomeAll(synchronizer::Welcome welcome = SomeWelcome()) {
@@ -47,14 +47,14 @@ class FakeSynchronizer final : public v1::SynchronizerService::CallbackService {
   explicit FakeSynchronizer(OnHello on_hello = WelcomeAll()) : on_hello_(std::move(on_hello)) { StartServer(); }
   ~FakeSynchronizer() override { StopServer(); }
 
-  // Again on the same port after StopServer.
+  // Starts again on the same port after StopServer.
   void StartServer() {
     server_ = rpc::Server::Start({.address = address_}, {this}).value(), address_ = server_->address();
   }
   void StopServer() { server_.reset(); }
   const std::string& address() const { return address_; }
 
-  // On the newest stream.
+  // Sends on the newest stream.
   void Send(const synchronizer::Command& command) { Newest()->Write(wire::ToProto(command)); }
   std::shared_ptr<Stream> Newest() { return streams_.All().back(); }
 

@@ -19,10 +19,10 @@ inline synchronizer::Prepare MakePrepare(int64_t attempt) {
   return prepare;
 }
 
-// A member with a scripted participant, and what it tells its daemon.
+// A member with a scripted participant, and the events that it reports to its daemon.
 class TestMember {
  public:
-  // `id` without an incarnation, which is that of "life-1".
+  // An `id` without an incarnation gets the incarnation of "life-1".
   static MemberClient::Options MakeOptions(const std::string& address, MemberId id = synchronizer::RollouterId(0, "")) {
     MemberClient::Options options;
     options.synchronizer_address = address;

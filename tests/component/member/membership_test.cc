@@ -77,7 +77,7 @@ TEST(MemberClientTest, WhatIsAnnouncedIsHeardBeforeTheNextHeartbeat) {
     EXPECT_EQ(fake.heartbeats().All()[0].held(), "EVALUATING");
     EXPECT_EQ(fake.heartbeats().All()[1].held(), "");
   }
-  announce();  // the process has ended
+  announce();  // announces after the process has ended
   EXPECT_EQ(fake.heartbeats().size(), 2u);
 }
 
@@ -98,7 +98,7 @@ TEST(MemberClientTest, RejoinsARestartedSynchronizerWithItsRunAndItsEpoch) {
     EXPECT_EQ(hello.held_epoch, hello.member.role == synchronizer::kTrainerRole ? 3 : 0);
     EXPECT_EQ(hello.member.incarnation, testing::GetIncarnation("life-1"));
   }
-  ASSERT_TRUE(fake.heartbeats().WaitFor(fake.heartbeats().size() + 4)) << "both are heard again";
+  ASSERT_TRUE(fake.heartbeats().WaitFor(fake.heartbeats().size() + 4)) << "both members are heard again";
 }
 
 TEST(MemberClientTest, WaitsForASynchronizerThatStartsLater) {
@@ -157,13 +157,13 @@ TEST(MemberClientTest, ARefusalForGoodEndsItAndReachesTheDaemon) {
     EXPECT_EQ(ErrorDetails(refused)["epoch"], "4");
     EXPECT_THAT(MakeMessage(refused), ::testing::AllOf(HasSubstr(fake.address()), HasSubstr("tensor head differs")));
     member->Stop(kTestDeadline);
-    EXPECT_EQ(fake.hellos().size(), 1u) << "it did not ask again";
+    EXPECT_EQ(fake.hellos().size(), 1u) << "the member did not ask again";
     EXPECT_EQ(member.refusals().size(), 1u);
   }
 }
 
 TEST(MemberClientTest, ASynchronizerThatIsLostForGoodEndsItAndReachesTheDaemon) {
-  MemberClient::Options options = TestMember::MakeOptions("127.0.0.1:1");  // no process may listen there
+  MemberClient::Options options = TestMember::MakeOptions("127.0.0.1:1");  // no process may listen on this port
   options.lost_after = absl::Milliseconds(100);
   TestMember member(options);
   ASSERT_TRUE(member.refusals().WaitFor(1));
@@ -222,7 +222,7 @@ TEST(MemberClientTest, TheListenerHearsTheLatestDirectoryAtOnceAndEachChange) {
   member->SetDirectoryListener([&heard](const Directory& directory) { heard.Put(directory); });
   ASSERT_TRUE(heard.WaitFor(1));
   EXPECT_EQ(heard.All()[0], welcome.directory);
-  fake.Send(welcome.directory);  // no change
+  fake.Send(welcome.directory);  // the same directory again
   for (size_t step = 2; step <= 5; ++step) {
     fake.Send(Directory{"trainer:1", 3, {3, static_cast<int64_t>(step)}});
     ASSERT_TRUE(heard.WaitFor(step));
@@ -326,7 +326,7 @@ TEST(MemberClientTest, RefusesOptionsThatCannotBe) {
   };
   EXPECT_THAT(started(TestMember::MakeOptions("nowhere")), HasReason("BAD_ADDRESS"));
   MemberClient::Options options = TestMember::MakeOptions("localhost:1");
-  options.hello.manifest = nullptr;  // which a rollouter may lack: it asks the trainer for its model
+  options.hello.manifest = nullptr;  // a rollouter may lack the manifest: it asks the trainer for its model
   options.hello.member.role = "trainer";
   EXPECT_THAT(started(options), HasReason("BAD_OPTIONS"));
   options = TestMember::MakeOptions("localhost:1");

@@ -11,11 +11,12 @@
 
 namespace syncopate::member {
 
-// Does what a test says and notes what it was asked: "prepare 1", "transfer 1", "install 1", "finish 1", "finish all".
+// Follows the script of a test and records its commands: "prepare 1", "transfer 1", "install 1", "finish 1", "finish
+// all".
 class ScriptedParticipant final : public SyncParticipant {
  public:
   Mailbox<std::string>& calls() { return calls_; }
-  // Makes the transfer of `attempt` wait for its Finish, like one whose sender is stuck.
+  // Makes the transfer of `attempt` wait for its Finish, like a transfer whose sender is stuck.
   void BlockTransfer(int64_t attempt) {
     MutexLock lock(&mutex_);
     blocked_.insert(attempt);
@@ -29,7 +30,7 @@ class ScriptedParticipant final : public SyncParticipant {
   synchronizer::SyncReport Prepare(const synchronizer::Prepare& command) override {
     return Called("prepare", command.attempt);
   }
-  // Transfers end when the test calls what they leave in `pushes`, like a source's.
+  // A transfer ends when the test calls the function that the transfer leaves in `pushes`, like a source's transfer.
   void Push() {
     MutexLock lock(&mutex_);
     pushing_ = true;

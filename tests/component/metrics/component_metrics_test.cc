@@ -100,6 +100,16 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   metrics.RecordCheckpoint(true, 1234);
   metrics.RecordCheckpoint(false, 5678);
   metrics.SetQueue(3, 4);
+  metrics.SetPublishLag(5);
+  metrics.SetSizing({.steps_per_second = 1.5,
+                     .steps_per_second_one_more = 1.75,
+                     .steps_per_second_one_fewer = 1.25,
+                     .steps_per_second_most = 2,
+                     .useful_rollouters = 6,
+                     .target_staleness = 2.5,
+                     .max_staleness = 9,
+                     .advised_rollouters = 8,
+                     .advised_steps_per_second = 1.875});
   trainer::StepFigures memory;
   trainer::SetMemory({.allocated_bytes = 100, .reserved_bytes = 200}, &memory);
   metrics.ShowMemory(memory);
@@ -130,6 +140,16 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
                            "syncopate_trainer_phase_seconds_total{phase=\"step\"} 0\n",
                            "syncopate_queue_groups 3\n",
                            "syncopate_leased_groups 4\n",
+                           "syncopate_publish_lag_steps_max 5\n",
+                           "syncopate_useful_rollouters 6\n",
+                           "syncopate_advised_rollouters 8\n",
+                           "syncopate_advised_target_staleness_steps 2.5\n",
+                           "syncopate_advised_max_staleness_steps 9\n",
+                           "syncopate_predicted_steps_per_second{rollouters=\"present\"} 1.5\n",
+                           "syncopate_predicted_steps_per_second{rollouters=\"one_fewer\"} 1.25\n",
+                           "syncopate_predicted_steps_per_second{rollouters=\"one_more\"} 1.75\n",
+                           "syncopate_advised_steps_per_second 1.875\n",
+                           "syncopate_trainer_steps_per_second 2\n",
                            "syncopate_policy_version_step{role=\"trainer\"} 7\n",
                            "syncopate_policy_version_epoch{role=\"trainer\"} 2\n",
                            "syncopate_reward_mean 0.5\n",
@@ -145,6 +165,7 @@ TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
     return RolloutFigures{.serving = {1, 9},
                           .running_sequences = 5,
                           .waiting_sequences = 6,
+                          .parked_sequences = 7,
                           .kv_usage = 0.25,
                           .kv_bytes = 1000,
                           .host_kv_usage = 0.5,
@@ -158,6 +179,7 @@ TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
                           .time_per_output_token = {{0.25}, {60, 8}, 2},
                           .finished_by_stop = 9,
                           .finished_by_length = 8,
+                          .turns_answered = 12,
                           .busy_seconds = 3,
                           .idle_seconds = 2};
   });
@@ -174,6 +196,8 @@ TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
                            "syncopate_preemptions_total{kind=\"swap\"} 3\n",
                            "syncopate_preemptions_total{kind=\"recompute\"} 1\n",
                            "syncopate_host_kv_usage_ratio 0.5\n",
+                           "syncopate_parked_sequences 7\n",
+                           "syncopate_environment_events_total{kind=\"turn\"} 12\n",
                            "syncopate_rollouter_memory_bytes{kind=\"kv_cache\"} 1000\n",
                            "syncopate_rollouter_memory_bytes{kind=\"host_kv_cache\"} 200\n",
                            "# TYPE vllm:time_to_first_token_seconds histogram\n",

@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A client's socket, closed at the end.
+// The socket of a client, closed with the object.
 class RawClient {
  public:
   explicit RawClient(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -38,7 +38,7 @@ class RawClient {
   RawClient& operator=(const RawClient&) = delete;
 
   void Send(const std::string& text) { send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // Everything up to the end of the connection.
+  // Reads to the end of the connection.
   std::string ReadAll() {
     std::string text;
     char buffer[4096];
@@ -142,7 +142,7 @@ TEST_F(ResponderTest, TheOldestOfTooManyConnectionsGivesWayToANewOneThatAsks) {
   RawClient first(responder_->address()), second(responder_->address());
   EXPECT_THAT(Ask(kGet), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(first.ReadAll(), "");
-  second.Send(kGet);  // younger, and still there
+  second.Send(kGet);  // the younger connection is still open
   EXPECT_THAT(second.ReadAll(), StartsWith("HTTP/1.1 200 "));
 }
 

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const std::string kSecret(kGroupSecretBytes, 's');
 
-// A rank by hand: says what a test wants, and keeps what it is told.
+// A rank that a test operates by hand: it sends what the test gives it, and keeps what it receives.
 class FakeRank {
  public:
   explicit FakeRank(const std::string& address) {
@@ -93,7 +93,7 @@ class FakeRank {
     message.mutable_staged()->set_tensor(tensor);
     stream_->Write(std::move(message));
   }
-  // What the synchronizer has told it.
+  // The messages that the synchronizer sent to the rank.
   void Refused(int32_t code, const std::string& reason) {
     v1::AttendRequest message;
     message.mutable_refused()->set_code(code);
@@ -125,7 +125,7 @@ class FakeRank {
   };
   using Stream = rpc::ClientBidiStream<v1::AttendRequest, v1::AttendResponse>;
 
-  const std::shared_ptr<State> state_ = std::make_shared<State>();  // the stream's callbacks have it too
+  const std::shared_ptr<State> state_ = std::make_shared<State>();  // shared with the callbacks of the stream
   const std::shared_ptr<Stream> stream_ = Stream::Create();
 };
 
@@ -176,7 +176,8 @@ class RankServiceTest : public ::testing::Test {
 
   Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_), refused_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const auth::TransportSecurity> security_;  // of the service, as if its server had let the ranks in
+  // The security of the service, as if its server had admitted the ranks.
+  std::shared_ptr<const auth::TransportSecurity> security_;
   std::unique_ptr<RankServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<FakeRank> first_, second_;
@@ -249,7 +250,7 @@ TEST(FindRanksAddressTest, ALoopbackAddressIsRefusedFromAnotherHostAndAWildcardI
   words.rank = "trainer rank";
   words.listen_key = "trainer.ranks_listen";
   auto find = [&](const char* told, const char* host) { return rpc::FindRanksAddress(words, 2, told, host); };
-  // One host, whichever of its loopback addresses is used; and hosts of which nothing is known.
+  // A loopback address is valid if both ends are on one host, by any loopback address, or if the host is unknown.
   EXPECT_EQ(find("127.0.0.1:5", "127.0.0.1").value_or("refused"), "127.0.0.1:5");
   EXPECT_EQ(find("127.0.0.1:5", "::1").value_or("refused"), "127.0.0.1:5");
   EXPECT_EQ(find("127.0.0.1:5", "").value_or("refused"), "127.0.0.1:5");
@@ -318,7 +319,7 @@ TEST_F(RankServiceTest, ARankThatCouldNotSaveIsNamedOnceAllHaveSaidWhatTheyDid) 
   const absl::Status status = service_->AwaitSaved(".tmp-1").status();
   EXPECT_THAT(status, HasReason("NO_SPACE"));
   EXPECT_THAT(status.message(), HasSubstr("trainer rank 2: the disk is full"));
-  EXPECT_THAT(service_->lost(), IsOk());  // training goes on
+  EXPECT_THAT(service_->lost(), IsOk());  // training continues
 }
 
 TEST_F(RankServiceTest, ASaveThatARankIsLostInEndsWithThat) {
@@ -345,7 +346,7 @@ TEST_F(RankServiceTest, ARankThatFallsSilentIsLost) {
   EXPECT_THAT(AwaitLost(), HasReason("RANK_LOST"));
 }
 
-// FENCED, EVICTED; SYNCHRONIZER_LOST
+// The synchronizer refuses the rank (FENCED, EVICTED) or cannot be reached (SYNCHRONIZER_LOST).
 TEST_F(RankServiceTest, ARankThatTheSynchronizerRefusesIsNamedAndWorksOnUntilTheGroupEndsWithItsReason) {
   const std::pair<absl::StatusCode, const char*> refusals[] = {
       {absl::StatusCode::kFailedPrecondition, reason::kFenced},
@@ -448,7 +449,7 @@ TEST_F(RankServiceTest, AHelloWithoutTheSecretLosesNothingWhateverItSays) {
       EXPECT_THAT(end.message(), HasSubstr("state/trainer/endpoints/trainer-0.secret"));
     }
   }
-  second_->Hello(2);  // its seat is free
+  second_->Hello(2);  // the rank's seat is free
   EXPECT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
   FakeRank late(server_->address());
   late.Hello(1, "another", "", nearly);
@@ -483,7 +484,7 @@ TEST_F(RankServiceTest, OnceAllSeatsAreTakenNobodyWhoDisagreesEndsTheGroup) {
   EXPECT_THAT(service_->Send({}, {}), IsOk());
 }
 
-// Its server has asked every caller for a trainer's certificate or token.
+// The server has required a trainer's certificate or token of every caller.
 TEST_F(RankServiceTest, WhereRolesAreAskedForARankNeedsNoSecretButEndsNobodyWithoutIt) {
   const testing::TestAuthority authority;
   security_ = authority.SecurityFor("trainer");

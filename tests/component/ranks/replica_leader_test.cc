@@ -27,7 +27,7 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 const PolicyVersion kVersion{3, 7};
 const std::string kSecret(kGroupSecretBytes, 's');
 
-// Rank 0's end, and that of rank 1 by hand.
+// Rank 0's end of the connection, and the end of rank 1, operated by hand.
 class ReplicaLeaderTest : public ::testing::Test {
  protected:
   ReplicaLeaderTest()
@@ -35,7 +35,7 @@ class ReplicaLeaderTest : public ::testing::Test {
                  .secret = kSecret,
                  .on_lost = [](auto&) {}}),
         server_(rpc::Server::Start({}, {&leader_}).value()) {
-    // The first time as it was before rank 0 started anew.
+    // The first read returns the secret from before rank 0 started anew.
     auto secret = [reads = std::make_shared<int>(0)]() -> absl::StatusOr<std::string> {
       return (*reads)++ == 0 ? "of an earlier life" : kSecret;
     };
@@ -105,7 +105,7 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   sampling->temperature = 0.5f;
   sampling->stop_token_ids = {3};
   plan.starts.push_back(
-      {1, 2, 3, 4, std::make_shared<std::vector<int32_t>>(std::vector<int32_t>{5, 6}), sampling, {7}});
+      {1, 2, 3, 4, std::make_shared<std::vector<int32_t>>(std::vector<int32_t>{5, 6}), sampling, {7}, -1});
   plan.tables = {{1, 0, 9}};
   plan.chunks.push_back({1, 4, {5, 6, 7}, {1, 2}});
   plan.rows = {{0, 11}, {2, 12}};
@@ -123,6 +123,7 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   EXPECT_EQ(*first.plan.starts[0].prompt, (std::vector<int32_t>{5, 6}));
   EXPECT_EQ(*first.plan.starts[0].sampling, *sampling);
   EXPECT_EQ(first.plan.starts[0].drawn, (std::vector<int32_t>{7}));
+  EXPECT_EQ(first.plan.starts[0].adapter, -1);
   EXPECT_EQ(first.plan.tables[0].block, 9);
   EXPECT_EQ(first.plan.chunks[0].tokens, (std::vector<int32_t>{5, 6, 7}));
   EXPECT_EQ(first.plan.chunks[0].draws, (std::vector<int32_t>{1, 2}));
@@ -163,7 +164,8 @@ TEST_F(ReplicaLeaderTest, ATransferInPlaceBeginsWhenTheOtherRankWaitsForItAndItS
   *waits.mutable_stop_awaited()->mutable_version() = wire::ToProto(kVersion);
   rank_->Write(waits);
   EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, kPatience), IsOk());
-  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, kPatience), IsOk()) << "it waits on while the engine does not stop";
+  EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, kPatience), IsOk())
+      << "the replica waits while the engine does not stop";
   ASSERT_THAT(leader_.Send({.kind = EngineCommand::Kind::kBeginInPlace, .version = kVersion}), IsOk());
   leader_.EndStopAwaited(kVersion);
   EXPECT_THAT(leader_.AwaitStopAwaited(kVersion, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));

@@ -24,10 +24,10 @@ using rollouter::RemoteScorer;
 using ::testing::HasSubstr;
 using Rewards = RemoteScorer::Rewards;
 
-// A worker in this process whose answers a test makes.
+// A worker in this process whose answers the test makes.
 class FakeWorker final : public v1::EnvironmentService::Service {
  public:
-  // None: no answer.
+  // Returns the answer; none means that the worker does not answer.
   using Judge = std::function<std::optional<v1::ScoreResponse::Item>(const v1::ScoreRequest::Item&)>;
 
   FakeWorker(std::string address, std::string digest, Judge judge)
@@ -71,7 +71,7 @@ class FakeWorker final : public v1::EnvironmentService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// The length of each answer; of an empty one, an error.
+// Judges each answer by its length; an empty answer gives an error.
 std::optional<v1::ScoreResponse::Item> Lengths(const v1::ScoreRequest::Item& asked) {
   v1::ScoreResponse::Item item;
   item.set_id(asked.id());
@@ -153,7 +153,7 @@ TEST_F(EnvironmentClientTest, KnowsWhatTheWorkerHas) {
   const absl::Status unknown = client_->Availability("joke");
   EXPECT_EQ(ErrorReason(unknown), "NO_SUCH_REWARD");
   EXPECT_THAT(unknown.message(), HasSubstr("it has judge"));
-  EXPECT_EQ(ErrorReason(client_->Availability("list")), "NO_SUCH_REWARD") << "it scores nothing";
+  EXPECT_EQ(ErrorReason(client_->Availability("list")), "NO_SUCH_REWARD") << "the worker scores nothing";
 }
 
 TEST_F(EnvironmentClientTest, SaysWhenTheWorkerHasItsHandsFull) {
@@ -187,13 +187,13 @@ TEST_F(EnvironmentClientTest, WhatWasUnderWayOnAWorkerThatDiesHasFailedAndTheNex
 TEST_F(EnvironmentClientTest, AWorkerOfOtherCodeIsNotUsed) {
   auto worker = std::make_unique<FakeWorker>(address_, "d1", Lengths);
   Connect();
-  ASSERT_TRUE(AwaitThere());  // its digest is the run's from now on
+  ASSERT_TRUE(AwaitThere());  // from here on the digest of this worker is the digest of the run
   worker.reset();
   worker = std::make_unique<FakeWorker>(address_, "d2", Lengths);
   EXPECT_TRUE(Await([](const absl::Status& status) { return ErrorReason(status) == "WRONG_DIGEST"; }));
   EXPECT_FALSE(Ask(Item("a", {"1"})).ok());
   client_->Stop();
-  Connect("d1");  // as the run says
+  Connect("d1");  // the digest of the run
   EXPECT_TRUE(Await([](const absl::Status& status) { return ErrorReason(status) == "WRONG_DIGEST"; }));
   worker.reset();
   FakeWorker again(address_, "d1", Lengths);
@@ -206,8 +206,8 @@ TEST_F(EnvironmentClientTest, WithoutAWorkerItIsAway) {
   EXPECT_TRUE(absl::IsUnavailable(Ask(Item("a", {"1"})).status()));
 }
 
-// What listens may be gone then. Each round ends as soon as it can be seen that nobody is there, which is before the
-// listener has been told.
+// The listener may be destroyed at that time. Each round ends as soon as the client can see that no worker is there,
+// which is before the client has called the listener.
 TEST_F(EnvironmentClientTest, OnceItHasStoppedNobodyIsCalled) {
   auto called_late = std::make_shared<std::atomic<bool>>(false);
   for (int round = 0; round < 100; ++round) {
@@ -217,7 +217,7 @@ TEST_F(EnvironmentClientTest, OnceItHasStoppedNobodyIsCalled) {
       std::this_thread::yield();
       if (!*listens) *called_late = true;
     });
-    // No pause between two looks: the window between the change and the call of the listener is what is tested.
+    // The loop does not pause: the test is about the window between the change and the call of the listener.
     const absl::Time until = absl::Now() + absl::Seconds(30);
     while (absl::StrContains(client->Availability("judge").message(), "not reached yet") && absl::Now() < until) {
       std::this_thread::yield();

@@ -17,11 +17,11 @@ namespace syncopate::rollouterd {
 using v1::ExchangeRequest;
 using v1::ExchangeResponse;
 
-// A trainer that says only what the test tells it to say, and keeps what it heard.
+// A trainer that sends only what the test gives it, and keeps what it receives.
 class FakeTrainer final : public v1::TrajectoryService::CallbackService {
  public:
   using Stream = rpc::ServerBidiStream<ExchangeRequest, ExchangeResponse>;
-  // `others` are served beside it.
+  // `others` are services on the same server.
   explicit FakeTrainer(const std::string& address = "127.0.0.1:0", std::vector<grpc::Service*> others = {}) {
     others.push_back(this);
     server_ = rpc::Server::Start({.address = address, .max_receive_bytes = 64 << 20}, others).value();

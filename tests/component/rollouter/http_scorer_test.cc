@@ -30,7 +30,7 @@ RemoteItem HttpItem(const std::string& id, const std::vector<std::string>& texts
           .budget = budget};
 }
 
-// The length of each answer's text.
+// Judges each answer by the length of its text.
 Reply TextLengths(const std::string& body) {
   const nlohmann::json asked = nlohmann::json::parse(body);
   nlohmann::json rewards = nlohmann::json::array();
@@ -125,7 +125,7 @@ TEST_F(HttpScorerTest, EndsARequestInItsBudget) {
   const auto rewards = Ask(HttpItem("slow", {"x"}, absl::Milliseconds(100))).value();
   EXPECT_TRUE(absl::IsDeadlineExceeded(rewards[0].status()));
   EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(5));
-  EXPECT_TRUE(scorer_->Availability("").ok()) << "slow is not away";
+  EXPECT_TRUE(scorer_->Availability("").ok()) << "a slow service is not away";
 }
 
 TEST_F(HttpScorerTest, IsAwayWhileNobodyListensAndComesBack) {

@@ -1,4 +1,4 @@
-// What a rollouter believes of a trainer that says what the model is.
+// A rollouter checks what a trainer says about the model.
 #include "services/rollouter/model_client.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ v1::GetModelResponse Chunk(int file, int64_t offset, const std::string& data) {
   return message;
 }
 
-// A description and one file in two parts.
+// A description, and one file in two parts.
 Answer RightAnswer() {
   const model::ModelConfig shape = testing::SmallModel();
   v1::GetModelResponse first;
@@ -53,7 +53,7 @@ Answer RightAnswer() {
   return {first, Chunk(0, 0, kGeneration.substr(0, 7)), Chunk(0, 7, kGeneration.substr(7))};
 }
 
-// Says whatever it was given.
+// A trainer that sends the given messages, right or wrong.
 class ScriptedTrainer final : public v1::TrainerService::Service {
  public:
   explicit ScriptedTrainer(Answer answer, std::shared_ptr<const auth::TransportSecurity> security = nullptr)
@@ -98,7 +98,7 @@ TEST(ModelClientTest, HearsNobodyWhoseCertificateIsNotATrainers) {
 TEST(ModelClientTest, AModelThatIsNoLongerTheRunsIsAskedForAgain) {
   for (const char* reason : {"MODEL_MISMATCH", "DTYPE_MISMATCH"}) {
     const absl::Status mismatch = Error(absl::StatusCode::kFailedPrecondition, reason, "the models differ");
-    EXPECT_EQ(daemon::ToExitCode(mismatch), daemon::kExitBadConfig) << "of who was given its model";
+    EXPECT_EQ(daemon::ToExitCode(mismatch), daemon::kExitBadConfig) << "of a rollouter that got its model";
     const absl::Status renamed = RenameMismatch(mismatch);
     EXPECT_THAT(renamed, HasReason("MODEL_CHANGED"));
     EXPECT_EQ(renamed.message(), mismatch.message());

@@ -1,4 +1,4 @@
-// The scorer, its client and the real worker of python/, as a rollouter has them.
+// The scorer, its client and the real worker of python/, connected as in a rollouter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -130,7 +130,7 @@ TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainers
     client->SetAvailabilityListener([&changes] { changes.Put(0); });
     const absl::Time until = absl::Now() + absl::Seconds(60);
     absl::Status last = client->Availability("length");
-    // "It was not reached yet" is how it begins.
+    // The first status is "It was not reached yet".
     while (absl::StrContains(last.message(), "not reached yet") && absl::Now() < until) {
       changes.WaitFor(changes.size() + 1, absl::Milliseconds(100));
       last = client->Availability("length");

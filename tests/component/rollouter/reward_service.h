@@ -18,14 +18,14 @@
 
 namespace syncopate::rollouterd {
 
-// An HTTP/1.1 service on loopback whose answers a test makes: one thread a connection, one request after the other.
+// An HTTP/1.1 service on loopback whose answers the test makes: one thread for each connection, one request at a time.
 class RewardService {
  public:
   struct Reply {
     int status = 200;
     std::string body = {};
-    bool hang_up = false;  // no answer, the connection ends
-    bool hang = false;     // no answer until the service ends
+    bool hang_up = false;  // true: the connection ends without an answer
+    bool hang = false;     // true: the answer comes only when the service ends
   };
   using Handler = std::function<Reply(const std::string& body)>;
 
@@ -105,7 +105,7 @@ class RewardService {
     }
   }
 
-  // Reads until `found` gives a place; npos if the connection ends first.
+  // Reads until `found` returns a position; npos if the connection ends first.
   template <typename Found>
   static size_t Read(int connection, std::string* pending, const Found& found) {
     while (true) {

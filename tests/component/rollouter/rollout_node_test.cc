@@ -41,7 +41,7 @@ class TestSynchronizer {
   std::unique_ptr<rpc::Server> server_;
 };
 
-// A trainer whose steps are the test's calls of Publish.
+// A trainer that makes a step when the test calls Publish.
 class TestTrainer {
  public:
   explicit TestTrainer(const std::string& synchronizer)
@@ -155,7 +155,7 @@ TEST_F(RolloutNodeTest, TakesNewWeightsWhileItGeneratesAndStampsEachTokenWithIts
   auto submitted = trainer.exchange().WaitFor(ExchangeRequest::kGroup);
   ASSERT_TRUE(submitted.has_value());
   for (const v1::Trajectory& sample : submitted->group().samples()) {
-    ASSERT_EQ(sample.spans_size(), 2);  // generation went on through the transfer and the install
+    ASSERT_EQ(sample.spans_size(), 2);  // generation went on during the transfer and the install
     EXPECT_EQ(sample.spans(0).version().step(), 0);
     EXPECT_EQ(sample.spans(1).version().step(), 1);
     EXPECT_EQ(sample.spans(0).end(), sample.spans(1).begin());
@@ -290,7 +290,7 @@ TEST_F(RolloutNodeTest, WhileItEvaluatesItIsLeftOutOfSyncsAndAfterwardsBroughtUp
                           v1::SynchronizerServiceGetStatusRequest(), kTestDeadline)
         .value();
   };
-  node_->engine().Pause();  // it has begun, and does not end before it is told to
+  node_->engine().Pause();  // generation of the request below begins, and does not end before Resume
   rollouter::GenerationRequest evaluation;
   evaluation.id = "evaluation";
   evaluation.prompt_ids = {8, 1, 2};

@@ -14,7 +14,7 @@
 
 namespace syncopate::rollouterd {
 
-// The service over a tiny engine, as a client of it sees both.
+// The service over a tiny engine, as a client of the service sees both.
 class RolloutServiceTest : public ::testing::Test {
  protected:
   using Stub = v1::RolloutService::Stub;
@@ -44,7 +44,7 @@ class RolloutServiceTest : public ::testing::Test {
   v1::RolloutServiceGetStatusResponse Status() {
     return Call(&Stub::GetStatus, v1::RolloutServiceGetStatusRequest()).value();
   }
-  // Asks until the status is as wanted; false if it is not in time.
+  // Polls until the status is the wanted one; false if the deadline passes first.
   bool Await(const std::function<bool(const v1::RolloutServiceGetStatusResponse&)>& wanted) {
     const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
     while (!wanted(Status())) {
@@ -61,7 +61,7 @@ class RolloutServiceTest : public ::testing::Test {
     request.set_seed(5);
     return request;
   }
-  // Starts a stream that runs for thousands of tokens and waits for its first one.
+  // Starts a stream that runs for thousands of tokens, and waits for its first token.
   struct Running {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::GenerateStreamResponse>> reader;

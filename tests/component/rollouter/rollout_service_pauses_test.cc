@@ -18,13 +18,13 @@ TEST_F(RolloutServiceTest, PausesAndResumesWithoutLosingATokenAndOncePerRequestI
   v1::RolloutServicePauseRequest pause;
   pause.set_request_id("pause-1");
   ASSERT_TRUE(Call(&Stub::Pause, pause).ok());
-  EXPECT_TRUE(paused_) << "it asks the trainer for nothing";
+  EXPECT_TRUE(paused_) << "the rollouter asks the trainer for no work";
   EXPECT_EQ(Status().state(), "paused");
   auto blocked = Call(&Stub::Generate, Request("x"), absl::Milliseconds(100));
   EXPECT_EQ(blocked.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(Call(&Stub::Resume, v1::RolloutServiceResumeRequest()).ok());
   EXPECT_FALSE(paused_);
-  EXPECT_TRUE(Call(&Stub::Pause, pause).ok());  // the same request again: answered, not done again
+  EXPECT_TRUE(Call(&Stub::Pause, pause).ok());  // a repeated request is answered and not carried out again
   EXPECT_EQ(Status().state(), "running");
   EXPECT_TRUE(Call(&Stub::Generate, Request("y")).ok());
 }
@@ -75,7 +75,7 @@ TEST_F(RolloutServiceTest, SleepsWithItsWeightsAndWakesWithTheSameTokens) {
   InstallTinyWeights(*engine_, {1, 3});
   const auto before = Call(&Stub::Generate, Request("a"));
   ASSERT_TRUE(before.ok()) << before.status();
-  const auto slept = Call(&Stub::Sleep, ReadSleep("s1", 0));  // 0 is 1
+  const auto slept = Call(&Stub::Sleep, ReadSleep("s1", 0));  // level 0 means level 1
   ASSERT_TRUE(slept.ok()) << slept.status();
   EXPECT_GT(slept->freed_bytes(), 0);
   EXPECT_TRUE(asleep_);
@@ -110,7 +110,7 @@ TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerReques
   EXPECT_EQ(busy.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(busy.status()), "BUSY");
   EXPECT_FALSE(asleep_);
-  EXPECT_TRUE(running->reader->Read(&running->last)) << "it runs on";
+  EXPECT_TRUE(running->reader->Read(&running->last)) << "the request runs on";
   running->context.TryCancel();
   while (running->reader->Read(&running->last)) {
   }
@@ -118,7 +118,7 @@ TEST_F(RolloutServiceTest, ASleepIsRefusedWhileSomethingRunsAndDoneOncePerReques
   const auto slept = Call(&Stub::Sleep, ReadSleep("s2", 1));
   ASSERT_TRUE(slept.ok()) << slept.status();
   EXPECT_EQ(Call(&Stub::Sleep, ReadSleep("s2", 1))->freed_bytes(), slept->freed_bytes()) << "the same call again";
-  EXPECT_EQ(Call(&Stub::Sleep, ReadSleep("s3", 1))->freed_bytes(), 0) << "another one has nothing to free";
+  EXPECT_EQ(Call(&Stub::Sleep, ReadSleep("s3", 1))->freed_bytes(), 0) << "another call has nothing to free";
   EXPECT_EQ(ErrorReason(Call(&Stub::Sleep, ReadSleep("s4", 7)).status()), "BAD_REQUEST");
 }
 

@@ -30,7 +30,7 @@ TEST_F(RolloutServiceTest, RefusesToGenerateBeforeTheFirstWeightSync) {
   EXPECT_EQ(ErrorReason(answer.status()), "NO_WEIGHTS");
   EXPECT_EQ(Status().state(), "waiting_for_weights");
   InstallTinyWeights(*engine_, {1, 0});
-  EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());  // the name was not kept by the refusal
+  EXPECT_TRUE(Call(&Stub::Generate, Request("a")).ok());  // the refused request did not reserve the name
 }
 
 TEST_F(RolloutServiceTest, GeneratesTheSameTokensForTheSameSeed) {
@@ -162,6 +162,11 @@ TEST_F(RolloutServiceTest, ChecksLimitsAtAdmissionAndChangesNothing) {
   request = Request("a");
   request.set_prompt_ids(0, -1);
   refused(request);
+  request = Request("a");
+  request.set_adapter(v1::ADAPTER_BASE);
+  refused(request, "NO_ADAPTERS");
+  request.set_adapter(static_cast<v1::Adapter>(9));
+  refused(request);
   request = Request("a", 0);
   refused(request);
   request = Request(std::string(129, 'x'));
@@ -216,7 +221,7 @@ TEST_F(RolloutServiceTest, AnswersModeSwitchesWithoutActingAtAnyTimeAndConcurren
       EXPECT_FALSE(Call(&Stub::RolloutMode, v1::RolloutServiceRolloutModeRequest()).value().acted());
     }
   };
-  switch_modes();  // before any weights
+  switch_modes();  // before any weights are installed
   EXPECT_EQ(Status().state(), "waiting_for_weights");
   InstallTinyWeights(*engine_, {1, 4});
   auto expected = Call(&Stub::Generate, Request("x")).value();
@@ -235,7 +240,7 @@ TEST_F(RolloutServiceTest, AnswersModeSwitchesWithoutActingAtAnyTimeAndConcurren
 }
 
 TEST_F(RolloutServiceTest, RefusesCheckpointsWithoutOpeningAFile) {
-  // Opening this for reading would block for ever, and would be seen.
+  // An open for reading would block for ever, and the test would notice it.
   std::string pipe = ::testing::TempDir() + "/syncopate_no_actor_pipe";
   unlink(pipe.c_str());
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -245,7 +250,7 @@ TEST_F(RolloutServiceTest, RefusesCheckpointsWithoutOpeningAFile) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "NO_ACTOR");
   EXPECT_EQ(open(pipe.c_str(), O_WRONLY | O_NONBLOCK), -1);
-  EXPECT_EQ(errno, ENXIO);  // no process has it open for reading
+  EXPECT_EQ(errno, ENXIO);  // no process has the pipe open for reading
   unlink(pipe.c_str());
   v1::RolloutServiceSaveCheckpointRequest save;
   save.set_path(pipe);
@@ -338,7 +343,7 @@ TEST_F(RolloutServiceTest, SaysWhoItIsAndWhatItHasDone) {
   EXPECT_EQ(status.serving_digest(), 7u);
   EXPECT_EQ(status.installs(), 1);
   EXPECT_EQ(status.groups_submitted(), 42);
-  // Counted when the decode step that answered has ended.
+  // The tokens are counted when the decode step that completed the answer has ended.
   EXPECT_TRUE(Await([](const auto& later) { return later.generated_tokens() >= 6; }));
 }
 

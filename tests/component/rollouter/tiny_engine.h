@@ -9,7 +9,7 @@
 
 namespace syncopate {
 
-// A real engine with a small model whose context is long enough to be caught at work.
+// A real engine with a small model whose context is so long that a test can observe the engine at work.
 inline model::ModelConfig TinyModel() {
   model::ModelConfig config = testing::SmallModel();
   config.max_position_embeddings = 4000;

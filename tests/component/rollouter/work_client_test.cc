@@ -12,6 +12,7 @@
 #include "services/wire/codec.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
+#include "tests/support/fake_remote_environment.h"
 #include "tests/support/fake_remote_scorer.h"
 #include "tests/support/test_identity.h"
 
@@ -20,7 +21,8 @@ namespace {
 
 class WorkClientTest : public ::testing::Test {
  protected:
-  explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {})
+  explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {},
+                          const std::optional<rollouter::PlayRules>& play = std::nullopt)
       : scorer_(rollouter::Scorer::Create(scoring).value()) {
     WorkClient::Options options;
     options.secret = testing::GetSecret("life-1");
@@ -29,6 +31,7 @@ class WorkClientTest : public ::testing::Test {
     options.min_backoff = absl::Milliseconds(5);
     options.max_backoff = absl::Milliseconds(50);
     options.heartbeat = absl::Milliseconds(100);
+    options.play = play;
     client_ = WorkClient::Create(options, engine_.get(), scorer_.get()).value();
     engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
     InstallTinyWeights(*engine_, {1, 5});
@@ -104,7 +107,7 @@ TEST_F(WorkClientTest, GeneratesALeaseScoresItAndSubmitsTheWholeGroup) {
     EXPECT_EQ(sample.spans, (std::vector<VersionSpan>{{{1, 5}, 0, static_cast<int32_t>(sample.tokens.size())}}));
     EXPECT_FLOAT_EQ(sample.reward, dense({lease.prompt_ids, lease.answer_ids, sample.tokens})->value);
   }
-  EXPECT_FALSE(client_->WaitIdle(absl::ZeroDuration()));  // not acknowledged yet
+  EXPECT_FALSE(client_->WaitIdle(absl::ZeroDuration()));  // the group is not acknowledged yet
   trainer.Acknowledge(MakeLease(7).id);
   EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
   EXPECT_EQ(client_->counters().submitted, 1);
@@ -199,7 +202,7 @@ TEST_F(WorkClientTest, StopsWorkOnARevokedLease) {
   trainer.Offer(MakeLease(2));
   auto next = trainer.WaitFor(ExchangeRequest::kGroup);
   ASSERT_TRUE(next.has_value());
-  EXPECT_EQ(next->group().lease().group().ordinal(), 2);  // nothing was submitted of the revoked one
+  EXPECT_EQ(next->group().lease().group().ordinal(), 2);  // nothing was submitted for the revoked lease
 }
 
 TEST_F(WorkClientTest, SaysWithItsHeartbeatsWhichLeasesComeFurtherAndOfAPausedEngineNone) {
@@ -221,7 +224,8 @@ TEST_F(WorkClientTest, SaysWithItsHeartbeatsWhichLeasesComeFurtherAndOfAPausedEn
   const size_t paused_at = trainer.heard().size();
   ASSERT_TRUE(trainer.heard().WaitFor(paused_at + 4));
   const std::vector<ExchangeRequest> heard = trainer.heard().All();
-  for (size_t i = paused_at + 1; i < heard.size(); ++i) {  // the first may tell of what was made before
+  // The first message may report what was generated before the pause.
+  for (size_t i = paused_at + 1; i < heard.size(); ++i) {
     EXPECT_EQ(heard[i].progress().leases_size(), 0) << i;
     EXPECT_EQ(heard[i].credits().groups(), 0);
   }
@@ -244,7 +248,7 @@ TEST_F(WorkClientTest, HandsARevokedLeaseBackWhenItsGenerationHasEnded) {
   EXPECT_EQ(wire::FromProto(returned->return_lease().lease()), MakeLease(1).id);
   EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "REVOKED");
   EXPECT_TRUE(WaitUntilEngineIsIdle());
-  EXPECT_EQ(client_->counters().returned, 0) << "it was not given back, it was taken";
+  EXPECT_EQ(client_->counters().returned, 0) << "the lease was not handed back but revoked";
 }
 
 TEST_F(WorkClientTest, GivesUpItsLeasesWhenTheStreamBreaksAndConnectsAgain) {
@@ -324,7 +328,7 @@ TEST_F(WorkClientTest, HandsTrainingGroupsBackWhenTheyAreAborted) {
 TEST_F(WorkClientTest, HandsUnfinishedLeasesBackAndDeliversThatBeforeItStops) {
   FakeTrainer trainer;
   Connect(trainer);
-  engine_->Pause();  // so that nothing is finished
+  engine_->Pause();  // so that no group is finished
   trainer.Offer(MakeLease(1));
   trainer.Offer(MakeLease(2));
   ASSERT_TRUE(trainer.WaitForCredits(1));
@@ -352,11 +356,244 @@ TEST_F(WorkClientTest, StopsTwiceInTheMiddleOfWork) {
   EXPECT_TRUE(trainer.ended().WaitFor(1));
 }
 
+// Gives half a reward for each of three turns.
+class ThreeTurns final : public rollouter::EnvironmentGame {
+ public:
+  absl::Status Reset(uint64_t) override { return absl::OkStatus(); }
+  absl::StatusOr<rollouter::EnvironmentMessage> Step(const std::string&) override {
+    return rollouter::EnvironmentMessage{.text = "go on", .reward = 0.5f, .done = ++turns_ == 3};
+  }
+
+ private:
+  int turns_ = 0;
+};
+
+// Samples have several turns; a row that is not empty makes the game fail.
+class WorkClientPlayTest : public WorkClientTest {
+ protected:
+  WorkClientPlayTest() : WorkClientTest({.reward = "environment"}, MakeRules()) {}
+  static rollouter::PlayRules MakeRules() {
+    const rollouter::MakeGame make =
+        [](const std::string& row) -> absl::StatusOr<std::unique_ptr<rollouter::EnvironmentGame>> {
+      if (!row.empty()) return absl::InvalidArgumentError("no game");
+      return std::make_unique<ThreeTurns>();
+    };
+    return {.environment = "three",
+            .games = {{"three", make}},
+            .episode = {.max_turns = 5, .max_total_tokens = 3000, .max_given_tokens = 10, .max_retries = 0},
+            .decode = [](const std::vector<int32_t>&) { return std::string(); },
+            .encode =
+                [](const std::string&, const std::vector<int32_t>&) {
+                  return rollouter::EnvironmentAnswer{.content = {1, 2}, .closing = {9}};
+                }};
+  }
+  static Lease LeaseToPlay(int64_t ordinal, int32_t turn_tokens = 4) {
+    Lease lease = MakeLease(ordinal, turn_tokens);
+    lease.reward = "environment";
+    return lease;
+  }
+};
+
+TEST_F(WorkClientPlayTest, SubmitsSamplesOfSeveralTurnsWithWhatWasGivenBetweenThem) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToPlay(7));
+  auto submitted = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  const TrajectoryGroup group = wire::FromProto(submitted->group()).value();
+  ASSERT_EQ(group.samples.size(), 4u);
+  for (const Trajectory& sample : group.samples) {
+    EXPECT_EQ(sample.reward, 1.5f);
+    EXPECT_EQ(sample.reward_parts, (std::vector<RewardPart>{{"environment", 1.5f}}));
+    EXPECT_EQ(sample.given, (std::vector<TokenRange>{{4, 7}, {11, 14}}));
+    EXPECT_EQ(sample.tokens.size(), 18u);
+    EXPECT_EQ(sample.spans, (std::vector<VersionSpan>{{{1, 5}, 0, 4}, {{1, 5}, 7, 11}, {{1, 5}, 14, 18}}));
+    for (int32_t place : {4, 5, 6, 11, 12, 13}) EXPECT_EQ(sample.logprobs[static_cast<size_t>(place)], 0);
+  }
+}
+
+TEST_F(WorkClientPlayTest, HandsBackWhatCannotBePlayed) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  Lease lease = LeaseToPlay(1);
+  lease.task.row_json = "{}";
+  trainer.Offer(lease);
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  EXPECT_EQ(ErrorReason(rpc::FromProto(returned->return_lease().error())), "ENVIRONMENT_FAILED");
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientPlayTest, ARevocationEndsTheGames) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToPlay(1, 900));
+  ExchangeResponse revoke;
+  *revoke.mutable_revoke()->mutable_lease() = wire::ToProto(LeaseToPlay(1).id);
+  revoke.mutable_revoke()->set_reason("EXPIRED");
+  trainer.Say(revoke);
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+  EXPECT_TRUE(WaitUntilEngineIsIdle());
+  trainer.Offer(LeaseToPlay(2));
+  auto next = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->group().lease().group().ordinal(), 2);
+}
+
+struct HasEnvironment {
+  testing::FakeRemoteEnvironment environment;
+};
+
+// Samples play with an environment of a worker.
+class WorkClientRemotePlayTest : public HasEnvironment, public WorkClientTest {
+ protected:
+  WorkClientRemotePlayTest() : WorkClientTest({.reward = "environment"}, MakeRules(&environment)) {}
+  static rollouter::PlayRules MakeRules(rollouter::RemoteEnvironment* remote) {
+    return {.environment = "game",
+            .remote = remote,
+            .episode = {.max_turns = 5, .max_total_tokens = 3000, .max_given_tokens = 10, .max_retries = 1},
+            .decode = [](const std::vector<int32_t>& turn) { return absl::StrCat(turn.size()); },
+            .encode =
+                [](const std::string&, const std::vector<int32_t>&) {
+                  return rollouter::EnvironmentAnswer{.content = {1, 2}, .closing = {9}};
+                }};
+  }
+  static Lease LeaseToPlay(int64_t ordinal) {
+    Lease lease = MakeLease(ordinal, 4);
+    lease.reward = "environment";
+    return lease;
+  }
+  // Plays until four turns wait for the environment.
+  void BeginTurns(FakeTrainer& trainer) {
+    trainer.Offer(LeaseToPlay(1));
+    Say(4, rollouter::EnvironmentMessage{});
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(environment.AwaitCall().has_value());
+  }
+  // Answers `count` calls.
+  void Say(int count, const absl::StatusOr<rollouter::EnvironmentMessage>& said) {
+    std::vector<testing::FakeRemoteEnvironment::Call> calls;  // an answer may bring another call
+    for (int i = 0; i < count; ++i) {
+      auto call = environment.AwaitCall();
+      ASSERT_TRUE(call.has_value());
+      calls.push_back(*std::move(call));
+    }
+    for (auto& call : calls) call.done(said);
+  }
+};
+
+TEST_F(WorkClientRemotePlayTest, SubmitsSamplesWhoseEnvironmentAnswersLater) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToPlay(7));
+  Say(4, rollouter::EnvironmentMessage{});                                                  // resets
+  Say(4, rollouter::EnvironmentMessage{.text = "go on", .reward = 0.5f, .seconds = 0.25});  // first turns
+  const size_t waiting_at = trainer.heard().size();
+  for (int beats = 0; beats < 2;) {  // a call of an environment is progress of its lease
+    const size_t seen = trainer.heard().size();
+    ASSERT_TRUE(trainer.heard().WaitFor(seen + 1));
+    const ExchangeRequest heard = trainer.heard().All()[seen];
+    if (seen > waiting_at && heard.progress().leases_size() == 1) ++beats;
+  }
+  Say(4, rollouter::EnvironmentMessage{.reward = 1.0f, .done = true});
+  auto submitted = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  const absl::StatusOr<TrajectoryGroup> group = wire::FromProto(submitted->group());
+  ASSERT_TRUE(group.ok()) << group.status();
+  for (const Trajectory& sample : group->samples) {
+    EXPECT_EQ(sample.turns, (std::vector<Turn>{{4, 0.5f, 0.25}, {11, 1.0f}}));
+    EXPECT_EQ(sample.reward, 1.5f);
+    EXPECT_EQ(sample.given, (std::vector<TokenRange>{{4, 7}}));
+    EXPECT_EQ(sample.tokens.size(), 11u);
+  }
+}
+
+TEST_F(WorkClientRemotePlayTest, ASampleThatIsPlayedAnewDrawsTheSameTokens) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToPlay(7));
+  Say(4, rollouter::EnvironmentMessage{});
+  Say(4, absl::InternalError("the tool is broken"));
+  Say(4, rollouter::EnvironmentMessage{});
+  Say(4, rollouter::EnvironmentMessage{.reward = 1.0f, .done = true});
+  auto again = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(again.has_value());
+  trainer.Acknowledge(LeaseToPlay(7).id);
+  const size_t seen = trainer.heard().size();
+  trainer.Offer(LeaseToPlay(7));
+  Say(4, rollouter::EnvironmentMessage{});
+  Say(4, rollouter::EnvironmentMessage{.reward = 1.0f, .done = true});
+  auto once = trainer.WaitFor(ExchangeRequest::kGroup, seen);
+  ASSERT_TRUE(once.has_value());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(wire::FromProto(again->group())->samples[static_cast<size_t>(i)].tokens,
+              wire::FromProto(once->group())->samples[static_cast<size_t>(i)].tokens);
+  }
+}
+
+TEST_F(WorkClientRemotePlayTest, HandsBackWhatFailsInEveryPlay) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  trainer.Offer(LeaseToPlay(7));
+  // Calls of one sample follow each other: the first that fails twice ends all.
+  const auto first = environment.AwaitCall();
+  ASSERT_TRUE(first.has_value());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(environment.AwaitCall().has_value());  // the resets of the others
+  first->done(absl::InternalError("broken"));
+  const auto second = environment.AwaitCall();
+  ASSERT_TRUE(second.has_value());
+  second->done(absl::InternalError("broken"));
+  auto returned = trainer.WaitFor(ExchangeRequest::kReturnLease);
+  ASSERT_TRUE(returned.has_value());
+  const absl::Status why = rpc::FromProto(returned->return_lease().error());
+  EXPECT_EQ(ErrorReason(why), "ENVIRONMENT_FAILED");
+  EXPECT_THAT(std::string(why.message()), ::testing::HasSubstr("broken"));
+}
+
+TEST_F(WorkClientRemotePlayTest, ADrainThatIsOverCancelsWhatTheEnvironmentIsDoing) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  BeginTurns(trainer);
+  client_->HandBack(Error(absl::StatusCode::kUnavailable, "STOPPING", "this rollouter stops"));
+  EXPECT_TRUE(environment.AwaitClosed(4));
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientRemotePlayTest, ALostTrainerCancelsWhatTheEnvironmentIsDoing) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  BeginTurns(trainer);
+  trainer.streams().All()[0]->Cancel();
+  EXPECT_TRUE(environment.AwaitClosed(4));
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientRemotePlayTest, ARevocationCancelsWhatTheEnvironmentIsDoing) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  BeginTurns(trainer);
+  ExchangeResponse revoke;
+  *revoke.mutable_revoke()->mutable_lease() = wire::ToProto(LeaseToPlay(1).id);
+  revoke.mutable_revoke()->set_reason("EXPIRED");
+  trainer.Say(revoke);
+  EXPECT_TRUE(environment.AwaitClosed(4));
+  EXPECT_TRUE(client_->WaitIdle(kTestDeadline));
+}
+
+TEST_F(WorkClientRemotePlayTest, AsksForNoWorkWhileTheWorkerIsAwayAndNeverIfItHasNoSuchEnvironment) {
+  FakeTrainer trainer;
+  Connect(trainer);
+  environment.SetThere(absl::UnavailableError("away"));
+  EXPECT_TRUE(trainer.WaitForCredits(0));
+  EXPECT_TRUE(client_->refusal().ok());
+  environment.SetThere(absl::NotFoundError("it has none"));
+  EXPECT_TRUE(absl::IsNotFound(client_->refusal()));
+}
+
 struct HasRemote {
   testing::FakeRemoteScorer remote;
 };
 
-// The run's reward comes from another scorer.
+// A remote scorer gives the run's reward.
 class WorkClientScoringTest : public HasRemote, public WorkClientTest {
  protected:
   WorkClientScoringTest()
@@ -380,7 +617,7 @@ TEST_F(WorkClientScoringTest, CreditsCountUntilScoringHasEndedAndScoringIsProgre
   EXPECT_EQ(asked->first.texts.size(), 4u);
   ASSERT_TRUE(WaitUntilEngineIsIdle());
   const size_t idle_at = trainer.heard().size();
-  for (int beats = 0; beats < 3;) {  // while nothing but the judge works
+  for (int beats = 0; beats < 3;) {  // meanwhile only the judge works
     const size_t seen = trainer.heard().size();
     ASSERT_TRUE(trainer.heard().WaitFor(seen + 1));
     beats = 0;
@@ -418,7 +655,7 @@ TEST_F(WorkClientScoringTest, TellsTheTrainerWhyItAsksForNoWorkAndGivesUpOnARewa
   EXPECT_TRUE(client_->refusal().ok());
   const size_t before = trainer.heard().size();
   remote.SetThere(Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST", "the worker has other code"));
-  EXPECT_TRUE(client_->refusal().ok()) << "the right worker may come";
+  EXPECT_TRUE(client_->refusal().ok()) << "a worker with the right code may start";
   std::string told;
   for (size_t i = before; told.empty() && trainer.heard().WaitFor(i + 1); ++i) {
     told = trainer.heard().All()[i].credits().no_rewards();
@@ -453,7 +690,7 @@ TEST_F(WorkClientScoringTest, AsksForNoWorkWhileTheJudgeIsAway) {
   remote.SetThere(absl::ResourceExhaustedError("busy"));
   const size_t from = trainer.heard().size();
   EXPECT_TRUE(trainer.heard().WaitFor(from + 1));
-  EXPECT_EQ(trainer.heard().All().back().credits().groups(), 3) << "who is busy is not away";
+  EXPECT_EQ(trainer.heard().All().back().credits().groups(), 3) << "a busy scorer counts as available";
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST(BidiStreamTest, EndsWithOkWhenTheClientHalfCloses) {
   EXPECT_FALSE(client.stream->Write(TextRequest("late")));
   ASSERT_TRUE(client.done->WaitFor(1));
   EXPECT_EQ(client.done->All()[0], absl::OkStatus());
-  EXPECT_EQ(client.texts->All(), Numbers(50));  // what was queued arrived before the end
+  EXPECT_EQ(client.texts->All(), Numbers(50));  // queued messages arrived before the end
   ASSERT_TRUE(service.ended().WaitFor(1));
   EXPECT_EQ(service.ended().All()[0], absl::OkStatus());
 }
@@ -52,7 +52,7 @@ TEST(BidiStreamTest, GivesTheServersErrorToBothEndsAfterWhatWasQueued) {
     for (const std::string& text : Numbers(20)) stream->Write(TextResponse(text));
     stream->Finish(fenced);
     EXPECT_FALSE(stream->Write(TextResponse("late")));
-    stream->Finish(absl::OkStatus());  // too late: the first end wins
+    stream->Finish(absl::OkStatus());  // this comes too late: the first end counts
   });
   auto server = Server::Start({}, {&service}).value();
   JoinClient client = JoinClient::Open(Connect(*server));
@@ -119,7 +119,7 @@ TEST(BidiStreamTest, SaysUnavailableWhenNobodyListens) {
   EXPECT_EQ(client.done->All()[0].code(), absl::StatusCode::kUnavailable);
 }
 
-// A client made of the bare API that never asks for a message.
+// A client written with the bare API that never asks for a message.
 class NeverReads final : public grpc::ClientBidiReactor<JoinRequest, JoinResponse> {
  public:
   explicit NeverReads(const std::shared_ptr<grpc::Channel>& channel)
@@ -130,7 +130,7 @@ class NeverReads final : public grpc::ClientBidiReactor<JoinRequest, JoinRespons
   }
   void OnDone(const grpc::Status& status) override { done_.Put(FromGrpc(status)); }
   ~NeverReads() override {
-    context_.TryCancel();  // gRPC holds the end back while there is something to read
+    context_.TryCancel();  // gRPC does not report the end while there are messages to read
     EXPECT_TRUE(done_.WaitFor(1));
   }
 
@@ -144,7 +144,8 @@ class NeverReads final : public grpc::ClientBidiReactor<JoinRequest, JoinRespons
 TEST(BidiStreamTest, DropsAClientThatNeverReadsWhenItsTimeIsUp) {
   EchoService service({.stalled_after = absl::Milliseconds(300)});
   service.set_on_message([](const std::shared_ptr<JoinServerStream>& stream, JoinRequest) {
-    for (int i = 0; i < 8; ++i) stream->Write(TextResponse(std::string(1 << 20, 'x')));  // beyond any flow window
+    // More than any flow-control window.
+    for (int i = 0; i < 8; ++i) stream->Write(TextResponse(std::string(1 << 20, 'x')));
   });
   auto server = Server::Start({}, {&service}).value();
   NeverReads client(Connect(*server));
@@ -155,7 +156,8 @@ TEST(BidiStreamTest, DropsAClientThatNeverReadsWhenItsTimeIsUp) {
 TEST(BidiStreamTest, ACallThatWasToEndWellDoesNotIfItsClientNeverReads) {
   EchoService service({.stalled_after = absl::Milliseconds(300)});
   service.set_on_message([](const std::shared_ptr<JoinServerStream>& stream, JoinRequest) {
-    for (int i = 0; i < 8; ++i) stream->Write(TextResponse(std::string(1 << 20, 'x')));  // beyond any flow window
+    // More than any flow-control window.
+    for (int i = 0; i < 8; ++i) stream->Write(TextResponse(std::string(1 << 20, 'x')));
     stream->Finish(absl::OkStatus());
   });
   auto server = Server::Start({}, {&service}).value();
@@ -178,7 +180,7 @@ TEST(BidiStreamTest, BreaksOffAClientThatFallsSilentAndKeepsOneThatIsHeard) {
   ASSERT_TRUE(service.ended().WaitFor(1));
   EXPECT_EQ(service.ended().All()[0].code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(service.ended().All()[0]), "SILENT");
-  EXPECT_EQ(ErrorReason(silent.done->All()[0]), "SILENT") << "it is told why";
+  EXPECT_EQ(ErrorReason(silent.done->All()[0]), "SILENT") << "the client gets the reason";
   EXPECT_EQ(lively.done->size(), 0u);
 }
 
@@ -217,7 +219,7 @@ TEST(BidiStreamTest, RefusesAnOversizedMessageAndTheServerLivesOn) {
   EXPECT_TRUE(small.texts->WaitFor(1));
 }
 
-// One stream used from three threads at once: both ends write while a third one ends it in a random way.
+// Three threads use one stream at once: both ends write while the third thread ends the stream in a random way.
 void RunOneRandomStream(const std::shared_ptr<grpc::Channel>& channel, uint32_t seed) {
   std::mt19937 random(seed);
   int messages = static_cast<int>(random() % 40);
@@ -225,11 +227,11 @@ void RunOneRandomStream(const std::shared_ptr<grpc::Channel>& channel, uint32_t 
   int way = static_cast<int>(random() % 5);
   JoinClient client = JoinClient::Open(channel);
   for (int i = 0; i < messages; ++i) {
-    // The text tells the server what to do.
+    // The text tells the server how to end.
     bool now = i == moment;
     client.stream->Write(TextRequest(now && way == 1 ? "finish" : now && way == 2 ? "cancel" : "echo"));
     if (now && way == 3) client.stream->Cancel();
-    if (now && way == 4) break;  // drops its handle in the middle
+    if (now && way == 4) break;  // drops its handle while the stream is open
   }
   if (way == 4) {
     client.stream->Cancel();
@@ -258,7 +260,8 @@ TEST(BidiStreamTest, SurvivesRandomEndsFromBothSidesUnderLoad) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // A call cancelled before the server saw it never becomes a stream there; every one that did ends exactly once.
+  // A call that is cancelled before the server saw it never becomes a stream there. Every call that became a stream
+  // ends exactly once.
   server->Stop(absl::Seconds(5));
   EXPECT_EQ(service.ended().size(), service.streams().size());
   EXPECT_GT(service.streams().size(), 0u);

@@ -1,4 +1,4 @@
-// channelz on a live server: what an operator sees of its connections with grpcdebug or grpcurl.
+// channelz on a live server: what an operator sees of the server's connections with grpcdebug or grpcurl.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// One call of channelz v1, whose messages come without headers: they are in the library that serves it.
+// Makes one call of channelz v1. Its messages have no headers here: they are in the library that serves them.
 Json Channelz(const std::shared_ptr<grpc::Channel>& channel, const std::string& call, const std::string& request_json) {
   const auto* method =
       google::protobuf::DescriptorPool::generated_pool()->FindMethodByName("grpc.channelz.v1.Channelz." + call);
@@ -49,7 +49,7 @@ Json Channelz(const std::shared_ptr<grpc::Channel>& channel, const std::string& 
   return Json::parse(json);
 }
 
-// Numbers of 64 bits are text in protobuf's JSON; zero is left out.
+// In protobuf's JSON, 64-bit numbers are text, and zero is left out.
 int64_t Number(const Json& object, const char* key) {
   return object.contains(key) ? std::stoll(object[key].get<std::string>()) : 0;
 }
@@ -64,7 +64,7 @@ TEST(ChannelzTest, ShowsTheServerItsCallsAndItsConnections) {
   }
   const Json servers = Channelz(channel, "GetServers", "{}")["server"];
   ASSERT_THAT(servers, SizeIs(1));
-  EXPECT_EQ(Number(servers[0]["data"], "callsFailed"), 3) << "nobody has the name that was evicted";
+  EXPECT_EQ(Number(servers[0]["data"], "callsFailed"), 3) << "no member has the evicted name";
   EXPECT_GE(Number(servers[0]["data"], "callsStarted"), 3);
 
   const std::string id = servers[0]["ref"]["serverId"];
@@ -74,7 +74,7 @@ TEST(ChannelzTest, ShowsTheServerItsCallsAndItsConnections) {
   const std::string socket_id = sockets[0]["socketId"];
   const Json socket = Channelz(channel, "GetSocket", absl::StrCat(R"({"socketId": ")", socket_id, R"("})"))["socket"];
   EXPECT_GE(Number(socket["data"], "streamsStarted"), 3);
-  EXPECT_THAT(socket["remote"], Not(IsEmpty())) << "who is at the other end";
+  EXPECT_THAT(socket["remote"], Not(IsEmpty())) << "the address of the peer";
 }
 
 }  // namespace

@@ -92,11 +92,11 @@ TEST_F(ConnectionLimitTest, AConnectionThatAnotherOwnerClosedCountsNoMore) {
   EXPECT_THAT(limit.Admit(first), IsOk());
   EXPECT_THAT(limit.Admit(second), IsOk());
   Close(first);
-  const int third = Accept("127.0.0.2");  // most likely the same descriptor again
+  const int third = Accept("127.0.0.2");  // the third connection most likely gets the same descriptor again
   EXPECT_THAT(limit.Admit(third), IsOk());
   EXPECT_THAT(limit.Admit(Accept("127.0.0.2")), HasReason("TOO_MANY_CONNECTIONS"));
   Close(second);
-  const int other = ::dup(0);  // the descriptor's number is used again for something else
+  const int other = ::dup(0);  // the number of the descriptor is used again for something else
   EXPECT_THAT(limit.Admit(Accept("127.0.0.2")), IsOk());
   ::close(other);
 }
@@ -119,7 +119,7 @@ TEST(ServerConnectionsTest, APeerWithTooManyIsTurnedAwayAndServedAgainWhenItHasF
   do {
     status = call().status();
   } while (absl::IsUnavailable(status) && Clock::Real()->Now() < deadline);
-  EXPECT_THAT(status, HasReason("NO_SUCH_MEMBER")) << "as the service answers everybody";
+  EXPECT_THAT(status, HasReason("NO_SUCH_MEMBER")) << "the service answers every caller so";
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ std::string AskOnce(const Server& server) {
 
 class HeaderFloodTest : public ::testing::TestWithParam<HeaderFlood (*)()> {};
 
-// What a peer could send before it was cut off; kEndless if it was not.
+// The number of bytes that a peer could send before its connection was cut; kEndless if it was not cut.
 int64_t Flood(RawConnection* peer, const HeaderFlood& flood) {
   if (!peer->Send(Http2Hello() + flood.begin)) return 0;
   for (int64_t sent = 0; sent < kEndless; sent += static_cast<int64_t>(flood.more.size())) {
@@ -62,7 +62,7 @@ TEST(ConnectionWatchTest, APeerThatHasBegunACallMaySendMuchMore) {
   constexpr size_t kMessages = 40;
   for (size_t i = 0; i < kMessages; ++i) {
     client.stream->Write(TextRequest(std::string(1 << 20, 'x')));
-    ASSERT_TRUE(client.texts->WaitFor(i + 1));  // else the stream's own queue would be the limit
+    ASSERT_TRUE(client.texts->WaitFor(i + 1));  // otherwise the queue of the stream itself would be the limit
   }
   EXPECT_EQ(client.done->size(), 0u);
   client.stream->Cancel();

@@ -31,14 +31,14 @@ inline JoinResponse TextResponse(const std::string& text) {
   return response;
 }
 
-// Join answers each message with the same text, unless the test takes over.
+// Join answers each message with the same text, unless the test replaces the handler.
 class EchoService final : public v1::SynchronizerService::CallbackService {
  public:
   using OnMessage = std::function<void(const std::shared_ptr<JoinServerStream>&, JoinRequest)>;
 
   explicit EchoService(StreamOptions options = {}) : options_(options) {}
 
-  // Both before the server starts.
+  // Set both before the server starts.
   void set_on_message(OnMessage on_message) { on_message_ = std::move(on_message); }
 
   Mailbox<std::shared_ptr<JoinServerStream>>& streams() { return streams_; }
@@ -67,7 +67,7 @@ class EchoService final : public v1::SynchronizerService::CallbackService {
   Mailbox<absl::Status> ended_;
 };
 
-// A client's end of Join and what it was told.
+// A client's end of Join, and the messages that it received.
 struct JoinClient {
   std::shared_ptr<JoinClientStream> stream;
   std::shared_ptr<Mailbox<std::string>> texts = std::make_shared<Mailbox<std::string>>();

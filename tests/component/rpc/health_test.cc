@@ -16,7 +16,7 @@
 namespace syncopate::rpc {
 namespace {
 
-// grpc.health.v1 by hand: HealthCheckRequest{string service = 1}, HealthCheckResponse{enum status = 1}.
+// grpc.health.v1 encoded by hand: HealthCheckRequest{string service = 1}, HealthCheckResponse{enum status = 1}.
 grpc::ByteBuffer RequestFor(const std::string& service) {
   std::string bytes;
   if (!service.empty()) bytes = std::string("\x0a") + static_cast<char>(service.size()) + service;
@@ -47,7 +47,7 @@ absl::StatusOr<bool> IsServing(const std::string& address, const std::string& se
   return bytes == std::string("\x08\x01", 2);
 }
 
-// True once it is so; the feed asks many times a second.
+// Returns true once the status is the wanted one; the feed polls many times a second.
 bool Becomes(const std::string& address, const std::string& service, bool serving) {
   const absl::Time deadline = absl::Now() + kTestDeadline;
   while (absl::Now() < deadline) {

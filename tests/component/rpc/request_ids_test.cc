@@ -14,7 +14,7 @@ namespace {
 
 class RequestIdsTest : public ::testing::Test {
  protected:
-  // Runs one TriggerSync whose work answers at once with the number of times it ran.
+  // Runs one TriggerSync whose work answers at once with the number of times that it ran.
   v1::TriggerSyncResponse Trigger(const std::string& id, absl::Status outcome = absl::OkStatus()) {
     v1::TriggerSyncRequest request;
     request.set_request_id(id);
@@ -70,7 +70,7 @@ TEST_F(RequestIdsTest, RefusesAnIdOfMoreThan128BytesAndDoesNotWork) {
     Trigger(std::string(bytes, 'x'));
     EXPECT_TRUE(absl::IsInvalidArgument(last_));
     EXPECT_EQ(ErrorReason(last_), "REQUEST_ID_TOO_LONG");
-    EXPECT_LT(last_.message().size(), 200u) << "it does not repeat the id";
+    EXPECT_LT(last_.message().size(), 200u) << "the answer does not repeat the id";
   }
   EXPECT_EQ(runs_, 1);
 }
@@ -97,10 +97,10 @@ TEST_F(RequestIdsTest, KeepsNoMoreBytesThanItMayWhateverTheAnswersAre) {
   list("b", 40000);
   EXPECT_EQ(runs, 3) << "the last two are remembered";
   list("a", 40000);
-  EXPECT_EQ(runs, 4) << "the first gave way";
+  EXPECT_EQ(runs, 4) << "the first answer was forgotten";
   list("too large", 200000);
   list("too large", 200000);
-  EXPECT_EQ(runs, 6) << "one that does not fit at all is answered and not kept";
+  EXPECT_EQ(runs, 6) << "an answer that is too large is sent and not kept";
 }
 
 TEST_F(RequestIdsTest, RefusesAnIdThatNamedAnotherRequest) {
@@ -144,7 +144,7 @@ TEST_F(RequestIdsTest, WorksOnceWhenManyThreadsSendTheSameId) {
   constexpr int kThreads = 8;
   constexpr int kIds = 4;
   std::atomic<int> runs = 0, replies = 0;
-  std::vector<v1::TriggerSyncResponse> responses(kThreads * kIds);  // one may be filled in by another thread, later
+  std::vector<v1::TriggerSyncResponse> responses(kThreads * kIds);  // another thread may fill in a response later
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {

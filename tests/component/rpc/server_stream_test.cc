@@ -13,7 +13,7 @@ namespace {
 
 using TokenStream = ServerWriteStream<v1::GenerateStreamResponse>;
 
-// Streams 0, 1, 2, ... with flow control, up to the first prompt token, or for "early" before gRPC has the stream;
+// Streams 0, 1, 2, ... with flow control, up to the first prompt token, or for "early" before gRPC has the stream. It
 // answers Generate when the test says so.
 class CountingService final : public v1::RolloutService::CallbackService {
  public:
@@ -69,7 +69,7 @@ class CountingService final : public v1::RolloutService::CallbackService {
 class ServerStreamTest : public ::testing::Test {
  protected:
   CountingService service_;
-  // No keepalive: a ping would push out what lies in gRPC unsent.
+  // Keepalive is off: a ping would make gRPC send data that it still keeps.
   std::unique_ptr<Server> server_ = Server::Start({.keepalive_time = absl::Hours(1)}, {&service_}).value();
   std::unique_ptr<v1::RolloutService::Stub> stub_ =
       v1::RolloutService::NewStub(MakeChannel(server_->address(), {.keepalive_time = absl::Hours(1)}).value());
@@ -131,7 +131,7 @@ TEST_F(ServerStreamTest, TellsAUnaryHandlerThatItsClientGaveUp) {
   auto response = CallUnary(stub_.get(), &v1::RolloutService::Stub::Generate, request, absl::Milliseconds(200));
   EXPECT_EQ(response.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(service_.cancelled_.WaitFor(1));
-  service_.calls_.All()[0]->Finish(absl::OkStatus());  // a late answer is harmless
+  service_.calls_.All()[0]->Finish(absl::OkStatus());  // a late answer does no harm
 }
 
 }  // namespace

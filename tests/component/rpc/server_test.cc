@@ -87,7 +87,7 @@ TEST(ServerTest, RefusesAMessageOverItsLimitAndLivesOn) {
 TEST(ServerTest, EndsACallAtItsDeadline) {
   EchoService service;
   auto server = Server::Start({}, {&service}).value();
-  // Nobody accepts on this socket's backlog: the connection hangs, as with a stopped process.
+  // No thread accepts from this socket's backlog: the connection hangs, as with a stopped process.
   auto silent = Acceptor::Listen({.host = "127.0.0.1", .port = 0}).value();
   auto channel = MakeChannel(silent->endpoint().ToString()).value();
   absl::Time start = Clock::Real()->Now();
@@ -125,7 +125,7 @@ TEST(ServerTest, CancelsStreamsThatOutliveTheGraceOfStop) {
   EXPECT_FALSE(client.done->All()[0].ok());
 }
 
-// Takes every descriptor that the process may still open, and gives all of them back at the end.
+// Takes every descriptor that the process may still open, and releases all of them at the end.
 class DescriptorHog {
  public:
   DescriptorHog() {
@@ -158,7 +158,7 @@ TEST(ServerTest, AcceptsAgainAfterFileDescriptorsRanOut) {
   ASSERT_EQ(ErrorReason(Evict(Connect(*server), "warm").status()), "NO_SUCH_MEMBER");
   {
     DescriptorHog hog;
-    // One descriptor each for the clients' sockets and none for the server's ends of them.
+    // Each round releases one descriptor, for the client's socket, and none for the server's end.
     for (int i = 0; i < 20; ++i) {
       hog.Release(1);
       EXPECT_FALSE(Evict(Connect(*server), "x", absl::Milliseconds(100)).ok());

@@ -26,7 +26,8 @@ TEST_F(RunMonitorTest, KnowsEveryDaemonAfterAPoll) {
   RunMonitor monitor;
   EXPECT_TRUE(monitor.Get().daemons.empty());
   monitor.SetEndpoints(Endpoints());
-  ASSERT_TRUE(run_.rollouters[1].book.WaitFor("GetStatus", 2));  // the second poll begins when the first is noted down
+  // The second poll begins when the result of the first is stored.
+  ASSERT_TRUE(run_.rollouters[1].book.WaitFor("GetStatus", 2));
   RunMonitor::Snapshot snapshot = monitor.Get();
   EXPECT_EQ(snapshot.daemons["trainer-0"].state, "running");
   EXPECT_EQ(snapshot.daemons["trainer-0"].version, "e1-s42");
@@ -53,7 +54,8 @@ TEST_F(RunMonitorTest, CountsWeightSyncsByResult) {
   RunMonitor monitor;
   monitor.SetEndpoints(Endpoints());
   run_.synchronizer.Release();
-  ASSERT_TRUE(run_.synchronizer.book.WaitFor("WatchSyncs", 2));  // it follows again once the first stream was read
+  // The monitor follows again once it has read the first stream.
+  ASSERT_TRUE(run_.synchronizer.book.WaitFor("WatchSyncs", 2));
   SyncFigures syncs = monitor.Get().syncs;
   EXPECT_EQ(syncs.ok, 2);
   EXPECT_EQ(syncs.failed, 1);

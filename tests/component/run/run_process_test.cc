@@ -35,7 +35,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr absl::Duration kDeadline = absl::Seconds(30);  // for anything that must happen
+constexpr absl::Duration kDeadline = absl::Seconds(30);  // for events that must happen
 
 int PollMs(absl::Time until) {
   return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(until - Clock::Real()->Now())));
@@ -51,7 +51,7 @@ bool Eventually(const std::function<bool()>& done) {
   return true;
 }
 
-// True once the process has ended, reaped or not.
+// Returns true once the process has ended, reaped or not.
 bool EndsWithin(pid_t pid, absl::Duration time) {
   int descriptor = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (descriptor < 0) return errno == ESRCH;
@@ -61,7 +61,7 @@ bool EndsWithin(pid_t pid, absl::Duration time) {
   return ready == 1;
 }
 
-// `syncopate run --json ...` as a child.
+// `syncopate run --json ...` as a child process.
 class RunProcess {
  public:
   RunProcess(const fs::path& binary, std::vector<std::string> words, const fs::path& error_file) {
@@ -93,7 +93,7 @@ class RunProcess {
   pid_t pid() const { return pid_; }
   void Signal(int signal) const { ::kill(pid_, signal); }
 
-  // The next event that `wanted` accepts; null if the output ends or nothing comes in time.
+  // The next event that `wanted` accepts; null if the output ends or no such event comes in time.
   template <typename Wanted>
   json NextEvent(const Wanted& wanted) {
     absl::Time until = Clock::Real()->Now() + kDeadline;
@@ -111,7 +111,7 @@ class RunProcess {
   json Started() {
     return NextEvent([](const json& event) { return event["event"] == "started"; });
   }
-  // The daemon's event whose text holds `what`.
+  // The event of the daemon whose text contains `what`.
   json Daemon(const std::string& name, const std::string& what) {
     return NextEvent([&](const json& event) {
       return event["event"] == "daemon" && event["daemon"] == name &&
@@ -128,7 +128,7 @@ class RunProcess {
     }
     return true;
   }
-  // Everything that is still to come, as text.
+  // Reads the rest of the output, as text.
   std::string Rest() {
     absl::Time until = Clock::Real()->Now() + kDeadline;
     while (ReadMore(until)) {
@@ -136,7 +136,7 @@ class RunProcess {
     return text_;
   }
 
-  // The exit code, or -signal; nullopt if it does not end.
+  // The exit code, or -signal; nullopt if the process does not end.
   std::optional<int> Exit() {
     Rest();
     if (!EndsWithin(pid_, kDeadline)) return std::nullopt;
@@ -178,7 +178,7 @@ class RunProcessTest : public ::testing::Test {
     run_dir_ = (dir_ / "run").string();
   }
 
-  // A hard link where the file system allows it: the binary looks for the daemons beside itself.
+  // Makes a hard link where the file system allows it: the binary looks for the daemons beside itself.
   void Install(const fs::path& from, const std::string& name) const {
     std::error_code error;
     fs::create_hard_link(from, dir_ / "bin" / name, error);
@@ -260,7 +260,7 @@ TEST_F(RunProcessTest, AWorkerOfUsersPythonIsThereBeforeAnybodyTrainsAndComesBac
                                        "exec sleep 600\n";
   RunProcess run = Start({absl::StrCat("environment.command=sh ", (dir_ / "worker.sh").string())});
   auto pids = Pids(run.Started());
-  EXPECT_EQ(pids.size(), 4u) << "it is no daemon that ctl could ask";
+  EXPECT_EQ(pids.size(), 4u) << "the worker is no daemon that ctl can call";
   EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"),
               HasSubstr(absl::StrCat("address: \"unix:", run_dir_, "/environment.sock\"")));
   EXPECT_THAT(Text(absl::StrCat("/proc/", pids["trainer-0"], "/cmdline")), HasSubstr("environment.digest=d1"));
@@ -292,8 +292,9 @@ TEST_F(RunProcessTest, AKilledSynchronizerComesBackWhereItWas) {
 
 TEST_F(RunProcessTest, TheTrainersDeathEndsTheRunWithItsLogAndTheLineThatResumesIt) {
   Behave("trainer-0", "endless");
-  RunProcess run = StartWith({"run", (dir_ / "config.yaml").string(), "run.dir=" + run_dir_});  // plain lines
-  ASSERT_TRUE(run.WaitForText("kill -9"));  // the announcement, once all are ready
+  // The output is plain lines.
+  RunProcess run = StartWith({"run", (dir_ / "config.yaml").string(), "run.dir=" + run_dir_});
+  ASSERT_TRUE(run.WaitForText("kill -9"));  // the announcement, which comes once all daemons are ready
   auto trainer = daemon::ReadDaemonEndpoint(daemon::EndpointPath(run_dir_, "trainer", 0));
   ASSERT_THAT(trainer, IsOk());
   ::kill(static_cast<pid_t>(trainer->pid), SIGKILL);
@@ -404,7 +405,7 @@ TEST_F(RunProcessTest, AConfigurationOnTrialIsTheRunsOnceTrainerAndARollouterAre
   Behave("rollouter-0", "hold");
   Behave("rollouter-1", "hold");
   RunProcess run = StartWith({"run", "--resume", run_dir_, "--json", "run.steps=9"});
-  // The endpoint file of an earlier incarnation is still there when the run begins.
+  // The endpoint file of an earlier incarnation still exists when the run begins.
   ASSERT_TRUE(Eventually([&] { return fs::exists(fs::path(run_dir_) / "config.next.yaml"); }))
       << "no rollouter is ready";
   EXPECT_EQ(Text(fs::path(run_dir_) / "config.resolved.yaml"), config);
@@ -412,7 +413,7 @@ TEST_F(RunProcessTest, AConfigurationOnTrialIsTheRunsOnceTrainerAndARollouterAre
   ASSERT_TRUE(Eventually([&] { return !fs::exists(fs::path(run_dir_) / "config.next.yaml"); }));
   EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"), HasSubstr("steps: 9\n"));
   fs::remove(dir_ / "bin" / "behaviour.rollouter-0");
-  EXPECT_EQ(run.Started()["daemons"].size(), 4u) << "who was late too";
+  EXPECT_EQ(run.Started()["daemons"].size(), 4u) << "this rollouter was late too";
   run.Signal(SIGINT);
   EXPECT_EQ(run.Exit(), 130);
 }
@@ -426,7 +427,7 @@ TEST_F(RunProcessTest, ADeviceThatIsNotThereIsSaidBeforeADirectoryIsMade) {
 }
 
 TEST_F(RunProcessTest, WhatIsLeftOpenIsResolvedBeforeItIsWritten) {
-  // Daemons without a purpose open no model.
+  // The fake daemons open no model.
   EXPECT_EQ(Start({"model.path=/models/none"}).Exit(), 0) << Errors();
   EXPECT_THAT(Text(fs::path(run_dir_) / "config.resolved.yaml"),
               AllOf(HasSubstr("learning_rate: 1.0e-06\n"), HasSubstr("max_new_tokens: 1024\n"),
@@ -445,7 +446,7 @@ TEST_F(RunProcessTest, WhatCannotBeRunIsRefusedBeforeAnythingStarts) {
   fs::create_directories(run_dir_);
   std::ofstream(fs::path(run_dir_) / "somebody.else") << "x";
   EXPECT_EQ(Start().Exit(), 2);
-  EXPECT_THAT(Errors(), HasSubstr("is not empty, and what it holds is no run"));
+  EXPECT_THAT(Errors(), HasSubstr("is not empty, and what it contains is no run"));
   EXPECT_FALSE(fs::exists(fs::path(run_dir_) / "logs"));
 
   EXPECT_EQ(StartWith({"run"}).Exit(), 2);
@@ -457,10 +458,10 @@ TEST_F(RunProcessTest, WhatCannotBeRunIsRefusedBeforeAnythingStarts) {
 }  // namespace
 }  // namespace syncopate::run
 
-// Daemons whose supervisor was killed become children of the test, so that their end can be seen.
+// Daemons whose supervisor was killed become children of the test, so that the test can see their end.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same everywhere: no GPU
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides GPUs, so that the test is the same on every machine
   return RUN_ALL_TESTS();
 }

@@ -41,7 +41,7 @@ class ControlLoopTest : public ::testing::Test {
     return *std::move(loop);
   }
 
-  // Waits until the loop has done everything that was posted before.
+  // Waits until the loop has processed every event that was posted before.
   absl::Status Flush(ControlLoop& loop) {
     Mailbox<absl::Status> done;
     loop.Post([](ControlPlane&, absl::Time) {}, [&done](const absl::Status& status) { done.Put(status); });
@@ -63,7 +63,7 @@ TEST_F(ControlLoopTest, SaysThatItMovesAlsoWhileNothingHappensButNotWhileItStand
   ControlLoop::Options options = MakeOptions();
   options.on_round = [&rounds] { rounds.Put(1); };
   auto loop = ControlLoop::Start(options, &observer_).value();
-  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3)) << "nobody has joined";
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 3)) << "no member has joined";
   Mailbox<int> stuck, go_on;
   loop->Post([&](ControlPlane&, absl::Time) {
     stuck.Put(1);
@@ -97,7 +97,7 @@ TEST_F(ControlLoopTest, MovesWhileASyncHangs) {
   Mailbox<int> under_way;
   loop->Post([&](ControlPlane& plane, absl::Time) { under_way.Put(plane.coordinator().attempts_under_way()); });
   ASSERT_TRUE(under_way.WaitFor(1));
-  EXPECT_EQ(under_way.All()[0], 1) << "nobody has answered its Prepare";
+  EXPECT_EQ(under_way.All()[0], 1) << "no member has answered Prepare";
 }
 
 TEST_F(ControlLoopTest, AnEpochIsOnTheDiskBeforeItsTrainerHearsOfIt) {
@@ -107,7 +107,7 @@ TEST_F(ControlLoopTest, AnEpochIsOnTheDiskBeforeItsTrainerHearsOfIt) {
   ASSERT_TRUE(session->sent.WaitFor(1));
   loop.reset();
   files_.CrashAtOperation(files_.operations());
-  files_.Restart(testing::FaultyFileSystem::Survives::kSynced);  // power is lost right after
+  files_.Restart(testing::FaultyFileSystem::Survives::kSynced);  // power is lost directly after
   auto again = Start();
   Mailbox<int64_t> epoch;
   again->Post([&epoch](ControlPlane& plane, absl::Time) { epoch.Put(plane.ledger().epoch()); });
@@ -126,7 +126,7 @@ TEST_F(ControlLoopTest, NobodyHearsOfAnEpochThatCouldNotBeWrittenAndTheDaemonIsT
   EXPECT_THAT(observer_.failed.All()[0], HasReason("IO_ERROR"));
   EXPECT_TRUE(session->sent.All().empty());
   EXPECT_EQ(session->closed.size(), 1u);
-  EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN")) << "whoever asks now is answered, not left waiting";
+  EXPECT_THAT(Flush(*loop), HasReason("SHUTTING_DOWN")) << "a call after the stop is answered at once";
 }
 
 TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
@@ -143,7 +143,7 @@ TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
   const size_t sent = trainer->sent.size();
   const int64_t bytes = *files_.FileBytes("/state/log");
 
-  files_.SetCapacity(bytes + 10);  // what is appended is torn
+  files_.SetCapacity(bytes + 10);  // the appended record is torn
   Mailbox<absl::Status> published;
   loop->Post(
       [model](ControlPlane& plane, absl::Time now) {
@@ -151,9 +151,9 @@ TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
         EXPECT_TRUE(plane.OnPublish({TrainerId("t"), {1, 0}, digests, model->fingerprint(), 0, 0}, now).ok());
       },
       [&published](const absl::Status& status) { published.Put(status); });
-  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20)) << "it is alive while it waits";
-  EXPECT_THAT(Flush(*loop), HasReason("NO_SPACE")) << "whoever asks now is answered at once";
-  // What members say waits, in order.
+  ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20)) << "the loop is live while it waits for the disk";
+  EXPECT_THAT(Flush(*loop), HasReason("NO_SPACE")) << "a call during the wait is answered at once";
+  // Messages of members wait, in order.
   auto rollouter = std::make_shared<RecordingSession>();
   const SessionId session = loop->Open(rollouter);
   const Hello hello = HelloFor(synchronizer::RollouterId(0, "r"), model);
@@ -162,13 +162,13 @@ TEST_F(ControlLoopTest, AFullDiskHoldsTheLoopUpAndLosesNothing) {
   ASSERT_TRUE(rounds.WaitFor(rounds.size() + 20));
   EXPECT_EQ(published.size(), 0u);
   EXPECT_EQ(rollouter->sent.size(), 0u);
-  EXPECT_EQ(trainer->sent.size(), sent) << "nobody hears of a version that is not on the disk";
+  EXPECT_EQ(trainer->sent.size(), sent) << "no member gets a version that is not on the disk";
   EXPECT_EQ(observer_.failed.size(), 0u);
 
   files_.SetCapacity(int64_t{1} << 30);
   ASSERT_TRUE(published.WaitFor(1));
   EXPECT_TRUE(published.All()[0].ok()) << published.All()[0];
-  ASSERT_TRUE(rollouter->sent.WaitFor(2)) << "its welcome, and the version";
+  ASSERT_TRUE(rollouter->sent.WaitFor(2)) << "the trainer's welcome, and the version";
   EXPECT_TRUE(std::holds_alternative<synchronizer::Welcome>(rollouter->sent.All()[0]));
   EXPECT_TRUE(Flush(*loop).ok());
   loop.reset();
@@ -196,14 +196,15 @@ TEST_F(ControlLoopTest, NobodyIsDeclaredDeadForTheTimeThatTheDiskWasFull) {
     heard.Put(now);
   });
   ASSERT_TRUE(heard.WaitFor(1));
-  EXPECT_FALSE(session->sent.WaitFor(1, absl::Milliseconds(500))) << "longer than a silent member lives";
+  EXPECT_FALSE(session->sent.WaitFor(1, absl::Milliseconds(500)))
+      << "longer than the time after which a silent member is dead";
   const absl::Time freed = Clock::Real()->Now();
   files_.SetCapacity(int64_t{1} << 30);
-  // It says nothing more: it is dead by then, and not before.
+  // The rollouter sends nothing more: it is declared dead by then, and not before.
   ASSERT_TRUE(session->closed.WaitFor(1));
   EXPECT_THAT(session->closed.All()[0], HasReason("DECLARED_DEAD"));
   EXPECT_GE(Clock::Real()->Now() - freed, absl::Milliseconds(400));
-  EXPECT_GE(session->sent.size(), 1u) << "it was welcomed first";
+  EXPECT_GE(session->sent.size(), 1u) << "the member was welcomed first";
 }
 
 TEST_F(ControlLoopTest, StopsAlsoWhileTheDiskIsFull) {
@@ -223,7 +224,7 @@ TEST_F(ControlLoopTest, StopsAlsoWhileTheDiskIsFull) {
   ASSERT_TRUE(answered.WaitFor(1));
   EXPECT_THAT(answered.All()[0], HasReason("SHUTTING_DOWN"));
   EXPECT_EQ(session->sent.size(), 0u);
-  EXPECT_EQ(observer_.failed.size(), 0u) << "it was asked to stop";
+  EXPECT_EQ(observer_.failed.size(), 0u) << "the loop was asked to stop";
 }
 
 TEST_F(ControlLoopTest, ARunOfThousandsOfVersionsKeepsItsLogShortAndSurvivesAPowerLossAtAnyMoment) {
@@ -261,7 +262,7 @@ TEST_F(ControlLoopTest, TicksAtThePlanesDeadlinesWithoutAnyEvent) {
   auto loop = Start();
   auto session = std::make_shared<RecordingSession>();
   SayHello(*loop, loop->Open(session));
-  ASSERT_TRUE(session->closed.WaitFor(1));  // silent for 5 s
+  ASSERT_TRUE(session->closed.WaitFor(1));  // the member was silent for 5 s
   EXPECT_THAT(session->closed.All()[0], HasReason("DECLARED_DEAD"));
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kVersions = 100;
 
-// A decode loop with one weight set, of which a step takes so long that there is a newer version when it ends.
+// A decode loop with one weight set. A step takes so long that there is a newer version when it ends.
 class OneWeightSet final : public synchronizer::WeightTarget {
  public:
   explicit OneWeightSet(int64_t bytes) : buffer_(bytes) {}
@@ -88,7 +88,8 @@ TEST(InPlaceTest, VersionsThatComeFasterThanGenerationStopsFailNothing) {
         << record.result() << ": " << record.detail();
   }
   EXPECT_EQ(receiver.serving().step, kVersions);
-  EXPECT_EQ(target.stops, target.installs + target.kept + target.torn) << "generation never stands still for nothing";
+  EXPECT_EQ(target.stops, target.installs + target.kept + target.torn)
+      << "generation stops only for a version that arrives";
   EXPECT_GE(host.Status().syncs_superseded(), 1);
   client->Stop(kTestDeadline);
 }

@@ -24,7 +24,7 @@ namespace {
 
 using synchronizer::StagedVersion;
 
-// One slot of weights in host memory, whose version changes only while no reader has it.
+// One slot of weights in host memory. Its version changes only while the slot has no reader.
 class HostSlot final : public synchronizer::WeightStore, public synchronizer::StagedMemory {
  public:
   explicit HostSlot(const Manifest& model) : model_(model), bytes_(model.arena_bytes(), 0) {}
@@ -73,7 +73,8 @@ class HostSlot final : public synchronizer::WeightStore, public synchronizer::St
   PolicyVersion version_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Announced bytes will have arrived when the device's stream has been waited for, so they are looked at in the end.
+// Announced bytes have arrived only when the device's stream has been waited for, so the test looks at the bytes at the
+// end.
 class StreamOrderedTarget final : public synchronizer::WeightTarget {
  public:
   explicit StreamOrderedTarget(int64_t bytes) : arenas_(bytes) {}
@@ -150,6 +151,7 @@ class RehearsalTest : public ::testing::Test {
 
   RehearsalTest() {
     synchronizer::NcclSource::Options nccl;
+    nccl.rank = 0;
     nccl.manifest = std::make_shared<const Manifest>(model_);
     nccl.facts = ReceiverOptions(id_).facts;
     transport_ = *synchronizer::NcclSource::Create(
@@ -187,7 +189,7 @@ class RehearsalTest : public ::testing::Test {
         rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
     ASSERT_TRUE(published.ok()) << published.status();
   }
-  // True once one attempt has ended with `result` for all rollouters.
+  // Returns true once one attempt has ended with `result` for all rollouters.
   bool AllEndWith(const std::string& result, int64_t step) {
     std::map<int64_t, std::set<std::string>> ended;
     return host_.WaitForRecord([&](const v1::SyncRecord& record) {
@@ -196,7 +198,7 @@ class RehearsalTest : public ::testing::Test {
       return ended[record.attempt()].size() == rollouters_.size();
     });
   }
-  // True once every rollouter serves `step`.
+  // Returns true once every rollouter serves `step`.
   bool AllServe(int64_t step) {
     std::set<std::string> serving;
     return host_.WaitForRecord([&](const v1::SyncRecord& record) {
@@ -229,8 +231,9 @@ TEST_F(RehearsalTest, FormsTheGroupThatTheNextSyncUses) {
   int64_t groups = network_.ids();
   Publish(1);
   ASSERT_TRUE(AllServe(1));
-  EXPECT_EQ(network_.ids(), groups) << "nothing was left to form";
-  // A late joiner is served at once, in a group of its own; then all are got together again.
+  EXPECT_EQ(network_.ids(), groups) << "all groups were formed before";
+  // A rollouter that joins late is served at once, in a group of its own; afterwards one group of all members is
+  // formed.
   AddRollouter();
   ASSERT_TRUE(AllServe(1));
   ASSERT_TRUE(AllEndWith("connected", 0));
@@ -247,7 +250,7 @@ TEST_F(RehearsalTest, FormsTheGroupThatTheNextSyncUses) {
 
 TEST_F(RehearsalTest, ASyncThatComesWhileAGroupIsFormedUsesIt) {
   AddRollouter();
-  rollouters_[0]->control.Freeze(true);  // it has joined the group and says nothing
+  rollouters_[0]->control.Freeze(true);  // the rollouter has joined the group and sends nothing
   ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return rollouters_[0]->control.counts().joins > 0; }));
   Publish(1);
   rollouters_[0]->control.Freeze(false);

@@ -119,7 +119,8 @@ TEST_F(StateLogTest, SyncsAddUpOverAllLivesAndRewrites) {
     auto opened = Open();
     ASSERT_TRUE(opened.ok()) << opened.status();
     EXPECT_EQ(opened->syncs.count(), 2000 + 1000 * life);
-    for (int i = 0; i < 1000; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());  // rewritten when it is opened
+    // The log is rewritten when it is opened.
+    for (int i = 0; i < 1000; ++i) ASSERT_TRUE(opened->log->AppendSyncs(Ended(1)).ok());
   }
 }
 
@@ -133,7 +134,8 @@ class FullStateLogTest : public ::testing::Test {
   testing::FaultyFileSystem files_;
 };
 
-// Each operation of the disk in turn finds it full, for a while; then the same record is appended again.
+// For each operation of the disk in turn, the disk is full for a while when the operation comes; then the same record
+// is appended again.
 TEST_F(FullStateLogTest, WhatAFullDiskRefusedIsAppendedAgainOnceAndTheSyncsBeforeItTooWhereverItWasFull) {
   for (int64_t operation = 0; operation < 8; ++operation) {
     SCOPED_TRACE(operation);

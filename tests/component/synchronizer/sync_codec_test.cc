@@ -158,7 +158,7 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
   negative.set_bytes(-1);
   EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));
   negative.set_bytes(0);
-  for (const int64_t impossible : {-1, 1}) {  // below 0, or more than all bytes
+  for (const int64_t impossible : {-1, 1}) {  // a number below 0, and one above the number of all bytes
     negative.mutable_bytes_by_source()->Clear();
     negative.add_bytes_by_source(impossible);
     EXPECT_THAT(wire::FromProto(negative).status(), HasReason("BAD_MESSAGE"));

@@ -13,7 +13,7 @@
 
 namespace syncopate::synchronizerd {
 
-// A synchronizer on loopback that can be killed and started again on the same state and port.
+// A synchronizer on loopback that can be killed, and started again on the same state and port.
 class SynchronizerHost {
  public:
   explicit SynchronizerHost(const std::string& state_dir, absl::Duration prepare_deadline = absl::Milliseconds(300)) {
@@ -42,14 +42,14 @@ class SynchronizerHost {
     stub_ = v1::SynchronizerService::NewStub(*rpc::MakeChannel(address_));
   }
 
-  // Streams just break, as when the process is killed.
+  // Breaks the streams without a message, as when the process is killed.
   void Kill() {
     if (server_ != nullptr) server_->Stop(absl::ZeroDuration());
     server_.reset();
     service_.reset();
   }
 
-  // Ends orderly, as the daemon does.
+  // Ends in order, as the daemon does.
   void Stop() {
     service_->EndStreams();
     server_->Stop(absl::Seconds(5));
@@ -67,7 +67,7 @@ class SynchronizerHost {
     return status.value_or(v1::SynchronizerServiceGetStatusResponse());
   }
 
-  // The records of syncs that have ended so far, oldest first.
+  // The records of the syncs that have ended so far, oldest first.
   std::vector<v1::SyncRecord> Records() {
     v1::WatchSyncsRequest request;
     request.set_last(1000);
@@ -81,7 +81,7 @@ class SynchronizerHost {
     return records;
   }
 
-  // Reads a stream of records until one satisfies `wanted`. False if none comes.
+  // Reads a stream of records until one satisfies `wanted`. False if none does.
   template <typename Predicate>
   bool WaitForRecord(Predicate wanted, v1::SyncRecord* found = nullptr) {
     v1::WatchSyncsRequest request;

@@ -107,7 +107,7 @@ TEST_F(SynchronizerServiceTest, BaseWeightsGoOnceToEachReceiverAndAdaptersEachTi
   }
   second.reset();
   ASSERT_TRUE(trainer->PublishAdapters(4, subset).ok());
-  second = Rollouter(1, "s");  // started again: the base goes to it alone
+  second = Rollouter(1, "s");  // the rollouter starts again: only this rollouter gets the base
   EXPECT_EQ(bytes_of("rollouter-1", 4), everything);
   EXPECT_EQ(bytes_of("rollouter-0", 4), std::pair(int64_t{0}, adapters));
   ASSERT_TRUE(second->WaitForInstalls(1));
@@ -119,7 +119,7 @@ TEST_F(SynchronizerServiceTest, BaseWeightsGoOnceToEachReceiverAndAdaptersEachTi
   EXPECT_EQ(bytes_of("rollouter-2", 5), everything);
   ASSERT_TRUE(late->WaitForInstalls(1));
   EXPECT_TRUE(late->ServesAdapters(5, subset));
-  ASSERT_TRUE(trainer->Publish(6, 77).ok());  // all new: no adapters are named
+  ASSERT_TRUE(trainer->Publish(6, 77).ok());  // all weights are new: the version names no adapters
   EXPECT_EQ(bytes_of("rollouter-2", 6), std::pair(everything.first + adapters, int64_t{0}));
 }
 
@@ -149,7 +149,7 @@ TEST_F(SynchronizerServiceTest, ACompleteRunIsKnownToMembersThatAreThereAndToTho
   EXPECT_FALSE(host_.Status().completed());
   ASSERT_TRUE(complete().ok());
   ASSERT_TRUE(heard.WaitFor(1));
-  EXPECT_TRUE(complete().ok()) << "saying it again is harmless";
+  EXPECT_TRUE(complete().ok()) << "a repeated publication is harmless";
   EXPECT_TRUE(host_.Status().completed());
   host_.Kill();
   host_.Start();
@@ -210,7 +210,7 @@ TEST_F(SynchronizerServiceTest, ASilentReceiverHoldsTheOthersUpForThePrepareDead
   auto trainer = Trainer();
   trainer->Epoch();
   auto healthy = Rollouter(0);
-  RawMember silent(host_.address());  // as if stopped: its socket stays open, nothing comes out of it
+  RawMember silent(host_.address());  // as if the process were stopped: its socket stays open and nothing is sent
   silent.SayHello(1, "r", model_);
   ASSERT_TRUE(silent.received().WaitFor(1));
   absl::Time begun = absl::Now();
@@ -237,11 +237,11 @@ TEST_F(SynchronizerServiceTest, AfterAKillAndARestartEverybodyIsBackAndVersionsG
   host_.Kill();
   host_.Start();
   absl::Time restarted = absl::Now();
-  EXPECT_EQ(host_.Status().newest().step(), 0) << "what was published survives";
+  EXPECT_EQ(host_.Status().newest().step(), 0) << "published versions survive";
   EXPECT_EQ(host_.Status().syncs().counts().at("ok"), 1) << "the count of syncs is that of the whole run";
   int64_t step = 0;
   absl::Status published;
-  do {  // as a trainer does: repeats while the synchronizer does not know it again
+  do {  // repeats, as a trainer does, while the synchronizer does not know the trainer again
     published = trainer->Publish(++step).status();
   } while (absl::IsUnavailable(published) && absl::Now() < restarted + kTestDeadline);
   ASSERT_TRUE(published.ok()) << published;
@@ -269,7 +269,7 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   EXPECT_THAT(
       rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline).status(),
       HasReason("FENCED"));
-  // The restored trainer starts from the same weights: nothing moves, the label does.
+  // The restored trainer starts from the same weights: no weights are sent, only the label changes.
   ASSERT_TRUE(next->Publish(9, 1009).ok());
   ASSERT_TRUE(rollouter->WaitForInstalls(2));
   EXPECT_EQ(rollouter->serving(), (PolicyVersion{2, 9}));
@@ -281,7 +281,7 @@ TEST_F(SynchronizerServiceTest, ANewerTrainerFencesTheOldOne) {
   EXPECT_EQ(record.seconds().at("transfer"), 0.0);
 }
 
-// Every caller of ListMembers can read a member's identity.
+// Every caller of ListMembers can read the identity of a member.
 TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
   auto trainer = Trainer();
   const int64_t epoch = trainer->Epoch();
@@ -321,7 +321,7 @@ TEST_F(SynchronizerServiceTest, AStrangerSpeaksForNobodyWhoseNameItKnows) {
   }
   EXPECT_FALSE(host_.Status().completed());
   EXPECT_EQ(host_.Status().newest().step(), 1);
-  ASSERT_TRUE(trainer->Publish(2).ok()) << "nothing stands in the way of the next step";
+  ASSERT_TRUE(trainer->Publish(2).ok()) << "the next step is not blocked";
   ASSERT_TRUE(rollouter->WaitForInstalls(2));
   EXPECT_TRUE(trainer->refused().All().empty());
   EXPECT_TRUE(rollouter->refused().All().empty());
@@ -335,13 +335,13 @@ TEST_F(SynchronizerServiceTest, NoAnswerAndNoEventHoldsASecret) {
   std::string said = host_.Status().SerializeAsString();
   for (const v1::MemberStatus& member : host_.Members()) said += member.SerializeAsString();
   for (const v1::SyncRecord& record : host_.Records()) said += record.SerializeAsString();
-  host_.Stop();  // what it has written down is whole
+  host_.Stop();  // the written state is whole
   for (const auto& file : std::filesystem::recursive_directory_iterator(dir_)) {
     if (!file.is_regular_file()) continue;
     std::ifstream in(file.path(), std::ios::binary);
     said.append(std::istreambuf_iterator<char>(in), {});
   }
-  EXPECT_NE(said.find(trainer->id().incarnation), std::string::npos) << "who is there is no secret";
+  EXPECT_NE(said.find(trainer->id().incarnation), std::string::npos) << "the list of members is no secret";
   for (const std::string& name : {std::string("t"), std::string("r")}) {
     const std::string secret = testing::GetSecret(name).Reveal();
     EXPECT_EQ(said.find(secret), std::string::npos);
@@ -360,7 +360,7 @@ TEST_F(SynchronizerServiceTest, AnEvictedMemberIsRefusedUntilItIsStartedAgain) {
   request.set_request_id("evict-1");
   request.set_replica_id("rollouter-0");
   request.set_reason("asked for by a test");
-  for (int i = 0; i < 2; ++i) {  // the second time it is the same request, answered from memory
+  for (int i = 0; i < 2; ++i) {  // the second request has the same id and is answered from memory
     EXPECT_TRUE(rpc::CallUnary(host_.stub(), &v1::SynchronizerService::Stub::EvictMember, request, kTestDeadline).ok());
   }
   ASSERT_TRUE(rollouter->refused().WaitFor(1));
@@ -420,8 +420,8 @@ TEST_F(SynchronizerServiceTest, AnOrderlyStopDoesNotWaitForStreamsAndMembersReco
   EXPECT_TRUE(rollouter->WaitForInstalls(1));
 }
 
-// Half a megabyte, two receivers: what the demo does at each step. Prints how long it takes, 3 to 4 ms on idle cores;
-// the bound is that of any timer in the way, since the shortest is a hundred milliseconds.
+// A sync of half a megabyte to two receivers, as the demo makes one at each step. The test prints the time, 3 to 4 ms
+// on idle cores. The bound detects any timer in the path, since the shortest timer is a hundred milliseconds.
 TEST_F(SynchronizerServiceTest, PublishToCommitOnTwoReceiversWaitsForNoTimer) {
   Manifest demo = *Manifest::Create({{"weights", DType::kFloat32, {131072}}});
   TestTrainer trainer(host_.address(), "t", demo);

@@ -22,7 +22,7 @@
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/support/test_identity.h"
 
-// Members of a run without engines and optimizers: real streams, real weights.
+// Members of a run without engines and optimizers: the streams and the weights are real.
 namespace syncopate::synchronizerd {
 
 class TestTrainer {
@@ -56,11 +56,11 @@ class TestTrainer {
     return welcome.ok() ? welcome->epoch : 0;
   }
 
-  // Stages weights made from `seed` as version {Epoch(), step} and publishes them once.
+  // Stages weights made from `seed` as version {Epoch(), step} and publishes the version once.
   absl::StatusOr<v1::PublishVersionResponse> Publish(int64_t step, uint64_t seed) {
     return Publish(step, {}, [this, seed](char* bytes) { return synchronizer::FillWeights(model_, seed, bytes); });
   }
-  // The same for a version in which only these tensors differ from the others'.
+  // Stages and publishes likewise a version in which only these tensors differ from the other versions.
   absl::StatusOr<v1::PublishVersionResponse> PublishAdapters(int64_t step, const synchronizer::Subset& subset) {
     return Publish(step, subset, [this, &subset, step](char* bytes) {
       return synchronizer::FillAdapters(model_, subset.base_digest, subset.adapters, 1000 + step, bytes);
@@ -151,7 +151,7 @@ class TestRollouter {
   }
   ~TestRollouter() { client_->Stop(absl::Seconds(1)); }
 
-  // True as soon as this rollouter has installed `count` versions in all.
+  // Returns true as soon as this rollouter has installed `count` versions in all.
   bool WaitForInstalls(size_t count, absl::Duration deadline = kTestDeadline) {
     return target_.installs().WaitFor(count, deadline);
   }
@@ -185,7 +185,7 @@ class TestRollouter {
   std::unique_ptr<member::MemberClient> client_;
 };
 
-// A Join stream of which the test decides every message. Says nothing by itself, not even heartbeats.
+// A Join stream whose every message the test decides. It sends nothing by itself, not even heartbeats.
 class RawMember {
  public:
   using Stream = rpc::ClientBidiStream<v1::JoinRequest, v1::JoinResponse>;

@@ -25,6 +25,8 @@ trainer::FlowSums Sums(double wall_seconds) {
                                      .last_reward = 0.85,
                                      .best_exact = 0.9,
                                      .last_exact = 0.8,
+                                     .best_held_out_loss = 0.25,
+                                     .last_held_out_loss = 0.5,
                                      .saved_checkpoints = 12,
                                      .failed_checkpoints = 2,
                                      .evaluations_made = 14,
@@ -63,6 +65,8 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextIncarnation) {
   EXPECT_EQ(read.figures.last_reward, 0.85);
   EXPECT_EQ(read.figures.best_exact, 0.9);
   EXPECT_EQ(read.figures.last_exact, 0.8);
+  EXPECT_EQ(read.figures.best_held_out_loss, 0.25);
+  EXPECT_EQ(read.figures.last_held_out_loss, 0.5);
   EXPECT_EQ(read.figures.saved_checkpoints, 12);
   EXPECT_EQ(read.figures.failed_checkpoints, 2);
   EXPECT_EQ(read.figures.evaluations_made, 14);

@@ -55,7 +55,7 @@ TEST(RunSummaryTest, CountsTheTokensOfRolloutersThatAreGone) {
   input.flow.roster.SetWork("killed",
                             {.generated_tokens = 500, .groups_submitted = 5, .busy_seconds = 1, .idle_seconds = 3});
   input.flow.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "restarted"});
-  input.flow.roster.SetWork("restarted", {.generated_tokens = 20});  // before it was asked
+  input.flow.roster.SetWork("restarted", {.generated_tokens = 20});  // tokens from before the summary asked
   trainer::RunWitnesses witnesses;
   witnesses.rollouters = {Alive("rollouter-0", "restarted", 40)};
   const json summary = trainer::MakeSummary(input, witnesses);
@@ -119,7 +119,7 @@ TEST(RunSummaryTest, OneThatLacksTheStepOrSaysFailedOfARunThatIsCompleteIsNone) 
   EXPECT_TRUE(trainer::IsSummaryFor(whole, 70, "stopped")) << "a resume that was stopped at once took nothing back";
   EXPECT_FALSE(trainer::IsSummaryFor(whole, 71, "completed"));
   EXPECT_FALSE(trainer::IsSummaryFor(R"({"status":"failed","run":{"outcome":"failed"}})", 70, "completed"))
-      << "what is left when the trainer has died before it could write one";
+      << "the summary of a trainer that died before it could write one";
   EXPECT_FALSE(trainer::IsSummaryFor(R"({"status":"failed","steps":70})", 70, "completed"));
   for (const char* text : {"", "[]", "{", "null"}) EXPECT_FALSE(trainer::IsSummaryFor(text, 0, "completed")) << text;
 }
@@ -142,7 +142,7 @@ class ListingService final : public v1::SynchronizerService::Service {
   }
   grpc::Status GetStatus(grpc::ServerContext*, const v1::SynchronizerServiceGetStatusRequest*,
                          v1::SynchronizerServiceGetStatusResponse* response) override {
-    (*response->mutable_syncs()->mutable_counts())["ok"] = 16000;  // more than it could list
+    (*response->mutable_syncs()->mutable_counts())["ok"] = 16000;  // more syncs than the synchronizer can list
     return grpc::Status::OK;
   }
 

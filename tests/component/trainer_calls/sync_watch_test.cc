@@ -18,7 +18,7 @@ namespace {
 
 using syncopate::testing::HasReason;
 
-// A synchronizer of one rollouter, whose next attempts end at each request for its status.
+// A synchronizer of one rollouter; each request for its status ends its next attempt.
 class CountingService final : public v1::SynchronizerService::Service {
  public:
   std::atomic<bool> succeeds = false;

@@ -20,7 +20,7 @@ namespace {
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 
-// Answers publications with what `answers` holds, in order, and the last one for ever.
+// Answers publications with the entries of `answers`, in order, and repeats the last one.
 class PublishingService final : public v1::SynchronizerService::Service {
  public:
   explicit PublishingService(std::vector<absl::Status> answers) : answers_(std::move(answers)) {}

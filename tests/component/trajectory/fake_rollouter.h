@@ -14,7 +14,7 @@
 
 namespace syncopate::trainerd {
 
-// A rollouter's end of Exchange that says what the test tells it to and keeps what it hears.
+// A rollouter's end of Exchange that sends what the test gives it and keeps what it receives.
 class FakeRollouter {
  public:
   using Stream = rpc::ClientBidiStream<v1::ExchangeRequest, v1::ExchangeResponse>;
@@ -31,7 +31,7 @@ class FakeRollouter {
     WaitForEnd().IgnoreError();
   }
 
-  // Joins as the incarnation that the test calls `member.incarnation`; its real incarnation is the hash of the secret.
+  // Joins as the incarnation that the test calls `member.incarnation`; the real incarnation is the hash of the secret.
   void Hello(MemberId member, const std::string& run_id) {
     const MemberSecret secret = testing::GetSecret(member.incarnation);
     member.incarnation = secret.incarnation();
@@ -51,7 +51,7 @@ class FakeRollouter {
     request.mutable_credits()->set_groups(groups);
     stream_->Write(request);
   }
-  // Sends the group as this rollouter's, also if another made it.
+  // Submits the group as if this rollouter had made it.
   void Submit(TrajectoryGroup group) {
     group.rollouter = member_.replica_id;
     group.incarnation = member_.incarnation;
@@ -77,7 +77,7 @@ class FakeRollouter {
   void Send(const v1::ExchangeRequest& request) { stream_->Write(request); }
   void Break() { stream_->Cancel(); }
 
-  // The n-th lease, acknowledgement, ... counted from 0; waits for it.
+  // Waits for the n-th lease, acknowledgement, ..., counted from 0, and returns it.
   absl::StatusOr<Lease> WaitForLease(size_t n) {
     if (!heard_->leases.WaitFor(n + 1)) return absl::DeadlineExceededError("no lease");
     return wire::FromProto(heard_->leases.All()[n]);

@@ -49,7 +49,7 @@ class TrajectoryServiceTest : public ::testing::Test {
     return rollouter;
   }
 
-  HandClock clock_;  // for tests that move it
+  HandClock clock_;  // for tests that advance the time
   TrainingDataWorld world_;
   PolicyVersion version_;
   absl::Duration silent_after_ = absl::InfiniteDuration();
@@ -92,14 +92,14 @@ TEST_F(TrajectoryServiceTest, SameSubmissionAgainIsAlreadyAccepted) {
   rollouter->Submit(RightAnswer(*lease));
   EXPECT_EQ(rollouter->WaitForAck(1)->result(), Response::ACK_RESULT_ALREADY_ACCEPTED);
 
-  rollouter = Join("r0", 0);  // it does not know whether the first acknowledgement was meant
+  rollouter = Join("r0", 0);  // the rollouter cannot know whether its first submission was accepted
   rollouter->Submit(RightAnswer(*lease));
   EXPECT_EQ(rollouter->WaitForAck(0)->result(), Response::ACK_RESULT_ALREADY_ACCEPTED);
   EXPECT_EQ(data_->GetStatus().groups.duplicate, 2);
 }
 
 TEST_F(TrajectoryServiceTest, BrokenStreamHasItsLeasesIssuedAgainAtOnceAndItsLateAnswerRefused) {
-  world_.options.ledger.max_groups = 2;  // so that the second rollouter has credits left
+  world_.options.ledger.max_groups = 2;  // so that the second rollouter keeps credits
   Start();
   auto first = Join("r0", 1);
   auto lease = first->WaitForLease(0);
@@ -124,14 +124,14 @@ TEST_F(TrajectoryServiceTest, BrokenStreamHasItsLeasesIssuedAgainAtOnceAndItsLat
 }
 
 TEST_F(TrajectoryServiceTest, SilentRollouterLosesItsLeasesAndItsStream) {
-  world_.options.ledger.max_groups = 2;  // so that the second rollouter has credits left
+  world_.options.ledger.max_groups = 2;  // so that the second rollouter keeps credits
   silent_after_ = absl::Milliseconds(200);
   Start();
   auto silent = Join("r0", 1);
   ASSERT_THAT(silent->WaitForLease(0), IsOk());
   const absl::Status end = silent->WaitForEnd();
   EXPECT_TRUE(absl::IsUnavailable(end)) << end;
-  EXPECT_THAT(end, HasReason("SILENT")) << "it is told why";
+  EXPECT_THAT(end, HasReason("SILENT")) << "the rollouter gets the reason";
   auto other = Join("r1", 2);
   EXPECT_EQ(other->WaitForLease(0)->id.attempt, 2);
 }
@@ -146,11 +146,11 @@ TEST_F(TrajectoryServiceTest, ALeaseOfWhichNoProgressIsReportedIsRevokedAndLease
   auto other = Join("r1", 1);
   auto lease = other->WaitForLease(0);
   ASSERT_THAT(lease, IsOk());
-  std::unique_ptr<FakeRollouter> third = Join("r2", 1);  // with room, and nothing to do
+  std::unique_ptr<FakeRollouter> third = Join("r2", 1);  // the third rollouter has credits and no lease
   for (int i = 0; i < 10; ++i) {
     clock_.Advance(absl::Seconds(3));
     other->Progress({lease->id}, version_);
-    other->Submit(RightAnswer(*stuck));  // not its lease: the answer says that its report was read
+    other->Submit(RightAnswer(*stuck));  // the lease is not its own: the answer shows that the report was read
     ASSERT_EQ(other->WaitForAck(static_cast<size_t>(i))->result(), Response::ACK_RESULT_LEASE_EXPIRED);
   }
   auto revoked = silent->WaitForRevoke(0);
@@ -260,7 +260,8 @@ TEST_F(TrajectoryServiceTest, RefusesACallerThatIsNotTheRollouterThatItNames) {
   }
   EXPECT_EQ(data_->GetStatus().rollouters.size(), 1u);
   real->Submit(RightAnswer(*real->WaitForLease(0)));
-  EXPECT_EQ(real->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED) << "nobody has taken its place";
+  EXPECT_EQ(real->WaitForAck(0)->result(), Response::ACK_RESULT_ACCEPTED)
+      << "no other process has replaced the rollouter";
 }
 
 TEST_F(TrajectoryServiceTest, ACertificateTakesPromptsAsARollouterAloneAndSaysThatItIsOne) {
@@ -357,7 +358,7 @@ TEST_F(TrajectoryServiceTest, EvaluatesOverTheWire) {
   Start();
   auto rollouter = Join("r0", 0);
   data_->StartEvaluation(version_);
-  rollouter->Credits(3, version_);  // room for 6 samples
+  rollouter->Credits(3, version_);  // credits for 6 samples
   for (size_t i = 0; i < 6; ++i) {
     auto lease = rollouter->WaitForLease(i);
     ASSERT_THAT(lease, IsOk());

@@ -2,18 +2,23 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "services/member/weight_service.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/wire/codec.h"
 #include "synchronizer/transport/send_arena.h"
+#include "tests/support/tcp_relay.h"
 #include "tests/support/transport_conformance.h"
 
 namespace syncopate::synchronizer {
@@ -71,7 +76,39 @@ TEST(GrpcReceiverTest, ASourceThatDoesNotAnswerIsNamedWithTheAddressThatItToldAn
   }
 }
 
-// Asks for bytes that no plan has, straight from the service.
+TEST(GrpcReceiverTest, ASourceWhoseConnectionBreaksBeforeItAnswersIsAskedOnceMore) {
+  auto arena = SendArena::Create(Manifest::Create({{"w", DType::kFloat32, {64}}}).value(), {}).value();
+  auto staged = arena->Stage({1, 1}, [](char* bytes) {
+    std::fill_n(bytes, 256, 'w');
+    return absl::OkStatus();
+  });
+  member::WeightServiceImpl service(arena.get());
+  auto server = rpc::Server::Start({}, {&service}).value();
+  std::vector<absl::string_view> parts = absl::StrSplit(server->address(), ':');
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(parts.back(), &port));
+  testing::TcpRelay relay(port);
+  relay.CutOne(0);
+
+  member::GrpcReceiver receiver;
+  ReceiveRequest request;
+  request.version = {1, 1};
+  request.manifest_fingerprint = arena->fingerprint();
+  request.sources.push_back(
+      {.id = {"trainer", "trainer-0", 0, 1, "t"}, .rendezvous = absl::StrCat("127.0.0.1:", relay.port())});
+  request.copies = {{.source = 0, .bytes = 256}};
+  request.world = 1;
+  request.deadline = Clock::Real()->Now() + absl::Seconds(20);
+  request.on_writing = [] {};
+  request.on_arrived = [](ByteRange, void*) {};
+  std::array<char, 256> target{};
+  const absl::Status status = receiver.Receive(request, target.data(), std::stop_token());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(relay.cut(), 1);
+  EXPECT_THAT(target, ::testing::Each('w'));
+}
+
+// Asks the service directly for bytes that no plan has.
 absl::Status FetchRange(int64_t begin, int64_t end) {
   auto arena = SendArena::Create(Manifest::Create({{"w", DType::kFloat32, {64}}}).value(), {}).value();
   auto staged = arena->Stage({1, 1}, [](char*) { return absl::OkStatus(); });

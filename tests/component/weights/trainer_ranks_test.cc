@@ -1,4 +1,5 @@
-// Every rank of a trainer as a source: policies on thread ranks, a WeightService for each rank, and receivers over gRPC.
+// Every rank of a trainer as a source: policies on thread ranks, a WeightService for each rank, and receivers over
+// gRPC.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,8 +51,9 @@ class CountingStore final : public synchronizer::WeightStore {
   }
   int64_t TakeBytes() { return bytes_.exchange(0); }
   int TakeReads() { return reads_.exchange(0); }
-  // From its read number `read` on, counted from 1, the source is gone, or silent for kSilence or until Heal(). A silent one
-  // occupies a thread of gRPC's, which it shares with the receivers of this process: so it may not be silent for long.
+  // From its read number `read` on, counted from 1, the source is gone, or silent for kSilence or until Heal(). A
+  // silent source occupies a thread of gRPC, which it shares with the receivers of this process, so it may not be
+  // silent for long.
   enum class Fault { kGone, kSilent };
   void FailFrom(int read, Fault fault) {
     MutexLock lock(&mutex_);
@@ -127,6 +129,12 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
  protected:
   TrainerRanksTest() {
     options_.model = testing::WideModel();
+    // The model is narrow, because this test is about which bytes go where. Matrices still have several blocks of 64
+    // elements for each of four ranks; a norm is one block, which one rank has.
+    options_.model.vocab_size = 256;
+    options_.model.hidden_size = 64;
+    options_.model.intermediate_size = 192;
+    options_.model.head_dim = 16;
     options_.optimizer.learning_rate = 0.01;
     options_.bucket_bytes = 4096;
     wire_ = model::MakeManifest(options_.model, GetParam().dtype, 4096).value();
@@ -159,7 +167,7 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
     EXPECT_NE(*trainer_->policy().Digest(), *before);
   }
 
-  // One sync of `version` to all receivers at once, with the commands of a synchronizer.
+  // Syncs `version` to all receivers at once, with the commands of a synchronizer.
   void Sync(const PolicyVersion& version) {
     const auto staged = trainer_->stager().Stage(version);
     ASSERT_TRUE(staged.ok()) << staged.status();
@@ -170,7 +178,7 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
     for (const auto& receiver : receivers_) EXPECT_EQ(receiver->receiver.serving_digest(), staged->digest);
   }
 
-  // What became of an attempt at each receiver.
+  // The result of an attempt at each receiver.
   std::vector<absl::Status> SyncStaged(const trainer::WeightStager::Staged& staged, int64_t attempt,
                                        absl::Duration deadline) {
     const synchronizer::Prepare prepare{.attempt = attempt,
@@ -204,13 +212,13 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
                               const synchronizer::Transfer& transfer) {
     const auto prepared = receiver.Prepare(prepare);
     absl::Status status = prepared.status();
-    if (status.ok() && !prepared->already_held) status = receiver.Transfer(transfer).status();
+    if (status.ok() && !prepared->already_serves) status = receiver.Transfer(transfer).status();
     if (status.ok()) status = receiver.Install({prepare.attempt}).status();
     receiver.Finish(prepare.attempt);
     return status;
   }
 
-  // The whole weights as they travel, from the policy itself.
+  // The whole weights in the wire format, taken from the policy itself.
   std::vector<char> WholeWeights() {
     const testing::PolicyCopy copy(trainer_->policy());
     const Manifest& master = trainer_->policy().manifest();
@@ -227,7 +235,7 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
     return whole;
   }
 
-  // Every receiver has exactly its slice of the policy's weights.
+  // Checks that every receiver has exactly its slice of the policy's weights.
   void ExpectWeights() {
     const std::vector<char> whole = WholeWeights();
     for (const auto& receiver : receivers_) {
@@ -241,7 +249,7 @@ class TrainerRanksTest : public ::testing::TestWithParam<Shape> {
     }
   }
 
-  // Every source has served the bytes of its pieces and nothing else, once to each receiver that needs them.
+  // Checks that every source has served exactly the bytes of its pieces, once to each receiver that needs them.
   void ExpectBytesBySource() {
     int64_t sum = 0;
     for (int32_t rank = 0; rank < GetParam().trainer_ranks; ++rank) {
@@ -283,8 +291,8 @@ TEST_P(TrainerRanksTest, EachRankSendsItsShardAndReceiversHaveOneDigest) {
   ExpectBytesBySource();
 }
 
-// The ranks train while the version before is staged: its copy is made before the update of each rank, by one thread or the
-// other.
+// The ranks train while the previous version is staged: that version is copied before the update of each rank, by the
+// thread that stages or the thread that trains.
 TEST_P(TrainerRanksTest, AStagingBesideAStepGivesTheDigestsOfOneAlone) {
   const auto alone = trainer_->stager().Stage({1, 0});
   ASSERT_THAT(alone.status(), IsOk());
@@ -298,7 +306,7 @@ TEST_P(TrainerRanksTest, AStagingBesideAStepGivesTheDigestsOfOneAlone) {
 
 class LostTrainerRankTest : public TrainerRanksTest {};
 
-// Of a transfer's first read, one in the middle and the last, in which rank 1 dies or is silent.
+// Rank 1 dies or is silent at the first read of a transfer, at one in the middle, or at the last.
 TEST_P(LostTrainerRankTest, ARankThatIsGoneAtAnyStageOfATransferLeavesTheOldVersionServing) {
   Sync({1, 0});
   CountingStore& rank1 = sources_[1]->store;
@@ -311,7 +319,7 @@ TEST_P(LostTrainerRankTest, ARankThatIsGoneAtAnyStageOfATransferLeavesTheOldVers
   for (const int read : {1, (reads + 1) / 2, reads}) {
     for (const auto fault : {CountingStore::Fault::kGone, CountingStore::Fault::kSilent}) {
       const bool is_silent = fault == CountingStore::Fault::kSilent;
-      if (is_silent && read != 1) continue;  // each waits for its deadline
+      if (is_silent && read != 1) continue;  // a silent rank costs a whole deadline at each read
       rank1.FailFrom(read, fault);
       int failed = 0;
       for (const absl::Status& status : SyncStaged(*staged, attempt++, absl::Milliseconds(is_silent ? 100 : 20000))) {
@@ -323,7 +331,7 @@ TEST_P(LostTrainerRankTest, ARankThatIsGoneAtAnyStageOfATransferLeavesTheOldVers
       rank1.Heal();
     }
   }
-  // A receiver that had the version is asked no more; the others get it from all ranks.
+  // A receiver that had the version is not asked again; the others get it from all ranks.
   for (const absl::Status& status : SyncStaged(*staged, attempt, absl::Seconds(20))) {
     EXPECT_TRUE(status.ok() || ErrorReason(status) == "OLD_VERSION") << status;
   }

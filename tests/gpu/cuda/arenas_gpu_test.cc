@@ -29,7 +29,7 @@ void Fill(char* data, int64_t bytes, uint64_t seed) {
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
 }
 
-// No loop runs in these tests: every moment is between two steps.
+// No loop runs in these tests, so every moment is between two steps.
 absl::StatusOr<absl::Duration> AtOnce(const std::function<absl::Status()>& remap, absl::Duration) {
   SYNCOPATE_RETURN_IF_ERROR(remap());
   return absl::ZeroDuration();
@@ -149,8 +149,23 @@ TEST_P(RemapTest, AnInstallExchangesTheContentsUnderFixedAddresses) {
   EXPECT_EQ(pair->serving(), (PolicyVersion{1, 1}));
   ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
   EXPECT_EQ(pair->shadow_id(), shadow_id);
-  pair->RestoreShadow();  // until then the shadow's address has no memory
+  pair->RestoreShadow();  // until then the shadow's address maps the memory that serves
   EXPECT_EQ(ToHost(0, shadow, kBytes), bytes);
+  EXPECT_EQ(ToHost(0, live, kBytes), std::vector<char>(kBytes, 0));
+}
+
+TEST_P(RemapTest, TwoInstallsInARowExchangeTheContentsTwiceWithoutTheShadowBeingMappedBetween) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.chunk_bytes = GetParam()}});
+  Fill(pair->shadow(), kBytes, 23);
+  const std::vector<char> bytes = ToHost(0, pair->shadow(), kBytes);
+  ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
+  EXPECT_EQ(ToHost(0, pair->live(), kBytes), bytes);
+  ASSERT_THAT(pair->Install({1, 2}, 0, kDeadline), IsOk());
+  EXPECT_EQ(ToHost(0, pair->live(), kBytes), std::vector<char>(kBytes, 0));
+  EXPECT_EQ(ToHost(0, pair->shadow(), kBytes), bytes);
+  Fill(pair->shadow(), kBytes, 24);
+  EXPECT_EQ(ToHost(0, pair->live(), kBytes), std::vector<char>(kBytes, 0)) << "the shadow has its own memory";
 }
 
 TEST_P(RemapTest, WhatAPeerMappedStaysTheMemoryItWas) {
@@ -174,7 +189,7 @@ TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
   };
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, between_steps, {});
   std::unique_ptr<bench::DecodeLikeLoop> loop =
-      *bench::DecodeLikeLoop::Start(pair->live(), kBytes, {});  // ends before the memory
+      *bench::DecodeLikeLoop::Start(pair->live(), kBytes, {});  // destroyed before the memory
   running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(1, kDeadline), IsOk());
   EXPECT_EQ(loop->Read().checksum, 0u);
@@ -184,7 +199,7 @@ TEST(RemapTest, AGraphCapturedBeforeReadsTheNewWeightsAfterEachInstall) {
     absl::StatusOr<InstallResult> installed = pair->Install({1, install}, 0, kDeadline);
     ASSERT_THAT(installed, IsOk());
     EXPECT_GT(installed->pause_seconds, 0);
-    // One step may have been launched before the install was asked for, none during it.
+    // At most one step was launched before the install was requested, and none during it.
     ASSERT_THAT(loop->AwaitSteps(loop->Read().steps + 1, kDeadline), IsOk());
     EXPECT_EQ(loop->Read().checksum, expected) << "install " << install;
   }
@@ -200,7 +215,7 @@ TEST(RemapTest, MemoryIsFlatOverManyInstalls) {
   EXPECT_GE(cuda::ReadGpuMemory(0)->free, free);
 }
 
-// The process's driver, whose maps fail: those from `fail_from` to before `fail_until`, counted from Arm().
+// The process's driver with maps that fail: those from number `fail_from` to before `fail_until`, counted from Arm().
 class FailingDriver {
  public:
   FailingDriver() : driver_(**cuda::Driver::Load()) {
@@ -254,7 +269,7 @@ TEST(RemapTest, AShadowThatCannotBeMappedAfterAnInstallIsMappedForTheNextTransfe
   std::unique_ptr<CudaArenaPair> pair = *CudaArenaPair::Create(kBytes, AtOnce, {.arenas = {.driver = driver.get()}});
   Fill(pair->shadow(), kBytes, 34);
   const std::vector<char> shadow = ToHost(0, pair->shadow(), kBytes);
-  driver.Arm(1, 3);  // after the live weights' map
+  driver.Arm(1, 3);  // fails after the map of the live weights
   ASSERT_THAT(pair->Install({1, 1}, 0, kDeadline), IsOk());
   pair->RestoreShadow();
   EXPECT_EQ(ToHost(0, pair->live(), kBytes), shadow);
@@ -298,7 +313,7 @@ TEST(InPlaceArenaTest, GenerationStandsStillFromTheTransferToTheInstall) {
   EXPECT_TRUE(arena->in_place());
   EXPECT_EQ(arena->shadow(), arena->live());
   std::unique_ptr<bench::DecodeLikeLoop> loop =
-      *bench::DecodeLikeLoop::Start(arena->live(), kBytes, {});  // ends before the memory
+      *bench::DecodeLikeLoop::Start(arena->live(), kBytes, {});  // destroyed before the memory
   running = loop.get();
   ASSERT_THAT(loop->AwaitSteps(3, kDeadline), IsOk());
 

@@ -110,7 +110,7 @@ TEST(StageKernelTest, RoundsEveryKindOfNumberAsTheHostDoes) {
   made.buckets = {{0, made.send_bytes}};
   made.shard.resize(4 * kNumbers);
   for (int64_t i = 0; i < kNumbers; ++i) {
-    // All bit patterns but NaN, infinity and what rounds to it: subnormals, ties and zeros included.
+    // All bit patterns except NaN, infinity and those that round to infinity; subnormals, ties and zeros are included.
     uint32_t bits = static_cast<uint32_t>(random());
     if ((bits & 0x7f800000u) == 0x7f800000u || (bits & 0x7fff8000u) == 0x7f7f8000u) bits &= 0x80ffffffu;
     std::memcpy(&made.shard[static_cast<size_t>(4 * i)], &bits, 4);
@@ -120,7 +120,7 @@ TEST(StageKernelTest, RoundsEveryKindOfNumberAsTheHostDoes) {
 
 TEST(StageKernelTest, FindsNumbersThatAreNotFiniteAndThoseThatOverflow) {
   SYNCOPATE_NEED_GPUS(1);
-  const uint32_t bad[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu};  // the last rounds to infinity
+  const uint32_t bad[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu};  // the last one rounds to infinity
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     PackCase made = RandomPackCase(seed, {});
@@ -140,7 +140,7 @@ TEST(StageKernelTest, FindsNumbersThatAreNotFiniteAndThoseThatOverflow) {
   }
 }
 
-// A shadow on the GPU and what must be found in it.
+// A shadow arena on the GPU, and the result that checking it must give.
 class ShadowCheckTest : public ::testing::Test {
  protected:
   void Make(int64_t bytes, uint64_t seed) {
@@ -205,7 +205,7 @@ TEST_F(ShadowCheckTest, WaitsForTheStreamThatBringsTheBytes) {
   host_ = ToHost(0, source->data(), source->bytes());
   for (int sync = 0; sync < 20; ++sync) {
     ASSERT_EQ(cudaMemset(arena_->data(), 0x11, static_cast<size_t>(arena_->bytes())), cudaSuccess);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the default stream orders nothing before `bringing`
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the default stream does not wait for `bringing`
     std::unique_ptr<ShadowCheck> check = *checker_->Begin(arena_->data(), contents_);
     constexpr int64_t kChunk = 16 << 20;
     for (int64_t begin = 0; begin < arena_->bytes(); begin += kChunk) {

@@ -1,5 +1,5 @@
-// How fast the kernels and the remap are, beside what the GPU's memory can do in the same run. Prints a line each;
-// fails only where something is so slow that it must be broken.
+// Measures how fast the kernels and the remap are, relative to the GPU's memory in the same run. Each test prints a
+// line, and fails only where a rate is so low that something must be broken.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Bytes read plus bytes written a second by a plain copy.
+// The rate of a plain copy: bytes read plus bytes written, per second.
 double CopyRate() {
   static const double rate = 2 * (*bench::MeasurePeerCopies({{0, 0}}, int64_t{4} << 30, kRepeats))[0] * kGiga;
   return rate;
@@ -42,7 +42,7 @@ void Report(const char* what, int64_t bytes, double seconds, double least) {
   EXPECT_GT(rate / CopyRate(), least) << what;
 }
 
-// The model whose arenas fit three times into what is free.
+// The largest model whose arenas fit three times into the free memory.
 std::string ModelThatFits() { return cuda::ReadGpuMemory(0)->free > int64_t{60} << 30 ? "qwen2.5-7b" : "qwen2.5-0.5b"; }
 
 Manifest ManifestOfPreset(const std::string& name) {
@@ -119,7 +119,6 @@ TEST(RemapRateTest, RemapsWithinAMillisecondWithOneHandle) {
     std::unique_ptr<RemappableArenas> arenas = *RemappableArenas::Create(bytes, {.chunk_bytes = chunk_bytes});
     std::vector<double> seconds;
     for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-      ASSERT_THAT(arenas->UnmapShadow(), IsOk());
       const absl::Time begun = Clock::Real()->Now();
       ASSERT_THAT(arenas->Exchange(), IsOk());
       const absl::Time ended = Clock::Real()->Now();

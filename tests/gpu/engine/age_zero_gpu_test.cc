@@ -1,5 +1,5 @@
-// What a rollouter reports of a token against what the trainer gives it with the same weights: two programs, one
-// policy.
+// Compares the log-probabilities that a rollouter reports with those of the trainer for the same weights: two programs
+// compute one policy.
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ model::ModelConfig MakeModel(const Kind& kind) {
   config.qk_norm = kind.head_dim == 128;
   config.qkv_bias = !config.qk_norm;
   config.tie_word_embeddings = false;
-  config.head_init_std = 0.1;  // logits of a deviation of about 2
+  config.head_init_std = 0.1;  // gives logits with a deviation of about 2
   return config;
 }
 

@@ -26,7 +26,7 @@ model::ModelConfig Heads(int64_t heads, int64_t kv_heads, int64_t head_dim) {
   return config;
 }
 
-// Four sequences of 300 tokens, their blocks scattered over the store.
+// Four sequences of 300 tokens, whose blocks are scattered over the store.
 class Tables {
  public:
   static constexpr int64_t kBlocks = 76;
@@ -48,7 +48,7 @@ class Tables {
   std::vector<BlockIndex> tables_[4];
 };
 
-// Sequence 0 is prefilled in two chunks, sequence 2 whole; then each decodes a token beside a padding row.
+// Sequence 0 is prefilled in two chunks, sequence 2 whole; then each decodes one token beside a padding row.
 std::vector<std::vector<Tables::Place>> Batches() {
   std::vector<std::vector<Tables::Place>> batches(3);
   for (int32_t i = 0; i < 70; ++i) batches[0].push_back({0, i});

@@ -4,11 +4,11 @@
 
 #include "base/philox.h"
 
-// How prompts are cut; needs no GPU.
+// Tests how prompts are divided into chunks; they need no GPU.
 namespace syncopate::rollouter {
 namespace {
 
-// Sequences in slots 0, 1, .., each with `begin` tokens in the cache and `count` that go in.
+// Sequences in slots 0, 1, ..., each with `begin` tokens in the cache and `count` tokens to add.
 struct Chunk {
   int32_t begin = 0;
   int32_t count = 0;

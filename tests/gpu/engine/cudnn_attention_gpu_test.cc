@@ -44,7 +44,7 @@ const Case kCases[] = {
     {.heads = 4, .kv_heads = 1, .head_dim = 64, .lengths = {2049, 17}},
 };
 
-// On the CPU in float32, of numbers that bfloat16 has.
+// Drawn on the CPU in float32, with numbers that bfloat16 can represent.
 struct Drawn {
   at::Tensor qkv, dy;
 };
@@ -129,14 +129,14 @@ TEST(CudnnAttentionTest, AttentionOfASequenceDependsOnNoOtherOne) {
   }
 }
 
-// On the GPU, with numbers behind them that are none.
+// Copies rows to the GPU, followed by NaN.
 at::Tensor BeforeNan(const at::Tensor& rows) {
   const at::Tensor memory = at::full({rows.size(0) + 512, rows.size(1)}, std::nan(""), rows.options());
   memory.narrow(0, 0, rows.size(0)).copy_(rows);
   return memory.to(kGpu, at::kBFloat16).narrow(0, 0, rows.size(0));
 }
 
-// Tiles of keys and values reach behind the last row, and 0 times NaN is NaN.
+// Tiles of keys and values reach beyond the last row, and 0 times NaN is NaN.
 TEST(CudnnAttentionTest, WhatLiesBehindTheLastRowIsNotUsed) {
   SYNCOPATE_NEED_GPUS(1);
   const at::NoGradGuard no_grad;
@@ -219,7 +219,8 @@ TEST(CudnnAttentionTest, WhatIsPreparedNeedsNoPlanLater) {
   EXPECT_EQ(CudnnAttention::On(0).effort().plans, prepared);
 }
 
-// Gradients of queries that several blocks add up, of sequences that one call of cuDNN takes and of those that take several.
+// Gradients of queries to which several blocks contribute, for sequences that one call of cuDNN covers and for those
+// that need several.
 TEST(CudnnAttentionTest, WhereDeterminismIsAskedForItRepeatsItsBits) {
   SYNCOPATE_NEED_GPUS(1);
   std::vector<Case> cases(std::begin(kCases), std::end(kCases));
@@ -247,7 +248,7 @@ TEST(CudnnAttentionTest, ASequenceTooLongForItsDeterministicPassGoesByFlashAtten
   const Results again = Attend(OpsFor(kGpu, /*deterministic=*/true), one, drawn, kGpu, at::kBFloat16);
   EXPECT_FALSE(first.by_cudnn);
   EXPECT_TRUE(again.dqkv.equal(first.dqkv));
-  EXPECT_FALSE(at::globalContext().deterministicAlgorithms()) << "libtorch's switch is as it was";
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms()) << "libtorch's switch has its former value";
   EXPECT_LT(RelativeDifference(first.dqkv, Attend(OpsFor(kGpu), one, drawn, kGpu, at::kBFloat16).dqkv), 2e-2);
 }
 
@@ -260,10 +261,10 @@ TEST(CudnnAttentionTest, KeepsABoundedNumberOfPlans) {
     one.lengths.assign(static_cast<size_t>(sequences), 3);
     const Results results = Attend(OpsFor(kGpu), one, Draw(one), kGpu, at::kBFloat16);
     ASSERT_TRUE(results.by_cudnn);
-    // Few plans for many numbers of sequences: go on with other heads.
+    // There are few plans for many numbers of sequences, so the loop continues with another number of heads.
     if (sequences == 40) ++one.heads, one.kv_heads = one.heads, sequences = 0;
   }
-  one.lengths = {3};  // a plan that was dropped
+  one.lengths = {3};  // the plan of this shape was dropped
   const Drawn drawn = Draw(one);
   EXPECT_LT(RelativeDifference(Attend(OpsFor(kGpu), one, drawn, kGpu, at::kBFloat16).dqkv,
                                Attend(AtenOps(), one, drawn, at::kCPU, at::kFloat).dqkv),

@@ -42,7 +42,7 @@ model::ModelConfig MakeModel(const Kind& kind) {
   config.qk_norm = kind.head_dim == 128;
   config.qkv_bias = !config.qk_norm;
   config.tie_word_embeddings = false;
-  config.head_init_std = 0.15;  // logits of a deviation of some units
+  config.head_init_std = 0.15;  // gives logits with a deviation of some units
   return config;
 }
 
@@ -117,7 +117,7 @@ TEST_P(DeterministicOnGpu, RequestsUnderInstallsAbortsAndPreemptionsEqualCalmRun
   RecordProperty("preemptions", static_cast<int>(counters.preemptions));
 }
 
-// What an engine of another size, or another process, gives.
+// The reference is the answer of an engine of another size, or of another process.
 TEST_P(DeterministicOnGpu, AnAnswerHasTheSameBitsAloneAndInAnyBatch) {
   SYNCOPATE_NEED_GPUS(1);
   const std::vector<GenerationRequest> requests =

@@ -156,7 +156,7 @@ class CudaEngineLoopTest : public ::testing::Test {
     options.backend = CudaBackend::Create(config_, manifest_, /*device=*/0, install).value();
     loop_ = EngineLoop::Start(options).value();
   }
-  // One request of `tokens` tokens, as long as the test's loop lives.
+  // Submits one request of `tokens` tokens, which runs as long as the test's loop lives.
   void Submit(int tokens) {
     GenerationRequest request;
     request.id = "a";
@@ -244,7 +244,7 @@ TEST(CudaBackendSleepTest, KeptWeightsComeBackAsTheyWereAndDroppedOnesAsZeros) {
     EXPECT_EQ(arenas.bytes(), held);
     EXPECT_EQ(arenas.live(), live);
     EXPECT_EQ(ToHost(0, live, manifest.arena_bytes()), weights);
-    // Kept, and then dropped without having been brought back.
+    // The live weights are kept, and then dropped without having been restored.
     ASSERT_TRUE(arenas.Release(/*keep_live=*/true).ok());
     ASSERT_TRUE(arenas.Release(/*keep_live=*/false).ok());
     ASSERT_TRUE(arenas.Restore().ok());

@@ -22,7 +22,7 @@ struct FilterCase {
   SamplingParams sampling;
   int32_t vocab = 151936;
   float deviation = 2;
-  int32_t ties = 0;  // logits are rounded to so many steps a unit: many are equal; 0: not
+  int32_t ties = 0;  // logits are rounded to this number of steps a unit, so many are equal; 0: not rounded
 };
 void PrintTo(const FilterCase& one, std::ostream* out) { *out << one.name; }
 
@@ -55,7 +55,7 @@ std::vector<float> Logits(const FilterCase& one, int32_t row) {
   return logits;
 }
 
-// As many draws from other logits each; a few may go to a neighbour, since masses are rounded differently.
+// Each draw uses other logits. A few draws may go to a neighbouring token, since the masses are rounded differently.
 TEST_P(FilteredSampleOverOptions, DrawsWhatTheHostsSamplerDraws) {
   SYNCOPATE_NEED_GPUS(1);
   const FilterCase& one = GetParam();

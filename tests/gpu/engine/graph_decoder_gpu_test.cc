@@ -24,9 +24,9 @@ using testing::WidenAll;
 
 constexpr int32_t kPositions = 64;
 constexpr double kTheta = 10000;
-constexpr double kLogitsError = 4e-2;  // of bf16 against float32; a mistake makes it about 1
+constexpr double kLogitsError = 4e-2;  // the error of bf16 against float32; a bug makes it about 1
 
-// A matrix on both sides.
+// A matrix in host memory and on the GPU.
 struct Tensor {
   std::vector<float> host;
   DeviceBuffer device;
@@ -73,12 +73,12 @@ class HostModel {
     return weights;
   }
 
-  // What a sequence is: its keys and values so far.
+  // The state of a sequence: its keys and values so far.
   struct Sequence {
-    std::vector<std::vector<float>> keys, values;  // a layer each, [tokens, kv_heads * head_dim]
+    std::vector<std::vector<float>> keys, values;  // one entry for each layer, [tokens, kv_heads * head_dim]
     int32_t length = 0;
   };
-  // Appends a token; the logits after it.
+  // Appends a token and returns the logits after it.
   std::vector<float> Step(Sequence& sequence, int32_t token) const {
     sequence.keys.resize(layers_.size());
     sequence.values.resize(layers_.size());
@@ -92,7 +92,7 @@ class HostModel {
     return Multiply(head_.host, Norm(x, norm_.host.data()));
   }
 
-  // Weights change under the decoder: same address, other numbers.
+  // Changes the weights under the decoder: the address stays, the numbers change.
   void DoubleFinalNorm() {
     std::vector<Half> halves;
     for (float& value : norm_.host) {
@@ -184,7 +184,7 @@ class HostModel {
   std::vector<Layer> layers_;
 };
 
-// A decoder over a model, with four sequences' worth of blocks in an order of its own.
+// A decoder over a model, with blocks for four sequences in a shuffled order.
 class DecoderRig {
  public:
   static constexpr int32_t kSequences = 4;
@@ -220,7 +220,7 @@ class DecoderRig {
     if (decoder.ok()) decoder_ = *std::move(decoder);
   }
 
-  // Settings come with the first step.
+  // The settings are passed with the first step.
   absl::Status Launch(const std::vector<DecoderRow>& rows) {
     DecoderStep step;
     step.rows = rows;
@@ -278,8 +278,8 @@ double LogProbability(const std::vector<float>& logits, int32_t token) {
   return logits[static_cast<size_t>(token)] - std::log(total);
 }
 
-// Sequences begin at different steps, are given four tokens each, go on with what they draw, and change rows: the
-// rows of a step are the running sequences in an order that turns.
+// Sequences begin at different steps, get four given tokens each, continue with the tokens that they draw, and change
+// rows: the rows of a step are the running sequences in an order that rotates.
 TEST_P(GraphDecoderOverShapes, GivesWhatAFloat32ForwardGivesForEverySequence) {
   SYNCOPATE_NEED_GPUS(1);
   DecoderRig rig(GetParam().shape, GetParam().float32_logits, GetParam().add_in_products, /*choose_fastest=*/true);
@@ -314,8 +314,8 @@ TEST_P(GraphDecoderOverShapes, GivesWhatAFloat32ForwardGivesForEverySequence) {
   }
 }
 
-// Prompts go in as chunks that passes cut, two answers share a prompt's last row, and sequences that have begun go on
-// beside a chunk of another one.
+// Prompts are added as chunks that passes divide, two answers share the last row of a prompt, and running sequences
+// continue beside a chunk of another sequence.
 TEST_P(GraphDecoderOverShapes, TakesPromptsInChunks) {
   SYNCOPATE_NEED_GPUS(1);
   DecoderRig rig(GetParam().shape, GetParam().float32_logits, GetParam().add_in_products);
@@ -335,7 +335,7 @@ TEST_P(GraphDecoderOverShapes, TakesPromptsInChunks) {
   auto add_draw = [&](int32_t slot) { draws.push_back({slot, 0, static_cast<int32_t>(rows.size()) - 1}); };
   add_chunk(0, 5), add_draw(0);
   add_chunk(1, 37), add_draw(1), add_draw(3);  // slot 3 has the same prompt
-  add_chunk(2, 11);                            // more of it follows
+  add_chunk(2, 11);                            // the rest of this prompt follows
   ASSERT_TRUE(rig.Launch(DecoderStep{.chunk_rows = rows, .chunk_draws = draws}).ok());
   absl::StatusOr<absl::Span<const Drawn>> drawn = rig.decoder()->Await();
   ASSERT_TRUE(drawn.ok()) << drawn.status();
@@ -364,7 +364,7 @@ TEST_P(GraphDecoderOverShapes, TakesPromptsInChunks) {
   EXPECT_LT(RelativeError(rig.Logits(0), rig.model().Step(sequences[2], last)), kLogitsError);
 }
 
-// Two steps under way give the tokens that one at a time gives.
+// Two steps in progress give the same tokens as one step at a time.
 TEST(GraphDecoderTest, RunsAStepAheadOfTheHost) {
   SYNCOPATE_NEED_GPUS(1);
   auto decode = [](int ahead) {

@@ -9,7 +9,7 @@
 #include "cuda/stream.h"
 #include "tests/gpu/gpu_support.h"
 
-// bf16 numbers on the host, and their way to the GPU and back.
+// bf16 numbers on the host, and copies of them to the GPU and back.
 namespace syncopate::rollouter::testing {
 
 using Half = uint16_t;
@@ -50,7 +50,7 @@ std::vector<T> Download(const void* from, int64_t count) {
   return std::vector<T>(values, values + count);
 }
 
-// ||a - b|| / ||b||, infinite if a number of `a` is none.
+// ||a - b|| / ||b||; infinite if `a` contains a NaN or infinity.
 template <typename A, typename B>
 double RelativeError(const A& a, const B& b) {
   double difference = 0, norm = 0;

@@ -26,14 +26,14 @@ class MatmulOnGpu : public ::testing::TestWithParam<Kind> {
 };
 INSTANTIATE_TEST_SUITE_P(
     Products, MatmulOnGpu,
-    ::testing::Values(Kind{"Qkv", {.n = 1152, .k = 896, .bias = true, .rows_alike = true}},
-                      Kind{"Down", {.n = 896, .k = 4864, .accumulate = true, .rows_alike = true}},
-                      Kind{"GateUp", {.n = 37888, .k = 3584, .rows_alike = true}},
-                      Kind{"Head",
-                           {.n = 1003, .k = 512, .float32_result = true, .result_stride = 1008, .rows_alike = true}}),
+    ::testing::Values(
+        Kind{"Qkv", {.n = 1152, .k = 896, .bias = true, .bit_identical_rows = true}},
+        Kind{"Down", {.n = 896, .k = 4864, .accumulate = true, .bit_identical_rows = true}},
+        Kind{"GateUp", {.n = 37888, .k = 3584, .bit_identical_rows = true}},
+        Kind{"Head", {.n = 1003, .k = 512, .float32_result = true, .result_stride = 1008, .bit_identical_rows = true}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What a trial and its products need.
+// The inputs of a trial and its products.
 struct Bench {
   cuda::DeviceBuffer workspace = cuda::DeviceBuffer::Create(0, MatmulLibrary::kWorkspaceBytes, "workspace").value();
   MatmulLibrary library = MatmulLibrary::Create(workspace.data()).value();
@@ -55,13 +55,13 @@ TEST_P(MatmulOnGpu, AlgorithmsThatPassTheTrialAreBitIdenticalToTheReference) {
   const MatmulTrial trial = MatmulTrial::Create(0, extent, bench.stream.get()).value();
   const Matmul pattern = Matmul::Create(bench.library, GetShape(256)).value();
   for (int32_t rows : sizes) {
-    EXPECT_EQ(bench.Digest(Matmul::CreateAlike(bench.library, GetShape(rows), pattern, trial).value(), trial),
-              bench.Digest(Matmul::CreateLike(bench.library, GetShape(rows), pattern).value(), trial))
+    EXPECT_EQ(bench.Digest(Matmul::CreateBitIdentical(bench.library, GetShape(rows), pattern, trial).value(), trial),
+              bench.Digest(Matmul::CreateWithReference(bench.library, GetShape(rows), pattern).value(), trial))
         << rows << " rows";
   }
 }
 
-// The library cuts few rows' long sums over several blocks if it may.
+// If allowed, the library splits the long sums of a few rows over several blocks.
 TEST(MatmulTrialOnGpu, TellsSumsThatAreCutFromThoseThatAreNot) {
   SYNCOPATE_NEED_GPUS(1);
   Bench bench;
@@ -70,8 +70,9 @@ TEST(MatmulTrialOnGpu, TellsSumsThatAreCutFromThoseThatAreNot) {
   extent.Include(shape);
   const MatmulTrial trial = MatmulTrial::Create(0, extent, bench.stream.get()).value();
   const uint64_t cut = bench.Digest(Matmul::Create(bench.library, shape).value(), trial);
-  EXPECT_EQ(cut, bench.Digest(Matmul::Create(bench.library, shape).value(), trial)) << "a way has its own bits";
-  shape.rows_alike = true;
+  EXPECT_EQ(cut, bench.Digest(Matmul::Create(bench.library, shape).value(), trial))
+      << "one algorithm is not bit-identical";
+  shape.bit_identical_rows = true;
   EXPECT_NE(cut, bench.Digest(Matmul::Create(bench.library, shape).value(), trial));
 }
 

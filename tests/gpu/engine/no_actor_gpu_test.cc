@@ -1,5 +1,5 @@
-// What a rollouter holds of a GPU: what it has declared and no actor. Each row of the table is a process of its own,
-// this program again with one of the probes below.
+// A rollouter takes no more memory of a GPU than it has declared, and has no actor. Each row of the table is a process
+// of its own: this program again, with one of the probes below.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -25,7 +25,7 @@ using nlohmann::json;
 constexpr char kModel[] = "qwen2.5-7b";
 constexpr char kLinePrefix[] = "PROBE ";
 constexpr int64_t kMayDiffer = int64_t{64} << 20;
-constexpr int64_t kTokens = 65536;  // that keys and values have room for
+constexpr int64_t kTokens = 65536;  // tokens for whose keys and values there is room
 
 class IgnoringSink final : public GenerationSink {
  public:
@@ -42,7 +42,8 @@ model::ModelConfig MakeModel(int64_t layers) {
 
 int64_t Used(const cuda::GpuMemory& before) { return before.free - cuda::ReadGpuMemory(0).value().free; }
 
-// An engine as a rollouter on one GPU has it, after one token. Prints what it holds, and whether an actor had room too.
+// Makes an engine like that of a rollouter on one GPU and generates one token. Prints the memory in use, and whether an
+// actor would fit too.
 void Probe(int64_t layers, bool with_actor) {
   const model::ModelConfig config = MakeModel(layers);
   const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
@@ -52,7 +53,7 @@ void Probe(int64_t layers, bool with_actor) {
   auto engine = Engine::Create(config, *backend, {.max_sequences = 256, .kv_blocks = kTokens / kBlockTokens});
   ASSERT_TRUE(engine.ok()) << engine.status();
   (*engine)->BindThread();
-  ASSERT_TRUE((*engine)->policy().Install({1, 0}, 1).ok());  // zeros: no token is as likely as any other
+  ASSERT_TRUE((*engine)->policy().Install({1, 0}, 1).ok());  // the weights are zero: all tokens are equally likely
   GenerationRequest request;
   request.prompt_ids = {1, 2, 3};
   request.seeds = {1};
@@ -119,7 +120,7 @@ TEST(NoActorTest, TheGpuHoldsWhatWasDeclaredAndHasNoRoomForAnActorBeside) {
   ASSERT_TRUE(one.ok()) << one.status();
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_TRUE(both.ok()) << both.status();
-  // Bytes of one rank: float32 weights, gradients and two moments, and a bfloat16 copy.
+  // The bytes of one rank: float32 weights, gradients and two moments, and a bfloat16 copy.
   const int64_t actor = (*all)["weights"].get<int64_t>() / 4 * 18;
   std::puts(
       absl::StrFormat("| %s, MiB after one token | two weight sets | keys and values | buffers | all else | in use | "
@@ -132,7 +133,7 @@ TEST(NoActorTest, TheGpuHoldsWhatWasDeclaredAndHasNoRoomForAnActorBeside) {
   std::puts(absl::StrFormat("| an actor of one rank would take %d MiB, this GPU has %d |", actor >> 20,
                             (*all)["total"].get<int64_t>() >> 20)
                 .c_str());
-  EXPECT_LE(Beside(*all) - Beside(*one), kMayDiffer) << "something grows with the layers and is not declared";
+  EXPECT_LE(Beside(*all) - Beside(*one), kMayDiffer) << "undeclared memory grows with the layers";
   if (Declared(*all) + actor > (*all)["total"].get<int64_t>()) {
     EXPECT_EQ((*both)["actor"], "OUT_OF_MEMORY");
   }

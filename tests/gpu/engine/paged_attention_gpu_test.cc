@@ -26,8 +26,8 @@ using testing::WidenAll;
 constexpr int kLayers = 2;
 constexpr int kLayer = 1;
 
-// Row r is the sequence in slot rows - 1 - r, in randomly chosen blocks; whatever no row may read is NaN, the rest of
-// last blocks too.
+// Row r is the sequence in slot rows - 1 - r, in randomly chosen blocks. Numbers that no row may read are NaN, also in
+// the rest of the last blocks.
 struct Rig {
   HeadCounts heads;
   std::vector<int32_t> lengths;
@@ -84,7 +84,7 @@ struct Rig {
     }
   }
 
-  // One query head of a row, in float64.
+  // The expected output of one query head of a row, in float64.
   std::vector<float> Expected(int64_t row, int32_t head) const {
     const int32_t dim = heads.head_dim, kv_head = head / (heads.heads / heads.kv_heads);
     const Half* query = &queries[static_cast<size_t>((row * heads.heads + head) * dim)];
@@ -111,7 +111,7 @@ struct Rig {
   }
 };
 
-// The kernels on the rig's data, by a grid of so many blocks; rows that are not written stay NaN.
+// Runs the kernels on the rig's data with a grid of `grid` blocks; rows that are not written stay NaN.
 std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_of = RowsOf::kDifferentSequences,
                           Cuts cuts = Cuts::kAnywhere) {
   const cuda::Driver* driver = *cuda::Driver::Load();
@@ -131,7 +131,7 @@ std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_o
   EXPECT_EQ(DescribeStorage(driver->encode_tensor_map, storage, rig.heads, &maps), CUDA_SUCCESS);
   EXPECT_EQ(PrepareAttention(rig.heads), cudaSuccess);
   EXPECT_EQ(PlanAttention(paged, rig.heads, grid, cuts, scratch, nullptr), cudaSuccess);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // plans are read ahead of the kernel before
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the plans are read before the kernel ahead of it has ended
   for (int i = 0; i < times; ++i) {
     EXPECT_EQ(AttendPaged(paged, rig.heads, maps, storage, kLayer, grid, scratch, queries.data(), out.data(), rows_of,
                           cuts, nullptr),
@@ -213,7 +213,8 @@ TEST_P(PagedAttentionOverHeads, CutBetweenRowsARowHasTheSameBitsAloneAndBesideOt
   }
 }
 
-// Of three sequences the rows are tokens in order, from any token on, with an empty row between two of them.
+// The rows are consecutive tokens of three sequences, from any token on, with an empty row between two of the
+// sequences.
 TEST_P(PagedAttentionOverHeads, TokensThatAttendJointlyHaveTheBitsThatTheyHaveAlone) {
   SYNCOPATE_NEED_GPUS(1);
   struct Run {

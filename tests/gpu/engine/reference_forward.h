@@ -9,7 +9,7 @@
 
 namespace syncopate::testing {
 
-// Attention of one whole sequence, plainly, in float32.
+// Attention of one whole sequence, in plain float32.
 class WholeSequence final : public model::Attention {
  public:
   at::Tensor Attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
@@ -24,7 +24,7 @@ class WholeSequence final : public model::Attention {
   }
 };
 
-// Logits [answer tokens, vocabulary] float32 on the CPU: of each position that a token of the answer was drawn from.
+// Logits [answer tokens, vocabulary], float32 on the CPU, at each position from which a token of the answer was drawn.
 inline at::Tensor AnswerLogits(const model::ModelConfig& config, const model::TransformerWeights& weights,
                                const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
   const c10::InferenceMode inference;

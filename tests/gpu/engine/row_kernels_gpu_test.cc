@@ -20,9 +20,9 @@ using testing::Widen;
 using testing::WidenAll;
 
 constexpr float kEpsilon = 1e-6f;
-constexpr double kRounding = 4e-3;  // of bf16
+constexpr double kRounding = 4e-3;  // the rounding error of bf16
 
-// Computes as model/transformer.cc does: the scaled row is rounded, then its product with the weight.
+// Computes like model/transformer.cc: the scaled row is rounded, then its product with the weight.
 std::vector<float> RmsNorm(const std::vector<float>& x, const float* weight) {
   double squares = 0;
   for (float value : x) squares += static_cast<double>(value) * value;
@@ -50,7 +50,8 @@ TEST_P(RowKernelsOverHidden, EmbedsGivenAndDrawnTokens) {
   SYNCOPATE_NEED_GPUS(1);
   const int32_t hidden = GetParam();
   const std::vector<Half> table = RandomHalves(5 * hidden, 1), weight = RandomHalves(hidden, 2, 0.1f, 1);
-  // Row 0 takes token 4; row 1 what slot 2 has drawn, 3; row 2 what slot 0 has drawn, 1.
+  // Row 0 takes the given token 4; row 1 takes token 3, which slot 2 has drawn; row 2 takes token 1, which slot 0 has
+  // drawn.
   const DeviceBuffer given = Upload<int32_t>({4, -1, -1}), slots = Upload<int32_t>({1, 2, 0});
   const DeviceBuffer drawn = Upload<int32_t>({1, 2, 3});
   const DeviceBuffer tokens = Upload(table), weights = Upload(weight);
@@ -161,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, AppendOverHeads,
                                            AppendCase{{28, 4, 128}, false}, AppendCase{{16, 8, 128}, true},
                                            AppendCase{{2, 1, 32}, true}, AppendCase{{4, 2, 256}, true}));
 
-// A head of a row as it should be after norm and rotation.
+// The expected head of a row after norm and rotation.
 std::vector<float> RotatedHead(const std::vector<float>& head, const std::vector<Half>& norm,
                                const std::vector<float>& rotations, int position) {
   std::vector<float> x = norm.empty() ? head : RmsNorm(head, WidenAll(norm).data());
@@ -180,7 +181,8 @@ TEST_P(AppendOverHeads, RotatesAndWritesTheRowsOwnPlacesOnly) {
   const auto [heads, with_norm] = GetParam();
   const int dim = heads.head_dim;
   const std::vector<int32_t> slots = {0, 4, 2, 3, 1}, lengths = {1, 16, 0, 17, 40};
-  const std::vector<int32_t> tables = {3, 9, 9, /**/ 9, 9, 1, /**/ 9, 9, 9, /**/ 9, 5, 9, /**/ 0, 9, 9};  // a slot each
+  // Three entries for each slot.
+  const std::vector<int32_t> tables = {3, 9, 9, /**/ 9, 9, 1, /**/ 9, 9, 9, /**/ 9, 5, 9, /**/ 0, 9, 9};
   const int rows = 5, blocks = 6, layers = 2, layer = 1, width = (heads.heads + 2 * heads.kv_heads) * dim;
   const std::vector<Half> qkv = RandomHalves(rows * width, 11);
   const std::vector<Half> q_norm = with_norm ? RandomHalves(dim, 12, 0.1f, 1) : std::vector<Half>();

@@ -19,11 +19,11 @@ using testing::Upload;
 
 struct Results {
   std::vector<Drawn> draws;
-  std::vector<int32_t> tokens;  // of the draws' slots
+  std::vector<int32_t> tokens;  // the tokens in the slots of the draws
 };
 
-// A draw of each row of logits [rows, vocab], which are padded to the kernel's stride with what must not be looked at.
-// Row r's slot is rows - 1 - r, its sampling is the r-th, its token the numbers[r]-th, or the first.
+// Draws from each row of logits [rows, vocab]. Rows are padded to the kernel's stride with values that the kernel must
+// not use. Row r has slot rows - 1 - r, the r-th sampling options, and the numbers[r]-th token, or the first.
 Results DrawOnGpu(const std::vector<float>& logits, int32_t vocab, const std::vector<SlotSampling>& sampling,
                   bool float32, std::vector<int32_t> numbers = {}) {
   const int32_t rows = static_cast<int32_t>(sampling.size()), stride = (vocab + 7) / 8 * 8;
@@ -101,7 +101,7 @@ TEST_P(SampleOverCases, DrawsWhatTheCpuDraws) {
     const SampledToken expected =
         SampleToken(own, made.vocab, params, sampling[static_cast<size_t>(row)].seed, row * row);
     equal += got.token == expected.token;
-    // Sums in another order may move a draw that hits the border of two tokens, to the neighbour.
+    // Sums in another order may move a draw on the border of two tokens to the neighbour.
     EXPECT_LE(std::abs(got.token - expected.token), made.temperature > 0 ? 1 : 0) << "row " << row;
     if (got.token != expected.token) continue;
     EXPECT_NEAR(got.logprob, expected.logprob, 2e-5) << "row " << row;
@@ -119,7 +119,7 @@ TEST(SampleTest, TakesTheFirstAmongEqualsWhenGreedy) {
   const Results drawn = DrawOnGpu(logits, vocab, {greedy, greedy}, true);
   EXPECT_EQ(drawn.draws[0].token, 12345);
   EXPECT_NEAR(drawn.draws[0].logprob, -std::log(3 + (vocab - 3) * std::exp(-4.0)), 1e-5);
-  EXPECT_EQ(drawn.draws[1].token, 0) << "all of them alike";
+  EXPECT_EQ(drawn.draws[1].token, 0) << "all logits are equal";
 }
 
 TEST(SampleTest, DrawsByProbability) {
@@ -140,7 +140,7 @@ TEST(SampleTest, DrawsByProbability) {
   const Results drawn = DrawOnGpu(logits, vocab, sampling, true, numbers);
   for (size_t i = 0; i < hot.size(); ++i) {
     const auto count = std::count(drawn.tokens.begin(), drawn.tokens.end(), hot[i]);
-    EXPECT_NEAR(static_cast<double>(count) / rows, weights[i], 0.06) << "token " << hot[i];  // 4 deviations
+    EXPECT_NEAR(static_cast<double>(count) / rows, weights[i], 0.06) << "token " << hot[i];  // 0.06 is four deviations
   }
   int among = 0;
   for (int32_t token : drawn.tokens) among += std::count(hot.begin(), hot.end(), token) > 0;
@@ -156,7 +156,7 @@ TEST(SampleTest, SaysWhichTokensStopTheRow) {
   how.stops = 2;
   how.stop_tokens[0] = 6;
   how.stop_tokens[1] = 4;
-  how.stop_tokens[2] = 5;  // beyond `stops`
+  how.stop_tokens[2] = 5;  // outside `stops`
   const Results drawn = DrawOnGpu(logits, 16, {how, how, how}, true);
   EXPECT_EQ(drawn.draws[0].stopped, 1);
   EXPECT_EQ(drawn.draws[1].stopped, 0);
@@ -178,7 +178,8 @@ TEST(SampleTest, SaysThatLogitsAreNotNumbers) {
       EXPECT_EQ(drawn.draws[row].token, 0) << "row " << row;
       EXPECT_TRUE(std::isnan(drawn.draws[row].logprob)) << "row " << row;
     }
-    EXPECT_NEAR(drawn.draws[3].logprob, -std::log(static_cast<double>(vocab)), 1e-4) << "a neighbour's row suffers";
+    EXPECT_NEAR(drawn.draws[3].logprob, -std::log(static_cast<double>(vocab)), 1e-4)
+        << "the row of a neighbour changes";
   }
 }
 

@@ -1,4 +1,4 @@
-// A policy's state on a GPU that leaves it and comes back.
+// The state of a policy on a GPU that is offloaded and loaded again.
 #include <ATen/ATen.h>
 #include <c10/core/AllocatorConfig.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ std::unique_ptr<PolicyTrainer> MakePolicy(const MemoryOptions& memory) {
   options.model = testing::GroupedQueryModel();
   options.seed = 3;
   options.device = "cuda:0";
-  // Sums over rows in one order alone: equal bits are looked for.
+  // float32, in which sums over rows have one order: the test compares bits.
   options.compute_dtype = DType::kFloat32;
   options.step.loss.correction = loss::Correction::kTis;
   options.step.loss.kl_coefficient = 0.1;
@@ -128,7 +128,7 @@ TEST(CudaOffloadTest, StepsWithEverythingAwayInBetweenTrainTheSameAndDurationsAr
     EXPECT_GT(moved.parameters.load_seconds, 0.0);
     EXPECT_GT(moved.parameters.offload_seconds, 0.0);
   }
-  // Atomic sums of a GPU may round differently from run to run; what a move would break is far from that.
+  // Atomic sums of a GPU may round differently from run to run; a bug in a move would cause a far larger difference.
   EXPECT_LT(LargestDifference(*stays, *leaves), 1e-4);
 }
 
@@ -180,8 +180,8 @@ TEST(CudaOffloadTest, AStateThatTheGpuCannotHoldIsSaidWithItsSum) {
   EXPECT_EQ(ErrorReason(PolicyTrainer::Create(options).status()), "STATE_TOO_LARGE");
 }
 
-// A snapshot is of one version whichever thread makes the copy: a thread beside the step, or the step's before its
-// update. Else parts of it would be of the next version.
+// A snapshot has one version, whichever thread makes the copy: a thread beside the step, or the step's thread before
+// its update. Otherwise parts of the snapshot would have the next version.
 TEST(CudaOffloadTest, SnapshotsHoldTheStateOfTheirStepWhileTheNextOneRuns) {
   SYNCOPATE_NEED_GPUS(1);
   for (const bool leaves : {false, true}) {
@@ -212,11 +212,11 @@ TEST(CudaOffloadTest, WithoutArenasNothingCanBeAskedToLeave) {
   EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 0).ok());
 }
 
-// libtorch's allocator where it splits no block above 64 MiB, for the length of a test.
+// libtorch's allocator, set to split no block above 64 MiB, for the length of a test.
 class FragmentingAllocator {
  public:
   FragmentingAllocator() {
-    at::empty({1}, at::TensorOptions(at::kByte).device(kGpu));  // so that there is an allocator
+    at::empty({1}, at::TensorOptions(at::kByte).device(kGpu));  // makes the allocator exist
     Begin("max_split_size_mb:64");
   }
   ~FragmentingAllocator() { Begin(""); }
@@ -240,7 +240,8 @@ class FragmentingAllocator {
   }
 };
 
-// What a step of one micro-batch takes: each layer leaves blocks that its backward frees, which takes others of its own.
+// Allocates like a step of one micro-batch: each layer leaves blocks that its backward frees, and the backward
+// allocates others.
 void TakeAsAStep(FragmentingAllocator& allocator, int64_t tokens) {
   std::vector<std::vector<at::Tensor>> left(16);
   for (auto& layer : left) {
@@ -252,7 +253,8 @@ void TakeAsAStep(FragmentingAllocator& allocator, int64_t tokens) {
   }
 }
 
-// The most that was reserved at any moment after the second step, as a share of the most that was in use at once.
+// The largest number of bytes reserved at any moment after the second step, as a share of the largest number in use at
+// once.
 double MostReservedOverUse(bool looks_before) {
   FragmentingAllocator allocator;
   CacheRule rule(EmptyCache::kOnPressure);

@@ -27,7 +27,7 @@ using testing::RecordingSink;
 
 constexpr absl::Duration kMeetWithin = absl::Seconds(60);
 
-// An engine over `world` ranks, which are threads and have a GPU each.
+// An engine over `world` ranks, which are threads with one GPU each.
 class Replica {
  public:
   Replica(DType dtype, int32_t world, const Engine::Options& options)
@@ -118,7 +118,7 @@ class Replica {
   const Manifest whole_;
   std::optional<RankSlice> slice_;
   cuda::NcclId id_ = {};
-  std::vector<std::unique_ptr<NcclGroup>> groups_;  // end last: graphs hold them
+  std::vector<std::unique_ptr<NcclGroup>> groups_;  // destroyed last: graphs use them
   std::vector<std::shared_ptr<CudaBackend>> backends_;
   std::unique_ptr<FollowerThreads> followers_;
   std::unique_ptr<Engine> engine_;
@@ -141,8 +141,8 @@ TEST(TensorParallelOnGpus, InFloat32TwoRanksDrawTheTokensOfOneAcrossInstalls) {
   }
 }
 
-// How far log-probs in bf16 are from those in float32, on average over the tokens up to the first on which the three do
-// not agree: near ties flip, and after that the contexts are others.
+// The mean distance of log-probs in bf16 from those in float32, over the tokens up to the first one on which the three
+// runs do not agree: near ties flip, and after a flip the contexts differ.
 struct Distances {
   double one = 0, two = 0;
   int64_t tokens = 0;
@@ -190,7 +190,7 @@ TEST(TensorParallelOnGpus, TwoRanksGiveTheSameBitsInAnyBatchWhereThatIsAskedFor)
   EXPECT_EQ(among[0].logprobs, alone[0].logprobs);
 }
 
-// What the sums of a decode step cost: those of a 7B model, as a graph of its own.
+// The time of the sums of a decode step: those of a 7B model, as a graph of their own.
 TEST(TensorParallelOnGpus, SumsInAGraphAreRightEachTimeItIsLaunched) {
   SYNCOPATE_NEED_GPUS(2);
   constexpr int64_t kHidden = 3584;

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "model/presets.h"
@@ -56,6 +58,39 @@ TEST(CudaOpsTest, GivesTheResultsOfTheCpuInBFloat16WithinItsRounding) {
   for (const OpCase& one : kCases) ExpectSameResults(one, at::kBFloat16, 3e-2);
 }
 
+TEST(CudaOpsTest, AdamWMovesTheParametersAsTheCpuDoesAndReturnsTheSquaresOfTheirChanges) {
+  SYNCOPATE_NEED_GPUS(1);
+  const at::Device gpu("cuda:0");
+  for (const int64_t elements : {4, 1024, 4 * 100003}) {
+    const at::Tensor before = at::randn({elements}), first = 0.1 * at::randn({elements});
+    const at::Tensor second = at::rand({elements}), gradients = at::randn({elements});
+    const model::Ops::AdamW update = {.learning_rate = 0.01,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.99,
+                                      .eps = 1e-8,
+                                      .weight_decay = 0.3,
+                                      .correction1 = 0.5,
+                                      .correction2 = 0.25};
+    auto run = [&](const model::Ops& ops, const at::Device& device, double factor) {
+      const at::Tensor parameters = before.to(device, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+      const at::Tensor squares =
+          ops.UpdateByAdamW(update, at::scalar_tensor(factor, at::TensorOptions(at::kFloat).device(device)),
+                            {parameters,
+                             first.to(device, at::kFloat, false, true),
+                             second.to(device, at::kFloat, false, true),
+                             gradients.to(device, at::kFloat, false, true),
+                             {}});
+      return std::pair{squares.item<double>(), parameters.cpu()};
+    };
+    const auto expected = run(model::AtenOps(), at::kCPU, 0.7), found = run(model::OpsFor(gpu), gpu, 0.7);
+    EXPECT_NEAR(found.first, expected.first, 1e-5 * expected.first);
+    EXPECT_LT(RelativeDifference(found.second, expected.second), 1e-6);
+    const auto unchanged = run(model::OpsFor(gpu), gpu, std::nan(""));
+    EXPECT_EQ(unchanged.first, 0);
+    EXPECT_TRUE(at::equal(unchanged.second, before));
+  }
+}
+
 TEST(CudaOpsTest, DeterministicOnesGiveTheResultsOfTheCpuAndRepeatTheirBits) {
   SYNCOPATE_NEED_GPUS(1);
   at::NoGradGuard no_grad;
@@ -73,7 +108,7 @@ TEST(CudaOpsTest, DeterministicOnesGiveTheResultsOfTheCpuAndRepeatTheirBits) {
   }
 }
 
-// Thousands of rows of one token, as a separator in a batch: by atomics their sum differs from one time to the next.
+// Thousands of rows have one token, like a separator in a batch: an atomic sum of them differs from run to run.
 TEST(CudaOpsTest, ADeterministicEmbeddingGradientAddsRowsOfOneTokenInTheirOrder) {
   SYNCOPATE_NEED_GPUS(1);
   at::NoGradGuard no_grad;
@@ -92,7 +127,7 @@ TEST(CudaOpsTest, ADeterministicEmbeddingGradientAddsRowsOfOneTokenInTheirOrder)
   }
 }
 
-// As of a model to whose vocabulary one token was added: rows of 16 bytes and a rest.
+// The vocabulary has one token more than a multiple: rows of 16 bytes and a rest.
 TEST(CudaFusedHeadTest, AVocabularyOfAnySizeGivesTheResultsOfTheCpu) {
   SYNCOPATE_NEED_GPUS(1);
   at::NoGradGuard no_grad;
@@ -134,7 +169,7 @@ TEST(CudaFusedHeadTest, AVocabularyOfAnySizeGivesTheResultsOfTheCpu) {
   }
 }
 
-// Gradients of a whole model in bf16 on the GPU against float32 on the CPU.
+// Compares the gradients of a whole model in bf16 on the GPU with those in float32 on the CPU.
 TEST(CudaDecoderProgramTest, GradientsAreThoseOfTheCpu) {
   SYNCOPATE_NEED_GPUS(1);
   at::NoGradGuard no_grad;
@@ -177,7 +212,7 @@ TEST(CudaDecoderProgramTest, GradientsAreThoseOfTheCpu) {
   EXPECT_LT(RelativeDifference(results[2], results[0]), 5e-2);
 }
 
-// One layer of a model's own width, with a vocabulary that is small beside it, on `device`: two ways from the same weights
+// One layer of a model's real width, with a small vocabulary, on `device`: two implementations go from the same weights
 // and batch to the gradient of sum(logprob * dlogprob).
 class FullSizeLayer {
  public:
@@ -189,7 +224,7 @@ class FullSizeLayer {
         sequences_({150, 1, 233, 128}, device) {
     at::Tensor weights = at::zeros({manifest_.arena_bytes() / 4}, at::kFloat);
     model::InitialiseWeights(config_, manifest_, 2, weights.data_ptr<float>());
-    // Numbers that both types have, so that the difference is what computing makes of them.
+    // The numbers are exact in both types, so any difference comes from the computation.
     weights_ = weights.to(at::kBFloat16).to(device, at::kFloat);
     at::manual_seed(3);
     ids_ = at::randint(config_.vocab_size, {sequences_.rows()}, at::kLong).to(device);
@@ -197,7 +232,7 @@ class FullSizeLayer {
     dlogprob_ = at::randn({sequences_.rows()}).to(device);
   }
 
-  // Of each tensor, in wire order.
+  // The gradient of each tensor, in wire order.
   std::vector<at::Tensor> ByAutograd() const {
     const at::Tensor gradient = at::zeros_like(weights_);
     const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, weights_);

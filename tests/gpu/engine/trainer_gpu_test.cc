@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -82,7 +83,7 @@ TEST(CudaPolicyTrainerTest, StartsFromTheBitsOfTheCpu) {
 
 TEST(CudaPolicyTrainerTest, FiftyDeterministicStepsRepeatTheirBits) {
   SYNCOPATE_NEED_GPUS(1);
-  // By FlashAttention-2, and by cuDNN.
+  // FlashAttention-2 and cuDNN are tested.
   model::ModelConfig wide = testing::SmallModel();
   wide.head_dim = 64;
   for (const model::ModelConfig& config : {testing::SmallModel(), wide}) {
@@ -121,14 +122,15 @@ TEST(TransformerGpuTest, ForwardOnAGpuEqualsTheCpu) {
   }
 }
 
-// How far all weights move in three steps of a trainer on the CPU, and how far they then differ from a GPU's.
+// The distance that weights move in three steps of a trainer on the CPU, and their distance from a GPU's weights then.
 struct Moved {
-  double furthest = 0, on_average = 0;             // on the CPU, from where they began
-  double apart_at_most = 0, apart_on_average = 0;  // the two
+  double furthest = 0, on_average = 0;             // on the CPU, from the first weights
+  double apart_at_most = 0, apart_on_average = 0;  // between the CPU and the GPU
 };
 
-Moved AfterThreeSteps(double eps) {
+Moved AfterThreeSteps(double eps, const model::ModelConfig& config = testing::SmallModel()) {
   PolicyTrainer::Options on_cpu = OptionsOn("cpu", DType::kFloat32), on_gpu = OptionsOn("cuda:0", DType::kFloat32);
+  on_cpu.model = on_gpu.model = config;
   on_cpu.optimizer.eps = on_gpu.optimizer.eps = eps;
   auto cpu = PolicyTrainer::Create(on_cpu).value(), gpu = PolicyTrainer::Create(on_gpu).value();
   const testing::PolicyCopy before(*cpu);
@@ -158,7 +160,8 @@ Moved AfterThreeSteps(double eps) {
   return moved;
 }
 
-// With an eps as large as the gradients an update is in proportion to its gradient, and so is the difference of two.
+// With an eps as large as the gradients, an update is proportional to its gradient, and so is the difference of two
+// updates.
 TEST(CudaPolicyTrainerTest, ThreeStepsOfAdamWAreThoseOfTheCpuForEveryWeight) {
   SYNCOPATE_NEED_GPUS(1);
   const Moved moved = AfterThreeSteps(1e-3);
@@ -166,8 +169,40 @@ TEST(CudaPolicyTrainerTest, ThreeStepsOfAdamWAreThoseOfTheCpuForEveryWeight) {
   EXPECT_LE(moved.apart_at_most, 0.01 * moved.furthest);
 }
 
-// With the eps that is used AdamW's first steps go by the sign of the gradient: a weight whose gradient is zero but for
-// rounding may differ by whole steps, so the average is looked at.
+// B begins with zeros, so A changes from the second step on.
+TEST(CudaPolicyTrainerTest, ThreeStepsOfAdaptersAreThoseOfTheCpuAndLeaveTheBaseItsBits) {
+  SYNCOPATE_NEED_GPUS(1);
+  const model::ModelConfig config = testing::WithAdapters(testing::SmallModel(), /*rank=*/8);
+  const Moved moved = AfterThreeSteps(1e-3, config);
+  EXPECT_GT(moved.furthest, 1e-4);
+  EXPECT_LE(moved.apart_at_most, 0.01 * moved.furthest);
+  PolicyTrainer::Options options = OptionsOn("cuda:0", DType::kBFloat16);
+  options.model = config;
+  auto trainer = PolicyTrainer::Create(options).value();
+  const uint64_t base = *trainer->BaseDigest();
+  const Manifest& manifest = trainer->manifest();
+  auto read = [&] {
+    std::vector<char> arena(static_cast<size_t>(manifest.arena_bytes()));
+    EXPECT_TRUE(trainer
+                    ->ReadShard([&](int64_t begin, absl::string_view bytes) {
+                      std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
+                      return absl::OkStatus();
+                    })
+                    .ok());
+    return arena;
+  };
+  const std::vector<char> before = read();
+  for (uint64_t step = 0; step < 3; ++step) ASSERT_TRUE(StepOn(*trainer, step).ok());
+  const std::vector<char> after = read();
+  const auto first = manifest.tensors().size() - trainer->trained().tensors().size();
+  const auto base_bytes = static_cast<size_t>(manifest.ranges()[first].begin);
+  EXPECT_EQ(std::memcmp(before.data(), after.data(), base_bytes), 0);
+  EXPECT_NE(before, after);
+  EXPECT_EQ(PolicyTrainer::Create(options).value()->BaseDigest().value(), base);
+}
+
+// With the usual eps, AdamW's first steps follow the sign of the gradient: a weight whose gradient is zero except for
+// rounding may differ by whole steps, so the test checks the average.
 TEST(CudaPolicyTrainerTest, ThreeStepsWithTheUsualEpsAreThoseOfTheCpuOnAverage) {
   SYNCOPATE_NEED_GPUS(1);
   const Moved moved = AfterThreeSteps(AdamWOptions().eps);
@@ -178,7 +213,7 @@ TEST(CudaPolicyTrainerTest, ThreeStepsWithTheUsualEpsAreThoseOfTheCpuOnAverage) 
 TEST(CudaPolicyTrainerTest, AStepInBFloat16IsNearlyThatOfFloat32) {
   SYNCOPATE_NEED_GPUS(1);
   PolicyTrainer::Options options = OptionsOn("cuda:0", DType::kBFloat16);
-  options.compute_dtype = std::nullopt;  // what a GPU computes in unless told otherwise
+  options.compute_dtype = std::nullopt;  // the default dtype of a GPU
   for (bool float32_logits : {false, true}) {
     options.step.float32_logits = float32_logits;
     auto trainer = PolicyTrainer::Create(options).value();
@@ -192,7 +227,7 @@ TEST(CudaPolicyTrainerTest, AStepInBFloat16IsNearlyThatOfFloat32) {
   }
 }
 
-// What would wait for the device is a warning, and those are counted.
+// Counts the warnings that libtorch gives for operations that wait for the device.
 class SyncCounter final : public c10::WarningHandler {
  public:
   SyncCounter() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_WARN); }
@@ -234,7 +269,7 @@ TEST(CudaPolicyTrainerTest, AnUpdateThatIsNotFiniteIsSkippedOnTheDevice) {
   }
 }
 
-// A rollouter's forward is the transformer's over the weights that it was sent; the trainer's is its program's.
+// A rollouter computes the transformer's forward with the weights that it received; the trainer computes its program's.
 TEST(CudaPolicyTrainerTest, LogProbsInBFloat16AreThoseOfTheRolloutersTransformer) {
   SYNCOPATE_NEED_GPUS(1);
   const at::NoGradGuard no_grad;
@@ -258,7 +293,7 @@ TEST(CudaPolicyTrainerTest, LogProbsInBFloat16AreThoseOfTheRolloutersTransformer
       at::log_softmax(logits, -1).gather(1, batch.targets.unsqueeze(1)).squeeze(1).to(at::kDouble);
   const at::Tensor log_ratio = step.LogProbs(batch)->to(at::kDouble) - expected;
   const at::Tensor k3 = log_ratio.exp() - 1 - log_ratio;
-  // bf16 keeps 8 bits: of logits that are about 1, differences of some thousandths.
+  // bf16 has 8 bits of precision: logits of about 1 differ by some thousandths.
   EXPECT_LT(k3.mean().item<double>(), 1e-5);
   EXPECT_LT(log_ratio.abs().max().item<double>(), 0.03);
 }
@@ -276,9 +311,16 @@ TEST(CudaPolicyTrainerTest, ACheckpointMovesBetweenDevicesBitForBit) {
 
 TEST(CudaStagerTest, StagesWhatTheHostStages) {
   SYNCOPATE_NEED_GPUS(1);
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const Manifest wire = model::MakeManifest(testing::SmallModel(), dtype).value();
-    auto trainer = MakeTrainer("cuda:0", dtype);
+  const model::ModelConfig adapted = testing::WithAdapters(testing::SmallModel(), /*rank=*/8);
+  for (const auto& [config, dtype] :
+       std::vector<std::pair<model::ModelConfig, DType>>{{testing::SmallModel(), DType::kFloat32},
+                                                         {testing::SmallModel(), DType::kBFloat16},
+                                                         {adapted, DType::kFloat32},
+                                                         {adapted, DType::kBFloat16}}) {
+    const Manifest wire = model::MakeManifest(config, dtype).value();
+    PolicyTrainer::Options options = OptionsOn("cuda:0", dtype);
+    options.model = config;
+    auto trainer = PolicyTrainer::Create(options).value();
     auto on_gpu = CudaStager::Create(trainer.get(), wire, /*device=*/0, /*slots=*/1).value();
     auto on_host = HostStager::Create(trainer.get(), wire, /*slots=*/1).value();
     for (int64_t step = 0; step < 3; ++step) {
@@ -295,7 +337,8 @@ TEST(CudaStagerTest, StagesWhatTheHostStages) {
   }
 }
 
-// The step's update is queued behind the read on the GPU; for a stager in host memory the step's thread waits for the copy.
+// The step's update is queued behind the read on the GPU. For a stager in host memory, the step's thread waits for the
+// copy.
 TEST(CudaStagerTest, AStagingBesideAStepIsOfTheWeightsBeforeIt) {
   SYNCOPATE_NEED_GPUS(1);
   const Manifest wire = model::MakeManifest(testing::SmallModel(), DType::kBFloat16).value();

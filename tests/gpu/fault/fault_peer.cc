@@ -16,9 +16,9 @@
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr absl::Duration kForgotten = absl::Seconds(120);  // the test is gone if it says nothing for so long
+constexpr absl::Duration kForgotten = absl::Seconds(120);  // after this silence the test is taken to be gone
 
-// Where and how this process is to die by its own hand.
+// The place and the kind of death that this process is to inflict on itself.
 struct Death {
   int signal = 0;
   std::string at;
@@ -45,7 +45,8 @@ class Peer {
     int gpus = 0;
     while (gpus < kFaultPlaces && cuda::CheckGpu(gpus).ok()) ++gpus;
     if (gpus == 0) return cuda::CheckGpu(0);
-    // NCCL takes one process of a host for each GPU: these call themselves hosts, and it connects them by sockets.
+    // NCCL accepts one process of a host for each GPU. These processes claim to be hosts, and NCCL connects them by
+    // sockets.
     if (gpus < kFaultPlaces) ::setenv("NCCL_HOSTID", incarnation.c_str(), /*overwrite=*/1);
     const int device = device_ = place % gpus;
     if (role == "source") {
@@ -57,7 +58,7 @@ class Peer {
     return absl::OkStatus();
   }
 
-  // Until the test hangs up.
+  // Serves until the test closes the socket.
   void Serve() {
     for (;;) {
       absl::StatusOr<Json> command = ReceiveJson(control_, kForgotten);
@@ -75,7 +76,7 @@ class Peer {
  private:
   void Say(const Json& message) {
     MutexLock lock(&mutex_);
-    SendJson(control_, message).IgnoreError();  // a test that is gone is noticed by Serve
+    SendJson(control_, message).IgnoreError();  // Serve notices a test that is gone
   }
   static std::string GetReason(const absl::Status& status) {
     if (status.ok()) return "";
@@ -139,7 +140,7 @@ class Peer {
   const int control_;
   const GpuCase* const case_;
   int device_ = 0;
-  Mutex mutex_;  // one answer at a time
+  Mutex mutex_;  // guards: one answer at a time
   std::unique_ptr<GpuSource> source_;
   std::unique_ptr<GpuReceiver> receiver_;
   std::jthread transfer_;

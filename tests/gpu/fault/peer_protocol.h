@@ -15,15 +15,16 @@
 #include "nlohmann/json.hpp"
 #include "synchronizer/messages.h"
 
-// What the fault test and its peers, real processes with one member each, say to each other: one JSON object a packet
-// of a SOCK_SEQPACKET socket.
+// The messages between the fault test and its peers, real processes with one member each: one JSON object in each
+// packet of a SOCK_SEQPACKET socket.
 //   -> {"do": "stage", "step"}                   <- {"digests": [hex]}
 //   -> {"do": "prepare", attempt...}             <- {"rendezvous"}
 //   -> {"do": "transfer", attempt..., "die"?}    <- {"moved": attempt, "reason"}      later
 //   -> {"do": "install", "attempt"}              <- {"reason"}
 //   -> {"do": "finish", "attempt"}               nothing
 //   -> {"do": "check"}                           <- {"reason", "serving": step}
-// "reason" is "" for OK, else the error's. "die": {"signal", "at": "start" | "arrival" | "after_ms" | "received", "n"}.
+// "reason" is "" for OK, else the reason of the error. "die": {"signal", "at": "start" | "arrival" | "after_ms" |
+// "received", "n"}.
 namespace syncopate::synchronizer {
 
 using Json = nlohmann::json;
@@ -36,7 +37,7 @@ inline absl::Status SendJson(int socket, const Json& message) {
   return Error(absl::StatusCode::kUnavailable, "PEER_LOST", std::strerror(errno));
 }
 
-// The next object; DEADLINE_EXCEEDED if none comes, UNAVAILABLE reason PEER_LOST if none will.
+// The next object; DEADLINE_EXCEEDED if none comes in time, UNAVAILABLE (reason PEER_LOST) if none can come.
 inline absl::StatusOr<Json> ReceiveJson(int socket, absl::Duration timeout) {
   pollfd ready{socket, POLLIN, 0};
   const int count = ::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
@@ -138,9 +139,9 @@ inline Transfer TransferFor(const Json& json) {
   return transfer;
 }
 
-// The case that all processes of the test agree on: two shards to whole replicas, big enough to be hit in the middle.
+// The case that all processes of the test share: two shards to whole replicas, so big that a fault can hit the middle.
 inline constexpr char kFaultSourceLayout[] = "flat:2";
 inline constexpr char kFaultDestinationLayout[] = "whole:1";
-inline constexpr int64_t kFaultModelWidth = 64;  // 2.8 GB
+inline constexpr int64_t kFaultModelWidth = 64;  // makes a model of 2.8 GB
 
 }  // namespace syncopate::synchronizer

@@ -25,9 +25,9 @@
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 
-// Four real processes, two sources and two receivers, on as many GPUs as there are. One of them is killed or stopped at
-// each stage of a transfer; the others must give up, form a new group without it within five seconds of its being
-// declared dead, bring the version over, and have GPU contexts that still work.
+// Four real processes, two sources and two receivers, on all available GPUs. One process is killed or stopped at each
+// stage of a transfer. The others must give up, form a new group without it within five seconds after it was declared
+// dead, transfer the version, and have GPU contexts that still work.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -35,11 +35,11 @@ using ::syncopate::testing::IsOk;
 using ::syncopate::testing::Process;
 using ::syncopate::testing::TempDir;
 
-constexpr absl::Duration kStartWithin = absl::Seconds(60);  // CUDA takes its time on a fresh machine
+constexpr absl::Duration kStartWithin = absl::Seconds(60);  // CUDA starts slowly on a fresh machine
 constexpr absl::Duration kAnswerWithin = absl::Seconds(20);
 constexpr absl::Duration kRecoverWithin = absl::Seconds(5);
 
-// This program is its own peer, so that there is one file to carry.
+// This program starts itself as its peer, so that there is one file to copy.
 constexpr char kPeerFlag[] = "--peer";
 constexpr int kPeerArguments = 8;
 
@@ -86,13 +86,13 @@ class PeerProcess {
 
 struct Fault {
   const char* name;
-  bool source;  // who: source rank 1, or the last receiver
+  bool source;  // source: source rank 1; otherwise the last receiver
   const char* at;
   int n;
-  bool fresh = false;  // it has only just come, so that the group forms its communicators
+  bool fresh = false;  // the member has just joined, so the group forms its communicators
 };
 
-// Where a member can be lost. In the middle of receiving is after one announced chunk or round.
+// The places where a member can be lost. The middle of receiving is after one announced chunk or round.
 constexpr Fault kFaults[] = {
     {"receiver before it joins", false, "start", 0},          {"receiver in the middle", false, "arrival", 0},
     {"receiver after it received", false, "received", 0},     {"source before it joins", true, "start", 0},
@@ -139,7 +139,7 @@ class FaultTest : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // Everybody prepares; "" or the first reason against it.
+  // All members prepare; returns "" or the first reason against it.
   std::string PrepareAll() {
     Prepare prepare;
     prepare.attempt = ++attempt_;
@@ -184,7 +184,7 @@ class FaultTest : public ::testing::TestWithParam<std::string> {
   void FinishAll() {
     for (auto* peer : Everybody()) peer->Tell({{"do", "finish"}, {"attempt", attempt_}});
   }
-  // What each member says of the transfer under way, up to a time for all of them.
+  // The result of the current transfer at each member, with one deadline for all.
   std::vector<std::string> Outcomes(const std::vector<PeerProcess*>& peers, absl::Duration within) {
     const absl::Time until = Clock::Real()->Now() + within;
     std::vector<std::string> reasons;
@@ -194,7 +194,7 @@ class FaultTest : public ::testing::TestWithParam<std::string> {
     }
     return reasons;
   }
-  // One attempt with everybody who is left; "" or the first reason why not.
+  // Runs one attempt with all remaining members; returns "" or the first reason why it failed.
   std::string Sync() {
     std::string reason = PrepareAll();
     if (reason.empty()) {
@@ -212,7 +212,7 @@ class FaultTest : public ::testing::TestWithParam<std::string> {
     FinishAll();
     return reason;
   }
-  // The receivers serve the version and every context works.
+  // Expects that the receivers serve the version and that every CUDA context works.
   void ExpectHealthy() {
     for (auto* peer : Everybody()) {
       absl::StatusOr<Json> answer = peer->Ask({{"do", "check"}});
@@ -241,7 +241,7 @@ void FaultTest::RunFault(const Fault& fault, int signal) {
     receivers_.back() = NewReceiver(1);
     ASSERT_THAT(receivers_.back()->Await(kStartWithin).status(), IsOk());
   }
-  // Its replacement is there before, as a trainer that restarts would be: process starts are not what is measured.
+  // The replacement starts before the fault, as a trainer that restarts would: the start of processes is not measured.
   std::unique_ptr<PeerProcess> spare = fault.source ? NewSource(1) : nullptr;
   if (spare != nullptr) {
     ASSERT_THAT(spare->Await(kStartWithin).status(), IsOk()) << spare->process().Log();
@@ -262,7 +262,7 @@ void FaultTest::RunFault(const Fault& fault, int signal) {
   command["die"] = {{"signal", signal}, {"at", fault.at}, {"n", fault.n}};
   victim->Tell(command);
 
-  // A second later it is declared dead: the others are told that the attempt is over.
+  // The lost member is declared dead a second later: the others are told that the attempt is over.
   const std::vector<std::string> early = Outcomes(survivors, absl::Seconds(1));
   const absl::Time declared = Clock::Real()->Now();
   std::vector<PeerProcess*> hanging;
@@ -274,7 +274,7 @@ void FaultTest::RunFault(const Fault& fault, int signal) {
     EXPECT_THAT(outcome, ::testing::Not(::testing::AnyOf("SILENT", "ABORT_STUCK", "COPY_STUCK")));
   }
   const absl::Duration gave_up = Clock::Real()->Now() - declared;
-  std::unique_ptr<PeerProcess> dead;  // a stopped one stays until the end
+  std::unique_ptr<PeerProcess> dead;  // a stopped process stays until the end
   if (fault.source) {
     dead = std::exchange(sources_[1], std::move(spare));
   } else {
@@ -292,7 +292,7 @@ void FaultTest::RunFault(const Fault& fault, int signal) {
               fault.name, signal == SIGKILL ? "SIGKILL" : "SIGSTOP", absl::ToDoubleMilliseconds(gave_up),
               absl::ToDoubleMilliseconds(recovered), attempts, static_cast<int>(hanging.size()),
               static_cast<int>(survivors.size()));
-  // The group is whole again for the next fault.
+  // The group is completed again for the next fault.
   dead.reset();
   if (!fault.source) {
     receivers_.push_back(NewReceiver(1));

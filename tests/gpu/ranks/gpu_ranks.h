@@ -17,7 +17,7 @@ namespace syncopate::trainer {
 
 constexpr absl::Duration kMeetWithin = absl::Seconds(60);
 
-// Calls `body` on a thread for each of `world` ranks, whose GPUs are 0, 1, .. of this process.
+// Calls `body` for each of `world` ranks, on a thread of its own; rank r uses GPU r of this process.
 inline void OnGpus(int32_t world, const std::function<void(Communicator&)>& body,
                    absl::Duration deadline = absl::Seconds(60)) {
   const cuda::NcclId id = cuda::NewNcclId().value();

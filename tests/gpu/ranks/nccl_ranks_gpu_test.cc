@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSizes[] = {0, 1, 7, 64, 4099, 3000007};
 
-// Numbers of a rank, the same on every device.
+// The numbers of a rank, equal on every device.
 at::Tensor Numbers(int32_t rank, int64_t count, at::ScalarType type) {
   return at::arange(count, at::kDouble).mul_(0.37 + rank).sin_().mul_(1000.0 / (1 + rank)).to(type);
 }
@@ -49,7 +49,8 @@ TEST(NcclRanksTest, SumsAreTheSameBitsOnAllRanks) {
   OnGpus(2, [](Communicator& ranks) {
     for (int64_t size : kSizes) {
       for (const auto& [type, element] : {std::pair(at::kFloat, Element::kFloat32), {at::kDouble, Element::kFloat64}}) {
-        const at::Tensor sum = Numbers(0, size, type) + Numbers(1, size, type);  // of two, in either order
+        // A sum of two is the same in either order.
+        const at::Tensor sum = Numbers(0, size, type) + Numbers(1, size, type);
         at::Tensor values = Numbers(ranks.rank(), size, type).to(GetGpu(ranks));
         ASSERT_TRUE(ranks.AllReduce(values.data_ptr(), size, element, Reduction::kSum).ok());
         ASSERT_TRUE(ranks.Finish().ok());
@@ -81,7 +82,7 @@ TEST(NcclRanksTest, SumsOfBFloat16AreRoundedOnce) {
       at::Tensor mine = at::full({size}, -1, all.options());
       ASSERT_TRUE(ranks.ReduceScatter(all.data_ptr(), mine.data_ptr(), size, Element::kBFloat16).ok());
       ASSERT_TRUE(ranks.Finish().ok());
-      // Of two, in either order.
+      // A sum of two is the same in either order.
       const at::Tensor sums = Numbers(0, 2 * size, at::kBFloat16) + Numbers(1, 2 * size, at::kBFloat16);
       EXPECT_TRUE(at::equal(mine.cpu(), sums.narrow(0, ranks.rank() * size, size))) << size;
     }
@@ -171,7 +172,7 @@ TEST(NcclRanksTest, ARankThatMakesNoCallIsLostAfterTheDeadline) {
     EXPECT_THAT(status.message(), HasSubstr("all-reduce (sum) of 1048576 float32"));
     EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(10));
     EXPECT_EQ(ErrorReason(ranks.Barrier()), "RANK_LOST");
-    // The GPU is free again, or this would wait for ever.
+    // If the GPU were not free again, this call would wait for ever.
     EXPECT_EQ(at::ones({4}, values.options()).sum().item<float>(), 4);
     over.Notify();
   };
@@ -179,7 +180,7 @@ TEST(NcclRanksTest, ARankThatMakesNoCallIsLostAfterTheDeadline) {
 }
 
 // Rank 0 queues a call that rank 1 never makes, and waits for it as `wait` does, while another thread aborts the group.
-// What Finish() says after that is returned.
+// Returns the result of the Finish() that follows.
 absl::Status AbortDuring(const std::function<void(Communicator&, const at::Tensor&)>& wait) {
   absl::Notification over;
   absl::Status finished;
@@ -210,7 +211,7 @@ TEST(NcclRanksTest, AnAbortEndsTheCallUnderWayWithItsWords) {
   }
 }
 
-// As when a copy to the host comes after a call in a stream's order, and the other rank never makes that call.
+// In practice: a copy to the host follows a call in a stream's order, and the other rank never makes that call.
 TEST(NcclRanksTest, AnAbortFreesAThreadThatWaitsForTheGpuOutsideOfThis) {
   SYNCOPATE_NEED_GPUS(2);
   const absl::Status after = AbortDuring([](Communicator&, const at::Tensor& values) { values.sum().item<float>(); });

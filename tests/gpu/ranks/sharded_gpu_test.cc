@@ -34,7 +34,7 @@ std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, uint
   });
 }
 
-// Weights that the drawn log-probs, which are far from those of a model, leave above 0.
+// The loss weights that stay above 0 for the drawn log-probs, which are far from those of a model.
 TrainStepOptions StepOptions(Recompute recompute) {
   TrainStepOptions options;
   options.loss.correction = loss::Correction::kTis;
@@ -87,7 +87,7 @@ TEST(ShardedGpuTest, LossAndGradientOfTwoGpusAreThoseOfOne) {
         std::cout << "gradient of 2 GPUs against 1, hidden " << config.hidden_size << ", "
                   << (compute == at::kFloat ? "float32" : "bfloat16") << ": " << difference << ", loss "
                   << std::abs(two[0].metrics.loss - one.metrics.loss) << std::endl;
-        // The same rows are rounded to bfloat16; sums over them are of float32 in another order.
+        // The same rows are rounded to bfloat16; sums over them are in float32, in another order.
         EXPECT_LT(difference, compute == at::kFloat ? 1e-5 : 5e-3);
         for (const Outcome& rank : two) {
           EXPECT_EQ(rank.gradient, two[0].gradient);

@@ -19,8 +19,8 @@
 #include "tests/gpu/transports/gpu_member.h"
 #include "tests/support/transport_shapes.h"
 
-// The transports between GPUs in the suite that is for all transports. Members are threads of one process here; ipc
-// members share the GPUs that are there, nccl members have one each.
+// Runs the conformance suite of all transports on the transports between GPUs. Members are threads of one process here.
+// Members of ipc share the available GPUs; members of nccl have one GPU each.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -81,7 +81,7 @@ class GpuArena final : public TestArena {
   const std::unique_ptr<CudaSendArena> arena_;
 };
 
-// What a source's process is, while it lives.
+// The process of a source, which a test can end.
 class MortalSource final : public SourceTransport {
  public:
   MortalSource(std::string name, std::shared_ptr<const void> borrowed, std::unique_ptr<SourceTransport> source)
@@ -131,14 +131,14 @@ class GpuHarness : public TransportHarness {
  protected:
   virtual std::unique_ptr<MortalSource> MakeSource(GpuArena* arena) = 0;
   virtual std::unique_ptr<ReceiverTransport> MakeReceiver(int device) = 0;
-  // The target of the receiver that is made now, once it is known.
+  // The target of the receiver that is made next, once it is known.
   std::shared_ptr<CudaArenaPair*> NewShadow() { return shadow_of_ = std::make_shared<CudaArenaPair*>(nullptr); }
   int gpus() const { return gpus_; }
-  // Before what they borrow goes.
+  // Called before the objects that receivers borrow are destroyed.
   void DropReceivers() { receivers_.clear(); }
 
  private:
-  // One member a GPU, as far as they go.
+  // One GPU for each member, then round again.
   int NextDevice() { return device_ = next_device_++ % std::max(gpus_, 1); }
 
   const int gpus_;
@@ -198,7 +198,7 @@ class NcclGpuHarness final : public GpuHarness {
   }
 };
 
-// A suite makes its rigs before it asks whether they are complete, so where there is no GPU there is no harness.
+// A suite makes its rigs before it asks whether they are complete, so without a GPU there is no harness.
 template <typename Harness>
 std::unique_ptr<TransportHarness> MakeHarness() {
   if (GpuCount() > 0) return std::make_unique<Harness>();

@@ -18,16 +18,16 @@
 #include "synchronizer/transport/weight_receiver.h"
 #include "synchronizer/transport/weight_source.h"
 
-// Members of a weight sync with real arenas on real GPUs, as trainers and rollouters have them.
+// Members of a weight sync with real arenas on real GPUs, like those of trainers and rollouters.
 namespace syncopate::synchronizer {
 
-// For a target without a decode loop: the moment between two steps is when the device has nothing to do.
+// For a target without a decode loop: it is between two steps when the device has nothing to do.
 BetweenSteps NoDecodeLoop(int device);
 
-// A transformer of two layers; 0.7 MB, or `width` times `width` of that.
+// A transformer of two layers; 0.7 MB times `width` squared.
 Manifest GpuTestModel(int64_t width = 1);
 
-// What is synced, and how; the same for all members.
+// The model and the settings of a sync; all members share them.
 struct GpuCase {
   static absl::StatusOr<GpuCase> Create(const Manifest& manifest, const std::string& transport,
                                         const std::string& source_layout, const std::string& destination_layout);
@@ -39,15 +39,15 @@ struct GpuCase {
   Layout source;
   Layout destination;
   SyncPlan plan;
-  int64_t chunk_bytes = 64 << 20;  // ipc
+  int64_t chunk_bytes = 64 << 20;  // used by ipc
 };
 
-// Passes everything on to another transport, and tells a test what arrives.
+// Passes every call on to another transport, and reports arrivals to a test.
 class WatchedReceiver final : public ReceiverTransport {
  public:
   explicit WatchedReceiver(std::unique_ptr<ReceiverTransport> receiver) : receiver_(std::move(receiver)) {}
-  // Called after each announcement, with how many there were before, by the thread that announces. Set it while nothing
-  // is received.
+  // Called after each announcement, on the announcing thread, with the number of announcements before it. Set it while
+  // nothing is received.
   std::function<void(int)> on_arrival = nullptr;
 
   std::string name() const override { return receiver_->name(); }
@@ -71,7 +71,7 @@ struct GpuSource {
                                                            const std::string& incarnation);
   ~GpuSource();
 
-  // Random finite numbers, a pure function of (step, rank), as version {1, step}. The digests.
+  // Stages random finite numbers, a pure function of (step, rank), as version {1, step}. Returns the digests.
   absl::StatusOr<std::vector<uint64_t>> Stage(int64_t step);
 
   const GpuCase* of = nullptr;
@@ -80,7 +80,7 @@ struct GpuSource {
   cuda::DeviceBuffer shard;
   cuda::Stream stream;
   std::unique_ptr<CudaSendArena> arena;
-  std::shared_ptr<void> borrowed;  // what the transport borrows
+  std::shared_ptr<void> borrowed;  // objects that the transport borrows
   std::unique_ptr<SourceTransport> transport;
   std::unique_ptr<WeightSource> source;
   std::string rendezvous;  // of the last attempt
@@ -99,7 +99,7 @@ struct GpuReceiver {
   std::unique_ptr<WatchedReceiver> transport;
   std::unique_ptr<WeightReceiver> receiver;
   std::string rendezvous;             // of the last attempt
-  WeightReceiver::Received received;  // likewise
+  WeightReceiver::Received received;  // of the last attempt
 };
 
 }  // namespace syncopate::synchronizer

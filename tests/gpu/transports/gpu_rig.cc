@@ -163,7 +163,7 @@ void GpuRig::ExpectServes(int index, int64_t step) const {
   const GpuReceiver& receiver = *receivers_[index];
   EXPECT_EQ(receiver.receiver->serving(), (PolicyVersion{1, step}));
   EXPECT_EQ(receiver.target->serving(), (PolicyVersion{1, step}));
-  std::map<int32_t, std::vector<char>> sent;  // by source
+  std::map<int32_t, std::vector<char>> sent;  // key: source
   std::vector<char> live = ToHost(receiver.device, receiver.target->live(), receiver.target->bytes());
   for (const Copy& copy : plan().CopiesTo(receiver.id.rank)) {
     const GpuSource& source = *sources_[copy.source];

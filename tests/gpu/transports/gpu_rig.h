@@ -15,7 +15,7 @@
 namespace syncopate::synchronizer {
 
 // T source ranks and M replicas of P ranks with real arenas on real GPUs, all in this process, over one transport,
-// driven as the synchronizer would.
+// driven as the synchronizer drives them.
 class GpuRig {
  public:
   struct Options {
@@ -23,26 +23,26 @@ class GpuRig {
     std::string source_layout = "whole";
     std::string destination_layout = "whole:1";
     int replicas = 1;
-    int gpus = 1;  // members take them in turn; nccl needs one for each
+    int gpus = 1;  // members use them in turn; nccl needs one for each member
     int64_t chunk_bytes = 64 << 20;
     Manifest manifest = GpuTestModel();
   };
 
   static absl::StatusOr<std::unique_ptr<GpuRig>> Create(Options options);
 
-  // Random finite numbers as version {1, step}, on all sources.
+  // Stages random finite numbers as version {1, step}, on all sources.
   absl::Status Stage(int64_t step);
   // All participants (all receivers if empty) agree on an attempt of the version that was staged last.
   absl::Status Prepare(std::vector<int> receivers = {}, absl::Duration deadline = absl::Seconds(30));
   void StartSources();
-  // Sources start and receivers receive, at once; what each receiver says.
+  // Sources start and receivers receive, at once; returns the result of each receiver.
   std::vector<absl::Status> Transfer();
   absl::Status Install();
   void Finish();
-  // All of it.
+  // Runs Prepare, Transfer, Install and Finish.
   absl::Status Sync(std::vector<int> receivers = {}, absl::Duration deadline = absl::Seconds(30));
 
-  // The receiver's live weights are what the plan says of the sources' send arenas, byte for byte.
+  // Expects that the receiver's live weights equal, byte for byte, what the plan takes from the sources' send arenas.
   void ExpectServes(int receiver, int64_t step) const;
 
   GpuSource* source(int rank = 0) { return sources_[rank].get(); }
@@ -62,7 +62,7 @@ class GpuRig {
   const int gpus_;
   const GpuCase case_;
   mutable Mutex mutex_;
-  std::map<int32_t, absl::Status> source_statuses_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::map<int32_t, absl::Status> source_statuses_ ABSL_GUARDED_BY(mutex_);  // key: rank
   std::vector<std::unique_ptr<GpuSource>> sources_;
   std::vector<std::unique_ptr<GpuReceiver>> receivers_;
   std::vector<int> taking_part_;

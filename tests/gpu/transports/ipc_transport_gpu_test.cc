@@ -27,7 +27,7 @@ std::vector<Shape> Shapes() {
           {"layers:3", 2, "tp:2"}, {"replicated:2", 2, "whole:1"}};
 }
 
-// On one GPU, and spread over all that are here.
+// The tests run on one GPU, and spread over all available GPUs.
 class IpcGpuTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { SYNCOPATE_NEED_GPUS(GetParam()); }

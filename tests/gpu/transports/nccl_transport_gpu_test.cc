@@ -40,7 +40,7 @@ class NcclGpuTest : public ::testing::Test {
     EXPECT_THAT(rig.status(), IsOk());
     return rig.ok() ? *std::move(rig) : nullptr;
   }
-  // Three syncs; only the first one forms communicators.
+  // Runs three syncs; only the first one forms communicators.
   void ExpectSyncs(const Shape& shape, int64_t width = 1) {
     std::unique_ptr<GpuRig> rig = Make(shape, width);
     ASSERT_NE(rig, nullptr);
@@ -112,7 +112,7 @@ TEST_F(NcclGpuTest, AMemberThatNeverJoinsCostsTheDeadlineAndNothingElse) {
   ASSERT_THAT(rig->Stage(1), IsOk());
   ASSERT_THAT(rig->Prepare({}, absl::Seconds(1)), IsOk());
   const absl::Time begun = Clock::Real()->Now();
-  rig->StartSources();  // the receiver does not come
+  rig->StartSources();  // the receiver does not join
   EXPECT_THAT(rig->SourceStatuses(), Each(HasReason("DEADLINE")));
   EXPECT_LT(Clock::Real()->Now() - begun, absl::Seconds(2.6)) << "the deadline and an abort";
   rig->Finish();
@@ -185,7 +185,7 @@ TEST_F(NcclGpuTest, FiftySyncsAndRegroupingsTakeNoMoreMemoryThanTen) {
     ASSERT_THAT(rig->Sync(members), IsOk());
     if (step == 10) free_after_ten = cuda::ReadGpuMemory(0)->free;
   }
-  // One group more or less may exist at this moment.
+  // There may be one group more or less at this moment.
   EXPECT_GE(cuda::ReadGpuMemory(0)->free, free_after_ten - (600 << 20));
 }
 

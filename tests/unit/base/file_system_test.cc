@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Mode = FileSystem::OpenMode;
 
-// The real disk, below a folder that goes away with the test.
+// The real disk, below a folder that is removed with the test.
 class PosixFileSystemTest : public ::testing::Test {
  protected:
   void SetUp() override {

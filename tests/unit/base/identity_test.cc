@@ -70,7 +70,7 @@ TEST(CheckMemberTest, RefusesNamesThatWouldSpoilALogATableOrAPath) {
     EXPECT_THAT(CheckMember(Named(name)), HasReason("BAD_MEMBER")) << name;
     EXPECT_THAT(CheckMember(Named("rollouter-0", name)), HasReason("BAD_MEMBER")) << name;
     const std::string message(CheckMember(Named(name)).message());
-    EXPECT_LT(message.size(), 400u) << "it repeats little of what a stranger sent";
+    EXPECT_LT(message.size(), 400u) << "the error repeats little of a stranger's text";
     EXPECT_EQ(message.find('\n'), std::string::npos);
   }
 }

@@ -26,7 +26,7 @@ TEST(LatencyHistogramTest, ShortTimesAreExactAndLongOnesStayInRange) {
   for (int i = 0; i < 32; ++i) histogram.Add(absl::Microseconds(i));
   EXPECT_EQ(histogram.Quantile(0.5), absl::Microseconds(15));
   EXPECT_EQ(histogram.Quantile(1), absl::Microseconds(31));
-  histogram.Add(-absl::Seconds(1));  // a clock that was set back
+  histogram.Add(-absl::Seconds(1));  // the clock was set back
   histogram.Add(absl::InfiniteDuration());
   EXPECT_EQ(histogram.count(), 34);
   EXPECT_GT(histogram.Quantile(1), absl::Hours(1));

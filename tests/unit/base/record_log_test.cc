@@ -178,7 +178,8 @@ TEST_F(RecordLogTest, GoesOnAfterAFullDiskWithoutATraceOfTheRecordThatDidNotFit)
 
 TEST_F(RecordLogTest, CutsTheTornRecordLaterIfItCannotDoSoAtOnce) {
   auto writer = Open();
-  files_.FailOperations(files_.operations(), 3, Fault::kIoError);  // the append, its repair, the next repair
+  // Operations: the append, its repair, the next repair.
+  files_.FailOperations(files_.operations(), 3, Fault::kIoError);
   EXPECT_THAT(writer->Append("lost"), HasReason("IO_ERROR"));
   EXPECT_GT(files_.FileBytes(kPath).value(), writer->size());
   EXPECT_THAT(writer->Append("lost as well"), HasReason("IO_ERROR"));
@@ -202,7 +203,7 @@ TEST_F(RecordLogTest, TakesBackEverythingThatAFailedSyncDidNotMakeDurable) {
 }
 
 TEST_F(RecordLogTest, DoesNotTrustAHeaderWhoseSyncFailed) {
-  files_.FailOperations(files_.operations() + 2, 1, Fault::kIoError);  // open, append, sync
+  files_.FailOperations(files_.operations() + 2, 1, Fault::kIoError);  // operations: open, append, sync
   EXPECT_THAT(RecordWriter::Open(&files_, kPath), HasReason("IO_ERROR"));
   WriteRecords({"kept"});
   files_.Restart(Survives::kSynced);
@@ -219,7 +220,7 @@ TEST_F(RecordLogTest, MakesDurableWhatItFindsWhenItOpens) {
   EXPECT_THAT(Read()->records, ElementsAre("written, not synced"));
 }
 
-// Writes ten records with a sync after every second one, dies at operation `crash_at`, and checks what is left.
+// Writes ten records with a sync after every second one, dies at operation `crash_at`, and checks the remaining file.
 // Returns false if no crash happened.
 bool CrashOnce(int64_t crash_at, Survives survives) {
   FaultyFileSystem files;
@@ -252,7 +253,7 @@ bool CrashOnce(int64_t crash_at, Survives survives) {
 
 TEST(RecordLogCrashTest, KeepsEverySyncedRecordThroughACrashAtAnyOperation) {
   for (Survives survives : {Survives::kEverything, Survives::kSynced, Survives::kSome}) {
-    int64_t crash_at = 1;  // after the folder was made
+    int64_t crash_at = 1;  // the first operation after the folder was made
     while (CrashOnce(crash_at, survives)) ++crash_at;
     EXPECT_GT(crash_at, 15) << "the crash points were not reached";
   }

@@ -15,7 +15,7 @@ TEST(FreedMemoryWatchTest, ActsOnWhatNothingNeededForTheWholeTime) {
   FreedMemoryWatch watch(/*keep_bytes=*/100, /*looks=*/3);
   for (int64_t freed : {500, 500}) EXPECT_FALSE(watch.ShouldGiveBack(freed));
   EXPECT_TRUE(watch.ShouldGiveBack(500));
-  EXPECT_FALSE(watch.ShouldGiveBack(500)) << "once, and then it is looked at anew";
+  EXPECT_FALSE(watch.ShouldGiveBack(500)) << "memory is returned once, and measured anew afterwards";
 }
 
 TEST(FreedMemoryWatchTest, LeavesMemoryAloneThatIsFreedAndTakenAgain) {
@@ -31,7 +31,7 @@ int64_t ResidentBytes() {
   return resident * 4096;
 }
 
-// A flood whose messages are freed between what stays: the end of the heap cannot be cut off.
+// The messages of the flood are freed between blocks that stay, so the heap cannot shrink from its end.
 TEST(GiveFreedMemoryBackTest, WhatAFloodHasLeftGoesBackThoughSomethingLivesBehindIt) {
   if (FreedBytes() == 0) GTEST_SKIP() << "another malloc stands in for the C library's";
   constexpr size_t kMessage = 1 << 17, kMessages = 512;

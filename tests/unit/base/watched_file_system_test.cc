@@ -32,7 +32,7 @@ class HandClock final : public Clock {
 
 class WatchedFileSystemTest : public ::testing::Test {
  protected:
-  // Waits until a call that another thread has begun is waiting for the disk.
+  // Waits until a call of another thread waits for the disk.
   bool AwaitUnderWay() const {
     return testing::Eventually(absl::Seconds(30), [this] { return !watched_.CheckCalls(absl::ZeroDuration()).ok(); });
   }

@@ -5,15 +5,18 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/file_system.h"
 #include "base/philox.h"
 #include "model/decoder_spec.h"
@@ -36,7 +39,7 @@ using Json = nlohmann::json;
 
 ModelConfig Base() { return syncopate::testing::GroupedQueryModel(); }
 
-// A directory of adapters for Base(), for tests to spoil.
+// A directory of adapters for Base(), which tests damage.
 class AdapterFolder {
  public:
   explicit AdapterFolder(LoraConfig lora = {.rank = 4, .alpha = 8, .projections = {"q_proj", "down_proj"}})
@@ -132,7 +135,7 @@ TEST(AdapterFilesTest, TargetsAreListsAllLinearOrAPattern) {
   EXPECT_THAT(read("pattern")->projections, ElementsAre("v_proj"));
   EXPECT_THAT(read(Json::array({"model.layers.1.self_attn.o_proj"})),
               AllOf(HasReason("BAD_ADAPTER"), HasMessage(HasSubstr("o_proj in some layers only"))));
-  EXPECT_THAT(read(Json::array({"q_proj", "lm_head"})), IsOk());  // the model's head is its embedding
+  EXPECT_THAT(read(Json::array({"q_proj", "lm_head"})), IsOk());  // the head of the model is its embedding
   EXPECT_THAT(read(Json::array({"query_key_value"})),
               AllOf(HasReason("BAD_ADAPTER"), HasMessage(HasSubstr("match nothing"))));
   EXPECT_THAT(read(7), AllOf(HasReason("BAD_ADAPTER"), HasMessage(HasSubstr("target_modules is 7"))));
@@ -217,25 +220,66 @@ TEST(AdapterFilesTest, TensorsOfAnotherBaseAreRefusedByName) {
   EXPECT_THAT(ExportAdapter(folder.tensors(), "{}", 0, folder.folder()), HasReason("FOLDER_TAKEN"));
 }
 
-// What PEFT has written is written again by us: names, shapes, numbers, and all keys of the configuration that we write.
+ModelConfig ReadGoldenConfig(const std::string& golden, const std::string& base) {
+  ModelConfig config = ReadHfConfig(syncopate::testing::GoldenModelPath(base))->config;
+  const auto lora = ReadAdapterConfig(golden, config, [](const std::string& pattern) {
+    return absl::StatusOr<std::function<bool(absl::string_view)>>(
+        [compiled = std::regex(pattern)](absl::string_view text) {
+          return std::regex_match(std::string(text), compiled);
+        });
+  });
+  EXPECT_THAT(lora, IsOk()) << golden;
+  config.lora = lora.value_or(LoraConfig());
+  return config;
+}
+
+// Reads a directory of adapters and writes it as our exports are written.
+void WriteAgain(const std::string& golden, const ModelConfig& config, const std::string& base, const std::string& to) {
+  const auto files = AdapterFiles::Open(golden, config);
+  ASSERT_THAT(files, IsOk()) << golden;
+  std::vector<StoredTensor> again;
+  std::vector<std::vector<float>> numbers;
+  numbers.reserve((*files)->size());
+  for (const TensorSpec& spec : ParameterSpecs(config, DType::kFloat32)) {
+    if (!IsAdapterName(spec.name)) continue;
+    std::vector<float>& values = numbers.emplace_back(static_cast<size_t>(spec.NumElements()));
+    (*files)->Read(numbers.size() - 1, absl::MakeSpan(values));
+    again.push_back({spec.name,
+                     StoredDType::kFloat32,
+                     spec.shape,
+                     {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}});
+  }
+  ASSERT_THAT(ExportAdapter(ToWrite(again), FormatAdapterConfig(config.lora, base), 0, to), IsOk());
+}
+
+TEST(AdapterFilesTest, PeftReadsWhatWeWriteAndGivesTheSameLogits) {
+  const std::string python = JoinPath(SYNCOPATE_SOURCE_DIR, "build/golden-venv/bin/python");
+  if (!std::filesystem::exists(python)) GTEST_SKIP() << "no " << python << "; scripts/bootstrap.sh --long makes it";
+  for (const char* name : syncopate::testing::kGoldenAdapters) {
+    const std::string golden = syncopate::testing::GoldenAdapterPath(name);
+    const std::string base =
+        Json::parse(ReadModelFile(JoinPath(golden, kAdapterConfigFile), 1 << 20).value())["base_model_name_or_path"];
+    const std::string to = JoinPath(::testing::TempDir(), absl::StrCat("peft-", ::getpid(), "-", name));
+    ASSERT_NO_FATAL_FAILURE(WriteAgain(golden, ReadGoldenConfig(golden, base), base, to));
+    const std::string command = absl::StrCat(python, " '", SYNCOPATE_SOURCE_DIR,
+                                             "/scripts/golden_adapters.py' --check '", to, "' --case ", name);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    std::filesystem::remove_all(to);
+  }
+}
+
+// We write the directory of PEFT again: names, shapes, numbers, and all keys of the configuration that we write are
+// equal.
 TEST(AdapterFilesTest, WhatPeftHasWrittenIsWrittenAgainTheSame) {
   for (const char* name : syncopate::testing::kGoldenAdapters) {
     const std::string golden = syncopate::testing::GoldenAdapterPath(name);
     const Json theirs = Json::parse(ReadModelFile(JoinPath(golden, kAdapterConfigFile), 1 << 20).value());
     const std::string base = theirs["base_model_name_or_path"];
-    ModelConfig config = ReadHfConfig(syncopate::testing::GoldenModelPath(base))->config;
-    const auto lora = ReadAdapterConfig(golden, config, [](const std::string& pattern) {
-      return absl::StatusOr<std::function<bool(absl::string_view)>>(
-          [compiled = std::regex(pattern)](absl::string_view text) {
-            return std::regex_match(std::string(text), compiled);
-          });
-    });
-    ASSERT_THAT(lora, IsOk()) << name;
-    config.lora = *lora;
-    const Json ours = Json::parse(FormatAdapterConfig(*lora, base));
+    const ModelConfig config = ReadGoldenConfig(golden, base);
+    const Json ours = Json::parse(FormatAdapterConfig(config.lora, base));
     for (const auto& [key, value] : ours.items()) {
       if (key == "target_modules" && theirs[key] != value) {
-        // PEFT writes what all-linear and patterns stand for as it found it, in any order.
+        // For all-linear and patterns PEFT writes the text itself, or the names that it found, in any order.
         EXPECT_TRUE(theirs[key].is_string() || theirs[key].size() >= value.size()) << name;
         continue;
       }
@@ -243,22 +287,8 @@ TEST(AdapterFilesTest, WhatPeftHasWrittenIsWrittenAgainTheSame) {
     }
     const std::string bytes = ReadModelFile(JoinPath(golden, kAdapterWeightsFile), 1 << 20).value();
     const auto stored = SafetensorsFile::Parse(bytes)->tensors();
-    const auto files = AdapterFiles::Open(golden, config);
-    ASSERT_THAT(files, IsOk()) << name;
-    std::vector<StoredTensor> again;
-    std::vector<std::vector<float>> numbers;
-    numbers.reserve((*files)->size());
-    for (const TensorSpec& spec : ParameterSpecs(config, DType::kFloat32)) {
-      if (!IsAdapterName(spec.name)) continue;
-      std::vector<float>& values = numbers.emplace_back(static_cast<size_t>(spec.NumElements()));
-      (*files)->Read(numbers.size() - 1, absl::MakeSpan(values));
-      again.push_back({spec.name,
-                       StoredDType::kFloat32,
-                       spec.shape,
-                       {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}});
-    }
     const std::string to = JoinPath(::testing::TempDir(), absl::StrCat("again-", ::getpid(), "-", name));
-    ASSERT_THAT(ExportAdapter(ToWrite(again), FormatAdapterConfig(*lora, base), 0, to), IsOk());
+    ASSERT_NO_FATAL_FAILURE(WriteAgain(golden, config, base, to));
     const std::string written = ReadModelFile(JoinPath(to, kAdapterWeightsFile), 1 << 20).value();
     const auto parsed = SafetensorsFile::Parse(written).value();
     EXPECT_EQ(parsed.tensors().size(), stored.size());
@@ -276,15 +306,18 @@ TEST(AdapterFilesTest, WhatPeftHasWrittenIsWrittenAgainTheSame) {
 TEST(AdapterFilesTest, MergingAddsTheScaledProductToTheProjectionsThatHaveOne) {
   const std::string base_folder = syncopate::testing::GoldenModelPath("qwen2-full");
   ModelConfig config = ReadHfConfig(base_folder)->config;
-  config.lora = {.rank = 2, .alpha = 3, .projections = {"v_proj"}};
+  config.lora = {.rank = 2, .alpha = 3, .projections = {"q_proj", "v_proj", "up_proj", "down_proj"}};
   const auto base = WeightFiles::Open(base_folder, config).value();
   const std::vector<TensorSpec> specs = ParameterSpecs(config.Base(), DType::kFloat32);
-  auto read = [&](size_t index) {
-    const int64_t count = ParameterSpecs(config, DType::kFloat32)[specs.size() + index].NumElements();
-    std::vector<float> values(static_cast<size_t>(count));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i + 1 + 7 * index);
-    return values;
-  };
+  // By names: neighbours that are one product (q and v; gate and up) have their A side by side in the manifest.
+  std::map<std::string, std::vector<float>> numbers;
+  for (const TensorSpec& spec : ParameterSpecs(config, DType::kFloat32)) {
+    if (!IsAdapterName(spec.name)) continue;
+    std::vector<float> values(static_cast<size_t>(spec.NumElements()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i + 1 + 7 * numbers.size());
+    numbers[spec.name] = std::move(values);
+  }
+  auto read = [&numbers](const std::string& name) { return numbers.at(name); };
   const std::vector<TensorToWrite> merged = MergeAdapters(*base, config, read);
   ASSERT_EQ(merged.size(), specs.size());
   int changed = 0;
@@ -299,12 +332,13 @@ TEST(AdapterFilesTest, MergingAddsTheScaledProductToTheProjectionsThatHaveOne) {
     }),
                 IsOk());
     ASSERT_EQ(after.size(), before.size());
-    if (!absl::EndsWith(specs[i].name, "v_proj.weight")) {
+    const std::string module(absl::StripSuffix(specs[i].name, ".weight"));
+    if (numbers.count(AdapterName(module, 'A')) == 0) {
       EXPECT_EQ(before, after) << specs[i].name;
       continue;
     }
-    const size_t adapter = static_cast<size_t>(2 * changed++);
-    const std::vector<float> a = read(adapter), b = read(adapter + 1);
+    ++changed;
+    const std::vector<float> a = read(AdapterName(module, 'A')), b = read(AdapterName(module, 'B'));
     const auto inputs = static_cast<size_t>(specs[i].shape[1]);
     for (size_t element = 0; element < after.size(); ++element) {
       const size_t row = element / inputs, column = element % inputs;
@@ -312,7 +346,7 @@ TEST(AdapterFilesTest, MergingAddsTheScaledProductToTheProjectionsThatHaveOne) {
       EXPECT_NEAR(after[element], before[element] + 1.5 * product, 1e-6);
     }
   }
-  EXPECT_EQ(changed, config.num_hidden_layers);
+  EXPECT_EQ(changed, 4 * config.num_hidden_layers);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "model/presets.h"
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
@@ -102,13 +103,18 @@ TEST(DecoderSpecTest, AdaptersComeLastAsOneUnitAndAreCutAsTheirProjections) {
   ModelConfig config = syncopate::testing::WithAdapters(syncopate::testing::GroupedQueryModel());
   const std::vector<TensorSpec> base = ParameterSpecs(config.Base(), DType::kFloat32);
   const std::vector<TensorSpec> specs = ParameterSpecs(config, DType::kFloat32);
-  ASSERT_EQ(specs.size(), base.size() + 2 * 7 * 3);
+  ASSERT_EQ(specs.size(), base.size() + size_t{2} * 7 * 3);
   EXPECT_TRUE(std::equal(base.begin(), base.end(), specs.begin()));
   for (size_t i = base.size(); i < specs.size(); ++i) {
     EXPECT_EQ(specs[i].unit, 5) << specs[i].name;
     EXPECT_TRUE(IsAdapterName(specs[i].name));
   }
   EXPECT_EQ(CountBaseTensors(*MakeManifest(config, DType::kFloat32)), base.size());
+  // In a layer, A of each projection comes before B, so that the A of projections with the same input are neighbours.
+  for (size_t i = 0; i < 7; ++i) {
+    EXPECT_TRUE(absl::EndsWith(specs[base.size() + i].name, ".lora_A.weight")) << specs[base.size() + i].name;
+    EXPECT_TRUE(absl::EndsWith(specs[base.size() + 7 + i].name, ".lora_B.weight")) << specs[base.size() + 7 + i].name;
+  }
   std::map<std::string, TensorSpec> tensors = ByName(config);
   const std::string layer = "base_model.model.model.layers.1.";
   auto check = [&](const std::string& name, std::vector<int64_t> shape, Split split, int64_t head) {
@@ -125,7 +131,7 @@ TEST(DecoderSpecTest, AdaptersComeLastAsOneUnitAndAreCutAsTheirProjections) {
   check("mlp.up_proj.lora_B.weight", {64, 4}, Split::kRows, 0);
   check("mlp.down_proj.lora_A.weight", {4, 64}, Split::kColumns, 0);
   config.lora.projections = {"v_proj"};
-  EXPECT_EQ(ParameterSpecs(config, DType::kFloat32).size(), base.size() + 2 * 3);
+  EXPECT_EQ(ParameterSpecs(config, DType::kFloat32).size(), base.size() + size_t{2} * 3);
 }
 
 TEST(DecoderSpecTest, AdaptersThatTheModelCannotHaveAreRefused) {
@@ -143,11 +149,15 @@ TEST(DecoderSpecTest, AdaptersThatTheModelCannotHaveAreRefused) {
   EXPECT_THAT(refused([](LoraConfig& lora) { lora.projections = {"v_proj", "q_proj"}; }), HasSubstr("in this order"));
   EXPECT_THAT(refused([](LoraConfig& lora) { lora.rank = 0; }), HasSubstr("lora.rank is 0"));
   ModelConfig routed = syncopate::testing::WithAdapters(syncopate::testing::RoutedModel());
-  EXPECT_THAT(routed.Validate(), IsOk());  // its dense layer has a feed-forward of that name
+  EXPECT_THAT(routed.Validate(), IsOk());  // the dense layer has a feed-forward of that name
   routed.dense_layers = {};
   EXPECT_THAT(std::string(routed.Validate().message()), HasSubstr("gate_proj"));
   EXPECT_THAT(CheckLayerKinds(good, "cpu"), IsOk());
-  EXPECT_THAT(CheckLayerKinds(good, "cuda:0"), HasReason("LORA_ON_GPU"));
+  for (const auto& [rank, fits] : {std::pair<int64_t, bool>{8, true}, {256, true}, {4, false}, {264, false}}) {
+    ModelConfig ranked = good;
+    ranked.lora.rank = rank;
+    EXPECT_EQ(ErrorReason(CheckLayerKinds(ranked, "cuda:0")), fits ? "" : "LORA_RANK_ON_GPU") << rank;
+  }
 }
 
 TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
@@ -171,7 +181,7 @@ TEST(DecoderSpecTest, KindsAndDigestTellSpecsApart) {
   EXPECT_TRUE(digests.insert(SpecDigest(MakeDecoderSpec(config))).second);
 }
 
-// One product serves q, k and v only if nothing lies between them.
+// One product serves q, k and v only if their tensors are neighbours.
 TEST(DecoderSpecTest, TensorsOfOneJointFollowEachOther) {
   for (const std::string& name : PresetNames()) {
     std::set<std::string> closed;

@@ -23,8 +23,8 @@ TEST(ReadMemoryUseTest, FollowsTheTensorsOfTheCpu) {
   EXPECT_LT(ReadMemoryUse("cpu").allocated_bytes, before.allocated_bytes + kBytes / 2);
 }
 
-// What small steps do: a tensor is made, small things that stay are allocated, the tensor goes. With libtorch's own
-// allocator 60 MiB are left of these.
+// The allocations of small steps: a tensor is made, small objects that stay are allocated, the tensor is freed. With
+// libtorch's own allocator, 60 MiB of these tensors are left.
 int64_t GrowthOverSmallSteps() {
   constexpr int kSteps = 4000;
   constexpr int64_t kBytes = 20480;
@@ -43,7 +43,7 @@ TEST(ReuseFreedTensorsTest, ManySmallStepsTakeNoMoreMemoryThanWhatStays) {
   const at::Tensor older = at::ones({100});
   ReuseFreedTensors();
   EXPECT_LT(GrowthOverSmallSteps(), 4 << 20);
-  // Tensors from before and since live beside each other.
+  // Tensors from before ReuseFreedTensors and newer ones live beside each other.
   at::Tensor newer = at::ones({100});
   EXPECT_EQ(reinterpret_cast<uintptr_t>(newer.data_ptr()) % 64, 0u);
   newer.resize_({100000}).copy_(older.sum());

@@ -1,5 +1,5 @@
-// Compares the transformer with Hugging Face's, by the files of scripts/golden_models.py, and with PEFT's adapters, by the
-// files of scripts/golden_adapters.py.
+// Compares the transformer with that of Hugging Face, by the files of scripts/golden_models.py, and adapters with those
+// of PEFT, by the files of scripts/golden_adapters.py.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -32,7 +32,7 @@ namespace {
 using ::syncopate::testing::Golden;
 using ::syncopate::testing::IsOk;
 
-constexpr double kTolerance = 1e-4;  // of each tensor's largest element
+constexpr double kTolerance = 1e-4;  // relative to the largest element of each tensor
 
 constexpr char kAdapters[] = "adapters/";
 
@@ -86,7 +86,7 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
   model::HfModel hf_;
   model::ModelConfig config_;
   std::shared_ptr<const model::WeightFiles> files_;
-  std::shared_ptr<const model::AdapterFiles> adapters_;  // null without
+  std::shared_ptr<const model::AdapterFiles> adapters_;  // null without adapters
   Manifest manifest_;
 };
 
@@ -102,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(, GoldenModels, ::testing::ValuesIn(AllCases()), [](con
 // All prompts as one packed batch.
 struct Packed {
   std::vector<int64_t> ids, lengths;
-  std::vector<int64_t> predicts;  // rows whose next token there is
-  std::vector<int64_t> targets;   // those tokens
+  std::vector<int64_t> predicts;  // rows whose next token is known
+  std::vector<int64_t> targets;   // the next tokens of these rows
 };
 Packed PackAll(const std::vector<std::vector<int32_t>>& prompts) {
   Packed packed;
@@ -137,7 +137,7 @@ TEST_P(GoldenModels, TrainerHasTheLogitsAndGradientsOfTransformers) {
         << "prompt " << i;
     begin += packed.lengths[i];
   }
-  // The mean of -log p of each next token.
+  // The loss is the mean of -log p of each next token.
   const double share = -1 / static_cast<double>(packed.targets.size());
   const at::Tensor drows =
       trainer::FusedHead(at::kCPU, {})

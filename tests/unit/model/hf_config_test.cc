@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
-// A config.json of `architecture` with `changes` merged in (null removes nothing: it is a value).
+// A config.json of `architecture` with `changes` merged in. A null in `changes` is a value; it removes nothing.
 std::string ConfigText(const std::string& architecture, const Json& changes = Json::object(),
                        const std::vector<std::string>& without = {}) {
   Json json = {{"architectures", {architecture}}, {"hidden_size", 64},        {"intermediate_size", 96},
@@ -123,14 +123,14 @@ TEST(HfConfigTest, LayersSlideWhereTheFileSaysSo) {
     EXPECT_THAT(model, IsOk());
     return model->config.layer_windows;
   };
-  using Windows = std::vector<int64_t>;  // of two layers
+  using Windows = std::vector<int64_t>;  // one window for each of two layers
   EXPECT_EQ(windows("LlamaForCausalLM", {{"sliding_window", 32}}), Windows());
   EXPECT_EQ(windows("MistralForCausalLM", {{"sliding_window", nullptr}}), Windows());
   EXPECT_EQ(windows("MistralForCausalLM", {{"sliding_window", 32}}), Windows({32, 32}));
-  EXPECT_EQ(windows("MistralForCausalLM", Json::object()), Windows({4096, 4096}));  // as in transformers
+  EXPECT_EQ(windows("MistralForCausalLM", Json::object()), Windows({4096, 4096}));  // the default of transformers
   EXPECT_EQ(windows("Qwen2ForCausalLM", {{"sliding_window", 32}, {"use_sliding_window", false}}), Windows());
   const Json slides = {{"sliding_window", 32}, {"use_sliding_window", true}};
-  EXPECT_EQ(windows("Qwen2ForCausalLM", slides), Windows({0, 0}));  // from layer 28
+  EXPECT_EQ(windows("Qwen2ForCausalLM", slides), Windows({0, 0}));  // the window applies from layer 28 on
   Json from = slides, named = slides;
   from["max_window_layers"] = 1;
   named["layer_types"] = {"sliding_attention", "full_attention"};
@@ -199,7 +199,7 @@ TEST(HfConfigTest, EndOfSequenceIsOneIdOrSeveral) {
 
 TEST(HfConfigTest, AnEndOutsideTheVocabularyIsAnErrorOfGenerationConfigToo) {
   const std::filesystem::path folder = ::testing::TempDir() + "/eos-outside";
-  std::filesystem::remove_all(folder);  // of an earlier run
+  std::filesystem::remove_all(folder);  // left by an earlier run
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "config.json") << ConfigText("LlamaForCausalLM", {{"eos_token_id", 99}});
   EXPECT_THAT(ReadHfConfig(folder.string())->eos_token_ids, ElementsAre(99));
@@ -217,7 +217,7 @@ TEST(HfConfigTest, GoldenModelsAreWhatTheirFoldersSay) {
   EXPECT_THAT(ReadHfConfig("/nowhere"), HasReason("NO_MODEL"));
 }
 
-// What each bad file's message names beside the file.
+// Each file has one error, whose message names the key beside the file.
 TEST(HfConfigTest, RefusesWhatItCannotReadAndNamesTheKey) {
   const std::string llama = "LlamaForCausalLM";
   auto scaled = [&](const Json& scaling) { return ConfigText(llama, {{"rope_scaling", scaling}}); };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -9,8 +10,8 @@
 
 #include "base/philox.h"
 
-// Without libtorch, so that sanitizers see the loops: every array is exactly as long as its contract says. That gradients are
-// autograd's is ops_test's.
+// The test does not use libtorch, so that sanitizers check the loops: every array is exactly as long as its contract
+// says. ops_test checks that gradients equal those of autograd.
 namespace syncopate::model {
 namespace {
 
@@ -38,7 +39,7 @@ struct Kind {
   const HostRows* rows;
 };
 
-// What a processor without AVX2 cannot run is tried on others.
+// A kind that needs AVX2 is tested only on processors with AVX2.
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{"Plain", &PlainHostRows()}};
   if (&FastestHostRows() == &Avx2HostRows()) kinds.push_back({"Avx2", &Avx2HostRows()});
@@ -81,7 +82,7 @@ TEST_P(HostRowsTest, NormIsTheDefinitionsAndItsBackwardGivesTheRowsAgain) {
 
 TEST_P(HostRowsTest, RotationThereAndBackLeavesARowAsItWas) {
   for (const int64_t half : {1, 7, 8, 16, 17}) {
-    const int64_t heads = 2, stride = heads * 2 * half + 3;  // what follows the heads is not touched
+    const int64_t heads = 2, stride = heads * 2 * half + 3;  // numbers after the heads are not touched
     const Numbers x = Draw((kRows - 1) * stride + heads * 2 * half, 1);
     const std::vector<int64_t> positions = {0, 3, 1, 3, 2};
     Numbers cos(4 * half), sin(4 * half);
@@ -117,7 +118,7 @@ TEST_P(HostRowsTest, SwiGluIsTheDefinitionsAndItsBackwardGivesTheRowsAgain) {
   }
 }
 
-// The last row of a packed sequence is what one row of queries gets from the same keys and values in blocks.
+// The last row of a packed sequence equals one row of queries on the same keys and values in blocks.
 TEST_P(HostRowsTest, AttentionToBlocksIsThatOfTheLastRow) {
   for (const int64_t dim : {4, 15, 16, 17}) {
     for (const int64_t length : {1, 5, 17}) {
@@ -151,20 +152,24 @@ TEST_P(HostRowsTest, AttentionToBlocksIsThatOfTheLastRow) {
   }
 }
 
-// A log-probability's gradient over a row of logits adds up to nothing, as all of them may rise together.
+// The gradients of a log-probability over a row of logits sum to zero, as the log-probability does not change when all
+// logits rise together.
 TEST_P(HostRowsTest, HeadGivesLogProbsOfTheDefinitionAndGradientsThatAddUpToNothing) {
   for (const int64_t vocabulary : {1, 2, 16, 31, 257}) {
     Numbers logits = Draw(kRows * vocabulary, 1);
     const Numbers dlogprob = Draw(kRows, 2), dentropy = Draw(kRows, 3);
     std::vector<int64_t> targets;
     for (int64_t row = 0; row < kRows; ++row) targets.push_back(row * 7 % vocabulary);
-    Numbers logprob(kRows), entropy(kRows), log_sum_exp(kRows), expected(kRows);
+    Numbers logprob(kRows), entropy(kRows), log_sum_exp(kRows), top(kRows), expected(kRows);
     rows_.Head(logits.data(), targets.data(), 0.7f, kRows, vocabulary, logprob.data(), entropy.data(),
-               log_sum_exp.data());
+               log_sum_exp.data(), top.data());
     for (int64_t row = 0; row < kRows; ++row) {
       double total = 0;
       for (int64_t i = 0; i < vocabulary; ++i) total += std::exp(double{logits[row * vocabulary + i]} / 0.7);
       expected[row] = static_cast<float>(double{logits[row * vocabulary + targets[row]]} / 0.7 - std::log(total));
+      const auto row_begin = logits.begin() + row * vocabulary;
+      const double largest = *std::max_element(row_begin, row_begin + vocabulary);
+      EXPECT_NEAR(double{top[row]}, std::exp(largest / 0.7) / total, 1e-6);
     }
     ExpectClose(logprob, expected);
     rows_.HeadBackward(logits.data(), targets.data(), entropy.data(), log_sum_exp.data(), dlogprob.data(),

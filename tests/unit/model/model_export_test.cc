@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 std::vector<std::string> NamesIn(const std::string& folder) { return FileSystem::Real()->List(folder).value(); }
 
-// A golden model in float32, as a trainer has it.
+// A golden model in float32, as a trainer loads it.
 struct Loaded {
   explicit Loaded(const std::string& name)
       : folder(testing::GoldenModelPath(name)),
@@ -112,7 +112,7 @@ TEST_F(ModelExportTest, ThePackageSafetensorsReadsTheNumbersAndConfigSaysTheirDT
   const std::string check =
       absl::StrCat(SYNCOPATE_PYTHON, " '", SYNCOPATE_SOURCE_DIR, "/tests/unit/model/export_check.py' ");
   const std::pair<const char*, ExportOptions> cases[] = {
-      {"llama-biases", {.dtype = DType::kFloat32, .max_shard_bytes = 30000}},  // of bf16 or fp16 shards
+      {"llama-biases", {.dtype = DType::kFloat32, .max_shard_bytes = 30000}},  // its shards are bf16 or fp16
       {"qwen2-tied", {.dtype = DType::kBFloat16}},
       {"qwen3-yarn", {.dtype = DType::kBFloat16, .max_shard_bytes = 30000}},
       {"mistral", {.dtype = DType::kFloat32}},

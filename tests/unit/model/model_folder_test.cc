@@ -27,7 +27,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr char kPointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
 
-// A folder of the test's own, with the files of a golden model or none.
+// A folder of the test's own, with the files of a golden model or without files.
 class ModelFolderTest : public ::testing::Test {
  protected:
   ModelFolderTest() : folder_(JoinPath(::testing::TempDir(), absl::StrCat("model-folder-", ::getpid()))) {
@@ -76,7 +76,7 @@ TEST_F(ModelFolderTest, APointerOfGitLfsIsNamedAsSuch) {
 }
 
 TEST_F(ModelFolderTest, TheFingerprintIsOfWhatIsInTheFilesAndNotOfWhereTheyAre) {
-  Fill("llama-biases");  // three files of weights
+  Fill("llama-biases");  // this model has three weight files
   Write("tokenizer.json", "{}");
   const auto here = FingerprintModel(folder_);
   ASSERT_THAT(here, IsOk());
@@ -92,7 +92,7 @@ TEST_F(ModelFolderTest, TheFingerprintIsOfWhatIsInTheFilesAndNotOfWhereTheyAre) 
 }
 
 TEST_F(ModelFolderTest, TheFingerprintSeesTheHeaderAndTheBeginningMiddleAndEndOfWeights) {
-  // Ten times what is looked at in one place, behind a header of 16 bytes.
+  // The tensor has ten times the bytes that are checked in one place, after a header of 16 bytes.
   const size_t header = 16, bytes = 10 * (64 << 10);
   std::string file = std::string("\x10\0\0\0\0\0\0\0", 8) + R"({"a":"header"}  )" + std::string(bytes, 'x');
   Write(kHfConfigFile, "{}");
@@ -108,7 +108,7 @@ TEST_F(ModelFolderTest, TheFingerprintSeesTheHeaderAndTheBeginningMiddleAndEndOf
   for (const size_t at : {size_t{12}, data, data + (64 << 10) - 1, data + bytes / 2, data + bytes - 1}) {
     EXPECT_TRUE(differs(at)) << at;
   }
-  EXPECT_FALSE(differs(data + bytes / 4));  // what is not read
+  EXPECT_FALSE(differs(data + bytes / 4));  // a byte that is not read
   Write(kWeightsFile, file + "x");
   EXPECT_NE(FingerprintModel(folder_).value(), before);
   std::filesystem::remove(JoinPath(folder_, kWeightsFile));

@@ -14,8 +14,8 @@
 #include "model/transformer.h"
 #include "tests/support/op_cases.h"
 
-// The backward half of each operation against autograd over its forward half, written with differentiable operators:
-// for the operators of libtorch, and for the loops that the CPU uses, as every kind of processor has them.
+// Compares the backward half of each operation with autograd over its forward half, written with differentiable
+// operators: for the operators of libtorch, and for the loops that the CPU uses, on every kind of processor.
 namespace syncopate::model {
 namespace {
 
@@ -30,7 +30,7 @@ struct Kind {
   std::unique_ptr<const Ops> (*make)();
 };
 
-// What a processor without AVX2 cannot run is tried on others.
+// A kind that needs AVX2 is tested only on processors with AVX2.
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{"Aten", [] { return std::unique_ptr<const Ops>(); }},
                              {"PlainLoops", [] { return MakeHostOps(PlainHostRows()); }}};
@@ -92,7 +92,7 @@ TEST_P(OpsTest, SwiGluBackwardEqualsAutograd) {
   EXPECT_LT(RelativeDifference(back.dgate_up, gate_up.grad()), kClose);
 }
 
-// Each sequence by itself, by the definition.
+// Attends in each sequence separately, by the definition.
 at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const std::vector<int64_t>& lengths,
                           int64_t window) {
   const int64_t d = qkv.size(1) / (heads + 2 * kv_heads);
@@ -143,12 +143,39 @@ TEST_P(OpsTest, HeadBackwardEqualsAutograd) {
   Ops::HeadRows rows = ops_.Head(logits.detach(), targets, 0.7);
   EXPECT_LT(RelativeDifference(rows.logprob, logprob), kClose);
   EXPECT_LT(RelativeDifference(rows.entropy, entropy), kClose);
+  EXPECT_LT(RelativeDifference(rows.top_probability, at::amax(logprobs, {-1}).exp()), kClose);
   at::Tensor gradient = ops_.HeadBackward(logits.detach().clone(), targets, rows, dlogprob, dentropy, 0.7, at::kFloat);
   EXPECT_LT(RelativeDifference(gradient, logits.grad()), kClose);
 }
 
-// What the engine's padding and strictly on-policy runs rely on; the BLAS decides by the processor which rows it treats
-// alike.
+TEST_P(OpsTest, AdamWReturnsTheSquaresOfTheChangesOfTheParameters) {
+  constexpr int64_t kElements = 4 * 700;
+  for (double decay : {0.0, 0.3}) {
+    const at::Tensor before = at::randn({kElements}), first = 0.1 * at::randn({kElements});
+    const at::Tensor second = at::rand({kElements}), gradients = at::randn({kElements});
+    const Ops::AdamW update = {.learning_rate = 0.01,
+                               .beta1 = 0.9,
+                               .beta2 = 0.99,
+                               .eps = 1e-8,
+                               .weight_decay = decay,
+                               .correction1 = 0.5,
+                               .correction2 = 0.25};
+    auto squares = [&](double factor, const at::Tensor& parameters) {
+      return ops_
+          .UpdateByAdamW(update, at::scalar_tensor(factor, at::kFloat),
+                         {parameters, first.clone(), second.clone(), gradients.clone(), {}})
+          .item<double>();
+    };
+    const at::Tensor after = before.clone();
+    const double moved = squares(0.7, after);
+    EXPECT_NEAR(moved, (after - before).to(at::kDouble).square().sum().item<double>(), 1e-4 * moved);
+    EXPECT_GT(moved, 0);
+    EXPECT_EQ(squares(std::nan(""), after.clone()), 0);
+  }
+}
+
+// The engine's padding and strictly on-policy runs rely on this property. The BLAS decides by the processor for which
+// rows it uses the same algorithm.
 TEST_P(OpsTest, RowsOfAProductHaveTheSameBitsInAnyBatchOfAtLeastMinRows) {
   for (const auto& [inner, columns] :
        {std::pair<int64_t, int64_t>{64, 192}, {192, 64}, {64, 11}, {256, 256}, {512, 96}}) {
@@ -174,7 +201,7 @@ TEST_P(OpsTest, GradientsOfWeightsAreAddedToWhatIsThere) {
   EXPECT_LT(RelativeDifference(dtable, expected), kClose);
 }
 
-// The loops differ from the operators by rounding, at sizes that fill no vector too.
+// The loops differ from the operators only by rounding, also at sizes that fill no vector.
 TEST_P(OpsTest, GivesWhatTheOperatorsOfLibtorchGive) {
   for (const testing::OpCase& one :
        {testing::OpCase{},
@@ -199,7 +226,7 @@ TEST(HostRowsTest, ARowOverBlocksAttendsAsTheLastRowOfItsSequence) {
   const HostSequence sequence = {.length = 37, .heads = 6, .kv_heads = 3, .head_dim = 10};
   const at::Tensor qkv = at::randn({sequence.length, sequence.row_size()});
   const int64_t keys_at = sequence.query_size(), key_size = sequence.kv_heads * sequence.head_dim;
-  // A block's keys, and its values behind those of all blocks.
+  // Within a layer's storage, the values of a block follow the keys of all blocks.
   const at::Tensor keys = at::zeros({3 * kBlock, key_size}), values = at::zeros({3 * kBlock, key_size});
   keys.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at, key_size));
   values.narrow(0, 0, sequence.length).copy_(qkv.narrow(1, keys_at + key_size, key_size));
@@ -230,7 +257,7 @@ TEST_P(OpsTest, WhatIsOutsideATableIsAnError) {
   EXPECT_THROW(ops_.Rotate(x, 1, angle.cos(), angle.sin(), at::tensor({0, 4, 1}, at::kLong), false), c10::Error);
 }
 
-// A step whose loss is not finite is noticed by its gradient's norm: nothing on the way may hide it.
+// The trainer detects a loss that is not finite by the norm of its gradient, so no operation may hide it.
 TEST_P(OpsTest, WhatIsNotANumberStaysSo) {
   const double nan = std::nan("");
   const PackedSequences sequences({2, 3});

@@ -30,7 +30,7 @@ TEST(RopeTest, LinearStretchesEveryWaveByTheSameFactor) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(scaled[i], plain[i] / 4);
 }
 
-// Llama 3.1's own numbers: waves of less than 8192 / 4 tokens stay, those of more than 8192 are 8 times as long.
+// The numbers of Llama 3.1: wavelengths below 8192 / 4 tokens stay, those above 8192 become 8 times as long.
 TEST(RopeTest, Llama3StretchesLongWavesOnly) {
   const std::vector<float> plain = Frequencies(128, 5e5);
   const std::vector<float> scaled = Scaled({.type = RopeScaling::Type::kLlama3,

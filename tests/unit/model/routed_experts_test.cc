@@ -37,7 +37,7 @@ TEST(RoutedExpertsTest, TheRoutersGradientIsThatOfAutograd) {
     at::manual_seed(4);
     const at::Tensor logits = at::randn({18, 6}).set_requires_grad(true);
     const at::Tensor dweights = at::randn({18, 3});
-    // The router's outputs as they are: rows of an identity matrix are its inputs.
+    // The rows of an identity matrix are the router's inputs, so its outputs are its weights.
     const Routing routing = Route(logits.detach(), at::eye(6), 3, weights_sum_to_one);
     at::Tensor weights = at::softmax(logits, -1).gather(-1, routing.experts);
     if (weights_sum_to_one) weights = weights / weights.sum(-1, true);
@@ -46,7 +46,7 @@ TEST(RoutedExpertsTest, TheRoutersGradientIsThatOfAutograd) {
   }
 }
 
-// Rows of a batch in which each expert gets many rows, against batches in which an expert gets one or two.
+// Rows of a batch in which each expert gets many rows, compared with batches in which an expert gets one or two.
 TEST(RoutedExpertsTest, BitsOfARowDoNotDependOnTheBatch) {
   at::set_num_threads(1);
   const c10::InferenceMode inference;

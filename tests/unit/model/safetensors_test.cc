@@ -188,7 +188,7 @@ TEST(SafetensorsTest, PassesOnTheErrorOfTheSink) {
   EXPECT_THAT(WriteSafetensors({}, {}, full), HasReason("NO_SPACE"));
 }
 
-// Damaged files are refused or read as something consistent; the views never leave the buffer.
+// A damaged file is refused or read as something consistent; the views never leave the buffer.
 TEST(SafetensorsTest, StaysInsideTheBufferWhateverIsFlipped) {
   std::string data(64, 'd');
   std::string good = SerializeSafetensors({{"a", StoredDType::kFloat32, {2, 4}, data.substr(0, 32)},

@@ -36,7 +36,7 @@ void Write(const std::string& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary) << contents;
 }
 
-// A copy of a golden model, for tests to spoil.
+// A copy of a golden model, which tests damage.
 class SpoiltModel {
  public:
   explicit SpoiltModel(const std::string& name)
@@ -52,7 +52,7 @@ class SpoiltModel {
   }
   const std::string& folder() const { return folder_; }
 
-  // Writes a file again with its tensors changed by `change`; returns its name.
+  // Rewrites a file with its tensors changed by `change`; returns its name.
   void ChangeTensors(const std::string& file, const std::function<void(std::vector<StoredTensor>&)>& change) const {
     const std::string old = ReadWhole(Path(file));
     std::vector<StoredTensor> tensors = SafetensorsFile::Parse(old)->tensors();
@@ -148,7 +148,8 @@ TEST(WeightFilesTest, ReadsIntoEitherDType) {
   }
 }
 
-// What is done to a model of one file ("qwen3-tied") or of three ("llama-biases"), and what the one error names.
+// The damage to a model of one file ("qwen3-tied") or of three ("llama-biases"), and the text that the one error must
+// have.
 struct Spoiling {
   const char* name;
   const char* model;
@@ -310,7 +311,7 @@ TEST(WeightFilesTest, BadInputIsOneErrorThatNamesFileAndTensor) {
   }
 }
 
-// Any byte of a header or an index that is another one is refused, or leaves a model that can be read.
+// A changed byte in a header or an index makes the model refused, or leaves a model that can be read.
 TEST(WeightFilesTest, SurvivesAnyDamageToHeaderAndIndex) {
   const SpoiltModel model("llama-biases");
   int refused = 0;
@@ -337,7 +338,7 @@ TEST(WeightFilesTest, SurvivesAnyDamageToHeaderAndIndex) {
   EXPECT_GT(refused, 200);
 }
 
-// Fused experts, as transformers 5 has them in memory and as some files store them.
+// Fuses experts as transformers 5 does in memory and as some files store them.
 void FuseExperts(std::vector<StoredTensor>& tensors, std::vector<std::string>& memory) {
   for (const std::string layer : {"model.layers.0.mlp.experts.", "model.layers.2.mlp.experts."}) {
     memory.resize(memory.size() + 2);

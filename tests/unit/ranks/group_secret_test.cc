@@ -17,7 +17,7 @@ TEST(GroupSecretTest, IsDifferentEachTimeAndNothingElsePassesForIt) {
   for (const std::string& wrong : {std::string(), secret.substr(1), secret + "x", DrawGroupSecret()}) {
     EXPECT_FALSE(IsGroupSecret(secret, wrong));
   }
-  EXPECT_FALSE(IsGroupSecret("", ""));  // a group without one takes none
+  EXPECT_FALSE(IsGroupSecret("", ""));  // a group without a secret accepts no secret
 }
 
 TEST(GroupSecretTest, TravelsByTheEnvironment) {

@@ -21,7 +21,7 @@ constexpr char kKey[] = "trainer.ranks_listen";
 
 SocketMeeting Listen() { return SocketMeeting::Open({"127.0.0.1", 0}, kKey).value(); }
 
-// Rank `rank` of a group; the others are at `addresses`.
+// Makes rank `rank` of a group; the other ranks are at `addresses`.
 absl::StatusOr<std::unique_ptr<Communicator>> Meet(SocketMeeting& meeting, const RankSecret& secret, int32_t rank,
                                                    std::vector<HostPort> addresses, absl::Duration meet = kLong,
                                                    const SocketGoOn& go_on = nullptr) {
@@ -70,7 +70,7 @@ TEST(SocketMeetingTest, ConnectionsThatSayNothingOrNonsenseDoNotStopIt) {
 TEST(SocketMeetingTest, ARankThatCannotBeReachedIsNamedWithTheAddressThatItToldAndTheRemedy) {
   const RankSecret secret = DrawRankSecret();
   SocketMeeting mine = Listen();
-  const HostPort closed = Listen().address();  // its listener is gone
+  const HostPort closed = Listen().address();  // its listener is closed
   const absl::Status status = Meet(mine, secret, 1, {closed, mine.address()}).status();
   EXPECT_EQ(ErrorReason(status), "RANK_LOST");
   EXPECT_THAT(status.message(), ::testing::HasSubstr(closed.ToString()));
@@ -108,7 +108,7 @@ TEST(SocketMeetingTest, ASecondProcessOfTheSameRankTakesNobodysPlace) {
   };
   auto one = join(again[0]), same = join(again[1]);
   const absl::Status status = Meet(first, secret, 0, addresses, kSoon).status();
-  EXPECT_EQ(ErrorReason(status), "RANK_LOST") << "rank 2 has not come, whatever came twice";
+  EXPECT_EQ(ErrorReason(status), "RANK_LOST") << "rank 2 has not joined, although another rank joined twice";
   EXPECT_THAT(status.message(), ::testing::HasSubstr("1 of 2 ranks have not come"));
   EXPECT_FALSE(one.get().ok());
   EXPECT_FALSE(same.get().ok());
@@ -126,7 +126,7 @@ TEST(MeetRanksTest, TheOthersFollowTheInvitationToWhereAllRanksListen) {
   const auto invitation = invited.get_future().share();
   auto follow = [&](int32_t rank) {
     return std::async(std::launch::async, [&, rank] {
-      // Rank 0 listens everywhere, so each rank takes the host at which it reaches it.
+      // Rank 0 listens on all addresses, so each rank uses the host name by which it reaches rank 0.
       return FollowInvitation(cpu, {.rank = rank, .world = 3}, &listeners[static_cast<size_t>(rank)], "127.0.0.1",
                               invitation.get(), GoOn)
           .value();

@@ -66,7 +66,7 @@ TEST_F(ProcessTest, StopsAndContinuesAndTerminates) {
   auto process = Shell("trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done");
   ASSERT_THAT(process->WaitForLogLine("ready", kPatience), IsOk());
   process->Stop();
-  process->Terminate();  // not delivered while stopped
+  process->Terminate();  // the signal is not delivered while the process is stopped
   EXPECT_EQ(process->WaitExit(absl::Milliseconds(50)).status().code(), absl::StatusCode::kDeadlineExceeded);
   process->Continue();
   EXPECT_EQ(process->WaitExit(kPatience).value(), (ExitStatus{3, 0}));
@@ -79,7 +79,7 @@ TEST_F(ProcessTest, KillsAlsoAStoppedProcess) {
   process->Stop();
   process->Kill();
   EXPECT_EQ(process->WaitExit(kPatience).value(), (ExitStatus{0, SIGKILL}));
-  process->Kill();  // nothing happens
+  process->Kill();  // this has no effect
 }
 
 TEST_F(ProcessTest, LeavesNoDescendantBehind) {
@@ -87,7 +87,8 @@ TEST_F(ProcessTest, LeavesNoDescendantBehind) {
   std::string line = process->WaitForLogLine("child", kPatience).value();
   int child = 0;
   ASSERT_TRUE(absl::SimpleAtoi(line.substr(6), &child));
-  pollfd watched{static_cast<int>(::syscall(SYS_pidfd_open, child, 0)), POLLIN, 0};  // readable once it has ended
+  // Readable once the process has ended.
+  pollfd watched{static_cast<int>(::syscall(SYS_pidfd_open, child, 0)), POLLIN, 0};
   ASSERT_GE(watched.fd, 0);
   EXPECT_EQ(::poll(&watched, 1, 0), 0);
   process.reset();

@@ -37,6 +37,7 @@ TrajectoryGroup AnswerTo(const LeaseId& lease, const PolicyVersion& version) {
                              .logprobs = {-0.5f, 0.0f},
                              .spans = {{version, 0, 2}},
                              .reward_parts = {},
+                             .extracted = {},
                              .top_logprobs = {}});
   }
   return group;
@@ -200,11 +201,14 @@ TEST_F(RunCheckerTest, DoesNotCompareADigestOfWhatWasPublishedWithTheWeightsOwn)
   TempDir run;
   const std::string line = R"({"kind":"step","epoch":1,"step":1,"weights_digest":"aa")";
   std::ofstream(JoinPath(run.path(), "metrics.jsonl")) << line << R"(,"stage_seconds":0.1})"
-                                                       << "\n"  // of a build that had one digest
+                                                       << "\n"  // a line of a build that had one digest
                                                        << line << R"(,"stage_seconds":0.1,"published_digest":"bb"})"
-                                                       << "\n"  // of one that has two
-                                                       << line << R"(,"stage_seconds":0.0})"
-                                                       << "\n";  // not published: the weights' own in both
+                                                       << "\n"  // a line of a build that has two digests
+                                                       << line
+                                                       << R"(,"stage_seconds":0.0})"
+                                                       // A step that was not published: both builds write the digest of
+                                                       // the weights.
+                                                       << "\n";
   auto read = ReadRunHistory(run.path());
   ASSERT_THAT(read, IsOk());
   ASSERT_EQ(read->steps.size(), 3u);
@@ -252,7 +256,7 @@ TEST_F(RunCheckerTest, CatchesAGroupThatIsTrainedLaterThanItWasAdmittedForThough
   for (int64_t step = 3; step <= 7; ++step) {
     for (const int64_t i : {0, 1}) Accept(Lease(2 * step + i), {1, step - 1});
   }
-  // Admitted for step 1, answered by a second attempt with the weights of step 6, and taken by step 7.
+  // The group was admitted for step 1, answered by a second attempt with the weights of step 6, and taken by step 7.
   history_.log.push_back(
       AcceptedRecord{{1, 1}, std::make_shared<const TrajectoryGroup>(AnswerTo(Lease(20, 2), {1, 6}))});
   for (int64_t step = 3; step <= 6; ++step) Take({1, step}, {Lease(2 * step), Lease(2 * step + 1)});
@@ -270,14 +274,14 @@ TEST_F(RunCheckerTest, CatchesASummaryThatCountsOtherwise) {
   history_.summary->acked = 4;
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("4 acknowledged groups, the log 5"))));
   history_.summary->acked = 5;
-  Drop(Lease(9), DropReason::kFailed);  // given up, and never acknowledged
+  Drop(Lease(9), DropReason::kFailed);  // the group was given up and never acknowledged
   EXPECT_THAT(Violations(), ElementsAre(AllOf(HasSubstr("I15"), HasSubstr("0 groups that were given up, the log 1"))));
   history_.summary->failed = 1;
   Drop(Lease(10), DropReason::kFiltered);
   history_.summary->acked = 6;
   EXPECT_THAT(Violations(), IsEmpty());
   history_.summary->trained_tokens = 15;
-  history_.summary->steps = 1;  // of an incarnation before the killed one that made step 2
+  history_.summary->steps = 1;  // the summary of an incarnation before the killed one that made step 2
   EXPECT_THAT(Violations(), IsEmpty());
 }
 

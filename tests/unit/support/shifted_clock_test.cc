@@ -1,4 +1,4 @@
-// The library of tests/support/shifted_clock.cc, in a process of its own: this program, with it.
+// The library of tests/support/shifted_clock.cc in a process of its own: this program, started with the library.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ constexpr char kTrueTime[] = "SYNCOPATE_TEST_TRUE_TIME";
 constexpr std::chrono::milliseconds kShort(20);
 constexpr std::chrono::seconds kLong(20);
 
-// Waits for something that does not happen. It must last about as long as it is told to.
+// Waits for an event that does not happen. The wait must last about as long as its timeout.
 void ExpectShort(const std::string& what, const std::function<void()>& wait) {
   const auto begun = std::chrono::steady_clock::now();
   wait();
@@ -39,7 +39,7 @@ void ExpectShort(const std::string& what, const std::function<void()>& wait) {
   EXPECT_LT(took, kLong) << what;
 }
 
-// Runs only as the other process.
+// This test runs only in the other process.
 TEST(ShiftedClockTest, DISABLED_InAProcessWithTheLibrary) {
   int64_t true_time = 0;
   ASSERT_TRUE(absl::SimpleAtoi(getenv(kTrueTime), &true_time));

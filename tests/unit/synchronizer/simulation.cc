@@ -113,7 +113,7 @@ void Simulation::CrashSynchronizer(double down_seconds) {
   plane_.reset();
   plane_held_.clear();
   plane_stopped_until_ = 0;
-  unwritten_.clear();  // no member has heard of it
+  unwritten_.clear();  // no member has learned of it
   unwritten_then_ = nullptr;
   posted_ = PostedEvents();
   for (auto& [session, stream] : streams_) Break(session);
@@ -125,7 +125,7 @@ void Simulation::OnSynchronizer(Incoming incoming) {
     plane_held_.push_back([this, incoming = std::move(incoming)] { OnSynchronizer(incoming); });
     return;
   }
-  if (posted_.held_up()) {
+  if (posted_.blocked()) {
     PostedEvents::Posted posted{[this, incoming](ControlPlane&, absl::Time) { OnSynchronizer(incoming); }, nullptr,
                                 incoming.session, incoming.kind};
     if (incoming.refused) posted.then = [refused = incoming.refused](const absl::Status&) { refused(); };
@@ -140,7 +140,7 @@ void Simulation::CarryOut(std::function<void()> then) {
   std::vector<Action> actions = plane_->TakeActions();
   for (size_t i = 0; i < actions.size(); ++i) {
     if (std::holds_alternative<Persist>(actions[i]) && disk_full_until_ > now_) {
-      return HoldUp({actions.begin() + static_cast<std::ptrdiff_t>(i), actions.end()}, std::move(then));
+      return Block({actions.begin() + static_cast<std::ptrdiff_t>(i), actions.end()}, std::move(then));
     }
     Perform(actions[i]);
   }
@@ -148,21 +148,21 @@ void Simulation::CarryOut(std::function<void()> then) {
   if (then) then();
 }
 
-void Simulation::HoldUp(std::vector<Action> actions, std::function<void()> then) {
-  ++held_up_;
-  held_up_since_ = now_;
+void Simulation::Block(std::vector<Action> actions, std::function<void()> then) {
+  ++blocked_;
+  blocked_since_ = now_;
   unwritten_ = std::move(actions);
   unwritten_then_ = std::move(then);
-  posted_.HoldUp({});
+  posted_.Block({});
   After(1, [this, life = plane_life_] { RetryWrite(life); });
 }
 
 void Simulation::RetryWrite(uint64_t life) {
   if (!plane_.has_value() || plane_life_ != life) return;
   if (plane_stopped_until_ > now_ || disk_full_until_ > now_) return After(1, [this, life] { RetryWrite(life); });
-  plane_->OnHeldUp(absl::Seconds(now_ - held_up_since_), Time());
+  plane_->OnBlocked(absl::Seconds(now_ - blocked_since_), Time());
   for (const Action& action : std::exchange(unwritten_, {})) Perform(action);
-  posted_.GoOn();
+  posted_.Unblock();
   ScheduleTick();
   if (auto then = std::exchange(unwritten_then_, nullptr); then) then();
   for (const PostedEvents::Posted& posted : posted_.Take()) {
@@ -217,12 +217,12 @@ void Simulation::ScheduleTick() {
   absl::Time deadline = plane_->NextDeadline();
   if (deadline == absl::InfiniteFuture()) return;
   double at = std::max(now_, absl::ToDoubleSeconds(deadline - absl::UnixEpoch()));
-  if (next_tick_ >= now_ && next_tick_ <= at) return;  // one is under way, not too late
+  if (next_tick_ >= now_ && next_tick_ <= at) return;  // a tick is scheduled, and not too late
   next_tick_ = at;
   At(at, [this, at, life = plane_life_] {
     if (!plane_.has_value() || plane_life_ != life || next_tick_ != at) return;
     next_tick_ = -1;
-    if (posted_.held_up()) return;  // it is asked for again when there is room
+    if (posted_.blocked()) return;  // the tick is requested again when there is room
     OnSynchronizer({[this] {
       plane_->Tick(Time());
       for (const auto& [id, attempt] : plane_->coordinator().attempts()) {
@@ -265,15 +265,15 @@ void Simulation::InjectFault() {
         std::vector<NodePtr> ranks = GetRanks(trainer_);
         return Stop(ranks[random_() % ranks.size()], Uniform(0.5, 15));
       }
-      // Otherwise a second one is started beside it. Of two that were never welcomed either may win.
+      // Otherwise a second trainer is started beside it. Of two that were never welcomed, either may win.
       if (Chance(0.7) || trainer_->epoch == 0) Kill(trainer_);
       if (!trainer_->bits.empty()) {
-        auto kept =
-            std::prev(trainer_->bits.end(), static_cast<int>(Uniform(1, std::min<int>(3, trainer_->bits.size()))));
+        auto kept = std::prev(trainer_->bits.end(),
+                              static_cast<int>(Uniform(1, std::min(3, static_cast<int>(trainer_->bits.size())))));
         std::tie(checkpoint_step_, checkpoint_bits_) = *kept;
       }
       StartTrainer();
-      // A launcher that is too eager: of two starts whose ranks arrive together either may win, whole.
+      // The launcher starts twice: of two starts whose ranks arrive together, either may win as a whole.
       if (options_.trainer_ranks > 1 && Chance(0.3)) StartTrainer();
       break;
     case 4:

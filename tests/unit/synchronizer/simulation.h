@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,10 +20,10 @@ namespace syncopate::synchronizer {
 
 // The real ControlPlane among simulated processes and a simulated network, in virtual time, from one seed.
 //
-// The network gives what gRPC streams give: in order or broken; a break loses what is under way in both directions and
-// each end notices it on its own; a new stream may overtake an old one. Processes are killed, stopped for up to 30 s
-// and continued, and started again; the synchronizer too, from the records it had made durable. What must hold is
-// checked as it goes; violations are collected as sentences.
+// The network behaves like gRPC streams: messages arrive in order or the stream breaks. A break loses the messages in
+// transit in both directions, and each end notices it separately; a new stream may overtake an old one. Processes are
+// killed, stopped for up to 30 s and continued, and started again, including the synchronizer, which restarts from its
+// durable records. The invariants are checked during the run; each violation is recorded as a sentence.
 class Simulation {
  public:
   struct Faults {
@@ -38,19 +39,19 @@ class Simulation {
     uint64_t seed = 0;
     int rollouters = 4;
     int trainer_ranks = 1;
-    bool group_transport = false;  // bytes come to all receivers of an attempt or to none
+    bool group_transport = false;  // bytes reach all receivers of an attempt or none
     Faults faults;
-    double fault_seconds = 40;    // faults happen until then; then everything heals
+    double fault_seconds = 40;    // faults happen until then; afterwards everything heals
     double publish_seconds = 60;  // publications go on until then
     double end_seconds = 70;
-    double publish_every = 0.4;         // mean
-    std::optional<double> stop_one_at;  // stops rollouter 0 then, for 20 s
+    double publish_every = 0.4;         // the mean interval
+    std::optional<double> stop_one_at;  // rollouter 0 is stopped then, for 20 s
     std::optional<double> join_one_at;  // one more rollouter starts then
     bool rehearse = true;
-    // A mutant of the trainer: each rank tells of its own part by itself, the newest that it has, and a version exists once
-    // all parts of it have come.
+    // A mutant of the trainer: each rank reports its own newest part by itself, and a version exists once all of its
+    // parts have been reported.
     bool publish_by_parts = false;
-    std::optional<double> disk_full_at;  // for 20 s
+    std::optional<double> disk_full_at;  // the disk is full from then on, for 20 s
   };
 
   explicit Simulation(const Options& options);
@@ -58,67 +59,68 @@ class Simulation {
   void Run();
 
   const std::vector<std::string>& violations() const { return violations_; }
-  uint64_t trace_hash() const { return trace_hash_; }  // equal iff the synchronizer did the same at the same times
+  // Equal exactly if the synchronizer did the same at the same times.
+  uint64_t trace_hash() const { return trace_hash_; }
   int64_t installs() const { return installs_; }
   int64_t failures() const { return failures_; }
   int64_t relabels() const { return relabels_; }
-  int64_t epochs() const { return epoch_owner_.size(); }
+  int64_t epochs() const { return std::ssize(epoch_owner_); }
   int64_t superseded() const { return superseded_; }
   int64_t groups_lost() const { return groups_lost_; }
   int64_t not_prepared() const { return not_prepared_; }
-  int64_t connected() const { return connected_; }          // receivers, by rehearsals
+  int64_t connected() const { return connected_; }          // receivers that rehearsals connected
   int64_t not_connected() const { return not_connected_; }  // receivers whose rehearsals failed
-  // Syncs that had to form their group, and those that used one that was being formed by a rehearsal.
+  // Syncs that had to form their group, and those that used a group that a rehearsal was forming.
   int64_t formed_in_syncs() const { return formed_in_syncs_; }
   int64_t taken_over() const { return taken_over_; }
-  int64_t held_up() const { return held_up_; }  // times that the synchronizer waited for room on its disk
+  int64_t blocked() const { return blocked_; }  // how often the synchronizer waited for room on its disk
   // Receivers that were lost before, in and after their transfer.
   const std::array<int64_t, 3>& lost() const { return lost_; }
-  // Longest time from a publication until a rollouter that was never disturbed served it or a newer one.
+  // The longest time from a publication until a rollouter that was never disturbed served that version or a newer one.
   double worst_lag() const { return worst_lag_; }
   // Versions that some such rollouter did not serve within 0.2 s.
   int64_t late() const { return static_cast<int64_t>(late_.size()); }
 
  private:
-  static constexpr double kMaxDelay = 0.005;  // of a message, seconds
+  static constexpr double kMaxDelay = 0.005;  // of a message, in seconds
   static constexpr size_t kSlots = 2;         // versions that a trainer keeps staged
   static constexpr size_t kKeptGroups = 2;    // communicators that a member keeps
-  static constexpr double kMaxForming = 0.8;  // of a group, seconds
-  static constexpr double kAbort = 0.4;       // of a group that is being formed
+  static constexpr double kMaxForming = 0.8;  // time to form a group, in seconds
+  static constexpr double kAbort = 0.4;       // time to abort a group that is being formed
 
   struct Node {  // one incarnation of a process
     MemberId id;
     bool alive = true;
     double stopped_until = 0;
-    std::vector<std::function<void()>> held;  // what arrived while it was stopped
+    std::vector<std::function<void()>> held;  // messages that arrived while the node was stopped
     SessionId session = 0;
     bool welcomed = false;
     PolicyVersion serving;
     uint64_t serving_digest = 0;
-    // Rollouter: the attempt it takes part in, and how far.
+    // For a rollouter: the attempt in which it takes part, and its stage.
     int64_t attempt = 0;
     SyncStage stage = SyncStage::kPrepare;
     PolicyVersion offered;
     uint64_t offered_digest = 0;
     bool shadow_verified = false;
-    std::vector<SyncMember> receivers;  // of the transfer under way
-    double told = 0;                    // when it was told to begin that
-    // Group transports: what it keeps, the rehearsal that it was asked for and has not ended, and until when it aborts.
+    std::vector<SyncMember> receivers;  // the receivers of the current transfer
+    double told = 0;                    // when the transfer began
+    // For group transports: the groups that the member keeps, the open rehearsal that it was asked for, and the time
+    // until which it aborts a group.
     std::deque<std::string> kept;
     int64_t rehearsal = 0;
     std::string forming;  // the rehearsal's group, from Transfer on
     double aborts_until = 0;
-    // Trainer.
+    // For a trainer:
     int64_t epoch = 0;
     int64_t step = 0;
-    std::deque<PolicyVersion> staged;  // newest two
+    std::deque<PolicyVersion> staged;  // the newest two
     std::set<int64_t> pins;
     bool publishing = false;
-    std::optional<ControlPlane::Publication>
-        untold;  // of publish_by_parts: replaced by a newer one while a call is made
+    std::optional<ControlPlane::Publication> untold;  // for publish_by_parts: a newer part replaces it during a call
     bool telling = false;
-    bool restored = false;             // its first version has the bits of the checkpoint
-    std::map<int64_t, uint64_t> bits;  // of each step it has staged
+    bool restored = false;             // the first version has the bits of the checkpoint
+    std::map<int64_t, uint64_t> bits;  // the bits of each step that it has staged
   };
   using NodePtr = std::shared_ptr<Node>;
 
@@ -139,9 +141,10 @@ class Simulation {
 
   // Processes.
   NodePtr Start(const MemberId& id);
-  void StartTrainer();  // all its ranks; it is the newest one from now on
+  void StartTrainer();  // starts all ranks; this trainer is the newest from now on
   std::vector<NodePtr> GetRanks(const NodePtr& trainer) const;
-  void OnNode(const NodePtr& node, std::function<void()> action);  // now, or when it is continued, or never
+  // Runs the action now, when the node is continued, or never.
+  void OnNode(const NodePtr& node, std::function<void()> action);
   void Stop(const NodePtr& node, double seconds);
   void Kill(const NodePtr& node);
   void Connect(const NodePtr& node);
@@ -157,13 +160,13 @@ class Simulation {
   void OnTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
   bool IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const;
   // Rehearsals.
-  std::vector<NodePtr> GetMembers(const Transfer& transfer) const;  // those that are alive
+  std::vector<NodePtr> GetMembers(const Transfer& transfer) const;  // the members that are alive
   void OnRehearsalPrepare(const NodePtr& node, SessionId session, const Prepare& prepare);
   void OnRehearsalTransfer(const NodePtr& node, SessionId session, const Transfer& transfer);
   void FinishConnect(const NodePtr& node, SessionId session, const Transfer& transfer, double ready);
   void EndRehearsal(const NodePtr& node);
   void Keep(const NodePtr& node, const std::string& group);
-  // How long the members of a sync form their group; 0 if they keep it or a rehearsal forms it.
+  // The time in which the members of a sync form their group; 0 if they keep it or a rehearsal forms it.
   double FormingTime(const Transfer& transfer);
   void FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source);
   void OnInstall(const NodePtr& node, SessionId session, const Install& install);
@@ -177,8 +180,8 @@ class Simulation {
   // The synchronizer.
   void StartSynchronizer();
   void CrashSynchronizer(double down_seconds);
-  // As ControlLoop does it, one event at a time. For a call, `then` follows when all that it caused is carried out, and
-  // `refused` instead if the disk is full.
+  // Processes one event at a time, as ControlLoop does. For a call, `then` runs when all resulting actions are carried
+  // out, and `refused` runs instead if the disk is full.
   struct Incoming {
     std::function<void()> event;
     PostedEvents::Kind kind = PostedEvents::Kind::kOther;
@@ -188,8 +191,8 @@ class Simulation {
   };
   void OnSynchronizer(Incoming incoming);
   void CarryOut(std::function<void()> then = nullptr);
-  // The first of `actions` is to be written and does not fit: it waits, and all that follows.
-  void HoldUp(std::vector<Action> actions, std::function<void()> then);
+  // The first of `actions` is a record that does not fit on the disk: it waits, and so do all actions after it.
+  void Block(std::vector<Action> actions, std::function<void()> then);
   void RetryWrite(uint64_t life);
   void Perform(const Action& action);
   void Note(const SyncRecord& record);
@@ -214,11 +217,11 @@ class Simulation {
   std::vector<std::function<void()>> plane_held_;
   std::vector<LedgerRecord> disk_;
   double disk_full_until_ = 0;
-  double held_up_since_ = 0;
-  std::vector<Action> unwritten_;                     // the first one waits for room
-  std::function<void()> unwritten_then_;              // after them
-  PostedEvents posted_;                               // behind them
-  std::map<PolicyVersion, std::set<int32_t>> parts_;  // of publish_by_parts: the ranks that have told of a version
+  double blocked_since_ = 0;
+  std::vector<Action> unwritten_;                     // the first action waits for room
+  std::function<void()> unwritten_then_;              // runs after the unwritten actions
+  PostedEvents posted_;                               // wait behind the unwritten actions
+  std::map<PolicyVersion, std::set<int32_t>> parts_;  // for publish_by_parts: the ranks that have reported a version
   double next_tick_ = -1;
 
   std::map<int, NodePtr> rollouters_;
@@ -227,14 +230,14 @@ class Simulation {
   std::map<SessionId, Stream> streams_;
   SessionId next_session_ = 1;
   int64_t next_incarnation_ = 1;
-  int64_t held_up_ = 0;
+  int64_t blocked_ = 0;
   int64_t checkpoint_epoch_ = 0;
   int64_t checkpoint_step_ = 0;
   uint64_t checkpoint_bits_ = 0;  // 0: no checkpoint
 
   std::set<std::string> disturbed_;             // replicas that a fault has touched
   std::map<PolicyVersion, uint64_t> truth_;     // the digest of each version
-  std::map<int64_t, std::string> epoch_owner_;  // incarnation that was welcomed with it
+  std::map<int64_t, std::string> epoch_owner_;  // the incarnation that was welcomed with the epoch
   std::vector<std::string> violations_;
   uint64_t trace_hash_ = 0;
   int64_t installs_ = 0;
@@ -244,8 +247,8 @@ class Simulation {
   int64_t groups_lost_ = 0;
   int64_t not_prepared_ = 0;
   std::array<int64_t, 3> lost_ = {};
-  std::map<int64_t, std::string> groups_;  // that the members of an attempt were told
-  std::map<int64_t, double> forming_;      // how long the members of an attempt form their group
+  std::map<int64_t, std::string> groups_;  // the group that the members of an attempt were given
+  std::map<int64_t, double> forming_;      // the time in which the members of an attempt form their group
   int64_t connected_ = 0;
   int64_t not_connected_ = 0;
   int64_t formed_in_syncs_ = 0;

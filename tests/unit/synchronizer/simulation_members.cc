@@ -7,7 +7,7 @@
 #include "tests/support/synchronizer_fixtures.h"
 #include "tests/unit/synchronizer/simulation.h"
 
-// What the processes of the simulation do: trainers and rollouters, and how they carry out commands.
+// The processes of the simulation: trainers and rollouters, and how they carry out commands.
 namespace syncopate::synchronizer {
 
 Simulation::NodePtr Simulation::Start(const MemberId& id) {
@@ -63,8 +63,8 @@ void Simulation::Kill(const NodePtr& node) {
   node->alive = false;
   if (node->session != 0) Break(node->session);
   if (node->id.world == 1) return;
-  for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // a trainer's ranks fail together
-  // Ranks of one start that a restart of the synchronizer has torn apart fence each other: their supervisor starts them
+  for (const NodePtr& rank : GetRanks(node)) Kill(rank);  // the ranks of a trainer fail together
+  // Ranks of one start that a restart of the synchronizer has separated fence each other: their supervisor starts them
   // again.
   if (node->id.incarnation != trainer_->id.incarnation || node->id.rank != 0) return;
   After(Uniform(0.5, 2), [this, node] {
@@ -82,10 +82,10 @@ void Simulation::Connect(const NodePtr& node) {
   hello.serving_digest = node->serving_digest;
   hello.held_epoch = node->epoch;
   hello.checkpoint_epoch = checkpoint_epoch_;
-  if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // which all ranks of a start have in common
+  if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // all ranks of a start have this in common
   hello.transports = {"grpc", "nccl"};
   Up(session, PostedEvents::Kind::kHello, [this, session, hello] { plane_->OnHello(session, hello, Time()); });
-  // A hello without an answer is given up.
+  // A hello without an answer is given up after five seconds.
   After(5, [this, node, session] {
     if (node->session == session && !node->welcomed) Break(session);
   });
@@ -123,14 +123,14 @@ void Simulation::Publish(const NodePtr& trainer) {
     if (rank->epoch != trainer->epoch) return;
   }
   PolicyVersion version{trainer->epoch, trainer->step++};
-  // A restored trainer's first version has the bits of the checkpoint it started from.
+  // The first version of a restored trainer has the bits of the checkpoint from which it started.
   uint64_t bits = random_();
   if (std::exchange(trainer->restored, false)) bits = checkpoint_bits_;
   trainer->bits[version.step] = bits;
   truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
   if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
   trainer->publishing = !options_.publish_by_parts;
-  // Ranks are out of phase: each stages when it comes to it, up to a publication's interval after rank 0.
+  // Ranks are out of phase: each stages at a time of its own, up to a publication's interval after rank 0.
   auto left = std::make_shared<size_t>(ranks.size());
   const ControlPlane::Publication whole{
       trainer->id, version, std::vector<uint64_t>(model_->buckets().size(), bits), model_->fingerprint(), 0.001, now_};
@@ -144,7 +144,7 @@ void Simulation::Publish(const NodePtr& trainer) {
           rank->untold = whole;
           if (!std::exchange(rank->telling, true)) TellPart(rank, trainer);
         }
-        // The rank's report on its stream to rank 0.
+        // The rank reports on its stream to rank 0.
         After(rank == trainer ? 0 : Uniform(0, kMaxDelay), [this, trainer, left, whole] {
           OnNode(trainer, [this, trainer, left, whole] {
             if (--*left > 0) return;
@@ -157,7 +157,7 @@ void Simulation::Publish(const NodePtr& trainer) {
   }
 }
 
-// A call takes about as long as the ranks are out of phase, as to a synchronizer that is far away.
+// A call takes about as long as the ranks are out of phase, as to a distant synchronizer.
 void Simulation::TellPart(const NodePtr& rank, const NodePtr& trainer) {
   const ControlPlane::Publication part = *std::exchange(rank->untold, std::nullopt);
   After(options_.publish_every * Uniform(0.5, 1.5), [this, rank, trainer, part] {
@@ -165,15 +165,15 @@ void Simulation::TellPart(const NodePtr& rank, const NodePtr& trainer) {
       std::set<int32_t>& told = parts_[part.version];
       told.insert(rank->id.rank);
       if (static_cast<int>(told.size()) == options_.trainer_ranks) SendPublication(trainer, part);
-      while (parts_.size() > kSlots) parts_.erase(parts_.begin());  // a ledger keeps few that are not whole
+      while (parts_.size() > kSlots) parts_.erase(parts_.begin());  // the ledger keeps few incomplete versions
       rank->telling = rank->untold.has_value();
       if (rank->telling) TellPart(rank, trainer);
     });
   });
 }
 
-// Where nothing goes wrong but refusals, a version that all ranks have staged is known to the synchronizer, or a newer one
-// is, within a second.
+// If nothing goes wrong except refusals, the synchronizer knows a version that all ranks have staged, or a newer one,
+// within a second.
 void Simulation::CheckPublished(PolicyVersion version) {
   const Faults& faults = options_.faults;
   const bool is_calm = !faults.breaks && !faults.trainer && !faults.synchronizer && !faults.disk;
@@ -282,7 +282,7 @@ void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare
   node->stage = SyncStage::kPrepare;
   node->offered = prepare.version;
   node->offered_digest = prepare.digest;
-  node->shadow_verified = report.already_held = node->serving_digest == prepare.digest;
+  node->shadow_verified = report.already_serves = node->serving_digest == prepare.digest;
   if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
     report.status = Error(absl::StatusCode::kUnavailable, "BUSY", "not now");
   }
@@ -325,11 +325,11 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
 // True while a member on which the bytes of this attempt depend is stopped.
 bool Simulation::IsHeldUp(const NodePtr& node, int64_t attempt, const NodePtr& source) const {
   for (const NodePtr& rank : GetRanks(source)) {
-    if (rank->alive && rank->stopped_until > now_) return true;  // bytes come when it is continued
+    if (rank->alive && rank->stopped_until > now_) return true;  // bytes arrive when this member is continued
   }
   if (!options_.group_transport) return false;
-  if (!node->forming.empty() || node->aborts_until > now_) return true;  // one after the other
-  for (const SyncMember& receiver : node->receivers) {                   // members do not hear of the loss
+  if (!node->forming.empty() || node->aborts_until > now_) return true;  // this member does one thing after the other
+  for (const SyncMember& receiver : node->receivers) {                   // members do not learn of the loss
     for (const auto& [index, other] : rollouters_) {
       bool there = other->id == receiver.id && other->alive && other->stopped_until <= now_;
       bool done = other->serving >= node->offered;
@@ -376,8 +376,8 @@ void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t 
   });
 }
 
-// Rehearsals. Members form a group together, and each does one thing after the other: a sync's transfer waits for a
-// rehearsal that has not ended, and for an abort.
+// Rehearsals. Members form a group together, and each member does one thing after the other: the transfer of a sync
+// waits for an open rehearsal, and for an abort.
 
 std::vector<Simulation::NodePtr> Simulation::GetMembers(const Transfer& transfer) const {
   std::vector<NodePtr> members;

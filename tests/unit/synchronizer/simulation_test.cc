@@ -11,7 +11,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// Which faults a seed has: each combination comes up, so that no fault always hides behind another.
+// Draws the faults of a seed. Each combination occurs, so that no fault always hides behind another.
 Simulation::Options Swarm(uint64_t seed) {
   Simulation::Options options;
   options.seed = seed;
@@ -29,7 +29,7 @@ Simulation::Options Swarm(uint64_t seed) {
   return options;
 }
 
-// A multiple of the 64 mixtures of faults.
+// A multiple of the 64 combinations of faults.
 constexpr int64_t kSeeds = 1600 / SYNCOPATE_ONE_RUN_IN;
 
 TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
@@ -43,7 +43,7 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   int64_t connected = 0;
   int64_t not_connected = 0;
   int64_t taken_over = 0;
-  int64_t held_up = 0;
+  int64_t blocked = 0;
   std::array<int64_t, 3> lost = {};
   for (int64_t seed = 0; seed < kSeeds; ++seed) {
     Simulation simulation(Swarm(seed));
@@ -59,10 +59,10 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
     connected += simulation.connected();
     not_connected += simulation.not_connected();
     taken_over += simulation.taken_over();
-    held_up += simulation.held_up();
+    blocked += simulation.blocked();
     for (size_t stage = 0; stage < lost.size(); ++stage) lost[stage] += simulation.lost()[stage];
   }
-  // The runs were not idle: there was much to go wrong.
+  // The runs were busy: there was much that could go wrong.
   EXPECT_GT(installs, 180 * kSeeds);
   EXPECT_GT(failures, 6 * kSeeds);
   EXPECT_GT(relabels, kSeeds / 16);
@@ -73,12 +73,12 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   EXPECT_GT(connected, kSeeds / 16);
   EXPECT_GT(not_connected, kSeeds / 16);
   EXPECT_GT(taken_over, kSeeds / 64);
-  EXPECT_GT(held_up, kSeeds / 8);
+  EXPECT_GT(blocked, kSeeds / 8);
   for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
 }
 
-// Ranks are out of phase. A trainer whose ranks each tell of their own newest part leaves versions unknown for seconds; one
-// that is told whole by rank 0, once all ranks have staged it, does not.
+// Ranks are out of phase. A trainer whose ranks each report their own newest part leaves versions unknown for seconds.
+// A trainer whose rank 0 reports a version once all ranks have staged it does not.
 TEST(SynchronizerSimulationTest, VersionsStarveWhereEachRankTellsOfItsOwnPart) {
   constexpr int kRuns = 10;
   for (const int ranks : {2, 3}) {
@@ -126,7 +126,7 @@ TEST(SynchronizerSimulationTest, AFullDiskHoldsTheSynchronizerUpAndNobodyIsLost)
     Simulation simulation(options);
     simulation.Run();
     EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
-    EXPECT_EQ(simulation.held_up(), 1);
+    EXPECT_EQ(simulation.blocked(), 1);
     EXPECT_EQ(simulation.epochs(), 1) << "no trainer was started again";
     for (int64_t lost : simulation.lost()) EXPECT_EQ(lost, 0) << "seed " << seed;
     // Where members form groups, versions that come faster than a group is formed fail with or without a full disk.

@@ -4,8 +4,8 @@
 # shellcheck disable=SC2154  # what the tables set: flags, operands
 # shellcheck disable=SC2034  # what the callers read: files, unfinished
 
-# Finds what the word under the cursor, $1, may be after the words before it, $2 and on. Sets `candidates` (whole words),
-# `files` ("", "file" or "folder") and `unfinished` (not empty: the candidates are to be typed on).
+# Finds what the word under the cursor, $1, may be after the words before it, $2 and on. Sets `candidates` (whole
+# words), `files` ("", "file" or "folder") and `unfinished` (not empty: the candidates are to be typed on).
 _syncopate_candidates() {
   local current=$1 command='' position=0 value='' subcommands flags operands word
   shift

@@ -139,6 +139,15 @@ function over(title, wanted, more = {}) {
   const list = typeof wanted === 'string' ? [of(wanted)] : wanted;
   return {title, axis: 'step', help: helpOf(list[0][0]), lines: () => lines('steps', list), alarms: alarmsOf, ...more};
 }
+// A figure that only some steps have: a line over those.
+function sparseLines(figure, label) {
+  return lines('steps', [[figure, label]]).map(line => {
+    const there = line.mean.map((value, i) => [value, i]).filter(([value]) => value !== null).map(([, i]) => i);
+    const pick = values => values && there.map(i => values[i]);
+    return {...line, steps: pick(line.steps), at: pick(line.at), mean: pick(line.mean), low: pick(line.low), high: pick(line.high)};
+  });
+}
+const hasFigure = figure => data.runs.some(run => figuresOf(run.steps)[figure]);
 const partNames = () => [...new Set(data.runs.flatMap(run => Object.keys(figuresOf(run.steps)).filter(name => name.startsWith('part:'))))].sort();
 
 const sections = [
@@ -155,6 +164,9 @@ const sections = [
   ]],
   ['Policy', () => [
     over('Loss', 'loss'), over('Learning rate', 'learning_rate', {zero: true}), over('Entropy', 'entropy', {zero: true}), over('Gradient norm', 'gradient_norm', {zero: true}),
+    ...(hasFigure('held_out_loss') ? [{title: 'Held-out loss', axis: 'step', dotted: true, alarms: alarmsOf,
+      help: 'Mean cross-entropy per token of answers that supervised steps do not train (nats)', lines: () => sparseLines('held_out_loss', 'held-out loss')}] : []),
+    over('Probability of the likeliest token', 'top_probability', {format: 'share'}), over('Update norm', 'update_norm', {zero: true}),
     over('Clipped and rejected tokens', [of('clip_ratio', 'clipped'), of('rejected_ratio', 'rejected')], {format: 'share', zero: true}),
   ]],
   ['Data', () => [
@@ -330,6 +342,66 @@ function answerCard(sample) {
       ...(sample.expected === undefined ? [] : entry('Expected', sample.expected)));
 }
 
+// The samples that the trainer has written, newest first. The server looks for them in the run directory, a page at a
+// time; text of answers becomes text here, never markup.
+const sampleFields = [['q', 'search', 'text, reward part, outcome'], ['step_from', 'number', 'step from'], ['step_to', 'number', 'step to'],
+  ['reward_from', 'number', 'reward from'], ['reward_to', 'number', 'reward to']];
+const sampleKinds = ['', 'train', 'supervised', 'eval', 'drop'];
+const recorded = {asked: 0, next: '', available: false};
+function buildRecorded() {
+  const block = byId('recorded');
+  block.hidden = !data.live;
+  if (!data.live) return;
+  const inputs = sampleFields.map(([name, type, label]) => element('input', {type, name, placeholder: label, ariaLabel: label, ...(type === 'number' ? {step: 'any'} : {})}));
+  const kind = element('select', {name: 'kind', ariaLabel: 'Kind'}, ...sampleKinds.map(one => element('option', {value: one, textContent: one || 'all kinds'})));
+  const form = element('form', {className: 'picker', id: 'recorded-form'}, ...inputs, kind, element('button', {type: 'submit', textContent: 'Search'}));
+  form.addEventListener('submit', event => { event.preventDefault(); searchSamples(false); });
+  const more = element('button', {type: 'button', id: 'recorded-more', textContent: 'Older samples', hidden: true});
+  more.addEventListener('click', () => searchSamples(true));
+  block.replaceChildren(element('div', {className: 'block-head'}, element('h2', {textContent: 'Samples'}), form),
+      element('p', {id: 'recorded-state', className: 'muted', role: 'status'}), element('div', {id: 'recorded-list', className: 'answers'}), more);
+  searchSamples(false);
+}
+async function searchSamples(goOn) {
+  const fields = new URLSearchParams();
+  for (const input of byId('recorded-form').elements) if (input.name && input.value !== '') fields.set(input.name, input.value);
+  if (goOn) fields.set('from', recorded.next);
+  const asked = ++recorded.asked, state = byId('recorded-state');
+  state.textContent = 'Looking ...';
+  let found;
+  try {
+    const answer = await fetch(`samples.json?${fields}`, {cache: 'no-store'});
+    found = await answer.json();
+    if (!answer.ok) throw new Error(found.error);
+  } catch (error) {
+    if (asked === recorded.asked) state.textContent = `The samples cannot be searched: ${error.message}`;
+    return;
+  }
+  if (asked !== recorded.asked) return;  // a newer search is under way
+  recorded.next = found.next;
+  recorded.available = found.available;
+  const list = byId('recorded-list'), cards = found.samples.map(recordedCard);
+  if (goOn) list.append(...cards); else list.replaceChildren(...cards);
+  const count = `${list.childElementCount} samples, newest first`;
+  state.textContent = !found.available ? 'The trainer has written no samples yet.' : found.complete ? count :
+    `${count}; the search stopped for time: go on with older samples.`;
+  byId('recorded-more').hidden = !found.next;
+}
+function recordedCard(sample) {
+  const number = value => (typeof value === 'number' ? formats.number(value) : '-');
+  const where = [`step ${sample.step}`, sample.kind, sample.set || sample.data_source, sample.environment, `group ${sample.group} #${sample.sample}`, sample.rollouter];
+  const notes = [`reward ${number(sample.reward)}`, ...Object.entries(sample.reward_parts || {}).map(([name, value]) => `${name} ${number(value)}`),
+    ...(sample.advantage === undefined ? [] : [`advantage ${number(sample.advantage)}`]), sample.outcome, sample.finish,
+    `${sample.answer_tokens} tokens`, ...(sample.versions || []).map(one => `${one.version} [${one.begin}, ${one.end})`)];
+  const texts = Array.isArray(sample.turns) ? sample.turns.map(turn => [turn.role, turn.text, turn.reward === undefined ? '' :
+    `reward ${number(turn.reward)}, ${number(turn.seconds)} s`]) : [['Answer', sample.answer, '']];
+  const entry = (name, text, note = '') => [element('dt', {}, element('span', {textContent: name}), element('span', {textContent: note})),
+    element('dd', {textContent: text, tabIndex: String(text).length > 600 ? 0 : -1})];
+  return element('dl', {className: 'answer'}, ...entry(where.filter(Boolean).join(' · '), notes.filter(Boolean).join(' · ')), ...entry('Prompt', sample.prompt),
+      ...texts.flatMap(([name, text, note]) => entry(name, text, note)), ...(sample.expected === undefined ? [] : entry('Expected', sample.expected)),
+      ...(sample.extracted === undefined ? [] : entry('Extracted', sample.extracted)));
+}
+
 function factsTable(heads, rows) {
   return element('div', {className: 'scroll', tabIndex: 0}, element('table', {className: 'facts'},
       element('thead', {}, element('tr', {}, ...heads.map(text => element('th', {textContent: text})))),
@@ -432,6 +504,7 @@ async function poll() {
     Object.assign(run, fresh);
     data.lost = false;
     buildCharts();
+    if (!recorded.available) searchSamples(false);  // until there are some; then the reader asks
   } catch (error) {
     data.lost = true;
   }
@@ -442,6 +515,7 @@ async function poll() {
 }
 
 buildCharts();
+buildRecorded();
 listen();
 render();
 if (data.live) setTimeout(poll, 1000);

@@ -68,7 +68,7 @@ TEST_F(HealthTest, IsNotReadyFromTheFirstWordOfItsEndWhateverIsSaidLater) {
 }
 
 TEST_F(HealthTest, AWaitForWorkIsNoStandstillIfTheLoopComesRound) {
-  for (int second = 0; second < 600; ++second) {  // a sync of ten minutes
+  for (int second = 0; second < 600; ++second) {  // a sync that takes ten minutes
     health_.Moved();
     clock_.Advance(absl::Seconds(1));
     ASSERT_THAT(health_.Live(), IsOk());

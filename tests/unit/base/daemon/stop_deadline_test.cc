@@ -18,7 +18,7 @@ TEST(StopDeadlineTest, IsSilentWhenTheStopEndsInTime) {
   {
     StopDeadline deadline(absl::Hours(1), [&expired] { expired.Put(1); });
   }
-  EXPECT_EQ(expired.size(), 0u);  // its thread is gone, so it will stay so
+  EXPECT_EQ(expired.size(), 0u);  // the thread of the deadline is gone, so the number stays 0
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ TEST_P(FleetWorldTest, EveryReplicaServesAndEachMemberHearsOfEachStageOnce) {
     const absl::StatusOr<FleetFigures> figures = FleetWorld::Measure(fleet);
     ASSERT_THAT(figures, testing::IsOk());
     EXPECT_EQ(figures->served, replicas);
-    // Directory, Prepare, Transfer, Finish for all, Install for receivers; each of the middle ones is reported.
+    // The commands are Directory, Prepare, Transfer and Finish for all members, and Install for receivers; members
+    // report each of the middle commands.
     const int64_t members = fleet.members(), receivers = fleet.receivers();
     EXPECT_EQ(figures->commands, 4 * members + receivers) << ranks << " x " << replicas << " x " << tensor_parallel;
     EXPECT_EQ(figures->reports, 2 * members + receivers) << ranks << " x " << replicas << " x " << tensor_parallel;
@@ -41,8 +42,8 @@ TEST(FleetWorldTest, ThePlanDoesNotDependOnTheNumberOfReplicas) {
   EXPECT_EQ(few.plan_buckets, many.plan_buckets);
 }
 
-// Over grpc a receiver needs the sources alone; sources are told of every receiver. In an NCCL group everybody meets
-// everybody, so what a sync says grows with the square of the replicas.
+// With grpc, a receiver connects to the sources alone; sources learn of every receiver. In an NCCL group every member
+// meets every other member, so the size of a sync's messages grows with the square of the replicas.
 TEST(FleetWorldTest, WhatIsSaidGrowsWithTheMembersOverGrpcAndWithTheirSquareOverNccl) {
   const auto bytes = [](int32_t replicas, const char* transport) {
     return static_cast<double>(FleetWorld::Measure(Fleet(2, replicas, 1, transport))->command_bytes);

@@ -35,7 +35,7 @@ TEST(BenchModelTest, AShapeIsOneThatTheConfigurationCanSay) {
   EXPECT_THAT(BenchShape("qwen2.5-7b", 29), HasReason("BAD_CASE"));
 }
 
-// Every word is a key of the configuration, for each model and device, and the configuration that they make is a good one.
+// For each model and device, every word is a key of the configuration, and the words make a valid configuration.
 TEST(BenchModelTest, DaemonsTakeTheWordsOfEveryModel) {
   for (const std::string& name : model::PresetNames()) {
     SyncCase sync_case;

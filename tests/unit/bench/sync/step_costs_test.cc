@@ -9,7 +9,7 @@
 namespace syncopate::bench {
 namespace {
 
-// Steps of 100 ms, those right after a publication of 110; every second one publishes.
+// Steps take 100 ms, and those directly after a publication 110 ms; every second step publishes.
 std::string Lines(bool stages_beside) {
   std::string lines = "{\"kind\":\"evaluation\",\"step\":4}\nno json\n";
   for (int step = 1; step <= 8; ++step) {
@@ -24,8 +24,8 @@ std::string Lines(bool stages_beside) {
 
 TEST(StepCostsTest, TellsStepsBesideAPublicationFromTheOthers) {
   const StepCosts costs = ReadStepCosts(Lines(false), 2, 2);
-  EXPECT_EQ(costs.beside_seconds.count, 3);  // 3, 5, 7
-  EXPECT_EQ(costs.calm_seconds.count, 3);    // 4, 6, 8
+  EXPECT_EQ(costs.beside_seconds.count, 3);  // steps 3, 5, 7
+  EXPECT_EQ(costs.calm_seconds.count, 3);    // steps 4, 6, 8
   EXPECT_DOUBLE_EQ(costs.beside_seconds.median, 0.11);
   EXPECT_DOUBLE_EQ(costs.calm_seconds.median, 0.10);
   EXPECT_NEAR(costs.rate_share(), 0.10 / 0.11, 1e-12);

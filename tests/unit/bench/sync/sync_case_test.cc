@@ -34,6 +34,7 @@ TEST(SyncCaseTest, RefusesWhatCannotBeMeasured) {
         bad.fault = {BenchFault::Kind::kStop, "source", "lunch"};
       },
       [](SyncCase& bad) { bad.limit = absl::ZeroDuration(); },
+      [](SyncCase& bad) { bad.calm = true; },  // not allowed while the receiver decodes
   };
   for (const auto& spoil : spoils) {
     SyncCase bad;

@@ -69,7 +69,7 @@ TEST(SyncResultTest, SaysWhatShareOfATotalItsPhasesLeaveOpen) {
 
 TEST(SyncResultTest, TheCommitCountsFromThePublicationOfAttemptsThatBeganWithOne) {
   std::vector<SyncSample> samples = {Sample(0.010), Sample(0.012)};
-  // A replica that was busy when the version was published: its attempt began later, by an unknown time.
+  // The replica was busy when the version was published: its attempt began later, by an unknown time.
   samples[1].seconds["stage"] = 0;
   EXPECT_EQ(CommitTimes(samples, /*staged=*/false).count, 1);
   EXPECT_NEAR(CommitTimes(samples, /*staged=*/false).median, 0.014, 1e-9);

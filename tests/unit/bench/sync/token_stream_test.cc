@@ -15,7 +15,7 @@ TEST(TokenStreamTest, CountsTheTokensOfAWindowInPart) {
   const std::vector<absl::Time> arrivals = {At(1), At(2), At(3), At(7), At(8)};
   EXPECT_DOUBLE_EQ(StepsWithin(arrivals, {{At(0), At(10)}}), 4);
   EXPECT_DOUBLE_EQ(StepsWithin(arrivals, {{At(1.5), At(2.5)}}), 1);
-  // One token hangs, before the window, in it and after.
+  // One decode step is long: it begins before the window and ends after it.
   EXPECT_DOUBLE_EQ(StepsWithin(arrivals, {{At(4), At(5)}}), 0.25);
   EXPECT_DOUBLE_EQ(StepsWithin(arrivals, {{At(4), At(5)}, {At(7), At(7.5)}}), 0.75);
   EXPECT_DOUBLE_EQ(StepsWithin(arrivals, {{At(8), At(9)}}), 0);

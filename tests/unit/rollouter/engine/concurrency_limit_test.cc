@@ -23,11 +23,11 @@ TEST(ConcurrencyLimitTest, AboveTheUpperShareItFallsWithThoseThatRunAndHoldsBetw
   ConcurrencyLimit limit(64);
   limit.Follow(0.81, 30);
   EXPECT_FALSE(limit.Admits(30, 1));
-  limit.Follow(0.85, 27);  // three have ended
+  limit.Follow(0.85, 27);  // three sequences have ended
   EXPECT_EQ(limit.limit(), 27);
   limit.Follow(0.79, 24);
   EXPECT_EQ(limit.limit(), 27);
-  EXPECT_TRUE(limit.Admits(24, 3)) << "whoever ends makes room for another";
+  EXPECT_TRUE(limit.Admits(24, 3)) << "each sequence that ends makes room for another";
   EXPECT_FALSE(limit.Admits(27, 1));
 }
 
@@ -35,7 +35,7 @@ TEST(ConcurrencyLimitTest, BelowTheLowerShareItGrowsByOneAPlanIfItDelayedASequen
   ConcurrencyLimit limit(64);
   limit.NotePreemption(10);
   limit.Follow(0.5, 10);
-  EXPECT_EQ(limit.limit(), 10) << "nobody waits";
+  EXPECT_EQ(limit.limit(), 10) << "no sequence waits";
   EXPECT_FALSE(limit.Admits(10, 2));
   limit.Follow(0.5, 10);
   EXPECT_FALSE(limit.Admits(10, 2));
@@ -52,7 +52,7 @@ TEST(ConcurrencyLimitTest, ARequestThatIsAloneMayStartWithAnyNumberOfSamples) {
   EXPECT_FALSE(limit.Admits(1, 1));
 }
 
-// What a workload costs in memory that is too small for it.
+// The cost of a workload whose memory is too small.
 struct Cost {
   int64_t steps = 0;
   Scheduler::Counters counters;
@@ -86,7 +86,7 @@ Cost RunWorkload(uint64_t seed, bool follow_usage) {
       cost.finished += drawn.finish.has_value() ? 1 : 0;
     }
   }
-  EXPECT_FALSE(scheduler.HasWork()) << "seed " << seed << ": somebody starves";
+  EXPECT_FALSE(scheduler.HasWork()) << "seed " << seed << ": a sequence starves";
   EXPECT_EQ(scheduler.free_blocks(), 200);
   cost.counters = scheduler.counters();
   return cost;
@@ -107,7 +107,7 @@ TEST(SchedulerConcurrencyTest, FollowingTheBlocksInUsePreemptsAFractionAndComput
   EXPECT_EQ(following.finished, greedy.finished);
   EXPECT_LT(following.counters.preemptions * 3, greedy.counters.preemptions);
   EXPECT_LT(following.counters.prefilled_tokens, greedy.counters.prefilled_tokens);
-  // The price: fewer run at once, so that it takes more steps, each of them smaller.
+  // The limit has a price: fewer sequences run at once, so there are more steps, each of them smaller.
   EXPECT_LT(following.steps, greedy.steps * 1.35);
   RecordProperty("preemptions_greedy", static_cast<int>(greedy.counters.preemptions));
   RecordProperty("preemptions_following", static_cast<int>(following.counters.preemptions));

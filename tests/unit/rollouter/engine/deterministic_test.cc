@@ -1,4 +1,4 @@
-// `rollout.deterministic` on the CPU; tests/gpu/engine has the same on a GPU.
+// `rollout.deterministic` on the CPU; tests/gpu/engine has the same tests on a GPU.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ model::ModelConfig Model() {
   return config;
 }
 
-// Matrices of the sizes at which a library of products begins to choose by the number of rows.
+// Matrices of the sizes from which a library of products chooses by the number of rows.
 model::ModelConfig WideModel() {
   model::ModelConfig config = Model();
   config.vocab_size = 509;
@@ -58,7 +58,7 @@ struct Rig {
   const std::unique_ptr<Engine> engine;
 };
 
-// On the CPU small models need no promise for it.
+// On the CPU, small models are deterministic without the option.
 struct Load {
   Scheduler::Preemption preemption = Scheduler::Preemption::kRecompute;
   bool deterministic = true;

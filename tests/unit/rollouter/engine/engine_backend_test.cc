@@ -14,7 +14,7 @@
 #include "tests/support/notification.h"
 #include "tests/support/small_model.h"
 
-// What the engine's thread does when the device under it is not the CPU: errors, weights in place, bfloat16.
+// The engine's thread on a device other than the CPU: errors, weights in place, bfloat16.
 namespace syncopate::rollouter {
 namespace {
 
@@ -48,19 +48,19 @@ class TestArenas final : public WeightArenas {
   }
 
   bool in_place_ = false;
-  absl::Status exchange_error_;  // set while no install runs
-  absl::Status release_error_;   // these two while no sleep begins or ends
+  absl::Status exchange_error_;  // set it while no install runs
+  absl::Status release_error_;   // set both while no sleep begins or ends
   absl::Status restore_error_;
 
  private:
   WeightArenas* const host_;
 };
 
-// Fails as a GPU does when it is told to.
+// A runner that fails like a GPU when the test says so.
 class TestRunner final : public ModelRunner {
  public:
-  TestRunner(std::unique_ptr<ModelRunner> host, const std::atomic<bool>* broken)
-      : host_(std::move(host)), broken_(broken) {}
+  TestRunner(std::unique_ptr<ModelRunner> host, const std::atomic<bool>* broken, std::atomic<absl::Time>* drained)
+      : host_(std::move(host)), broken_(broken), drained_(drained) {}
   Capacity capacity() const override { return host_->capacity(); }
   int64_t kv_bytes() const override { return host_->kv_bytes(); }
   int64_t host_kv_bytes() const override { return host_->host_kv_bytes(); }
@@ -68,13 +68,26 @@ class TestRunner final : public ModelRunner {
   absl::Status RestoreBlocks() override { return host_->RestoreBlocks(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override {
     TORCH_CHECK(!*broken_, "an illegal memory access was encountered");
+    launched_ = true;
     return host_->Launch(plan);
   }
-  absl::StatusOr<StepResult> Await(const Ticket& ticket) override { return host_->Await(ticket); }
+  absl::StatusOr<StepResult> Await(const Ticket& ticket) override {
+    if (!std::exchange(launched_, false)) {
+      // Nothing was launched since the last step was awaited: the engine drains before a change of weights. On a GPU
+      // the awaited step may have just begun, so here it takes a while too.
+      const absl::Time until = Clock::Real()->Now() + absl::Milliseconds(20);
+      while (Clock::Real()->Now() < until) {
+      }
+      *drained_ = Clock::Real()->Now();
+    }
+    return host_->Await(ticket);
+  }
 
  private:
   const std::unique_ptr<ModelRunner> host_;
   const std::atomic<bool>* const broken_;
+  std::atomic<absl::Time>* const drained_;
+  bool launched_ = false;
 };
 
 class TestBackend final : public EngineBackend {
@@ -88,10 +101,11 @@ class TestBackend final : public EngineBackend {
     RunnerOptions own = options;
     own.plans_under_way = plans_under_way_;
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> host, host_.MakeRunner(own));
-    return std::make_unique<TestRunner>(std::move(host), &broken_);
+    return std::make_unique<TestRunner>(std::move(host), &broken_, &drained_);
   }
 
   std::atomic<bool> broken_ = false;
+  std::atomic<absl::Time> drained_ = absl::InfinitePast();  // when the latest wait for a launched plan ended
   int32_t plans_under_way_ = 1;
 
  private:
@@ -161,7 +175,7 @@ TEST_F(EngineLoopOnATestBackend, AnErrorOfLibtorchEndsTheEngineWithItsReasonAndA
   backend_->broken_ = true;
   ASSERT_TRUE(sink->finished.WaitFor(1));
   EXPECT_EQ(sink->finished.All()[0].finish, FinishReason::kAborted);
-  EXPECT_EQ(loop_->Abort(""), 0);  // does not hang
+  EXPECT_EQ(loop_->Abort(""), 0);  // returns without hanging
   const absl::Status pending = Install({1, 1});
   EXPECT_EQ(ErrorReason(pending), "INSTALL_BUSY");
   const EngineStatus status = loop_->GetStatus();
@@ -182,7 +196,7 @@ TEST_F(EngineLoopOnATestBackend, OneStepBehindInstallsAndPausesFindNothingUnderW
   ASSERT_TRUE(MakesTokens());
   loop_->Pause();
   const int64_t tokens = loop_->GetStatus().generated_tokens;
-  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // returns after a round of the loop
   EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
   loop_->Resume();
   ASSERT_TRUE(sink->finished.WaitFor(1));
@@ -191,8 +205,25 @@ TEST_F(EngineLoopOnATestBackend, OneStepBehindInstallsAndPausesFindNothingUnderW
   ASSERT_EQ(made.spans.size(), 2u);
   EXPECT_EQ(made.spans[0].version, (PolicyVersion{1, 0}));
   EXPECT_EQ(made.spans[1], (VersionSpan{{1, 1}, made.spans[0].end, 1500}));
-  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
-  EXPECT_EQ(loop_->GetStatus().generated_tokens, 1500) << "no token is counted that was thrown away";
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // returns after a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, 1500) << "discarded tokens are not counted";
+}
+
+TEST_F(EngineLoopOnATestBackend, APauseBeginsWhenThePlanThatWasLaunchedBeforeItHasEnded) {
+  backend_->plans_under_way_ = 2;
+  Start();
+  ASSERT_TRUE(Install({1, 0}).ok());
+  auto sink = Submit();
+  ASSERT_TRUE(MakesTokens());
+  const absl::Time begun = Clock::Real()->Now();
+  const auto installed = loop_->Install({1, 1}, /*digest=*/1, kTestDeadline);
+  const absl::Time ended = Clock::Real()->Now();
+  ASSERT_TRUE(installed.ok()) << installed.status();
+  ASSERT_GT(backend_->drained_.load(), begun) << "a plan was in progress";
+  EXPECT_GT(installed->pause_seconds, 0);
+  EXPECT_LE(installed->pause_seconds, absl::ToDoubleSeconds(ended - backend_->drained_.load()));
+  loop_->Abort("");
+  EXPECT_TRUE(sink->finished.WaitFor(1));
 }
 
 TEST_F(EngineLoopOnATestBackend, AnExchangeThatFailsLeavesWhatServesServing) {
@@ -227,9 +258,9 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceStopsGenerationUntilItIsInstall
   const absl::Time begun = Clock::Real()->Now();
   ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   const int64_t tokens = loop_->GetStatus().generated_tokens;
-  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // returns after a round of the loop
   EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
-  auto held = Submit(/*holds_install=*/true, /*tokens=*/1);  // has no token yet, so it holds nothing up
+  auto held = Submit(/*holds_install=*/true, /*tokens=*/1);  // the request has no token yet, so it delays no install
   model::InitialiseWeights(config_, manifest_, 8, reinterpret_cast<float*>(loop_->shadow()));
   auto installed = loop_->Install({1, 1}, 2, kTestDeadline);
   ASSERT_TRUE(installed.ok()) << installed.status();
@@ -254,8 +285,8 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatIsCalledOffLetsGenerationGo
   ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
   const int64_t tokens = loop_->GetStatus().generated_tokens;
   loop_->CancelInPlace();
-  EXPECT_EQ(loop_->Abort("nobody"), 0);  // a round of the loop
-  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens) << "what was torn stays torn";
+  EXPECT_EQ(loop_->Abort("nobody"), 0);  // returns after a round of the loop
+  EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens) << "partly overwritten weights stay unusable";
   ASSERT_TRUE(Install({1, 1}).ok());
   EXPECT_TRUE(MakesTokens());
 }
@@ -275,7 +306,7 @@ TEST_F(EngineLoopOnATestBackend, ATransferInPlaceThatFailsLeavesNothingServingUn
   EXPECT_EQ(ErrorReason(submitted_), "NO_WEIGHTS");
   EXPECT_EQ(loop_->GetStatus().generated_tokens, tokens);
   ASSERT_TRUE(loop_->BeginInPlace(PolicyVersion{1, 1}, kTestDeadline).ok());
-  ASSERT_TRUE(Install({1, 3}).ok());  // the version that was lost, again
+  ASSERT_TRUE(Install({1, 3}).ok());  // the lost version again
   EXPECT_TRUE(MakesTokens());
 }
 

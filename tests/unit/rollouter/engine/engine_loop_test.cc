@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(20);
 
-// Collects one request's samples and lets the test wait for them, or for a number of tokens.
+// Collects the samples of one request and lets the test wait for them, or for a number of tokens.
 class WaitingSink final : public GenerationSink {
  public:
   bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
@@ -105,8 +105,8 @@ TEST(EngineLoopTest, GeneratesAfterAnInstallAndSaysWhatServes) {
   EXPECT_EQ(loop->GetStatus().installs, 1);
 }
 
-// Answers that made room for others are moved to host memory as far as it reaches, and computed again beyond that; either
-// way they are what they would have been with room for all.
+// Preempted answers are moved to host memory as far as it has room, and computed again beyond that. In both cases they
+// equal the answers of an engine with memory for all.
 TEST(EngineLoopTest, PreemptedAnswersAreSwappedAsFarAsHostMemoryReaches) {
   model::ModelConfig config = LongContext();
   config.max_position_embeddings = 160;
@@ -119,7 +119,7 @@ TEST(EngineLoopTest, PreemptedAnswersAreSwappedAsFarAsHostMemoryReaches) {
     auto loop = EngineLoop::Start(options).value();
     EXPECT_TRUE(InstallWeights(*loop, {1, 1}, config).ok());
     std::vector<std::shared_ptr<WaitingSink>> sinks;
-    loop->Pause();  // all are there before the first step
+    loop->Pause();  // all requests are added before the first step
     for (int i = 0; i < 12; ++i) {
       GenerationRequest request = Request(absl::StrCat(i), 1, 120);
       request.seeds = {static_cast<uint64_t>(i)};
@@ -131,7 +131,7 @@ TEST(EngineLoopTest, PreemptedAnswersAreSwappedAsFarAsHostMemoryReaches) {
     for (const auto& sink : sinks) answers.push_back(sink->WaitForSamples(1)[0]);
     loop->Pause();
     *status = loop->GetStatus();
-    EXPECT_EQ(status->host_kv_usage, 0) << "nobody is left who needs it";
+    EXPECT_EQ(status->host_kv_usage, 0) << "no sequence needs the memory any more";
     return answers;
   };
   EngineStatus calm, computed, swapped, both;
@@ -186,7 +186,7 @@ TEST(EngineLoopTest, TheServingVersionNeverGoesBack) {
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
   EXPECT_EQ(ErrorReason(InstallWeights(*loop, {1, 3}).status()), "OLD_VERSION");
   EXPECT_EQ(ErrorReason(InstallWeights(*loop, {1, 2}).status()), "OLD_VERSION");
-  EXPECT_TRUE(InstallWeights(*loop, {2, 0}).ok());  // a newer epoch is newer whatever its step
+  EXPECT_TRUE(InstallWeights(*loop, {2, 0}).ok());  // a newer epoch is newer for every step
 }
 
 TEST(EngineLoopTest, ARelabelChangesTheStampAndMovesNoWeights) {
@@ -250,7 +250,7 @@ TEST(EngineLoopTest, ASyncThatBeginsWhileARequestPinsTheVersionIsHeldBackUntilTh
   loop->SetPinListener([&] { changes.Put(loop->GetStatus().pins_version); });
   ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
   ASSERT_TRUE(loop->Submit(Request("training", 1, 10000), std::make_shared<WaitingSink>()).ok());
-  EXPECT_TRUE(loop->BeginAttempt().ok()) << "what pins nothing holds nothing up";
+  EXPECT_TRUE(loop->BeginAttempt().ok()) << "a request that does not hold installs delays none";
   loop->EndAttempt();
   GenerationRequest evaluation = Request("evaluation", 1, 10000);
   evaluation.holds_install = true;
@@ -338,9 +338,10 @@ TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
   auto sink = std::make_shared<WaitingSink>();
   ASSERT_TRUE(loop->Submit(Request("a", 3, /*max_new_tokens=*/5), sink).ok());
   sink->WaitForSamples(3);
-  loop->Pause();  // the status counts all tokens
+  loop->Pause();  // after Pause the status counts all tokens
   GenerationRequest stops = Request("b", 1, 5);
-  for (int32_t token = 0; token < 11; ++token) stops.sampling.stop_token_ids.push_back(token);  // the first, whichever
+  // Any first token stops the answer.
+  for (int32_t token = 0; token < 11; ++token) stops.sampling.stop_token_ids.push_back(token);
   auto stopped = std::make_shared<WaitingSink>(), aborted = std::make_shared<WaitingSink>();
   ASSERT_TRUE(loop->Submit(Request("c"), aborted).ok());
   EXPECT_EQ(loop->Abort("c"), 1);
@@ -349,13 +350,13 @@ TEST(EngineLoopTest, CountsTimesToTokensAndHowSamplesEnded) {
   stopped->WaitForSamples(1);
   loop->Pause();
   const EngineStatus status = loop->GetStatus();
-  EXPECT_EQ(GetCount(status.requests.time_to_first_token), 4) << "one each sample that drew a token";
+  EXPECT_EQ(GetCount(status.requests.time_to_first_token), 4) << "one for each sample that drew a token";
   EXPECT_EQ(GetCount(status.requests.time_per_output_token), 3 * 4);
   EXPECT_GT(status.requests.time_to_first_token.sum, 0);
   EXPECT_EQ(status.requests.at_length, 3);
   EXPECT_EQ(status.requests.stopped, 1);
   EXPECT_EQ(status.requests.aborted, 1);
-  EXPECT_EQ(status.prompt_tokens, 2 * 6) << "the one that was ended had not started";
+  EXPECT_EQ(status.prompt_tokens, 2 * 6) << "the request that was ended had not started";
 }
 
 std::vector<int32_t> GetTokens(EngineLoop& loop, const std::string& id) {
@@ -375,7 +376,7 @@ TEST(EngineLoopSleepTest, GivesBackWhatItSaysAndWakesWithTheSameVersionAndTokens
   EXPECT_EQ(asleep.state, EngineStatus::State::kAsleep);
   EXPECT_EQ(asleep.serving, (PolicyVersion{1, 3}));
   EXPECT_EQ(asleep.kv_bytes, 0);
-  EXPECT_EQ(asleep.weight_bytes, before.weight_bytes / 2);  // the live set, which is in host memory anyhow
+  EXPECT_EQ(asleep.weight_bytes, before.weight_bytes / 2);  // the live set, which is in host memory in any case
   EXPECT_EQ(*freed, before.kv_bytes + before.weight_bytes / 2);
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kRunning);
@@ -383,7 +384,7 @@ TEST(EngineLoopSleepTest, GivesBackWhatItSaysAndWakesWithTheSameVersionAndTokens
   EXPECT_EQ(GetTokens(*loop, "b"), expected);
   EXPECT_EQ(loop->GetStatus().weight_bytes, before.weight_bytes);
   ASSERT_TRUE(InstallWeights(*loop, {1, 4}).ok());
-  EXPECT_EQ(GetTokens(*loop, "c"), expected);  // the same bits under another name
+  EXPECT_EQ(GetTokens(*loop, "c"), expected);  // the bits are the same under another name
 }
 
 TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
@@ -399,7 +400,8 @@ TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
   EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "NO_WEIGHTS");
-  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());  // the same version may come again: nothing served since
+  // The same version may be installed again: nothing has been served since.
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
   EXPECT_FALSE(loop->LastSleep().slept);
   EXPECT_EQ(GetTokens(*loop, "c"), expected);
 }
@@ -441,7 +443,7 @@ TEST(EngineLoopSleepTest, AsleepItTakesNeitherRequestsNorWeights) {
 TEST(EngineLoopSleepTest, TwiceIsOnceAndADeeperSleepDropsWhatWasKept) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 0}).ok());
-  EXPECT_TRUE(loop->WakeUp().ok());  // awake already
+  EXPECT_TRUE(loop->WakeUp().ok());  // the engine is awake already
   ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
   EXPECT_EQ(loop->Sleep(1, kDeadline).value(), 0);
   const int64_t kept = loop->GetStatus().weight_bytes;
@@ -465,12 +467,13 @@ TEST(EngineLoopSleepTest, PauseResumeAndDrainMeanTheSameAsleepAndAfterwards) {
   EXPECT_EQ(loop->Abort(""), 0);
   EXPECT_TRUE(loop->Drain(kDeadline).ok());
   ASSERT_TRUE(loop->WakeUp().ok());
-  EXPECT_TRUE(loop->Drain(kDeadline).ok());  // until the thread has looked what there is
+  EXPECT_TRUE(loop->Drain(kDeadline).ok());  // returns when the engine's thread has seen that no work is left
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kDrained);
   EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "DRAINING");
   ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
   loop->Resume();
-  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);  // neither pause nor drain, but a sleep of its own
+  // Neither a pause nor a drain: a sleep has its own state.
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(GetTokens(*loop, "c"), expected);
 }
@@ -484,12 +487,12 @@ TEST(EngineLoopSleepTest, WaitsForAWeightSyncUnderWayAndHoldsTheNextOneBack) {
   absl::StatusOr<int64_t> freed = 0;
   std::thread sleeper([&] { freed = loop->Sleep(1, kDeadline); });
   const absl::Time limit = Clock::Real()->Now() + kDeadline;
-  // Refused as soon as the sleep waits; until then an attempt may begin, within the one that is under way.
+  // BeginAttempt is refused as soon as the sleep waits. Until then an attempt may begin, within the one in progress.
   while (loop->BeginAttempt().ok()) {
     loop->EndAttempt();
     ASSERT_LT(Clock::Real()->Now(), limit);
   }
-  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());  // the attempt goes on to its end
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());  // the attempt in progress continues to its end
   loop->EndAttempt();
   sleeper.join();
   ASSERT_TRUE(freed.ok()) << freed.status();

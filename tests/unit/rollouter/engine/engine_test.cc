@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/philox.h"
+#include "model/decoder_spec.h"
 #include "ranks/communicator.h"
 #include "tests/support/recording_sink.h"
 #include "tests/support/small_model.h"
@@ -85,7 +86,7 @@ TEST_P(EngineOverModels, GivesTheSameTokensAndLogProbsAloneAndInAnyBatch) {
   for (int neighbours : {1, 2, 3, 5, 12, 31, 63}) {
     Rig rig(GetParam());
     for (int i = 0; i < neighbours / 2; ++i) rig.Add(RandomRequest(GetParam(), 2000 + i));
-    for (int i = 0; i < neighbours % 4 && rig.engine.HasWork(); ++i) rig.Step();  // others are ahead
+    for (int i = 0; i < neighbours % 4 && rig.engine.HasWork(); ++i) rig.Step();  // other requests are ahead
     auto sink = rig.Add(request);
     for (int i = neighbours / 2; i < neighbours; ++i) rig.Add(RandomRequest(GetParam(), 2000 + i));
     rig.RunDry();
@@ -104,7 +105,7 @@ TEST_P(EngineOverModels, GivesTheSameTokensWhenThePromptIsPrefilledInChunks) {
   EXPECT_EQ(sink->finished.at(0).logprobs, whole.logprobs);
 }
 
-// The CPU's, that likes few prompt tokens at once, and fewer where determinism is asked for.
+// A backend that prefers few prompt tokens at once, as the CPU does, and fewer with the deterministic option.
 class PatientBackend final : public EngineBackend {
  public:
   explicit PatientBackend(const model::ModelConfig& config)
@@ -184,14 +185,14 @@ TEST_P(EngineOverModels, LogProbsEqualTheTrainersForward) {
   EXPECT_LE((*step.LogProbs(batch) - batch.tokens.behaviour).abs().max().item<double>(), 1e-5);
 }
 
-// Everything that may differ between two engines without changing a token.
+// Two engines may differ in all these settings without a difference in a token.
 TEST_P(EngineOverModels, GivesTheSameTokensOneStepBehindAndInMemoryThatIsTooSmall) {
   model::ModelConfig config = GetParam();
   config.max_position_embeddings = 64;
   std::vector<GenerationRequest> requests;
   for (uint64_t i = 0; i < 12; ++i) requests.push_back(RandomRequest(config, 4000 + i, 1 + static_cast<int>(i % 4)));
   requests[5].prompt_ids = requests[4].prompt_ids;
-  requests[5].prompt_ids.resize(40, 3);  // two blocks to share with the next
+  requests[5].prompt_ids.resize(40, 3);  // the next prompt can share two blocks
   requests[6].prompt_ids = requests[5].prompt_ids;
   requests[6].prompt_ids.back() = 1;
   auto run = [&](Engine::Options options, Scheduler::Counters& counters) {
@@ -235,6 +236,46 @@ TEST_P(EngineOverModels, GivesTheSameTokensOneStepBehindAndInMemoryThatIsTooSmal
   }
 }
 
+TEST_P(EngineOverModels, GoesOnBehindTokensOfAnEarlierLeaseAsIfNothingHadHappened) {
+  const GenerationRequest request = RandomRequest(GetParam(), 1010, /*samples=*/3);
+  Rig rig(GetParam());
+  auto whole = rig.Add(request);
+  rig.RunDry();
+  GenerationRequest rest = request;
+  rest.id = "rest";
+  for (int sample = 0; sample < 3; ++sample) {
+    const std::vector<int32_t>& tokens = whole->finished.at(sample).tokens;
+    const int64_t begun = sample * (std::ssize(tokens) - 1) / 2;  // none, half of them, and all but the last
+    rest.starts.emplace_back(tokens.begin(), tokens.begin() + begun);
+  }
+  auto sink = rig.Add(rest);
+  rig.RunDry();
+  for (int sample = 0; sample < 3; ++sample) {
+    const Trajectory& before = whole->finished.at(sample);
+    const Trajectory& after = sink->finished.at(sample);
+    const auto begun = static_cast<int64_t>(rest.starts[static_cast<size_t>(sample)].size());
+    EXPECT_EQ(after.tokens, before.tokens) << sample;
+    EXPECT_EQ(after.finish, before.finish);
+    EXPECT_TRUE(std::equal(before.logprobs.begin() + begun, before.logprobs.end(), after.logprobs.begin() + begun));
+    EXPECT_EQ(WrittenTokens(after), std::ssize(before.tokens) - begun);
+    EXPECT_EQ(after.spans.back().end, std::ssize(after.tokens));
+    EXPECT_EQ(after.spans.front().begin, begun);
+  }
+}
+
+TEST(EngineTest, RefusesStartsThatLeaveNoTokenToDraw) {
+  Rig rig(testing::SmallModel());
+  GenerationRequest request = RandomRequest(rig.config, 1011, /*samples=*/2);
+  request.starts = {{1}};
+  EXPECT_EQ(ErrorReason(rig.engine.CheckShape(request)), "BAD_REQUEST") << "one start for two samples";
+  request.starts = {{1}, std::vector<int32_t>(static_cast<size_t>(request.sampling.max_new_tokens), 1)};
+  EXPECT_EQ(ErrorReason(rig.engine.CheckShape(request)), "BAD_REQUEST");
+  request.starts = {{1}, {static_cast<int32_t>(rig.config.vocab_size)}};
+  EXPECT_EQ(ErrorReason(rig.engine.CheckShape(request)), "BAD_REQUEST");
+  request.starts = {{1}, {}};
+  EXPECT_TRUE(rig.engine.CheckShape(request).ok());
+}
+
 TEST(EngineTest, OneStepBehindVersionsAreThoseThatMadeTheTokensAcrossInstalls) {
   Rig rig(testing::GroupedQueryModel(), Engine::Options{.plans_under_way = 2});
   GenerationRequest request = RandomRequest(rig.config, 5);
@@ -242,7 +283,7 @@ TEST(EngineTest, OneStepBehindVersionsAreThoseThatMadeTheTokensAcrossInstalls) {
   auto sink = rig.Add(request);
   rig.Step();
   rig.Step();
-  rig.Install({1, 1}, 8);  // two steps are under way, and are the old version's
+  rig.Install({1, 1}, 8);  // two steps are in progress and belong to the old version
   rig.RunDry();
   EXPECT_THAT(sink->finished.at(0).spans, ElementsAre(VersionSpan{{1, 0}, 0, 2}, VersionSpan{{1, 1}, 2, 6}));
 }
@@ -395,7 +436,7 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   std::vector<GenerationRequest> bad(13, good);
   bad[0].prompt_ids.clear();
   bad[1].prompt_ids = {11};
-  bad[2].prompt_ids.assign(static_cast<size_t>(rig.config.max_position_embeddings), 1);  // no room for an answer
+  bad[2].prompt_ids.assign(static_cast<size_t>(rig.config.max_position_embeddings), 1);  // leaves no room for an answer
   bad[3].seeds.assign(5, 1);
   bad[4].sampling.max_new_tokens = 0;
   bad[5].sampling.temperature = std::nanf("");
@@ -413,6 +454,95 @@ TEST(EngineTest, RefusesRequestsThatCanNeverRun) {
   for (const GenerationRequest& request : bad) {
     EXPECT_EQ(ErrorReason(rig.engine.CheckShape(request)), "BAD_REQUEST");
   }
+}
+
+// Installs a base of one seed, and adapters of another that change what it says.
+void InstallAdapters(Rig& rig, const PolicyVersion& version, uint64_t base, uint64_t adapters) {
+  auto* const arena = reinterpret_cast<float*>(rig.engine.policy().shadow());
+  model::InitialiseWeights(rig.config, rig.manifest, base, arena);
+  for (size_t i = 0; i < rig.manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = rig.manifest.tensors()[i];
+    if (!model::IsAdapterName(spec.name)) continue;
+    float* const values = arena + rig.manifest.ranges()[i].begin / sizeof(float);
+    for (int64_t n = 0; n < spec.NumElements(); ++n) {
+      values[n] = static_cast<float>(Philox4x32(adapters + i, static_cast<uint64_t>(n))[0] % 1000) * 1e-3f - 0.5f;
+    }
+  }
+  ASSERT_TRUE(rig.engine.Synchronize().ok());
+  ASSERT_TRUE(rig.engine.policy().Install(version, adapters).ok());
+}
+
+TEST_P(EngineOverModels, TheBaseAnswersBesideThePolicyAsAModelWithoutAdaptersDoesBitForBit) {
+  constexpr uint64_t kBase = 7;  // the seed of Rig's own weights
+  for (const bool deterministic : {false, true}) {
+    const Engine::Options options{.max_sequences = 64, .max_prefill_tokens = 5, .deterministic = deterministic};
+    GenerationRequest request = RandomRequest(GetParam(), 1004, /*samples=*/2);
+    request.sampling.top_logprobs = 2;
+    Rig alone(GetParam(), options);
+    const auto expected = alone.Add(request);
+    alone.RunDry();
+
+    const model::ModelConfig adapted = testing::WithAdapters(GetParam());
+    Rig rig(adapted, options);
+    InstallAdapters(rig, {1, 1}, kBase, 50);
+    for (int i = 0; i < 3; ++i) rig.Add(RandomRequest(adapted, 2000 + i));
+    const auto policy = rig.Add(request);
+    request.by_base = true;
+    const auto base = rig.Add(request);
+    for (int i = 3; i < 6; ++i) rig.Add(RandomRequest(adapted, 2000 + i));
+    for (int i = 0; i < 4; ++i) rig.Step();
+    InstallAdapters(rig, {1, 2}, kBase, 60);  // in the middle of all answers
+    rig.RunDry();
+    for (int32_t sample : {0, 1}) {
+      const Trajectory &ours = base->finished.at(sample), &theirs = expected->finished.at(sample);
+      EXPECT_EQ(ours.tokens, theirs.tokens);
+      EXPECT_EQ(ours.logprobs, theirs.logprobs);
+      EXPECT_EQ(ours.top_logprobs, theirs.top_logprobs);
+      EXPECT_THAT(ours.spans, ElementsAre(VersionSpan{{}, 0, static_cast<int32_t>(ours.tokens.size())}));
+      EXPECT_NE(policy->finished.at(sample).logprobs, theirs.logprobs);
+      EXPECT_EQ(policy->finished.at(sample).spans.back().version, (PolicyVersion{1, 2}));
+    }
+    const int64_t shared = rig.engine.counters().shared_tokens;
+    request.prompt_ids.resize(40 % (GetParam().max_position_embeddings - 2), 1);
+    rig.Add(request);
+    rig.RunDry();
+    EXPECT_EQ(rig.engine.counters().shared_tokens, shared) << "another prompt";
+    InstallAdapters(rig, {1, 3}, kBase, 70);
+    rig.Add(request);
+    rig.RunDry();
+    const auto blocks = static_cast<int64_t>(request.prompt_ids.size() - 1) / kBlockTokens;
+    EXPECT_EQ(rig.engine.counters().shared_tokens, shared + blocks * kBlockTokens) << "an install changes no base";
+  }
+}
+
+// A backend whose runner knows nothing of the base, as those of GPUs.
+class PolicyOnlyBackend final : public EngineBackend {
+ public:
+  explicit PolicyOnlyBackend(const model::ModelConfig& config)
+      : host_(config, *model::MakeManifest(config, DType::kFloat32)), plain_(config.Base(), Plain(config)) {}
+  at::Device device() const override { return host_.device(); }
+  DType dtype() const override { return host_.dtype(); }
+  WeightArenas& arenas() override { return host_.arenas(); }
+  int64_t kv_block_bytes() const override { return host_.kv_block_bytes(); }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override {
+    return plain_.MakeRunner(options);
+  }
+
+ private:
+  static Manifest Plain(const model::ModelConfig& config) {
+    return *model::MakeManifest(config.Base(), DType::kFloat32);
+  }
+  HostBackend host_, plain_;
+};
+
+TEST(EngineTest, RefusesToAnswerByABaseThatThereIsNotOrThatItsRunnerCannotRun) {
+  const model::ModelConfig plain = testing::SmallModel(), adapted = testing::WithAdapters(plain);
+  GenerationRequest request = RandomRequest(plain, 1);
+  request.by_base = true;
+  const Rig without(plain), with(adapted), policy_only(adapted, {}, std::make_shared<PolicyOnlyBackend>(adapted));
+  EXPECT_EQ(ErrorReason(without.engine.CheckShape(request)), "NO_ADAPTERS");
+  EXPECT_EQ(ErrorReason(policy_only.engine.CheckShape(request)), "BASE_NOT_SERVED");
+  EXPECT_TRUE(with.engine.CheckShape(request).ok());
 }
 
 TEST(EngineTest, RefusesAContextLongerThanTheModelsAndSaysBoth) {

@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(20);
 const PolicyVersion kFirst{1, 1};
 
-// A follower's weights, and what it says to rank 0.
+// The weights of a follower, and the messages that it sends to rank 0.
 class FollowerTargetTest : public ::testing::Test {
  protected:
   FollowerTarget::Options Options() {
@@ -79,7 +79,7 @@ TEST_F(FollowerTargetTest, TheEndOfTheReplicaEndsTheWait) {
 TEST_F(FollowerTargetTest, AsleepItTakesNoWeightsAndASleepWaitsForThoseUnderWay) {
   ASSERT_TRUE(target_.BeginAttempt().ok());
   EXPECT_EQ(ErrorReason(target_.BeginSleep(/*keeps_weights=*/true, absl::Milliseconds(1))), "BUSY");
-  EXPECT_FALSE(target_.serving().asleep) << "a replica that could not sleep goes on taking weights";
+  EXPECT_FALSE(target_.serving().asleep) << "a replica that could not sleep still accepts weights";
   target_.EndAttempt();
   EXPECT_TRUE(target_.BeginSleep(/*keeps_weights=*/true, kPatience).ok());
   EXPECT_EQ(ErrorReason(target_.BeginAttempt()), "HELD");

@@ -1,5 +1,5 @@
-// A replica of two ranks with one weight set each: rank 0's engine and target, rank 1's runner and target, and the
-// streams between them as calls.
+// A replica of two ranks with one weight set each: rank 0's engine and target, rank 1's runner and target, with
+// function calls in place of the streams between them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ using testing::IsOk;
 
 const PolicyVersion kVersion1{1, 1}, kVersion2{1, 2}, kVersion3{1, 3};
 
-// What ReplicaLeader and a follower do, without their streams.
+// Does the work of ReplicaLeader and a follower, without their streams.
 class TwoRanks final : public EngineFollowers, public InstallRanks {
  public:
   TwoRanks(std::shared_ptr<EngineBackend> backend, FollowerTarget* target)
@@ -144,7 +144,7 @@ class TwoRanks final : public EngineFollowers, public InstallRanks {
   std::thread thread_;
 };
 
-// Counts tokens, of one answer that does not end by itself soon.
+// Counts the tokens of one answer that does not end soon by itself.
 class CountingSink final : public GenerationSink {
  public:
   bool OnToken(int32_t, int32_t, float, const PolicyVersion& version, const std::vector<TokenLogProb>&) override {
@@ -192,7 +192,7 @@ class InPlaceRanksTest : public ::testing::Test {
   synchronizer::WeightTarget& target(int32_t rank) {
     return rank == 0 ? *leader_ : static_cast<synchronizer::WeightTarget&>(*follower_);
   }
-  // Each rank on a thread of its own, as the receivers of two processes.
+  // Runs `act` for each rank on a thread of its own, like the receivers of two processes.
   template <typename Act>
   void OnBothRanks(const Act& act) {
     auto other = std::async(std::launch::async, [&] { act(1); });
@@ -223,7 +223,7 @@ class InPlaceRanksTest : public ::testing::Test {
     request.seeds = {5};
     return request;
   }
-  // Tokens that are generated with `version` from now on.
+  // Returns whether tokens are generated with `version` from now on.
   bool Generates(const PolicyVersion& version) {
     auto sink = std::make_shared<CountingSink>();
     if (!engine_->Submit(Request(), sink).ok()) return false;
@@ -271,7 +271,7 @@ TEST_F(InPlaceRanksTest, GenerationGoesOnWhenAllHaveGivenUpBeforeTheFirstByte) {
   target(1).CancelInPlace();
   auto sink = std::make_shared<CountingSink>();
   ASSERT_THAT(engine_->Submit(Request(), sink), IsOk());
-  engine_->Abort("none");  // the engine's thread has come round once more
+  engine_->Abort("none");  // returns when the engine's thread has completed another round
   EXPECT_EQ(sink->tokens(kVersion1), 0) << "rank 0 may still receive";
   target(0).CancelInPlace();
   EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return sink->tokens(kVersion1) > 0; }));
@@ -280,7 +280,7 @@ TEST_F(InPlaceRanksTest, GenerationGoesOnWhenAllHaveGivenUpBeforeTheFirstByte) {
   EXPECT_TRUE(Generates(kVersion3));
 }
 
-// (the rank that has overwritten weights, whether it gives up first)
+// The parameter is (the rank that has overwritten weights, whether that rank gives up first).
 class LostInPlaceTest : public InPlaceRanksTest, public ::testing::WithParamInterface<std::pair<int32_t, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LostInPlaceTest,
                          ::testing::Values(std::pair(0, true), std::pair(0, false), std::pair(1, true),
@@ -298,7 +298,7 @@ TEST_P(LostInPlaceTest, OneRankThatHasOverwrittenLeavesTheReplicaWithoutAVersion
   EXPECT_TRUE(follower_->serving().version.IsNone());
   EXPECT_FALSE(target(0).HasWeights());
   EXPECT_FALSE(target(1).HasWeights());
-  EXPECT_EQ(lost_.load(), torn == 1) << "rank 0's receiver says it of itself";
+  EXPECT_EQ(lost_.load(), torn == 1) << "rank 0's receiver reports for itself";
   EXPECT_THAT(engine_->Submit(Request(), std::make_shared<CountingSink>()), HasReason("NO_WEIGHTS"));
   Sync(kVersion3);
   EXPECT_TRUE(target(0).HasWeights());
@@ -310,7 +310,7 @@ TEST_F(InPlaceRanksTest, ARankThatIsNotReadyKeepsGenerationGoing) {
   Sync(kVersion1);
   EXPECT_THAT(target(0).BeginInPlace(kVersion2, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
   EXPECT_TRUE(Generates(kVersion1));
-  // Rank 1 waits beyond its turn; what happens between two turns counts.
+  // Rank 1 waits beyond its turn; events between two turns count.
   ASSERT_THAT(target(1).BeginAttempt(), IsOk());
   EXPECT_THAT(target(1).BeginInPlace(kVersion2, absl::Milliseconds(1)), HasReason("INSTALL_DEADLINE"));
   EXPECT_THAT(target(0).BeginInPlace(kVersion2, kTestDeadline), IsOk());

@@ -25,7 +25,7 @@ TEST(JointInstallTest, AVersionMayBeInstalledWhenAllOtherRanksAreReadyForIt) {
 
 TEST(JointInstallTest, ARankThatWithdrawsInTimeIsReleasedAtOnce) {
   JointInstall joint(2);
-  EXPECT_TRUE(joint.Withdraw(1, kFirst));  // also one that was never ready
+  EXPECT_TRUE(joint.Withdraw(1, kFirst));  // an attempt that was never ready can be withdrawn, too
   joint.Ready(1, kFirst);
   EXPECT_TRUE(joint.Withdraw(1, kFirst));
   EXPECT_FALSE(joint.AllReady(kFirst));
@@ -58,7 +58,7 @@ TEST(JointPauseTest, OneRankThatHasOverwrittenLosesTheWeightsOfAll) {
   pause.Begin(kFirst);
   EXPECT_EQ(pause.Stand(), Outcome::kOpen);
   EXPECT_EQ(pause.GiveUp(2, kFirst, /*overwritten=*/true), Outcome::kLost);
-  EXPECT_EQ(pause.GiveUp(0, kFirst, /*overwritten=*/false), Outcome::kOpen) << "that was said once";
+  EXPECT_EQ(pause.GiveUp(0, kFirst, /*overwritten=*/false), Outcome::kOpen) << "the rank reported it once";
 }
 
 TEST(JointPauseTest, WhatRanksSayBeforeTheEngineStandsCountsWhenItDoes) {
@@ -73,8 +73,8 @@ TEST(JointPauseTest, WhatRanksSayBeforeTheEngineStandsCountsWhenItDoes) {
   EXPECT_EQ(pause.Stand(), Outcome::kOpen) << "a new pause";
 }
 
-// Ranks receive, give up or install in any order: generation goes on exactly when no rank can write any more and none
-// has written, and no later than that.
+// Ranks receive, give up or install in any order. Generation continues exactly when no rank can write any more and none
+// has written, and no later.
 TEST(JointPauseTest, GenerationGoesOnlyOnWithWholeWeights) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     testing::Dice dice(seed);

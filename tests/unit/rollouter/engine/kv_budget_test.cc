@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// 1000 MiB of which 700 are free; a block takes one, a sequence of the longest ten of them.
+// The device has 1000 MiB, of which 700 are free. A block takes one MiB, and the longest sequence ten blocks.
 KvBudget Budget() {
   return {.total = 1000 * kMiB,
           .free = 700 * kMiB,
@@ -48,7 +48,7 @@ TEST(KvBudgetTest, OneSequenceOfTheLongestMustFit) {
   budget.free -= 1;
   EXPECT_THAT(BlocksThatFit(budget), HasReason("OUT_OF_GPU_MEMORY"));
   EXPECT_THAT(BlocksThatFit(budget), HasMessage(HasSubstr("one sequence of 160 tokens needs 10 MiB")));
-  budget.free = 20 * kMiB;  // less than what the share keeps free
+  budget.free = 20 * kMiB;  // less than the share that must stay free
   EXPECT_THAT(BlocksThatFit(budget), HasMessage(HasSubstr("leaves 0 MiB")));
 }
 

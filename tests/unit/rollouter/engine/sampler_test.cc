@@ -18,7 +18,7 @@ std::map<int32_t, double> Frequencies(const SamplingParams& params, int draws = 
   return counts;
 }
 
-// Expects each token as often as these logits make it.
+// Expects that the frequencies of tokens are those of these logits.
 void ExpectDistribution(std::map<int32_t, double> frequencies, const std::vector<double>& logits) {
   double total = 0;
   for (double logit : logits) total += std::exp(logit);
@@ -70,7 +70,7 @@ TEST(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
 
 TEST(SamplerTest, MinPKeepsTheTokensThatAreLikelyEnoughBesideTheLikeliest) {
   SamplingParams params;
-  params.min_p = 0.3f;  // exp(-0.5) is above it, exp(-1) too, exp(-2) is not
+  params.min_p = 0.3f;  // exp(-0.5) and exp(-1) are above it, exp(-2) is not
   std::map<int32_t, double> frequencies = Frequencies(params);
   EXPECT_EQ(frequencies.size(), 3u);
   EXPECT_NEAR(frequencies[2], 1.0 / (1.0 + std::exp(-0.5) + std::exp(-1.0)), 0.01);
@@ -94,7 +94,7 @@ TEST(SamplerTest, PenaltiesCountWhatStandsInTheSequence) {
   ExpectDistribution(Frequencies(params, 40000, &counts), {1.0, 2.0 - 0.75, 3.0, 0.0, 2.5 - 1.0});
   params = SamplingParams();
   params.repetition_penalty = 2.0f;
-  params.logit_bias = {{3, -1.0f}};  // a negative logit is multiplied
+  params.logit_bias = {{3, -1.0f}};  // the penalty multiplies a negative logit
   ExpectDistribution(Frequencies(params, 40000, &counts), {1.0, 1.0, 1.5, -2.0, 1.25});
 }
 

@@ -1,4 +1,4 @@
-// The scheduler in a world that is too small for what is asked of it; see scheduler_world.h.
+// The scheduler in a world with too little memory for its requests; see scheduler_world.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,15 +10,15 @@ namespace {
 
 struct Totals {
   int64_t failed = 0;
-  std::map<std::string, int64_t> kinds;  // of errors, without their numbers
+  std::map<std::string, int64_t> kinds;  // kinds of errors, without the numbers in their texts
   std::string first_error;
   SchedulerOutcome sums;
 };
 
-Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true) {
+Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true, bool turns = false) {
   Totals totals;
   for (int seed = 1; seed <= runs; ++seed) {
-    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends);
+    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends, turns);
     if (!outcome.errors.empty()) {
       ++totals.failed;
       if (totals.first_error.empty()) totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors[0];
@@ -41,6 +41,12 @@ Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = 
     totals.sums.lends += outcome.lends;
     totals.sums.returned_early += outcome.returned_early;
     totals.sums.moving_plans += outcome.moving_plans;
+    totals.sums.counters.given_up += outcome.counters.given_up;
+    totals.sums.parks += outcome.parks;
+    totals.sums.extensions += outcome.extensions;
+    totals.sums.ended_parked += outcome.ended_parked;
+    totals.sums.aborted_parked += outcome.aborted_parked;
+    totals.sums.rewinds += outcome.rewinds;
   }
   return totals;
 }
@@ -71,7 +77,7 @@ TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstall
   EXPECT_GT(totals.sums.counters.moved_blocks, 2000 / kOneRunIn);
 }
 
-// The four things that become of blocks that are lent, with a fault in each.
+// Four schedulers, each with a fault in one operation on lent blocks.
 struct LeavesAFreeBlock : Scheduler {
   using Scheduler::Scheduler;
   void CloseFreeBlocks(BlockPool& pool, BlockIndex first) override {
@@ -98,7 +104,7 @@ TEST(SchedulerSimulationTest, NoticesALentBlockThatIsHandedOut) {
 
 TEST(SchedulerSimulationTest, NoticesAPrefixThatIsFoundInALentBlock) {
   const Totals totals = SimulateMany(400, MakeSchedulerWith<LeavesKeptPrefixes>());
-  EXPECT_GT(totals.failed, 10) << totals.first_error;  // most often as a prefix that is not of this version
+  EXPECT_GT(totals.failed, 10) << totals.first_error;  // most often: a prefix of another version
 }
 
 TEST(SchedulerSimulationTest, NoticesABlockThatIsCopiedDownInPart) {
@@ -111,7 +117,7 @@ TEST(SchedulerSimulationTest, NoticesASequenceThatMakesNoRoom) {
   EXPECT_GT(totals.failed, 30) << totals.first_error;
 }
 
-// Forgets to give a block back that its last user leaves, now and then.
+// Now and then forgets to free a block that its last user leaves.
 struct LeaksBlocks : Scheduler {
   using Scheduler::Scheduler;
   void RemoveUser(BlockIndex block) override {
@@ -126,7 +132,7 @@ TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
   EXPECT_GT(Count(totals, "a leaked block"), 50);
 }
 
-// Gives a shared block away when the first of its users leaves. Nothing is indexed, so that the blocks are not kept.
+// Frees a shared block when the first of its users leaves. No block is indexed, so no block is kept.
 struct FreesSharedBlocks : Scheduler {
   using Scheduler::Scheduler;
   void RemoveUser(BlockIndex block) override {
@@ -141,7 +147,7 @@ TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
   EXPECT_GT(Count(totals, "holds something else"), 50);
 }
 
-// Writes to a block that others use.
+// Writes to a block that other sequences use.
 struct WritesToSharedBlocks : Scheduler {
   using Scheduler::Scheduler;
   bool IsShared(BlockIndex) const override { return false; }
@@ -163,7 +169,7 @@ TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
   EXPECT_GT(Count(totals, "a prefix of another version"), 50);
 }
 
-// Lets priorities hold a request up for ever.
+// Lets priorities delay a request for ever.
 struct Starves : Scheduler {
   using Scheduler::Scheduler;
   bool HasWaitedEnough(int64_t) const override { return false; }
@@ -174,10 +180,81 @@ TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
   EXPECT_GT(Count(totals, "starves"), 30);
 }
 
+TEST(SchedulerSimulationTest, KeepsItsPromisesToSamplesWithTurns) {
+  const Totals totals = SimulateMany(3000 / kOneRunIn, MakeSchedulerWith<>(), /*lends=*/true, /*turns=*/true);
+  EXPECT_EQ(totals.failed, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.counters.preemptions, 3000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.swaps, 500 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.given_up, 10000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.moved_blocks, 2000 / kOneRunIn);
+  EXPECT_GT(totals.sums.parks, 100000 / kOneRunIn);
+  EXPECT_GT(totals.sums.extensions, 50000 / kOneRunIn);
+  EXPECT_GT(totals.sums.ended_parked, 10000 / kOneRunIn);
+  EXPECT_GT(totals.sums.aborted_parked, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.rewinds, 2000 / kOneRunIn);
+  EXPECT_GT(totals.sums.installs, 10000 / kOneRunIn);
+}
+
+// In this world a sample continues with a copy of a block, and the parked sibling that has the block is preempted then.
+TEST(SchedulerSimulationTest, NobodyGetsABlockInThePlanThatCopiesIt) {
+  const SchedulerOutcome outcome = SimulateScheduler(10745, MakeSchedulerWith<>(), /*lends=*/true, /*turns=*/true);
+  EXPECT_TRUE(outcome.errors.empty()) << outcome.errors[0];
+}
+
+// Counts a draw beyond the end of a turn as the first draw of the next turn.
+struct CountsStaleDraws : Scheduler {
+  using Scheduler::Scheduler;
+  bool IsStale(const ScheduledSequence& sequence) const override {
+    return sequence.stale > 0 && sequence.phase == SequencePhase::kParked;
+  }
+};
+// Believes that the positions of discarded tokens are computed.
+struct KeepsStalePositions : Scheduler {
+  using Scheduler::Scheduler;
+  int64_t ComputedAtPark(int64_t computed, int64_t) const override { return computed; }
+};
+// Preempts a running sample although a parked sample has blocks.
+struct SparesTheParked : Scheduler {
+  using Scheduler::Scheduler;
+  bool MayTakeOffered() const override { return false; }
+};
+// Copies the blocks of parked samples to host memory in a plan that is never run.
+struct CopiesWithoutAPlan : Scheduler {
+  using Scheduler::Scheduler;
+  bool LosesLentBlocks(const ScheduledSequence&) const override { return false; }
+};
+
+TEST(SchedulerSimulationTest, NoticesADrawThatCountsInTheWrongTurn) {
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<CountsStaleDraws>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "an undisturbed run"), 50) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesPositionsThatNoTokenOfTheAnswerHas) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<KeepsStalePositions>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(totals.failed, 30) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesAPreemptionInPlaceOfAParkedSample) {
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<SparesTheParked>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "blocks to give up"), 50) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesBlocksOfParkedSamplesThatAreCopiedByNoPlan) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<CopiesWithoutAPlan>(), /*lends=*/true, /*turns=*/true);
+  EXPECT_GT(totals.failed, 30) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesAGivenTokenInASharedBlock) {
+  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "holds something else"), 50) << totals.first_error;
+}
+
 TEST(SchedulerSimulationTest, EqualEventsGiveEqualPlans) {
   for (uint64_t seed : {3, 4, 5}) {
-    const SchedulerOutcome a = SimulateScheduler(seed, MakeSchedulerWith<>());
-    const SchedulerOutcome b = SimulateScheduler(seed, MakeSchedulerWith<>());
+    const bool turns = seed > 3;
+    const SchedulerOutcome a = SimulateScheduler(seed, MakeSchedulerWith<>(), /*lends=*/true, turns);
+    const SchedulerOutcome b = SimulateScheduler(seed, MakeSchedulerWith<>(), /*lends=*/true, turns);
+    EXPECT_EQ(a.extensions, b.extensions);
     EXPECT_EQ(a.plans, b.plans);
     EXPECT_EQ(a.counters.preemptions, b.counters.preemptions);
     EXPECT_EQ(a.counters.shared_tokens, b.counters.shared_tokens);

@@ -66,7 +66,7 @@ TEST_F(SchedulerTest, ComputesAPromptOnceForAllItsSamplesAndCopiesTheSharedBlock
   EXPECT_EQ(scheduler_->free_blocks(), 100 - 2);
   plan = Step();
   EXPECT_THAT(plan.rows, SizeIs(3));
-  ASSERT_THAT(plan.copies, SizeIs(2)) << "the last of its users keeps the block";
+  ASSERT_THAT(plan.copies, SizeIs(2)) << "the last user keeps the block";
   EXPECT_EQ(plan.copies[0].tokens, 4);
   EXPECT_EQ(scheduler_->free_blocks(), 100 - 4);
   while (scheduler_->HasWork()) Step();
@@ -78,9 +78,9 @@ TEST_F(SchedulerTest, LendsTheLastBlocksAndCopiesDownWhatIsInThem) {
   options.blocks = 10;
   options.lent_blocks = 5;
   Start(options);
-  scheduler_->Add(MakeRequest(1, 40, 1, 1));  // blocks 0, 1, 2, of which 0 and 1 stay for their prefix
+  scheduler_->Add(MakeRequest(1, 40, 1, 1));  // blocks 0, 1, 2, of which 0 and 1 are kept for their prefix
   while (scheduler_->HasWork()) Step();
-  Scheduler::Request other = MakeRequest(2, 60, 1, 30);  // 2, 3, 4, 5: the lowest that are free
+  Scheduler::Request other = MakeRequest(2, 60, 1, 30);  // blocks 2, 3, 4, 5: the lowest free ones
   other.adapter = 1;
   scheduler_->Add(other);
   StepPlan plan = Step();
@@ -92,15 +92,15 @@ TEST_F(SchedulerTest, LendsTheLastBlocksAndCopiesDownWhatIsInThem) {
   plan = scheduler_->Plan();
   ASSERT_THAT(plan.copies, SizeIs(1));
   EXPECT_EQ(plan.copies[0].from, 5);
-  EXPECT_EQ(plan.copies[0].to, 1) << "the prefix that was kept longest gives its block: the last of the chain";
+  EXPECT_EQ(plan.copies[0].to, 1) << "the oldest kept prefix loses its last block";
   EXPECT_EQ(plan.copies[0].tokens, kBlockTokens);
   EXPECT_THAT(plan.rows, SizeIs(1)) << "decoding goes on in the same step";
-  EXPECT_FALSE(scheduler_->has_lent()) << "the copy is under way";
+  EXPECT_FALSE(scheduler_->has_lent()) << "the copy is in progress";
   scheduler_->Complete(plan.id, runner_->Execute(plan));
   EXPECT_TRUE(scheduler_->has_lent());
   EXPECT_EQ(scheduler_->free_blocks(), 1);
   runner_->TakeAway(5);
-  scheduler_->Add(MakeRequest(3, 90, 1, 1));  // six blocks: it waits until they are there again
+  scheduler_->Add(MakeRequest(3, 90, 1, 1));  // needs six blocks, so it waits until they are free again
   for (int i = 0; i < 3; ++i) EXPECT_THAT(Step().rows, SizeIs(1));
   EXPECT_EQ(scheduler_->waiting_sequences(), 1);
   runner_->GiveBack();
@@ -179,6 +179,44 @@ TEST_F(SchedulerTest, APrefixThatIsThereIsNotComputedAgainByTheSameVersionAndAda
   EXPECT_EQ(Step().chunks[0].begin, 16) << "the last token is computed for its logits";
 }
 
+TEST_F(SchedulerTest, InstallsKeepThePrefixesOfTheBaseAndANewEpochDoesNot) {
+  Start(Roomy());
+  const auto begin_of = [this](uint64_t key) {
+    Scheduler::Request request = MakeRequest(key, 40, 1, 1);
+    request.adapter = kBaseAdapter;
+    scheduler_->Add(request);
+    const StepPlan plan = Step();
+    EXPECT_EQ(plan.starts.at(0).adapter, kBaseAdapter);
+    return plan.chunks.at(0).begin;
+  };
+  scheduler_->Add(MakeRequest(1, 40, 1, 1));
+  EXPECT_EQ(Step().starts.at(0).adapter, 0);
+  EXPECT_EQ(begin_of(2), 0) << "what the policy has computed is not the base's";
+  EXPECT_EQ(begin_of(3), 32);
+  scheduler_->SetVersion({1, 1});
+  EXPECT_EQ(begin_of(4), 32);
+  scheduler_->SetVersion({2, 0});
+  EXPECT_EQ(begin_of(5), 0) << "another trainer may have another base";
+  EXPECT_EQ(scheduler_->free_blocks(), 100);
+}
+
+// A request of the base whose prompt is half computed goes on after an install; its prompt is a prefix for others.
+TEST_F(SchedulerTest, AnInstallCutsNoPromptOfTheBaseInTwo) {
+  Scheduler::Options options = Roomy();
+  options.max_prefill_tokens = 20;
+  Start(options);
+  Scheduler::Request request = MakeRequest(1, 40, 1, 1);
+  request.adapter = kBaseAdapter;
+  scheduler_->Add(request);
+  Step();
+  scheduler_->SetVersion({1, 1});
+  EXPECT_EQ(Step().chunks[0].begin, 20);
+  request = MakeRequest(2, 40, 1, 1);
+  request.adapter = kBaseAdapter;
+  scheduler_->Add(request);
+  EXPECT_EQ(Step().chunks[0].begin, 32);
+}
+
 TEST_F(SchedulerTest, APromptThatAnInstallCutInTwoIsNoPrefixForOthers) {
   Scheduler::Options options = Roomy();
   options.max_prefill_tokens = 20;
@@ -226,7 +264,8 @@ TEST_F(SchedulerTest, WhatWasLaunchedBeyondTheEndIsThrownAway) {
   scheduler_->Add(request);
   const StepPlan first = scheduler_->Plan();
   const std::vector<int32_t> first_tokens = runner_->Execute(first);
-  const StepPlan second = scheduler_->Plan();  // before the scheduler knows that the first token stops it
+  // Planned before the scheduler knows that the first token stops the sample.
+  const StepPlan second = scheduler_->Plan();
   const std::vector<int32_t> second_tokens = runner_->Execute(second);
   ASSERT_THAT(second.rows, SizeIs(1));
   EXPECT_TRUE(scheduler_->Plan().IsEmpty() || scheduler_->plans_under_way() == 3);
@@ -275,7 +314,8 @@ TEST_F(SchedulerTest, AStopSequenceThatNeverEndsLeavesTheAnswerItsLength) {
     free_run.push_back(tokens[0]);
     scheduler_->Complete(plan.id, tokens);
   }
-  // It begins as the answer does and goes on beyond it; the other begins with each token and breaks off.
+  // The first stop sequence begins as the answer does and goes on beyond it. The second begins with each token and
+  // breaks off.
   auto sampling = std::make_shared<SamplingParams>(*request.sampling);
   sampling->stop_sequences = {free_run, {free_run[0], -1}};
   sampling->stop_sequences[0].resize(200, free_run[1]);
@@ -354,13 +394,197 @@ TEST_F(SchedulerTest, RefusesWhatCouldNeverRun) {
   bad.push_back(MakeRequest(1, 4, 0, 1));
   bad.push_back(MakeRequest(1, 4, 9, 1));
   bad.push_back(MakeRequest(1, 4, 1, 0));
-  bad.push_back(MakeRequest(1, 60, 1, 20));  // five blocks in the end
-  bad.push_back(MakeRequest(1, 32, 3, 10));  // two of the prompt, and one each
+  bad.push_back(MakeRequest(1, 60, 1, 20));  // needs five blocks at the end
+  bad.push_back(MakeRequest(1, 32, 3, 10));  // needs two blocks for the prompt, and one for each sample
   for (const Scheduler::Request& request : bad) {
     EXPECT_EQ(ErrorReason(scheduler_->Check(request)), "BAD_REQUEST") << request.prompt->size();
   }
   options.blocks = 0;
   EXPECT_EQ(ErrorReason(options.Validate()), "BAD_OPTIONS");
+}
+
+Scheduler::Request MakeTurns(uint64_t key, int prompt_tokens, int samples, int turn_tokens, int64_t total) {
+  Scheduler::Request request = MakeRequest(key, prompt_tokens, samples, turn_tokens);
+  request.max_total_tokens = total;
+  return request;
+}
+
+TEST_F(SchedulerTest, TheEndOfATurnParksASampleThatKeepsItsBlocksAndNoSlot) {
+  Start(Roomy());
+  scheduler_->Add(MakeTurns(1, 20, 1, 3, 30));
+  for (int i = 0; i < 3; ++i) Step();
+  ASSERT_THAT(drawn_, SizeIs(1));
+  EXPECT_EQ(drawn_[0].finish, FinishReason::kLength) << "of the turn";
+  EXPECT_EQ(scheduler_->parked_sequences(), 1);
+  EXPECT_EQ(scheduler_->running_sequences(), 0);
+  EXPECT_EQ(scheduler_->waiting_sequences(), 0);
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_TRUE(scheduler_->HasRequests());
+  EXPECT_EQ(scheduler_->free_blocks(), 100 - 2);
+  EXPECT_TRUE(scheduler_->Plan().IsEmpty());
+
+  const std::vector<int32_t> given = {5, 6, 7, 8};
+  ASSERT_TRUE(scheduler_->MayExtend(1, 0, 4));
+  scheduler_->Extend(1, 0, given);
+  const StepPlan plan = Step();
+  ASSERT_THAT(plan.chunks, SizeIs(1));
+  EXPECT_EQ(plan.chunks[0].begin, 22) << "only the turn's last token and those given are computed";
+  EXPECT_THAT(plan.chunks[0].tokens, SizeIs(5));
+  ASSERT_THAT(plan.starts, SizeIs(1));
+  EXPECT_THAT(plan.starts[0].drawn, SizeIs(7)) << "so its next draw has the number 7";
+  while (scheduler_->HasWork()) Step();
+  scheduler_->End(1, 0);
+  EXPECT_FALSE(scheduler_->HasRequests());
+  EXPECT_EQ(scheduler_->free_blocks(), 100);
+}
+
+TEST_F(SchedulerTest, ParkedSamplesGiveUpTheirBlocksBeforeAnybodyIsPreempted) {
+  Scheduler::Options options = Roomy();
+  options.blocks = 6;
+  options.max_kept_blocks = 0;
+  Start(options);
+  scheduler_->Add(MakeTurns(1, 40, 1, 1, 40));
+  Step();
+  ASSERT_EQ(scheduler_->parked_sequences(), 1);
+  EXPECT_EQ(scheduler_->free_blocks(), 3);
+  scheduler_->Add(MakeRequest(2, 30, 1, 60));
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(scheduler_->counters().given_up, 0) << "there is room for both samples";
+  while (scheduler_->HasWork()) Step();
+  EXPECT_EQ(scheduler_->counters().given_up, 1);
+  EXPECT_EQ(scheduler_->counters().preemptions, 0);
+  scheduler_->Extend(1, 0, std::vector<int32_t>{3});
+  const StepPlan plan = Step();
+  ASSERT_THAT(plan.chunks, SizeIs(1));
+  EXPECT_EQ(plan.chunks[0].begin, 0) << "the sample has lost its blocks: all tokens are computed again";
+  EXPECT_THAT(plan.chunks[0].tokens, SizeIs(42));
+  EXPECT_THAT(scheduler_->Abort(1), ElementsAre(0));
+  EXPECT_EQ(scheduler_->free_blocks(), 6);
+}
+
+TEST_F(SchedulerTest, NobodyGivesUpBlocksInVain) {
+  Scheduler::Options options = Roomy();
+  options.blocks = 10;
+  options.max_kept_blocks = 0;
+  Start(options);
+  scheduler_->Add(MakeTurns(1, 16, 1, 1, 40));
+  Step();
+  Scheduler::Request second = MakeRequest(2, 96, 1, 4), third = MakeRequest(3, 90, 1, 4);
+  second.adapter = 2;  // no block is shared
+  third.adapter = 3;
+  scheduler_->Add(second);
+  Step();
+  ASSERT_EQ(scheduler_->running_sequences(), 1);
+  scheduler_->Add(third);
+  Step();
+  EXPECT_EQ(scheduler_->waiting_sequences(), 1);
+  EXPECT_EQ(scheduler_->counters().given_up, 0) << "even with the parked one's block there is no room";
+}
+
+// The sibling shares the block in which the sample continues, and there is no room for a copy.
+TEST_F(SchedulerTest, AParkedSiblingGivesUpABlockRatherThanHavingItCopied) {
+  Scheduler::Options options = Roomy();
+  options.blocks = 3;
+  options.max_kept_blocks = 0;
+  Start(options);
+  scheduler_->Add(MakeTurns(1, 24, 2, 1, 24));
+  Step();
+  ASSERT_EQ(scheduler_->parked_sequences(), 2);
+  EXPECT_EQ(scheduler_->free_blocks(), 1) << "both samples share the prompt's two blocks";
+  scheduler_->Extend(1, 0, std::vector<int32_t>(18, 3));
+  const StepPlan plan = Step();
+  ASSERT_THAT(plan.chunks, SizeIs(1));
+  EXPECT_EQ(plan.chunks[0].begin, 24);
+  EXPECT_THAT(plan.copies, IsEmpty());
+  EXPECT_EQ(scheduler_->counters().given_up, 1);
+}
+
+TEST_F(SchedulerTest, AParkedSampleWaitsForNoPlanAndOthersGetItsSlot) {
+  Scheduler::Options options = Roomy();
+  options.max_sequences = 1;
+  Start(options);
+  scheduler_->Add(MakeTurns(1, 4, 1, 1, 40));
+  scheduler_->Add(MakeRequest(2, 4, 1, 2));
+  Step();
+  EXPECT_EQ(scheduler_->parked_sequences(), 1);
+  scheduler_->Extend(1, 0, std::vector<int32_t>{3});
+  EXPECT_EQ(Step().starts[0].key, 1) << "the request arrived first";
+  Step();
+  EXPECT_EQ(scheduler_->running_sequences(), 1);
+  while (scheduler_->HasWork()) Step();
+  EXPECT_EQ(scheduler_->parked_sequences(), 1);
+}
+
+TEST_F(SchedulerTest, GivenTokensNeedRoomForOneMore) {
+  Start(Roomy());
+  scheduler_->Add(MakeTurns(1, 90, 1, 2, 50));
+  scheduler_->Add(MakeTurns(2, 10, 1, 2, 12));
+  while (scheduler_->HasWork()) Step();
+  EXPECT_TRUE(scheduler_->MayExtend(1, 0, 7));
+  EXPECT_FALSE(scheduler_->MayExtend(1, 0, 8)) << "the context has 100 tokens";
+  EXPECT_TRUE(scheduler_->MayExtend(2, 0, 9));
+  EXPECT_FALSE(scheduler_->MayExtend(2, 0, 10)) << "an answer has 12";
+  EXPECT_FALSE(scheduler_->MayExtend(3, 0, 1)) << "there is no such request";
+  scheduler_->Extend(2, 0, std::vector<int32_t>(9, 1));
+  while (scheduler_->HasWork()) Step();
+  ASSERT_THAT(drawn_, SizeIs(1));
+  EXPECT_EQ(drawn_[0].finish, FinishReason::kLength);
+  EXPECT_FALSE(scheduler_->MayExtend(2, 0, 1));
+}
+
+TEST_F(SchedulerTest, ASampleMayStartParkedAndBeRewound) {
+  Start(Roomy());
+  Scheduler::Request request = MakeTurns(1, 20, 2, 3, 30);
+  request.starts_parked = true;
+  scheduler_->Add(request);
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_EQ(scheduler_->parked_sequences(), 2);
+  scheduler_->Extend(1, 0, std::vector<int32_t>{4, 5});
+  scheduler_->Extend(1, 1, {});
+  StepPlan plan = Step();
+  ASSERT_THAT(plan.chunks, SizeIs(2));
+  EXPECT_THAT(plan.chunks[0].tokens, SizeIs(22));
+  EXPECT_THAT(plan.chunks[1].tokens, SizeIs(20));
+  while (scheduler_->HasWork()) Step();
+  EXPECT_FALSE(scheduler_->MayExtend(1, 1, 0)) << "the sample has tokens";
+  scheduler_->Rewind(1, 0);
+  EXPECT_TRUE(scheduler_->MayExtend(1, 0, 0));
+  scheduler_->Extend(1, 0, std::vector<int32_t>{6});
+  plan = Step();
+  ASSERT_THAT(plan.starts, SizeIs(1));
+  EXPECT_THAT(plan.starts[0].drawn, ElementsAre(6)) << "no token of the earlier play";
+  EXPECT_EQ(plan.chunks[0].begin, 16) << "but the prompt's first block is found again";
+  scheduler_->Abort(1);
+  EXPECT_EQ(scheduler_->free_blocks(), 100);
+  request.key = 2;
+  request.max_total_tokens = 0;
+  EXPECT_EQ(ErrorReason(scheduler_->Check(request)), "BAD_REQUEST");
+}
+
+TEST_F(SchedulerTest, AStopSequenceDoesNotBeginInTheTurnBefore) {
+  Start(Roomy());
+  Scheduler::Request request = MakeTurns(1, 4, 1, 1, 40);
+  scheduler_->Add(request);
+  Step();
+  const StepPlan first = [&] {
+    scheduler_->Extend(1, 0, std::vector<int32_t>{9});
+    return scheduler_->Plan();
+  }();
+  const std::vector<int32_t> token = runner_->Execute(first);
+  scheduler_->Complete(first.id, token);
+  scheduler_->Abort(1);
+
+  // The tokens are the same; the stop sequence is the given token and the token drawn after it.
+  auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+  sampling->stop_sequences = {{9, token[0]}};
+  request.sampling = sampling;
+  request.key = 2;
+  scheduler_->Add(request);
+  Step();
+  scheduler_->Extend(2, 0, std::vector<int32_t>{9});
+  Step();
+  ASSERT_THAT(drawn_, SizeIs(1));
+  EXPECT_EQ(drawn_[0].finish, FinishReason::kLength);
 }
 
 }  // namespace

@@ -6,19 +6,21 @@
 
 namespace syncopate::rollouter {
 
-SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends) {
-  return SchedulerWorld(seed, make_scheduler, lends).Run();
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns) {
+  return SchedulerWorld(seed, make_scheduler, lends, turns).Run();
 }
 
-SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends)
+SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns)
     : random_(seed),
+      turns_(turns),
       options_(RandomOptions(lends)),
-      depth_(Int(1, 2)),
+      depth_(Int(1, turns ? 3 : 2)),
       abort_chance_(Int(0, 1) * 0.05),
       install_chance_(Int(0, 1) * 0.1),
       sink_chance_(Int(0, 1) * 0.02),
       priority_chance_(Int(0, 2) * 0.4),
       lend_chance_(options_.lent_blocks > 0 ? 0.1 : 0),
+      extend_chance_(turns ? 0.02 * static_cast<double>(Int(1, 20)) : 0),
       scheduler_(make_scheduler(options_)),
       runner_(options_) {
   scheduler_->SetVersion(version_);
@@ -42,7 +44,7 @@ Scheduler::Options SchedulerWorld::RandomOptions(bool lends) {
 Scheduler::Request SchedulerWorld::RandomRequest() {
   Scheduler::Request request;
   request.key = ++last_key_;
-  // Few beginnings, so that prompts have prefixes in common.
+  // There are few different beginnings, so that prompts share prefixes.
   auto prompt = std::make_shared<std::vector<int32_t>>();
   const int64_t stem = Int(1, 2), own = Int(0, 60), length = Int(1, 60);
   for (int64_t i = 0; i < length; ++i) {
@@ -60,7 +62,12 @@ Scheduler::Request SchedulerWorld::RandomRequest() {
   request.first = Chance(0.03);
   request.priority = Chance(priority_chance_) ? static_cast<int32_t>(Int(1, 2)) : 0;
   if (Chance(0.3)) request.deadline = Int(0, 5);
-  request.adapter = Int(0, 1);
+  request.adapter = Int(kBaseAdapter, 1);
+  if (turns_ && Chance(0.5)) {
+    sampling->max_new_tokens = static_cast<int32_t>(Int(1, 12));
+    request.max_total_tokens = Int(1, 70);
+    request.starts_parked = Chance(0.3);
+  }
   return request;
 }
 
@@ -72,10 +79,11 @@ SchedulerOutcome SchedulerWorld::Run() {
     if (Chance(abort_chance_)) AbortRequest();
     if (Chance(install_chance_)) Install();
     LendOrReturn();
+    ExtendOrEnd();
     const bool launched = LaunchOne();
     if (!outcome_.errors.empty()) break;
     if (static_cast<int64_t>(launched_.size()) >= depth_ || (!launched && !launched_.empty())) CompleteOldest();
-    if (to_add_ == 0 && !scheduler_->HasWork()) break;
+    if (to_add_ == 0 && !scheduler_->HasRequests()) break;
   }
   while (!launched_.empty() && outcome_.errors.empty()) CompleteOldest();
   if (outcome_.errors.empty()) CheckEnd();
@@ -91,7 +99,13 @@ void SchedulerWorld::AddRequest() {
   known.request = request;
   uint64_t chain = 0;
   for (int32_t token : *request.prompt) chain = StampingRunner::Extend(chain, token);
-  known.samples.resize(request.seeds.size(), {{}, chain, false});
+  known.samples.resize(request.seeds.size());
+  for (Sample& sample : known.samples) sample.chain = chain;
+  for (size_t i = 0; request.starts_parked && i < known.samples.size(); ++i) {
+    known.samples[i].parked = true;
+    parked_.push_back({request.key, static_cast<int32_t>(i)});
+  }
+  known.started = request.starts_parked;  // a sample that does not wait is not overtaken
   scheduler_->Add(std::move(request));
 }
 
@@ -105,12 +119,14 @@ void SchedulerWorld::AbortRequest() {
     if (std::exchange(found->second.samples[i].ended, true)) continue;
     expected.push_back(static_cast<int32_t>(i));
     ++outcome_.aborted;
+    outcome_.aborted_parked += std::exchange(found->second.samples[i].parked, false) ? 1 : 0;
   }
-  if (found != known_.end()) found->second.started = true;  // it waits no more
+  if (found != known_.end()) found->second.started = true;  // the sample waits no more
+  std::erase_if(parked_, [key](const auto& parked) { return parked.first == key; });
   if (ended != expected) Fail("an abort ended other samples than those that ran");
 }
 
-// An install waits for what is launched.
+// An install waits for the launched plans.
 void SchedulerWorld::Install() {
   while (!launched_.empty()) CompleteOldest();
   ++version_.step;
@@ -125,14 +141,15 @@ void SchedulerWorld::LendOrReturn() {
     lending_ = true;
     lending_since_ = 0;
   }
-  // The plan that moves what is there comes next, and is awaited after as many rounds as plans may be under way.
+  // The plan that moves the blocks comes next; it is awaited after as many rounds as plans may be in progress.
   if (++lending_since_ > 2 * depth_ + 2 && !taken_away_) Fail("blocks that are not lent in time");
   if (scheduler_->has_lent() && !taken_away_) {
     runner_.TakeAway(static_cast<BlockIndex>(options_.blocks - options_.lent_blocks));
     taken_away_ = true;
     ++outcome_.lends;
   }
-  // Nothing can go on without them, or they are not needed any more; an attempt may fail at any moment.
+  // The blocks are returned when nothing can continue without them or when they are no longer needed; an attempt may
+  // fail at any moment.
   const bool stands = taken_away_ && launched_.empty() && scheduler_->HasWork() && scheduler_->running_sequences() == 0;
   if (!stands && !Chance(0.15)) return;
   outcome_.returned_early += taken_away_ ? 0 : 1;
@@ -143,6 +160,10 @@ void SchedulerWorld::LendOrReturn() {
 
 bool SchedulerWorld::LaunchOne() {
   const StepPlan plan = scheduler_->Plan();
+  if (scheduler_->counters().preemptions > std::exchange(preempted_, scheduler_->counters().preemptions) &&
+      scheduler_->offering_sequences() > 0) {
+    Fail("a preemption while others have blocks to give up");
+  }
   if (plan.IsEmpty()) {
     if (launched_.empty() && scheduler_->HasWork() && !lending_) Fail("there is work, but no plan");
     return false;
@@ -151,16 +172,18 @@ bool SchedulerWorld::LaunchOne() {
   if (plan.version != version_) Fail("a plan of another version");
   outcome_.moving_plans += scheduler_->counters().moved_blocks > moved_ ? 1 : 0;
   moved_ = scheduler_->counters().moved_blocks;
+  if (scheduler_->parked_sequences() != std::ssize(parked_)) Fail("another number of parked samples");
   NoteStarts(plan);
   launched_.push_back({plan.id, runner_.Execute(plan)});
   for (const std::string& error : runner_.errors()) Fail(error);
   return true;
 }
 
-// Who starts overtakes all older ones that have not started.
+// A request that starts overtakes all older requests that have not started.
 void SchedulerWorld::NoteStarts(const StepPlan& plan) {
   for (const SlotStart& start : plan.starts) {
     Known& starting = known_[start.key];
+    if (starting.samples[start.sample].parked) Fail("a parked sample starts");
     if (std::exchange(starting.started, true) || starting.request.first) continue;
     for (auto& [key, other] : known_) {
       if (key >= starting.request.key) break;
@@ -183,6 +206,7 @@ void SchedulerWorld::Take(const Scheduler::Drawn& drawn, int32_t token) {
   Known& known = known_[drawn.key];
   Sample& sample = known.samples[drawn.sample];
   if (sample.ended) return Fail("a token of a sample that has ended");
+  if (sample.parked) return Fail("a token of a sample that is parked");
   const int64_t number = static_cast<int64_t>(sample.drawn.size());
   if (token != StampingRunner::Draw(known.request.seeds[drawn.sample], number, sample.chain)) {
     return Fail("a token that an undisturbed run would not have drawn");
@@ -191,26 +215,91 @@ void SchedulerWorld::Take(const Scheduler::Drawn& drawn, int32_t token) {
   sample.chain = StampingRunner::Extend(sample.chain, token);
   if (drawn.finish != Expected(known, sample))
     return Fail("a sample that ends where it should not, or not where it should");
-  sample.ended = drawn.finish.has_value();
-  outcome_.finished += sample.ended ? 1 : 0;
-  if (!sample.ended && Chance(sink_chance_)) {
-    scheduler_->End(drawn.key, drawn.sample);
+  if (!drawn.finish.has_value()) {
+    if (Chance(sink_chance_)) EndAsSink(drawn.key, drawn.sample);
+  } else if (known.request.has_turns()) {
+    NotePark(drawn.key, drawn.sample);
+  } else {
     sample.ended = true;
-    ++outcome_.ended_by_sink;
+    ++outcome_.finished;
   }
+}
+
+void SchedulerWorld::EndAsSink(uint64_t key, int32_t sample) {
+  ++outcome_.ended_by_sink;
+  if (known_[key].request.has_turns() && Chance(0.7)) {
+    scheduler_->Park(key, sample);
+    return NotePark(key, sample);
+  }
+  scheduler_->End(key, sample);
+  known_[key].samples[sample].ended = true;
+}
+
+void SchedulerWorld::NotePark(uint64_t key, int32_t sample) {
+  ++outcome_.parks;
+  known_[key].samples[sample].parked = true;
+  parked_.push_back({key, sample});
+  if (Chance(0.1)) Extend(key, sample);  // its draws beyond the end are still in progress
+}
+
+void SchedulerWorld::ExtendOrEnd() {
+  for (const auto& [key, sample] : std::vector(parked_)) {
+    if (!Chance(extend_chance_)) continue;
+    if (Chance(0.05)) Rewind(key, sample);
+    Extend(key, sample);
+  }
+}
+
+void SchedulerWorld::Rewind(uint64_t key, int32_t number) {
+  ++outcome_.rewinds;
+  scheduler_->Rewind(key, number);
+  const Known& known = known_[key];
+  Sample& sample = known_[key].samples[number];
+  sample = {};
+  for (int32_t token : *known.request.prompt) sample.chain = StampingRunner::Extend(sample.chain, token);
+  sample.parked = true;
+}
+
+void SchedulerWorld::Extend(uint64_t key, int32_t number) {
+  Sample& sample = known_[key].samples[number];
+  std::erase(parked_, std::pair(key, number));
+  sample.parked = false;
+  std::vector<int32_t> given;
+  const int64_t least = sample.drawn.empty() ? 0 : 1;
+  for (int64_t n = Int(least, Chance(0.5) ? 3 : 20); n > 0; --n) {
+    given.push_back(static_cast<int32_t>(Int(0, StampingRunner::kVocabulary - 1)));
+  }
+  const int64_t length = std::ssize(given) + std::ssize(sample.drawn);
+  const Scheduler::Request& request = known_[key].request;
+  const bool fits = length < request.max_total_tokens && std::ssize(*request.prompt) + length < options_.max_context;
+  if (fits != scheduler_->MayExtend(key, number, std::ssize(given))) Fail("given tokens that are wrongly refused");
+  if (!fits || Chance(0.1)) {
+    scheduler_->End(key, number);
+    sample.ended = true;
+    ++outcome_.ended_parked;
+    return;
+  }
+  scheduler_->Extend(key, number, given);
+  for (int32_t token : given) sample.chain = StampingRunner::Extend(sample.chain, token);
+  sample.drawn.insert(sample.drawn.end(), given.begin(), given.end());
+  sample.turn_begin = std::ssize(sample.drawn);
+  ++outcome_.extensions;
 }
 
 std::optional<FinishReason> SchedulerWorld::Expected(const Known& known, const Sample& sample) const {
   const SamplingParams& sampling = *known.request.sampling;
-  const std::vector<int32_t>& drawn = sample.drawn;
+  const std::vector<int32_t> drawn(sample.drawn.begin() + sample.turn_begin, sample.drawn.end());
   if (!sampling.stop_token_ids.empty() && drawn.back() == 1) return FinishReason::kStop;
   for (const std::vector<int32_t>& stop : sampling.stop_sequences) {
     if (drawn.size() >= stop.size() && std::equal(stop.begin(), stop.end(), drawn.end() - stop.size())) {
       return FinishReason::kStop;
     }
   }
-  const int64_t all = static_cast<int64_t>(known.request.prompt->size() + drawn.size());
-  if (std::ssize(drawn) == sampling.max_new_tokens || all == options_.max_context) return FinishReason::kLength;
+  const int64_t all = static_cast<int64_t>(known.request.prompt->size() + sample.drawn.size());
+  if (std::ssize(drawn) == sampling.max_new_tokens || all == options_.max_context ||
+      (known.request.has_turns() && std::ssize(sample.drawn) == known.request.max_total_tokens)) {
+    return FinishReason::kLength;
+  }
   return std::nullopt;
 }
 
@@ -221,7 +310,8 @@ void SchedulerWorld::CheckEnd() {
       if (!sample.ended) Fail(absl::StrCat("a sample of request ", key, " never ended"));
     }
   }
-  if (scheduler_->HasWork()) Fail("it still has work");
+  if (scheduler_->HasWork() || scheduler_->HasRequests()) Fail("it still has work");
+  if (scheduler_->parked_sequences() != 0 || scheduler_->offering_sequences() != 0) Fail("a leaked parked sample");
   if (scheduler_->free_blocks() != options_.blocks) Fail("a leaked block");
   if (scheduler_->free_host_blocks() != options_.host_blocks) Fail("a leaked block on the host");
   if (scheduler_->running_sequences() != 0 || scheduler_->waiting_sequences() != 0) Fail("a leaked slot");

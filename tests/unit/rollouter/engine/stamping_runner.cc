@@ -17,7 +17,7 @@ StampingRunner::StampingRunner(const Scheduler::Options& options)
 
 void StampingRunner::TakeAway(BlockIndex first) {
   there_ = first;
-  std::fill(cells_.begin() + first * kBlockTokens, cells_.end(), Cell());
+  std::fill(cells_.begin() + int64_t{first} * kBlockTokens, cells_.end(), Cell());
 }
 
 void StampingRunner::CheckThere(const StepPlan& plan, BlockIndex block) {
@@ -41,16 +41,17 @@ std::vector<int32_t> StampingRunner::Execute(const StepPlan& plan) {
   if (!errors_.empty()) return std::vector<int32_t>(plan.draws(), 0);
   MoveBlocks(plan);
   SetTables(plan);
-  // All rows write before any reads, as the layers of a model do.
+  // All rows write before any row reads, as in the layers of a model.
   for (const PrefillChunk& chunk : plan.chunks) {
     Slot& slot = slots_[chunk.slot];
-    // What it has not computed itself was made by the version that serves now.
+    // The serving version made every cell that the sequence has not computed itself in this slot or before it was
+    // parked.
     for (int64_t p = 0; !slot.has_computed && p < chunk.begin; ++p) {
-      const Cell* cell = CellAt(slot, p);
-      if (cell == nullptr || cell->version != plan.version) Fail(plan, "a prefix of another version");
+      if (!MayContinueFrom(plan, slot, p)) Fail(plan, "a prefix of another version");
     }
     slot.has_computed = true;
-    for (size_t i = 0; i < chunk.tokens.size(); ++i) Write(plan, slot, chunk.begin + i, chunk.tokens[i]);
+    for (size_t i = 0; i < chunk.tokens.size(); ++i)
+      Write(plan, slot, chunk.begin + static_cast<int64_t>(i), chunk.tokens[i]);
   }
   for (const DecodeRow& row : plan.rows) {
     Slot& slot = slots_[row.slot];
@@ -62,6 +63,7 @@ std::vector<int32_t> StampingRunner::Execute(const StepPlan& plan) {
     const int64_t last = chunk.begin + static_cast<int64_t>(chunk.tokens.size()) - 1;
     Read(plan, slots_[chunk.slot], last);
     for (SlotIndex slot : chunk.draws) {
+      Read(plan, slots_[slot], last);
       if (last != static_cast<int64_t>(slots_[slot].tokens.size()) - 1) Fail(plan, "a draw before the prompt's end");
       draws.push_back(DrawNext(slots_[slot]));
     }
@@ -96,7 +98,9 @@ void StampingRunner::CheckShape(const StepPlan& plan) {
 }
 
 void StampingRunner::MoveBlocks(const StepPlan& plan) {
-  auto cells = [](std::vector<Cell>& storage, BlockIndex block) { return storage.begin() + block * kBlockTokens; };
+  auto cells = [](std::vector<Cell>& storage, BlockIndex block) {
+    return storage.begin() + int64_t{block} * kBlockTokens;
+  };
   for (const BlockSwap& swap : plan.swaps_out) {
     CheckThere(plan, swap.block);
     std::copy_n(cells(cells_, swap.block), kBlockTokens, cells(host_cells_, swap.host_block));
@@ -117,7 +121,10 @@ void StampingRunner::SetTables(const StepPlan& plan) {
   for (const SlotStart& start : plan.starts) {
     Slot& slot = slots_[start.slot];
     slot = Slot();
+    slot.key = start.key;
+    slot.sample = start.sample;
     slot.seed = start.seed;
+    slot.adapter = start.adapter;
     slot.prompt = static_cast<int64_t>(start.prompt->size());
     slot.tokens = *start.prompt;
     slot.tokens.insert(slot.tokens.end(), start.drawn.begin(), start.drawn.end());
@@ -135,7 +142,7 @@ void StampingRunner::SetTables(const StepPlan& plan) {
 StampingRunner::Cell* StampingRunner::CellAt(const Slot& slot, int64_t position) {
   const size_t index = static_cast<size_t>(position / kBlockTokens);
   if (index >= slot.table.size() || slot.table[index] < 0 || slot.table[index] >= there_) return nullptr;
-  return &cells_[slot.table[index] * kBlockTokens + position % kBlockTokens];
+  return &cells_[int64_t{slot.table[index]} * kBlockTokens + position % kBlockTokens];
 }
 
 void StampingRunner::Write(const StepPlan& plan, Slot& slot, int64_t position, int32_t token) {
@@ -144,16 +151,32 @@ void StampingRunner::Write(const StepPlan& plan, Slot& slot, int64_t position, i
     Fail(plan, cell == nullptr ? "a position without a block" : "a token that is not the sequence's");
     return;
   }
-  *cell = {slot.chains[position], plan.version};
+  *cell = {slot.chains[position], plan.version, slot.adapter, ++last_write_};
 }
 
 void StampingRunner::Read(const StepPlan& plan, const Slot& slot, int64_t position) {
+  std::vector<int64_t>& read = read_[{slot.key, slot.sample}];
+  read.resize(static_cast<size_t>(position) + 1);
   for (int64_t p = 0; p <= position; ++p) {
     const Cell* cell = CellAt(slot, p);
+    if (cell != nullptr) read[p] = cell->written;
     if (cell != nullptr && cell->chain == slot.chains[p]) continue;
     Fail(plan, absl::StrCat("position ", p, " holds something else than its sequence"));
     return;
   }
+}
+
+bool StampingRunner::MayContinueFrom(const StepPlan& plan, const Slot& slot, int64_t position) {
+  const Cell* cell = CellAt(slot, position);
+  if (cell == nullptr) return false;
+  const auto read = read_.find({slot.key, slot.sample});
+  const bool has_read = read != read_.end() && position < std::ssize(read->second) &&
+                        read->second[static_cast<size_t>(position)] == cell->written;
+  if (has_read) return true;
+  // What the base has made is the same in all versions of an epoch.
+  const bool same =
+      slot.adapter == kBaseAdapter ? cell->version.epoch == plan.version.epoch : cell->version == plan.version;
+  return same && cell->adapter == slot.adapter;
 }
 
 int32_t StampingRunner::DrawNext(Slot& slot) {

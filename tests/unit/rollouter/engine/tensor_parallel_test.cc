@@ -27,7 +27,7 @@ std::vector<char> Weights(const model::ModelConfig& config, const Manifest& whol
   return arena;
 }
 
-// An engine over `world` ranks, which are threads; one rank is an engine without any of that.
+// An engine over `world` ranks, which are threads. One rank is an engine without tensor parallelism.
 class Replica {
  public:
   Replica(const model::ModelConfig& config, int32_t world, const Engine::Options& options)
@@ -55,10 +55,10 @@ class Replica {
     if (followers_ != nullptr) followers_->Stop();
   }
 
-  // Does what the receivers of all ranks do: each rank has its slice before any rank installs.
+  // Does the work of the receivers of all ranks: each rank has its slice before any rank installs.
   void Install(const PolicyVersion& version, uint64_t seed) {
     const std::vector<char> arena = Weights(config_, whole_, seed);
-    if (followers_ != nullptr) followers_->AwaitDone();  // their weights change a moment after rank 0's
+    if (followers_ != nullptr) followers_->AwaitDone();  // the followers' weights change a moment after rank 0's
     for (int32_t rank = 0; rank < world_; ++rank) {
       char* const to = backends_[static_cast<size_t>(rank)]->arenas().shadow();
       if (world_ == 1) {
@@ -129,7 +129,7 @@ void ExpectSame(const std::vector<Trajectory>& ours, const std::vector<Trajector
   }
 }
 
-// Eight query heads over two key/value heads: with four ranks each key/value head is held by two of them.
+// Eight query heads over two key/value heads: with four ranks, two ranks have each key/value head.
 model::ModelConfig WideModel() {
   model::ModelConfig config = testing::GroupedQueryModel();
   config.num_attention_heads = 8;
@@ -158,6 +158,21 @@ TEST_P(TensorParallelEngineTest, DrawsTheTokensOfOneRankWithTheSameLogProbs) {
   }
 }
 
+TEST(TensorParallelTest, AllRanksAnswerByTheirBaseIfAsked) {
+  const model::ModelConfig config = WideModel();
+  Replica adapted(testing::WithAdapters(config), 2, {}), plain(config, 2, {});
+  GenerationRequest request = RandomRequest(config, 5, 1.0f);
+  const auto expected = plain.Add(request);
+  plain.RunDry();
+  request.by_base = true;
+  const auto answer = adapted.Add(request);
+  adapted.Add(RandomRequest(config, 6, 1.0f));
+  adapted.RunDry();
+  EXPECT_EQ(answer->finished.at(0).tokens, expected->finished.at(0).tokens);
+  EXPECT_EQ(answer->finished.at(0).logprobs, expected->finished.at(0).logprobs);
+  EXPECT_TRUE(answer->finished.at(0).spans.at(0).version.IsNone());
+}
+
 TEST(TensorParallelTest, EachRankHoldsItsPartOfWeightsAndKeysAlone) {
   const model::ModelConfig config = WideModel();
   Replica one(config, 1, {}), two(config, 2, {});
@@ -178,7 +193,7 @@ TEST(TensorParallelTest, AllRanksInstallBetweenTheSameTwoPlans) {
     for (int64_t step = 1; replica->engine().HasWork(); ++step) {
       replica->Step();
       if (step % 3 != 0 || step > 9) continue;
-      // Rank 0 alone decides when; the weights of all have to be in their shadows by then.
+      // Rank 0 alone decides when to install; the weights of all ranks must be in their shadow arenas by then.
       replica->Install({1, step}, 7 + static_cast<uint64_t>(step));
     }
     for (auto& [sample, answer] : sink->finished) answers[replica == &two].push_back(answer);
@@ -219,7 +234,7 @@ TEST(TensorParallelTest, ARankThatIsLostEndsTheNextStepWithAnErrorInsteadOfAnAns
 }
 
 TEST(RankSliceTest, SizesThatDoNotDivideHeadsAreRefusedWithThoseThatDo) {
-  model::ModelConfig config = testing::GroupedQueryModel();  // 6 query heads over 2
+  model::ModelConfig config = testing::GroupedQueryModel();  // 6 query heads over 2 key/value heads
   EXPECT_TRUE(CheckTensorParallel(config, 1).ok());
   EXPECT_TRUE(CheckTensorParallel(config, 2).ok());
   const absl::Status four = CheckTensorParallel(config, 4);

@@ -30,10 +30,11 @@ TrajectoryGroup MakeGroup() {
   group.samples[0].tokens = {2, 1};
   group.samples[1].tokens = {2, 3};
   group.samples[2].tokens = {4, 4};
+  group.samples[1].reward = 0.25f;  // the reward from its environment
   return group;
 }
 
-// "2,1": tokens as text.
+// The text of tokens, such as "2,1".
 std::string Decode(const std::vector<int32_t>& tokens) {
   std::string text;
   for (const int32_t token : tokens) text += (text.empty() ? "" : ",") + std::to_string(token);
@@ -49,7 +50,7 @@ class GroupScoreTest : public ::testing::Test {
     auto puzzled = [](const RewardInput& input) -> absl::StatusOr<RewardValue> {
       return RewardValue{.value = 0, .undecided = input.text != "2,1"};
     };
-    EXPECT_TRUE(registry.Register("regex", puzzled, true).ok());  // a name that formulas know
+    EXPECT_TRUE(registry.Register("regex", puzzled, true).ok());  // a name that formulas accept
     plan_ = RewardPlan::Create(formula, registry, Decode).value();
     score_.emplace("lease", lease, MakeGroup(), &plan_, rules_);
     score_->JudgeBuiltIn(now_);
@@ -59,7 +60,7 @@ class GroupScoreTest : public ::testing::Test {
     now_ += later;
     return score_->OnTick(now_, [this](Remote, const std::string&) { return there_; });
   }
-  // The only call of a tick.
+  // Returns the only call of a tick.
   RemoteItem OnlyCall(absl::Duration later = absl::ZeroDuration()) {
     GroupScore::Actions actions = Tick(later);
     EXPECT_EQ(actions.calls.size(), 1u);
@@ -75,6 +76,22 @@ class GroupScoreTest : public ::testing::Test {
   absl::Status there_;
 };
 
+TEST_F(GroupScoreTest, KeepsTheAnswerThatTheFirstTermFoundCutToItsLength) {
+  const std::string longest(kMaxExtractedBytes - 1, 'x');
+  Begin("dense + python:check");
+  const GroupScore::Actions actions = Tick();
+  ASSERT_EQ(actions.calls.size(), 1u);
+  score_->OnAnswer(
+      actions.calls[0].item.id,
+      RemoteScorer::Rewards{RemoteReward{.value = 1, .components = {}, .extracted = "7"},
+                            RemoteReward{.value = 0, .components = {}, .extracted = longest + "é"}, Worth(0)},
+      now_);
+  const TrajectoryGroup group = score_->Finish().value();
+  EXPECT_EQ(group.samples[0].extracted, "7");
+  EXPECT_EQ(group.samples[1].extracted, longest) << "no half of a character";
+  EXPECT_EQ(group.samples[2].extracted, "");
+}
+
 TEST_F(GroupScoreTest, SumsWhatTheTermsGiveAndKeepsEachAsItWas) {
   GroupScore& score = Begin("dense + -0.5*exact");
   ASSERT_TRUE(score.done());
@@ -85,6 +102,15 @@ TEST_F(GroupScoreTest, SumsWhatTheTermsGiveAndKeepsEachAsItWas) {
   EXPECT_EQ(group.samples[0].reward_parts, (std::vector<RewardPart>{{"dense", 1}, {"exact", 1}}));
 }
 
+TEST_F(GroupScoreTest, WhatAnEnvironmentGaveIsATermAmongOthers) {
+  GroupScore& score = Begin("2*environment + dense");
+  ASSERT_TRUE(score.done());
+  const TrajectoryGroup group = score.Finish().value();
+  EXPECT_FLOAT_EQ(group.samples[0].reward, 1);
+  EXPECT_FLOAT_EQ(group.samples[1].reward, 1);
+  EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"environment", 0.25f}, {"dense", 0.5f}}));
+}
+
 TEST_F(GroupScoreTest, AsksForTextOnceAndTellsWhereEachAnswerEnded) {
   Begin("dense + python:judge");
   const RemoteItem item = OnlyCall();
@@ -93,7 +119,7 @@ TEST_F(GroupScoreTest, AsksForTextOnceAndTellsWhereEachAnswerEnded) {
   EXPECT_EQ(item.finishes.size(), 3u);
   EXPECT_EQ(item.row_json, R"({"ground_truth": "x^2"})");
   EXPECT_EQ(item.budget, absl::Seconds(10));
-  EXPECT_TRUE(Tick().calls.empty()) << "it is under way";
+  EXPECT_TRUE(Tick().calls.empty()) << "the call is in progress";
   Answer(item, Rewards{Worth(1), Worth(2), Worth(3)});
   ASSERT_TRUE(score_->done());
   EXPECT_FLOAT_EQ(score_->Finish()->samples[1].reward, 2.5f);
@@ -134,7 +160,7 @@ TEST_F(GroupScoreTest, EndsACallThatHangsAndMakesItAgain) {
   ASSERT_EQ(actions.cancels.size(), 1u);
   EXPECT_EQ(actions.cancels[0].second, first.id);
   const RemoteItem second = OnlyCall(absl::Seconds(1));
-  Answer(first, Rewards{Worth(9), Worth(9), Worth(9)});  // too late
+  Answer(first, Rewards{Worth(9), Worth(9), Worth(9)});  // this answer comes too late
   EXPECT_FALSE(score_->done());
   Answer(second, Rewards{Worth(1), Worth(2), Worth(3)});
   EXPECT_FLOAT_EQ(score_->Finish()->samples[0].reward, 1);
@@ -163,7 +189,7 @@ TEST_F(GroupScoreTest, WaitsForAnUnreachableScorerAndHandsTheGroupBackUnharmed) 
   EXPECT_TRUE(Tick(absl::Seconds(9)).calls.empty());
   EXPECT_FALSE(score_->done());
   there_ = absl::OkStatus();
-  EXPECT_EQ(Tick().calls.size(), 1u) << "it is back";
+  EXPECT_EQ(Tick().calls.size(), 1u) << "the scorer is available again";
 
   there_ = absl::UnavailableError("no worker at unix:/x");
   Begin("python:judge");
@@ -173,7 +199,7 @@ TEST_F(GroupScoreTest, WaitsForAnUnreachableScorerAndHandsTheGroupBackUnharmed) 
   ASSERT_TRUE(score_->done());
   const absl::Status away = score_->Finish().status();
   EXPECT_EQ(ErrorReason(away), "SCORER_AWAY");
-  EXPECT_TRUE(absl::IsUnavailable(away)) << "which the trainer calls nobody's fault";
+  EXPECT_TRUE(absl::IsUnavailable(away)) << "UNAVAILABLE does not count against the rollouter";
 }
 
 TEST_F(GroupScoreTest, WaitsForAsLongAsItTakesWhileThereIsNoRoom) {
@@ -185,7 +211,7 @@ TEST_F(GroupScoreTest, WaitsForAsLongAsItTakesWhileThereIsNoRoom) {
   EXPECT_FALSE(score_->done());
   there_ = absl::OkStatus();
   const RemoteItem item = OnlyCall();
-  EXPECT_EQ(score_->NextTick(), now_ + absl::Seconds(10)) << "its time begins when it is asked for";
+  EXPECT_EQ(score_->NextTick(), now_ + absl::Seconds(10)) << "the time limit begins with the call";
 }
 
 TEST_F(GroupScoreTest, TheJudgeDecidesWhatIsUndecidedAndNothingElse) {

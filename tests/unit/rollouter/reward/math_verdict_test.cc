@@ -72,8 +72,8 @@ TEST(MathVerdictTest, IsUndecidedWhereItCannotBeCertain) {
   }
 }
 
-// tests/golden/math/make_pairs.py asks math-verify, which computes with floats and guesses at words, where we do not
-// say.
+// The pairs come from tests/golden/math/make_pairs.py. math-verify computes with floats and guesses at words where our
+// reward is undecided.
 TEST(MathVerdictTest, IsOfOneMindWithMathVerifyWhereverItIsCertain) {
   std::ifstream file(SYNCOPATE_SOURCE_DIR "/tests/golden/math/pairs.tsv");
   int certain = 0, all = 0;
@@ -105,7 +105,7 @@ TEST(MathVerdictTest, TakesNoTimeForWhatIsMadeToTakeLong) {
   EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(5));
 }
 
-// For the sanitizers: what a policy writes is anything.
+// This test is for the sanitizers: a policy may write anything.
 TEST(MathVerdictTest, IsTheSameBothWaysForWhateverIsWritten) {
   const std::vector<std::string> pieces = {
       "\\frac", "{", "}",        "1",    "23",  ".5",   "\\sqrt",  "[",     "]",      "(",       ")", ",",

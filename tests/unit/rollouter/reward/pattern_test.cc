@@ -39,7 +39,7 @@ TEST(PatternTest, WhatIsNoPatternIsRefusedWithItsPlace) {
   const absl::Status bad = Pattern::Compile("a(b").status();
   EXPECT_EQ(ErrorReason(bad), "BAD_PATTERN");
   EXPECT_NE(bad.message().find("byte 3"), absl::string_view::npos) << bad;
-  EXPECT_EQ(ErrorReason(Pattern::Compile("\\C").status()), "BAD_PATTERN") << "it would cut characters";
+  EXPECT_EQ(ErrorReason(Pattern::Compile("\\C").status()), "BAD_PATTERN") << "\\C would match half a character";
 }
 
 }  // namespace

@@ -30,9 +30,15 @@ float Worth(const std::string& name, const std::string& text, const std::string&
 TEST(RewardTest, DenseIsTheShareOfRightPositions) {
   EXPECT_FLOAT_EQ(Score("dense", {2, 1, 10}), 1.0f);
   EXPECT_FLOAT_EQ(Score("dense", {2, 3, 10}), 2.0f / 3);
-  EXPECT_FLOAT_EQ(Score("dense", {2, 10}), 1.0f / 3);  // stopped early: what is missing is wrong
+  EXPECT_FLOAT_EQ(Score("dense", {2, 10}), 1.0f / 3);  // the answer stopped early: the missing token counts as wrong
   EXPECT_FLOAT_EQ(Score("dense", {2, 1, 10, 4, 4}), 1.0f);
   EXPECT_FLOAT_EQ(Score("dense", {}), 0.0f);
+}
+
+TEST(RewardTest, EnvironmentIsWhatTheEnvironmentGave) {
+  const RewardRegistry registry = RewardRegistry::BuiltIn();
+  const RewardInput input{.prompt_ids = kPrompt, .answer_ids = kAnswer, .response = kAnswer, .environment = -0.25f};
+  EXPECT_FLOAT_EQ((*registry.Find("environment"))->function(input)->value, -0.25f);
 }
 
 TEST(RewardTest, ExactWantsAllOfIt) {
@@ -77,7 +83,7 @@ TEST(RewardTest, RegexComparesItsGroupWithTheTruth) {
   EXPECT_EQ(Worth("regex", "The answer is 5. No, the answer is 4.", "5", parameters), 0);
   EXPECT_EQ(Worth("regex", "5", "5", parameters), 0);
   EXPECT_EQ(Worth("regex", "please and thanks", "", {.pattern = "(?i:PLEASE)"}), 1)
-      << "without a group it need only be";
+      << "without a group a match is enough";
 }
 
 TEST(RewardTest, FormatWantsTheWholeText) {
@@ -85,6 +91,17 @@ TEST(RewardTest, FormatWantsTheWholeText) {
   EXPECT_EQ(Worth("format", "<think>a\nb</think>\n<answer>c</answer>\n", "", parameters), 1);
   EXPECT_EQ(Worth("format", "well <think>a</think><answer>c</answer>", "", parameters), 0);
   EXPECT_EQ(Worth("format", "<think>a</think><answer>c</answer> and more", "", parameters), 0);
+}
+
+TEST(RewardTest, SaysWhichAnswerItFoundInTheText) {
+  EXPECT_EQ(OfText("match", "<think>London?</think>\nParis ", "Rome")->extracted, "Paris");
+  EXPECT_EQ(OfText("final_number", "3 + 4 = 1,007 apples", "7")->extracted, "1007");
+  EXPECT_EQ(OfText("final_number", "I do not know", "7")->extracted, "");
+  EXPECT_EQ(OfText("math", "\\boxed{ \\dfrac{1}{2} }", "2")->extracted,
+            OfText("math", "so \\boxed{\\frac{1}{2}}", "2")->extracted)
+      << "blanks and the size of a fraction do not count";
+  EXPECT_EQ(OfText("math", "no box", "2")->extracted, "");
+  EXPECT_EQ(OfText("regex", "answer: b.", "c", {.pattern = "answer: (.)"})->extracted, "b");
 }
 
 TEST(RewardTest, OverlongFallsInALineOverItsBuffer) {
@@ -119,7 +136,7 @@ TEST(RewardRowTest, TakesTheGroundTruthAloneAndAsJsonWritesIt) {
 TEST(RewardRegistryTest, AnUnknownNameListsTheKnownOnes) {
   const absl::Status unknown = RewardRegistry::BuiltIn().Find("denes").status();
   EXPECT_EQ(ErrorReason(unknown), "UNKNOWN_REWARD");
-  EXPECT_TRUE(absl::StrContains(unknown.message(), "dense, exact"));
+  EXPECT_TRUE(absl::StrContains(unknown.message(), "dense, environment, exact"));
   EXPECT_TRUE(absl::StrContains(RewardRegistry::BuiltIn().Find("regex").status().message(), "needs reward.pattern"));
 }
 

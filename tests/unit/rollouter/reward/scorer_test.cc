@@ -99,7 +99,7 @@ TEST_F(ScorerTest, WhatIsCancelledEndsAtOnceAndItsCallToo) {
   scorer_->Cancel("nobody");
   EXPECT_TRUE(absl::IsCancelled(AwaitResult().status()));
   EXPECT_TRUE(remote_.AwaitCancelled(asked->first.id));
-  asked->second(RemoteScorer::Rewards{RemoteReward{}});  // too late: no caller waits
+  asked->second(RemoteScorer::Rewards{RemoteReward{}});  // too late: no caller waits any more
   Score("b", "dense");
   EXPECT_TRUE(AwaitResult().ok());
 }

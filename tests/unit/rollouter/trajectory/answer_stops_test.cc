@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "rollouter/trajectory/group_assembly.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::rollouter {
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 
 using SharedTokenizer = std::shared_ptr<const text::tokenizer::Tokenizer>;
 
-// Tokens of one byte each, such as the two of an "é", and of several.
+// Tokens of one byte each, such as the two bytes of an "é", and tokens of several bytes.
 SharedTokenizer ByteTokenizer() {
   constexpr char kJson[] = R"({
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<": 2, "/": 3, ">": 4, "Ã": 5, "©": 6, "ab": 7, "/ab": 8},
@@ -35,7 +36,7 @@ SharedTokenizer ByteTokenizer() {
   return tokenizer.ok() ? *tokenizer : nullptr;
 }
 
-// The place of the token that ends the answer; -1: none does.
+// The place of the token that ends the answer; -1 if no token does.
 int FindEnd(const std::string& json, const std::vector<int32_t>& answer) {
   const auto rules = MakeStopRules(json, ByteTokenizer(), 10);
   EXPECT_THAT(rules, IsOk());
@@ -52,7 +53,17 @@ TEST(AnswerStopsTest, ATextEndsWithTheTokenThatCompletesItHoweverItIsCutIntoToke
   EXPECT_EQ(FindEnd(R"(["</a"])", {2, 8, 4}), 1) << "in the middle of a token";
   EXPECT_EQ(FindEnd(R"(["</ab>"])", {2, 3, 2, 8, 1, 4}), -1);
   EXPECT_EQ(FindEnd(R"(["bab"])", {1, 7, 7}), 1);
-  EXPECT_EQ(FindEnd(R"(["aab", "ba"])", {7, 0, 0}), 1) << "whichever comes first";
+  EXPECT_EQ(FindEnd(R"(["aab", "ba"])", {7, 0, 0}), 1) << "the first stop counts";
+}
+
+TEST(AnswerStopsTest, ATextMayBeginInTheTokensOfAnEarlierLease) {
+  const auto rules = MakeStopRules(R"(["</ab>"])", ByteTokenizer(), 10);
+  ASSERT_THAT(rules, IsOk());
+  Lease lease;
+  lease.starts = {{{0, 2, 8}}};
+  GroupAssembly assembly(
+      lease, {}, [](absl::StatusOr<TrajectoryGroup>) {}, std::make_shared<TokenCount>(0), &*rules);
+  EXPECT_FALSE(assembly.OnToken(0, 4, -0.5f, {1, 1}, {}));
 }
 
 TEST(AnswerStopsTest, CharactersOfSeveralTokensAndSpecialTokensAreText) {
@@ -79,7 +90,7 @@ TEST(AnswerStopsTest, EachSampleHasATextOfItsOwn) {
   EXPECT_TRUE(stops.Completes(0, 1));
 }
 
-// Against a search of the whole text, of random answers.
+// Compared with a search of the whole text, for random answers.
 TEST(AnswerStopsTest, FindsTheFirstStopThatTheWholeTextHolds) {
   const auto rules = MakeStopRules(R"(["ab/", "b<>a", "éa"])", ByteTokenizer(), 10);
   ASSERT_THAT(rules, IsOk());

@@ -36,7 +36,7 @@ class GroupAssemblyTest : public ::testing::Test {
     member.replica_id = "rollouter-3";
     member.incarnation = "abc";
     auto done = [this](absl::StatusOr<TrajectoryGroup> group) {
-      EXPECT_FALSE(result_.has_value()) << "told twice";
+      EXPECT_FALSE(result_.has_value()) << "reported twice";
       result_ = std::move(group);
     };
     return std::make_unique<GroupAssembly>(lease, member, done, made_, &stops_);
@@ -110,6 +110,73 @@ TEST_F(GroupAssemblyTest, RefusesLogProbabilitiesThatNoModelGives) {
     EXPECT_EQ(ErrorReason(result_->status()), "BAD_LOGPROB") << bad;
     result_.reset();
   }
+}
+
+// Sample 0 begins anew, sample 1 is finished, sample 2 has two tokens.
+Lease MakeContinuedLease() {
+  Lease lease = MakeLease(3);
+  lease.starts = {{}, {{2, 1, 10}, FinishReason::kLength}, {{2, 3}}};
+  return lease;
+}
+
+TEST_F(GroupAssemblyTest, ContinuesAndKeepsWhatEarlierLeasesHaveMade) {
+  const Lease lease = MakeContinuedLease();
+  const GenerationRequest request = RequestFor(lease, "a");
+  EXPECT_EQ(request.seeds, (std::vector<uint64_t>{SampleSeed(77, 0), SampleSeed(77, 2)}));
+  EXPECT_EQ(request.starts, (std::vector<std::vector<int32_t>>{{}, {2, 3}}));
+  auto assembly = Assemble(lease);
+  EXPECT_FALSE(assembly->DeliverIfFinished());
+  Trajectory rest = Answer({2, 3, 4});
+  rest.given = {{0, 2}};
+  rest.spans = {{{1, 5}, 2, 3}};
+  assembly->OnFinished(1, rest);
+  assembly->OnFinished(0, Answer({9}));
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+  TrajectoryGroup group = **result_;
+  EXPECT_EQ(group.samples[1].tokens, (std::vector<int32_t>{2, 1, 10})) << "rewards see whole answers";
+  EXPECT_EQ(group.samples[1].finish, FinishReason::kLength);
+  EXPECT_EQ(group.samples[2].tokens, (std::vector<int32_t>{2, 3, 4}));
+  EXPECT_TRUE(group.samples[2].given.empty());
+  TakeOffStarts(lease, &group);
+  EXPECT_EQ(group.samples[0].tokens, (std::vector<int32_t>{9}));
+  EXPECT_TRUE(group.samples[1].tokens.empty());
+  EXPECT_EQ(group.samples[2].tokens, (std::vector<int32_t>{4}));
+  EXPECT_EQ(group.samples[2].logprobs.size(), 1u);
+  EXPECT_EQ(group.samples[2].spans, rest.spans) << "places are those in the whole answer";
+}
+
+TEST_F(GroupAssemblyTest, DeliversAtOnceWhatIsOnlyToBeScored) {
+  Lease lease = MakeLease(1);
+  lease.starts = {{{2, 1, 10}, FinishReason::kStop}};
+  auto assembly = Assemble(lease);
+  EXPECT_TRUE(RequestFor(lease, "a").seeds.empty());
+  EXPECT_TRUE(assembly->DeliverIfFinished());
+  ASSERT_TRUE(result_.has_value() && result_->ok());
+}
+
+TEST(AnswerReportsTest, TakesWhatIsNewAndNeverTheTokenThatMayEndTheSample) {
+  AnswerReports reports({0, 10});
+  for (int32_t token = 0; token < 4; ++token) reports.OnToken(0, token, -1.0f, {1, token < 2 ? 5 : 6});
+  EXPECT_TRUE(reports.Take(4).empty());
+  std::vector<AnswerPart> parts = reports.Take(3);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].tokens, (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(parts[0].spans, (std::vector<VersionSpan>{{{1, 5}, 0, 2}, {{1, 6}, 2, 3}}));
+  EXPECT_FALSE(parts[0].finish.has_value());
+  reports.OnToken(1, 7, -2.0f, {1, 6});
+  reports.OnFinished(0, FinishReason::kStop);
+  reports.OnFinished(1, FinishReason::kAborted);
+  parts = reports.Take(3);
+  ASSERT_EQ(parts.size(), 1u) << "an aborted sample may be continued";
+  EXPECT_EQ(parts[0].begin, 3);
+  EXPECT_EQ(parts[0].tokens, (std::vector<int32_t>{3}));
+  EXPECT_EQ(parts[0].finish, FinishReason::kStop);
+  reports.OnToken(1, 8, -2.0f, {1, 6});
+  parts = reports.Take(1);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].begin, 10);
+  EXPECT_EQ(parts[0].tokens, (std::vector<int32_t>{7}));
+  EXPECT_TRUE(reports.Take(1).empty());
 }
 
 TEST(RequestForTest, DrawsEachSampleWithItsOwnSeedOnAnyRollouter) {

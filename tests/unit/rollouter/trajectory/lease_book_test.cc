@@ -60,12 +60,28 @@ TEST_F(LeaseBookTest, CountsEvaluationBySamplesAndNeverAsksForLessThanNothing) {
   EXPECT_EQ(book_.Credits(), 0);
 }
 
+TEST(LeaseBookParkedTest, SamplesThatWaitForAnEnvironmentTakeNoRoomUpToALimit) {
+  LeaseBook book({.max_groups = 3, .samples_per_group = 4, .max_parked = 6});
+  book.OnConnecting();
+  book.OnWelcome();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(book.OnLease(GetLease(i), std::make_shared<TokenCount>(0)).ok());
+  EXPECT_EQ(book.Credits(), 0);
+  book.SetParked(3);
+  EXPECT_EQ(book.Credits(), 0) << "no room for a whole group";
+  book.SetParked(4);
+  EXPECT_EQ(book.Credits(), 1);
+  book.SetParked(12);
+  EXPECT_EQ(book.Credits(), 1) << "6 of them count as parked";
+  book.SetParked(0);
+  EXPECT_EQ(book.Credits(), 0);
+}
+
 TEST_F(LeaseBookTest, GivesUpWhatItHasNotFinishedAndStillExpectsTheAnswersToWhatItHas) {
   EXPECT_TRUE(Take(GetLease(1)).ok());
   EXPECT_TRUE(Take(GetLease(2)).ok());
   EXPECT_EQ(book_.OnEnded(stream_, GetLease(2).id, true), Ended::kHeld);
   EXPECT_EQ(book_.GiveUp(), std::vector<LeaseId>{GetLease(1).id});
-  EXPECT_EQ(book_.OnEnded(stream_, GetLease(1).id, true), Ended::kGivenUp) << "its result comes too late";
+  EXPECT_EQ(book_.OnEnded(stream_, GetLease(1).id, true), Ended::kGivenUp) << "the result of the lease comes too late";
   EXPECT_TRUE(book_.welcomed());
   EXPECT_FALSE(book_.idle());
   book_.OnAck(GetLease(2).id);
@@ -102,14 +118,14 @@ TEST_F(LeaseBookTest, ALeaseComesFurtherByItsOwnTokensOrWhileItWaitsByAnybodys) 
   EXPECT_THAT(Progress(6), IsEmpty());
   Make(1);
   EXPECT_THAT(Progress(7), ElementsAre(1, 2)) << "one has a token, the other waits its turn";
-  EXPECT_THAT(Progress(8), ElementsAre(2)) << "somebody else's token does not count for one that has begun";
+  EXPECT_THAT(Progress(8), ElementsAre(2)) << "a token of another lease does not count for a lease that has begun";
   Make(2);
   Make(2);
   EXPECT_THAT(Progress(10), ElementsAre(2));
   EXPECT_THAT(Progress(20), IsEmpty());
   EXPECT_TRUE(book_.OnRevoke(GetLease(1).id));
   Make(1);
-  EXPECT_THAT(Progress(21), IsEmpty()) << "it is not held any more";
+  EXPECT_THAT(Progress(21), IsEmpty()) << "the lease is not held any more";
 }
 
 TEST_F(LeaseBookTest, AsksForNothingWhilePausedAndKeepsWhatItHas) {
@@ -187,7 +203,7 @@ TEST_F(LeaseBookTest, AsksForNothingWhileDrainingAndFinishesWhatItHas) {
   EXPECT_EQ(book_.Credits(), 0);
   EXPECT_EQ(ErrorReason(Take(GetLease(2))), "DRAINING");
   EXPECT_EQ(book_.OnEnded(stream_, GetLease(1).id, true), Ended::kHeld);
-  EXPECT_FALSE(book_.idle());  // until it is acknowledged
+  EXPECT_FALSE(book_.idle());  // the group is not acknowledged yet
   book_.OnAck(GetLease(1).id);
   EXPECT_TRUE(book_.idle());
   book_.SetDraining(false);

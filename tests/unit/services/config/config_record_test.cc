@@ -33,7 +33,7 @@ class ConfigRecordTest : public ::testing::Test {
   void Begin(const std::vector<std::string>& overrides) const {
     ASSERT_TRUE(WriteConfigRecord(FileSystem::Real(), dir_, ConfigWith(overrides), "the-run").ok());
   }
-  // Why a resume is refused: "REASON: message"; "" if it is not.
+  // Why a resume is refused, as "REASON: message"; "" if it is not refused.
   std::string Refusal(const std::vector<std::string>& overrides) const {
     const absl::Status status = Resume(overrides).status();
     return status.ok() ? "" : absl::StrCat(ErrorReason(status), ": ", std::string(status.message()));
@@ -50,7 +50,7 @@ TEST_F(ConfigRecordTest, WhereNoRunHasBegunAnythingGoes) {
   auto changed = Resume({"run.seed=7"});
   ASSERT_TRUE(changed.ok()) << changed.status();
   EXPECT_THAT(*changed, IsEmpty());
-  EXPECT_FALSE(std::filesystem::exists(dir_)) << "looking changes nothing";
+  EXPECT_FALSE(std::filesystem::exists(dir_)) << "CheckResume changes nothing";
 }
 
 TEST_F(ConfigRecordTest, TheSameConfigurationHasNotChanged) {
@@ -85,7 +85,7 @@ TEST_F(ConfigRecordTest, TheRunKeepsTheIdThatTheSynchronizerGaveIt) {
 
 TEST_F(ConfigRecordTest, TheRunKeepsTheDigestOfTheCodeThatItsWorkerHad) {
   Begin({"environment.digest=d1"});
-  EXPECT_EQ(Refusal({}), "") << "the worker says it later";
+  EXPECT_EQ(Refusal({}), "") << "the worker reports the digest later";
   EXPECT_EQ(Refusal({"environment.digest=d1"}), "");
   EXPECT_THAT(Refusal({"environment.digest=d2"}), StartsWith("FIXED_KEY"));
 }
@@ -102,7 +102,7 @@ TEST_F(ConfigRecordTest, AnotherRewardIsRefusedUnlessItIsMeant) {
   EXPECT_FALSE(IsRewardKey("reward.timeout"));
 
   const std::vector<std::string> more = {"reward.name=dense", "model.hidden_size=128"};
-  EXPECT_THAT(Refusal(more), Not(HasSubstr("--accept-reward-change"))) << "which would not help";
+  EXPECT_THAT(Refusal(more), Not(HasSubstr("--accept-reward-change"))) << "the flag would not help";
   const auto refused = CheckResume(FileSystem::Real(), dir_, ConfigWith(more), /*accept_reward_change=*/true);
   EXPECT_THAT(refused.status().ToString(), AllOf(HasSubstr("model.hidden_size"), Not(HasSubstr("reward.name"))));
 }
@@ -141,7 +141,7 @@ TEST_F(ConfigRecordTest, ADamagedRecordIsNotTakenForNone) {
   }
 }
 
-// What the bits, the prompts, the grades and the log of a run depend on.
+// The bits, the prompts, the rewards and the log of a run depend on these keys.
 TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
   const ConfigSchema schema;
   for (const char* key : {"run.seed", "run.id", "data.task", "data.length", "data.alphabet", "data.batch_groups",
@@ -150,7 +150,7 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
     EXPECT_TRUE(schema.Find(key)->option.fixed()) << key;
   }
   for (const ConfigKey& key : schema.keys()) {
-    // A resumed run has its model from its own directory, whatever model.path says by then.
+    // A resumed run reads its model from its own directory, whatever model.path says then.
     const bool model = key.section->name() == "model" && key.path != "model.dtype" && key.path != "model.path" &&
                        key.path != "model.context_length";
     if (model) {
@@ -164,7 +164,8 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
     }
   }
   EXPECT_EQ(schema.Find("data.task")->Doc(),
-            "built-in task that makes prompts and answers; fixed for the life of a run");
+            "built-in task that makes prompts and answers; guess is played with environment.name; fixed for the life "
+            "of a run");
   EXPECT_EQ(schema.Find("run.steps")->Doc(), "training steps; one without signal makes no update");
 }
 

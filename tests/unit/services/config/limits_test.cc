@@ -1,4 +1,4 @@
-// What the configuration lets through, the trainer takes: a wrong value is reported before anything starts.
+// The trainer accepts every value that the configuration accepts: a wrong value is reported before anything starts.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -29,7 +29,7 @@ TEST(LimitsTest, EveryNumberThatTheConfigurationAllowsIsOneThatTrainingTakes) {
     if (key.section->name() != "train" && key.section->name() != "model") continue;
     for (const std::string& setting : MakeLimits(key)) {
       const ParsedRunConfig parsed = ParseRunConfig("", "f", {setting});
-      if (!parsed.problems.empty()) continue;  // it cannot be with the other defaults, and that is said
+      if (!parsed.problems.empty()) continue;  // the value conflicts with the other defaults, and the problem says so
       const trainer::PolicyTrainer::Options options =
           MakePolicyTrainerOptions(parsed.config, FindRunModel(parsed.config)->shape);
       for (const absl::Status& status :

@@ -12,7 +12,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// The keys that are blamed, and why.
+// The keys that the problems name, with the reasons.
 std::vector<std::string> Broken(const std::vector<std::string>& overrides) {
   std::vector<std::string> broken;
   for (const ConfigProblem& problem : ParseRunConfig("", "f", overrides).problems) {
@@ -23,7 +23,7 @@ std::vector<std::string> Broken(const std::vector<std::string>& overrides) {
 
 struct Case {
   std::vector<std::string> overrides;
-  const char* broken;  // a part of the one problem; nullptr: none
+  const char* broken;  // a part of the one problem's text; nullptr: no problem
 };
 
 class RulesTest : public testing::TestWithParam<Case> {};
@@ -49,6 +49,37 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"eval.sets=a: a.jsonl n=0"}, "another value in the word n=0"},
                     Case{{"eval.sets=a b: a.jsonl"}, "\"a b\" is none"}, Case{{"eval.sets=a:"}, "a file behind"},
                     Case{{"eval.deadline=90s"}, nullptr}));
+constexpr const char* kGuess = "data.task=guess";
+constexpr const char* kPlay = "environment.name=guess";
+constexpr const char* kTotal = "rollout.max_total_tokens=12";
+INSTANTIATE_TEST_SUITE_P(
+    Play, RulesTest,
+    testing::Values(Case{{kGuess, kPlay, kTotal, "reward.name=environment"}, nullptr},
+                    Case{{kGuess, kPlay, kTotal, "reward.name=dense"}, nullptr},
+                    Case{{"environment.name=chess"}, "environment.name: "},
+                    Case{{kGuess, kPlay, kTotal, "environment.command=w", "reward.timeout=11m"},
+                         "reward.timeout: less than data.lease_timeout 10m"},
+                    Case{{kPlay, "rollout.max_total_tokens=8"}, "environment.name: guess with data.task guess"},
+                    Case{{kGuess}, "data.task: environment.name to be guess with data.task guess"},
+                    Case{{kGuess, kPlay}, "rollout.max_total_tokens to be at least rollout.max_new_tokens 2"},
+                    Case{{kGuess, kPlay, "rollout.max_total_tokens=15"},
+                         "model.max_position_embeddings to be at least 17"},
+                    Case{{kGuess, kPlay, kTotal, "reward.name=overlong", "reward.overlong_buffer=1"},
+                         "reward.name: a reward without overlong"},
+                    Case{{"reward.name=environment"}, "environment.name to be the environment whose rewards"}));
+constexpr const char* kServes = "endpoint.listen=127.0.0.1:8000";
+INSTANTIATE_TEST_SUITE_P(
+    Endpoint, RulesTest,
+    testing::Values(
+        Case{{kServes}, nullptr}, Case{{"endpoint.listen=127.0.0.1"}, "endpoint.listen: host:port"},
+        Case{{"endpoint.listen=0.0.0.0:8000"}, "endpoint.listen: a loopback address"},
+        Case{{"endpoint.listen=0.0.0.0:8000", "run.insecure_bind=true"}, "security.token_file allow others"},
+        Case{{"endpoint.listen=0.0.0.0:8000", "run.insecure_bind=true", "security.token_file=a"}, nullptr},
+        Case{{kServes, "trainer.listen=127.0.0.1:8000"}, "endpoint.listen: an address that trainer.listen"},
+        Case{{kServes, "endpoint.sequences=16"}, nullptr},
+        Case{{kServes, "endpoint.sequences=256"}, "endpoint.sequences: at most 240"},
+        Case{{kServes, "endpoint.sequences=16", "rollout.max_groups_in_flight=4"}, "endpoint.sequences: 0 with"},
+        Case{{"endpoint.sequences=16"}, nullptr}));
 INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
                          testing::Values(Case{{"run.name=a/b"}, "run.name: a name of letters"},
                                          Case{{"run.name="}, "run.name"}, Case{{"run.name=.."}, "run.name"},
@@ -80,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"lora.scaling=rslora"}, "lora.scaling: alpha_over_rank, as lora.rank is 0"},
         Case{{"lora.target_modules=q_proj"}, "lora.target_modules: all-linear, as lora.rank is 0"},
         Case{{"lora.rank=-1"}, "lora.rank: "},
-        // No step changes the base, which is the reference.
+        // No step changes the base, and the base is the reference.
         Case{{"lora.rank=8", "train.sft_steps=5", "train.kl_coef=0.1"}, nullptr},
         Case{{"lora.rank=8", "train.kl_coef=0.1", "train.offload_reference=true"}, "train.offload_reference: false"}));
 
@@ -100,13 +131,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"sync.install=in_place"}, nullptr}, Case{{"sync.install=in_place", "rollout.tensor_parallel=2"}, nullptr},
         Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap or in_place"}));
 
-// What trainer/loss refuses, by the keys of the configuration; its own tests have every case.
+// The configuration reports the cases that trainer/loss refuses, by their keys; trainer/loss has tests of every case.
 INSTANTIATE_TEST_SUITE_P(
     Algorithms, RulesTest,
     testing::Values(
         Case{{"train.proximal=bypass"}, "importance twice"},
         Case{{"train.proximal=bypass", "train.correction=geometric"}, nullptr},
-        Case{{"train.policy_loss=aipo"}, "none, seq_mis or geometric, which only mask, as aipo holds the ratio"},
+        Case{{"train.policy_loss=aipo"}, "none, seq_mis or geometric, which only mask, as aipo contains the ratio"},
         Case{{"train.policy_loss=aipo", "train.correction=none"}, nullptr},
         Case{{"train.policy_loss=dppo", "train.correction=none", "train.proximal=a3po"},
              "train.proximal: auto, as dppo"},
@@ -204,8 +235,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"train.objective=sft"}, nullptr}, Case{{"train.sft_steps=10", "run.steps=11"}, nullptr},
         Case{{"train.sft_steps=10", "run.steps=10"}, "train.sft_steps: fewer than run.steps 10"},
         Case{{"train.sft_steps=1", "train.objective=sft"}, "train.sft_steps: 0, as with objective sft"},
-        Case{{"train.sft_steps=1", "train.kl_coef=0.1"}, "train.kl_coef: 0, as the reference policy"},
-        Case{{"train.objective=sft", "train.kl_coef=0.1"}, "train.kl_coef: 0, as the reference policy"},
+        Case{{"train.sft_steps=1", "train.kl_coef=0.1"}, nullptr},
+        Case{{"train.objective=sft", "train.kl_coef=0.1"}, "train.kl_coef: 0, as with objective sft"},
         Case{{"data.response_field=text", "data.files=a.jsonl", "model.path=m"},
              "data.response_field: empty, as no step of this run is supervised"},
         Case{{"data.response_field=text", "train.sft_steps=1"}, "data.response_field: empty, or data.files files"},
@@ -259,13 +290,17 @@ TEST(TaskShapeTest, CountsSpecialTokens) {
   data.set_length(4);
   data.set_alphabet(8);
   data.set_task("reverse");
-  EXPECT_EQ(GetShape(data).prompt_tokens, 6);  // BOS x1..x4 SEP
-  EXPECT_EQ(GetShape(data).answer_tokens, 5);  // y1..y4 EOS
+  EXPECT_EQ(GetShape(data).prompt_tokens, 6);  // the prompt is BOS x1..x4 SEP
+  EXPECT_EQ(GetShape(data).answer_tokens, 5);  // the answer is y1..y4 EOS
   EXPECT_EQ(GetShape(data).vocabulary, 11);
   data.set_task("add");
-  EXPECT_EQ(GetShape(data).prompt_tokens, 10);  // BOS, two numbers of four digits, SEP
-  EXPECT_EQ(GetShape(data).answer_tokens, 6);   // five digits, EOS
+  EXPECT_EQ(GetShape(data).prompt_tokens, 10);  // the prompt is BOS, two numbers of four digits, SEP
+  EXPECT_EQ(GetShape(data).answer_tokens, 6);   // the answer is five digits, EOS
   EXPECT_EQ(GetShape(data).vocabulary, 13);
+  data.set_task("guess");
+  EXPECT_EQ(GetShape(data).prompt_tokens, 2);
+  EXPECT_EQ(GetShape(data).answer_tokens, 2);  // an answer is a number and the end of the turn
+  EXPECT_EQ(GetShape(data).vocabulary, 38);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST(RunConfigTest, ARewardThatCannotBeGivenIsReportedByWhatItLacks) {
   const std::pair<const char*, const char*> cases[] = {
       {"reward: {name: dense + 0.5*}",
        "reward.name = \"dense + 0.5*\": expected a reward or a sum of rewards; no reward is"},
-      {"reward: {name: math}", "expected dense, exact or overlong, as math reads text"},
+      {"reward: {name: math}", "expected dense, exact, overlong or environment, as math reads text"},
       {"reward: {name: overlong}", "at least 1: the number of tokens over which overlong falls"},
       {"reward: {overlong_buffer: 6}", "expected at most rollout.max_new_tokens 5"},
       {"reward: {pattern: '(a'}", "expected a regular expression; the regular expression (a is wrong at byte 2"},
@@ -168,7 +168,7 @@ TEST(RunConfigTest, ARewardThatCannotBeGivenIsReportedByWhatItLacks) {
   EXPECT_THAT(
       Problems("reward: {name: http, url: 'http://x', timeout: 5m}"),
       Contains(HasSubstr("expected reward.attempts 3 x reward.timeout to be less than data.lease_timeout 10m")));
-  EXPECT_THAT(Problems("reward: {timeout: 5m}"), IsEmpty()) << "nobody is asked";
+  EXPECT_THAT(Problems("reward: {timeout: 5m}"), IsEmpty()) << "no remote scorer is called";
   EXPECT_THAT(Problems("reward: {name: 'python:mine'}"),
               Contains(HasSubstr("the command of the worker that has python:mine")));
 }
@@ -189,13 +189,14 @@ TEST(RunConfigTest, TextThatIsNoConfigurationIsReportedNotThrown) {
   EXPECT_THAT(Problems("- 1\n- 2\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
   EXPECT_THAT(Problems("just words\n"), ElementsAre(HasSubstr("expected sections such as `run:`")));
   EXPECT_THAT(Problems("run: {steps: 1}\n---\nrun: {steps: 2}\n"), ElementsAre(HasSubstr("one YAML document")));
-  EXPECT_THAT(Problems("!,,,,!bina"), Not(IsEmpty()));  // documents without end, to a parser that reads them all
+  // A parser that reads all documents would see documents without end.
+  EXPECT_THAT(Problems("!,,,,!bina"), Not(IsEmpty()));
   EXPECT_THAT(Problems("", {"steps"}), ElementsAre(HasSubstr("expected an override such as")));
   EXPECT_THAT(Problems("", {"=5"}), ElementsAre(HasSubstr("expected an override such as")));
   EXPECT_THAT(Problems("", {"run=5"}), ElementsAre("command line: run = 5: expected keys below this section"));
 }
 
-// With aliases a map may contain itself, or very many others in a few lines.
+// With aliases, a few lines can make a map that contains itself, or very many other maps.
 TEST(RunConfigTest, AMapWithoutEndIsReportedAsAMap) {
   std::string grows = "run:\n  steps: &a {x: 1, y: 2, z: 3}\n";
   for (char next = 'b'; next <= 'p'; ++next) {
@@ -233,7 +234,7 @@ TEST(RunConfigTest, ACombinationIsBlamedOnTheOverrideElseTheFileElseTheFirstKey)
   EXPECT_THAT(Problems("", {"eval.prompts=1"}),
               ElementsAre("command line: eval.prompts = 1: expected eval.show_samples to be at most eval.prompts 1; it "
                           "is 4"));
-  // What is said of several keys is said of none of them.
+  // A problem of several keys is attributed to none of them.
   EXPECT_THAT(Problems("", {"security.tls_key=k"}),
               ElementsAre("command line: security.tls_key = \"k\": expected all three files, or none of them"));
 }
@@ -254,7 +255,7 @@ TEST(RunConfigTest, TheExampleReadsWithoutProblems) {
 TEST(RunConfigTest, DamagedTextNeverCrashesAndIsNeverHalfRead) {
   std::ifstream file(std::string(SYNCOPATE_SOURCE_DIR) + "/deploy/examples/reverse.yaml");
   const std::string whole{std::istreambuf_iterator<char>(file), {}};
-  const std::string pool = whole + "{}[]&*!|>'\"%@`\t\0\xff";
+  const std::string pool = whole + "{}[]&*!|>'\"%@`\t\xff" + '\0';
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     std::string damaged = whole.substr(0, Philox4x32(seed, 0)[0] % (whole.size() + 1));
     for (uint64_t i = 1; i <= Philox4x32(seed, 0)[1] % 8; ++i) {
@@ -263,7 +264,7 @@ TEST(RunConfigTest, DamagedTextNeverCrashesAndIsNeverHalfRead) {
     }
     ParsedRunConfig parsed = ParseRunConfig(damaged, "f.yaml");
     if (!parsed.problems.empty()) continue;
-    // What is accepted means the same when it is written out in full.
+    // An accepted configuration means the same when it is written out in full.
     ParsedRunConfig again = ParseRunConfig(ToYaml(parsed.config), "f.yaml");
     EXPECT_TRUE(again.problems.empty() && MessageDifferencer::Equals(parsed.config, again.config)) << damaged;
   }
@@ -290,7 +291,7 @@ TEST(RunConfigTest, ABadFileGivesOneStatusWithAllProblems) {
   EXPECT_THAT(message, HasSubstr("command line: data.length = x"));
 }
 
-// "learning rate, new tokens, train.device, rollout.device", or the problems.
+// Returns "learning rate, new tokens, train.device, rollout.device", or the problems.
 std::string Automatic(const std::vector<std::string>& overrides, const Surroundings& around = {},
                       const std::string& yaml = "") {
   const ParsedRunConfig parsed =
@@ -342,10 +343,10 @@ TEST(RunConfigTest, AutoIsOneDeviceForAllProcessesWhereTheGpusAreCounted) {
   EXPECT_EQ(Automatic(with({"train.objective=sft"}), {.gpus = 1}), "1e-06 1024 cuda cuda") << "no rollouters";
   EXPECT_THAT(Automatic(with({"rollout.tensor_parallel=2"}), {.gpus = 4}), HasSubstr("4 for rollouters"));
   EXPECT_EQ(Automatic(with({"train.device=cuda:0", "rollout.device=cuda:0"}), {.gpus = 1}), "1e-06 1024 cuda:0 cuda:0")
-      << "who names devices may share them";
+      << "configured devices may be shared";
   EXPECT_EQ(Automatic({"train.device=auto"}, {.gpus = 4}), "0.002 5 cuda cpu") << "also without a model";
   EXPECT_EQ(Automatic({}, {.gpus = 4}), "0.002 5 cpu cpu") << "the default of built-in tasks";
-  // The rules see what came of it.
+  // The rules are checked on the resolved values.
   EXPECT_THAT(Automatic(with({"sync.transport=ipc"}), {.gpus = 0}), HasSubstr("ipc goes from GPU to GPU"));
   EXPECT_EQ(Automatic(with({"sync.transport=ipc"}), {.gpus = 3}), "1e-06 1024 cuda cuda");
 }
@@ -360,7 +361,7 @@ TEST(RunConfigTest, AResumeKeepsWhatTheRunHadUnlessItIsSet) {
   EXPECT_EQ(Automatic({"model.path=m"}, kept), "5e-06 300 cuda cpu");
   EXPECT_EQ(Automatic({"model.path=m", "train.device=auto", "train.learning_rate=1e-5"}, kept), "1e-05 300 cpu cpu");
   const Surroundings old = {.kept = {{{"run.seed", "3"}}}};
-  EXPECT_EQ(Automatic({"model.path=m"}, old), "0.002 5 cpu cpu") << "the defaults of the time before";
+  EXPECT_EQ(Automatic({"model.path=m"}, old), "0.002 5 cpu cpu") << "the former defaults";
 }
 
 TEST(RunConfigTest, AResumeFindsWhatTheRunHadInItsDirectory) {
@@ -379,12 +380,12 @@ TEST(RunConfigTest, AResumeFindsWhatTheRunHadInItsDirectory) {
   std::filesystem::create_directories(dir + "/run/state/trainer");
   EXPECT_EQ(load(), "1e-06 1024 auto") << "no trainer has begun";
   std::ofstream(dir + "/run/state/trainer/identity.json") << "{}";
-  EXPECT_EQ(load(), "0.002 5 cpu") << "one that wrote nothing down is older than these values";
+  EXPECT_EQ(load(), "0.002 5 cpu") << "a run without a record is older than these values";
   std::ofstream(dir + "/run/config.resolved.yaml") << "train: {learning_rate: 0.01, device: \"cuda:1\"}\n";
   EXPECT_EQ(load(), "0.01 5 cuda:1");
   std::ofstream(dir + "/run/state/trainer/config.json")
       << R"({"train.learning_rate": "3e-06", "rollout.max_new_tokens": "77", "train.device": "\"cuda\""})";
-  EXPECT_EQ(load(), "3e-06 77 cuda") << "what the trainer had";
+  EXPECT_EQ(load(), "3e-06 77 cuda") << "the trainer's former values";
 }
 
 TEST(RunConfigTest, AConfigurationThatWasOnTrialIsFoundUnderItsLastName) {
@@ -418,6 +419,14 @@ TEST(RunConfigTest, AutomaticValuesAreResolved) {
   EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f").config), 16);
   EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {"rollout.max_sequences=17"}).config), 2);
   EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {"rollout.max_groups_in_flight=3"}).config), 3);
+}
+
+TEST(RunConfigTest, TheSequencesOfTheEndpointStayFree) {
+  const std::string listen = "endpoint.listen=127.0.0.1:0";
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {listen}).config), 16);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {listen, "endpoint.sequences=16"}).config), 15);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {listen, "endpoint.sequences=17"}).config), 14);
+  EXPECT_EQ(GroupsInFlight(ParseRunConfig("", "f", {listen, "endpoint.sequences=240"}).config), 1);
 }
 
 }  // namespace

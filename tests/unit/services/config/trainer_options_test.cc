@@ -20,8 +20,11 @@ v1::RunConfig Config(const std::vector<std::string>& overrides) {
 
 TEST(OptionsTest, TheConfigurationKnowsTheShapeOfEveryTask) {
   for (const std::string& name : trainer::TaskNames()) {
-    const v1::RunConfig config = Config({"data.task=" + name, "data.length=3", "data.alphabet=5",
-                                         "model.max_position_embeddings=64", "rollout.max_new_tokens=8"});
+    const bool plays = name == "guess";
+    const v1::RunConfig config =
+        Config({"data.task=" + name, "data.length=3", "data.alphabet=5", "model.max_position_embeddings=64",
+                "rollout.max_new_tokens=8", plays ? "environment.name=guess" : "environment.name=",
+                plays ? "rollout.max_total_tokens=20" : "rollout.max_total_tokens=0"});
     auto task = trainer::MakeTask(MakeTaskOptions(config));
     ASSERT_TRUE(task.ok()) << task.status();
     const TaskShape shape = GetShape(config.data());
@@ -41,7 +44,8 @@ TEST(OptionsTest, DefaultsAreAModelThatCanBe) {
 
 TEST(OptionsTest, WeightsTravelInTheDtypeOfTheRollouters) {
   EXPECT_EQ(ToWireDType(Config({})), DType::kFloat32);
-  EXPECT_EQ(ToWireDType(Config({"rollout.device=auto"})), DType::kFloat32);  // the same whatever a daemon's machine has
+  // The dtype does not depend on the hardware of a daemon's machine.
+  EXPECT_EQ(ToWireDType(Config({"rollout.device=auto"})), DType::kFloat32);
   EXPECT_EQ(ToWireDType(Config({"rollout.device=cuda:1"})), DType::kBFloat16);
   EXPECT_EQ(ToWireDType(Config({"train.device=cuda"})), DType::kFloat32);
   EXPECT_EQ(ToWireDType(Config({"rollout.device=cuda", "model.dtype=float32"})), DType::kFloat32);
@@ -70,7 +74,7 @@ TEST(OptionsTest, EachRankOfTheTrainerTakesAGpuOfItsOwnAsLongAsThereAreAny) {
   EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), three), "cuda:1");
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), three), "cuda:2");
   EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), two), "cuda:0");
-  // In a pod that has one.
+  // The hardware of a pod with one GPU.
   const model::Hardware one{.built_with_cuda = true, .gpus = 1};
   EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), one), "cuda:0");
 }
@@ -206,7 +210,7 @@ TEST(OptionsTest, EveryAlgorithmIsReachedByItsName) {
   EXPECT_EQ(options.max_response_tokens, 7);
 }
 
-// The choices of a key, as config.proto has them.
+// The choices of a key in config.proto.
 std::vector<std::string> GetChoices(const std::string& key) {
   const ConfigSchema schema;
   const auto& choices = schema.Find(key)->option.choices();

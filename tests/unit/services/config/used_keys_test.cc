@@ -1,4 +1,4 @@
-// Every key does what it says: a daemon reads it, or it has one value only and any other is an error.
+// Every key has an effect: a daemon reads it, or it has only one value and any other is an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::vector<std::string> Sources() {
   return sources;
 }
 
-// Some file has the section in hand and asks a message for the key.
+// Whether some file accesses the section and reads the key from a message.
 bool IsRead(const ConfigKey& key, const std::vector<std::string>& sources) {
   const std::string section = absl::StrCat(".", key.section->name(), "()");
   const std::vector<std::string> in_hand = {absl::StrCat("config", section), absl::StrCat("config_", section),

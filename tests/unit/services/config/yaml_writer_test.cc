@@ -14,7 +14,7 @@ v1::RunConfig Sample() {
   v1::RunConfig config = ParseRunConfig("", "f").config;
   config.mutable_run()->set_name("a.b-c");
   config.mutable_run()->set_dir("/tmp/with \"quotes\"\\ and\ttabs: # yes");
-  config.mutable_run()->set_seed(9007199254740993);  // not a double
+  config.mutable_run()->set_seed(9007199254740993);  // this number is not a double
   config.mutable_train()->set_learning_rate(0.1 + 0.2);
   config.mutable_train()->set_adam_eps(1.0000000000000002e-29);
   config.mutable_model()->set_qk_norm(false);
@@ -45,7 +45,7 @@ TEST(ToYamlTest, WritesDefaultsToo) {
   EXPECT_THAT(yaml, HasSubstr("  duration: \"\"\n"));
 }
 
-// YAML 1.1, which PyYAML reads, asks numbers with an exponent for a dot and a sign.
+// YAML 1.1, which PyYAML reads, requires a dot and a sign in numbers with an exponent.
 TEST(ToYamlTest, WritesNumbersThatEveryReaderOfYamlTakesForNumbers) {
   v1::RunConfig config = ParseRunConfig("", "f", {"train.learning_rate=1e-6", "train.adam_eps=2.5e-9"}).config;
   config.mutable_model()->set_rope_theta(1e22);

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The three that it hands things on to, over a disk in memory.
+// The three objects to which the recorder passes records, over a disk in memory.
 class RunRecorderTest : public ::testing::Test {
  protected:
   void Step(int64_t step) {
@@ -67,7 +67,7 @@ TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
         "evaluation_files/a.jsonl", "evaluation_data_sources/gsm8k"}) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
-  EXPECT_EQ(events.find("evaluation/exact"), std::string::npos);  // right answers are unknown
+  EXPECT_EQ(events.find("evaluation/exact"), std::string::npos);  // the right answers are unknown
   EXPECT_THAT(Lines(), HasSubstr("\"reward_parts\":{\"format\":0.5}"));
   EXPECT_EQ(Lines().find("eval_exact"), std::string::npos);
 }
@@ -85,7 +85,7 @@ TEST_F(RunRecorderTest, MovesOfAStepStandApartAndWhatDidNotMoveIsExactlyZero) {
         "\"optimizer_load_seconds\":0.0,", "\"optimizer_offload_seconds\":0.0,", "\"optimizer_moved_bytes\":0,",
         "\"reference_load_seconds\":0.0,", "\"reference_offload_seconds\":0.0,", "\"cache_flushes\":2",
         "\"parameters_device_bytes\":0,", "\"optimizer_device_bytes\":40",
-        // Send slots are beside the policy.
+        // The send slots are memory beside the policy's.
         "\"memory_allocated_bytes\":107", "\"memory_reserved_bytes\":207"}) {
     EXPECT_THAT(Lines(), HasSubstr(field));
   }
@@ -122,7 +122,7 @@ TEST_F(RunRecorderTest, RolloutersIdleIsTheShareSinceTheStepBefore) {
   work = {.busy_seconds = 3, .idle_seconds = 1};
   Step(1);
   EXPECT_THAT(Metrics(), HasSubstr("syncopate_rollouters_idle_ratio 0.25"));
-  Step(2);  // nothing was said meanwhile
+  Step(2);  // nothing was recorded meanwhile
   EXPECT_THAT(Metrics(), HasSubstr("syncopate_rollouters_idle_ratio 0.25"));
   work = {.busy_seconds = 4, .idle_seconds = 4};
   Step(3);
@@ -134,7 +134,7 @@ TEST_F(RunRecorderTest, ACheckpointThatCouldNotBeSavedIsCountedAsOne) {
   recorder_.RecordCheckpoint({1, 4}, absl::DataLossError("no"));
   EXPECT_THAT(Metrics(), HasSubstr("result=\"ok\"} 1"));
   EXPECT_THAT(Metrics(), HasSubstr("result=\"failed\"} 1"));
-  EXPECT_EQ(reporter_->figures().saved_checkpoints, 1);  // which the summary has
+  EXPECT_EQ(reporter_->figures().saved_checkpoints, 1);  // the summary shows this number
   EXPECT_EQ(reporter_->figures().failed_checkpoints, 1);
 }
 

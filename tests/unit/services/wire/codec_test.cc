@@ -158,6 +158,17 @@ TEST(CodecTest, TokensThatWereGivenTravelAndWithoutThemAMessageIsAsItWas) {
   EXPECT_EQ(ToProto(group).SerializeAsString().size(), before.size() + 6);  // a message of two small numbers
 }
 
+TEST(CodecTest, TurnsOfAnEnvironmentTravel) {
+  TrajectoryGroup group;
+  group.samples.resize(1);
+  group.samples[0].turns = {{2, 0.5f, 0.25}, {3, -1, 0}};
+  group.samples[0].rejected = true;
+  auto back = FromProto(ToProto(group));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->samples[0].turns, group.samples[0].turns);
+  EXPECT_TRUE(back->samples[0].rejected);
+}
+
 TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
   const TensorSpec cut{.name = "a",
                        .dtype = DType::kFloat32,
@@ -181,7 +192,7 @@ TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
   v1::Manifest negative = ToProto(manifest);
   negative.mutable_tensors(0)->set_shape(0, -1);
   EXPECT_EQ(ErrorReason(FromProto(negative).status()), "BAD_MANIFEST");
-  // 2^46 bytes in buckets of 256: their list alone would be 4 TiB.
+  // The manifest claims 2^46 bytes in buckets of 256: the list of the buckets alone would have 4 TiB.
   v1::Manifest in_crumbs = ToProto(manifest);
   in_crumbs.mutable_tensors(0)->set_shape(0, int64_t{1} << 42);
   in_crumbs.set_bucket_bytes(256);

@@ -16,7 +16,8 @@ using testing::HasReason;
 using ::testing::HasSubstr;
 using testing::IsOk;
 
-// A model that is built from the message has the same manifest; fields that it does not show are compared one by one.
+// Expects that a model built from the message has the same manifest. Fields that the manifest does not show are
+// compared one by one.
 void ExpectSame(const model::ModelConfig& before) {
   const auto after = FromProto(ToProto(before));
   ASSERT_THAT(after, IsOk());
@@ -93,7 +94,7 @@ TEST(ModelCodecTest, LayersThatThePeerUnderstandsOtherwiseAreRefused) {
   v1::ModelShape message = ToProto(testing::RoutedModel());
   message.set_spec_digest(message.spec_digest() + 1);
   EXPECT_THAT(FromProto(message), HasReason("OTHER_MODEL"));
-  message.set_spec_digest(0);  // of a build that knew dense layers alone
+  message.set_spec_digest(0);  // the message of a build that knew only dense layers
   EXPECT_THAT(FromProto(message), IsOk());
 }
 

@@ -14,7 +14,7 @@
 
 namespace syncopate::synchronizer {
 
-// A coordinator with a clock in the test's hand, members that report what the test says, and its newest output.
+// A coordinator with a clock that the test sets, members whose reports the test makes, and the newest output.
 class SyncCoordinatorTest : public ::testing::Test {
  protected:
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
@@ -49,7 +49,7 @@ class SyncCoordinatorTest : public ::testing::Test {
 
   void Publish(int64_t step) { Take(coordinator_.Publish(VersionWith({1, step}), 0.25, now_)); }
 
-  // A version of adapters, tensor 1, on a base.
+  // Publishes a version of adapters, tensor 1, on a base.
   void PublishWithBase(int64_t step, uint64_t base_digest) {
     PublishedVersion version = VersionWith({1, step});
     version.subset = {{{1, 2}}, base_digest};
@@ -83,7 +83,7 @@ class SyncCoordinatorTest : public ::testing::Test {
   }
 
   template <typename T>
-  std::vector<std::string> Receivers() const {  // of the newest output's commands of type T
+  std::vector<std::string> Receivers() const {  // the receivers of the newest output's commands of type T
     std::vector<std::string> names;
     for (const auto& [to, command] : output_.sends) {
       if (std::holds_alternative<T>(command)) names.push_back(to.replica_id);

@@ -11,7 +11,7 @@ class RehearsalTest : public SyncCoordinatorTest {
     SetSources();
   }
 
-  // Time passes until something is due.
+  // Advances the clock to the time of the next action.
   void Wait() {
     now_ = std::max(now_, coordinator_.NextDeadline());
     Take(coordinator_.Tick(now_));
@@ -42,20 +42,20 @@ TEST_F(RehearsalTest, TheGroupOfAllIsFormedBeforeAVersionIsThereAndMovesNone) {
   AddReceiver(0);
   now_ = At(0.1);
   AddReceiver(1);
-  EXPECT_TRUE(output_.sends.empty()) << "more may come";
+  EXPECT_TRUE(output_.sends.empty()) << "more members may join";
   EXPECT_EQ(coordinator_.NextDeadline(), At(0.35));
   Wait();
   ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
   EXPECT_TRUE(Asked()->rehearsal);
   EXPECT_TRUE(Asked()->version.IsNone());
-  EXPECT_EQ(coordinator_.attempts_under_way(), 0) << "it is no sync";
+  EXPECT_EQ(coordinator_.attempts_under_way(), 0) << "a rehearsal is no sync";
   EXPECT_EQ(coordinator_.MakeAttempt("rollouter-0"), 0);
   AllPrepare({0, 1});
   ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
   now_ += absl::Seconds(0.5);
   FromReceiver(0, Report(SyncStage::kTransfer));
   FromSource(Report(SyncStage::kTransfer));
-  EXPECT_TRUE(records_.empty()) << "it ends for all at once";
+  EXPECT_TRUE(records_.empty()) << "the rehearsal ends for all members at once";
   FromReceiver(1, Report(SyncStage::kTransfer));
   EXPECT_EQ(Receivers<Finish>(), (Names{"rollouter-0", "rollouter-1", "trainer"}));
   EXPECT_TRUE(Receivers<Install>().empty());
@@ -82,7 +82,8 @@ TEST_F(RehearsalTest, ALateJoinersOwnSyncIsFollowedByARehearsalWithAll) {
   AllPrepare({1});
   FromReceiver(1, Report(SyncStage::kTransfer));
   FromReceiver(1, Report(SyncStage::kInstall));
-  ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"})) << "as soon as nobody is behind";
+  ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"}))
+      << "as soon as no replica is behind";
   EXPECT_TRUE(Asked()->rehearsal);
 }
 
@@ -141,7 +142,8 @@ TEST_F(RehearsalTest, ARehearsalThatHangsIsEndedWhenASyncCouldHaveFormedTheGroup
   Wait();
   AllPrepare({0, 1});
   const absl::Time begun = now_;
-  EXPECT_GE(coordinator_.NextDeadline(), begun + absl::Seconds(9)) << "there is time while nobody wants anything";
+  EXPECT_GE(coordinator_.NextDeadline(), begun + absl::Seconds(9))
+      << "no deadline is near while there is nothing to do";
   now_ += absl::Seconds(4);
   Publish(1);
   EXPECT_EQ(coordinator_.NextDeadline(), now_ + absl::Seconds(0.3));
@@ -213,11 +215,11 @@ TEST_F(RehearsalTest, EndsForAllHoweverItFails) {
       EXPECT_EQ(record.result(), "not_connected");
       EXPECT_THAT(record.detail, ::testing::HasSubstr(why));
     }
-    EXPECT_EQ(Receivers<Finish>().size(), 3u) << "everybody lets go of it";
+    EXPECT_EQ(Receivers<Finish>().size(), 3u) << "all members drop the group";
     EXPECT_TRUE(coordinator_.attempts().empty());
     Publish(1);
     const bool sources = why != "SOURCE_LOST";
-    EXPECT_EQ(Receivers<Prepare>().empty(), !sources) << "and a sync begins as if there had been none";
+    EXPECT_EQ(Receivers<Prepare>().empty(), !sources) << "a sync begins as if there had been no rehearsal";
   }
 }
 

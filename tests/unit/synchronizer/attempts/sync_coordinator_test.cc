@@ -48,7 +48,7 @@ TEST_F(SyncCoordinatorTest, AReceiverThatHoldsTheBitsIsRelabelledWithoutBytes) {
   Publish(3);
   now_ = At(0.5);
   SyncReport held = Report(SyncStage::kPrepare);
-  held.already_held = true;
+  held.already_serves = true;
   FromReceiver(0, held);
   EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"}));
   FromReceiver(0, Report(SyncStage::kInstall));
@@ -66,7 +66,7 @@ TEST_F(SyncCoordinatorTest, ASilentReceiverHoldsTheOthersUpOnceForThePrepareDead
   Publish(1);
   FromSource(Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kPrepare));
-  EXPECT_TRUE(output_.sends.empty()) << "all set out together";
+  EXPECT_TRUE(output_.sends.empty()) << "all receivers start together";
   now_ = coordinator_.NextDeadline();
   EXPECT_EQ(now_, At(1));
   Take(coordinator_.Tick(now_));
@@ -77,7 +77,7 @@ TEST_F(SyncCoordinatorTest, ASilentReceiverHoldsTheOthersUpOnceForThePrepareDead
   EXPECT_EQ(records_[0].result(), "NOT_PREPARED");
   FromReceiver(0, Report(SyncStage::kTransfer));
   FromReceiver(0, Report(SyncStage::kInstall));
-  // From now on the silent one is asked in attempts of its own.
+  // From here on the silent replica gets attempts of its own.
   now_ = At(2);
   Publish(2);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "trainer", "rollouter-1"}));
@@ -120,7 +120,7 @@ TEST_F(SyncCoordinatorTest, AReceiverThatStopsInItsTransferEndsByTheDeadlineAndD
   FromReceiver(0, Report(SyncStage::kInstall));
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].replica_id, "rollouter-0");
-  // The next version goes to the healthy one while the other still hangs in the first attempt.
+  // The next version goes to the healthy replica while the other one still hangs in the first attempt.
   now_ = At(1);
   Publish(2);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
@@ -160,7 +160,7 @@ TEST_F(SyncCoordinatorTest, ARefusalEndsOnlyThatReceiverAndIsRepeatedAfterADoubl
     EXPECT_EQ(records_.back().replica_id, "rollouter-1");
     if (failure == 1) {
       FromReceiver(0, Report(SyncStage::kPrepare));
-      EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"})) << "the other goes on";
+      EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"})) << "the other receiver goes on";
     }
     EXPECT_EQ(coordinator_.NextDeadline(), std::min(now_ + absl::Seconds(backoff), At(10)));
     now_ += absl::Seconds(backoff);
@@ -211,7 +211,7 @@ TEST_F(SyncCoordinatorTest, ASupersededReceiverJoinsTheAttemptOfTheNextPublicati
   now_ = At(0.001);
   Publish(2);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"}));
-  // And the other way round: published first, superseded afterwards.
+  // The reverse order: published first, superseded afterwards.
   FromSource(Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kPrepare));
   Publish(3);
@@ -312,7 +312,7 @@ TEST_F(SyncCoordinatorTest, AReceiverThatHoldsInstallsBackIsNeitherFailedNorALag
   FromSource(Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kPrepare));
   FromReceiver(1, Report(SyncStage::kPrepare, Failure("HELD")));
-  EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"})) << "nobody waits for it";
+  EXPECT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"})) << "no receiver waits for the silent one";
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_TRUE(records_[0].held());
   EXPECT_FALSE(records_[0].failed());

@@ -17,11 +17,11 @@ TEST_F(SyncCoordinatorTest, AMemberThatLeavesAGroupTransportTakesThoseThatTransf
   EXPECT_EQ(records_[1].replica_id, "rollouter-1");
   EXPECT_EQ(records_[1].result(), "GROUP_LOST");
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "at once, without the dead one";
-  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-0"), attempt_ - 1) << "it has its bytes and installs them";
+  EXPECT_EQ(coordinator_.MakeAttempt("rollouter-0"), attempt_ - 1) << "the receiver has its bytes and installs them";
   FromSource(Report(SyncStage::kPrepare));
   now_ += absl::Seconds(2.5);
   Take(coordinator_.Tick(now_));
-  EXPECT_EQ(records_.size(), 2u) << "it may need a while to abort what is left of the group";
+  EXPECT_EQ(records_.size(), 2u) << "the member may need a while to abort the group";
   now_ += absl::Seconds(0.5);
   Take(coordinator_.Tick(now_));
   EXPECT_EQ(records_.back().result(), "NOT_PREPARED");
@@ -132,7 +132,7 @@ TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   FromReceiver(0, Report(SyncStage::kPrepare));
   FromReceiver(1, Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
-  EXPECT_TRUE(records_.empty()) << "the source may yet say that the version was superseded";
+  EXPECT_TRUE(records_.empty()) << "the source may still report that the version was superseded";
   FromSource(Report(SyncStage::kTransfer));
   ASSERT_EQ(records_.size(), 1u);
   EXPECT_EQ(records_[0].result(), "DIGEST_MISMATCH");
@@ -148,7 +148,7 @@ TEST_F(SyncCoordinatorTest, AGroupWhoseVersionIsSupersededSendsToTheEndAndStaysW
   for (int32_t rank : {0, 1}) FromSource(Report(SyncStage::kPrepare), rank, 2);
   for (int index : {0, 1, 2}) FromReceiver(index, Report(SyncStage::kPrepare));
   FromReceiver(0, Report(SyncStage::kTransfer));
-  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"})) << "it has every byte already";
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"})) << "the receiver has every byte already";
   FromSource(Report(SyncStage::kTransfer, Failure("SUPERSEDED")), 0, 2);
   EXPECT_TRUE(records_.empty() && output_.sends.empty()) << "the other source still sends";
   FromReceiver(1, Report(SyncStage::kTransfer, Failure("DIGEST_MISMATCH")));
@@ -179,7 +179,7 @@ TEST_F(SyncCoordinatorTest, RanksOfOneReplicaAreJudgedTogether) {
   EXPECT_TRUE(records_[0].superseded());
 }
 
-// A late joiner over a slow link: by the time that it has a version, a newer one has taken its place.
+// A replica that joins late over a slow link: when it has received a version, a newer one has replaced it.
 TEST_F(SyncCoordinatorTest, AReplicaThatIsSupersededAgainAndAgainGoesWithTheOthersAtTheNextPublication) {
   SetSources();
   AddReceiver(0);
@@ -203,7 +203,7 @@ TEST_F(SyncCoordinatorTest, AReplicaThatIsSupersededAgainAndAgainGoesWithTheOthe
   Publish(2);
   serve_the_other();
   supersede(slow);
-  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "once is nothing";
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "one time is not enough";
   slow = attempt_;
   FromSource(Report(SyncStage::kPrepare));
   FromReceiver(1, Report(SyncStage::kPrepare));
@@ -211,7 +211,7 @@ TEST_F(SyncCoordinatorTest, AReplicaThatIsSupersededAgainAndAgainGoesWithTheOthe
   Publish(3);
   serve_the_other();
   supersede(slow);
-  EXPECT_TRUE(Receivers<Prepare>().empty()) << "alone it would be too late again";
+  EXPECT_TRUE(Receivers<Prepare>().empty()) << "in an attempt of its own the replica would be too late again";
   now_ += absl::Seconds(1) - absl::Milliseconds(1);
   Publish(4);
   EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0", "rollouter-1"}));
@@ -220,7 +220,7 @@ TEST_F(SyncCoordinatorTest, AReplicaThatIsSupersededAgainAndAgainGoesWithTheOthe
 TEST_F(SyncCoordinatorTest, AReplicaThatWaitsForTheNextPublicationGoesAloneIfNoneComes) {
   SetSources();
   AddReceiver(0);
-  AddReceiver(1, {1, 9});  // has all that is published here
+  AddReceiver(1, {1, 9});  // has every version that is published here
   for (int64_t step : {1, 2, 3}) {
     now_ += absl::Seconds(1);
     Publish(step);

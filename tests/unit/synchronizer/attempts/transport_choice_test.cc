@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 
 const std::vector<std::string> kAll = {"ipc", "nccl", "grpc"};
 
-// A GPU of host `host`; all GPUs of a host reach each other over NVLink.
+// A member on a GPU of host `host`; all GPUs of a host are connected by NVLink.
 SyncPeer OnGpu(MemberId id, const std::string& host, const std::string& gpu, const std::string& nccl = "2.28.9") {
   return {std::move(id), kAll, {host, host + gpu, {host + "a", host + "b", host + "c"}, true, nccl}};
 }

@@ -12,8 +12,8 @@
 #include "synchronizer/transport/finite_check.h"
 #include "tests/support/pack_cases.h"
 
-// The kernels' work carried out on the host, item by item as kernel_work.h says, so that what is cut out of a plan is
-// tested where there is no GPU.
+// Carries out the kernels' work on the host, item by item as kernel_work.h defines it, so that the items of a plan are
+// tested without a GPU.
 namespace syncopate::synchronizer {
 namespace {
 
@@ -65,7 +65,7 @@ class HostKernels {
     }
     if (item.digest >= 0) AddWords(item.begin, item.bytes, item.first_word, item.digest);
     if (item.numbers == NumberKind::kNone) return;
-    // Whole words of memory, as the kernel looks at them; what lies outside the item is zero.
+    // Whole words of memory, as the kernel reads them; bytes outside the item are zero.
     std::vector<char> words(static_cast<size_t>((item.begin % 8 + item.bytes + 7) / 8 * 8), 0);
     std::memcpy(words.data() + item.begin % 8, arena_ + item.begin, static_cast<size_t>(item.bytes));
     const DType dtype = item.numbers == NumberKind::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
@@ -144,7 +144,7 @@ TEST(StageProgramTest, ReadsASplitByColumnsInOnePass) {
   EXPECT_TRUE(program.words.empty());
 }
 
-// A shadow with numbers of both kinds, and buckets that start anywhere.
+// A shadow arena with tensors of both dtypes, and buckets that start at any byte.
 struct CheckCase {
   ShadowContents contents;
   std::vector<char> arena;

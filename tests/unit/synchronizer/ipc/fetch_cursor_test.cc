@@ -50,7 +50,7 @@ TEST(FetchCursorTest, NewsThatCameOutOfOrderTakesNothingBack) {
 TEST(FetchCursorTest, WaitsForTheUpstreamWhoseTurnItIsThoughAnotherOneIsReady) {
   FetchCursor cursor({{0, 0, 0, 0, 10}, {1, 1, 0, 10, 10}}, 100);
   cursor.AllAvailable(1);
-  EXPECT_EQ(cursor.Next(), std::nullopt) << "out of turn two readers would share one upstream";
+  EXPECT_EQ(cursor.Next(), std::nullopt) << "in another order two readers would share one upstream";
   EXPECT_EQ(cursor.waits_for(), 0);
 }
 

@@ -11,9 +11,9 @@
 namespace syncopate::synchronizer {
 namespace {
 
-constexpr int64_t kAddresses = 1LL << 32;  // more than any test's arena
+constexpr int64_t kAddresses = 1LL << 32;  // larger than any test's arena
 
-// What the memory that is lent stands for, by its id. Thread-safe.
+// The versions that lent memory stands for, by its id. Thread-safe.
 class StoreVersions {
  public:
   uint64_t Add(WeightStore* store, PolicyVersion version) {
@@ -90,7 +90,7 @@ class StoreLending final : public LendingStore {
   StoreVersions* const versions_;
 };
 
-// Addresses that nothing can be read from; the copy engine knows what they stand for.
+// Addresses that cannot be read; the copy engine knows which version they stand for.
 class StoreMapping final : public ipc::MappedMemory {
  public:
   explicit StoreMapping(uint64_t memory_id)
@@ -150,7 +150,7 @@ class StoreCopyEngine final : public ipc::CopyEngine {
 
   StoreVersions* const versions_;
   Mutex mutex_;
-  std::map<const char*, std::weak_ptr<const StoreMapping>> mappings_ ABSL_GUARDED_BY(mutex_);  // by address
+  std::map<const char*, std::weak_ptr<const StoreMapping>> mappings_ ABSL_GUARDED_BY(mutex_);  // key: address
 };
 
 // A process with a source that can be killed, while others still hold pointers to its end.

@@ -23,13 +23,13 @@
 
 namespace syncopate::synchronizer {
 
-// A source's staged bytes: one slot, lent until it is superseded. Thread-safe.
+// The staged bytes of a source: one slot, lent until it is superseded. Thread-safe.
 class HostStore final : public LendingStore {
  public:
   HostStore(uint64_t memory_id, int64_t bytes, uint64_t fingerprint)
       : memory_(memory_id, bytes), fingerprint_(fingerprint) {}
 
-  // Stages random bytes as `version`; readers of an older version are told before.
+  // Stages random bytes as `version`; readers of an older version are notified before.
   void Stage(PolicyVersion version, uint64_t seed) {
     std::vector<std::function<void()>> readers;
     {
@@ -77,7 +77,7 @@ class HostStore final : public LendingStore {
   int64_t last_reader_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// T sources and M replicas of P ranks over the transport "ipc" on host memory, driven as the synchronizer would.
+// T sources and M replicas of P ranks over the transport "ipc" on host memory, driven as the synchronizer drives them.
 class IpcRig {
  public:
   struct Member {
@@ -102,7 +102,7 @@ class IpcRig {
     for (int32_t i = 0; i < replicas * plan_.destinations(); ++i) AddMember(i, relays);
   }
 
-  // All members prepare for what is staged.
+  // All members prepare for the staged version.
   absl::Status Prepare(int64_t step) {
     attempt_ = step;
     synchronizer::Prepare prepare;
@@ -165,7 +165,7 @@ class IpcRig {
     for (auto& member : members_) member->transport->Close(attempt_);
   }
 
-  // The member holds what the plan says of the sources' bytes, and each byte was announced once.
+  // Expects that the member has the bytes that the plan takes from the sources, and that each byte was announced once.
   void ExpectArrived(int32_t self) {
     const Member& member = *members_[self];
     EXPECT_TRUE(member.connected);
@@ -193,7 +193,7 @@ class IpcRig {
     IpcReceiver::Options options;
     options.engine = &member->engine;
     if (relays) options.shadow = [raw = member.get()] { return raw->shadow->Lend(); };
-    options.chunk_bytes = 1000;  // many chunks, not aligned to anything
+    options.chunk_bytes = 1000;  // makes many chunks, which are not aligned to anything
     options.bytes_in_flight = 3000;
     member->transport = *IpcReceiver::Create(std::move(options));
     members_.push_back(std::move(member));

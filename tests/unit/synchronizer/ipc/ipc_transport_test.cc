@@ -80,7 +80,7 @@ TEST(IpcTransportTest, ReplicasThatAreSentDifferentBytesDoNotReadFromEachOther) 
   ASSERT_THAT(rig.Prepare(1), IsOk());
   ReceiveRequest request = rig.MakeRequest(2);
   EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "rollouter-1 rank 0");
-  request.receivers[0].base = false;  // it holds the base weights and is sent the adapters alone
+  request.receivers[0].base = false;  // the receiver has the base weights and gets only the adapters
   EXPECT_EQ(ipc::RouteFor(request, *ipc::HostId())->upstreams[0].name, "trainer rank 0");
 }
 
@@ -88,7 +88,7 @@ TEST(IpcTransportTest, AVersionThatIsGoneBeforeItIsAskedForIsSupersededAndNotALo
   IpcRig rig("flat:2", 1, "whole");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1), IsOk());
-  rig.Stage(2);  // a receiver in place comes late: generation has to stop first
+  rig.Stage(2);  // a receiver in place comes late: generation must stop first
   bool written = false;
   ReceiveRequest request = rig.MakeRequest(0);
   request.on_writing = [&written] { written = true; };
@@ -277,7 +277,7 @@ TEST(IpcTransportTest, AnnouncedMemoryThatTheUpstreamDoesNotLendIsRefused) {
   ASSERT_THAT(rig.Prepare(1), IsOk());
   ReceiveRequest request = rig.MakeRequest(0);
   auto where = *ipc::Rendezvous::Parse(request.sources[0].rendezvous);
-  where.memory = 4711;  // the live weights, say
+  where.memory = 4711;  // for example the live weights
   request.sources[0].rendezvous = where.ToString();
   EXPECT_THAT(rig.member()->transport->Receive(request, rig.member()->shadow->data(), std::stop_token()),
               HasReason("MEMORY_MISMATCH"));

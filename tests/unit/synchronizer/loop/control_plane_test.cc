@@ -56,7 +56,7 @@ class ControlPlaneTest : public ::testing::Test {
     Take();
   }
 
-  // One whole sync of the attempt under way between trainer on session 1 and rollouter on `session`.
+  // One whole sync, in the current attempt, between the trainer on session 1 and the rollouter on `session`.
   void SyncAll(SessionId session) {
     Report(1, SyncStage::kPrepare);
     Report(session, SyncStage::kPrepare);
@@ -74,7 +74,7 @@ class ControlPlaneTest : public ::testing::Test {
     }
   }
 
-  // Returns what the newest actions sent on `session` as a T.
+  // Returns the T that the newest actions sent on `session`.
   template <typename T>
   std::vector<T> Sent(SessionId session) const {
     std::vector<T> commands;
@@ -130,13 +130,13 @@ TEST_F(ControlPlaneTest, EveryMemberHearsThatTheRunIsCompleteOnceThatIsDurableAl
   Take();
   EXPECT_EQ(disk_.back(), LedgerRecord(CompletedRecord{1}));
   ASSERT_FALSE(actions_.empty());
-  EXPECT_TRUE(std::holds_alternative<Persist>(actions_.front())) << "nobody is told of what may be lost";
+  EXPECT_TRUE(std::holds_alternative<Persist>(actions_.front())) << "no member gets a version that may be lost";
   ASSERT_EQ(Sent<Directory>(2).size(), 1u);
   EXPECT_TRUE(Sent<Directory>(2)[0].completed);
   Restart();
   Join(3, RollouterId(1, "r"));
   EXPECT_TRUE(Sent<Welcome>(3).at(0).directory.completed);
-  Join(4, TrainerId("u"));  // goes on with the run
+  Join(4, TrainerId("u"));  // this trainer continues the run
   ASSERT_EQ(Sent<Directory>(3).size(), 1u);
   EXPECT_FALSE(Sent<Directory>(3)[0].completed);
 }
@@ -183,7 +183,7 @@ TEST_F(ControlPlaneTest, ARollouterThatDoesNotKnowTheModelYetIsToldWhereTheTrain
   EXPECT_TRUE(Sent<Prepare>(2).empty());
   EXPECT_EQ(ClosedWith(2), "still open");
   plane_.OnLeave(2, "it joins again", now_);
-  Join(3, RollouterId(0, "r"));  // now with the model
+  Join(3, RollouterId(0, "r"));  // the rollouter has the model now
   EXPECT_EQ(ClosedWith(3), "still open");
   EXPECT_EQ(Sent<Prepare>(3).size(), 1u);
 }
@@ -217,7 +217,7 @@ TEST_F(ControlPlaneTest, AfterARestartVersionsGoOnAndNoEpochIsUsedTwice) {
   EXPECT_THAT(Publish("t", {1, 5}).status(), HasReason("NOT_JOINED"));
   Join(3, TrainerId("t"), 1, "run");
   Join(4, RollouterId(0, "r"), 0, "run", {1, 4});
-  EXPECT_TRUE(Sent<Prepare>(4).empty()) << "it serves the newest version already";
+  EXPECT_TRUE(Sent<Prepare>(4).empty()) << "the rollouter serves the newest version already";
   EXPECT_TRUE(Publish("t", {1, 5}).ok());
   EXPECT_EQ(Sent<Prepare>(4).size(), 1u);
   Restart();
@@ -295,7 +295,7 @@ TEST_F(ControlPlaneTest, RanksOfAnotherStartFenceTheWholeGroupAndOneThatNamesNoS
   EXPECT_EQ(Sent<Welcome>(5).at(0).epoch, 2);
 }
 
-// Such a process has the role of a trainer and knows the name of its start, but rank 0 never hears of it.
+// Such a process has the role of a trainer and knows the name of its start, but rank 0 never lists it.
 TEST_F(ControlPlaneTest, AProcessThatTakesTheSeatOfARankAndNeverAttendsEndsThatStartAndTheNextOneFencesIt) {
   Join(1, TrainerId("a", 0, 2));
   Join(2, TrainerId("stray", 1, 2));
@@ -386,12 +386,12 @@ TEST_F(ControlPlaneTest, WhatHeartbeatsSayOfTheBaseIsBelievedUnlessItIsOlderThan
   auto base = [this] { return plane_.membership().Find(SessionId{2})->hello.base_digest; };
   plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 77);
   EXPECT_EQ(base(), 77u);
-  plane_.OnHeartbeat(2, {1, 0}, ComputeDigest({1, 0}), now_, "", 0);  // a report has overtaken it
+  plane_.OnHeartbeat(2, {1, 0}, ComputeDigest({1, 0}), now_, "", 0);  // a report has overtaken this heartbeat
   EXPECT_EQ(base(), 77u);
   plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 0);
   EXPECT_EQ(base(), 0u);
   plane_.OnHeartbeat(2, {1, 1}, ComputeDigest({1, 1}), now_, "", 77);
-  plane_.OnHeartbeat(2, {}, 0, now_, "", 0);  // it has dropped its weights
+  plane_.OnHeartbeat(2, {}, 0, now_, "", 0);  // the rollouter has dropped its weights
   EXPECT_EQ(base(), 0u);
 }
 
@@ -412,7 +412,7 @@ TEST_F(ControlPlaneTest, ARollouterThatSaysItSleepsIsSentTheNewestVersionWhenItS
   plane_.OnHeartbeat(2, {1, 0}, ComputeDigest({1, 0}), now_, "ASLEEP");
   ASSERT_TRUE(Publish("t", {1, 1}).ok());
   EXPECT_TRUE(Sent<Prepare>(2).empty());
-  plane_.OnHeartbeat(2, {}, 0, now_, "ASLEEP");  // it has dropped its weights
+  plane_.OnHeartbeat(2, {}, 0, now_, "ASLEEP");  // the rollouter has dropped its weights
   Take();
   EXPECT_TRUE(Sent<Prepare>(2).empty());
   plane_.OnHeartbeat(2, {}, 0, now_);
@@ -455,13 +455,13 @@ TEST_F(ControlPlaneTest, AVersionThatNobodyPublishedIsNotBelievedAndTheMemberIsO
   const auto notes = std::count_if(actions_.begin(), actions_.end(), [](const Action& action) {
     return std::holds_alternative<Note>(action) && std::get<Note>(action).alarm;
   });
-  EXPECT_EQ(notes, 1) << "said once";
+  EXPECT_EQ(notes, 1) << "reported once";
   ASSERT_TRUE(Publish("t", {1, 4}).ok());
   EXPECT_EQ(ClosedWith(2), "UNPUBLISHED_VERSION");
   EXPECT_NE(plane_.membership().Find(SessionId{3}), nullptr);
 }
 
-// The synchronizer was killed after it had sent the version and before it had written it down.
+// The synchronizer was killed after it had sent the version and before it had written the version's record.
 TEST_F(ControlPlaneTest, AVersionWhoseRecordWasLostIsBelievedWhenItIsPublishedAgain) {
   Join(1, TrainerId("t"));
   Join(2, RollouterId(0, "r"));

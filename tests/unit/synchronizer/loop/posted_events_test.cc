@@ -27,7 +27,7 @@ class PostedEventsTest : public ::testing::Test {
   PostedEvents::Event Event(const std::string& name) {
     return [this, name](ControlPlane&, absl::Time) { handled_.push_back(name); };
   }
-  // The names of what waits, in order; it does not wait any more.
+  // Handles the waiting events; returns their names, in order.
   std::vector<std::string> Handle() {
     handled_.clear();
     for (const PostedEvents::Posted& one : events_.Take()) one.event(plane_, absl::UnixEpoch());
@@ -61,28 +61,28 @@ TEST_F(PostedEventsTest, HeldUpItTakesNoCallsAndHandsOutThoseThatWait) {
   std::list<PostedEvents::Posted> rest = events_.Take();
   Post("second");
   Call("asked since");
-  for (const PostedEvents::Answer& call : events_.HoldUp(std::move(rest))) call(absl::UnavailableError("full"));
+  for (const PostedEvents::Answer& call : events_.Block(std::move(rest))) call(absl::UnavailableError("full"));
   EXPECT_THAT(answered_, ElementsAre("asked before", "asked since"));
   EXPECT_FALSE(Call("asked while it is held up"));
   EXPECT_TRUE(Post("third"));
-  events_.GoOn();
+  events_.Unblock();
   EXPECT_TRUE(Call("asked after"));
   EXPECT_THAT(Handle(), ElementsAre("first", "second", "third", "asked after"));
 }
 
 TEST_F(PostedEventsTest, HeldUpItKeepsTheNewestHeartbeatOfEachStreamBehindWhatCameBeforeIt) {
   Post("beat 1 of a", 1, Kind::kHeartbeat);
-  events_.HoldUp({});
+  events_.Block({});
   Post("beat 1 of b", 2, Kind::kHeartbeat);
   Post("report of a", 1, Kind::kMessage);
   for (const char* beat : {"beat 2 of a", "beat 3 of a"}) Post(beat, 1, Kind::kHeartbeat);
   Post("report of b", 2, Kind::kMessage);
-  events_.GoOn();
+  events_.Unblock();
   EXPECT_THAT(Handle(), ElementsAre("beat 1 of b", "report of a", "beat 3 of a", "report of b"));
 }
 
 TEST_F(PostedEventsTest, HeldUpItForgetsStreamsThatEndBeforeTheirHelloWasHandledAndNoOthers) {
-  events_.HoldUp({});
+  events_.Block({});
   for (SessionId session = 10; session < 1000; ++session) {
     Post("hello", session, Kind::kHello);
     Post("beat", session, Kind::kHeartbeat);
@@ -91,16 +91,16 @@ TEST_F(PostedEventsTest, HeldUpItForgetsStreamsThatEndBeforeTheirHelloWasHandled
   }
   Post("report of a member", 1, Kind::kMessage);
   Post("end of a member", 1, Kind::kEnd);
-  Post("beat", 999, Kind::kHeartbeat);  // of a stream that it has forgotten
+  Post("beat", 999, Kind::kHeartbeat);  // an event of a stream that the loop has forgotten
   Post("hello of the next", 2, Kind::kHello);
-  events_.GoOn();
+  events_.Unblock();
   EXPECT_THAT(Handle(), ElementsAre("report of a member", "end of a member", "beat", "hello of the next"));
 }
 
 TEST_F(PostedEventsTest, AfterTheWaitEveryHeartbeatCountsAgain) {
-  events_.HoldUp({});
+  events_.Block({});
   Post("beat 1", 1, Kind::kHeartbeat);
-  events_.GoOn();
+  events_.Unblock();
   Post("beat 2", 1, Kind::kHeartbeat);
   EXPECT_THAT(Handle(), ElementsAre("beat 1", "beat 2"));
   EXPECT_THAT(Handle(), IsEmpty());

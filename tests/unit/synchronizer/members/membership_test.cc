@@ -32,7 +32,7 @@ class MembershipTest : public ::testing::Test {
     all.insert(all.end(), changes.begin(), changes.end());
   }
 
-  static int Count(const std::vector<MemberChange>& changes, Kind kind) {
+  static int64_t Count(const std::vector<MemberChange>& changes, Kind kind) {
     return std::count_if(changes.begin(), changes.end(), [kind](const MemberChange& c) { return c.kind == kind; });
   }
 
@@ -52,7 +52,7 @@ TEST_F(MembershipTest, SuspectsAfterThreeSecondsAndDeclaresDeadAfterFive) {
   EXPECT_EQ(dead[0].kind, Kind::kDead);
   EXPECT_EQ(dead[0].reason, "DECLARED_DEAD");
   EXPECT_EQ(dead[0].closed, 1);
-  EXPECT_EQ(membership_.NextDeadline(), At(65)) << "when it is listed no more";
+  EXPECT_EQ(membership_.NextDeadline(), At(65)) << "when the member is no longer listed";
   EXPECT_TRUE(membership_.Tick(At(65)).empty());
   EXPECT_TRUE(membership_.members().empty());
   EXPECT_EQ(membership_.NextDeadline(), absl::InfiniteFuture());
@@ -123,7 +123,7 @@ TEST_F(MembershipTest, OfThousandsThatVanishAFewAreListedForAMinute) {
   constexpr int kVanishing = 2000;
   Join(0, 1, 0);
   for (int i = 1; i <= kVanishing; ++i) Join(i, i + 1, 0);
-  auto changes = Run({1}, 0.25, 40);  // most of them at once: not declared dead for half a minute
+  auto changes = Run({1}, 0.25, 40);  // most of them are silent at once, so none is declared dead for half a minute
   EXPECT_EQ(Count(changes, Kind::kDead), kVanishing);
   EXPECT_LE(membership_.members().size(), 1u + 64u);
   Run({1}, 40.25, 100);
@@ -138,7 +138,8 @@ TEST_F(MembershipTest, AMemberThatIsListedNoMoreIsStillReplacedByItsSuccessor) {
   ASSERT_EQ(membership_.Find(GetKey(RollouterId(0, "a"))), nullptr);
   EXPECT_TRUE(membership_.CheckMayJoin(RollouterId(0, "a")).ok());
   membership_.Join(3, HelloFor(RollouterId(0, "b"), model_), At(121));
-  EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("REPLACED")) << "it was only stopped, say";
+  EXPECT_THAT(membership_.CheckMayJoin(RollouterId(0, "a")), HasReason("REPLACED"))
+      << "the process may only have been stopped";
 }
 
 TEST_F(MembershipTest, OneThatWasEvictedStaysOutWhenItIsListedNoMore) {
@@ -165,11 +166,12 @@ TEST_F(MembershipTest, OneThatLeftIsNotCountedAsDead) {
 }
 
 TEST_F(MembershipTest, RefusesMalformedIdentities) {
-  for (MemberId bad : {MemberId{"boss", "x", 0, 1, "a"}, MemberId{kRollouterRole, "", 0, 1, "a"},
-                       MemberId{kRollouterRole, "x", 1, 1, "a"}, MemberId{kRollouterRole, "x", -1, 1, "a"},
-                       MemberId{kRollouterRole, "x", 0, 1, ""}, MemberId{kRollouterRole, "x", 0, 1 << 20, "a"},
-                       MemberId{kRollouterRole, std::string(129, 'x'), 0, 1, "a"},
-                       MemberId{kRollouterRole, "x\ny", 0, 1, "a"}, MemberId{kRollouterRole, "../x", 0, 1, "a"}}) {
+  for (const MemberId& bad :
+       {MemberId{"boss", "x", 0, 1, "a"}, MemberId{kRollouterRole, "", 0, 1, "a"},
+        MemberId{kRollouterRole, "x", 1, 1, "a"}, MemberId{kRollouterRole, "x", -1, 1, "a"},
+        MemberId{kRollouterRole, "x", 0, 1, ""}, MemberId{kRollouterRole, "x", 0, 1 << 20, "a"},
+        MemberId{kRollouterRole, std::string(129, 'x'), 0, 1, "a"}, MemberId{kRollouterRole, "x\ny", 0, 1, "a"},
+        MemberId{kRollouterRole, "../x", 0, 1, "a"}}) {
     EXPECT_THAT(membership_.CheckMayJoin(bad), HasReason("BAD_MEMBER"));
   }
 }
@@ -177,12 +179,12 @@ TEST_F(MembershipTest, RefusesMalformedIdentities) {
 TEST_F(MembershipTest, HoldsDeathsBackWhileMostOfFourRolloutersAreSilent) {
   for (int i = 0; i < 4; ++i) Join(i, i + 1, 0.25 * i);
   auto changes = Run({1}, 1, 20);
-  EXPECT_EQ(Count(changes, Kind::kHeld), 1);
+  EXPECT_EQ(Count(changes, Kind::kDeathsPostponed), 1);
   EXPECT_EQ(Count(changes, Kind::kDead), 0);
-  EXPECT_TRUE(membership_.holding());
-  // Two come back: no longer most of them, so the one that stays silent dies at once.
+  EXPECT_TRUE(membership_.postpones_deaths());
+  // Two sessions come back: the silent ones are no longer the majority, so the one that stays silent dies at once.
   changes = Run({1, 2, 3}, 20.25, 22);
-  EXPECT_EQ(Count(changes, Kind::kReleased), 1);
+  EXPECT_EQ(Count(changes, Kind::kDeathsResumed), 1);
   ASSERT_EQ(Count(changes, Kind::kDead), 1);
   EXPECT_EQ(membership_.Find(GetKey(RollouterId(3, "a")))->state, MemberState::kDead);
 }
@@ -190,23 +192,23 @@ TEST_F(MembershipTest, HoldsDeathsBackWhileMostOfFourRolloutersAreSilent) {
 TEST_F(MembershipTest, TheHoldEndsAfterItsTimeAndTheSilentAreDeclaredDead) {
   for (int i = 0; i < 4; ++i) Join(i, i + 1, 0);
   auto changes = Run({1}, 0.25, 40);
-  EXPECT_EQ(Count(changes, Kind::kHeld), 1);
-  EXPECT_EQ(Count(changes, Kind::kReleased), 1);
+  EXPECT_EQ(Count(changes, Kind::kDeathsPostponed), 1);
+  EXPECT_EQ(Count(changes, Kind::kDeathsResumed), 1);
   EXPECT_EQ(Count(changes, Kind::kDead), 3);
-  EXPECT_FALSE(membership_.holding());
+  EXPECT_FALSE(membership_.postpones_deaths());
 }
 
 TEST_F(MembershipTest, DoesNotHoldWithFewerThanFourRollouters) {
   for (int i = 0; i < 3; ++i) Join(i, i + 1, 0);
   auto changes = Run({1}, 0.25, 6);
-  EXPECT_EQ(Count(changes, Kind::kHeld), 0);
+  EXPECT_EQ(Count(changes, Kind::kDeathsPostponed), 0);
   EXPECT_EQ(Count(changes, Kind::kDead), 2);
 }
 
 TEST_F(MembershipTest, ItsOwnAbsenceIsNotHeldAgainstTheMembers) {
   Join(0, 1, 0);
   membership_.Heard(1, At(1));
-  // The process was stopped for half a minute; its first act is the overdue tick.
+  // The process was stopped for half a minute; its first event is the overdue tick.
   EXPECT_TRUE(membership_.Tick(At(31)).empty());
   EXPECT_EQ(membership_.Find(SessionId{1})->state, MemberState::kAlive);
   EXPECT_EQ(Count(Run({}, 31.25, 40), Kind::kDead), 1);

@@ -24,7 +24,7 @@ TEST(TrainerGroupTest, AnEpochIsAboveWhatTheCheckpointsAndTheLedgerHold) {
 TEST(TrainerGroupTest, TheSameProcessIsGivenTheSameEpochAgain) {
   TrainerGroup group(0);
   ASSERT_EQ(group.Admit(TrainerId("a"), "a", 0, 0)->epoch, 1);
-  auto again = group.Admit(TrainerId("a"), "a", 0, 0);  // its welcome was lost
+  auto again = group.Admit(TrainerId("a"), "a", 0, 0);  // the welcome of this rank was lost
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->epoch, 1);
   EXPECT_FALSE(again->raised);
@@ -49,7 +49,7 @@ TEST(TrainerGroupTest, RanksOfOneStartMayArriveInAnyOrder) {
   EXPECT_TRUE(group.CompleteRanks().empty());
   EXPECT_EQ(group.Admit(TrainerId("a", 0, 2), "first", 0, 0)->epoch, 1);
   EXPECT_EQ(group.CompleteRanks().size(), 2u);
-  // The next start, again in any order.
+  // The ranks of the next start join, again in any order.
   EXPECT_EQ(group.Admit(TrainerId("d", 1, 2), "second", 0, 0)->epoch, 2);
   EXPECT_EQ(group.Admit(TrainerId("c", 0, 2), "second", 0, 0)->epoch, 2);
   EXPECT_EQ(group.CompleteRanks()[0], TrainerId("c", 0, 2));
@@ -76,7 +76,7 @@ TEST(TrainerGroupTest, OfTwoStartsAtTheSameTimeOneWinsWholeInWhateverOrderTheirR
     const std::vector<MemberId> ranks = group.CompleteRanks();
     ASSERT_EQ(ranks.size(), 3u);
     const std::string winner = ranks[0].incarnation.substr(0, 1);
-    EXPECT_EQ(winner, arrivals[0].first == "x" ? "y" : "x") << "the one that was heard of last";
+    EXPECT_EQ(winner, arrivals[0].first == "x" ? "y" : "x") << "the start whose hello arrived last";
     EXPECT_EQ(welcome[winner], 3);
     EXPECT_EQ(welcome[winner == "x" ? "y" : "x"], 0);
     for (const MemberId& rank : ranks) EXPECT_EQ(rank.incarnation.substr(0, 1), winner);
@@ -97,7 +97,7 @@ TEST(TrainerGroupTest, ARankOfAStartIsNotReplacedAlone) {
 TEST(TrainerGroupTest, AStartThatARestartHasCaughtHalfwayGoesOn) {
   TrainerGroup restarted(4);
   ASSERT_EQ(restarted.Admit(TrainerId("a", 0, 2), "first", 4, 0)->epoch, 4);
-  EXPECT_EQ(restarted.Admit(TrainerId("b", 1, 2), "first", 0, 0)->epoch, 4) << "it had not been welcomed yet";
+  EXPECT_EQ(restarted.Admit(TrainerId("b", 1, 2), "first", 0, 0)->epoch, 4) << "the start had not been welcomed yet";
   EXPECT_EQ(restarted.CompleteRanks().size(), 2u);
 }
 

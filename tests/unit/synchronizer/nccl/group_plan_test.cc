@@ -90,7 +90,7 @@ TEST(GroupShapeTest, BroadcastsOnlyWithMoreReplicasThanSources) {
   EXPECT_EQ((GroupShape{2, 3, 4}.communicators()), 8);
 }
 
-// Plays all members' rounds: the messages of each pair must match in order and size.
+// Simulates the rounds of all members: the messages of each pair must match in order and size.
 void ExpectPlansFit(const GroupShape& shape, const std::vector<Copy>& copies, const RoundOptions& options) {
   using Pair = std::tuple<int32_t, int32_t, int32_t>;  // communicator, from, to
   std::map<Pair, std::vector<int64_t>> sent;

@@ -26,7 +26,7 @@
 
 namespace syncopate::synchronizer {
 
-// A source's staged bytes, one slot. Thread-safe but for the bytes.
+// The staged bytes of a source, one slot. Thread-safe except for the bytes.
 class HostStaged final : public StagedMemory {
  public:
   explicit HostStaged(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {}
@@ -77,7 +77,7 @@ class HostStaged final : public StagedMemory {
 };
 
 // T sources and M replicas of P ranks over the transport "nccl" with fake communicators, driven as the synchronizer
-// would.
+// drives them.
 class NcclRig {
  public:
   struct Source {
@@ -110,7 +110,7 @@ class NcclRig {
     for (size_t rank = 0; rank < sources_.size(); ++rank) sources_[rank]->staged.Stage({1, step}, step * 100 + rank);
   }
 
-  // From now on.
+  // From this call on, only the adapters are sent.
   void SendAdaptersAlone(const Subset& subset) {
     subset_ = subset;
     for (auto& receiver : receivers_) receiver->member.base = false;
@@ -122,7 +122,7 @@ class NcclRig {
         .sent;
   }
 
-  // Everybody prepares; then the attempt is of those receivers that take part.
+  // All members prepare; then the attempt has those receivers that take part.
   absl::Status Prepare(int64_t step, std::vector<int> taking_part = {}, absl::Duration deadline = absl::Seconds(20),
                        bool rehearsal = false) {
     if (taking_part.empty()) {
@@ -192,7 +192,7 @@ class NcclRig {
     receiver.bytes.assign(receiver.bytes.size(), 0);
     return receiver.transport->Receive(MakeRequest(place), receiver.bytes.data(), receiver.stop.get_token());
   }
-  // A rehearsal with all; `connected` gets what each source and each receiver says.
+  // Begins a rehearsal with all members; `connected` gets the result of each source and each receiver.
   void BeginRehearsal(Mailbox<absl::Status>* connected, std::vector<int> taking_part = {},
                       absl::Duration deadline = absl::Seconds(20)) {
     ASSERT_THAT(Prepare(0, std::move(taking_part), deadline, /*rehearsal=*/true), testing::IsOk());
@@ -207,7 +207,7 @@ class NcclRig {
     }
   }
   size_t taking_part() const { return sources_.size() + taking_part_.size(); }
-  // All of them at once; what the receivers say.
+  // Runs all members at once; returns the results of the receivers.
   std::vector<absl::Status> Exchange() {
     for (size_t rank = 0; rank < sources_.size(); ++rank) EXPECT_THAT(Start(rank), testing::IsOk());
     return ReceiveAtOnce(taking_part_.size(), [this](int32_t place) { return ReceiveOne(place); });
@@ -228,11 +228,11 @@ class NcclRig {
     ASSERT_THAT(Prepare(step), testing::IsOk());
     EXPECT_THAT(Exchange(), ::testing::Each(testing::IsOk()));
     for (size_t i = 0; i < receivers_.size(); ++i) ExpectArrived(static_cast<int32_t>(i));
-    ASSERT_TRUE(done_.WaitFor(before + sources_.size())) << "each source says that it has sent";
+    ASSERT_TRUE(done_.WaitFor(before + sources_.size())) << "each source reports that it has sent";
     Finish();
   }
 
-  // After Prepare: that receiver is no longer part of the attempt.
+  // After Prepare: removes that receiver from the attempt.
   void LeaveOut(int index) { std::erase(taking_part_, index); }
 
   nccl::FakeNetwork* network() { return &network_; }

@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, NcclShapeTest,
 TEST_P(NcclShapeTest, WhatARehearsalFormsIsWhatTheNextSyncsUse) {
   NcclRig rig(GetParam().source_layout, GetParam().replicas, GetParam().destination_layout);
   Mailbox<absl::Status> connected;
-  rig.BeginRehearsal(&connected);  // nothing is staged yet
+  rig.BeginRehearsal(&connected);  // no version is staged yet
   ASSERT_TRUE(connected.WaitFor(rig.taking_part()));
   EXPECT_THAT(connected.All(), Each(IsOk()));
   rig.Finish();
@@ -52,13 +52,22 @@ TEST_P(NcclShapeTest, WhatARehearsalFormsIsWhatTheNextSyncsUse) {
   EXPECT_EQ(rig.network()->ids(), GetParam().communicators);
 }
 
+TEST(NcclTransportTest, ASourceThatWasNotToldItsRankIsRefused) {
+  NcclSource::Options options;
+  options.manifest = std::make_shared<const Manifest>(SmallModel());
+  options.facts = {22809, "GPU-t0"};
+  EXPECT_THAT(options.Validate(), HasReason("BAD_OPTIONS"));
+  options.rank = 1;
+  EXPECT_THAT(options.Validate(), IsOk());
+}
+
 TEST(NcclTransportTest, ASyncOfTheSameMembersUsesWhatARehearsalIsStillForming) {
   NcclRig rig("whole", 2, "whole:1");
   rig.Stage(1);
-  rig.receiver(1)->control.Freeze(true);  // its first message does not go through: the rehearsal goes on
+  rig.receiver(1)->control.Freeze(true);  // its first message is not delivered, so the rehearsal stays open
   Mailbox<absl::Status> connected;
   rig.BeginRehearsal(&connected);
-  ASSERT_THAT(rig.Prepare(1), IsOk()) << "nobody waits for the rehearsal";
+  ASSERT_THAT(rig.Prepare(1), IsOk()) << "no member waits for the rehearsal";
   Mailbox<std::vector<absl::Status>> synced;
   std::jthread sync([&] { synced.Put(rig.Exchange()); });
   EXPECT_FALSE(synced.WaitFor(1, absl::Milliseconds(30)));
@@ -80,7 +89,7 @@ TEST(NcclTransportTest, ARehearsalThatIsEndedLeavesTheNextSyncToFormTheGroup) {
   EXPECT_THAT(connected.All(), ::testing::Contains(HasReason("CLOSED")));
   rig.receiver(1)->control.Freeze(false);
   rig.Stage(1);
-  // Twice, as a member that had connected may keep the communicator that others aborted.
+  // Two attempts, since a member that had connected may keep the communicator that others aborted.
   for (int attempt = 0; attempt < 2; ++attempt) {
     ASSERT_THAT(rig.Prepare(1), IsOk());
     if (rig.source()->member.rendezvous.find(rig.group()) == std::string::npos) break;
@@ -94,14 +103,14 @@ TEST(NcclTransportTest, ARehearsalThatIsEndedLeavesTheNextSyncToFormTheGroup) {
 TEST(NcclTransportTest, IdsThatFewerReceiversDoNotNeedAreUsedForTheNextGroup) {
   NcclRig rig("flat:2", 3, "whole:1");
   rig.Stage(1);
-  ASSERT_THAT(rig.Prepare(1), IsOk());  // by broadcast: one communicator a source
+  ASSERT_THAT(rig.Prepare(1), IsOk());  // by broadcast: one communicator for each source
   EXPECT_EQ(rig.network()->ids(), 2);
-  rig.LeaveOut(2);  // it has not answered in time
+  rig.LeaveOut(2);  // this receiver has not answered in time
   EXPECT_THAT(rig.Exchange(), Each(IsOk()));
   rig.Finish();
   ASSERT_THAT(rig.Prepare(1, {0}), IsOk());
   EXPECT_THAT(rig.Exchange(), Each(IsOk()));
-  EXPECT_EQ(rig.network()->ids(), 2) << "the one that was left over";
+  EXPECT_EQ(rig.network()->ids(), 2) << "the communicator that was left over";
 }
 
 TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroupWorks) {
@@ -109,7 +118,7 @@ TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroup
   rig.ExpectSyncs(1);
   rig.Stage(2);
   ASSERT_THAT(rig.Prepare(2), IsOk());
-  rig.source(1)->control.Freeze(true);  // killed, stopped: it moves nothing and says nothing
+  rig.source(1)->control.Freeze(true);  // as if killed or stopped: it moves and sends nothing
   ASSERT_THAT(rig.Start(0), IsOk());
   ASSERT_THAT(rig.Start(1), IsOk());
   Mailbox<absl::Status> outcome;
@@ -121,7 +130,7 @@ TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroup
   ASSERT_TRUE(outcome.WaitFor(2, absl::Seconds(5)));
   EXPECT_THAT(outcome.All(), Each(HasReason("CANCELLED")));
   for (size_t i : {0, 1}) EXPECT_EQ(rig.receiver(i)->control.counts().aborts, 1);
-  // With another one in its place, and one receiver fewer.
+  // Another source takes its place, and there is one receiver fewer.
   rig.source(1)->control.Freeze(false);
   rig.receiver(0)->stop = std::stop_source();
   rig.Stage(3);
@@ -134,7 +143,7 @@ TEST(NcclTransportTest, TheDeadlineEndsAGroupThatNeverMeets) {
   NcclRig rig("flat:2", 1, "whole:1");
   rig.Stage(1);
   ASSERT_THAT(rig.Prepare(1, {}, absl::Milliseconds(60)), IsOk());
-  ASSERT_THAT(rig.Start(0), IsOk());  // source rank 1 never comes
+  ASSERT_THAT(rig.Start(0), IsOk());  // source rank 1 does not start
   EXPECT_THAT(rig.ReceiveOne(0), HasReason("DEADLINE"));
   ASSERT_TRUE(rig.done()->WaitFor(1));
   EXPECT_THAT(rig.done()->All()[0], HasReason("DEADLINE"));
@@ -149,10 +158,11 @@ TEST(NcclTransportTest, AFailedCommunicatorIsAbortedAndReplaced) {
   rig.receiver()->control.SetPollError(Error(absl::StatusCode::kUnavailable, "PEER_LOST", "a broken link"));
   ASSERT_THAT(rig.Start(0), IsOk());
   EXPECT_THAT(rig.ReceiveOne(0), HasReason("PEER_LOST"));
-  ASSERT_TRUE(rig.done()->WaitFor(2));  // a source that is cancelled in the middle loses the group too
+  ASSERT_TRUE(rig.done()->WaitFor(2));  // a source that is cancelled during the transfer loses the group too
   rig.Finish();
   rig.receiver()->control.SetPollError(absl::OkStatus());
-  // Everybody sees that the receiver has lost what the source still has; the next attempt forms a new group.
+  // Every member sees that the receiver has lost the group that the source still has; the next attempt forms a new
+  // group.
   ASSERT_THAT(rig.Prepare(2), IsOk());
   EXPECT_THAT(rig.Start(0), HasReason("GROUP_LOST"));
   EXPECT_THAT(rig.ReceiveOne(0), HasReason("GROUP_LOST"));

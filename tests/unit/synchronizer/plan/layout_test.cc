@@ -41,7 +41,7 @@ TEST(LayoutTest, RefusesPiecesThatCannotBe) {
 }
 
 TEST(LayoutTest, AFlatParameterIsCutIntoEqualPartsWhateverTensorsItHolds) {
-  Manifest manifest = TwoLayers();  // 24 elements, 5 a rank
+  Manifest manifest = TwoLayers();  // 24 elements, 5 for each rank
   auto layout = FlatLayout(manifest, 5, DType::kFloat32);
   ASSERT_TRUE(layout.ok());
   EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 5, 0},
@@ -79,7 +79,7 @@ TEST(LayoutTest, UnitsAreCutInBlocksOfTheFloat32ManifestWhateverTravels) {
       auto layout = UnitShardsLayout(ThreeUnits(travels), 2, read);
       ASSERT_TRUE(layout.ok());
       const int64_t width = DTypeBytes(read);
-      // Two blocks a rank of each of the first two units, one of the last: rank 1 holds nothing of it.
+      // Each rank has two blocks of each of the first two units, and one of the last: rank 1 has none of the last.
       EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 128, 0},
                                                       {0, 1, 0, 65, 128 * width},
                                                       {0, 3, 0, 1, 256 * width},
@@ -108,7 +108,7 @@ TEST(LayoutTest, MoreRanksThanBlocksLeaveSomeWithNothing) {
 TEST(LayoutTest, RowShardsAreUnevenAndMayBeEmpty) {
   auto layout = RowShardsLayout(TwoLayers(), 4, std::nullopt);
   ASSERT_TRUE(layout.ok());
-  // Two rows of the first tensor a rank: 2, 2, 1, 0.
+  // Each rank has two rows of the first tensor: 2, 2, 1, 0.
   EXPECT_EQ(layout->pieces(), (std::vector<Piece>{{0, 0, 0, 4, 0},
                                                   {0, 1, 0, 2, 256},
                                                   {0, 2, 0, 1, 512},

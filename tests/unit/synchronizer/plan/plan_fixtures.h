@@ -38,7 +38,7 @@ inline Layout MakeLayout(const Manifest& manifest, const std::string& descriptor
   return *std::move(layout);
 }
 
-// The weight at one place: finite, never zero, of all magnitudes.
+// The weight at one place: finite, never zero, of any magnitude.
 inline float Truth(int32_t tensor, int64_t element) {
   uint64_t random = Mix64(static_cast<uint64_t>(tensor) * 1000003 + static_cast<uint64_t>(element));
   return std::bit_cast<float>(static_cast<uint32_t>((random & 0x9fffffffu) | 0x20000000u));
@@ -54,7 +54,7 @@ inline uint16_t NearestBFloat16(float value) {
   return static_cast<uint16_t>(up ? low + 1 : low);
 }
 
-// What each rank's buffer holds when every piece has its true elements, element by element; `rest` elsewhere.
+// The contents of each rank's buffer when every piece has its true elements, element by element; `rest` elsewhere.
 inline std::vector<Arena> Filled(const Manifest& manifest, const Layout& layout, char rest) {
   std::vector<Arena> arenas;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) arenas.emplace_back(layout.arena_bytes(rank), rest);
@@ -109,7 +109,7 @@ class RandomCases {
 
   int64_t BucketBytes() { return Manifest::kAlignment * Between(1, 16); }
 
-  // Any names, shapes and dtypes; empty tensors and scalars among them.
+  // A model with any names, shapes and dtypes; empty tensors and scalars are among them.
   Manifest AnyModel() {
     std::vector<TensorSpec> tensors;
     for (int64_t i = Between(1, 6); i > 0; --i) {
@@ -121,7 +121,8 @@ class RandomCases {
     return ManifestFor(std::move(tensors), BucketBytes());
   }
 
-  // Named and shaped as a Qwen; every split over 1, 2, 4 and 8 ranks is possible with heads of `head_dim`.
+  // A model with the names and shapes of a Qwen. With heads of `head_dim`, every split over 1, 2, 4 and 8 ranks is
+  // possible.
   Manifest QwenModel(int64_t head_dim) {
     const DType dtype = OneOf<DType>({DType::kFloat32, DType::kBFloat16});
     const int64_t hidden = Between(3, 20);
@@ -162,7 +163,8 @@ class RandomCases {
     return Between(0, 1) == 0 ? text : text + ":vocab";
   }
 
-  // Each tensor cut at random places or into columns, its pieces on random ranks in random order, some of them twice.
+  // Each tensor is divided at random places or into columns, its pieces on random ranks in random order, some of them
+  // twice.
   Layout Scattered(const Manifest& manifest) {
     int32_t ranks = static_cast<int32_t>(Between(1, 4));
     std::vector<Piece> pieces;

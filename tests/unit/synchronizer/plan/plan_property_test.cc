@@ -8,9 +8,9 @@ namespace syncopate::synchronizer {
 namespace {
 
 constexpr uint64_t kSeeds = 250 / SYNCOPATE_ONE_RUN_IN;
-constexpr char kGarbage = '\x5a';  // padding of a shard: never to be sent
+constexpr char kGarbage = '\x5a';  // the padding of a shard, which must never be sent
 
-// Pack operations stay inside their buffers and no two write the same byte.
+// Checks that pack operations stay inside their buffers and that no two write the same byte.
 void CheckPackOps(const SyncPlan& plan, const Layout& source) {
   for (int32_t rank = 0; rank < plan.sources(); ++rank) {
     std::vector<bool> written(plan.send_bytes(rank), false);
@@ -30,7 +30,8 @@ void CheckPackOps(const SyncPlan& plan, const Layout& source) {
   }
 }
 
-// Messages to one rank do not overlap, and each begins at the same offset modulo the alignment on both sides.
+// Checks that messages to one rank do not overlap, and that each begins at the same offset modulo the alignment on both
+// sides.
 void CheckCopies(const SyncPlan& plan) {
   for (int32_t rank = 0; rank < plan.destinations(); ++rank) {
     int64_t end = 0;
@@ -43,7 +44,7 @@ void CheckCopies(const SyncPlan& plan) {
   }
 }
 
-// Buckets tile the copies, and a bucket's digest is the same in the send arena and where it arrives.
+// Checks that buckets tile the copies, and that a bucket's digest is the same in the send arena and at the receiver.
 void CheckBuckets(const Manifest& manifest, const SyncPlan& plan, const std::vector<Arena>& sends,
                   const std::vector<Arena>& arrived) {
   std::vector<uint64_t> digests;
@@ -145,7 +146,7 @@ TEST(PlanPropertyTest, ASubsetMovesItsBytesAndLeavesItsNeighboursAlone) {
   }
 }
 
-// What the comparison of bytes above is worth: each of these slips must show.
+// Shows that the comparison of bytes above works: it must detect each of these bugs.
 TEST(PlanPropertyTest, TheComparisonSeesSlipsInPackOperations) {
   RandomCases random(7);
   Manifest manifest = random.QwenModel(2);

@@ -13,7 +13,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// The other side of routes: what `upstream` serves to whom, by (round, replica).
+// The other side of routes: the copies that `upstream` serves to other members, by (round, replica).
 struct Serving {
   int32_t round = 0;
   int32_t replica = 0;
@@ -36,7 +36,7 @@ using Routing = std::vector<std::vector<Fetch>>;
 Upstream Source(int32_t index) { return {Upstream::Kind::kSource, index}; }
 Upstream Replica(int32_t index) { return {Upstream::Kind::kReplica, index}; }
 
-// Two copies a source; sources of `without` have none.
+// Two copies for each source; sources in `without` have none.
 std::vector<Copy> MakeCopies(int32_t sources, const std::set<int32_t>& without = {}) {
   std::vector<Copy> copies;
   for (int64_t part = 0; part < 2; ++part) {
@@ -47,8 +47,8 @@ std::vector<Copy> MakeCopies(int32_t sources, const std::set<int32_t>& without =
   return copies;
 }
 
-// Every copy reaches every replica once, from its source or from a replica that has it or is receiving it in the same
-// round; and no members wait for each other in a circle.
+// Checks that every copy reaches every replica once, from its source or from a replica that has it or is receiving it
+// in the same round, and that no members wait for each other in a circle.
 void CheckDelivery(const std::vector<Copy>& copies, const Routing& routes) {
   std::vector<std::map<size_t, int32_t>> round_of(routes.size());  // [replica] copy -> round
   for (size_t m = 0; m < routes.size(); ++m) {
@@ -64,7 +64,7 @@ void CheckDelivery(const std::vector<Copy>& copies, const Routing& routes) {
   for (size_t m = 0; m < routes.size(); ++m) {
     for (const Fetch& fetch : routes[m]) {
       for (size_t copy : fetch.copies) {
-        // Up the chain to the source: as many steps as there are replicas at most, never into a later round.
+        // Follows the chain up to the source: at most as many steps as there are replicas, never into a later round.
         Upstream at = fetch.upstream;
         int32_t round = fetch.round;
         for (size_t steps = 0; at.kind == Upstream::Kind::kReplica; ++steps) {

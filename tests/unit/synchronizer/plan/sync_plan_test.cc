@@ -99,7 +99,7 @@ TEST(SyncPlanTest, TheHashTellsModelsAndLayoutsApart) {
   EXPECT_NE(plain, hash(manifest, "flat:1:fp32", "whole"));
 }
 
-// Plans that differ in one thing alone.
+// Each plan differs from the others in one property.
 TEST(SyncPlanTest, TheHashSeesPackOperationsDTypesAndCopies) {
   Manifest manifest = ManifestFor({{"a", DType::kBFloat16, {128}}, {"b", DType::kBFloat16, {128}}});
   const std::vector<Piece> in_order = {{0, 0, 0, 128, 0}, {0, 1, 0, 128, 512}};
@@ -154,7 +154,7 @@ TEST(SyncPlanTest, ALargePlanHasFewOperationsAndOneMessageAPairOfRanks) {
     ops += plan.pack(source).size();
     EXPECT_LE(plan.send_bytes(source), manifest.arena_bytes() / 8 * 11 / 10);
   }
-  // Each tensor once a destination rank, and a few more where a cut falls into a row.
+  // There is one operation for each tensor and destination rank, and a few more where a boundary lies inside a row.
   EXPECT_LE(ops, 8 * (manifest.tensors().size() + 8 * 3));
   EXPECT_LE(plan.copies().size(), 8u * 8u);
 }

@@ -47,7 +47,7 @@ TEST_F(WeightReceiverTest, TheSameBitsUnderANewVersionAreRelabelledWithoutATrans
   prepare.version = {2, 0};
   auto prepared = rig_.receiver()->receiver->Prepare(prepare);
   ASSERT_TRUE(prepared.ok());
-  EXPECT_TRUE(prepared->already_held);
+  EXPECT_TRUE(prepared->already_serves);
   auto installed = rig_.receiver()->receiver->Install({prepare.attempt});
   ASSERT_TRUE(installed.ok());
   EXPECT_TRUE(installed->relabelled);
@@ -93,7 +93,7 @@ class SleepyTarget final : public WeightTarget {
   ReceiverWeights LastSleep() const override { return sleep_; }
 
   bool held_ = false;
-  int attempts_ = 0;  // under way
+  int attempts_ = 0;  // attempts in progress
   int restored_ = 0;
   ReceiverWeights sleep_;
 
@@ -184,7 +184,7 @@ TEST_F(WeightReceiverTest, RefusesDigestsThatAreNotTheVersions) {
 }
 
 TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
-  // A source whose own check failed to see it: digests agree, values are bad.
+  // The source's own check failed to detect the bad values: the digests agree.
   Manifest manifest = SmallModel();
   std::vector<char> arena(manifest.arena_bytes(), 0);
   uint32_t infinity = 0x7f800000;
@@ -202,7 +202,7 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
 }
 
-// One weight set: what is received overwrites what serves.
+// One weight set: received bytes overwrite the weights that serve.
 class InPlaceTarget final : public WeightTarget {
  public:
   explicit InPlaceTarget(int64_t bytes) : buffer(bytes) {}
@@ -238,7 +238,7 @@ class InPlaceTarget final : public WeightTarget {
 
 class InPlaceTest : public WeightReceiverTest {
  protected:
-  InPlaceTest() : WeightReceiverTest(/*slots=*/1) {}  // a newer version takes the older one's place
+  InPlaceTest() : WeightReceiverTest(/*slots=*/1) {}  // a newer version replaces the older one
 
   absl::Status Sync(const Prepare& prepare) {
     SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
@@ -279,10 +279,10 @@ TEST_F(InPlaceTest, ATransferThatFailsLeavesNothingServingUntilAGoodOne) {
   EXPECT_THAT(Sync(rig_.Offer()), HasReason("PEER_LOST"));
   EXPECT_FALSE(target_.valid);
   EXPECT_TRUE(receiver_.serving().IsNone());
-  EXPECT_EQ(receiver_.serving_digest(), 0u) << "nobody may relabel what is not there";
+  EXPECT_EQ(receiver_.serving_digest(), 0u) << "a receiver without weights cannot be relabelled";
   Prepare older = rig_.Offer();
   older.version = {1, 0};
-  EXPECT_THAT(receiver_.Prepare(older).status(), HasReason("OLD_VERSION")) << "versions do not go back";
+  EXPECT_THAT(receiver_.Prepare(older).status(), HasReason("OLD_VERSION")) << "versions never decrease";
   Break(false);
   ASSERT_TRUE(Sync(rig_.Offer()).ok());
   EXPECT_TRUE(target_.valid);

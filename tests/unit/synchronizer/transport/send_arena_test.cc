@@ -65,10 +65,10 @@ TEST_F(SendArenaTest, AReaderThatLostItsSlotDoesNotUnpinTheNextOne) {
   auto first = *arena_->Open({1, 1});
   auto keep = Stage(2);
   auto second = *arena_->Open({1, 2});
-  ASSERT_TRUE(Stage(3).ok());  // takes version 1's slot
+  ASSERT_TRUE(Stage(3).ok());  // uses the slot of version 1
   auto third = *arena_->Open({1, 3});
   first.reset();
-  ASSERT_TRUE(Stage(4).ok());  // takes version 2's slot, not the pinned newer one
+  ASSERT_TRUE(Stage(4).ok());  // uses the slot of version 2, not that of the pinned newer version
   EXPECT_TRUE(ReadAll(third.get()).ok());
   EXPECT_THAT(ReadAll(second.get()), HasReason("SUPERSEDED"));
 }

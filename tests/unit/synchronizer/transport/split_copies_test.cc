@@ -9,7 +9,7 @@
 namespace syncopate::synchronizer {
 namespace {
 
-// One entry a byte of the rank's arena: 0 not moved, 1 a base weight or padding, 2 an adapter.
+// One entry for each byte of the rank's arena: 0 not moved, 1 a base weight or padding, 2 an adapter.
 std::vector<int> Expected(const Manifest& manifest, const Layout& layout, const std::vector<Copy>& copies,
                           const std::vector<TensorRange>& adapters) {
   std::vector<int> bytes(layout.arena_bytes(0), 0);

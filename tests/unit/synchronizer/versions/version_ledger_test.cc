@@ -65,7 +65,7 @@ TEST(VersionLedgerTest, ReadsVersionsThatAnEarlierBuildPublishedByParts) {
                                         GetPart({1, 5}, 1, {3}, 2), GetPart({1, 5}, 0, {1, 2}, 0),
                                         GetPart({1, 6}, 0, {4, 5}, 0)});
   ASSERT_TRUE(ledger.ok()) << ledger.status();
-  ASSERT_EQ(ledger->versions().size(), 1u) << "of the others parts are missing";
+  ASSERT_EQ(ledger->versions().size(), 1u) << "the other versions lack parts";
   EXPECT_EQ(ledger->newest()->version, (PolicyVersion{1, 5}));
   EXPECT_EQ(ledger->newest()->bucket_digests, (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(ledger->newest()->digest, CombineDigests({1, 2, 3}));

@@ -77,7 +77,7 @@ TEST(ChatFormatTest, FindsWhetherATemplateKeepsPrefixes) {
   ASSERT_THAT(keeps, IsOk());
   EXPECT_EQ(keeps->prefixes().tool_answer, true);
   EXPECT_EQ(keeps->prefixes().user_message, true);
-  // Thoughts of earlier turns are dropped when the user goes on.
+  // The template drops the thoughts of earlier turns when the user goes on.
   const auto drops = ChatFormat::Parse("", Golden("thinking.jinja"));
   ASSERT_THAT(drops, IsOk());
   EXPECT_EQ(drops->prefixes().user_message, false);

@@ -1,4 +1,4 @@
-// Templates and expressions against what Jinja makes of them (scripts/chat_template_reference.py).
+// Compares templates and expressions with the output of Jinja (scripts/chat_template_reference.py).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Every kind of tokenizer against what the reference makes of the same texts and ids (scripts/tokenizer_reference.py).
+// Compares every kind of tokenizer with the reference's output for the same texts and ids
+// (scripts/tokenizer_reference.py).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What encoding is made of, each by itself.
+// The parts of encoding, each tested separately.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(NormalFormTest, PutsMarksInOrderAndLeavesABlockedOneAlone) {
 }
 
 TEST(NormalFormTest, LeavesWhatIsNewerThanTheReferencesUnicode) {
-  // A mark of Unicode 13, which that version would put before the other.
+  // This mark is from Unicode 13, a version that would put it before the other mark.
   EXPECT_EQ(Normalized("a\u0305\u1abf", NormalForm::kDecomposed), "a\u0305\u1abf");
 }
 
@@ -53,7 +53,7 @@ TEST(CodePointClassesTest, AreThoseOfTheReference) {
 }
 
 TEST(MergeTableTest, ManySymbolsMergeAsFewDo) {
-  // Tokens 0 to 3, and what the merges make of them.
+  // Tokens 0 to 3, and the results of the merges.
   MergeTable table;
   table.Reserve(6);
   table.Add(0, 1, 2, 4);
@@ -63,7 +63,7 @@ TEST(MergeTableTest, ManySymbolsMergeAsFewDo) {
   table.Add(2, 2, 4, 8);
   table.Add(8, 8, 5, 9);
   for (uint64_t i = 0; i < 300; ++i) {
-    // A token that nothing merges with ends the short parts.
+    // A token that merges with no other ends the short parts.
     std::vector<int32_t> all, expected;
     for (uint64_t part = 0; part < 8; ++part) {
       std::vector<int32_t> few;

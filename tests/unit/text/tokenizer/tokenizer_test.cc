@@ -206,7 +206,7 @@ TEST(TokenizerTest, AStreamThatEndsWithinACharacterSaysSo) {
 }
 
 TEST(TokenizerTest, RunsOfOneCharacterTakeTimeInProportion) {
-  // Quadratic work on these would take minutes.
+  // An algorithm of quadratic time would need minutes for these texts.
   for (const char* kind : {"qwen2", "o200k", "deepseek", "llama2", "gpt2"}) {
     const auto tokenizer = Parsed(Golden(kind));
     ASSERT_THAT(tokenizer, IsOk());

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxBytes = 1 << 20;
 
-// Runs protoc in `folder` on the file `name` there. "" or what went wrong.
+// Runs protoc in `folder` on the file `name` there. Returns "" or the error.
 std::string RunProtoc(const std::string& folder, const std::string& name) {
   const std::string log = folder + "/log";
   auto protoc = testing::Process::Start({.program = SYNCOPATE_PROTOC,

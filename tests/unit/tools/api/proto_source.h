@@ -10,12 +10,12 @@
 namespace syncopate::api {
 
 struct ProtoFile {
-  std::string name;  // "syncopate/v1/a.proto"
+  std::string name;  // for example "syncopate/v1/a.proto"
   std::string source;
 };
 
-// The last of `files`, which may import the others, compiled by protoc with its comments. Fails the test if it cannot
-// be.
+// Compiles the last of `files`, which may import the others, by protoc with its comments. Fails the test if protoc
+// refuses it.
 google::protobuf::FileDescriptorSet Compile(const std::vector<ProtoFile>& files);
 
 // One file, linked; `source` needs no syntax or package line.

@@ -1,4 +1,4 @@
-// The interface of this tree: what is packed of it, and the pages that describe it.
+// The interface of this tree: the packed descriptors, and the pages that describe them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -35,7 +35,7 @@ class ExamineInputsTest : public ::testing::Test {
     std::ofstream(Path(name)) << text;
     return Path(name);
   }
-  // The finding of `subject`; one without a word in it if there is none.
+  // The finding about `subject`; an empty one if there is none.
   Finding Look(const std::string& subject, std::vector<std::string> settings = {}) const {
     settings.insert(settings.begin(),
                     {"model.path=" + Path("model"), "data.max_prompt_tokens=8", "rollout.max_new_tokens=8"});
@@ -99,7 +99,7 @@ TEST_F(ExamineInputsTest, AFileThatHoldsNoRowsSaysWhatItIs) {
   };
   EXPECT_THAT(found("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), HasSubstr("git lfs pull"));
   EXPECT_THAT(found("PAR1..."), HasSubstr("syncopate data convert"));
-  EXPECT_THAT(found("\n \n"), HasSubstr("holds no rows"));
+  EXPECT_THAT(found("\n \n"), HasSubstr("contains no rows"));
   EXPECT_THAT(found("{\"question\": 1}\n"), HasSubstr("rows.jsonl:1"));
   EXPECT_EQ(Look("data.files", {"data.files=/nowhere.jsonl", "reward.name=match"}).level, Level::kBad);
 }

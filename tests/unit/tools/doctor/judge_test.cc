@@ -27,7 +27,7 @@ v1::RunConfig Config(const std::vector<std::string>& overrides = {}) {
   return config::ParseRunConfig("", "f", overrides).config;
 }
 
-// A machine on which the default configuration has nothing to complain of.
+// A machine on which the default configuration has no finding.
 Machine GoodMachine() {
   Machine machine;
   machine.processors = 8;

@@ -21,7 +21,7 @@ using ::syncopate::testing::IsOk;
 using ::syncopate::testing::TempDir;
 using ::testing::HasSubstr;
 
-// A program of its own, made of a shell script.
+// Makes a program from a shell script.
 std::string Script(const TempDir& folder, const std::string& body) {
   const std::string path = folder.path() + "/program";
   std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
@@ -56,7 +56,7 @@ TEST(InspectFolderTest, SaysWhyAFolderCannotBeWrittenIn) {
 TEST(InspectAddressTest, TriesTheAddress) {
   EXPECT_THAT(InspectAddress("k", absl::StrCat("127.0.0.1:", FreePort().value()), true).status, IsOk());
   EXPECT_THAT(InspectAddress("k", "192.0.2.1:7070", true).status, HasReason("ADDRESS_UNUSABLE"))
-      << "an address of documentation, of no machine";
+      << "an address reserved for documentation";
   EXPECT_THAT(InspectAddress("k", "192.0.2.1:7070", false).status, IsOk());
   EXPECT_THAT(InspectAddress("k", "no-such-name.invalid:7070", false).status, HasMessage(HasSubstr("no-such-name")));
 }

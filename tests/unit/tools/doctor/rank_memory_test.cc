@@ -33,13 +33,13 @@ TEST(RankMemoryTest, RanksShareWhatOneWouldHold) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   ASSERT_EQ(alone->size(), 1u);
   EXPECT_GT(alone->front().state, 0);
-  // Two slots in float32: half of weights, gradients and two moments.
+  // Two slots in float32 are half of weights, gradients and two moments.
   EXPECT_NEAR(static_cast<double>(alone->front().send), 0.5 * static_cast<double>(alone->front().state), 4096);
   for (const int world : {2, 3, 4}) {
     const auto ranks = GetRankMemory(RankConfig({"model.num_hidden_layers=4", absl::StrCat("trainer.world=", world)}));
     ASSERT_TRUE(ranks.ok()) << ranks.status();
     ASSERT_EQ(ranks->size(), static_cast<size_t>(world));
-    // Each shard ends at a block.
+    // Each shard ends at the end of a block.
     const int64_t padding = 16 * 64 * 6 * world;
     EXPECT_GE(Sum(*ranks, &RankMemory::state), alone->front().state) << world;
     EXPECT_LE(Sum(*ranks, &RankMemory::state), alone->front().state + padding) << world;

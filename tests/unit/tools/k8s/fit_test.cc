@@ -54,7 +54,8 @@ TEST(FitTest, PodsShareNoGpuMemory) {
               HasSubstr("sync.transport"));
 }
 
-// The trainer with these mounts, as "{name: v, mountPath: /models}", of volumes v, which lasts, and tmp, which does not.
+// The trainer with these mounts, such as "{name: v, mountPath: /models}". Volume v is persistent, and volume tmp is
+// not.
 Document TrainerWithMounts(const std::string& mounts) {
   Document workload = Workload("trainer", "a.yaml");
   Document& pod = workload["spec"]["template"]["spec"];

@@ -6,7 +6,7 @@
 
 namespace syncopate::k8s {
 
-// `text` as a document; dies if it is none.
+// `text` as a document; ends the program if it is none.
 inline Document Parsed(const std::string& text) { return ParseDocument(text, "test").value(); }
 
 }  // namespace syncopate::k8s

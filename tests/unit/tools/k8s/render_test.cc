@@ -191,7 +191,7 @@ TEST_F(RenderTest, TheRanksOfARolloutersReplicaAreInOneContainerWithAGpuEach) {
   EXPECT_EQ(container["command"], Document::array({"/usr/bin/syncopate", "replica"}));
   EXPECT_EQ(container["args"][0], "/etc/syncopate/run.yaml");
   EXPECT_EQ(container["resources"]["limits"]["nvidia.com/gpu"], 4);
-  // Rank 0 answers for all: the probes are as ever.
+  // Rank 0 answers for all ranks: the probes do not change.
   EXPECT_EQ(container["livenessProbe"]["httpGet"]["port"], "metrics");
   const Document* trainer = Find(rendered->objects, "StatefulSet/trainer");
   ASSERT_NE(trainer, nullptr);
@@ -305,7 +305,7 @@ TEST_F(RenderTest, ComponentsMayBeNamedInAnyOrder) {
 TEST_F(RenderTest, AValueThatNothingTakesIsRefusedByName) {
   RenderRequest request = GpuRequest("single-node-8gpu", "synchronizer: {storage: 2Gi}\n");
   EXPECT_TRUE(Rendering(DeployTree(), request).ok());
-  FileTree without_claims = DeployTree();  // an overlay that keeps no state
+  FileTree without_claims = DeployTree();  // an overlay without state
   without_claims["kustomize/overlays/single-node-8gpu/kustomization.yaml"] +=
       "  - target: {kind: StatefulSet}\n    patch: |\n      apiVersion: apps/v1\n      kind: StatefulSet\n"
       "      metadata: {name: any}\n      $patch: delete\n";

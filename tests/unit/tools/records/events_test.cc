@@ -80,7 +80,7 @@ TEST(EventsTest, ADirectoryWithoutEventsIsSaid) {
   EXPECT_EQ(ErrorReason(ReadRunEvents(FileSystem::Real(), dir.path()).status()), "NO_EVENTS");
 }
 
-// An event as a daemon would have left it at `unix_seconds`.
+// An event as a daemon would have written it at `unix_seconds`.
 v1::Event Left(double unix_seconds, const std::string& daemon, const std::string& kind, int64_t attempt,
                const std::map<std::string, std::string>& fields) {
   v1::Event event;
@@ -122,7 +122,7 @@ std::vector<v1::Event> TwoSyncs() {
 TEST(SyncTraceTest, HasATrackAProcessAndASpanAPhaseThatRan) {
   auto trace = nlohmann::json::parse(SyncTrace(TwoSyncs(), 7).value());
   std::map<int, std::string> processes;
-  std::map<std::string, std::pair<double, double>> spans;  // process/name -> begin and length in milliseconds
+  std::map<std::string, std::pair<double, double>> spans;  // key: process/name; value: begin and length in milliseconds
   for (const auto& event : trace["traceEvents"]) {
     if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
     if (event["ph"] != "X") continue;

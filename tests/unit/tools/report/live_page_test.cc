@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -35,7 +37,7 @@ class LivePageTest : public ::testing::Test {
  protected:
   // The body of the answer to GET `path`.
   std::string Get(const std::string& path) {
-    const std::string address = page_->url().substr(7, page_->url().size() - 8);  // http://ADDRESS/
+    const std::string address = page_->url().substr(7, page_->url().size() - 8);  // the url is http://ADDRESS/
     const int client = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to = {};
     to.sin_family = AF_INET;
@@ -74,7 +76,7 @@ TEST_F(LivePageTest, ThePageIsMadeOnceInAWhileAndWhatItLacksIsPolled) {
 }
 
 TEST_F(LivePageTest, WhoLooksIsToldWhyTheRunFailedBeforeThePageIsGone) {
-  EXPECT_TRUE(page_->AwaitReaders(absl::Hours(1))) << "nobody looks";
+  EXPECT_TRUE(page_->AwaitReaders(absl::Hours(1))) << "no browser reads the page";
   EXPECT_EQ(News()["status"], "");
   page_->SetEnd("failed", "trainer-0 exited with code 1", {"no room"}, json::parse(R"({"steps":7})"));
   EXPECT_FALSE(page_->AwaitReaders(absl::ZeroDuration()));
@@ -86,13 +88,31 @@ TEST_F(LivePageTest, WhoLooksIsToldWhyTheRunFailedBeforeThePageIsGone) {
   EXPECT_TRUE(page_->AwaitReaders(absl::ZeroDuration()));
   page_->SetEnd("failed", "again", {}, json::object());
   clock_.Advance(absl::Minutes(1));
-  EXPECT_TRUE(page_->AwaitReaders(absl::Hours(1))) << "who looked a minute ago has gone";
+  EXPECT_TRUE(page_->AwaitReaders(absl::Hours(1))) << "a reader of a minute ago has gone";
 }
 
 TEST_F(LivePageTest, ShowsCheckpointsAsTheyAreNow) {
   page_->SetCheckpoints({.failed = 2, .error = "e1-s4: no space", .best = "e1-s3", .best_reward = 0.5});
   EXPECT_EQ(News()["checkpoints"],
             json::parse(R"({"failed":2,"error":"e1-s4: no space","best":"e1-s3","best_reward":0.5})"));
+}
+
+TEST_F(LivePageTest, SamplesOfTheRunDirectoryAreShownAndAHostileAnswerIsNoMarkup) {
+  EXPECT_EQ(json::parse(Get("/samples.json"))["available"], false) << "no run directory yet";
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/live_page_samples");
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/samples.jsonl")
+      << R"({"kind":"train","epoch":1,"step":1,"answer":"</script><img src=x onerror=alert(1)>"})"
+      << "\n"
+      << R"({"kind":"eval","epoch":1,"step":2,"answer":"good"})"
+      << "\n";
+  page_->SetRunDir(folder);
+  const std::string body = Get("/samples.json?kind=train");
+  EXPECT_EQ(body.find('<'), std::string::npos);
+  EXPECT_EQ(json::parse(body)["samples"][0]["answer"], "</script><img src=x onerror=alert(1)>");
+  EXPECT_EQ(json::parse(Get("/samples.json"))["samples"].size(), 2u);
+  EXPECT_THAT(Get("/samples.json?reward_from=much"), HasSubstr("reward_from: it is no number"));
+  EXPECT_THAT(Get("/samples.json?from=nowhere"), HasSubstr("from: it is no place"));
 }
 
 }  // namespace

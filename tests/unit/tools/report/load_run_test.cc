@@ -65,7 +65,7 @@ TEST_F(LoadRunTest, AFailedRunHasTheReasonAndTheLogThatTheTerminalShowedAndItsCh
   EXPECT_EQ(run["reason"], "trainer-0 exited with code 1");
   EXPECT_EQ(run["log"], json::array({"no room"}));
   EXPECT_EQ(run["checkpoints"], json::parse(R"({"failed":2,"error":"","best":"e1-s4","best_reward":0.75})"));
-  // Checkpoints may be elsewhere, and a file of them damaged.
+  // Checkpoints may be in another folder, and one of their files may be damaged.
   std::filesystem::create_directory(std::filesystem::path(dir_.path()) / "far");
   Put("config.resolved.yaml", "checkpoint:\n  dir: " + dir_.path() + "/far\n");
   EXPECT_EQ(Load()["checkpoints"]["best"], "");
@@ -79,7 +79,7 @@ TEST_F(LoadRunTest, OfARepeatedStepTheHighestEpochCountsAndWhatWasRolledBackIsGo
     lines += R"({"kind":"step","epoch":1,"reward_mean":0.1,"step":)" + std::to_string(step) + "}\n";
     lines += R"({"kind":"eval","epoch":1,"eval_reward":0.1,"step":)" + std::to_string(step) + "}\n";
   }
-  // Restored at 3: that version is evaluated again, and training has come to 4 so far.
+  // The run was restored at step 3: that version is evaluated again, and training has reached step 4 so far.
   lines += R"({"kind":"eval","epoch":2,"eval_reward":0.2,"step":3})"
            "\n";
   lines += R"({"kind":"step","epoch":2,"reward_mean":0.2,"step":4})"

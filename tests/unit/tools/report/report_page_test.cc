@@ -14,7 +14,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What stands between the data's tags.
+// The text between the tags of the page's data.
 std::string MakeData(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const size_t at = page.find(begin) + begin.size();
@@ -41,7 +41,7 @@ TEST(ReportPageTest, APageHoldsItsDataAndTheVocabulary) {
 TEST(ReportPageTest, NoMarkIsLeftAndNothingIsLoaded) {
   std::string page = MakePage({{{"name", "a"}}}, {});
   EXPECT_THAT(page, Not(HasSubstr("@@")));
-  const std::string of_drawings = "http://www.w3.org/2000/svg";  // a name, no address
+  const std::string of_drawings = "http://www.w3.org/2000/svg";  // a namespace, not an address
   page.replace(page.find(of_drawings), of_drawings.size(), "");
   for (const char* bad : {"src=", "href=", "http:", "https:", "@import", "innerHTML", "eval("}) {
     EXPECT_THAT(page, Not(HasSubstr(bad)));

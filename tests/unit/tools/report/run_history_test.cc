@@ -130,7 +130,7 @@ TEST(RunHistoryTest, ALaggardsSyncStandsBesideTheNewest) {
   RunHistory history;
   for (const int64_t step : {5, 3, 6}) history.AddSync({.version = {1, step}, .total = 1});
   EXPECT_EQ(history.ToJson()["syncs"]["at"], json::parse("[5,6]"));
-  history.AddSync({.version = {2, 4}, .total = 1});  // after a restore
+  history.AddSync({.version = {2, 4}, .total = 1});  // a sync after a restore
   EXPECT_EQ(history.ToJson()["syncs"]["at"], json::parse("[4]"));
 }
 

@@ -60,7 +60,7 @@ TEST(SeriesTest, ForgetsWhatWasRolledBack) {
   EXPECT_EQ(series.All()["at"], json::parse("[1,2,3,4]"));
 }
 
-// A client that polls now and then gets in the end what a client that asks once gets.
+// A client that polls several times ends with the data that a client gets in one poll.
 TEST(SeriesTest, WhatIsNewCompletesWhatOneHas) {
   Series series(8);
   int64_t span = 0;

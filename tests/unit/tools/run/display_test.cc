@@ -193,7 +193,7 @@ TEST(RenderEndTest, OffersNoResumeThatWouldEndTheSameWay) {
 
 TEST(RenderEndTest, WhatIsCalledTheBestCanBeExported) {
   RunView view = View();
-  view.checkpoints.best = "e1-s100";  // a summary knows better
+  view.checkpoints.best = "e1-s100";  // the summary overrides the status
   json summary = Summary("completed");
   summary["checkpoints"] = {{"saved", 3}, {"failed", 0}, {"best", "e1-s140"}, {"best_reward", 0.99}};
   view.checkpoints.export_folder = "/runs/a/checkpoints/best";

@@ -76,16 +76,16 @@ TEST_F(ReplicaRanksTest, ARankThatIsLateToStopIsKilledAfterTheGraceAndASecondReq
   EXPECT_THAT(twice.OnInterrupt(kStart), ElementsAre(Action{Kind::kKill, 0}, Action{Kind::kKill, 1}));
 }
 
-// Silence is noticed after 5 to 7 seconds.
+// A silent rank is detected after 5 to 7 seconds.
 TEST_F(ReplicaRanksTest, ALostRankIsTheEndOfAllWithin3SecondsOfTheFirstToNotice) {
   for (int64_t lost : {0, 1}) {
     ReplicaRanks ranks({.ranks = 3});
     ranks.Start();
     ranks.OnListening();
-    EXPECT_THAT(ranks.OnExit(lost, kKilled, kStart), IsEmpty()) << "the others notice by themselves";
+    EXPECT_THAT(ranks.OnExit(lost, kKilled, kStart), IsEmpty()) << "the other ranks notice the loss by themselves";
     ranks.OnExit(1 - lost, kLost, kStart + absl::Seconds(1));
     EXPECT_THAT(ranks.OnTick(kStart + absl::Seconds(2.9)), IsEmpty());
-    EXPECT_THAT(ranks.OnTick(kStart + absl::Seconds(3)), ElementsAre(Action{Kind::kKill, 2})) << "it is stopped";
+    EXPECT_THAT(ranks.OnTick(kStart + absl::Seconds(3)), ElementsAre(Action{Kind::kKill, 2})) << "the rank is stopped";
     ranks.OnExit(2, kKilled, kStart + absl::Seconds(3));
     EXPECT_TRUE(ranks.done());
     EXPECT_EQ(ranks.exit_code(), 4);

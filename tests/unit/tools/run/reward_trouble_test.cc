@@ -16,7 +16,7 @@ TEST(RewardTroubleTest, ARollouterWithoutRewardsIsNamedWhenThatLasts) {
   absl::Time now = absl::FromUnixSeconds(1000);
   EXPECT_EQ(trouble.Alarm(without, now), "");
   EXPECT_EQ(trouble.Alarm(with, now += absl::Seconds(4)), "");
-  EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(2)), "") << "it was there in between";
+  EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(2)), "") << "the worker was available in between";
   EXPECT_EQ(trouble.Alarm(without, now += absl::Seconds(5)),
             "rollouter-1 asks for no work: the worker runs other code");
   EXPECT_EQ(trouble.Alarm(with, now), "");

@@ -57,7 +57,7 @@ TEST_F(RunDirectoryTest, RefusesALinkToItselfAndSaysWhatIsWrongWithIt) {
       EXPECT_THAT(directory, HasMessage(HasSubstr("symbolic links"))) << dir;
     }
   }
-  // One inside it is no run.
+  // A folder whose config.resolved.yaml is a symbolic link inside the folder is no run.
   fs::create_directories(base_ / "odd");
   fs::create_symlink("config.resolved.yaml", base_ / "odd" / "config.resolved.yaml");
   EXPECT_THAT(RunDirectory::Claim(Section("odd"), "now"), HasReason("RUN_DIR_TAKEN"));
@@ -110,7 +110,7 @@ TEST_F(RunDirectoryTest, ResumeForgetsWhereItsDaemonsWere) {
   ASSERT_THAT(RunDirectory::Claim(Section("old", /*resume=*/true), "now"), IsOk());
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints"));
   EXPECT_FALSE(fs::exists(base_ / "old" / "endpoints.json"));
-  EXPECT_FALSE(fs::exists(base_ / "old" / "config.next.yaml")) << "of a resume that was killed on trial";
+  EXPECT_FALSE(fs::exists(base_ / "old" / "config.next.yaml")) << "left by a resume that was killed on trial";
   EXPECT_TRUE(fs::exists(base_ / "old" / "metrics.jsonl"));
   EXPECT_TRUE(fs::exists(base_ / "old" / "summary.json"));
 }

@@ -122,7 +122,7 @@ TEST(RenderTableTest, SaysOnceWhatAPersonMustMend) {
   const size_t lines = RenderTable(view, 120).size();
   view.alarm = "rollouter-1 gets no new weights";
   EXPECT_THAT(RenderTable(view, 120), Contains(view.alarm));
-  view.alarm = view.waiting;  // as with a full disk
+  view.alarm = view.waiting;  // as for a full disk
   EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
@@ -131,7 +131,8 @@ TEST(RenderTableTest, SaysWhichRowsAndGroupsCameToNothing) {
   const size_t lines = RenderTable(view, 120).size();
   view.groups = {{"trained", 100}, {"skipped", 1200}, {"failed", 3}, {"dropped_stale", 2}, {"filtered", 7}};
   EXPECT_THAT(RenderTable(view, 120), Contains("1,200 rows skipped, 3 groups failed, 2 groups stale"));
-  view.groups = {{"trained", 100}, {"skipped", 0}, {"filtered", 7}};  // those are replaced on purpose
+  // Skipped and filtered groups are replaced on purpose.
+  view.groups = {{"trained", 100}, {"skipped", 0}, {"filtered", 7}};
   EXPECT_EQ(RenderTable(view, 120).size(), lines);
 }
 
@@ -177,7 +178,7 @@ TEST(RenderSamplesTest, BeginWithTheUsersLastMessageAndHaveNoSpecialTokens) {
 
 TEST(RenderSamplesTest, AreOneLineEachWhateverAModelAnswers) {
   records::StepRecord evaluation = Evaluation(0, 0.5);
-  const std::string accents(61, '\xe9');  // no UTF-8
+  const std::string accents(61, '\xe9');  // not valid UTF-8
   evaluation.samples = {{"two\n\n  lines", "\x1b[2J\x07red \u202e dne", "", 0},
                         {std::string(61, 'q'), "\u00e9\u00e9", "", 0},
                         {"\xc3", accents, "", 0}};

@@ -36,13 +36,13 @@ class RunSupervisionTest : public ::testing::Test {
     return options;
   }
   absl::Time At(double seconds) const { return start_ + absl::Seconds(seconds); }
-  // All four are ready at 0 s.
+  // All four daemons become ready at 0 s.
   void GetReady() {
     supervision_.Start(start_);
     supervision_.OnReady(kSynchronizer, start_);
     for (const ChildId& child : {kTrainer, kFirst, kSecond}) supervision_.OnReady(child, start_);
   }
-  // Lets the next wait end.
+  // Advances the time to the next tick.
   std::vector<ChildAction> TickAtNext() {
     EXPECT_LT(supervision_.NextTick(), absl::InfiniteFuture());
     return supervision_.OnTick(supervision_.NextTick());
@@ -84,7 +84,7 @@ TEST(RollouterRanksSupervisionTest, NoRankStartsAgainBesideOneOfAnEarlierStart) 
   supervision.OnExit(other, kCrash, start);
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(5)), IsEmpty());
   supervision.OnExit(kFirst, {false, 4}, start + absl::Seconds(6));
-  // No rank of the earlier start is left: a rank that is due starts, also beside the other's new process.
+  // No rank of the earlier start is left: a rank that is due starts, also beside the other rank's new process.
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(6)), ElementsAre(MakeStart(other)));
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(7)), ElementsAre(MakeStart(kFirst)));
 }
@@ -99,7 +99,7 @@ TEST(RollouterRanksSupervisionTest, ARankThatDoesNotEndWithTheOthersIsKilledSoTh
   supervision.OnExit(kFirst, kLostPeer, start);
   EXPECT_THAT(supervision.OnTick(start + absl::Seconds(1)), IsEmpty());
   const absl::Time late = supervision.NextTick();
-  EXPECT_GT(late, start + absl::Seconds(1)) << "nothing is to be done before";
+  EXPECT_GT(late, start + absl::Seconds(1)) << "no action is due before";
   EXPECT_THAT(supervision.OnTick(late), ElementsAre(ReadKill(stopped)));
   EXPECT_THAT(supervision.OnTick(late + absl::Seconds(1)), IsEmpty()) << "once";
   supervision.OnExit(stopped, kCrash, late + absl::Seconds(1));
@@ -252,7 +252,7 @@ TEST_F(RunSupervisionTest, ADaemonThatFindsTheDiskFullIsStartedAgainEachSecondHo
   }
   supervision_.OnReady(kSynchronizer, At(500));
   for (const ChildId& child : {kFirst, kSecond}) supervision_.OnReady(child, At(500));
-  // The trainer too, whose end is else the run's.
+  // The trainer is restarted, too; in other cases its end is the end of the run.
   for (int second = 500; second < 600; ++second) {
     EXPECT_THAT(supervision_.OnExit(kTrainer, no_room, At(second)), IsEmpty());
     ASSERT_THAT(supervision_.OnTick(At(second + 1)), ElementsAre(MakeStart(kTrainer)));
@@ -260,7 +260,7 @@ TEST_F(RunSupervisionTest, ADaemonThatFindsTheDiskFullIsStartedAgainEachSecondHo
   EXPECT_FALSE(supervision_.stopping());
   EXPECT_EQ(supervision_.Restarts().at(kSynchronizer), 0);
   EXPECT_EQ(supervision_.Restarts().at(kTrainer), 0);
-  // Once it was ready the same code is a failure like any other.
+  // Once the trainer was ready, the same code is a failure like any other.
   supervision_.OnReady(kTrainer, At(601));
   supervision_.OnExit(kTrainer, no_room, At(602));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
@@ -295,7 +295,7 @@ TEST_F(RunSupervisionTest, AResumeIsOfferedOnlyWhereItCanEndOtherwise) {
     EXPECT_EQ(run.resume_helps(), c.helps) << c.child.Name() << " " << c.exit.ToString();
   }
   GetReady();
-  EXPECT_FALSE(supervision_.resume_helps()) << "it goes on";
+  EXPECT_FALSE(supervision_.resume_helps()) << "the run goes on";
   supervision_.OnInterrupt(At(1));
   EXPECT_TRUE(supervision_.resume_helps());
 }
@@ -392,7 +392,7 @@ TEST_F(TrainerRanksTest, OneThatFailsEndsTheRunAndRankZeroIsAskedFirst) {
               UnorderedElementsAre(GetTerminate(kSynchronizer), GetTerminate(kFirst)));
 }
 
-// Rank 0 has found out that another one is silent: that one, stopped, reacts to nothing but SIGKILL.
+// Rank 0 has detected a silent rank: a stopped process reacts only to SIGKILL.
 TEST_F(TrainerRanksTest, TheRanksLeftAfterALostRankAreKilledSoonWhateverTheGrace) {
   EXPECT_THAT(supervision_.OnExit(kTrainer, kLostPeer, start_),
               UnorderedElementsAre(GetTerminate(kOtherRank), GetTerminate(kSynchronizer), GetTerminate(kFirst)));
@@ -421,7 +421,7 @@ TEST_F(TrainerRanksTest, OneThatIsKilledIsLostAndOneThatFailsByItselfIsNot) {
   supervision_.OnExit(kOtherRank, kCrash, start_);
   EXPECT_TRUE(supervision_.lost_peer());
   EXPECT_EQ(supervision_.reason(), "trainer-1 was killed by signal 9");
-  // Rank 0 hears of it at once and has the time of an orderly stop.
+  // Rank 0 is notified at once and gets the time of an orderly stop.
   EXPECT_EQ(supervision_.NextTick(), start_ + absl::Seconds(7));
 }
 

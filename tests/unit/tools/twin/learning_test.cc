@@ -29,7 +29,7 @@ TEST_P(LearningTest, ReverseIsLearnedFromNothingWithinAHundredSteps) {
   auto loop = twin::SynchronousLoop::Create(ReverseConfig(GetParam()));
   ASSERT_TRUE(loop.ok()) << loop.status();
   double best = (*loop)->EvaluateExact().value().value();
-  EXPECT_LT(best, 0.1);  // it starts from nothing
+  EXPECT_LT(best, 0.1);  // training starts from random weights
   trainer::LearningAlarms alarms;
   while ((*loop)->step() < 100 && best < 0.95) {
     auto step = (*loop)->Step();
@@ -47,7 +47,7 @@ v1::RunConfig ExampleConfig(const std::string& name) {
   return *config;
 }
 
-// Algorithms by their keys, from nothing: what no unit test of a formula shows is a wrong sign somewhere else.
+// Algorithms by their keys, from random weights. A unit test of a formula does not detect a wrong sign elsewhere.
 struct Recipe {
   const char* name;
   std::vector<std::string> keys;

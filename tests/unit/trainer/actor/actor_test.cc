@@ -18,7 +18,7 @@ class MovedActor {
  public:
   explicit MovedActor(const AdamWOptions& options)
       : options_(options), actor_(config_, *model::MakeManifest(config_, DType::kFloat32), options, 3) {
-    at::set_num_threads(1);  // two threads on tensors this small wait for each other
+    at::set_num_threads(1);  // two threads on tensors this small would wait for each other
   }
 
   // Makes `updates` updates with gradients of the norm `norm`.
@@ -56,7 +56,7 @@ AdamWOptions Plain() {
   return options;
 }
 
-// How far one gradient of norm 1 moves the weights in all, after `silence` updates with gradients of 0.
+// The total distance that one gradient of norm 1 moves the weights, after `silence` updates with gradients of 0.
 double WayAfterSilence(const AdamWOptions& options, int silence) {
   MovedActor actor(options);
   actor.Update(1, 50);
@@ -68,7 +68,7 @@ double WayAfterSilence(const AdamWOptions& options, int silence) {
 }
 
 TEST(ActorTest, OneGradientAfterSilenceMovesAPlainAdamWFarAndOursNoFurtherThanAnyOther) {
-  // (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) = 5.8 after a silence of any length.
+  // The distance is (1 - beta1) / sqrt(1 - beta2) / (1 - beta1 / sqrt(beta2)) = 5.8 for any `silence`.
   EXPECT_GT(WayAfterSilence(Plain(), 100), 5);
   EXPECT_LT(WayAfterSilence(AdamWOptions(), 100), 2.6);
   EXPECT_NEAR(WayAfterSilence(AdamWOptions(), 0), WayAfterSilence(Plain(), 0), 1e-6);
@@ -98,13 +98,29 @@ TEST(ActorTest, GradientsThatWereAllZeroDoNotStopTheNextOne) {
   EXPECT_GT(actor.TakeWay(), 0.1);
 }
 
+TEST(ActorTest, TheNormOfAnUpdateIsHowFarTheWeightsMoved) {
+  const model::ModelConfig config = testing::SmallModel();
+  AdamWOptions options;
+  options.weight_decay = 0.5;
+  options.learning_rate = 0.1;
+  options.decay_all = false;  // makes several ranges
+  Actor actor(config, *model::MakeManifest(config, DType::kFloat32), options, 3);
+  std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
+  const at::Tensor before = actor.parameters().clone();
+  const double moved = actor.QueueUpdate(at::zeros({}))->update.item<double>();
+  EXPECT_GT(moved, 0);
+  EXPECT_NEAR(moved, at::norm(actor.parameters() - before, 2, at::kDouble).item<double>(), 1e-5 * moved);
+}
+
 TEST(ActorTest, NothingChangesWhenTheGuardIsNotFinite) {
   const model::ModelConfig config = testing::SmallModel();
   Actor actor(config, *model::MakeManifest(config, DType::kFloat32), {}, 3);
   std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
   const at::Tensor before = actor.parameters().clone();
   for (double guard : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
-    EXPECT_GT(actor.QueueUpdate(at::scalar_tensor(guard))->item<double>(), 0);
+    const auto norms = actor.QueueUpdate(at::scalar_tensor(guard));
+    EXPECT_GT(norms->gradient.item<double>(), 0);
+    EXPECT_EQ(norms->update.item<double>(), 0);
     EXPECT_TRUE(at::equal(actor.parameters(), before));
     EXPECT_EQ(actor.second_moment().abs().max().item<double>(), 0);
   }
@@ -145,7 +161,8 @@ TEST(ActorTest, WeightDecayLeavesNormsAndBiasesAloneWhereItIsToldTo) {
     Actor actor(config, manifest, options, 3);
     const at::Tensor ones = at::ones_like(actor.parameters()), zeros = at::zeros_like(ones);
     actor.Restore(testing::ArenaSource(actor.manifest(), ones.data_ptr(), zeros.data_ptr(), zeros.data_ptr(), 0));
-    EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());  // by gradients of 0: decay is all that there is
+    // The gradients are 0, so only weight decay changes the weights.
+    EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
     int matrices = 0, vectors = 0;
     for (const at::Tensor& tensor : actor.weights().Distinct()) {
       const bool decays = decay_all || tensor.dim() > 1;
@@ -196,7 +213,7 @@ TEST(ActorTest, UpdatesGoByTheScheduleAlsoAfterARestore) {
     return (actor.parameters() - start).abs().max().item<double>();
   };
   EXPECT_GT(way(0), 0);
-  EXPECT_EQ(way(10), 0);  // it has ended at 0
+  EXPECT_EQ(way(10), 0);  // the schedule has ended at 0
 }
 
 TEST(AdamWOptionsTest, AScheduleThatEndsBeforeItsWarmUpIsRefused) {

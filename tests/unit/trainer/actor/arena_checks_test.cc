@@ -19,12 +19,12 @@ using ::syncopate::testing::IsOk;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Two tensors, cut into buckets of `bucket_bytes`.
+// Two tensors, divided into buckets of `bucket_bytes`.
 Manifest CutInto(int64_t bucket_bytes) {
   return Manifest::Create({{"a", DType::kFloat32, {130, 7}}, {"b", DType::kFloat32, {77}}}, bucket_bytes).value();
 }
 
-// Arbitrary bits, but finite numbers.
+// Random bits that are finite numbers.
 at::Tensor GetArena(const Manifest& manifest) {
   at::Tensor arena = at::zeros({manifest.arena_bytes() / 4}, at::kFloat);
   auto* words = static_cast<uint32_t*>(arena.data_ptr());
@@ -37,7 +37,7 @@ float& Element(const Manifest& manifest, at::Tensor& arena, size_t tensor, int64
 }
 
 TEST(ArenaChecksTest, OperatorsDigestEveryBucketAsPlainLoopsDo) {
-  // One bucket, several with a shorter last one, and as many as there can be.
+  // One bucket, several with a shorter last one, and the largest possible number.
   for (int64_t bucket_bytes : {int64_t{1} << 20, int64_t{1024}, int64_t{256}}) {
     const Manifest manifest = CutInto(bucket_bytes);
     const at::Tensor arena = GetArena(manifest);

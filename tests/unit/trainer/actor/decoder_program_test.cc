@@ -19,7 +19,7 @@ using syncopate::testing::RelativeDifference;
 
 constexpr double kClose = 1e-5;
 
-// A model with its weights and a batch: two ways from it to the gradient of sum(logprob * a + entropy * b).
+// A model with its weights and a batch: two implementations compute the gradient of sum(logprob * a + entropy * b).
 class World {
  public:
   explicit World(const model::ModelConfig& config, std::vector<int64_t> lengths)
@@ -28,18 +28,18 @@ class World {
         arena_(at::zeros({manifest_.arena_bytes() / 4}, at::kFloat)),
         transformer_(config, at::kCPU),
         sequences_(std::move(lengths)) {
-    at::set_num_threads(1);  // two threads on products this small wait for each other
+    at::set_num_threads(1);  // two threads on products this small would wait for each other
     at::manual_seed(9);
     model::InitialiseWeights(config, manifest_, 4, arena_.data_ptr<float>());
     if (config.lora.enabled())
-      adapters(arena_).normal_(0, 0.2);  // B begins as 0, which would leave A without a gradient
+      adapters(arena_).normal_(0, 0.2);  // B begins with 0, which would leave A without a gradient
     ids_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
     targets_ = at::randint(config.vocab_size, {sequences_.rows()}, at::kLong);
     dlogprob_ = at::randn({sequences_.rows()});
     dentropy_ = at::randn({sequences_.rows()});
   }
 
-  // The part of an arena that has the adapters; of a model without adapters all of it.
+  // The part of an arena that contains the adapters; the whole arena if the model has no adapters.
   at::Tensor trained(const at::Tensor& arena) const { return config_.lora.enabled() ? adapters(arena) : arena; }
 
   at::Tensor ByAutograd(at::Tensor* logprob) {
@@ -61,7 +61,7 @@ class World {
     at::NoGradGuard no_grad;
     at::Tensor gradient = at::zeros_like(arena_);
     const model::TransformerWeights weights = model::ViewWeights(config_, manifest_, arena_);
-    // The base has no gradients: what has no memory must not be asked for.
+    // The base has no gradients, and no memory for them, so the test reads none.
     const int64_t begin = config_.lora.enabled() ? manifest_.ranges()[base_tensors()].begin : 0;
     const model::TransformerWeights gradients = model::ViewWeights(
         config_, manifest_,
@@ -94,7 +94,7 @@ class World {
         .logprob;
   }
 
-  // Of the model without its adapters, by the reference.
+  // The log-probs of the model without its adapters, by the reference.
   at::Tensor BaseLogProbs() const {
     at::NoGradGuard no_grad;
     testing::PackedAttention attention(sequences_);
@@ -147,7 +147,8 @@ TEST(DecoderProgramTest, GivesAutogradsGradientsOfAdaptersAlone) {
   for (const model::ModelConfig& config : Models()) models.push_back(testing::WithAdapters(config));
   models.push_back(models.front());
   models.back().lora.projections = {"v_proj",
-                                    "o_proj"};  // layer 0 has none of q, and some layers' products none at all
+                                    // In layer 0, q has no adapter, and some layers' products have none at all.
+                                    "o_proj"};
   models.back().lora.rank_stabilised = true;
   for (const model::ModelConfig& config : models) {
     World world(config, {4, 1, 7, 3});

@@ -45,7 +45,7 @@ std::vector<TrajectoryGroup> RandomGroups(const model::ModelConfig& config, int 
                                });
 }
 
-// Weights that the drawn log-probs, which are far from those of a model, leave above 0.
+// The loss weights that stay above 0 for the drawn log-probs, which are far from those of a model.
 TrainStepOptions StepOptions() {
   TrainStepOptions options;
   options.loss.correction = loss::Correction::kTis;
@@ -88,14 +88,14 @@ TEST(FlatShardsTest, MoreRanksThanALayerDividesIntoAreRefused) {
 }
 
 struct Outcome {
-  std::vector<float> gradient, parameters;  // whole, of rank 0
+  std::vector<float> gradient, parameters;  // whole, on rank 0
   StepFigures metrics;
 };
 
 Outcome StepOnRank(const model::ModelConfig& config, const TrainStepOptions& options,
                    const std::vector<TrajectoryGroup>& groups, Communicator& ranks, int steps = 1,
                    at::ScalarType reduce = at::kFloat) {
-  at::set_num_threads(1);  // of this thread: more of them on tensors this small wait for each other
+  at::set_num_threads(1);  // this thread's number of threads: more would wait for each other on tensors this small
   Actor actor(config, ManifestFor(config), {}, 3, at::kCPU, nullptr, at::kFloat, &ranks, {}, reduce);
   TrainStep step(actor, ranks, options);
   Outcome outcome;
@@ -121,7 +121,7 @@ TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
     SingleRank single;
     const Outcome whole = StepOnRank(config, StepOptions(), groups, single);
     for (int32_t world : {1, 2, 3, 4}) {
-      // Micro-batches of one or two sequences, and so large that some ranks have none.
+      // Micro-batches of one or two sequences, and micro-batches so large that some ranks have none.
       for (int64_t tokens : {16, 60, 1 << 20}) {
         for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
           TrainStepOptions options = StepOptions();
@@ -130,9 +130,11 @@ TEST(ShardedActorTest, LossAndGradientDoNotDependOnHowManyRanksThereAre) {
           const std::vector<Outcome> ranks = StepOnRanks(world, config, options, groups);
           EXPECT_LT(LargestDifference(ranks[0].gradient, whole.gradient), 1e-6) << world << " ranks, " << tokens;
           for (const Outcome& rank : ranks) {
-            EXPECT_NEAR(rank.metrics.loss, whole.metrics.loss, 1e-7);  // of terms of about 1
+            EXPECT_NEAR(rank.metrics.loss, whole.metrics.loss, 1e-7);  // the terms are about 1
             EXPECT_NEAR(rank.metrics.gradient_norm, whole.metrics.gradient_norm, 1e-5 * whole.metrics.gradient_norm);
+            EXPECT_NEAR(rank.metrics.update_norm, whole.metrics.update_norm, 1e-3 * whole.metrics.update_norm);
             EXPECT_NEAR(rank.metrics.entropy, whole.metrics.entropy, 1e-6);
+            EXPECT_NEAR(rank.metrics.top_probability, whole.metrics.top_probability, 1e-6);
             EXPECT_EQ(rank.metrics.trained_tokens, whole.metrics.trained_tokens);
             EXPECT_EQ(rank.metrics.trained_samples, whole.metrics.trained_samples);
             EXPECT_EQ(rank.metrics.updates, 1);
@@ -147,13 +149,13 @@ TEST(ShardedActorTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForIt
   const model::ModelConfig config = testing::GroupedQueryModel();
   const auto groups = RandomGroups(config, 6, 4, 19);
   for (int32_t world : {2, 3, 4}) {
-    for (int64_t tokens : {16, 1 << 20}) {  // many micro-batches, and one
+    for (int64_t tokens : {16, 1 << 20}) {  // makes many micro-batches, or one
       TrainStepOptions options = StepOptions();
       options.micro_batch_tokens = tokens;
       const Outcome exact = StepOnRanks(world, config, options, groups)[0];
       const std::vector<Outcome> rounded = OnRanks<Outcome>(
           world, [&](Communicator& ranks) { return StepOnRank(config, options, groups, ranks, 1, at::kBFloat16); });
-      // A part is rounded by up to 2^-9 of itself, and so is each sum.
+      // Rounding changes a part by up to 2^-9 of itself, and each sum likewise.
       const double difference = LargestDifference(rounded[0].gradient, exact.gradient);
       EXPECT_LT(difference, 0.01) << world << " ranks, " << tokens;
       EXPECT_GT(difference, 1e-5) << world << " ranks, " << tokens;
@@ -167,7 +169,7 @@ TEST(ShardedActorTest, GradientsThatAreSummedInBFloat16AreThoseOfFloat32ButForIt
   }
 }
 
-// In bfloat16 1 + 2^-9 is 1.
+// In bfloat16, 1 + 2^-9 is 1.
 TEST(ShardedActorTest, WhatMicroBatchesAddUpToIsFloat32AlsoWhereRanksSumInBFloat16) {
   const model::ModelConfig config = testing::GroupedQueryModel();
   const Manifest manifest = ManifestFor(config);
@@ -249,7 +251,8 @@ TEST(ShardedActorTest, TheFirstWeightsAreThoseOfOneRank) {
   }
 }
 
-// Gradients of the same values everywhere, as large as is said, one update each; what the last were multiplied by.
+// Makes one update for each entry of the list, with gradients that are equal everywhere and as large as the entry.
+// Returns the factor of the last update.
 double LastFactor(const AdamWOptions& options, const std::vector<double>& norms, Communicator& ranks) {
   const model::ModelConfig config = testing::SmallModel();
   const Manifest manifest = ManifestFor(config);
@@ -265,7 +268,7 @@ double LastFactor(const AdamWOptions& options, const std::vector<double>& norms,
     }
     const auto measured = actor.QueueUpdate(at::zeros({}));
     EXPECT_TRUE(measured.ok());
-    EXPECT_NEAR(measured->item<double>(), norm, 1e-5 * norm);
+    EXPECT_NEAR(measured->gradient.item<double>(), norm, 1e-5 * norm);
     actor.CountUpdate();
     factor = double{gradients[0]} / element;
   }
@@ -312,9 +315,9 @@ PolicyTrainer::Options OptionsOn(Communicator& ranks) {
   return options;
 }
 
-// What a checkpoint holds, and what is asked of the whole of it.
+// The contents of a checkpoint, and the expected whole.
 struct Saved {
-  std::shared_ptr<const PolicyCopy> state;  // of rank 0; of others it is empty
+  std::shared_ptr<const PolicyCopy> state;  // whole on rank 0; empty on the others
   uint64_t digest = 0;
 };
 

@@ -69,12 +69,12 @@ TEST(BestCheckpointTest, TheHighestMeanRewardIsBestAndTheNewerOneOfTwoEqualOnes)
 TEST(BestCheckpointTest, ACandidateIsBothSavedAndEvaluatedInEitherOrder) {
   FaultyFileSystem files;
   Life life(&files);
-  ASSERT_THAT(life.Score(1, 1.0), IsOk());  // never saved
+  ASSERT_THAT(life.Score(1, 1.0), IsOk());  // step 1 was never saved
   EXPECT_EQ(life.best_step(), -1);
   ASSERT_THAT(life.Score(2, 0.5), IsOk());
   ASSERT_THAT(life.Save(2), IsOk());
   EXPECT_EQ(life.best_step(), 2);
-  ASSERT_THAT(life.Save(3), IsOk());  // not evaluated yet
+  ASSERT_THAT(life.Save(3), IsOk());  // step 3 is not evaluated yet
   EXPECT_EQ(life.best_step(), 2);
   ASSERT_THAT(life.Score(3, 0.6), IsOk());
   EXPECT_EQ(life.best_step(), 3);
@@ -127,8 +127,8 @@ TEST(BestCheckpointTest, AFileThatCannotBeReadIsMadeAnew) {
   }
 }
 
-// Three checkpoints of which the first is best, pruned; then a better one: dies at operation `crash_at`. Returns
-// whether it did.
+// Saves three checkpoints, the first of which is best, and prunes; then saves a better one. Dies at operation
+// `crash_at`. Returns whether it died.
 bool CrashOnce(int64_t crash_at, Survives survives) {
   FaultyFileSystem files;
   bool done = false;

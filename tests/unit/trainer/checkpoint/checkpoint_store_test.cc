@@ -153,7 +153,7 @@ TEST_F(CheckpointStoreTest, IgnoresWhatIsNoCheckpoint) {
 TEST_F(CheckpointStoreTest, PublishesNothingIfTheLastLookRefuses) {
   auto request = Request({1, 1});
   request.last_look = [this] {
-    EXPECT_THAT(store_->List().value(), IsEmpty()) << "the look comes before the rename";
+    EXPECT_THAT(store_->List().value(), IsEmpty()) << "the check comes before the rename";
     return Error(absl::StatusCode::kFailedPrecondition, "FENCED", "epoch 2 has begun");
   };
   EXPECT_THAT(store_->Save(request), HasReason("FENCED"));
@@ -298,7 +298,7 @@ TEST_F(CheckpointStoreTest, CountsOnlyCheckpointsThatVerifyWhenItPrunes) {
   ASSERT_THAT(files_.FlipBits(Path({1, 4}, "data.pb"), 0, 1), IsOk());
   EXPECT_THAT(store_->Prune(2).value(), ElementsAre(PolicyVersion{1, 1}));
   ASSERT_THAT(files_.FlipBits(Path({1, 3}, "data.pb"), 0, 1), IsOk());
-  EXPECT_THAT(store_->Prune(2).value(), IsEmpty()) << "one whole checkpoint is left: nothing may go";
+  EXPECT_THAT(store_->Prune(2).value(), IsEmpty()) << "one whole checkpoint is left: pruning must not delete it";
   EXPECT_THAT(store_->Prune(1), HasReason("BAD_OPTIONS"));
 }
 
@@ -307,7 +307,7 @@ TEST_F(CheckpointStoreTest, LeavesTheLastOneUntouchedWhenTheDiskIsFull) {
   files_.SetCapacity(18000);
   EXPECT_THAT(store_->Save(Request({1, 2})), HasReason("NO_SPACE"));
   EXPECT_EQ(store_->LoadLatest()->checkpoint.version, (PolicyVersion{1, 1}));
-  EXPECT_THAT(files_.List(kRoot).value(), ElementsAre("e1-s1")) << "the space is given back";
+  EXPECT_THAT(files_.List(kRoot).value(), ElementsAre("e1-s1")) << "the space is freed";
   files_.SetCapacity(1 << 20);
   Save({1, 2});
   EXPECT_EQ(store_->LoadLatest()->checkpoint.version, (PolicyVersion{1, 2}));
@@ -347,8 +347,8 @@ TEST_F(CheckpointStoreTest, NeverLosesTheLastOneToAFailureOfAnyOperation) {
   }
 }
 
-// Saves a second checkpoint beside a first one and prunes a zeroth, dies at operation `crash_at` of that, and checks
-// what is found. Returns false if no crash happened.
+// Saves a second checkpoint beside a first one and prunes an earlier one, dies at operation `crash_at`, and checks the
+// remaining files. Returns false if no crash happened.
 bool CrashOnce(int64_t crash_at, Survives survives) {
   FaultyFileSystem files;
   auto store = MustOpen(&files);
@@ -381,7 +381,7 @@ TEST(CheckpointStoreCrashTest, FindsTheOldOrTheNewCheckpointAfterACrashAtAnyOper
   }
 }
 
-// One of two ranks by hand: what rank 1 does, before rank 0 writes anything or after.
+// Acts as one of two ranks: rank 1 writes before rank 0 writes anything, or after.
 enum class Turn { kFirst, kSecond };
 
 CheckpointStore::SaveRequest RanksRequest(CheckpointStore* store, PolicyVersion version, Turn of_rank1) {
@@ -451,7 +451,7 @@ TEST_F(CheckpointStoreTest, ARankThatWritesToAnotherDiskIsNoticed) {
   EXPECT_THAT(files_.List(kRoot).value(), IsEmpty());
 }
 
-// Like CrashOnce, with two ranks.
+// Does what CrashOnce does, with two ranks.
 bool CrashTwoRanksOnce(int64_t crash_at, Survives survives, Turn of_rank1) {
   FaultyFileSystem files;
   auto store = MustOpen(&files);

@@ -1,4 +1,4 @@
-// No byte of a checkpoint can change unnoticed.
+// No byte of a checkpoint can change without being detected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr PolicyVersion kOlder{1, 10};
 constexpr PolicyVersion kNewer{1, 20};
 const char* const kFiles[] = {"data.pb", "model.safetensors", "optimizer.safetensors", kCheckpointManifestName};
 
-// The files of a real one by name and in kind, small enough to change each byte in turn.
+// The files of a real checkpoint by name and kind, so small that each byte can be changed in turn.
 CheckpointStore::SaveRequest SmallRequest(PolicyVersion version) {
   CheckpointStore::SaveRequest request;
   request.version = version;
@@ -52,7 +52,7 @@ class EveryByteTest : public ::testing::TestWithParam<const char*> {
     path_ = JoinPath(JoinPath(kFolder, kNewer.ToString()), GetParam());
   }
 
-  // Calls `check` with each byte of the parameter's file changed in turn, in one bit and in all.
+  // Calls `check` with each byte of the file that the parameter names changed in turn, in one bit and in all bits.
   template <typename Check>
   void ForEachChange(Check check) {
     const std::string whole = ReadFile(&files_, path_, 1 << 20).value();
@@ -67,7 +67,7 @@ class EveryByteTest : public ::testing::TestWithParam<const char*> {
     EXPECT_THAT(store_->Verify(kNewer), IsOk()) << "all changes were taken back";
   }
 
-  // A changed manifest may look like that of another release, which is refused rather than skipped.
+  // A changed manifest may look like that of another release, which is refused and not skipped.
   bool LooksLikeAnotherRelease(const absl::Status& status) const {
     return GetParam() == std::string(kCheckpointManifestName) && ErrorReason(status) == "CHECKPOINT_VERSION";
   }
@@ -109,7 +109,7 @@ TEST_P(EveryByteTest, AFileThatChangesAfterItWasVerifiedIsRefusedAsItIsRead) {
   auto latest = store_->LoadLatest();
   ASSERT_THAT(latest, IsOk());
   ForEachChange([&] {
-    if (GetParam() == std::string(kCheckpointManifestName)) return;  // is in memory by now
+    if (GetParam() == std::string(kCheckpointManifestName)) return;  // the manifest is in memory already
     EXPECT_THAT(store_->ReadFile(latest->checkpoint, GetParam()), HasReason("CHECKPOINT_DAMAGED"));
   });
 }

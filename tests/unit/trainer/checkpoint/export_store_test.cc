@@ -48,7 +48,7 @@ std::unique_ptr<PolicyTrainer> MakePolicy(Communicator& ranks, bool adapters = f
   return PolicyTrainer::Create(options).value();
 }
 
-// The weights of one rank alone.
+// The weights of a single rank.
 Snapshot WeightsOfOne(bool adapters = false) {
   SingleRank single;
   return MakePolicy(single, adapters)->TakeWeights("").value();
@@ -71,7 +71,7 @@ class ExportStoreTest : public ::testing::Test {
   const std::string root_ = JoinPath(::testing::TempDir(), absl::StrCat("exports-", ::getpid()));
 };
 
-// Of all weights, or of adapters alone: whether those are trained.
+// The parameter: whether adapters alone are trained and exported, or all weights.
 class ExportStoreRanksTest : public ExportStoreTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(ExportStoreRanksTest, SeveralRanksWriteTheFilesThatOneWrites) {
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(WhatIsTrained, ExportStoreRanksTest, ::testing::Bool())
 
 TEST_F(ExportStoreTest, AdaptersAreWrittenAloneInFloat32WithTheDigestOfTheirBase) {
   FaultyFileSystem disk;
-  const auto store = ExportStore::Open(&disk, {.root = "/exports"}).value();  // no model directory is needed
+  const auto store = ExportStore::Open(&disk, {.root = "/exports"}).value();  // an export needs no model directory
   const Snapshot weights = WeightsOfOne(/*adapters=*/true);
   const auto written = store->Write({.name = "a", .options = {.dtype = DType::kBFloat16}, .snapshot = weights});
   ASSERT_THAT(written, IsOk());
@@ -157,7 +157,7 @@ TEST_F(ExportStoreTest, WhatAnotherRankCouldNotWriteLeavesNothing) {
   EXPECT_TRUE(awaited);
   EXPECT_THAT(write(parts[0], CheckpointStore::Files{{ModelFileName(1, 2), {100, "ab"}}}, &awaited),
               HasReason("FOLDER_NOT_SHARED"));
-  // The other rank is waited for though this one has nothing to write.
+  // This rank has nothing to write and waits for the other rank all the same.
   awaited = false;
   EXPECT_THAT(write(Error(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY", "no room"), CheckpointStore::Files(),
                     &awaited),

@@ -100,10 +100,10 @@ PolicyTrainer::Options OptionsOn(Communicator& ranks, uint64_t seed) {
   return options;
 }
 
-// What is saved by each of several ranks, the whole of it as rank 0 is given it, and its digest.
+// The part that each of several ranks saves, the whole state that rank 0 gathers, and the digest of the state.
 struct SavedByRanks {
   std::map<std::string, CheckpointStore::Contents> files;
-  std::shared_ptr<const testing::PolicyCopy> state;  // of rank 0 alone whole
+  std::shared_ptr<const testing::PolicyCopy> state;  // whole on rank 0 alone
   uint64_t digest = 0;
 };
 
@@ -116,7 +116,7 @@ std::vector<SavedByRanks> SaveOnRanks(int32_t world) {
     saved.files = PolicyFiles(trainer->TakeSnapshot("").value());
     saved.state = std::make_shared<testing::PolicyCopy>(*trainer);
     saved.digest = trainer->Digest().value();
-    // What is written is the copy, whatever is trained meanwhile.
+    // The written file is the copy, whatever is trained meanwhile.
     EXPECT_TRUE(trainer->Step({&group}).ok());
     return saved;
   });
@@ -177,8 +177,8 @@ TEST(PolicyFilesTest, RefusesRanksFilesThatAreNotOneWhole) {
     return ErrorReason(SavedPolicy::Parse(manifest, files).status());
   };
   EXPECT_EQ(reason(two.views()), "");
-  EXPECT_EQ(reason({two.views()[0], two.views()[0]}), "CHECKPOINT_MISMATCH");      // twice the same
-  EXPECT_EQ(reason({three.views()[0], three.views()[1]}), "CHECKPOINT_MISMATCH");  // one is missing
+  EXPECT_EQ(reason({two.views()[0], two.views()[0]}), "CHECKPOINT_MISMATCH");      // one shard twice
+  EXPECT_EQ(reason({three.views()[0], three.views()[1]}), "CHECKPOINT_MISMATCH");  // one shard is missing
   EXPECT_EQ(reason({two.views()[0], three.views()[1]}), "CHECKPOINT_MISMATCH");
   EXPECT_EQ(reason({two.views()[0]}), "CHECKPOINT_MISMATCH");
 }

@@ -58,7 +58,7 @@ TEST_F(ShardSaverTest, ADiskThatDoesNotAnswerIsNamedInsteadOfWaitedForForEver) {
   EXPECT_THAT(waited, HasMessage(HasSubstr("/checkpoints/.tmp-1/")));
   EXPECT_TRUE(told_.All().empty());
   disk_.HoldOperations(false);
-  EXPECT_THAT(saver_.Wait(), IsOk());  // it was slow, after all
+  EXPECT_THAT(saver_.Wait(), IsOk());  // the save was slow and succeeded
   EXPECT_EQ(told_.All().size(), 1u);
 }
 

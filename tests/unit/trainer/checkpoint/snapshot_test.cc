@@ -1,4 +1,4 @@
-// What is saved is the state of one step, whatever a device does beside the copy.
+// A saved state is that of one step, whatever a device does beside the copy.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -102,7 +102,7 @@ TEST(SnapshotTest, HoldsTheStateOfItsStepWhileTheNextOneIsMade) {
     const auto made = policy->Step(Pointers(Groups(static_cast<uint64_t>(step))), step);
     ASSERT_TRUE(made.ok()) << made.status();
     ASSERT_EQ(made->updates, 1);
-    EXPECT_EQ(counts.made, 3) << "the update writes what the copy reads";
+    EXPECT_EQ(counts.made, 3) << "the update writes the memory that the copy reads";
     ASSERT_TRUE(snapshot->FinishCopy().ok());
     EXPECT_TRUE(before.IsHeldBy(*snapshot));
     EXPECT_FALSE(PolicyCopy(*policy).IsHeldBy(*snapshot));
@@ -134,7 +134,7 @@ TEST(SnapshotTest, IsWrittenWhenItsCopyIsWhole) {
   EXPECT_TRUE(PolicyCopy(*restored) == before);
 }
 
-// The thread that writes finds a device that does not answer, and gives the checkpoint up.
+// The writing thread finds a device that does not answer, and gives the checkpoint up.
 TEST(SnapshotTest, IsNotWrittenIfItsCopyFails) {
   CopyCounts counts;
   const auto policy = MakePolicy(&counts);

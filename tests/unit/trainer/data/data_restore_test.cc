@@ -26,7 +26,7 @@ TakeRecord MakeTake(const PolicyVersion& produces, std::vector<LeaseId> groups) 
   return {produces, std::move(groups)};
 }
 
-// Adds the records with numbers from 1 on.
+// Restores `state` and adds the records, numbered from 1.
 absl::StatusOr<RestoredData> Restore(const DataState& state, int64_t step, std::vector<LogRecord> records) {
   DataRestore restore({}, state, step);
   uint64_t sequence = 0;
@@ -48,7 +48,7 @@ TEST(DataRestoreTest, ReplaysTakesAfterTheCheckpointAndForgetsThoseBefore) {
   EXPECT_EQ(data->replays[0].groups[0]->lease, Id(1));
   EXPECT_EQ(data->replays[1].groups[0]->lease, Id(2));
   EXPECT_EQ(data->oldest_sequence, 3u);
-  EXPECT_EQ(data->queue.Head(), (GroupId{0, 3})) << "what was leased and never answered";
+  EXPECT_EQ(data->queue.Head(), (GroupId{0, 3})) << "the group that was leased and never answered";
 }
 
 TEST(DataRestoreTest, CountsWhatTheLogHoldsBeyondTheCheckpointsCount) {
@@ -60,7 +60,7 @@ TEST(DataRestoreTest, CountsWhatTheLogHoldsBeyondTheCheckpointsCount) {
                       {Accepted(Id(0), {1, 0}), MakeTake({1, 1}, {Id(0)}), Accepted(Id(1), {1, 0}),
                        Accepted(Id(2), {1, 1}), filtered, failed, stale, MakeTake({1, 2}, {Id(2)})});
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->sums.accepted, 1 + 2 + 1) << "what was filtered was acknowledged too";
+  EXPECT_EQ(data->sums.accepted, 1 + 2 + 1) << "filtered groups were acknowledged too";
   EXPECT_EQ(data->sums.filtered, 1);
   EXPECT_EQ(data->sums.dropped_stale, 1);
   EXPECT_EQ(data->sums.trained, 1) << "the take is repeated, and counted then";
@@ -84,7 +84,7 @@ TEST(DataRestoreTest, ADropThatTheLogHoldsStaysDropped) {
   ASSERT_TRUE(data.ok());
   EXPECT_THAT(data->accepted, IsEmpty());
   EXPECT_EQ(data->queue.Lease(), Id(0, 2));
-  EXPECT_EQ(data->queue.Lease(), Id(3)) << "filtered and failed prompts are done with";
+  EXPECT_EQ(data->queue.Lease(), Id(3)) << "filtered and failed prompts are consumed";
 }
 
 TEST(DataRestoreTest, KnowsWhichAttemptsOfTheGroupsBeforeTheCheckpointCounted) {
@@ -100,7 +100,7 @@ TEST(DataRestoreTest, KnowsWhichAttemptsOfTheGroupsBeforeTheCheckpointCounted) {
   EXPECT_FALSE(data->queue.WasAccepted(Id(1, 1)));
   EXPECT_TRUE(data->queue.WasAccepted(Id(2, 3)));
   EXPECT_FALSE(data->queue.WasAccepted(Id(3, 8))) << "given up, not accepted";
-  EXPECT_TRUE(data->queue.IsConsumed(Id(4).group)) << "its row is no prompt";
+  EXPECT_TRUE(data->queue.IsConsumed(Id(4).group)) << "its row is a bad row";
   EXPECT_EQ(data->sums.skipped, 1);
 }
 

@@ -48,7 +48,7 @@ class EvaluationSeriesTest : public ::testing::Test {
 };
 
 TEST_F(EvaluationSeriesTest, HasNoResultBeforeOneIsStarted) {
-  EXPECT_TRUE(series_.HasEnded(sessions_, now_)) << "a waiter must not wait for what will never come";
+  EXPECT_TRUE(series_.HasEnded(sessions_, now_)) << "a waiter must not wait for a result that will never come";
   EXPECT_FALSE(series_.IsServed(sessions_));
   EXPECT_THAT(series_.TakeResult(sessions_, now_), HasReason("NO_EVALUATION"));
 }

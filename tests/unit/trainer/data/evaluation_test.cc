@@ -65,7 +65,7 @@ TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEa
   Join("newer", {1, 11}, 8);
   SessionId right = Join("right", kVersion, 3);
   std::vector<IssuedLease> issued = Leases();
-  ASSERT_THAT(issued, SizeIs(3)) << "as much as it has room for";
+  ASSERT_THAT(issued, SizeIs(3)) << "as many as the rollouter has room for";
   for (const IssuedLease& one : issued) {
     EXPECT_EQ(one.session, right);
     EXPECT_EQ(one.lease.kind, LeaseKind::kEvaluation);
@@ -85,7 +85,7 @@ TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
   std::vector<IssuedLease> issued = Leases();
   ASSERT_THAT(issued, SizeIs(2)) << "half of four prompts";
   for (const IssuedLease& one : issued) EXPECT_EQ(one.session, first);
-  sessions_.Find(second)->serving = kVersion;  // a moment later
+  sessions_.Find(second)->serving = kVersion;  // the version arrives a moment later
   issued = Leases();
   ASSERT_THAT(issued, SizeIs(2));
   for (const IssuedLease& one : issued) EXPECT_EQ(one.session, second);
@@ -103,6 +103,36 @@ TEST_F(EvaluationTest, ARollouterThatIsDoneTakesOverTheShareOfOneThatDoesNotCome
   }
   EXPECT_EQ(answered, 4);
   EXPECT_TRUE(evaluation_->done());
+}
+
+TEST_F(EvaluationTest, RecordedPromptsKeepTheirWholeAnswers) {
+  for (const double share : {0.0, 1.0}) {
+    Evaluation evaluation({.version = kVersion,
+                           .prompts = 2,
+                           .sampling = {.temperature = 0, .max_new_tokens = 5},
+                           .sets = {{"set", prompts_.get(), 1, 2, "dense", {.temperature = 0, .max_new_tokens = 5}}},
+                           .recorded = {.share = share}},
+                          prompts_.get());
+    const SessionId right = Join("right", kVersion, 4);
+    for (const IssuedLease& one : evaluation.NextLeases(&sessions_, now_)) {
+      TrajectoryGroup group = RightAnswer(one.lease);
+      group.rollouter = "right";
+      ASSERT_EQ(evaluation.Submit(right, group, rules_).result, Result::kAccepted);
+    }
+    ASSERT_TRUE(evaluation.done());
+    const EvaluationResult result = evaluation.Result();
+    ASSERT_THAT(result.recorded, SizeIs(share > 0 ? 4 : 0));
+    EXPECT_EQ(result.sets[0].response_tokens_mean, static_cast<double>(prompts_->At({-1, 0}).answer_ids.size()));
+    for (const EvaluatedAnswer& one : result.recorded) {
+      EXPECT_EQ(one.answer.tokens, one.prompt->answer_ids);
+      EXPECT_EQ(one.answer.logprobs.size(), one.answer.tokens.size());
+      EXPECT_EQ(one.rollouter, "right");
+    }
+    if (share > 0) {
+      EXPECT_EQ(result.recorded[3].set, "set");
+      EXPECT_EQ(result.recorded[3].sample, 1);
+    }
+  }
 }
 
 TEST_F(EvaluationTest, SpreadsThePromptsEvenlyWhateverRoomTheRolloutersHave) {
@@ -125,11 +155,11 @@ TEST_F(EvaluationTest, AtMostHalfOfTheRolloutersHoldItsLeasesAtATime) {
   evaluation_->OnSessionLost(lost);
   sessions_.Remove(lost);
   const std::vector<IssuedLease> again = Leases();
-  ASSERT_THAT(again, SizeIs(1)) << "another takes its place";
+  ASSERT_THAT(again, SizeIs(1)) << "another rollouter replaces it";
   EXPECT_NE(again[0].session, lost);
 }
 
-// Prompts of which only the reward knows what is right.
+// Prompts whose right answers only the reward knows.
 class UnknownAnswers final : public PromptSource {
  public:
   Prompt At(const GroupId&) const override {
@@ -226,7 +256,7 @@ TEST(EvaluationTallyTest, HasAFigureByFileAndByDataSourceWhereThereAreSeveral) {
     tally.Add(prompt, Rewarded(reward));
   };
   add("/data/gsm8k.jsonl", "gsm8k", 1);
-  EXPECT_THAT(tally.Figures().files, IsEmpty()) << "it would say what the mean says";
+  EXPECT_THAT(tally.Figures().files, IsEmpty()) << "the figure would repeat the mean";
   EXPECT_THAT(tally.Figures().data_sources, IsEmpty());
   add("/data/gsm8k.jsonl", "", 0);
   add("/data/a/test.jsonl", "gsm8k", 0.5f);
@@ -268,7 +298,8 @@ TEST_F(EvaluationTest, TakesAnswersOfItsVersionThoughTrainingHasLeftItBehind) {
   rules_.known_steps = {12};
   EXPECT_EQ(evaluation_->Submit(session, RightAnswer(issued[0].lease), rules_).result, Result::kAccepted);
   GroupLedger::Verdict late = evaluation_->Submit(session, RightAnswer(issued[1].lease, {1, 11}), rules_);
-  EXPECT_EQ(ErrorReason(late.error), "WRONG_VERSION") << "an install in the middle is nobody's fault";
+  EXPECT_EQ(ErrorReason(late.error), "WRONG_VERSION")
+      << "an install during the answer does not count against the rollouter";
 }
 
 TEST_F(EvaluationTest, RefusesTokensOfAVersionBeforeTheOneItAskedFor) {
@@ -350,7 +381,7 @@ TEST_F(EvaluationTest, RevokesALeaseWithoutProgressAndLeasesToAnotherRollouter) 
   now_ += absl::Seconds(20);
   for (const IssuedLease& one : issued) {
     if (one.session == b) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);
-    if (one.session == a) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);  // which it does not hold
+    if (one.session == a) evaluation_->OnProgress(&sessions_, b, one.lease.id, now_);  // `b` does not hold this lease
   }
   now_ += absl::Seconds(10);
   std::vector<Revocation> revoked = evaluation_->ExpireLeases(&sessions_, now_);
@@ -382,7 +413,7 @@ TEST_F(EvaluationTest, KnowsDuplicatesAndStrangers) {
 }
 
 TEST_F(EvaluationTest, IsOvertakenWhenEveryRollouterHasGoneOn) {
-  EXPECT_FALSE(evaluation_->IsOvertaken(sessions_)) << "one may still come";
+  EXPECT_FALSE(evaluation_->IsOvertaken(sessions_)) << "an answer may still come";
   Join("a", {1, 11}, 1);
   SessionId b = Join("b", {1, 9}, 1);
   EXPECT_FALSE(evaluation_->IsOvertaken(sessions_));
@@ -391,7 +422,7 @@ TEST_F(EvaluationTest, IsOvertakenWhenEveryRollouterHasGoneOn) {
   EXPECT_THAT(Leases(), IsEmpty());
 }
 
-// Two of its own prompts, and a set of three prompts with four answers each.
+// An evaluation of two prompts of its own, and a set of three prompts with four answers each.
 class EvaluationSetsTest : public EvaluationTest {
  protected:
   static constexpr int32_t kSamples = 4;
@@ -437,7 +468,7 @@ TEST_F(EvaluationSetsTest, AsksEachPromptAsOftenAsTheSetSaysWithItsRewardAndSamp
     const auto prompt = static_cast<int64_t>((i - 2) / kSamples);
     EXPECT_EQ(lease.prompt_ids, others_->At({PromptSource::kEvaluationPass, prompt}).prompt_ids);
   }
-  EXPECT_THAT(seeds, SizeIs(3 * kSamples)) << "each answer is drawn by itself";
+  EXPECT_THAT(seeds, SizeIs(3 * kSamples)) << "each answer is drawn independently";
 }
 
 TEST_F(EvaluationSetsTest, SaysWhatPapersReport) {
@@ -445,7 +476,7 @@ TEST_F(EvaluationSetsTest, SaysWhatPapersReport) {
   ASSERT_THAT(issued, SizeIs(2 + 3 * kSamples));
   Answer(issued[0].lease, 1);
   Answer(issued[1].lease, 0.5f);
-  // Right: one of four, all of four, and of the third prompt one of the two answers that come.
+  // Right answers: one of four, all of four, and for the third prompt one of the two answers that come.
   const std::vector<std::vector<float>> rewards = {{0.5f, 1, 0, 0}, {1, 1, 1, 1}, {0.5f, 1}};
   for (size_t prompt = 0; prompt < rewards.size(); ++prompt) {
     for (size_t sample = 0; sample < rewards[prompt].size(); ++sample) {
@@ -467,7 +498,7 @@ TEST_F(EvaluationSetsTest, SaysWhatPapersReport) {
   EXPECT_NEAR(set.reward->mean, (1.5 / 4 + 1 + 0.75) / 3, 1e-12);
   EXPECT_NEAR(set.pass.at(1).mean, (0.25 + 1 + 0.5) / 3, 1e-12);
   EXPECT_NEAR(set.pass.at(2).mean, (0.5 + 1 + 1) / 3, 1e-12);
-  EXPECT_NEAR(set.pass.at(4).mean, (1.0 + 1.0) / 2, 1e-12) << "two answers say nothing of four";
+  EXPECT_NEAR(set.pass.at(4).mean, (1.0 + 1.0) / 2, 1e-12) << "two answers give no figure of four";
   EXPECT_NEAR(set.truncated_ratio, 0.3, 1e-12);
   EXPECT_GT(set.response_tokens_mean, 0);
 }

@@ -1,8 +1,9 @@
-// The ledger in a world where everything goes wrong; see ledger_simulation.h.
+// The ledger in a world with many faults; see ledger_simulation.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,14 +15,14 @@
 namespace syncopate::trainer {
 namespace {
 
-// Accepts an older attempt's answer in place of the one that is leased now.
+// Accepts the answer of an older attempt in place of that of the present lease.
 struct AcceptsOldAttempts : GroupLedger {
   using GroupLedger::GroupLedger;
   bool IsCurrent(const LeaseId&, SessionId, const LeaseId&, SessionId) const override { return true; }
   PolicyVersion OldestAllowed(const Lease&) const override { return {}; }
 };
 
-// Revokes only leases that are too old, as if no progress were ever reported.
+// Revokes only leases that are too old, as if it got no reports of progress.
 struct WaitsForTheStalled : GroupLedger {
   using GroupLedger::GroupLedger;
   std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
@@ -29,7 +30,7 @@ struct WaitsForTheStalled : GroupLedger {
   }
 };
 
-// Looks at the age of a lease alone.
+// Uses only the age of a lease.
 struct IgnoresProgress : GroupLedger {
   using GroupLedger::GroupLedger;
   std::optional<RevokeReason> Overdue(const LeaseTimes& times, absl::Time now) const override {
@@ -37,7 +38,7 @@ struct IgnoresProgress : GroupLedger {
   }
 };
 
-// Leases to the rollouters that have room.
+// Leases to stalled rollouters that have room.
 struct TrustsTheStalled : GroupLedger {
   using GroupLedger::GroupLedger;
   bool IsHeldBack(const RolloutSession&, absl::Time) const override { return false; }
@@ -55,7 +56,8 @@ struct TakesOverWithOlderWeights : GroupLedger {
   bool MayTakeOver(const RolloutSession&, const PolicyVersion&) const override { return true; }
 };
 
-// Drops the group of earliest deadline as soon as another is completed, whether a full batch waits for it or not.
+// Drops the group of the earliest deadline as soon as another group is completed, whether a full batch waits for it or
+// not.
 struct DropsTooEarly : GroupLedger {
   using GroupLedger::GroupLedger;
   std::optional<GroupId> FindBlocker() const override {
@@ -63,19 +65,19 @@ struct DropsTooEarly : GroupLedger {
   }
 };
 
-// Waits, though it was told to drop.
+// Waits although the option is to drop.
 struct WaitsForTheDeadline : GroupLedger {
   using GroupLedger::GroupLedger;
   std::optional<GroupId> FindBlocker() const override { return std::nullopt; }
 };
 
-// Forgets versions as if no group might be trained later than the bound.
+// Forgets versions as if no group could be trained later than the bound.
 struct ForgetsVersions : GroupLedger {
   using GroupLedger::GroupLedger;
   int64_t OldestKnownStep() const override { return version().step - options().gate.max_staleness; }
 };
 
-// Takes no batch while an older group runs that would have to come first.
+// Takes no batch while an older group runs that would come first in the batch.
 struct WaitsForOlderGroups : GroupLedger {
   using GroupLedger::GroupLedger;
   std::vector<GroupId> PickBatch() const override {
@@ -118,6 +120,8 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
     totals.sums.superseded += outcome.superseded;
     totals.sums.answered_by_second += outcome.answered_by_second;
     totals.sums.dropped += outcome.dropped;
+    totals.sums.continued += outcome.continued;
+    totals.sums.kept_tokens += outcome.kept_tokens;
     totals.sums.sampled_time += outcome.sampled_time;
     totals.sums.trained_time += outcome.trained_time;
     totals.sums.sampled_groups += outcome.sampled_groups;
@@ -133,8 +137,8 @@ Totals SimulateMany(int runs, SimulationConfig config, const MakeLedger& make_le
 
 constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
 
-// Whether runs of a ledger with a bug, `runs` at most, give more than `enough` errors. The sanitizers are not there to
-// prove what the simulation notices: one error is enough for them.
+// Whether at most `runs` runs of a ledger with a bug give more than `enough` errors. Builds with sanitizers do not have
+// to prove what the simulation detects: one error is enough for them.
 bool IsNoticed(int runs, int64_t enough, const MakeLedger& make_ledger, SimulationConfig config = {}) {
   const int64_t wanted = kOneRunIn > 1 ? 0 : enough;
   int64_t errors = 0;
@@ -161,6 +165,8 @@ TEST(GroupLedgerSimulationTest, KeepsItsPromisesThroughFaultsAndRestores) {
   EXPECT_GT(totals.sums.invalid, 100 / kOneRunIn);
   EXPECT_GT(totals.sums.fenced, 10 / kOneRunIn);
   EXPECT_GT(totals.sums.filtered, 100 / kOneRunIn);
+  EXPECT_GT(totals.sums.continued, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.kept_tokens, totals.sums.continued);
   EXPECT_GT(totals.sums.second_attempts, 400 / kOneRunIn);
   EXPECT_GT(totals.sums.superseded, 200 / kOneRunIn);
   EXPECT_GT(totals.sums.answered_by_second, 100 / kOneRunIn);
@@ -176,7 +182,7 @@ TEST(GroupLedgerSimulationTest, OnPolicyTrainsThePromptsInOrderThroughFaultsAndR
 }
 
 TEST(GroupLedgerSimulationTest, NoticesALedgerThatAcceptsOldAttempts) {
-  Totals totals = SimulateMany(400 / kOneRunIn, {}, MakeLedgerWith<AcceptsOldAttempts>());
+  Totals totals = SimulateMany(400 / kOneRunIn, {.keeps_parts = false}, MakeLedgerWith<AcceptsOldAttempts>());
   EXPECT_GT(totals.old_attempts, 10 / kOneRunIn);
   EXPECT_GT(totals.violations, 5 / kOneRunIn);
 }
@@ -245,7 +251,8 @@ TEST(GroupLedgerSimulationTest, NoticesALedgerThatWaitsInsteadOfMasking) {
 
 double Fraction(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-// Mean length of the answers that were trained over that of those that were drawn; a token without a loss is not trained.
+// The mean length of trained answers relative to that of drawn answers; a token without a loss does not count as
+// trained.
 double LengthRatio(const SimulationOutcome& sums) {
   const double drawn = Fraction(sums.sampled_time, static_cast<double>(sums.sampled_groups));
   const double whole = Fraction(sums.trained_time, static_cast<double>(sums.trained_groups)) / drawn;
@@ -260,7 +267,7 @@ std::string Describe(const SimulationOutcome& sums, double steps) {
                          Fraction(static_cast<double>(sums.long_masked_tokens), static_cast<double>(sums.long_tokens)));
 }
 
-// Both buy time: dropping with long answers, masking with the first tokens of these.
+// Both options save time: dropping costs long answers, masking costs the first tokens of long answers.
 TEST(GroupLedgerSimulationTest, WhatEachOnDeadlineCostsAndGives) {
   for (int64_t bound : {1, 2, 4, 8}) {
     SimulationConfig config{.steps = 200, .faults = false, .fixed_bound = bound};
@@ -279,13 +286,60 @@ TEST(GroupLedgerSimulationTest, WhatEachOnDeadlineCostsAndGives) {
     EXPECT_EQ(stall.dropped + mask.dropped, 0);
     EXPECT_EQ(stall.masked_tokens + drop.masked_tokens, 0);
     EXPECT_NEAR(LengthRatio(stall), 1, 0.03);
-    if (bound > 4) continue;  // deadlines hardly bite any more
+    if (bound > 4) continue;  // deadlines have hardly any effect then
     EXPECT_LT(LengthRatio(drop), 0.97);
     EXPECT_LT(LengthRatio(mask), 0.98);
     EXPECT_GT(LengthRatio(mask), LengthRatio(drop));
     EXPECT_LT(drop.now, 0.9 * stall.now);
     EXPECT_LT(mask.now, 0.9 * stall.now);
   }
+}
+
+// Over-sampling by a quarter as it is usually done: of 20 groups that are begun at once the first 16 are trained, and the
+// others are discarded.
+struct FirstOfMore {
+  double step_seconds = 0;
+  double length_ratio = 0;
+};
+
+FirstOfMore TakeTheFirst(int64_t batch, int64_t begun, double train_seconds) {
+  constexpr int kBatches = 20000;
+  std::mt19937_64 random(1);
+  std::lognormal_distribution<double> draw(0, 1);
+  double waited = 0, trained = 0, drawn = 0;
+  for (int i = 0; i < kBatches; ++i) {
+    std::vector<double> times(static_cast<size_t>(begun));
+    for (double& time : times) time = std::min(draw(random), 20.0);
+    std::sort(times.begin(), times.end());
+    waited += times[static_cast<size_t>(batch - 1)];
+    for (int64_t g = 0; g < begun; ++g) (g < batch ? trained : drawn) += times[static_cast<size_t>(g)];
+  }
+  drawn += trained;
+  const auto batches = static_cast<double>(kBatches);
+  return {waited / batches + train_seconds,
+          trained / static_cast<double>(batch) / (drawn / static_cast<double>(begun))};
+}
+
+// A target of a quarter is over-sampling by a quarter: a step waits for fewer of the longest answers. The late answers are
+// trained by the next step, so their lengths are trained as they are drawn.
+TEST(GroupLedgerSimulationTest, ATargetOfAQuarterSavesTheWaitOfOverSamplingWithoutItsBias) {
+  SimulationConfig config{.steps = 200, .faults = false, .fixed_bound = 0};
+  config.load = {.rollouters = 4, .slots = 8, .batch_groups = 16, .target_staleness = 0.25};
+  const int runs = std::max(1, 10 / kOneRunIn);
+  const Totals on_policy = SimulateMany(runs, config, MakeLedgerWith<>());
+  config.fixed_bound = 1;
+  const Totals quarter = SimulateMany(runs, config, MakeLedgerWith<>());
+  const FirstOfMore discards = TakeTheFirst(16, 20, config.load.step_seconds);
+  RecordProperty("on_policy", Describe(on_policy.sums, runs * 200.0));
+  RecordProperty("quarter", Describe(quarter.sums, runs * 200.0));
+  RecordProperty("discards",
+                 absl::StrFormat("%.3f s a step, length ratio %.3f", discards.step_seconds, discards.length_ratio));
+  EXPECT_EQ(quarter.errors + on_policy.errors, 0) << quarter.first_error << on_policy.first_error;
+  EXPECT_EQ(quarter.violations + on_policy.violations, 0);
+  EXPECT_NEAR(LengthRatio(quarter.sums), 1, 0.03);
+  EXPECT_LT(discards.length_ratio, 0.8);
+  // The bound of one step still waits for the longest answers, one step later: the saving is small.
+  EXPECT_LT(quarter.sums.now, 0.97 * on_policy.sums.now);
 }
 
 TEST(GroupLedgerSimulationTest, EqualEventsGiveEqualActions) {

@@ -200,7 +200,7 @@ TEST_F(GroupLedgerTest, NoPromptIsGivenUpBecauseOneRollouterReturnsEverything) {
   std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
   ASSERT_THAT(issued, SizeIs(2));
   for (const IssuedLease& one : issued) {
-    EXPECT_EQ(one.session, good) << "though the bad one holds fewest";
+    EXPECT_EQ(one.session, good) << "although the bad rollouter holds the fewest leases";
     Finish(good, one.lease);
   }
 }
@@ -215,7 +215,8 @@ TEST_F(GroupLedgerTest, APromptIsGivenUpWhenTheOnlyRolloutersFailsAtItAloneAgain
   EXPECT_EQ(Leases().at(0).id, Id(0, 2));
   Finish(only, leases[1]);
   ledger_->Return(only, Id(0, 2), absl::InternalError("no"));
-  ASSERT_THAT(ledger_->UnloggedDrops(), SizeIs(1)) << "it has answered another since, so it is the prompt";
+  ASSERT_THAT(ledger_->UnloggedDrops(), SizeIs(1))
+      << "the rollouter has answered another prompt since, so this prompt is the cause";
 }
 
 TEST_F(GroupLedgerTest, TokensOfAnOlderEpochAreFencedAndThePromptLeasedAgain) {
@@ -242,7 +243,7 @@ TEST_F(GroupLedgerTest, TheRollouterWithTheFewestLeasesIsNextWhateverRoomTheOthe
   EXPECT_THAT(order, ElementsAre(narrow, wide, narrow, wide, narrow, wide));
 }
 
-// Counts how often it looks for a batch.
+// Counts how often the ledger looks for a batch.
 struct CountsPicks : GroupLedger {
   using GroupLedger::GroupLedger;
   std::vector<GroupId> PickBatch() const override {
@@ -254,7 +255,7 @@ struct CountsPicks : GroupLedger {
 
 TEST_F(GroupLedgerTest, LooksForABatchOnlyAfterSomethingHasChanged) {
   const GroupLedger::Options options = SmallLedger(2, 4, 1);
-  Start(options);  // for its prompts
+  Start(options);  // makes the prompts that the next ledger uses
   auto counting = std::make_unique<CountsPicks>(
       options, prompts_.get(), PolicyVersion{1, 0},
       RestoredData{.queue = PromptQueue(GroupLedger::QueueOptions(options, *prompts_))}, now_);
@@ -297,6 +298,25 @@ TEST_F(GroupLedgerTest, RefusedLogRecordMeansThatTheGroupWasNeverAccepted) {
   EXPECT_EQ(Leases().at(0).id, (LeaseId{{0, 0}, 2}));
 }
 
+TEST_F(GroupLedgerTest, ATakePassesOnTheOriginOfGroupsThatAreRecordedAndOfNoOthers) {
+  GroupLedger::Options options = SmallLedger(1, 4, 0);
+  for (const double share : {0.0, 1.0}) {
+    options.recorded.share = share;
+    Start(options);
+    const SessionId a = Join("a", 1);
+    const Lease lease = Leases().at(0);
+    const TrajectoryGroup answer = AnswerTo(lease);
+    ASSERT_EQ(ledger_->Submit(a, Share(answer), now_).result, Result::kAccepted);
+    ledger_->OnLogged(answer.lease, 1);
+    const std::optional<GroupLedger::Take> take = ledger_->TakeBatch();
+    ASSERT_TRUE(take.has_value());
+    ASSERT_EQ(take->origins.size(), share > 0 ? 1u : 0u);
+    if (share > 0) {
+      EXPECT_EQ(take->origins.at(lease.id.group).answer_ids, lease.answer_ids);
+    }
+  }
+}
+
 TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
   GroupLedger::Options options = SmallLedger(1, 4, 0);
   options.refill_zero_variance = true;
@@ -307,6 +327,7 @@ TEST_F(GroupLedgerTest, ReplacesGroupsWithoutSignalWhenAsked) {
   GroupLedger::Verdict verdict = ledger_->Submit(a, Share(equal), now_);
   ASSERT_EQ(verdict.result, Result::kAccepted);
   EXPECT_EQ(std::get<DropRecord>(*verdict.record).reason, DropReason::kFiltered);
+  EXPECT_EQ(std::get<DropRecord>(*verdict.record).group->lease, equal.lease);
   ledger_->OnLogged(equal.lease, 1);
   EXPECT_EQ(ledger_->counters().filtered, 1);
   EXPECT_EQ(ledger_->TakeBatch(), std::nullopt);
@@ -435,6 +456,80 @@ TEST(GroupLedgerOptionsTest, RefusesWhatCannotBeTrained) {
   EXPECT_EQ(reason([](auto& o) { o.gate.target_staleness = 3; }), "BAD_OPTIONS");
   EXPECT_EQ(reason([](auto& o) { o.lease_limits.stall = absl::ZeroDuration(); }), "BAD_OPTIONS");
   EXPECT_EQ(reason([](auto& o) { o.lease_limits.timeout = absl::Seconds(1); }), "BAD_OPTIONS");
+}
+
+AnswerPart PartOf(const PolicyVersion& version, int32_t sample, int32_t begin, int32_t end) {
+  AnswerPart part{.sample = sample, .begin = begin, .spans = {{version, begin, end}}};
+  part.tokens.assign(static_cast<size_t>(end - begin), 1);
+  part.logprobs.assign(part.tokens.size(), -0.25f);
+  return part;
+}
+
+TEST_F(GroupLedgerTest, AGroupWhoseRollouterIsLostIsLeasedAgainWithTheTokensThatItHas) {
+  GroupLedger::Options options = SmallLedger(4, 4, 4);
+  options.partial_bytes = 1000;
+  Start(options);
+  const SessionId a = Join("a", 1);
+  const Lease first = Leases().at(0);
+  ASSERT_TRUE(ledger_->OnPart(a, first.id, PartOf({1, 0}, 1, 0, 3)).ok());
+  ledger_->Disconnect(a);
+  EXPECT_EQ(ledger_->leased_groups(), 1) << "the gate counts it all the while";
+  const SessionId b = Join("b", 2);
+  const std::vector<Lease> again = Leases();
+  ASSERT_THAT(Ordinals(again), ElementsAre(0, 1));
+  EXPECT_EQ(again[0].id.attempt, 2);
+  ASSERT_THAT(again[0].starts, SizeIs(2));
+  EXPECT_THAT(again[0].starts[0].tokens, IsEmpty());
+  EXPECT_THAT(again[0].starts[1].tokens, ElementsAre(1, 1, 1));
+  EXPECT_EQ(ledger_->counters().continued, 1);
+
+  TrajectoryGroup answer = AnswerTo(again[0]);
+  answer.samples[1].spans = {{{1, 0}, 3, 5}};
+  const GroupLedger::Verdict verdict = ledger_->Submit(b, Share(answer), now_);
+  ASSERT_EQ(verdict.result, Result::kAccepted) << verdict.error;
+  const TrajectoryGroup& whole = *std::get<AcceptedRecord>(*verdict.record).group;
+  EXPECT_THAT(whole.samples[0].tokens, ElementsAre(0, 1));
+  EXPECT_THAT(whole.samples[1].tokens, ElementsAre(1, 1, 1, 0, 1));
+  EXPECT_THAT(whole.samples[1].logprobs, ElementsAre(-0.25f, -0.25f, -0.25f, -0.5f, 0.0f));
+  EXPECT_EQ(whole.samples[1].spans, (std::vector<VersionSpan>{{{1, 0}, 0, 5}}));
+  EXPECT_EQ(ledger_->partial_answers().bytes(), 0);
+}
+
+TEST_F(GroupLedgerTest, KeptTokensWaitForARollouterOfWeightsThatAreNotOlder) {
+  GroupLedger::Options options = SmallLedger(1, 4, 4);
+  options.partial_bytes = 1000;
+  Start(options);
+  const SessionId a = Join("a", 2);
+  std::vector<Lease> leases = Leases();
+  Finish(a, leases[0]);
+  Step();
+  ledger_->OnServing(a, {1, 1});
+  ASSERT_TRUE(ledger_->OnPart(a, leases[1].id, PartOf({1, 1}, 0, 0, 2)).ok());
+  ledger_->Disconnect(a);
+  const SessionId b = Join("b", 1, {1, 0});
+  EXPECT_THAT(Ordinals(Leases()), ::testing::Not(::testing::Contains(1)));
+  ledger_->OnServing(b, {1, 1});
+  ledger_->OnCredits(b, 1);
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(1));
+}
+
+TEST_F(GroupLedgerTest, PartsThatNoAnswerCanHaveAreRefusedAndAnAnswerThatFailsBeginsAnew) {
+  GroupLedger::Options options = SmallLedger(4, 4, 4);
+  options.partial_bytes = 1000;
+  Start(options);
+  const SessionId a = Join("a", 1);
+  const Lease lease = Leases().at(0);
+  AnswerPart bad = PartOf({1, 0}, 0, 0, 2);
+  bad.tokens[1] = 1'000'000;
+  EXPECT_EQ(ErrorReason(ledger_->OnPart(a, lease.id, bad)), "BAD_TOKEN");
+  EXPECT_EQ(ErrorReason(ledger_->OnPart(a, lease.id, PartOf({1, 9}, 0, 0, 2))), "UNKNOWN_VERSION");
+  EXPECT_EQ(ErrorReason(ledger_->OnPart(a, lease.id, PartOf({1, 0}, 2, 0, 2))), "BAD_PART");
+  EXPECT_EQ(ErrorReason(ledger_->OnPart(a, lease.id, PartOf({1, 0}, 0, 4, 6))), "BAD_PART") << "longer than an answer";
+  EXPECT_EQ(ledger_->partial_answers().bytes(), 0);
+  ASSERT_TRUE(ledger_->OnPart(a, lease.id, PartOf({1, 0}, 0, 0, 2)).ok());
+  ledger_->Return(a, lease.id, absl::InternalError("no"));
+  Join("b", 1);
+  EXPECT_THAT(Leases().at(0).starts, IsEmpty());
 }
 
 }  // namespace

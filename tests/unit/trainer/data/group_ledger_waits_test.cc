@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tests/unit/trainer/data/group_ledger_fixture.h"
 
-// What the ledger does about those that it waits for: prompts that are not read yet, rollouters that come no further or
+// The ledger's behaviour while it waits: for prompts that are not read yet, for rollouters that make no progress or
 // fail at everything.
 namespace syncopate::trainer {
 namespace {
@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// The prompts of a task, of which some are still being read and some are none.
+// The prompts of a task, of which some are still being read and some are bad rows.
 class SlowPrompts final : public PromptSource {
  public:
   explicit SlowPrompts(std::map<int64_t, Readiness>* states) : states_(states) {}
@@ -83,7 +83,7 @@ TEST_F(SlowPromptsTest, ARowThatIsNoPromptIsDroppedInItsTurnAndTakesNobodysRoom)
   EXPECT_EQ(ledger_->counters().skipped, 2);
   for (const Lease& lease : leases) Finish(session, lease);
   Step();
-  EXPECT_EQ(ledger_->Snapshot().consumed_below, (GroupId{1, 0}));  // the whole pass
+  EXPECT_EQ(ledger_->Snapshot().consumed_below, (GroupId{1, 0}));  // the whole pass is consumed
 }
 
 class StallTest : public GroupLedgerTest {
@@ -130,14 +130,14 @@ TEST_F(StallTest, ALeaseThatComesFurtherIsKeptUntilItIsTooOld) {
   std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
   ASSERT_THAT(revoked, SizeIs(1));
   EXPECT_EQ(revoked[0].reason, RevokeReason::kTimeout);
-  EXPECT_FALSE(ledger_->sessions().Find(a)->IsStalled()) << "it is slow, not stuck";
+  EXPECT_FALSE(ledger_->sessions().Find(a)->IsStalled()) << "the rollouter is slow, not stuck";
   EXPECT_EQ(ledger_->counters().timed_out, 1);
 
   ledger_->OnCredits(a, 1);
   lease = Leases().at(0);
   now_ += absl::Seconds(30);
   ledger_->OnProgress(other, lease.id, now_);
-  EXPECT_THAT(ledger_->ExpireLeases(now_), SizeIs(1)) << "who does not hold it has no say";
+  EXPECT_THAT(ledger_->ExpireLeases(now_), SizeIs(1)) << "a report by another session does not count";
 }
 
 TEST_F(StallTest, ARollouterThatStalledGetsNothingUntilALeaseOfItProgresses) {
@@ -154,7 +154,7 @@ TEST_F(StallTest, ARollouterThatStalledGetsNothingUntilALeaseOfItProgresses) {
   const Explanation explanation = ledger_->Explain(now_);
   EXPECT_THAT(explanation.detail, HasSubstr("by a for 10.0 s, no further for 10.0 s"));
   ledger_->OnProgress(a, first.id, now_);
-  EXPECT_THAT(Leases(), IsEmpty()) << "it holds that one no longer";
+  EXPECT_THAT(Leases(), IsEmpty()) << "the session no longer holds that lease";
   ledger_->OnProgress(a, second.id, now_);
   EXPECT_THAT(Ordinals(Leases()), ElementsAre(0));
 }
@@ -204,7 +204,8 @@ TEST_F(GroupLedgerTest, AQuarantinedRollouterGetsNoLeasesAndTheOthersDo) {
   EXPECT_EQ(issued[0].session, bad);
 }
 
-// A batch is two groups. Of the four that were admitted at step 0 the last still runs when the trainer is at step 1.
+// A batch is two groups. Of the four groups that were admitted at step 0, the last still runs when the trainer is at
+// step 1.
 class DeadlineTest : public GroupLedgerTest {
  protected:
   void StartBlocked(OnDeadline on_deadline) {
@@ -263,7 +264,7 @@ TEST_F(DeadlineTest, MaskTakesTheBatchAndKnowsTheVersionsOfTheGroupThatRunsOn) {
   EXPECT_EQ(take->staleness.violating_groups, 0);
 }
 
-// A version that no group still runs for is forgotten: an answer that names it is none.
+// A version that no running group can contain is forgotten: an answer that names it is invalid.
 TEST_F(DeadlineTest, MaskForgetsVersionsThatNoOutstandingGroupMayHold) {
   StartBlocked(OnDeadline::kMask);
   EXPECT_TRUE(ledger_->rules().known_steps.contains(0));
@@ -287,7 +288,7 @@ TEST_F(DeadlineTest, DropRevokesTheGroupThatIsDueAndConsumesItsPrompt) {
   EXPECT_EQ(drops[0].lease, leases_[3].id);
   EXPECT_EQ(drops[0].reason, DropReason::kPastDeadline);
   EXPECT_EQ(ledger_->counters().past_deadline, 1);
-  // Its answer comes too late, and its prompt is not asked for again.
+  // The answer comes too late, and the prompt is not leased again.
   EXPECT_EQ(ledger_->Submit(session_, Share(AnswerTo(leases_[3])), now_).result, GroupLedger::Result::kExpired);
   for (const Lease& lease : Leases()) EXPECT_GT(lease.id.group, leases_[3].id.group);
   // Answers took 0, 0, 3 and 3 s, and the dropped group had run for 3 s.

@@ -74,7 +74,7 @@ TEST_F(JsonlFileTest, SaysWhichFileCannotBe) {
   EXPECT_THAT(OpenText("PAR1\x15\x04"), AllOf(HasReason("PARQUET_FILE"), HasMessage(HasSubstr("data convert"))));
   const std::string pipe = files_.Path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(JsonlFile::Open(pipe), HasReason("NO_FILE"));  // and does not wait for a writer
+  EXPECT_THAT(JsonlFile::Open(pipe), HasReason("NO_FILE"));  // and does not wait for a writer of the pipe
 }
 
 TEST_F(JsonlFileTest, NoticesThatTheFileIsNotWhatItWas) {

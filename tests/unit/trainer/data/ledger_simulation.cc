@@ -20,7 +20,7 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
   rollouters_.resize(Choice({1, 2, 4}));
   capacity_ = Choice({1, 2, 4, 8});
   usual_ = Choice({0.1, 1.0});
-  // A slow one among others: its usual answer takes four seconds.
+  // One rollouter among others is slow: its usual answer takes four seconds.
   if (config.faults && rollouters_.size() > 1) rollouters_.back().slowness = Choice({1.0, 1.0, 4.0 / usual_});
   sigma_ = Choice({0.3, 1.0, 1.5});
   lag_ = Choice({0.0, 0.1, 0.5, 2.0});
@@ -31,22 +31,26 @@ LedgerWorld::LedgerWorld(const SimulationConfig& config, const MakeLedger& make_
   crash_ = config.faults ? Choice({0.0, 0.02, 0.08}) : 0;
   checkpoint_every_ = Choice({1, 3, 10});
   options_.gate.on_deadline = config.on_deadline;
+  options_.partial_bytes = Choice<int64_t>({0, 60, 1 << 20});
+  if (!config.keeps_parts) options_.partial_bytes = 0;
   if (config.fixed_bound >= 0) FixLoad();
   outcome_.bound = bound;
 }
 
-// Rollouters that keep the trainer busy, log-normal times of sigma 1, and a step of a quarter of the median answer's time.
+// A fixed load: log-normal times with sigma 1.
 void LedgerWorld::FixLoad() {
-  options_.gate.batch_groups = 8;
-  options_.gate.target_staleness = std::min(1.0, static_cast<double>(options_.gate.max_staleness));
+  const FixedLoad& load = config_.load;
+  options_.gate.batch_groups = load.batch_groups;
+  options_.gate.target_staleness = std::min(load.target_staleness, static_cast<double>(options_.gate.max_staleness));
   options_.refill_zero_variance = false;
+  options_.partial_bytes = 0;
   options_.sampling.max_new_tokens = 1000;
-  rollouters_.assign(4, {});
-  capacity_ = 8;
+  rollouters_.assign(static_cast<size_t>(load.rollouters), {});
+  capacity_ = load.slots;
   usual_ = sigma_ = 1.0;
   options_.lease_limits.timeout = absl::Seconds(60);
   lag_ = 0.1;
-  step_time_ = 0.25;
+  step_time_ = load.step_seconds;
   log_time_ = 0.001;
   equal_rewards_ = 0;
 }
@@ -105,6 +109,7 @@ SimulationOutcome LedgerWorld::Run() {
   }
   CheckEnd();
   outcome_.now = now_;
+  if (ledger_ != nullptr) outcome_.sizing = ledger_->MeasureSizing(Now());
   Crash();  // adds up the counters
   return outcome_;
 }

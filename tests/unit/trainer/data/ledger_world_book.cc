@@ -1,4 +1,4 @@
-// What the ledger promised, and what of it was broken.
+// The ledger's promises, and how the book detects that one is broken.
 
 #include <algorithm>
 
@@ -28,6 +28,7 @@ void LedgerWorld::CheckIssued(const IssuedLease& issued) {
   int32_t& last = last_attempts_[id.group];
   if (id.attempt <= last) Wrong(absl::StrCat("issued attempt ", id.attempt, " after attempt ", last));
   last = id.attempt;
+  CheckStart(issued);
   if (issued.second || live_.contains(id.group)) {
     CheckSecond(issued);
   } else {
@@ -37,7 +38,29 @@ void LedgerWorld::CheckIssued(const IssuedLease& issued) {
   out_[id] = {issued.session, now_, now_};
 }
 
-// A second attempt beside a live one: when, where, and what stays that of the first.
+void LedgerWorld::CheckStart(const IssuedLease& issued) {
+  int64_t tokens = 0;
+  for (const AnswerStart& start : issued.lease.starts) tokens += std::ssize(start.tokens);
+  const GroupId group = issued.lease.id.group;
+  if (tokens != ledger_->partial_answers().CountTokens(group)) {
+    Wrong(absl::StrCat("leases ", group.ToString(), " with another number of tokens than are kept"));
+  }
+  const PolicyVersion newest = ledger_->partial_answers().NewestVersion(group);
+  if (ledger_->sessions().Find(issued.session)->serving < newest) {
+    Wrong(absl::StrCat("leases ", group.ToString(), " to one that serves older weights than made its tokens"));
+  }
+}
+
+void LedgerWorld::CheckPlaces(const TrajectoryGroup& group) {
+  for (const Trajectory& sample : group.samples) {
+    for (size_t place = 0; place < sample.logprobs.size(); ++place) {
+      if (sample.logprobs[place] == -0.5f * static_cast<float>(place + 1)) continue;
+      Wrong(absl::StrCat("a token of ", group.lease.group.ToString(), " is not at its place"));
+    }
+  }
+}
+
+// Checks a second attempt beside a live one: its time, its rollouter, and the properties that it shares with the first.
 void LedgerWorld::CheckSecond(const IssuedLease& issued) {
   ++outcome_.second_attempts;
   const GroupId group = issued.lease.id.group;
@@ -59,7 +82,7 @@ void LedgerWorld::CheckSecond(const IssuedLease& issued) {
   if (now_ - oldest < 1) Wrong(absl::StrCat(name, " though no lease is old"));
 }
 
-// No group is put back, given up or released while an attempt at it is live.
+// Checks that no group is put back, given up or released while an attempt at it is live.
 void LedgerWorld::CheckLiveAreOutstanding() {
   for (const auto& [group, live] : live_) {
     if (ledger_->gate().IsOutstanding(group)) continue;
@@ -87,7 +110,7 @@ void LedgerWorld::CheckRevoked(const Revocation& revoked) {
   out_.erase(out);
 }
 
-// Right after the ledger was asked which leases are overdue.
+// Checked directly after the ledger was asked which leases are overdue.
 void LedgerWorld::CheckNoneStalls() {
   for (const auto& [lease, out] : out_) {
     if (now_ - out.heard < absl::ToDoubleSeconds(options_.lease_limits.stall) + 1e-6) continue;
@@ -119,10 +142,11 @@ void LedgerWorld::CheckVerdict(SessionId session, const SharedGroup& group, cons
   }
 }
 
-// The one attempt goes to the log under the version that the group was admitted for; the other is revoked.
+// One attempt goes to the log under the version for which the group was admitted; the other attempt is revoked.
 void LedgerWorld::CheckAccepted(SessionId session, const LeaseId& lease, const GroupLedger::Verdict& verdict) {
   const Live& live = live_.at(lease.group);
   const auto* record = std::get_if<AcceptedRecord>(&*verdict.record);
+  if (record != nullptr) CheckPlaces(*record->group);
   if (record != nullptr && record->admitted != live.admitted) Wrong("logged another version than was admitted");
   if (verdict.superseded.has_value() != (live.attempts.size() == 2))
     Wrong("revoked another number of attempts than lived");
@@ -137,7 +161,7 @@ void LedgerWorld::CheckAccepted(SessionId session, const LeaseId& lease, const G
   }
 }
 
-// Durable in the log under this lease.
+// Whether the group is durable in the log under this lease.
 bool LedgerWorld::WasAccepted(const LeaseId& lease) const {
   if (acknowledged_.contains(lease)) return true;
   for (const LoggedRecord& logged : log_) {
@@ -197,7 +221,7 @@ void LedgerWorld::CheckTake(const GroupLedger::Take& take) {
 }
 
 void LedgerWorld::CountTokens(const TrajectoryGroup& group, int64_t step, double seconds) {
-  constexpr double kNineOfTen = 3.6;  // of log-normal times with a median of 1 s and sigma 1
+  constexpr double kNineOfTen = 3.6;  // nine of ten log-normal times with a median of 1 s and sigma 1 are below it
   for (const Trajectory& sample : group.samples) {
     for (const VersionSpan& span : sample.spans) {
       const int64_t count = span.end - span.begin;

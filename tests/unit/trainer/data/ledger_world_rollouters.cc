@@ -1,5 +1,5 @@
-// Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and answer
-// nonsense.
+// Rollouters that lag, are slow, die, lose their stream, hang, wedge, are paused, answer twice, answer late and send
+// invalid answers.
 
 #include <algorithm>
 #include <iterator>
@@ -17,8 +17,11 @@ void LedgerWorld::Connect(size_t r) {
                   .replica_id = absl::StrCat("rollouter-", r),
                   .incarnation = absl::StrCat(rollouters_[r].life)};
   rollouters_[r].session = ledger_->Connect(member).session;
+  rollouters_[r].started.clear();
+  rollouters_[r].made.clear();
+  rollouters_[r].reported.clear();
   SendState(r);
-  auto unacknowledged = rollouters_[r].unacknowledged;  // it does not know whether these arrived
+  auto unacknowledged = rollouters_[r].unacknowledged;  // the rollouter does not know whether these arrived
   for (const auto& [id, group] : unacknowledged) Deliver(r, rollouters_[r].session, group);
 }
 
@@ -42,7 +45,7 @@ void LedgerWorld::Break(size_t r) {
     owes_.erase(lost);
   }
   rollouter.session = 0;
-  // A sloppy rollouter goes on with leases of a broken stream and submits them on the next.
+  // A careless rollouter goes on with leases of a broken stream and submits their answers on the next stream.
   if (Chance(0.5)) rollouter.running.clear();
   After(Exponential(0.5), [this, r, life = rollouter.life] {
     if (life == rollouters_[r].life) Connect(r);
@@ -53,12 +56,14 @@ void LedgerWorld::Kill(size_t r) {
   Rollouter& rollouter = rollouters_[r];
   rollouter.running.clear();
   rollouter.hung.clear();
+  rollouter.made.clear();
+  rollouter.reported.clear();
   rollouter.wedged_until = rollouter.paused_until = 0;
   rollouter.unacknowledged.clear();
   Serve(r, {});
   ++rollouter.life;
   Break(r);
-  After(1 + Exponential(lag_), [this, r, life = rollouter.life] {  // weights come by the next sync
+  After(1 + Exponential(lag_), [this, r, life = rollouter.life] {  // the weights come with the next sync
     if (life != rollouters_[r].life) return;
     Serve(r, std::max(rollouters_[r].serving, published_));
     SendState(r);
@@ -79,6 +84,7 @@ void LedgerWorld::ReportProgress(size_t r) {
   for (const auto& [id, lease] : rollouter.running) {
     if (rollouter.hung.contains(id)) continue;
     ledger_->OnProgress(rollouter.session, id, Now());
+    if (options_.partial_bytes > 0 && rollouter.started.contains(id)) ReportParts(r, lease);
     auto out = out_.find(id);
     if (out == out_.end() || out->second.holder != rollouter.session) continue;
     out->second.heard = now_;
@@ -86,7 +92,45 @@ void LedgerWorld::ReportProgress(size_t r) {
   }
 }
 
-// It lets go of the lease as soon as it can do anything, and says so.
+void LedgerWorld::ReportParts(size_t r, const Lease& lease) {
+  Rollouter& rollouter = rollouters_[r];
+  auto& made = rollouter.made[lease.id];
+  auto& reported = rollouter.reported[lease.id];
+  made.resize(static_cast<size_t>(lease.samples));
+  reported.resize(static_cast<size_t>(lease.samples));
+  for (size_t i = 0; i < made.size(); ++i) {
+    const size_t begun = lease.starts.empty() ? 0 : lease.starts[i].tokens.size();
+    // The last token ends the sample.
+    if (Chance(0.7) && begun + made[i].size() + 1 < 4) made[i].push_back(rollouter.serving);
+    if (reported[i] == made[i].size() || Chance(0.3)) continue;
+    AnswerPart part{.sample = static_cast<int32_t>(i), .begin = static_cast<int32_t>(begun + reported[i])};
+    part.spans = GoOn({made[i].begin() + static_cast<int64_t>(reported[i]), made[i].end()}, part.begin, {});
+    for (int32_t place = part.begin; place < part.spans.back().end; ++place) {
+      part.tokens.push_back(1);
+      part.logprobs.push_back(-0.5f * static_cast<float>(place + 1));
+    }
+    reported[i] = made[i].size();
+    for (int times = Chance(0.2) ? 2 : 1; times > 0; --times) {  // it may come twice
+      const absl::Status status = ledger_->OnPart(rollouter.session, lease.id, part);
+      if (!status.ok()) Wrong(absl::StrCat("refused a right part: ", status.ToString()));
+    }
+  }
+}
+
+// The spans of tokens that `made` has by their versions, and of one more by `serving` if that is one.
+std::vector<VersionSpan> LedgerWorld::GoOn(const std::vector<PolicyVersion>& made, int32_t begin,
+                                           const PolicyVersion& serving) {
+  std::vector<PolicyVersion> all = made;
+  if (!serving.IsNone()) all.push_back(serving);
+  std::vector<VersionSpan> spans;
+  for (const PolicyVersion& version : all) {
+    if (spans.empty() || spans.back().version != version) spans.push_back({version, begin, begin});
+    spans.back().end = ++begin;
+  }
+  return spans;
+}
+
+// The rollouter gives the lease up as soon as it can act, and reports it.
 void LedgerWorld::Revoke(const Revocation& revoked) {
   CheckRevoked(revoked);
   Forget(revoked.lease, revoked.session);
@@ -105,11 +149,12 @@ void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
   Rollouter& rollouter = rollouters_[r];
   if (rollouter.session != session) return;
   rollouter.running[lease.id] = lease;
+  rollouter.started.insert(lease.id);
   if (Chance(trouble_ * 0.1)) {
     rollouter.hung.insert(lease.id);
     return;
   }
-  // Attempts at one group draw the same numbers, and so the same length; a world of faults may have it otherwise.
+  // Attempts at one group draw the same numbers, and so the same length; in a world of faults they may differ.
   std::mt19937_64 of_group(lease.seed);
   std::mt19937_64& random = config_.fixed_bound >= 0 ? of_group : random_;
   const double time =
@@ -124,7 +169,8 @@ void LedgerWorld::StartLease(size_t r, SessionId session, const Lease& lease) {
   });
 }
 
-// In a world of fixed load ten tokens a second, each by what was served then; else a few, the first by the first version.
+// In a world of fixed load there are ten tokens a second, each by the version that served then; otherwise a few, the
+// first by the first version.
 std::vector<VersionSpan> LedgerWorld::DrawSpans(const Rollouter& rollouter, const PolicyVersion& first,
                                                 double seconds) {
   constexpr double kTokensPerSecond = 10;
@@ -153,9 +199,18 @@ SharedGroup LedgerWorld::Answer(const Lease& lease, const Rollouter& rollouter, 
   const bool equal = Uniform() < equal_rewards_;
   for (int32_t i = 0; i < lease.samples; ++i) {
     Trajectory sample;
-    sample.spans = DrawSpans(rollouter, first, seconds);
-    sample.tokens.assign(static_cast<size_t>(sample.spans.back().end), 1);
-    sample.logprobs.assign(sample.tokens.size(), -0.5f);
+    const int32_t begun =
+        lease.starts.empty() ? 0 : static_cast<int32_t>(lease.starts[static_cast<size_t>(i)].tokens.size());
+    const auto made = rollouter.made.find(lease.id);
+    sample.spans =
+        begun > 0 || made != rollouter.made.end()
+            ? GoOn(made == rollouter.made.end() ? std::vector<PolicyVersion>() : made->second[static_cast<size_t>(i)],
+                   begun, std::max(rollouter.serving, first))
+            : DrawSpans(rollouter, first, seconds);
+    for (int32_t place = begun; place < sample.spans.back().end; ++place) {
+      sample.tokens.push_back(1);
+      sample.logprobs.push_back(-0.5f * static_cast<float>(place + 1));
+    }
     sample.reward = equal ? 1.0f : static_cast<float>(i);
     group->samples.push_back(std::move(sample));
   }
@@ -195,11 +250,15 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
   }
   SharedGroup group = Answer(found->second, rollouter, first, times_.at(id));
   rollouter.running.erase(found);
+  rollouter.started.erase(id);
+  rollouter.made.erase(id);
+  rollouter.reported.erase(id);
   if (Chance(trouble_ * 0.5)) {
     if (ledger_ != nullptr && rollouter.session != 0) {
       Forget(id, rollouter.session);
       Hears(rollouter.session, id);
-      // The reward of some prompts fails: they rest before they are leased again, and others go out before.
+      // The reward of some prompts fails: they rest before they are leased again, and later prompts are leased
+      // meanwhile.
       const absl::Status fault = config_.on_policy || id.group.ordinal % 2 == 0
                                      ? absl::InternalError("no")
                                      : Error(absl::StatusCode::kInternal, reason::kRewardFailed, "no");
@@ -212,15 +271,19 @@ void LedgerWorld::FinishLease(size_t r, const LeaseId& id, const PolicyVersion& 
   } else {
     rollouter.unacknowledged[id] = group;
     Deliver(r, rollouter.session, group);
-    if (Chance(trouble_)) Deliver(r, rollouter.session, group);  // and once more
+    if (Chance(trouble_)) Deliver(r, rollouter.session, group);  // the answer is sent twice
   }
-  SendState(r);
+  if (config_.fixed_bound < 0) {
+    SendState(r);  // it may overtake the answer
+  } else {
+    TrainerAfter(0.001, [this, r] { SendState(r); });
+  }
 }
 
 void LedgerWorld::Deliver(size_t r, SessionId session, const SharedGroup& group) {
   if (session == 0) return;
   TrainerAfter(0.001, [this, r, session, group] {
-    if (rollouters_[r].session != session) return;  // lost with the stream
+    if (rollouters_[r].session != session) return;  // the answer was lost with the stream
     Hears(session, group->lease);
     GroupLedger::Verdict verdict = ledger_->Submit(session, group, Now());
     CheckVerdict(session, group, verdict);
@@ -248,7 +311,7 @@ void LedgerWorld::Deliver(size_t r, SessionId session, const SharedGroup& group)
 
 void LedgerWorld::Acknowledge(size_t r, const LeaseId& lease) {
   acknowledged_.insert(lease);
-  if (!Chance(trouble_)) rollouters_[r].unacknowledged.erase(lease);  // else the acknowledgement is lost
+  if (!Chance(trouble_)) rollouters_[r].unacknowledged.erase(lease);  // otherwise the acknowledgement is lost
 }
 
 }  // namespace syncopate::trainer

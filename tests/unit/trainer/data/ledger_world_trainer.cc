@@ -11,6 +11,7 @@ void LedgerWorld::Start(PolicyVersion version, RestoredData data) {
     dropped_[drop.lease] = drop.reason;
     log_.push_back({++last_sequence_, drop});
   }
+  waits_since_ = now_;
   Publish();
   for (size_t r = 0; r < rollouters_.size(); ++r) Connect(r);
 }
@@ -33,7 +34,7 @@ void LedgerWorld::Append(LogRecord record, std::function<void(bool, uint64_t)> d
 void LedgerWorld::Pump() {
   if (ledger_ == nullptr) return;
   DropPastDeadline();
-  for (const DropRecord& drop : ledger_->UnloggedDrops()) Append(drop, [](bool, uint64_t) {});  // may fail
+  for (const DropRecord& drop : ledger_->UnloggedDrops()) Append(drop, [](bool, uint64_t) {});  // the append may fail
   for (const IssuedLease& issued : ledger_->NextLeases(Now())) {
     CheckIssued(issued);
     for (size_t r = 0; r < rollouters_.size(); ++r) {
@@ -47,6 +48,7 @@ void LedgerWorld::Pump() {
 
 void LedgerWorld::BeginStep(GroupLedger::Take take) {
   CheckTake(take);
+  ledger_->OnBatchAwaited(absl::Seconds(now_ - waits_since_));
   auto train = [this, record = take.record](bool, uint64_t) {
     durable_takes_[record.produces.step] = record.groups;
     history_[record.produces.step] = record.groups;
@@ -63,6 +65,8 @@ void LedgerWorld::BeginStep(GroupLedger::Take take) {
 
 void LedgerWorld::EndStep() {
   ledger_->OnStepDone(Now());
+  waits_since_ = now_;
+  outcome_.step_ends.push_back(now_);
   outcome_.steps = std::max(outcome_.steps, ledger_->version().step);
   last_progress_ = now_;
   if (ledger_->version().step % checkpoint_every_ == 0) SaveCheckpoint();
@@ -96,9 +100,12 @@ void LedgerWorld::Crash() {
   outcome_.timed_out += ledger_->counters().timed_out;
   outcome_.filtered += ledger_->counters().filtered;
   outcome_.dropped += ledger_->counters().past_deadline;
+  outcome_.continued += ledger_->counters().continued;
+  outcome_.kept_tokens += ledger_->counters().kept_tokens;
   ledger_ = nullptr;
   ++trainer_life_;
-  for (int64_t written = Int(0, std::ssize(unwritten_)); written > 0; --written) {  // on disk, not acknowledged
+  // Records on disk that are not acknowledged.
+  for (int64_t written = Int(0, std::ssize(unwritten_)); written > 0; --written) {
     log_.push_back({++last_sequence_, std::move(unwritten_.front())});
     unwritten_.pop_front();
     if (auto* drop = std::get_if<DropRecord>(&log_.back().record)) dropped_[drop->lease] = drop->reason;
@@ -117,7 +124,7 @@ void LedgerWorld::Crash() {
 
 void LedgerWorld::Restore() {
   ++outcome_.restores;
-  if (checkpoints_.size() > 1 && Chance(0.3)) checkpoints_.pop_back();  // the newest does not verify
+  if (checkpoints_.size() > 1 && Chance(0.3)) checkpoints_.pop_back();  // the newest checkpoint does not verify
   Checkpoint from = checkpoints_.empty() ? Checkpoint{} : checkpoints_.back();
   DataRestore restore(GroupLedger::QueueOptions(options_, *prompts_), from.state, from.step);
   for (const LoggedRecord& logged : log_) {

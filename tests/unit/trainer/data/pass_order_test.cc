@@ -42,7 +42,7 @@ TEST(PermutationTest, ScattersNeighboursAndChangesWithItsKey) {
   const Permutation one(1, kSize), two(2, kSize);
   int64_t close = 0, equal = 0, fixed = 0;
   for (int64_t i = 0; i + 1 < kSize; ++i) {
-    close += std::abs(one.At(i) - one.At(i + 1)) < 100;  // 2 % of all pairs are by chance
+    close += std::abs(one.At(i) - one.At(i + 1)) < 100;  // 2 % of all pairs are close by chance
     equal += one.At(i) == two.At(i);
     fixed += one.At(i) == i;
   }
@@ -80,11 +80,11 @@ TEST(PassOrderTest, APassHasEachRowOnce) {
 
 TEST(PassOrderTest, WeightsSayHowOftenARowComesAndPassesTakeTurns) {
   const PassOrder order({{10, 2.5}, {10, 0.3}, {4, 0.1}}, 5);
-  EXPECT_EQ(order.prompts_per_pass(), 25 + 3);  // round(0.4) is none of the last
+  EXPECT_EQ(order.prompts_per_pass(), 25 + 3);  // round(0.4) is 0, so the last file gives none
   for (const auto& [place, count] : CountRows(order, 1)) {
     EXPECT_TRUE(place.first == 0 ? count == 2 || count == 3 : count == 1) << place.first << " " << place.second;
   }
-  // Twenty passes: 50 of each row of the first file, 6 of each of the second.
+  // Twenty passes give 50 of each row of the first file and 6 of each of the second.
   for (const int64_t first : {int64_t{0}, int64_t{1'000'000'000'000}}) {
     const auto counts = CountRows(order, 20, first);
     EXPECT_EQ(counts.size(), 20u);
@@ -104,7 +104,7 @@ TEST(PassOrderTest, OrdersDifferByPassAndSeedAndAreTheSameAgain) {
   }
   EXPECT_LT(by_pass, 20);
   EXPECT_LT(by_seed, 20);
-  EXPECT_TRUE(mixed > 200 && mixed < 300) << mixed;  // files come mixed
+  EXPECT_TRUE(mixed > 200 && mixed < 300) << mixed;  // the files are mixed
 }
 
 }  // namespace

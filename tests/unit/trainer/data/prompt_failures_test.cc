@@ -31,7 +31,7 @@ TEST(PromptFailuresTest, TheOnlyRolloutersFailuresCountOnceItHasAnsweredAnother)
   EXPECT_TRUE(failures.Add(kPrompt, Session(1, "a", /*accepted=*/6), {}));
 }
 
-// What it answered before its stream broke was counted in another session.
+// The answers of the replica before its stream broke were counted in another session.
 TEST(PromptFailuresTest, AReplicaThatCameBackIsMeasuredByItsNewSession) {
   PromptFailures failures(2);
   EXPECT_FALSE(failures.Add(kPrompt, Session(1, "a", /*accepted=*/5), {}));

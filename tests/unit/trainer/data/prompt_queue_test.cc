@@ -55,7 +55,7 @@ TEST(PromptQueueTest, KnowsWhichAttemptAtAConsumedPromptWasAcceptedAlsoAfterARes
   ASSERT_EQ(second, Id(1, 2));
   before.ConsumeAccepted(second);
   before.ConsumeAccepted(Id(0));
-  before.Consume({0, 2});  // given up
+  before.Consume({0, 2});  // the prompt is given up
   for (const PromptQueue& queue : {before, PromptQueue({}, before.State())}) {
     EXPECT_TRUE(queue.WasAccepted(Id(1, 2)));
     EXPECT_FALSE(queue.WasAccepted(Id(1, 1)));
@@ -71,7 +71,7 @@ TEST(PromptQueueTest, RemembersAttemptsOfTheLast65536ConsumedPromptsAndNoMore) {
   constexpr int64_t kLast = static_cast<int64_t>(PromptQueue::kRemembered);
   for (int64_t i = 0; i <= kLast; ++i) queue.ConsumeAccepted(queue.Lease());
   EXPECT_FALSE(queue.WasAccepted(Id(0))) << "too long ago";
-  EXPECT_TRUE(queue.IsConsumed({0, 0})) << "never leased again for all that";
+  EXPECT_TRUE(queue.IsConsumed({0, 0})) << "and never leased again";
   EXPECT_TRUE(queue.WasAccepted(Id(1)));
   EXPECT_TRUE(queue.WasAccepted(Id(kLast)));
   EXPECT_EQ(queue.State().accepted.size(), PromptQueue::kRemembered);
@@ -98,6 +98,44 @@ TEST(FlowMeterTest, GivesTheSizingLaw) {
   EXPECT_DOUBLE_EQ(meter.mean_group_seconds(), 6.5);
   EXPECT_DOUBLE_EQ(meter.suggested_target_staleness(), 3.25);
   EXPECT_DOUBLE_EQ(meter.suggested_max_staleness(), 5);  // 9 / 2, rounded up
+}
+
+// Steps of 3 s, of which the trainer waits for 1 s.
+class FlowMeterStepsTest : public ::testing::Test {
+ protected:
+  void Steps(int count, int64_t rollouters, absl::Duration interval = absl::Seconds(3)) {
+    for (int i = 0; i < count; ++i) {
+      now_ += interval;
+      meter_.OnRolloutStep(absl::Seconds(1), rollouters, now_);
+      meter_.OnStepDone(now_);
+    }
+  }
+
+  FlowMeter meter_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(FlowMeterStepsTest, TellsTheTimeOfAStepFromTheWaitForItsBatch) {
+  Steps(1, 2);
+  EXPECT_EQ(meter_.busy_seconds(), 0) << "the first step has no begin";
+  Steps(8, 2);
+  EXPECT_DOUBLE_EQ(meter_.busy_seconds(), 2);
+  EXPECT_DOUBLE_EQ(meter_.settled_interval_seconds(), 3);
+}
+
+TEST_F(FlowMeterStepsTest, APauseIsNoStepTime) {
+  Steps(10, 2);
+  Steps(1, 2, absl::Hours(1));
+  EXPECT_DOUBLE_EQ(meter_.busy_seconds(), 2);
+  EXPECT_DOUBLE_EQ(meter_.settled_interval_seconds(), 3);
+}
+
+TEST_F(FlowMeterStepsTest, ThePaceIsThatOfThePresentRollouters) {
+  Steps(20, 2);
+  Steps(8, 3, absl::Seconds(2));
+  EXPECT_EQ(meter_.settled_interval_seconds(), 0) << "seven whole steps since";
+  Steps(1, 3, absl::Seconds(2));
+  EXPECT_DOUBLE_EQ(meter_.settled_interval_seconds(), 2);
 }
 
 }  // namespace

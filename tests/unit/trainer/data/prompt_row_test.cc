@@ -39,7 +39,7 @@ TEST(PromptRowTest, GivesRewardsTheWholeRowWithTheAnswerThatCountsAsItsGroundTru
   EXPECT_EQ(row->answer, "5");
   EXPECT_EQ(Judged(*row), expected);
 
-  // Nobody says which of the two: the first name of the order, and the other field gives way.
+  // No option chooses between the two: the first name in the order is used, and the other field is replaced.
   row = Parse(two);
   EXPECT_EQ(row->answer, "2 and 3 make 5");
   expected["ground_truth"] = "2 and 3 make 5";

@@ -99,7 +99,7 @@ constexpr char kTurns[] =
     R"({"prompt": "2+2?", "answer": [{"role": "assistant", "content": "add 2 2"}, {"role": "tool", "content": "4"},)"
     R"( {"role": "assistant", "content": "Four."}]})";
 
-// A writer of a model whose turns end with an end token, and that token.
+// A writer for a model whose turns end with an end token, and that token.
 std::pair<std::shared_ptr<const PromptWriter>, int32_t> WriterOfTurns(const TextFiles& files,
                                                                       int64_t max_response_tokens = 0) {
   files.Write("chat_template.jinja",
@@ -155,7 +155,7 @@ TEST(PromptWriterTest, RefusesTurnsThatCannotBeTaught) {
   }
   const auto [brief, same_end] = WriterOfTurns(files, /*max_response_tokens=*/3);
   EXPECT_THAT(brief->Write(MakeRow(kTurns), nullptr), HasReason("RESPONSE_TOO_LONG"));
-  // It shows the last message alone.
+  // The template shows only the last message.
   files.Write("chat_template.jinja", "<{{ messages[-1].role }}>{{ messages[-1].content }}<|im_end|>");
   EXPECT_THAT(files.Writer({.stop_token_ids = {end}, .with_response_ids = true})->Write(MakeRow(kTurns), nullptr),
               HasReason("BAD_RESPONSE"));

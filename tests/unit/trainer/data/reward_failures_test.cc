@@ -45,7 +45,7 @@ TEST(RewardFailuresTest, OneJudgedGroupLetsTheRunGoOnForEver) {
 TEST(RewardFailuresTest, TheAlarmStandsWhileHalfOfTheLastGroupsHaveNoReward) {
   RewardFailures rewards(0);
   for (size_t i = 0; i + 1 < RewardFailures::kFewest; ++i) rewards.AddFailed(Failure());
-  EXPECT_FALSE(rewards.figures().alarm) << "too few to tell";
+  EXPECT_FALSE(rewards.figures().alarm) << "too few groups for an alarm";
   rewards.AddFailed(Failure());
   EXPECT_TRUE(rewards.figures().alarm);
   EXPECT_FALSE(rewards.all_fail());
@@ -76,17 +76,18 @@ TEST(PromptBackoffTest, ARestDoublesFromASecondToHalfAMinute) {
     EXPECT_THAT(backoff.TakeRested(now + absl::Seconds(seconds) - absl::Milliseconds(1)), IsEmpty());
     now += absl::Seconds(seconds);
     EXPECT_THAT(backoff.TakeRested(now), ElementsAre(GroupId{0, 7}));
-    EXPECT_THAT(backoff.TakeRested(now + absl::Hours(1)), IsEmpty()) << "it rests no more";
+    EXPECT_THAT(backoff.TakeRested(now + absl::Hours(1)), IsEmpty()) << "the prompt no longer rests";
   }
   backoff.Forget({0, 7});
   backoff.Add({0, 7});
   backoff.TakeRested(now);
-  EXPECT_THAT(backoff.TakeRested(now + absl::Seconds(1)), SizeIs(1)) << "what is forgotten begins anew";
+  EXPECT_THAT(backoff.TakeRested(now + absl::Seconds(1)), SizeIs(1))
+      << "a forgotten prompt begins with the shortest rest";
 }
 
 class FailingRewardTest : public GroupLedgerTest {
  protected:
-  // Leases with room for one more group, whose reward fails.
+  // Gives room for one more group, takes the lease, and makes its reward fail.
   Lease LeaseAndFail(SessionId session) {
     ledger_->OnCredits(session, 1);
     const std::vector<Lease> leases = Leases();
@@ -163,7 +164,7 @@ TEST_F(FailingRewardTest, ThePoisonedPromptIsGivenUpWithOneRollouterAndTheOthers
   ASSERT_THAT(ledger_->UnloggedDrops(), SizeIs(1));
   now_ += absl::Hours(1);
   ledger_->OnCredits(only, 1);
-  EXPECT_THAT(Ordinals(Leases()), ElementsAre(2)) << "it never comes back";
+  EXPECT_THAT(Ordinals(Leases()), ElementsAre(2)) << "the prompt is never leased again";
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(RolloutRosterTest, KeepsTheLastWordOfEveryProcess) {
   for (const char* incarnation : {"a", "b"}) roster.AddProcess(Process(incarnation));
   roster.SetWork("a", {.generated_tokens = 10});
   roster.SetWork("a", {.generated_tokens = 30});
-  roster.AddProcess(Process("a"));  // its stream broke
+  roster.AddProcess(Process("a"));  // the stream of this process broke
   roster.SetServing("a", {1, 7});
   roster.SetWork("b", {.generated_tokens = 5});
   ASSERT_EQ(roster.entries().size(), 2u);
@@ -37,7 +37,7 @@ TEST(RolloutRosterTest, GoesOnWhereItWasWrittenDown) {
                                                  {.member = Process("b"), .work = {.generated_tokens = -1}}},
                                                 {.generated_tokens = 5});
   EXPECT_EQ(TokensOfAll(roster), 35);
-  roster.AddProcess(Process("a"));  // it has outlived the trainer
+  roster.AddProcess(Process("a"));  // this process has outlived the trainer
   roster.SetWork("a", {.generated_tokens = 40});
   EXPECT_EQ(roster.entries().size(), 2u);
   EXPECT_EQ(TokensOfAll(roster), 45);

@@ -28,8 +28,8 @@ TEST_F(QuarantineTest, BeginsWithTheTenthInvalidAnswerInARowAndEnds) {
   const SessionId bad = Join("bad"), good = Join("good");
   for (int64_t i = 1; i < kInARow; ++i) EXPECT_FALSE(Invalid(bad)) << i;
   EXPECT_FALSE(IsQuarantined(bad));
-  EXPECT_TRUE(Invalid(bad)) << "said once";
-  EXPECT_FALSE(Invalid(bad)) << "it was quarantined already";
+  EXPECT_TRUE(Invalid(bad)) << "reported once";
+  EXPECT_FALSE(Invalid(bad)) << "the rollouter was quarantined already";
   EXPECT_TRUE(IsQuarantined(bad));
   EXPECT_FALSE(IsQuarantined(good));
   now_ += RolloutSessions::kQuarantine;
@@ -92,12 +92,17 @@ TEST_F(QuarantineTest, ARewardThatFailsIsNotTheRolloutersFault) {
   for (int64_t i = 0; i < 2 * kInARow; ++i) EXPECT_FALSE(sessions_.OnReturn(session, failed, now_, now_));
   EXPECT_FALSE(IsQuarantined(session));
   EXPECT_EQ(sessions_.Find(session)->returned, 2 * kInARow);
+  // The failure of an environment does not count either; both belong to the prompt.
+  const absl::Status unplayable = Error(absl::StatusCode::kAborted, "ENVIRONMENT_FAILED", "group 0/2 cannot be played");
+  for (int64_t i = 0; i < 2 * kInARow; ++i) EXPECT_FALSE(sessions_.OnReturn(session, unplayable, now_, now_));
+  EXPECT_FALSE(IsQuarantined(session));
+  EXPECT_TRUE(IsPromptsFault(unplayable) && IsPromptsFault(failed));
 }
 
 TEST_F(QuarantineTest, AnotherStreamOfTheSameReplicaDoesNotEndIt) {
   const SessionId first = Join("bad");
   for (int64_t i = 0; i < kInARow; ++i) Invalid(first);
-  const SessionId beside = Join("bad");  // before the old stream is known to be gone
+  const SessionId beside = Join("bad");  // the old stream is not known to be gone yet
   EXPECT_TRUE(IsQuarantined(beside));
   sessions_.Remove(first);
   sessions_.Remove(beside);

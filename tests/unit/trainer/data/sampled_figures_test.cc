@@ -34,7 +34,7 @@ TEST(SampledFiguresTest, APromptWithTooFewAnswersIsInNoPassAtThatK) {
   EXPECT_TRUE(none.pass.empty());
 }
 
-// Tables and figures of scripts/golden_evaluations.py.
+// The tables and figures come from scripts/golden_evaluations.py.
 TEST(SampledFiguresTest, EqualTheReferenceOnRandomTables) {
   std::ifstream file(SYNCOPATE_GOLDEN_DIR "/evaluations.txt");
   std::string line, word;
@@ -62,6 +62,12 @@ TEST(SampledFiguresTest, EqualTheReferenceOnRandomTables) {
       ASSERT_TRUE(figures.reward.has_value());
       EXPECT_NEAR(figures.reward->mean, mean, 1e-12);
       expect_interval(figures.reward->interval, interval);
+    } else if (word == "majority") {
+      words >> mean >> interval;
+      ASSERT_TRUE(figures.majority.has_value()) << line;
+      EXPECT_NEAR(figures.majority->mean, mean, 1e-12) << line;
+      expect_interval(figures.majority->interval, interval);
+      figures.majority.reset();
     } else if (word == "pass") {
       int64_t k = 0;
       words >> k >> mean >> interval;
@@ -72,11 +78,19 @@ TEST(SampledFiguresTest, EqualTheReferenceOnRandomTables) {
       ++passes;
     } else if (word == "end") {
       EXPECT_TRUE(figures.pass.empty()) << "a figure that the reference does not have";
+      EXPECT_FALSE(figures.majority.has_value()) << "a figure that the reference does not have";
       ++tables;
     } else if (word != "#") {
       PromptTally& prompt = prompts.emplace_back();
       prompt.answers = std::stoll(word);
-      words >> prompt.right >> prompt.reward;
+      std::string votes;
+      words >> prompt.right >> prompt.reward >> votes;
+      for (const char answer : votes) {
+        if (answer == '-') continue;
+        PromptTally::Votes& those = prompt.votes[std::string(1, answer)];
+        ++those.all;
+        those.right += answer == 'a' || answer == 'b' ? 1 : 0;
+      }
     }
   }
   EXPECT_GE(tables, 40);

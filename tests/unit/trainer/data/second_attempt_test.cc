@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "tests/unit/trainer/data/group_ledger_fixture.h"
 
-// What the ledger does when a batch waits for a rollouter that is late: it asks another one, too.
+// The ledger leases a group to a second rollouter when a batch waits for a rollouter that is late.
 namespace syncopate::trainer {
 namespace {
 
@@ -71,7 +71,8 @@ TEST_F(SecondAttemptTest, ALateGroupIsAskedOfAnotherAndTheFirstAnswerCounts) {
   EXPECT_EQ(verdict.superseded->lease, late_.id);
   EXPECT_STREQ(RevokeReasonName(verdict.superseded->reason), "SUPERSEDED");
   EXPECT_EQ(ledger_->Submit(slow_, Share(AnswerTo(late_)), now_).result, Result::kExpired);
-  EXPECT_FALSE(ledger_->Return(slow_, late_.id, absl::AbortedError("revoked")).has_value()) << "nobody's fault";
+  EXPECT_FALSE(ledger_->Return(slow_, late_.id, absl::AbortedError("revoked")).has_value())
+      << "the return does not count against the rollouter";
   ledger_->OnLogged(second.lease.id, ++sequence_);
   EXPECT_EQ(ledger_->Submit(quick_, Share(AnswerTo(second.lease)), now_).result, Result::kAlreadyAccepted);
   EXPECT_EQ(ledger_->counters().superseded, 1);

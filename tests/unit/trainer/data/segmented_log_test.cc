@@ -28,7 +28,7 @@ constexpr char kFolder[] = "/run/state/trainer/log";
 
 SegmentedLog::Options Segments(int64_t bytes = 1 << 20) { return {.folder = kFolder, .segment_bytes = bytes}; }
 
-// A log that was opened, and what it replayed: records[i] has number first + i.
+// An open log, and its replayed records: records[i] has number first + i.
 struct Opened {
   std::unique_ptr<SegmentedLog> log;
   uint64_t first = 0;
@@ -134,7 +134,7 @@ TEST_F(SegmentedLogTest, RefusesALogThatLostRecordsBeforeItsEnd) {
     auto opened = MustOpen();
     AppendAndCommit(opened.log.get(), {"one", "two"});
   }
-  { auto opened = MustOpen(); }  // a new generation: the first one must hold two records for ever
+  { auto opened = MustOpen(); }  // a new generation: the first one must contain two records for ever
   std::string path = JoinPath(kFolder, Names().front());
   ASSERT_THAT(files_.FlipBits(path, files_.FileBytes(path).value() - 1, 0x10), IsOk());
   auto opened = Open(&files_, Segments());
@@ -203,8 +203,8 @@ TEST_F(SegmentedLogTest, GivesTheNumbersOfAFailedCommitAgain) {
   EXPECT_THAT(MustOpen().records, ElementsAre("kept", "instead"));
 }
 
-// Every record is synced or failed, one operation in two fails, and now and then the disk is full: what was
-// acknowledged is there afterwards, in order, and nothing is there that was never handed in.
+// Every record is synced or failed, one operation in two fails, and now and then the disk is full. Afterwards the log
+// contains the acknowledged records, in order, and no record that was never appended.
 TEST_F(SegmentedLogTest, LosesNothingAcknowledgedHoweverOftenTheDiskFails) {
   for (int64_t period = 1; period <= 9; ++period) {
     FaultyFileSystem files;
@@ -230,8 +230,8 @@ TEST_F(SegmentedLogTest, LosesNothingAcknowledgedHoweverOftenTheDiskFails) {
   }
 }
 
-// Opens a log with records, appends more in batches of two and prunes, dies at operation `crash_at` of that, and
-// checks what the next two opens find. Returns false if no crash happened.
+// Opens a log with records, appends more in batches of two and prunes, dies at operation `crash_at`, and checks the
+// results of the next two opens. Returns false if no crash happened.
 bool CrashOnce(int64_t crash_at, Survives survives) {
   FaultyFileSystem files;
   std::vector<std::string> handed_in, acknowledged;

@@ -15,22 +15,22 @@
 #include "tests/unit/trainer/data/group_ledger_fixture.h"
 #include "trainer/data/lease_dealer.h"
 
-// What one rollouter that is slow, or lies, costs the run: in virtual time, with everything else in order.
+// The cost of one rollouter that is slow, or lies, to the run: in virtual time, without other faults.
 namespace syncopate::trainer {
 namespace {
 
 struct Rates {
   double group_seconds = 0.1;  // usual time of a group
-  double spread = 0.3;         // of its logarithm
+  double spread = 0.3;         // the deviation of its logarithm
   double step_seconds = 0.05;
   int64_t batch_groups = 8;
-  int64_t capacity = 16;  // groups that a rollouter works on at once
+  int64_t capacity = 16;  // the number of groups that a rollouter works on at once
   double target_staleness = 1;
   int64_t max_staleness = 4;
 };
 
 struct Rollouter {
-  // How long it takes at this time of the world: the usual time in, its own out.
+  // The time of a group at this time of the world: gets the usual time, returns the rollouter's own.
   std::function<double(double now, double usual)> takes = [](double, double usual) { return usual; };
 };
 
@@ -40,7 +40,7 @@ class Pace {
   struct Outcome {
     int64_t steps = 0;
     std::vector<int64_t> accepted = {};   // by rollouter
-    std::vector<int64_t> most_held = {};  // at once, by rollouter, in the second half
+    std::vector<int64_t> most_held = {};  // leases at once, by rollouter, in the second half
     int64_t superseded = 0;
   };
 
@@ -118,13 +118,13 @@ class Pace {
     });
   }
 
-  // TrainingData::AwaitBatch looks at leases at this interval.
+  // TrainingData::AwaitBatch checks leases at this interval.
   void Wait() {
     waiting_ = true;
     After(0.1, [this] { waiting_ = false; });
   }
 
-  // What was superseded takes room until the rollouter comes to it: here, until its answer is made.
+  // A superseded lease takes room until the rollouter learns of it: here, until its answer is made.
   void Answer(size_t r, const Lease& lease) {
     held_[r].erase(lease.id);
     const GroupLedger::Verdict verdict =
@@ -152,7 +152,7 @@ Rollouter Slow(double seconds) {
   return {.takes = [seconds](double, double) { return seconds; }};
 }
 
-// Runs whose steps follow each other at different speeds, with room to spare and without.
+// Runs whose steps follow each other at different speeds, with free capacity and without.
 std::vector<Rates> ManyRates() {
   return {{},
           {.step_seconds = 0.02, .capacity = 32},
@@ -168,12 +168,12 @@ TEST(SlowRollouterTest, OneOfTwoThatTakesEightSecondsCostsAFifthOfTheStepsAtMost
     SCOPED_TRACE(absl::StrFormat("groups of %.2f s, steps of %.3f s, %d of %d", rates.group_seconds, rates.step_seconds,
                                  rates.batch_groups, rates.capacity));
     const Pace::Outcome alone = Pace(rates, {{}}).Run(60);
-    // Before a batch is accepted, slow is not defined yet: the trainer waits for the first answers of the slow
-    // rollouter.
+    // Before the first batch is accepted there is no measure of slow: the trainer waits for the first answers of the
+    // slow rollouter.
     const int64_t begun = Pace(rates, {{}, Slow(8)}).Run(20).steps;
     const Pace::Outcome both = Pace(rates, {{}, Slow(8)}).Run(80);
     EXPECT_GE(static_cast<double>(both.steps - begun), 0.8 * static_cast<double>(alone.steps));
-    EXPECT_LE(both.most_held[1], 1) << "a slow one holds one group at a time";
+    EXPECT_LE(both.most_held[1], 1) << "a slow rollouter holds one group at a time";
     RecordProperty(absl::StrFormat("ratio_%g_%g", rates.group_seconds, rates.step_seconds),
                    absl::StrFormat("%.3f", static_cast<double>(both.steps) / static_cast<double>(alone.steps)));
   }
@@ -193,14 +193,14 @@ TEST(SlowRollouterTest, OneThatBecomesSlowLosesItsShareAndGetsItBackWhenItIsQuic
   const Pace::Outcome alone = Pace(rates, {{}}).Run(30);
   EXPECT_GE(static_cast<double>(during.steps - before.steps), 0.8 * static_cast<double>(alone.steps));
   const int64_t quick = after.accepted[0] - during.accepted[0], healed = after.accepted[1] - during.accepted[1];
-  // Up to ten of the 40 s pass until it is tried again.
+  // Up to ten of the 40 s pass until the rollouter is tried again.
   EXPECT_GT(static_cast<double>(healed), 0.5 * static_cast<double>(quick));
 }
 
 TEST(SlowRollouterTest, EqualRolloutersShareAndLongAnswersMakeNobodySlow) {
   const Rates rates{.spread = 1.5, .batch_groups = 16, .capacity = 16};
   const Pace::Outcome both = Pace(rates, {{}, {}}).Run(60);
-  // The one that holds the longest answer gets fewer meanwhile.
+  // The rollouter that has the longest answer gets fewer leases meanwhile.
   EXPECT_NEAR(static_cast<double>(both.accepted[0]) / static_cast<double>(both.accepted[1]), 1, 0.6);
   EXPECT_GT(both.most_held[0], 12);
   EXPECT_GT(both.most_held[1], 12);

@@ -1,5 +1,5 @@
 // The deadline gate under random load: rollouters that lag behind, groups that fail or are filtered, a trainer that is
-// set back. Both of the gate's tests are left out in turn to show that this test would notice.
+// restored. Each of the gate's two checks is left out in turn, to show that this test would detect it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class Random {
 
 struct Outcome {
   bool deadlock = false;
-  int64_t worst = 0;  // greatest staleness of a trained group
+  int64_t worst = 0;  // the greatest staleness of a trained group
   int64_t bound = 0;
 };
 
@@ -142,13 +142,13 @@ class Simulation {
   Random random_;
   StalenessGate::Options options_;
   std::unique_ptr<StalenessGate> gate_;
-  std::vector<int64_t> serving_;  // version that each rollouter serves
-  std::vector<int64_t> running_;  // groups on each rollouter
+  std::vector<int64_t> serving_;  // the version that each rollouter serves
+  std::vector<int64_t> running_;  // the number of groups on each rollouter
   int64_t capacity_ = 0;
   double sigma_ = 0, lag_ = 0, step_time_ = 0, failures_ = 0, kept_ = 0;
 
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::map<GroupId, int64_t> starts_;  // what the gate was told, kept apart from it
+  std::map<GroupId, int64_t> starts_;  // the events that the gate got, kept apart from the gate
   double now_ = 0;
   int64_t order_ = 0, next_ = 0, steps_ = 0, worst_ = 0;
 };

@@ -89,7 +89,7 @@ TEST(StalenessGateTest, WithMaskABatchWaitsForNoOlderGroupAndTheOldestAreTakenFi
   gate.Admit(Group(3), 2);
   gate.Complete(Group(3));
   gate.Complete(Group(0));
-  EXPECT_THAT(gate.Pick(), ElementsAre(Group(0))) << "however old it is";
+  EXPECT_THAT(gate.Pick(), ElementsAre(Group(0))) << "at any age";
   EXPECT_TRUE(gate.MayKeep(0));
   gate.Release(Group(0));
   EXPECT_EQ(gate.OldestStart(), 2);

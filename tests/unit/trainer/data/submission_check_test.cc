@@ -53,13 +53,24 @@ TrajectoryGroup WithGivenTokens() {
 }
 
 TEST(SubmissionCheckTest, TokensThatThePolicyDidNotWriteCountForTheContextAlone) {
-  const TrajectoryGroup group = WithGivenTokens();  // 3 written, as many as the lease allows
+  const TrajectoryGroup group = WithGivenTokens();  // 3 tokens are written, as many as the lease allows
   EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, kRules).ok());
   SubmissionRules rules = kRules;
   rules.context = 8;
   EXPECT_TRUE(CheckSubmission(group, MakeLease(), MakeLease().version, rules).ok());
   rules.context = 7;
   EXPECT_EQ(ErrorReason(CheckSubmission(group, MakeLease(), MakeLease().version, rules)), "TOO_LONG");
+}
+
+TEST(SubmissionCheckTest, AnAnswerOfSeveralTurnsHasALimitOfItsOwn) {
+  const TrajectoryGroup group = WithGivenTokens();
+  Lease lease = MakeLease();
+  lease.sampling.max_new_tokens = 1;  // the limit of one turn
+  SubmissionRules rules = kRules;
+  rules.max_total_tokens = 5;
+  EXPECT_TRUE(CheckSubmission(group, lease, lease.version, rules).ok());
+  rules.max_total_tokens = 4;
+  EXPECT_EQ(ErrorReason(CheckSubmission(group, lease, lease.version, rules)), "TOO_LONG");
 }
 
 TEST(SubmissionCheckTest, RefusesRangesOfGivenTokensThatCannotBe) {
@@ -82,6 +93,23 @@ TEST(SubmissionCheckTest, RefusesRangesOfGivenTokensThatCannotBe) {
   EXPECT_EQ(reason([](auto* s) { s->spans.pop_back(); }), "BAD_SPANS");
 }
 
+TEST(SubmissionCheckTest, RefusesTurnsThatCannotBe) {
+  auto reason = [](std::vector<Turn> turns) {
+    TrajectoryGroup group = WithGivenTokens();
+    group.samples[1].turns = std::move(turns);
+    return ErrorReason(CheckSubmission(group, MakeLease(), MakeLease().version, kRules));
+  };
+  EXPECT_EQ(reason({{1, -0.1f, 0.5}, {5, 1, 0}}), "");
+  EXPECT_EQ(reason({{5, 1, 0}}), "");
+  EXPECT_EQ(reason({{0, 1, 0}, {5, 1, 0}}), "BAD_TURNS");
+  EXPECT_EQ(reason({{1, 1, 0}, {1, 1, 0}, {5, 1, 0}}), "BAD_TURNS");
+  EXPECT_EQ(reason({{2, 1, 0}, {5, 1, 0}}), "BAD_TURNS") << "the policy did not write token 1";
+  EXPECT_EQ(reason({{1, 1, 0}, {4, 1, 0}}), "BAD_TURNS") << "the last turn is the answer's end";
+  EXPECT_EQ(reason({{1, 1, 0}, {6, 1, 0}}), "BAD_TURNS");
+  EXPECT_EQ(reason({{1, std::numeric_limits<float>::quiet_NaN(), 0}, {5, 1, 0}}), "BAD_REWARD");
+  EXPECT_EQ(reason({{1, 1, -1}, {5, 1, 0}}), "BAD_TIME");
+}
+
 TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -99,7 +127,7 @@ TEST(SubmissionCheckTest, RefusesEachDefectWithItsReason) {
   for (float reward : {kNan, kInfinity, 1.1e30f, -1.1e30f}) {
     EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].reward = reward; }), "BAD_REWARD");
   }
-  for (double seconds : {-1.0, double{kNan}, double{kInfinity}}) {
+  for (double seconds : {-1.0, static_cast<double>(kNan), static_cast<double>(kInfinity)}) {
     EXPECT_EQ(ReasonAfter([&](auto* g) { g->samples[1].generate_seconds = seconds; }), "BAD_TIME");
   }
 }
@@ -151,7 +179,8 @@ TEST(SubmissionCheckTest, SpansCoverAllTokensInOrderAndNeverGoBack) {
   EXPECT_EQ(with({{{3, 10}, 0, 1}, {{3, 10}, 0, 2}}), "BAD_SPANS");
   EXPECT_EQ(with({{{3, 10}, 0, 0}, {{3, 10}, 0, 2}}), "BAD_SPANS");
   EXPECT_EQ(with({{{3, 11}, 0, 1}, {{3, 10}, 1, 2}}), "VERSION_BEFORE_LEASE");
-  EXPECT_EQ(with({{{3, 9}, 0, 2}}), "VERSION_BEFORE_LEASE") << "older than what the gate admitted the lease for";
+  EXPECT_EQ(with({{{3, 9}, 0, 2}}), "VERSION_BEFORE_LEASE")
+      << "older than the version for which the gate admitted the lease";
   EXPECT_EQ(with({{{3, 12}, 0, 2}}), "UNKNOWN_VERSION");
   EXPECT_EQ(with({{{4, 10}, 0, 2}}), "UNKNOWN_VERSION");
   EXPECT_EQ(with({{{2, 10}, 0, 2}}), "FENCED");

@@ -10,7 +10,7 @@
 #include "trainer/data/group_ledger.h"
 #include "trainer/data/tasks.h"
 
-// The supervised steps that a run begins with, as GroupLedger and DataRestore keep them.
+// The supervised steps at the beginning of a run, as GroupLedger and DataRestore keep them.
 namespace syncopate::trainer {
 namespace {
 
@@ -22,7 +22,7 @@ using Readiness = PromptSource::Readiness;
 
 constexpr int64_t kBatch = 2;
 
-// A task of which some prompts are still being read and some are none; remembers which were given.
+// A task of which some prompts are still being read and some are bad rows. It records which prompts it has given.
 class Prompts final : public PromptSource {
  public:
   Readiness CheckReadiness(const GroupId& group) const override {
@@ -45,7 +45,7 @@ class Prompts final : public PromptSource {
 
 class SupervisedLedgerTest : public ::testing::Test {
  protected:
-  // At the beginning of a run, or as `restored` says.
+  // Starts at the beginning of a run, or as `restored` says.
   void Start(int64_t supervised_steps, const PolicyVersion& version = {1, 0}, const DataState& state = {},
              const std::vector<LogRecord>& log = {}) {
     GroupLedger::Options options;
@@ -64,7 +64,7 @@ class SupervisedLedgerTest : public ::testing::Test {
     ledger_->OnCredits(session, 8);
     return session;
   }
-  // Takes and trains the next batch; its ordinals.
+  // Takes and trains the next batch; returns its ordinals.
   std::vector<int64_t> Step() {
     ledger_->NextLeases(now_);
     auto take = ledger_->TakeBatch();
@@ -101,7 +101,7 @@ TEST_F(SupervisedLedgerTest, TrainsThePromptsInOrderWithTheirAnswersAndLeasesNon
   Join();
   const std::vector<IssuedLease> issued = ledger_->NextLeases(now_);
   ASSERT_FALSE(issued.empty());
-  EXPECT_EQ(issued.front().lease.id.group.ordinal, 4) << "the first that nobody was taught";
+  EXPECT_EQ(issued.front().lease.id.group.ordinal, 4) << "the first prompt that no supervised step has trained";
   EXPECT_FALSE(ledger_->HasBatch());
 }
 
@@ -130,7 +130,7 @@ TEST_F(SupervisedLedgerTest, ARestoredRunRepeatsTheLoggedTakesAndGoesOnWhereThey
   Step();
   const DataState checkpoint = ledger_->Snapshot();
   const std::vector<int64_t> second = Step(), third = Step();
-  ledger_->NextLeases(now_);  // the fourth is assembled, and is recorded nowhere when the trainer dies
+  ledger_->NextLeases(now_);  // the fourth group is assembled, and no record has it when the trainer dies
   Start(1000, {2, 1}, checkpoint, log_);
   EXPECT_EQ(ledger_->replays_left(), 2);
   EXPECT_EQ(Step(), second);

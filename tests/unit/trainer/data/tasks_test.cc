@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace syncopate::trainer {
@@ -42,6 +43,24 @@ TEST(TaskTest, PromptIsBosSymbolsSepAndAnswerEndsWithEos) {
   EXPECT_THAT(task->stop_token_ids(), ElementsAre(10));
   EXPECT_EQ(task->max_prompt_tokens(), 6);
   EXPECT_EQ(task->max_answer_tokens(), 5);
+}
+
+TEST(TaskTest, GuessHidesItsNumberInTheRow) {
+  auto task = MustMake("guess");
+  std::set<std::string> rows;
+  for (int64_t i = 0; i < 400; ++i) {
+    const Prompt prompt = task->At({0, i});
+    EXPECT_THAT(prompt.prompt_ids, ElementsAre(32, 33)) << "all prompts are the same";
+    ASSERT_EQ(prompt.answer_ids.size(), 2u);
+    EXPECT_EQ(prompt.answer_ids[1], 34);
+    EXPECT_EQ(prompt.task.row_json, absl::StrCat("{\"ground_truth\": ", prompt.answer_ids[0] + 1, "}"));
+    EXPECT_EQ(prompt.task, task->At({0, i}).task);
+    rows.insert(prompt.task.row_json);
+  }
+  EXPECT_EQ(rows.size(), 32u);
+  EXPECT_EQ(task->vocab_size(), 38);
+  EXPECT_THAT(task->stop_token_ids(), ElementsAre(34));
+  EXPECT_EQ(task->Render({32, 33, 15, 34, 35, 33, 23, 34, 36, 37, 38}), "? 16 . higher ? 24 . lower no number ?");
 }
 
 TEST(TaskTest, AnswersAreRight) {

@@ -24,7 +24,7 @@ class TextSourceTest : public ::testing::Test {
   std::unique_ptr<TextSource> Open(const std::vector<std::string>& paths, const TextSource::Options& options = {}) {
     return TextSource::Create(options, files_.Rows(paths)).value();
   }
-  // Its text; "skipped", or why there is none.
+  // The text of the prompt; "skipped", or why there is none.
   static std::string Next(const PromptSource& source, const GroupId& group) {
     const Readiness readiness = source.Await(group);
     if (readiness == Readiness::kReady) return source.Render(source.At(group).prompt_ids);
@@ -74,8 +74,8 @@ TEST_F(TextSourceTest, APromptThatWasGivenCanBeAskedForAgain) {
   EXPECT_EQ(Next(*source, {0, 20}), Next(*Open({files_.Path("a")}), {0, 20}));
 }
 
-// As after a restore: prompts that were put back, then new ones far beyond. What was read between them must not fill
-// the room for ever.
+// The order after a restore: prompts that were put back, then new ones much later in the file. The rows that were read
+// between them must not occupy the room for ever.
 TEST_F(TextSourceTest, GoesOnFarAheadWithoutHoldingWhatWasPassedOver) {
   const auto source = Open({files_.WriteRows("a", 100)}, {.ahead = 8});
   Next(*source, {0, 3});
@@ -113,7 +113,7 @@ TEST_F(TextSourceTest, AFileThatIsChangedIsAFailureAndItsListenerHears) {
   const auto source = Open({path}, {.ahead = 2});
   EXPECT_THAT(Next(*source, {0, 0}), HasSubstr("a "));
   Mailbox<bool> called;
-  // A call for the row before may still be on its way.
+  // The listener may still be called for the row before.
   source->SetListener([&called, &source] {
     if (!source->failure().ok()) called.Put(true);
   });
@@ -121,7 +121,7 @@ TEST_F(TextSourceTest, AFileThatIsChangedIsAFailureAndItsListenerHears) {
   source->CheckReadiness({3, 0});
   ASSERT_TRUE(called.WaitFor(1));
   EXPECT_THAT(source->failure(), AllOf(HasReason("DATA_FILE_CHANGED"), HasMessage(HasSubstr(path))));
-  EXPECT_EQ(source->Await({0, 1}), Readiness::kComing);  // and does not block
+  EXPECT_EQ(source->Await({0, 1}), Readiness::kComing);  // the call does not block
   source->SetListener(nullptr);
 }
 

@@ -12,7 +12,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/data/training_data_rollouter.h"
 
-// Rollouters that answer wrongly, hand everything back, or stand still.
+// Rollouters that answer wrongly, hand back every lease, or make no progress.
 namespace syncopate::trainer {
 namespace {
 
@@ -108,7 +108,7 @@ TEST_F(TrainingDataTest, APromptThatIsGivenUpIsCountedOnceHoweverOftenTheTrainer
   data_->SetCredits(session_, 1);
   ASSERT_TRUE(sink_->leases.WaitFor(2));
   data_->ReturnLease(session_, sink_->leases.All()[1].id, Error(absl::StatusCode::kInternal, "REWARD_FAILED", "no"));
-  Answer(1);  // what is appended behind the drop is durable after it
+  Answer(1);  // records appended after the drop become durable after it
   EXPECT_EQ(data_->GetStatus().sums.failed, 1);
   EXPECT_EQ(data_->GetStatus().groups.failed_attempts, 1);
   const auto snapshot = data_->Snapshot();
@@ -128,9 +128,9 @@ class StalledRollouterTest : public TrainingDataTest {
     good_ = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), TrainingDataWorld::kRunId, other_);
     data_->SetServing(good_, {1, 0});
   }
-  ~StalledRollouterTest() override { data_.reset(); }  // before the clock
+  ~StalledRollouterTest() override { data_.reset(); }  // destroyed before the clock
 
-  // Both say each second that they live, and the good one how its leases come along.
+  // Both rollouters send a heartbeat each second, and the good one reports the progress of its leases.
   void Heartbeats(int seconds, const std::vector<LeaseId>& further = {}) {
     for (int i = 0; i < seconds; ++i) {
       clock_.Advance(absl::Seconds(1));
@@ -178,7 +178,7 @@ TEST_F(StalledRollouterTest, LosesItsLeasesThoughNobodyWaitsForABatchAndGetsNone
 
   data_->ReturnLease(session_, stuck, absl::AbortedError("its generation has ended"));
   EXPECT_EQ(data_->GetStatus().rollouters[0].stalled_groups, 0);
-  EXPECT_EQ(data_->GetStatus().rollouters[0].returned_groups, 0) << "it was not held any more";
+  EXPECT_EQ(data_->GetStatus().rollouters[0].returned_groups, 0) << "the lease was not held any more";
 }
 
 TEST_F(StalledRollouterTest, IsRevokedWhenAnotherAnswersALateGroupFirst) {
@@ -224,12 +224,12 @@ TEST_F(StalledRollouterTest, LosesItsEvaluationLeasesToo) {
   sink_ = std::make_shared<RecordingSink>();
   session_ = *data_->Connect(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId, sink_);
   data_->SetServing(session_, {1, 0});
-  data_->SetCredits(session_, 2);  // 4 samples
+  data_->SetCredits(session_, 2);  // credits for 4 samples
   const std::vector<Lease> leased = sink_->leases.All();
   ASSERT_EQ(std::count_if(leased.begin(), leased.end(),
                           [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; }),
             4)
-      << "as many as it has room for: of two rollouters one alone is asked";
+      << "as many as it has room for: only one of two rollouters gets prompts";
   data_->SetCredits(good_, 8);
   data_->SetCredits(good_, 8);
   Heartbeats(31, HeldByOther());

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,7 +15,7 @@
 
 namespace syncopate::trainer {
 
-// Stands still until it is told to go on. Thread-safe.
+// A clock that stands still until the test advances it. Thread-safe.
 class HandClock final : public Clock {
  public:
   absl::Time Now() const override { return absl::FromUnixMicros(micros_.load()); }
@@ -42,10 +43,11 @@ class TrainingDataWorld {
     options.evaluation.sampling.max_new_tokens = 5;
   }
 
-  // At `version`, which is published; `snapshot` as TrainingData::Snapshot gave it.
+  // Opens at `version`, which is published; `snapshot` is a result of TrainingData::Snapshot.
   absl::StatusOr<std::unique_ptr<TrainingData>> Open(const PolicyVersion& version = {1, 0},
                                                      const std::string& snapshot = "") {
-    TrainingData::Parts parts{&disk, &trainerd::ProtoRecordCodec(), clock, prompts.get(), evaluation_prompts.get()};
+    TrainingData::Parts parts{&disk,         &trainerd::ProtoRecordCodec(), clock,
+                              prompts.get(), evaluation_prompts.get(),      on_dropped};
     SYNCOPATE_ASSIGN_OR_RETURN(auto data, TrainingData::Open(options, parts, {version, kRunId, snapshot}));
     data->RecordPublished(version);
     return data;
@@ -59,6 +61,7 @@ class TrainingDataWorld {
   const Clock* clock = Clock::Real();
   std::unique_ptr<PromptSource> prompts = *MakeTask({});
   std::unique_ptr<PromptSource> evaluation_prompts = *MakeTask({.seed = 999});
+  std::function<void(const DropRecord&, const PolicyVersion&)> on_dropped = nullptr;
   TrainingData::Options options;
 };
 
@@ -79,7 +82,8 @@ inline TrajectoryGroup RightAnswer(const Lease& lease, const PolicyVersion& vers
     sample.tokens = lease.answer_ids;
     sample.logprobs.assign(sample.tokens.size(), -0.25f);
     sample.spans = {{version, 0, static_cast<int32_t>(sample.tokens.size())}};
-    // Samples of a training group differ, so that it has a signal; an evaluation's one is as good as it can be.
+    // The samples of a training group differ, so that the group has a signal; an evaluation's sample gets the best
+    // reward.
     sample.reward = lease.kind == LeaseKind::kEvaluation ? 1 : static_cast<float>(i);
     group.samples.push_back(std::move(sample));
   }

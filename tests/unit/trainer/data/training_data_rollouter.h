@@ -12,7 +12,7 @@
 
 namespace syncopate::trainer {
 
-// Keeps what it is sent.
+// Keeps the messages that it gets.
 class RecordingSink : public RolloutSink {
  public:
   void SendLease(const Lease& lease) override { leases.Put(lease); }
@@ -37,7 +37,7 @@ class TrainingDataTest : public ::testing::Test {
     data_->SetServing(session_, version);
   }
 
-  // Has `groups` groups answered and acknowledged.
+  // Answers `groups` groups and waits until they are acknowledged.
   void Answer(size_t groups) {
     const size_t leased = sink_->leases.size(), acked = sink_->acks.size();
     data_->SetCredits(session_, static_cast<int32_t>(groups));

@@ -66,7 +66,7 @@ TEST_F(TrainingDataTest, ACrashLosesNothingAcknowledgedAndRepeatsTheTakesAfterTh
   EXPECT_EQ(fourth[0].group.ordinal, 6);
   EXPECT_EQ(replays_, 2);
 
-  // And once more, from nothing but the log.
+  // The log alone restores the same state.
   CrashAndOpen({3, 0});
   EXPECT_EQ(Train(), first);
   EXPECT_EQ(Train(), second);
@@ -102,7 +102,7 @@ TEST_F(TrainingDataTest, TheSumsOfAResumedRunAreThoseOfOneThatWasNeverKilled) {
   EXPECT_EQ(twin.trained, 8);
   EXPECT_EQ(twin.staleness.groups, 8);
   EXPECT_EQ(twin.staleness.Max(), 3);
-  // Again and again, from the checkpoint, from nothing but the log, and from the checkpoint of a resumed incarnation.
+  // The replay is repeated: from the checkpoint, from the log alone, and from the checkpoint of a resumed incarnation.
   for (int life = 2; life < 4; ++life) {
     CrashAndOpen({life, 2}, second.bytes);
     for (int i = 0; i < 2; ++i) Train();
@@ -114,7 +114,7 @@ TEST_F(TrainingDataTest, TheSumsOfAResumedRunAreThoseOfOneThatWasNeverKilled) {
   CrashAndOpen({5, 3}, third.bytes);
   Train();
   EXPECT_EQ(data_->GetStatus().sums, twin);
-  EXPECT_EQ(data_->GetStatus().groups.trained, 2) << "of this life";
+  EXPECT_EQ(data_->GetStatus().groups.trained, 2) << "of this incarnation";
 }
 
 TEST_F(TrainingDataTest, WhatARestoreUndoesIsCountedOnceHoweverOftenTheRunIsResumed) {
@@ -130,10 +130,33 @@ TEST_F(TrainingDataTest, WhatARestoreUndoesIsCountedOnceHoweverOftenTheRunIsResu
   Answer(2);
   for (int life = 3; life < 5; ++life) {
     CrashAndOpen({life, 1}, first.bytes);
-    EXPECT_EQ(data_->GetStatus().sums.rolled_back, 2) << "the second life's answers were not undone";
+    EXPECT_EQ(data_->GetStatus().sums.rolled_back, 2) << "the answers of the second incarnation were not undone";
     EXPECT_EQ(data_->GetStatus().sums.accepted, 6);
     EXPECT_EQ(data_->GetStatus().sums.trained, 2);
   }
+}
+
+TEST_F(TrainingDataTest, WhatIsDroppedIsReportedWithItsAnswersOnceTheLogHasIt) {
+  struct Dropped {
+    DropReason reason;
+    int64_t ordinal;
+    size_t samples;
+    PolicyVersion at;
+    bool operator==(const Dropped&) const = default;
+  };
+  Mailbox<Dropped> dropped;
+  world_.on_dropped = [&dropped](const DropRecord& drop, const PolicyVersion& at) {
+    dropped.Put({drop.reason, drop.lease.group.ordinal, drop.group->samples.size(), at});
+  };
+  world_.options.ledger.refill_zero_variance = true;
+  Open();
+  data_->SetCredits(session_, 1);
+  ASSERT_TRUE(sink_->leases.WaitFor(1));
+  TrajectoryGroup group = RightAnswer(sink_->leases.All()[0]);
+  for (Trajectory& sample : group.samples) sample.reward = 1;
+  data_->Submit(session_, std::move(group));
+  ASSERT_TRUE(dropped.WaitFor(1));
+  EXPECT_EQ(dropped.All()[0], (Dropped{DropReason::kFiltered, 0, 2, {1, 0}}));
 }
 
 TEST_F(TrainingDataTest, FilteredGroupsAreCountedFromTheLogToo) {
@@ -196,7 +219,7 @@ TEST_F(TrainingDataTest, RefusesASnapshotThatIsNone) {
 }
 
 TEST_F(TrainingDataTest, PrunesTheLogToWhatTheCheckpointNeeds) {
-  world_.options.log.segments.segment_bytes = 64;  // a record a file
+  world_.options.log.segments.segment_bytes = 64;  // makes a file for each record
   Open();
   Answer(6);
   Train();
@@ -250,7 +273,7 @@ class BusyRollouter : public RolloutSink {
       {
         MutexLock lock(&mutex_);
         auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ || !leases_.empty(); };
-        mutex_.AwaitWithTimeout(Condition(&work), absl::Milliseconds(20));  // then say again what is served
+        mutex_.AwaitWithTimeout(Condition(&work), absl::Milliseconds(20));  // then reports the serving version again
         if (done_) return;
         leases.swap(leases_);
       }

@@ -26,7 +26,7 @@ using Survives = FaultyFileSystem::Survives;
 constexpr char kFolder[] = "/run/state/trainer/log";
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// Passes everything on to another disk, but holds every Sync back until it is let go.
+// Passes every call on to another disk, but delays every Sync until the test lets it go.
 class GatedFileSystem final : public FileSystem {
  public:
   explicit GatedFileSystem(FileSystem* files) : files_(files) {}
@@ -39,7 +39,7 @@ class GatedFileSystem final : public FileSystem {
     MutexLock lock(&mutex_);
     open_ = true;
   }
-  // False if no Sync was held back within kPatience.
+  // False if no Sync was delayed within kPatience.
   bool WaitForSync() {
     MutexLock lock(&mutex_);
     auto held = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ > 0; };
@@ -193,7 +193,8 @@ TEST(TrajectoryLogTest, RefusesWhatWouldNotFitItsMemory) {
   auto log = MustOpen(&files, options);
   files.Close();
   ASSERT_THAT(log->Append("12345678", [](absl::Status, uint64_t) {}), IsOk());
-  EXPECT_THAT(log->Append("123", [](absl::Status, uint64_t) { FAIL() << "it was refused"; }), HasReason("LOG_FULL"));
+  EXPECT_THAT(log->Append("123", [](absl::Status, uint64_t) { FAIL() << "the append was refused"; }),
+              HasReason("LOG_FULL"));
   files.Open();
   log->Stop();
   EXPECT_THAT(Records(&disk), ElementsAre("12345678"));

@@ -16,7 +16,7 @@ TEST(FlowSumsTest, AnIncarnationAddsToThoseBeforeAndARollouterThatStayedCountsOn
   before.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});
   before.roster.SetWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
   RolloutRoster roster = before.roster;
-  roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});  // it has outlived the trainer
+  roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});  // the process has outlived the trainer
   roster.SetWork("a", {.generated_tokens = 700});
   TrainingData::Status data;
   data.groups = {.reissued = 1, .superseded = 2, .failed_attempts = 1, .duplicate = 1, .expired = 1};
@@ -40,6 +40,19 @@ TEST(FlowSumsTest, AnIncarnationAddsToThoseBeforeAndARollouterThatStayedCountsOn
   EXPECT_EQ(sums.invalid, (std::map<std::string, int64_t>{{"BAD_LOGPROB", 8}, {"BAD_MESSAGE", 2}}));
   ASSERT_EQ(sums.roster.entries().size(), 1u);
   EXPECT_EQ(sums.roster.entries()[0].work.generated_tokens, 700);
+}
+
+TEST(FlowSumsTest, TheBestHeldOutLossIsTheSmallestOfAllIncarnations) {
+  FlowSums before;
+  before.figures.AddHeldOut(0.5);
+  before.figures.AddHeldOut(0.75);
+  EXPECT_EQ(AddLife(before, 1, {}, {}, {}).figures.last_held_out_loss, 0.75);
+  RunFigures life;
+  life.AddHeldOut(0.6);
+  life.AddHeldOut(0.7);
+  const FlowSums sums = AddLife(before, 1, life, {}, {});
+  EXPECT_EQ(sums.figures.best_held_out_loss, 0.5);
+  EXPECT_EQ(sums.figures.last_held_out_loss, 0.7);
 }
 
 TEST(FlowSumsTest, EvaluationsWithoutKnownAnswersHaveARewardAlone) {

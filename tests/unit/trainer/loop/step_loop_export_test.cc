@@ -7,7 +7,8 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
-// Exports of the step loop: what is written while steps are made, and what becomes of it if it cannot be.
+// Exports of the step loop: files that are written while steps are made, and the result of an export that cannot be
+// written.
 namespace syncopate::trainer {
 namespace {
 
@@ -22,7 +23,7 @@ using Answers = Mailbox<absl::StatusOr<ExportWriter::Exported>>;
 
 class StepLoopExportTest : public ::testing::Test {
  protected:
-  // Asks for an export before step 1 is over, which is held until then.
+  // Asks for an export before step 1 is over; step 1 is stopped until then.
   void AskInStepOne(const std::string& name, Answers* answers) {
     ASSERT_TRUE(world_.policy.AwaitBegun(1));
     Ask(name, answers);

@@ -7,7 +7,8 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
-// Checkpoints of the step loop: when and by which trainer they are written, and how a run ends if they cannot be.
+// Checkpoints of the step loop: when and by which trainer they are written, and how a run ends if they cannot be
+// written.
 namespace syncopate::trainer {
 namespace {
 
@@ -89,7 +90,7 @@ TEST_F(StepLoopSaveTest, ADiskThatDoesNotAnswerEndsTheRunThatWaitsForItAndIsName
   ASSERT_EQ(world_.observer.checkpoints.All().size(), 1u);
   EXPECT_EQ(world_.observer.checkpoints.All()[0].version, (PolicyVersion{1, 4}));
   EXPECT_EQ(world_.loop().GetStatus().state, "failed");
-  world_.checkpoint_disk.HoldOperations(false);  // or the thread that writes would outlive the test
+  world_.checkpoint_disk.HoldOperations(false);  // otherwise the writing thread would outlive the test
 }
 
 TEST_F(StepLoopSaveTest, ALastCheckpointThatADiskHoldsForEverEndsTheRunToo) {
@@ -111,7 +112,7 @@ TEST_F(StepLoopSaveTest, StepsAreMadeWhileACheckpointIsWrittenWhichHasWhatWasTru
   options.keep_checkpoints = 3;
   world_.HoldSaves(true);
   world_.Start(options);
-  // The next one waits for it: there is one copy of the state at a time.
+  // The next save waits for this one: there is one copy of the state at a time.
   ASSERT_TRUE(world_.observer.steps.WaitFor(4));
   EXPECT_EQ(world_.policy.begun(), 4);
   EXPECT_THAT(world_.Checkpoints(), IsEmpty());

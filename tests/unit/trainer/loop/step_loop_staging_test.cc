@@ -9,7 +9,8 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
-// Staging beside the next step: what goes on while the digests of a version are not there, and what waits for them.
+// Staging beside the next step: the work that goes on while a version has no digests yet, and the work that waits for
+// them.
 namespace syncopate::trainer {
 namespace {
 
@@ -56,7 +57,7 @@ TEST_F(StepLoopStagingTest, TheNextStepIsMadeBesideItAndTheVersionAndItsLineCome
   }
 }
 
-// The update of step 2 comes before the copy of version 1 has begun: the policy's thread makes it then.
+// The update of step 2 comes before the copy of version 1 has begun: the policy's thread makes the copy then.
 TEST_F(StepLoopStagingTest, AVersionHasTheWeightsOfItsStepHoweverLateItsDigestsAre) {
   world_.stager.HoldFrom(1);
   world_.Start(Steps(4));
@@ -119,7 +120,7 @@ TEST_F(StepLoopStagingTest, AnEvaluationBeginsWhenItsVersionIsPublished) {
   options.evaluate_every_steps = 1;
   world_.policy.HoldFrom(1);
   world_.Start(options);
-  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));  // so that the next one need not wait for it
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));  // so that the next evaluation need not wait for this one
   world_.stager.HoldFrom(1);
   world_.policy.Release();
   ASSERT_TRUE(world_.stager.AwaitHeld(1));
@@ -154,7 +155,7 @@ TEST_F(StepLoopStagingTest, WeightsThatAreNotFiniteNeverBecomeACheckpointThoughT
   EXPECT_THAT(outcome, HasReason("NON_FINITE"));
   EXPECT_THAT(outcome, HasMessage(HasSubstr(FakePolicy::kTensor)));
   EXPECT_THAT(outcome, HasMessage(HasSubstr("e1-s2")));
-  EXPECT_EQ(world_.policy.begun(), 3) << "no step begins once it is known";
+  EXPECT_EQ(world_.policy.begun(), 3) << "no step begins once the failure is known";
   EXPECT_THAT(world_.Checkpoints(), IsEmpty());
   EXPECT_THAT(StepsOf(world_.published.All()), ElementsAre(0, 1));
   EXPECT_THAT(StepsOf(world_.observer.steps.All()), ElementsAre(1));
@@ -162,7 +163,7 @@ TEST_F(StepLoopStagingTest, WeightsThatAreNotFiniteNeverBecomeACheckpointThoughT
   EXPECT_THAT(world_.observer.checkpoints.All()[0].status, HasReason("NON_FINITE"));
 }
 
-// What failed after it followed from it.
+// The later failure is a consequence of the first one.
 TEST_F(StepLoopStagingTest, WeightsThatAreNotFiniteEndTheRunWithTheirNameThoughTheNextStepFails) {
   world_.policy.SpoilFrom(2);
   world_.policy.FailFrom(3);

@@ -47,11 +47,11 @@ TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestOfItsWeightsAndThatO
   const std::vector<StepReport> steps = world_.observer.steps.All();
   const auto publications = world_.observer.publications.All();
   ASSERT_EQ(steps.size(), 3u);
-  ASSERT_EQ(publications.size(), 4u);  // the beginning too
+  ASSERT_EQ(publications.size(), 4u);  // version 0 too
   for (size_t i = 0; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i].version, (PolicyVersion{1, static_cast<int64_t>(i) + 1}));
     EXPECT_EQ(publications[i + 1], std::make_pair(steps[i].version, steps[i].published_digest.value_or(0)));
-    EXPECT_NE(steps[i].weights_digest, steps[i].published_digest);  // weights travel in bfloat16 here
+    EXPECT_NE(steps[i].weights_digest, steps[i].published_digest);  // weights are sent in bfloat16 here
     EXPECT_EQ(steps[i].groups, static_cast<int64_t>(kBatchGroups));
     EXPECT_EQ(steps[i].sample_staleness.size(), 2 * kBatchGroups);
     EXPECT_EQ(steps[i].figures.samples_so_far, static_cast<int64_t>(2 * kBatchGroups * (i + 1)));
@@ -62,7 +62,7 @@ TEST_F(StepLoopTest, TheObserverHearsOfEachStepWithTheDigestOfItsWeightsAndThatO
   EXPECT_THAT(world_.observer.checkpoints.All()[0].status, IsOk());
 }
 
-// The synchronizer relabels a version whose digest is one that is served: nothing is sent.
+// The synchronizer relabels a version whose digest equals that of a served version: no weights are sent.
 TEST_F(StepLoopTest, AStepWithoutSignalIsPublishedUnderTheDigestBeforeIt) {
   world_.policy.StandStillFrom(2);
   world_.Start(Steps(3));
@@ -132,6 +132,42 @@ TEST(SupervisedLoopTest, ARunOfSupervisedStepsAloneNeedsNoRollouterEvaluatesNoth
   EXPECT_THAT(world.Checkpoints(), ElementsAre("e1-s4", "e1-s5"));
 }
 
+TEST(SupervisedLoopTest, TheHeldOutLossIsMeasuredEveryFewStepsAndAtTheEndOnEvaluationPrompts) {
+  constexpr int64_t kAll = int64_t{1} << 40;
+  StepLoopWorld world(kAll);
+  StepLoop::Options options = Steps(5);
+  options.supervised_steps = kAll;
+  options.evaluate_every_steps = 2;
+  options.held_out_prompts = 3;
+  world.Start(options);
+  ASSERT_THAT(world.Wait(), IsOk());
+  const auto measured = world.policy.measured.All();
+  ASSERT_EQ(measured.size(), 3u);
+  constexpr int64_t kPass = PromptSource::kEvaluationPass;
+  for (const auto& prompts : measured) {
+    EXPECT_THAT(prompts, ElementsAre(GroupId{kPass, 0}, GroupId{kPass, 1}, GroupId{kPass, 2}));
+  }
+  std::vector<double> losses;
+  for (const StepReport& step : world.observer.steps.All()) {
+    losses.push_back(step.held_out.has_value() ? step.held_out->loss : -1);
+  }
+  EXPECT_THAT(losses, ElementsAre(-1, 2, -1, 4, 5)) << "of the weights that the step made";
+  EXPECT_GT(world.observer.SecondsIn(LoopPhase::kEvaluate), 0);
+}
+
+TEST(SupervisedLoopTest, TheLastStepOfAWarmStartHasAHeldOutLossAndStepsOnRewardsHaveNone) {
+  StepLoopWorld world(/*supervised_steps=*/3);
+  StepLoop::Options options = Steps(5);
+  options.supervised_steps = 3;
+  options.evaluate_every_steps = 0;
+  options.held_out_prompts = 2;
+  world.Start(options);
+  ASSERT_THAT(world.Wait(), IsOk());
+  const std::vector<StepReport> steps = world.observer.steps.All();
+  ASSERT_EQ(steps.size(), 5u);
+  for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].held_out.has_value(), i == 2) << i;
+}
+
 TEST_F(StepLoopTest, AnIncarnationThatFindsTheRunCompletePublishesOnlyIfItStaysAndEvaluatesNothing) {
   StepLoop::Options options = Steps(0);
   options.evaluate_every_steps = 1;
@@ -152,7 +188,7 @@ TEST_F(StepLoopTest, AnIncarnationThatFindsTheRunCompletePublishesOnlyIfItStaysA
 TEST_F(StepLoopTest, NoStepBeginsAfterThePauseWasAnsweredThoughABatchIsReady) {
   world_.rollouter().HoldAnswers(true);
   world_.Start(Steps(3));
-  ASSERT_TRUE(world_.rollouter().leases.WaitFor(kBatchGroups));  // the loop waits for their answers
+  ASSERT_TRUE(world_.rollouter().leases.WaitFor(kBatchGroups));  // the loop waits for the answers
   world_.loop().Pause();
   world_.rollouter().HoldAnswers(false);
   ASSERT_TRUE(world_.rollouter().acks.WaitFor(kBatchGroups));
@@ -230,7 +266,7 @@ TEST_F(StepLoopTest, EachCheckpointIsPublishedAndEvaluatedAndTheBestIsNamedInAFi
   options.checkpoint_every_steps = 2;
   options.evaluate_every_steps = 1000;
   options.publish_every_steps = 3;
-  // Step 1 waits until the beginning is evaluated, step 3 until what step 2 made is.
+  // Step 1 waits until version 0 is evaluated, step 3 until the version of step 2 is.
   world_.policy.HoldFrom(1);
   world_.Start(options);
   ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));
@@ -264,7 +300,7 @@ TEST_F(StepLoopTest, ACheckpointThatAnOperatorAskedForIsEvaluatedToo) {
 TEST_F(StepLoopTest, AnEvaluationIsOverThePromptsThatWereJudgedAndHasNoFigureWithoutAny) {
   StepLoop::Options options = Steps(2);
   options.evaluate_every_steps = 1000;
-  // The first step waits until the evaluation of the beginning is over, the second until it is reported.
+  // The first step waits until the evaluation of version 0 is over, the second until it is reported.
   world_.policy.HoldFrom(1);
   world_.rollouter().FailEvaluationPrompts({2});
   world_.Start(options);
@@ -274,7 +310,7 @@ TEST_F(StepLoopTest, AnEvaluationIsOverThePromptsThatWereJudgedAndHasNoFigureWit
   EXPECT_EQ(world_.observer.evaluations.All()[0].asked, TrainingDataWorld::kEvaluationPrompts);
   EXPECT_EQ(world_.observer.evaluations.All()[0].prompts, TrainingDataWorld::kEvaluationPrompts - 1);
 
-  world_.rollouter().FailEvaluationPrompts({0, 1, 2, 3, 4, 5});  // those of the last one, all
+  world_.rollouter().FailEvaluationPrompts({0, 1, 2, 3, 4, 5});  // all prompts of the last evaluation
   world_.policy.Release();
   ASSERT_THAT(world_.Wait(), IsOk());
   EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 2}));
@@ -286,7 +322,7 @@ TEST_F(StepLoopTest, WithoutEvaluationsOnTheWayCheckpointsAreNotEvaluated) {
   options.checkpoint_every_steps = 1;
   world_.Start(options);
   ASSERT_THAT(world_.Wait(), IsOk());
-  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 3}));  // at the end
+  EXPECT_THAT(Evaluated(world_), ElementsAre(PolicyVersion{1, 3}));  // evaluated at the end
 }
 
 TEST_F(StepLoopTest, WeightsThatAreNotFiniteAreNeitherPublishedNorSaved) {
@@ -339,7 +375,8 @@ std::set<int64_t> EvaluatedSteps(FakeRollouter& rollouter) {
 
 TEST_F(StepLoopTest, AnEvaluationThatNobodyCanAnswerBecauseItsSyncsFailedGivesWayToTheNext) {
   world_.AddLaggard(/*last=*/0);
-  world_.failing_syncs = {2};  // so the evaluation of step 2 waits, and is not overtaken while one may come to serve it
+  // So the evaluation of step 2 waits; it is not superseded while a rollouter may come to serve its version.
+  world_.failing_syncs = {2};
   StepLoop::Options options = Steps(4);
   options.evaluate_every_steps = 2;
   world_.Start(options);
@@ -357,10 +394,10 @@ TEST_F(StepLoopTest, AfterABadWireTheVersionThenServedIsEvaluatedAtOnceAndTheOne
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 3;
   world_.Start(options);
-  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));  // no later version overtakes it
+  ASSERT_TRUE(world_.rollouter().AwaitEvaluated({1, 0}));  // no later version supersedes it
   world_.policy.HoldFrom(5);
   ASSERT_TRUE(world_.policy.AwaitBegun(5));
-  world_.Sync({1, 4});        // version 3 is past for good
+  world_.Sync({1, 4});        // no rollouter will serve version 3 any more
   world_.policy.HoldFrom(6);  // by then version 5 is published, and no rollouter serves it
   EXPECT_TRUE(world_.rollouter().AwaitEvaluated({1, 4}));
   ASSERT_TRUE(world_.observer.lost_evaluations.WaitFor(1));
@@ -373,7 +410,7 @@ TEST_F(StepLoopTest, AfterABadWireTheVersionThenServedIsEvaluatedAtOnceAndTheOne
 TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
   FakeRollouter& laggard = world_.AddLaggard(/*last=*/0);
   laggard.HoldAnswers(LeaseKind::kEvaluation, true);
-  world_.failing_syncs = {0};  // so the laggard alone is asked about version 0
+  world_.failing_syncs = {0};  // so only the laggard gets prompts for version 0
   world_.policy.HoldFrom(5);
   StepLoop::Options options = Steps(1000);
   options.evaluate_every_steps = 4;
@@ -381,7 +418,7 @@ TEST_F(StepLoopTest, AnEvaluationThatIsDueWhileAnotherIsAnsweredComesAfterIt) {
   ASSERT_TRUE(world_.policy.AwaitBegun(5));  // the evaluation of step 4 was due, and the laggard is at that of step 0
   laggard.HoldAnswers(LeaseKind::kEvaluation, false);
   ASSERT_TRUE(laggard.AwaitEvaluated({1, 0}));
-  world_.policy.HoldFrom(8);  // whose own evaluation is not meant
+  world_.policy.HoldFrom(8);  // the evaluation of this step does not matter here
   auto comes_after = [&] {
     const std::set<int64_t> steps = EvaluatedSteps(world_.rollouter());
     return steps.lower_bound(4) != steps.end();

@@ -26,13 +26,13 @@
 
 namespace syncopate::trainer {
 
-// A policy of eight numbers whose steps add 1 to each. A test may hold a step, make it fail or have it spoil a number.
-// Its weights may be away between uses: an access then ends the process.
+// A policy of eight numbers whose steps add 1 to each number. A test may stop a step, make it fail or make it damage a
+// number. Its weights may be offloaded between uses: an access then ends the process.
 class FakePolicy final : public Policy {
  public:
   static constexpr char kTensor[] = "model.norm.weight";
 
-  // From now on steps wait where they begin, until Release().
+  // From this call on steps wait where they begin, until Release().
   void Hold() { HoldFrom(0); }
   void HoldFrom(int64_t step) {
     MutexLock lock(&mutex_);
@@ -41,7 +41,7 @@ class FakePolicy final : public Policy {
   void Release() { HoldFrom(kNever); }
   void FailFrom(int64_t step) { fail_from_ = step; }
   void SpoilFrom(int64_t step) { spoil_from_ = step; }
-  void StandStillFrom(int64_t step) { still_from_ = step; }  // steps without signal
+  void StandStillFrom(int64_t step) { still_from_ = step; }  // steps from there on have no signal
   void OffloadBetweenUses() {
     offloads_ = true;
     EXPECT_TRUE(part_.Offload().ok());
@@ -58,7 +58,7 @@ class FakePolicy final : public Policy {
   }
 
   const Manifest& manifest() const override { return manifest_; }
-  // The same tensors in another dtype.
+  // Returns the manifest of the same tensors in the wire dtype.
   static Manifest Wire() { return Manifest::Create({{kTensor, DType::kBFloat16, {kNumbers}}}).value(); }
   absl::StatusOr<StepFigures> Step(const std::vector<const TrajectoryGroup*>&, int64_t) override {
     int64_t step = 0;
@@ -80,7 +80,7 @@ class FakePolicy final : public Policy {
       return metrics;
     });
   }
-  // The same; what it was given is kept.
+  // Makes a step likewise; keeps the arguments.
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>& groups) override {
     std::vector<GroupId> ids;
     for (const TrajectoryGroup* group : groups) ids.push_back(group->lease.group);
@@ -88,8 +88,21 @@ class FakePolicy final : public Policy {
     return Step(groups, 0);
   }
   Mailbox<std::vector<GroupId>> supervised;
+  // Keeps the prompts as well, and which step was the last.
+  absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) override {
+    EXPECT_GT(uses_, 0);
+    std::vector<GroupId> ids;
+    int64_t tokens = 0;
+    for (const TrajectoryGroup* group : groups) {
+      ids.push_back(group->lease.group);
+      tokens += static_cast<int64_t>(group->samples.front().tokens.size());
+    }
+    measured.Put(ids);
+    return HeldOutLoss{static_cast<double>(begun()), tokens};
+  }
+  Mailbox<std::vector<GroupId>> measured;
   absl::Status WriteTensor(PolicyPart part, size_t, const model::ByteSink& sink) const override {
-    // All reads of the weights are one use: a use per tensor would move them each time.
+    // All reads of the weights are one use: a use for each tensor would move the weights each time.
     EXPECT_TRUE(part != PolicyPart::kParameters || part_.on_device());
     const float* const arena = part == PolicyPart::kParameters ? weights_ : moments_.data();
     return sink({reinterpret_cast<const char*>(arena), kNumbers * sizeof(float)});
@@ -161,7 +174,7 @@ class FakePolicy final : public Policy {
   static constexpr int64_t kNever = int64_t{1} << 40;
   static constexpr int64_t kNumbers = 8;  // the rest of the arena is padding
 
-  // Before the weights change or move.
+  // Called before the weights change or move.
   absl::Status FinishRead() {
     const std::function<absl::Status()> finish = std::exchange(reader_, nullptr);
     return finish == nullptr ? absl::OkStatus() : finish();
@@ -185,7 +198,7 @@ class FakePolicy final : public Policy {
   int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
 };
 
-// Stages as another one does; a test may hold the digests of a version back, as a device may that is busy.
+// Stages like another stager; a test may delay the digests of a version, as a busy device would.
 class HeldStager final : public WeightStager {
  public:
   explicit HeldStager(std::unique_ptr<WeightStager> stager) : stager_(std::move(stager)) {}
@@ -196,7 +209,7 @@ class HeldStager final : public WeightStager {
     hold_from_ = step;
   }
   void Release() { HoldFrom(kNever); }
-  // Until the digests of this step are held back.
+  // Waits until the digests of this step are delayed.
   bool AwaitHeld(int64_t step) {
     MutexLock lock(&mutex_);
     auto is_held = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_ == step; };
@@ -266,13 +279,13 @@ class FakeRollouter final : public RolloutSink {
     if (!hold) held_.erase(kind);
   }
 
-  // The reward of these evaluation prompts fails from now on.
+  // From this call on, the reward of these evaluation prompts fails.
   void FailEvaluationPrompts(std::set<int64_t> ordinals) {
     MutexLock lock(&mutex_);
     failing_ = std::move(ordinals);
   }
 
-  // Until each prompt of this version's evaluation is answered here.
+  // Waits until this rollouter has answered each prompt of this version's evaluation.
   bool AwaitEvaluated(const PolicyVersion& version) {
     while (true) {
       const std::vector<Ack> answered = acks.All();
@@ -289,7 +302,7 @@ class FakeRollouter final : public RolloutSink {
 
   Mailbox<Lease> leases;
   Mailbox<Ack> acks;
-  Mailbox<LeaseId> returned;  // for a reward that failed
+  Mailbox<LeaseId> returned;  // leases whose reward failed
 
   void SendLease(const Lease& lease) override {
     leases.Put(lease);
@@ -301,7 +314,7 @@ class FakeRollouter final : public RolloutSink {
   void Close(const absl::Status&) override {}
 
  private:
-  // More than an evaluation has prompts, so that leased ones leave room for others.
+  // There are more credits than an evaluation has prompts, so that leased prompts leave room for others.
   static constexpr int32_t kCredits = 8;
 
   void Run() {
@@ -344,7 +357,7 @@ class FakeRollouter final : public RolloutSink {
   std::thread thread_;
 };
 
-// Keeps what a run tells.
+// Keeps the events of a run.
 class RecordingObserver final : public RunObserver {
  public:
   struct Saved {
@@ -354,7 +367,7 @@ class RecordingObserver final : public RunObserver {
   Mailbox<StepReport> steps;
   Mailbox<EvaluationReport> evaluations;
   Mailbox<PolicyVersion> lost_evaluations;
-  Mailbox<std::pair<PolicyVersion, uint64_t>> publications;  // and their digests
+  Mailbox<std::pair<PolicyVersion, uint64_t>> publications;  // versions and their digests
   Mailbox<Saved> checkpoints;
   Mailbox<PolicyMemory> memory;
 
@@ -386,7 +399,7 @@ class RecordingObserver final : public RunObserver {
 // A whole step loop over fakes: TrainingData over a disk in memory, checkpoints on another one.
 class StepLoopWorld {
  public:
-  // `supervised_steps` is that of the data; give the loop the same.
+  // `supervised_steps` is the data's number of supervised steps; give the loop the same number.
   explicit StepLoopWorld(int64_t supervised_steps = 0)
       : world_(supervised_steps),
         data_(world_.Open().value()),
@@ -433,18 +446,18 @@ class StepLoopWorld {
       return loop_->Run();
     });
   }
-  // How the run ended; DEADLINE_EXCEEDED if it does not.
+  // Waits for the end of the run and returns its outcome; DEADLINE_EXCEEDED if the run does not end.
   absl::StatusOr<StepLoop::Outcome> Wait() {
     if (running_.wait_for(absl::ToChronoSeconds(kTestDeadline)) != std::future_status::ready) {
       return absl::DeadlineExceededError("the loop goes on");
     }
     return running_.get();
   }
-  // Asks for a checkpoint and waits for the answer: then the loop stood between two steps.
+  // Asks for a checkpoint and waits for the answer: at that time the loop was between two steps.
   absl::StatusOr<std::string> SaveCheckpoint() {
     Mailbox<absl::StatusOr<std::string>> saved;
     loop_->SaveCheckpoint([&saved](const absl::StatusOr<std::string>& name) { saved.Put(name); });
-    if (!saved.WaitFor(1)) std::abort();  // it would write to what is gone
+    if (!saved.WaitFor(1)) std::abort();  // otherwise the thread would write to a destroyed object
     return saved.All()[0];
   }
   std::vector<std::string> Checkpoints() {
@@ -454,21 +467,21 @@ class StepLoopWorld {
     return names;
   }
 
-  // From now on saves wait where they look a last time whether they may write.
+  // From this call on, saves wait at the last check of whether they may write.
   void HoldSaves(bool hold) {
     MutexLock lock(&mutex_);
     saves_held_ = hold;
   }
 
-  // Before Start: a call to the disk may take no longer.
+  // Call before Start: the limit of a call to the disk.
   void SetDiskDeadline(absl::Duration deadline) {
     checkpoints_ = CheckpointStore::Open(&checkpoint_disk, "/checkpoints", deadline).value();
     exports_ = OpenExports(deadline);
   }
-  // Before Start.
+  // Call before Start.
   void CannotExport() { exports_ = nullptr; }
 
-  // Before Start: a second rollouter, to which no sync succeeds after that of step `last`.
+  // Call before Start: adds a second rollouter, to which no sync succeeds after that of step `last`.
   FakeRollouter& AddLaggard(int64_t last) {
     laggard_ = std::make_shared<FakeRollouter>(data_.get());
     laggard_session_ =
@@ -477,30 +490,30 @@ class StepLoopWorld {
     return *laggard_;
   }
 
-  // A sync to rollouter-0 gets through, whatever `failing_syncs` says.
+  // Makes a sync to rollouter-0 succeed, whatever `failing_syncs` says.
   void Sync(const PolicyVersion& version) { rollouter_->Serve(session_, version); }
 
   StepLoop& loop() { return *loop_; }
   FakeRollouter& rollouter() { return *rollouter_; }
 
   FakePolicy policy;
-  // Weights travel in another dtype than the policy's, so that the digests of both differ.
+  // Weights are sent in another dtype than the policy's, so that the digests of both differ.
   HeldStager stager{HostStager::Create(&policy, FakePolicy::Wire(), /*slots=*/2).value()};
   RecordingObserver observer;
   testing::FaultyFileSystem checkpoint_disk, export_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
-  std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set before Start
+  std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set it before Start
 
  private:
   void AwaitSavesAllowed() {
     MutexLock lock(&mutex_);
-    if (std::this_thread::get_id() == loop_thread_) return;  // it looks too, before it copies
+    if (std::this_thread::get_id() == loop_thread_) return;  // the loop's thread checks, too, before it copies
     auto may = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !saves_held_; };
     mutex_.AwaitWithTimeout(Condition(&may), kTestDeadline);
   }
 
-  // The policy is of no published family, so what is written of it is the weights alone.
+  // The policy belongs to no published family, so only its weights are written.
   static absl::StatusOr<model::ExportedModel> WriteWeights(const std::vector<model::TensorToWrite>& tensors,
                                                            const std::string&, const std::string& folder,
                                                            const model::ExportOptions& options) {
@@ -537,7 +550,7 @@ class StepLoopWorld {
   std::future<absl::StatusOr<StepLoop::Outcome>> running_;
 };
 
-// Checkpoints and evaluations only where a test wants them.
+// No checkpoints and evaluations unless a test asks for them.
 inline StepLoop::Options Steps(int64_t steps) {
   return {.steps = steps, .evaluate_every_steps = 0, .checkpoint_every_steps = 0};
 }

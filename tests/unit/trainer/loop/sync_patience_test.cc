@@ -43,9 +43,9 @@ TEST_F(SyncPatienceTest, OneThatSucceedsBeginsItAnew) {
 TEST_F(SyncPatienceTest, NoReceiversAreNoReason) {
   EXPECT_THAT(Observe(0, 0, 0, 0), IsOk());
   EXPECT_THAT(Observe(1, 0, 1), IsOk());
-  EXPECT_THAT(Observe(2, 0, 1, 0), IsOk()) << "they have gone";
+  EXPECT_THAT(Observe(2, 0, 1, 0), IsOk()) << "the rollouters have left";
   EXPECT_THAT(Observe(60, 0, 1, 0), IsOk());
-  EXPECT_THAT(Observe(61, 0, 2), IsOk()) << "others have come";
+  EXPECT_THAT(Observe(61, 0, 2), IsOk()) << "other rollouters have joined";
   EXPECT_THAT(Observe(70, 0, 3), IsOk());
   EXPECT_THAT(Observe(71, 0, 4), HasReason("SYNC_FAILING"));
 }

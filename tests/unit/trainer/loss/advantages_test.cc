@@ -25,7 +25,7 @@ GroupOutcomes Group(const std::vector<double>& rewards, const std::vector<int64_
   return group;
 }
 
-// Fixture A: rewards 1, 0 and .25, .75, answers of 4, 3, 2 and 4 trained tokens.
+// The groups of fixture A: rewards 1, 0 and .25, .75, answers of 4, 3, 2 and 4 trained tokens.
 std::vector<GroupOutcomes> FixtureGroups() { return {Group({1, 0}, {4, 3}), Group({.25, .75}, {2, 4})}; }
 
 std::vector<double> GetValues(const std::vector<SampleAdvantage>& samples) {
@@ -61,7 +61,7 @@ TEST(AdvantagesTest, GroupsOfEight) {
 TEST(AdvantagesTest, ReinforcePlusPlusWhitensDiscountedReturns) {
   const AdvantageOptions options{.estimator = AdvantageEstimator::kReinforcePlusPlus, .discount = .99};
   const std::vector<SampleAdvantage> made = Advantages(options, FixtureGroups());
-  EXPECT_THAT(made[0].tokens,  // of returns .970299, .9801, .99, 1
+  EXPECT_THAT(made[0].tokens,  // the returns are .970299, .9801, .99, 1
               Near(1.1e-9, {0.987381742, 1.011479189, 1.035820045, 1.060406767}));
   EXPECT_THAT(made[1].tokens, Near(1.1e-9, {-1.398265501, -1.398265501, -1.398265501}));
   EXPECT_THAT(made[2].tokens, Near(1.1e-9, {-0.789744114, -0.783597434}));
@@ -76,7 +76,7 @@ TEST(AdvantagesTest, ReturnsOfRewardsAtEachToken) {  // SkyRL: rewards 1, 2, 3, 
   AdvantageBatch batch(options, {group});
   EXPECT_DOUBLE_EQ(batch.moments().sum, 2.75 + 3.5 + 3);
   EXPECT_DOUBLE_EQ(batch.moments().squares, 2.75 * 2.75 + 3.5 * 3.5 + 9);
-  EXPECT_THAT(batch.Finish({}).front().tokens, ElementsAre(2.75, 3.5, 3));  // nothing to whiten with
+  EXPECT_THAT(batch.Finish({}).front().tokens, ElementsAre(2.75, 3.5, 3));  // no whitening
 }
 
 TEST(AdvantagesTest, PenaltiesOfTokensCountInWholeRewardsToo) {
@@ -105,18 +105,18 @@ TEST(AdvantagesTest, WhiteningLeavesASingleTokenAndScalesTwo) {  // ROLL: 3.0 st
 
 TEST(AdvantagesTest, BatchStdDividesByTheSpreadOfAllRewards) {
   const std::vector<double> advantages = Of(AdvantageEstimator::kBatchStd, {Group({1, 0}), Group({5, 5})});
-  const double deviation = std::sqrt((1.75 * 1.75 + 2.75 * 2.75 + 2.25 * 2.25 * 2) / 3);  // of 1, 0, 5, 5
+  const double deviation = std::sqrt((1.75 * 1.75 + 2.75 * 2.75 + 2.25 * 2.25 * 2) / 3);  // the deviation of 1, 0, 5, 5
   EXPECT_THAT(advantages, Near(1e-6, {.5 / deviation, -.5 / deviation, 0.0, 0.0}));
 }
 
 TEST(AdvantagesTest, GdpoNormalisesEachPartBeforeItAddsThem) {
-  // The second part is a hundred times larger, and hides the first from GRPO of the sum.
+  // The second part is a hundred times larger, and hides the first part in GRPO of the sum.
   GroupOutcomes group = Group({100, 1, 101, 0});
   const double parts[4][2] = {{0, 100}, {1, 0}, {1, 100}, {0, 0}};
   for (int i = 0; i < 4; ++i) group[i].parts = {parts[i][0], parts[i][1]};
   const std::vector<double> made =
       GetValues(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{1, 1}));
-  EXPECT_NEAR(made[0], made[1], 1e-5);  // each has one of the two
+  EXPECT_NEAR(made[0], made[1], 1e-5);  // each answer has one of the two parts
   EXPECT_GT(made[2], 1);
   EXPECT_LT(made[3], -1);
   double sum = 0, squares = 0;
@@ -126,10 +126,71 @@ TEST(AdvantagesTest, GdpoNormalisesEachPartBeforeItAddsThem) {
   }
   EXPECT_NEAR(sum, 0, 1e-9);
   EXPECT_NEAR(squares / 3, 1, 1e-6);
-  // Twice the weight decides between them.
+  // Twice the weight decides between the two.
   const std::vector<double> weighted =
       GetValues(Advantages({.estimator = AdvantageEstimator::kGdpo}, {group}, /*weights=*/{2, 1}));
   EXPECT_GT(weighted[1], weighted[0]);
+}
+
+TEST(AdvantagesTest, TurnRewardsComeWithTheLastTokenOfTheirTurn) {
+  // Five trained tokens, discount .5; turns end at tokens 1 and 4 with rewards -1 and 2, and a term beside them gives 3:
+  //   r = (0, -1, 0, 0, 2 + 3);  G = (.5 G1, -1 + .5 G2, .5 G3, .5 G4, 5) = (-.1875, -.375, 1.25, 2.5, 5)
+  GroupOutcomes group = Group({4}, {5});
+  group[0].early = {{1, -1}, {4, 2}};
+  const AdvantageOptions options{.estimator = AdvantageEstimator::kReinforcePlusPlus, .discount = .5};
+  EXPECT_THAT(AdvantageBatch(options, {group}).Finish({}).front().tokens, ElementsAre(-.1875, -.375, 1.25, 2.5, 5));
+  // All other estimators see their sum.
+  const GroupOutcomes other = Group({1}, {2});
+  EXPECT_THAT(Of(AdvantageEstimator::kDrGrpo, {{group[0], other[0]}}), ElementsAre(1.5, -1.5));
+}
+
+TEST(AdvantagesTest, ARejectedSampleGetsNothingAndTheOthersAreAsWithoutIt) {
+  for (AdvantageEstimator estimator :
+       {AdvantageEstimator::kGrpo, AdvantageEstimator::kDrGrpo, AdvantageEstimator::kRloo,
+        AdvantageEstimator::kReinforcePlusPlus, AdvantageEstimator::kReinforcePlusPlusBaseline,
+        AdvantageEstimator::kMaxRl, AdvantageEstimator::kGdpo, AdvantageEstimator::kBatchStd}) {
+    const AdvantageOptions options{.estimator = estimator, .discount = .9};
+    GroupOutcomes without = Group({1, 0, .5}, {4, 3, 2});
+    for (SampleOutcome& sample : without) sample.parts = {sample.reward, 1 - sample.reward * sample.reward};
+    GroupOutcomes with = without;
+    with.insert(with.begin() + 1, {.reward = 100, .parts = {100, 7}, .tokens = 0, .rejected = true});
+    const GroupOutcomes second = {without[2], without[1]};
+    const std::vector<double> weights = {1, 2};
+    const std::vector<SampleAdvantage> expected = Advantages(options, {without, second}, weights);
+    const std::vector<SampleAdvantage> made = Advantages(options, {with, second}, weights);
+    ASSERT_EQ(made.size(), 6u);
+    EXPECT_FALSE(made[1].HasSignal());
+    for (size_t i : {0, 2, 3, 4, 5}) {
+      EXPECT_EQ(made[i].value, expected[i < 1 ? i : i - 1].value);
+      EXPECT_EQ(made[i].tokens, expected[i < 1 ? i : i - 1].tokens);
+    }
+    EXPECT_TRUE(made[0].HasSignal());
+  }
+}
+
+TEST(AdvantagesTest, WithFewerThanTwoOthersAGroupHasNoSignal) {
+  GroupOutcomes group = Group({1, 0}, {4, 3});
+  for (SampleOutcome& sample : group) sample.parts = {sample.reward};
+  group[1].rejected = true;
+  for (AdvantageEstimator estimator :
+       {AdvantageEstimator::kGrpo, AdvantageEstimator::kDrGrpo, AdvantageEstimator::kRloo,
+        AdvantageEstimator::kReinforcePlusPlusBaseline, AdvantageEstimator::kMaxRl, AdvantageEstimator::kGdpo,
+        AdvantageEstimator::kBatchStd}) {
+    for (const SampleAdvantage& sample : Advantages({.estimator = estimator}, {group}, {1})) {
+      EXPECT_FALSE(sample.HasSignal());
+    }
+  }
+  group[0].rejected = true;
+  EXPECT_FALSE(Advantages({}, {group})[0].HasSignal());
+  TrajectoryGroup answers;
+  answers.samples.resize(3);
+  for (int i = 0; i < 3; ++i) answers.samples[i].reward = static_cast<float>(i);
+  answers.samples[1].rejected = true;
+  EXPECT_THAT(GetRewards(answers), ElementsAre(0, 2));
+  answers.samples[0].rejected = true;
+  EXPECT_TRUE(HasZeroVariance(GetRewards(answers)));
+  answers.samples[2].rejected = true;
+  EXPECT_TRUE(HasZeroVariance(GetRewards(answers)));
 }
 
 TEST(AdvantagesTest, AGroupWithoutSignalGetsZeros) {

@@ -8,8 +8,8 @@
 
 #include "trainer/loss/policy_loss.h"
 
-// Fixture A: four answers of four tokens in two groups, 13 of them trained on. The expected figures of its tests were
-// computed in float64 by an independent implementation of the same formulas (torch's autograd on padded rectangles).
+// Fixture A: four answers of four tokens in two groups, with 13 trained tokens. An independent implementation of the
+// same formulas (torch's autograd on padded rectangles) computed the expected figures of its tests in float64.
 namespace syncopate::loss::testing {
 
 MATCHER_P(NearWithin, tolerance, "") { return std::abs(std::get<0>(arg) - std::get<1>(arg)) <= tolerance; }
@@ -40,7 +40,7 @@ inline std::vector<double> Values(const at::Tensor& tensor) {
   return {flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel()};
 }
 
-// One answer of tokens next to each other, for a formula of tokens.
+// One answer of consecutive tokens, for a formula of tokens.
 inline TokenBatch OneAnswer(const std::vector<double>& current, const std::vector<double>& proximal,
                             const std::vector<double>& behaviour, const std::vector<double>& advantage) {
   const int64_t count = static_cast<int64_t>(current.size());
@@ -76,7 +76,7 @@ struct FixtureA {
              .group_tokens = Tensor({7, 7, 6, 6}, dtype)};
   }
 
-  // The loss; its gradient in the layout above goes to `gradient`, the figures to `figures`.
+  // Returns the loss; its gradient in the layout above goes to `gradient`, the figures to `figures`.
   double Loss(const LossOptions& options) {
     batch.current.mutable_grad() = at::Tensor();
     const at::Tensor share = LossShare(batch, extent, options);

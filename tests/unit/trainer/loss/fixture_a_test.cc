@@ -34,7 +34,7 @@ LossOptions Corrected(Correction correction) {
   return options;
 }
 
-// Loss and gradient in float64, the loss in float32 too.
+// Expects the loss and the gradient in float64, and the loss in float32 too.
 void ExpectLoss(const LossOptions& options, double loss, const std::vector<double>& gradient) {
   FixtureA fixture;
   EXPECT_NEAR(fixture.Loss(options), loss, kTight);
@@ -44,7 +44,8 @@ void ExpectLoss(const LossOptions& options, double loss, const std::vector<doubl
   EXPECT_THAT(single.gradient, Near(1e-5, gradient));
 }
 
-// max(-A u, -A clip(u, .8, 1 + high)), u = exp(n - o): 1.2 and 1.28 clip the same tokens, so the gradients agree.
+// The surrogate is max(-A u, -A clip(u, .8, 1 + high)) with u = exp(n - o): 1.2 and 1.28 clip the same tokens, so the
+// gradients agree.
 const std::vector<double> kPpoGradient = {
     0.0,         -0.040295142, -0.057181528, -0.054392752, 0.063195362,  0.049216598, 0.081144451,  0.0,
     0.054392675, 0.069841578,  0.0,          0.0,          -0.044532956, 0.0,         -0.060113203, -0.057181448};
@@ -64,11 +65,11 @@ TEST(FixtureATest, PpoAnchoredOnTheBehaviourPolicy) {  // u is exp(n - b)
                                         0.044533019, 0.0,          0.05549148,   0.070543497,  0.0,         0.0,
                                         0.0,         0.0,          -0.060113203, -0.023248242};
   ExpectLoss(options, -0.134713353, gradient);
-  options.proximal = Proximal::kAuto;  // what correction none has always meant
+  options.proximal = Proximal::kAuto;  // kAuto has always meant this for correction none
   ExpectLoss(options, -0.134713353, gradient);
 }
 
-// w max(-A u, -A clip(u)) with w of rho = exp(o - b).
+// The loss is w max(-A u, -A clip(u)), where w is rho = exp(o - b).
 TEST(FixtureATest, DecoupledPpoUncapped) {
   LossOptions options = Corrected(Correction::kTis);
   options.tis_cap = 1e9;
@@ -83,7 +84,7 @@ TEST(FixtureATest, DecoupledPpoWithTokenTis) {  // w = min(rho, 2)
               0.070543497, 0.0, 0.0, -0.089065912, 0.0, -0.060113203, -0.023248242});
   FixtureA fixture;
   fixture.Loss(Corrected(Correction::kTis));
-  EXPECT_NEAR(fixture.figures.rejected_high_ratio, 1.0 / 13, 1e-12);  // e^1.2 is over the cap
+  EXPECT_NEAR(fixture.figures.rejected_high_ratio, 1.0 / 13, 1e-12);  // e^1.2 is above the cap
 }
 
 TEST(FixtureATest, DecoupledPpoWithTheIcePopBand) {  // w = rho in [.5, 2], else 0
@@ -129,7 +130,7 @@ TEST(FixtureATest, Gspo) {  // sg(s) exp(n - sg(n)), s = exp(mean(n - o))
              {0.0, 0.0, 0.0, 0.0, 0.068461642, 0.068461642, 0.068461642, 0.0, 0.100156836, 0.100156836, 0.0, 0.0, 0.0,
               0.0, 0.0, 0.0});
   options.clip_low = options.clip_high = 0.2;
-  // The same figures as of the ratio of whole answers, with its gradient through the mean.
+  // The loss and the figures equal those of the ratio of whole answers, and the gradient goes through the mean.
   ExpectLoss(options, 0.036154321,
              {-0.044750005, -0.044750005, -0.044750005, -0.044750005, 0.068461642, 0.068461642, 0.068461642, 0.0,
               0.100156836, 0.100156836, 0.0, 0.0, -0.047636065, -0.047636065, -0.047636065, -0.047636065});
@@ -192,7 +193,7 @@ TEST(FixtureATest, OpsmMasksFarAnswersWithANegativeAdvantage) {  // mean(o - n):
   LossOptions options = Surrogated(Surrogate::kPpo);
   EXPECT_THAT(Values(AnswerMeans(fixture.batch.proximal - fixture.batch.current, fixture.batch)),
               Near(kTight, {-0.0125, -0.15, -0.125, -0.075}));
-  // All current log-probs lower by .2: means .1875, .05, .075, .125, of which the third has A < 0 too.
+  // All current log-probs are lower by .2: the means are .1875, .05, .075, .125, of which the third has A < 0 too.
   fixture.batch.current = (fixture.batch.current.detach() - 0.2).set_requires_grad(true);
   options.opsm_delta = 0.06;
   fixture.Loss(options);

@@ -11,7 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The refusal of options that `change` makes of the defaults: "" if they are accepted.
+// The refusal of the default options after `change`: "" if they are accepted.
 std::string Refusal(const std::function<void(LossOptions&)>& change) {
   LossOptions options;
   options.max_response_tokens = 16;
@@ -77,7 +77,7 @@ TEST(LossOptionsTest, RefusesToCountImportanceTwice) {
           AllOf(HasSubstr("twice"), HasSubstr(GetName(surrogate)), HasSubstr("must be none, seq_mis or geometric")));
     }
   }
-  // Masks are no weights; REINFORCE has no ratio that a weight would count beside.
+  // Masks are no weights, and REINFORCE has no ratio beside which a weight would count.
   EXPECT_EQ(Refusal([](LossOptions& o) {
               o.proximal = Proximal::kBypass;
               o.correction = Correction::kGeometric;
@@ -160,7 +160,7 @@ TEST(LossOptionsTest, RefusesEstimatesOfTheKlThatTeachNothing) {
                 o.kl_in_reward = o.kl_importance = true;
               }),
               HasSubstr("kl_importance"));
-  EXPECT_EQ(Refusal([](LossOptions& o) {  // with the ratio its gradient is the true one
+  EXPECT_EQ(Refusal([](LossOptions& o) {  // with the ratio, the gradient of this estimator is the true one
               o.kl_coefficient = .1;
               o.kl_estimator = KlEstimator::kK1;
               o.kl_importance = true;

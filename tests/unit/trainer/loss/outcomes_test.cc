@@ -118,6 +118,47 @@ TEST(GivenTokensTest, LengthsAgesAndPenaltiesAreOfWrittenTokensInTheirOrder) {
   EXPECT_EQ(figures.response_tokens_max, 3);
 }
 
+TEST(OutcomesTest, TurnRewardsStandAtTheWrittenTokenThatEndsTheirTurn) {
+  // [written][given given][written written][given][written]: turns end at tokens 1, 5 and 7 of the sample.
+  Trajectory sample = Sample(7, 1.5f);
+  sample.given = {{1, 3}, {5, 6}};
+  sample.turns = {{1, -.5f}, {5, 0}, {7, 2}};
+  const TrajectoryGroup group = Group({sample});
+  const auto outcomes = GetOutcomes({&group}, LossOptions());
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_THAT((*outcomes)[0][0].early, ElementsAre(EarlyReward{0, -.5}, EarlyReward{3, 2}));
+}
+
+TEST(DataFiguresTest, TurnsAndTheirTimeAreOfAnswersThatWerePlayed) {
+  TrajectoryGroup group = Group({Sample(4, 1), Sample(4, 1), Sample(2, 1)});
+  group.samples[0].turns = {{2, 0, 0.5}, {3, 0, 0.25}, {4, 1, 0.25}};
+  group.samples[1].turns = {{4, 1, 2}};
+  const DataFigures figures = DescribeData({&group}, LossOptions(), /*step=*/4);
+  EXPECT_EQ(figures.turns_mean, 2);
+  EXPECT_EQ(figures.environment_seconds_mean, 1.5);
+}
+
+TEST(OutcomesTest, ARejectedSampleHasNoLossAndItsRewardIsNotShown) {
+  TrajectoryGroup group = Group({Sample(4, 100, {{"math", 9}}), Sample(2, 1, {{"math", 1}})});
+  group.samples[0].rejected = true;
+  const LossOptions options;
+  EXPECT_TRUE(HasNoLoss(group.samples[0], options));
+  EXPECT_FALSE(HasNoLoss(group.samples[1], options));
+  const auto outcomes = GetOutcomes({&group}, options);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_TRUE((*outcomes)[0][0].rejected);
+  EXPECT_EQ((*outcomes)[0][0].tokens, 0);
+  EXPECT_FALSE((*outcomes)[0][1].rejected);
+  const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
+  EXPECT_EQ(figures.rejected_samples, 1);
+  EXPECT_EQ(figures.masked_samples, 0);
+  EXPECT_EQ(figures.trained_samples, 2);
+  EXPECT_EQ(figures.trained_tokens, 2);
+  EXPECT_EQ(figures.reward_by_age[1], 1);
+  EXPECT_EQ(figures.samples_by_age[1], 1);
+  EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("math", 1)));
+}
+
 TEST(DataFiguresTest, TokensBeyondTheAgeLimitAreNotTrainedAndTheirAnswersCountInTheGroup) {
   TrajectoryGroup group = Group({Sample(4, 1), Sample(2, 0)});
   group.samples[0].spans = {{{1, 1}, 0, 3}, {{1, 3}, 3, 4}};
@@ -146,7 +187,7 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   const DataFigures figures = DescribeData({&group}, options, /*step=*/4);
   EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.5), Pair("math", 0.5)));
   EXPECT_EQ(figures.trained_samples, 2);
-  // The first answer has versions 1 and 3, and the second 3 alone; they are trained at step 4.
+  // The first answer has tokens of versions 1 and 3, and the second of version 3 alone; both are trained at step 4.
   EXPECT_EQ(figures.in_flight_staleness_mean, 1);
   EXPECT_EQ(figures.in_queue_staleness_mean, 1);
   EXPECT_EQ(figures.mixed_version_ratio, 0.5);
@@ -157,7 +198,7 @@ TEST(DataFiguresTest, CountsWhatIsCutOffAndRewardsByAge) {
   EXPECT_EQ(figures.response_tokens_min, 2);
   EXPECT_EQ(figures.response_tokens_max, 4);
   EXPECT_EQ(figures.trained_tokens, 2);
-  EXPECT_EQ(figures.reward_by_age[3], .5);  // its oldest token
+  EXPECT_EQ(figures.reward_by_age[3], .5);  // the age of its oldest token
   EXPECT_EQ(figures.reward_by_age[1], 1);
   EXPECT_EQ(figures.samples_by_age[0], 0);
   EXPECT_THAT(GetAges(group.samples[0], 4), ElementsAre(3, 1, 1, 1));

@@ -10,7 +10,7 @@
 #include "trainer/loss/divergence.h"
 #include "trainer/loss/surrogate.h"
 
-// Figures that other projects hold their losses to, by their inputs. Theirs are rounded to four decimals.
+// The figures with which other projects test their losses, with their inputs. They are rounded to four decimals.
 namespace syncopate::loss {
 namespace {
 
@@ -67,7 +67,7 @@ TEST(NemoNumbersTest, ImportanceWeights) {
   options.tis_cap = 1e9;
   EXPECT_THAT(MakeWeights(NemoBatch(), options), Near(kFourDecimals, {.6065, 1.6487, .8187}));
   EXPECT_NEAR(MeanLoss(NemoBatch(), options), -.2065, kFourDecimals);
-  options.tis_cap = .8;  // below what is of use, and so refused; the formula has no such limit
+  options.tis_cap = .8;  // so low a cap is refused in a run; the formula has no such limit
   EXPECT_NEAR(MeanLoss(NemoBatch(), options), -.4744, kFourDecimals);
 }
 
@@ -202,7 +202,8 @@ TEST(VerlNumbersTest, TokenSumOfFourRanksWhoseGradientsAreAveraged) {
   batch.answer = Integers({0, 0, 1, 1});
   batch.answer_tokens = Integers({2, 2});
   const at::Tensor share = Aggregate(Tensor({1, 2, 4, 6}), batch, {}, Aggregation::kTokenSum, 0);
-  EXPECT_EQ(4 * share.item<double>(), 52);  // ours are summed over ranks, so the factor of averaging is the caller's
+  // Our figures are sums over ranks, so the caller applies the factor of averaging.
+  EXPECT_EQ(4 * share.item<double>(), 52);
 }
 
 TEST(VerlNumbersTest, MaskModeKeepsAndRejects) {  // o -2, b -1: .3679 is rejected; b -2.5: 1.6487 is kept

@@ -21,7 +21,7 @@ using testing::OneAnswer;
 using testing::Tensor;
 using testing::Values;
 
-// Plausible float32 tokens of answers of 7.
+// Plausible float32 tokens in answers of 7 tokens.
 TokenBatch RandomBatch(int64_t tokens, uint64_t seed) {
   uint64_t counter = 0;
   auto draw = [&] { return static_cast<double>(Philox4x32(seed, counter++)[0]) / 4294967296.0; };
@@ -45,7 +45,7 @@ TokenBatch RandomBatch(int64_t tokens, uint64_t seed) {
           .answer_tokens = Integers(lengths)};
 }
 
-// Decoupled PPO with the token corrections as it was first written, in one formula.
+// The first version of decoupled PPO with the token corrections, in one formula.
 at::Tensor PlainFormula(const TokenBatch& batch, Correction correction, double tokens) {
   const at::Tensor log_rho = at::clamp(batch.proximal - batch.behaviour, -20.0, 20.0).detach();
   const at::Tensor rho = at::exp(log_rho);
@@ -62,7 +62,7 @@ at::Tensor PlainFormula(const TokenBatch& batch, Correction correction, double t
   return (weight * surrogate).sum() / tokens;
 }
 
-// Also where a penalty would give them one, and whatever the weights are otherwise.
+// The gradient is zero also where a penalty would give a gradient, and for any weights.
 TEST(PolicyLossTest, TokensBeyondTheAgeLimitHaveNoGradientAndStayInEveryDenominator) {
   constexpr int64_t kTokens = 28, kLimit = 2;
   TokenBatch batch = RandomBatch(kTokens, 5);
@@ -100,7 +100,7 @@ TEST(PolicyLossTest, TheDefaultsAreDecoupledPpoBitForBit) {
   for (Correction correction : {Correction::kMis, Correction::kTis, Correction::kNone}) {
     for (int64_t tokens : {7, 13, 1001}) {
       TokenBatch batch = RandomBatch(tokens, 42);
-      LossOptions options;  // all defaults but
+      LossOptions options;  // all options are the defaults, except:
       options.correction = correction;
       batch.current.requires_grad_(true);
       const at::Tensor expected = PlainFormula(batch, correction, static_cast<double>(tokens));
@@ -114,7 +114,7 @@ TEST(PolicyLossTest, TheDefaultsAreDecoupledPpoBitForBit) {
   }
 }
 
-// With weights that have not moved since the tokens were made, all ratios are 1.
+// The weights have not moved since the tokens were made, so all ratios are 1.
 TEST(PolicyLossTest, OnPolicyReinforcePpoAndCispoHaveTheSameGradient) {
   TokenBatch batch = RandomBatch(70, 1);
   batch.behaviour = batch.proximal = batch.current;
@@ -197,7 +197,8 @@ TEST(PolicyLossTest, K3PlusHasTheValueOfK3AndTheGradientOfK2) {
   EXPECT_NEAR(plus.figures.reference_kl, 0.111796761, 1.1e-9);
 }
 
-// Over a vocabulary of four: E_b[gradient of exp(n - b) k3] must be that of KL(n || ref), and so for k1 and k2 + 1's.
+// Over a vocabulary of four tokens, E_b[gradient of exp(n - b) k3] must equal the gradient of KL(n || ref), and
+// likewise for k1 and k2 + 1.
 TEST(PolicyLossTest, AnImportanceWeightedKlIsUnbiasedOffPolicy) {
   const at::Tensor logits = Tensor({.3, -.2, .5, 0}), b = at::log_softmax(Tensor({0, .4, -.3, .2}), 0);
   const at::Tensor ref = at::log_softmax(Tensor({-.5, .1, .3, .6}), 0);
@@ -216,7 +217,7 @@ TEST(PolicyLossTest, AnImportanceWeightedKlIsUnbiasedOffPolicy) {
     options.kl_coefficient = 1;
     options.kl_estimator = estimator;
     options.kl_importance = true;
-    // Each of the four tokens is drawn with its probability under b.
+    // Each of the four tokens counts with its probability under b.
     at::Tensor expectation = at::zeros({4}, at::kDouble);
     for (int64_t token = 0; token < 4; ++token) {
       TokenBatch drawn = SliceTokens(batch, token, 1);
@@ -244,6 +245,17 @@ TEST(PolicyLossTest, TheEntropyBonusPullsEntropyUp) {
   EXPECT_FALSE(DifferentiateLoss(fixture.batch, fixture.extent, options).dentropy.defined());
 }
 
+TEST(PolicyLossTest, TheTopProbabilityIsAMeanOverTokensAndPartOfNoLoss) {
+  FixtureA fixture;
+  LossOptions options;
+  const double without = fixture.Loss(options);
+  EXPECT_EQ(fixture.figures.top_probability, 0);
+  fixture.batch.top_probability = at::full({13}, 0.25, at::kDouble);
+  fixture.batch.top_probability[3].fill_(0.9);
+  EXPECT_EQ(fixture.Loss(options), without);
+  EXPECT_NEAR(fixture.figures.top_probability, (12 * 0.25 + 0.9) / 13, 1e-12);
+}
+
 TEST(PolicyLossTest, MismatchIsSplitByAge) {
   FixtureA fixture;
   fixture.batch.age = Integers({0, 0, 0, 0, 1, 1, 1, 3, 3, 8, 9, 100, 0});
@@ -253,7 +265,7 @@ TEST(PolicyLossTest, MismatchIsSplitByAge) {
   EXPECT_EQ(ages[1].tokens, 3);
   EXPECT_EQ(ages[2].tokens, 0);
   EXPECT_EQ(ages[3].tokens, 2);
-  EXPECT_EQ(ages[8].tokens, 3);  // all that are older are together
+  EXPECT_EQ(ages[8].tokens, 3);  // older tokens count together
   EXPECT_NEAR(ages[0].k1, -(.1 - .2 + .5 + 0 - .9) / 5, 1e-12);
   EXPECT_NEAR(ages[1].k1, -(-.05 + .3 - .6) / 3, 1e-12);
   EXPECT_NEAR(ages[0].rejected, 1.0 / 5, 1e-12);  // e^-.9

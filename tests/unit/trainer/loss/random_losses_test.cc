@@ -15,8 +15,8 @@
 #include "tests/unit/trainer/loss/fixture_a.h"
 #include "trainer/loss/advantages.h"
 
-// Random batches against torch's autograd on padded rectangles: scripts/golden_losses.py, whose draws are repeated
-// here.
+// Random batches, compared with torch's autograd on padded rectangles: the figures come from scripts/golden_losses.py,
+// whose draws are repeated here.
 namespace syncopate::loss {
 namespace {
 
@@ -42,7 +42,7 @@ class Draws {
 };
 
 struct Answer {
-  std::vector<double> b, o, n, ref;  // trained tokens alone
+  std::vector<double> b, o, n, ref;  // of trained tokens alone
   std::vector<int64_t> age;
   double advantage = 0;
   int group = 0;
@@ -99,7 +99,7 @@ BatchExtent GetExtent(const std::vector<Answer>& answers) {
   return extent;
 }
 
-// Packs `chosen` of `answers`, one behind the other.
+// Packs the answers `chosen` of `answers`, one after the other.
 TokenBatch Pack(const std::vector<Answer>& answers, const std::vector<size_t>& chosen) {
   std::map<int, double> group_tokens;
   for (const Answer& answer : answers) group_tokens[answer.group] += static_cast<double>(answer.n.size());
@@ -183,7 +183,7 @@ LossOptions MakeOptions(const std::string& words) {
       EXPECT_TRUE(known) << key;
     }
   }
-  // What the script leaves out is what every surrogate means by itself.
+  // For an option that the script leaves out, every surrogate has its own default.
   if (words.find("proximal=") == std::string::npos) options.proximal = Proximal::kRecompute;
   if (words.find("aggregation=") == std::string::npos) options.aggregation = Aggregation::kTokenMean;
   return options;
@@ -233,7 +233,7 @@ TEST_P(RandomLossesTest, AgreeWithAutogradOnPaddedRectangles) {
     const double loss = LossShare(batch, extent, options).item<double>();
     const std::vector<double> figures = GetFigures(loss, Values(made.dlogprob));
     ASSERT_EQ(golden.figures.size(), figures.size());
-    // The files have twelve digits. Sums of gradients may cancel: the third figure is their size.
+    // The files have twelve digits. Sums of gradients may cancel, so the third figure is their size.
     const double sizes[] = {std::abs(golden.figures[0]), golden.figures[2], golden.figures[2], 7 * golden.figures[2]};
     for (size_t i = 0; i < figures.size(); ++i) {
       EXPECT_NEAR(figures[i], golden.figures[i], 1e-9 * std::max(1.0, sizes[i])) << golden.words << " figure " << i;
@@ -241,7 +241,8 @@ TEST_P(RandomLossesTest, AgreeWithAutogradOnPaddedRectangles) {
   }
 }
 
-// Deals answers to `parts` micro-batches in another order; sums of losses, gradients by answer, and figures.
+// Deals the answers to `parts` micro-batches in another order and compares the sums of losses, the gradients by answer,
+// and the figures.
 TEST_P(RandomLossesTest, DoNotDependOnHowAnswersAreDealt) {
   const std::vector<Answer> answers = DrawAnswers(GetParam());
   const BatchExtent extent = GetExtent(answers);
@@ -289,7 +290,7 @@ TEST_P(RandomLossesTest, TokensOfAnAnswerMayBeCutWhereTheLossSaysSo) {
       const std::vector<double> piece = Values(DifferentiateLoss(slice, extent, options).dlogprob);
       pieces.insert(pieces.end(), piece.begin(), piece.end());
     }
-    // Functions of whole vectors round other than those of what is left over: to the last bits.
+    // Functions of whole vectors and of the rest of a vector differ in the last bits.
     EXPECT_THAT(pieces, testing::Near(1e-15, whole)) << golden.words;
   }
   EXPECT_GT(cut, 10);

@@ -25,9 +25,9 @@ TEST(CacheRuleTest, UnderPressureIsWhatNoStepHasEverNeededAtOnceATenthAndMore) {
   EXPECT_FALSE(rule.ShouldEmpty(10 * kGiB, 10 * kGiB));
   EXPECT_FALSE(rule.ShouldEmpty(11 * kGiB, 10 * kGiB));
   EXPECT_TRUE(rule.ShouldEmpty(11 * kGiB + 1, 10 * kGiB));
-  // A small step after a large one is no reason to take memory from the next large one.
+  // A small step after a large one must not take memory from the next large one.
   EXPECT_FALSE(rule.ShouldEmpty(11 * kGiB, 2 * kGiB));
-  // A step that truly needed more raises the limit.
+  // A step that really needed more raises the limit.
   EXPECT_FALSE(rule.ShouldEmpty(21 * kGiB, 20 * kGiB));
 }
 
@@ -36,7 +36,7 @@ TEST(CacheRuleTest, WhereNobodyKnowsTheNeedThereIsNoPressure) {
   EXPECT_FALSE(rule.ShouldEmpty(100 * kGiB, 0));
 }
 
-// An allocator whose pieces stop to fit: each step leaves some of what it took behind, as reports of the field have it
+// An allocator whose pieces stop to fit: each step leaves a part of its memory behind, as in reports from the field
 // (30.1 to 38.2 GiB over a run).
 TEST(CacheRuleTest, ReservedMemoryStaysFlatOverRaggedStepsAndGrowsWithoutTheRule) {
   for (EmptyCache when : {EmptyCache::kAlways, EmptyCache::kOnPressure, EmptyCache::kNever}) {
@@ -66,8 +66,8 @@ struct Piece {
   int64_t bytes;
 };
 
-// An allocator that splits no block, as libtorch's where max_split_size_mb is set: a block serves what is up to 20 MiB
-// smaller.
+// An allocator that splits no block, like libtorch's with max_split_size_mb: a block serves requests that are up to 20
+// MiB smaller.
 class FragmentingAllocator {
  public:
   using Block = std::list<Piece>::iterator;
@@ -109,8 +109,8 @@ void FragmentingAllocator::Empty() {
   reserved = in_use;
 }
 
-// What a step of one micro-batch takes: in the forward direction each layer leaves blocks that its backward frees,
-// which takes others of its own, all by the number of tokens.
+// Allocates like a step of one micro-batch: in the forward direction each layer leaves blocks that its backward frees,
+// and the backward allocates others; all sizes depend on the number of tokens.
 void Step(FragmentingAllocator& allocator, int64_t tokens) {
   constexpr int kLayers = 24;
   constexpr int64_t kLeft[] = {1792, 5376, 7168, 9728, 19456}, kTaken[] = {3584, 14336, 24320};
@@ -127,12 +127,13 @@ void Step(FragmentingAllocator& allocator, int64_t tokens) {
 }
 
 struct Held {
-  double after = 0;   // most that was reserved after a step, as a share of the most that was in use at once
-  double during = 0;  // the same at any moment of a step but the first two
+  // The largest number of bytes reserved after a step, relative to the largest number in use at once.
+  double after = 0;
+  double during = 0;  // the same figure at any moment of a step, except in the first two steps
   int flushes = 0;
 };
 
-// Fifty steps of one to two times 16,384 tokens. The first says what the need is, the second that blocks do not fit.
+// Runs fifty steps of one to two times 16,384 tokens. The first step shows the need, the second that blocks do not fit.
 Held HoldOverSteps(bool looks_before) {
   FragmentingAllocator allocator;
   allocator.Take(8 * kGiB);  // weights and moments
@@ -162,7 +163,7 @@ TEST(CacheRuleTest, AFragmentingAllocatorStaysWithinATenthOfWhatIsInUseDuringSte
   EXPECT_LE(held.during, 1.1);
   EXPECT_LE(held.after, 1.1);
   EXPECT_LE(held.flushes, 50);
-  // What looking after steps alone gives: nearly two steps' memory at once.
+  // Checks after steps alone leave nearly the memory of two steps reserved at once.
   EXPECT_GT(HoldOverSteps(/*looks_before=*/false).during, 1.4);
 }
 

@@ -11,7 +11,7 @@
 namespace syncopate::trainer {
 namespace {
 
-// On the CPU the device is the machine: what the kernel has given this process is what is taken.
+// On the CPU the machine is the device: the memory in use is what the kernel has given this process.
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   int64_t total = 0, resident = 0;
@@ -47,7 +47,7 @@ TEST(HostStateArenaTest, WhatTheMachineDoesNotHaveIsAnErrorThatNamesIt) {
   EXPECT_NE(arena.status().message().find("the first moment"), std::string::npos);
 }
 
-// Memory whose device has none left for a while.
+// An arena whose device has no memory left for a while.
 class FullArena final : public StateArena {
  public:
   explicit FullArena(bool* full) : StateArena(8, Kind::kChanging), full_(full) {}

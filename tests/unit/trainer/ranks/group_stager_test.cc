@@ -24,7 +24,7 @@ absl::Status NotFinite(const std::string& tensor) {
   return Error(absl::StatusCode::kDataLoss, reason::kNonFinite, tensor + " is not finite", {{"tensor", tensor}});
 }
 
-// Stages what it is told to, and records its calls.
+// Stages what the test says, and records its calls.
 class FakeStager final : public WeightStager {
  public:
   explicit FakeStager(std::vector<std::string>* calls) : calls_(calls) {}

@@ -31,6 +31,10 @@ class NotingPolicy final : public Policy {
     Note("supervised step of " + std::to_string(groups.size()));
     return StepFigures();
   }
+  absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) override {
+    Note("measure " + std::to_string(groups.size()));
+    return HeldOutLoss{1.5, 2};
+  }
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink&) const override {
     Note("write " + std::to_string(static_cast<int>(part)) + "/" + std::to_string(index));
     return absl::OkStatus();
@@ -86,7 +90,7 @@ class NotingPolicy final : public Policy {
   std::vector<std::string>* const notes_;
 };
 
-// Another rank in this process, which obeys at once; or one that is gone.
+// Another rank in this process, which carries out commands at once; or a rank that is gone.
 class NearFollower final : public PolicyFollowers {
  public:
   explicit NearFollower(Policy* policy) : policy_(policy) {}
@@ -110,28 +114,29 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   const TrajectoryGroup group;
   EXPECT_TRUE(policy.Step({&group, &group}, 7).ok());
   EXPECT_TRUE(policy.SupervisedStep({&group}).ok());
+  EXPECT_EQ(policy.MeasureSupervised({&group}).value_or(HeldOutLoss()).loss, 1.5);
   EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
   EXPECT_TRUE(policy.TakeSnapshot(".tmp-1").ok());
   EXPECT_TRUE(policy.TakeWeights(".tmp-2").ok());
-  // Both are of this rank alone.
+  // Both calls concern this rank alone.
   EXPECT_TRUE(policy.SetReader(nullptr).ok());
   EXPECT_TRUE(policy.ReadShard(nullptr).ok());
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
-  // What rank 0 finds it reports itself; the others go on.
+  // Rank 0 reports its own finding; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
   EXPECT_EQ(policy.updates(), 3);
   EXPECT_TRUE(policy.BeginUse().ok());
   EXPECT_TRUE(policy.EndUse().ok());
   EXPECT_EQ(policy.EnterRolloutMode().value_or(StateMoves()).offload_seconds, 1);
   EXPECT_EQ(policy.EnterTrainerMode().value_or(StateMoves()).load_seconds, 2);
-  EXPECT_EQ(policy.memory().parameter_bytes, 5);  // what it has itself
+  EXPECT_EQ(policy.memory().parameter_bytes, 5);  // the memory of this rank itself
   EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
-  EXPECT_THAT(
-      notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
-                         "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1",
-                         "1: weights for .tmp-2", "0: weights for .tmp-2", "0: set reader", "0: read shard",
-                         "1: digest", "0: digest", "1: check", "0: check", "1: begin use", "0: begin use", "1: end use",
-                         "0: end use", "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
+  EXPECT_THAT(notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1",
+                                 "0: supervised step of 1", "1: measure 1", "0: measure 1", "1: write 1/4",
+                                 "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1", "1: weights for .tmp-2",
+                                 "0: weights for .tmp-2", "0: set reader", "0: read shard", "1: digest", "0: digest",
+                                 "1: check", "0: check", "1: begin use", "0: begin use", "1: end use", "0: end use",
+                                 "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
 }
 
 TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {

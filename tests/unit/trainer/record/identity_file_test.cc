@@ -37,7 +37,7 @@ TEST_F(IdentityFileTest, SaysWhatWasWrittenLast) {
   EXPECT_EQ(identity->epoch, 2);
 }
 
-// If it were taken for empty, the next trainer would use epoch 0.
+// If a damaged file were taken for empty, the next trainer would use epoch 0.
 TEST_F(IdentityFileTest, IsNotTakenForEmptyWhenItIsDamaged) {
   for (const char* text : {"", "{", "[]", "{}", R"({"run_id":"run"})", R"({"run_id":1,"epoch":1})",
                            R"({"run_id":"run","epoch":"1"})", R"({"run_id":"run","epoch":1.5})"}) {

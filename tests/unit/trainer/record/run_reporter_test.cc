@@ -40,7 +40,7 @@ class RunReporterTest : public ::testing::Test {
     reporter_->RecordStep(report);
   }
 
-  // What one watcher was told, in order: a step's number, or "end".
+  // The events that one watcher got, in order: a step's number, or "end".
   struct Watcher {
     std::vector<std::string> told;
     RunReporter::Listener Listener() {
@@ -74,7 +74,7 @@ TEST_F(RunReporterTest, LinesThatComeWhileThePastIsToldDoNotOvertakeIt) {
   std::vector<std::string> told;
   for (int64_t step : {1, 2, 3}) Step(step);
   reporter_->Watch(10, {[&](int64_t step, const std::string&) {
-                          if (step == 1) {  // what another thread might do just now
+                          if (step == 1) {  // another thread might do this at the same time
                             Step(4);
                             reporter_->End();
                           }
@@ -125,7 +125,7 @@ TEST_F(RunReporterTest, AStepTellsMismatchAndRewardByAge) {
   const nlohmann::json line = nlohmann::json::parse(text);
   EXPECT_EQ(line.at("chi2_token"), 0.25);
   EXPECT_EQ(line.at("trained_token_ratio"), 0.5);
-  ASSERT_EQ(line.at("ages").size(), 2u);  // those that have tokens or samples
+  ASSERT_EQ(line.at("ages").size(), 2u);  // only ages with tokens or samples have a line
   EXPECT_EQ(line.at("ages")[0].at("age"), 2);
   EXPECT_EQ(line.at("ages")[0].at("k3"), 0.125);
   EXPECT_FALSE(line.at("ages")[0].contains("reward_mean"));
@@ -196,6 +196,24 @@ TEST_F(RunReporterTest, EveryLineHasItsTimeAndAStepItsLearningRateAndHowFarTheRu
   EXPECT_EQ(line.at("tokens_so_far"), 3000);
   EXPECT_GE(line.at("unix_seconds"), before);
   EXPECT_GE(nlohmann::json::parse(evaluation).at("unix_seconds"), line.at("unix_seconds"));
+}
+
+TEST_F(RunReporterTest, AHeldOutLossIsInTheLineOfTheStepWhereItWasMeasuredAlone) {
+  StepReport report;
+  report.supervised = true;
+  report.version = {1, 1};
+  reporter_->RecordStep(report);
+  report.version = {1, 2};
+  report.held_out = HeldOutLoss{0.5, 40};
+  reporter_->RecordStep(report);
+  std::ifstream file(path_);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_FALSE(nlohmann::json::parse(line).contains("held_out_loss"));
+  std::getline(file, line);
+  EXPECT_EQ(nlohmann::json::parse(line)["held_out_loss"], 0.5);
+  EXPECT_EQ(nlohmann::json::parse(line)["held_out_tokens"], 40);
+  EXPECT_EQ(reporter_->figures().best_held_out_loss, 0.5);
 }
 
 TEST_F(RunReporterTest, LinesAreJsonAndTheFiguresAddThemUp) {

@@ -23,7 +23,7 @@ const StepFigure& Figure(const std::string& name) {
 }
 
 TEST(StepFiguresTest, TheTableNamesEveryMemberOnceAndNoNameTwice) {
-  // Each member has eight bytes, so as many rows as fit, all different, are all members.
+  // Each member has eight bytes, so a table with as many different rows as members fit covers all members.
   static_assert(sizeof(double) == 8 && sizeof(int64_t) == 8);
   constexpr size_t kBeside = sizeof(StepFigures::ages) + sizeof(StepFigures::reward_by_age) +
                              sizeof(StepFigures::samples_by_age) + sizeof(StepFigures::reward_parts);

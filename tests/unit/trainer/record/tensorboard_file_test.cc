@@ -56,7 +56,7 @@ std::vector<std::string> Payloads(const std::string& bytes) {
   return payloads;
 }
 
-// The bytes are those that TensorBoard's own writer makes of the same records.
+// The bytes equal those that TensorBoard's own writer makes of the same records.
 TEST_F(TensorBoardFileTest, FramesRecordsAsTfRecordDoes) {
   EXPECT_EQ(absl::BytesToHexString(TfRecord("")), "000000000000000029039807d8ea82a2");
   EXPECT_EQ(absl::BytesToHexString(TfRecord("hello")), "0500000000000000eab2043e68656c6c6fbb1f1c19");
@@ -86,7 +86,8 @@ TEST_F(TensorBoardFileTest, AFileForEachEpochInOrderOfTheirNames) {
 TEST_F(TensorBoardFileTest, ADiskThatIsFullCostsEventsAndLeavesWholeRecords) {
   auto file = Open();
   file->Write(41, {{"loss", 1}});
-  disk_.FailOperations(disk_.operations(), 1, FaultyFileSystem::Fault::kNoSpace);  // half an event, then cut off
+  // Half an event is written, then cut off.
+  disk_.FailOperations(disk_.operations(), 1, FaultyFileSystem::Fault::kNoSpace);
   file->Write(42, {{"loss", 2}});
   file->Write(43, {{"loss", 3}});
   EXPECT_EQ(file->lost(), 1);

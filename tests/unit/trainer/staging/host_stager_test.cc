@@ -19,7 +19,7 @@ Manifest ManifestFor(DType dtype) {
   return Manifest::Create({{"a", dtype, {3, 5}}, {"b", dtype, {130}}}, /*bucket_bytes=*/256).value();
 }
 
-// Weights that do not change, as a policy.
+// A policy whose weights do not change.
 class StillPolicy final : public Policy {
  public:
   StillPolicy() : weights_(static_cast<size_t>(manifest_.arena_bytes()) / sizeof(float)) {
@@ -38,7 +38,10 @@ class StillPolicy final : public Policy {
   absl::StatusOr<StepFigures> SupervisedStep(const std::vector<const TrajectoryGroup*>&) override {
     return StepFigures();
   }
-  // In two pieces, as from a device.
+  absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>&) override {
+    return HeldOutLoss();
+  }
+  // Reads the tensor in two pieces, as from a device.
   absl::Status WriteTensor(PolicyPart, size_t index, const model::ByteSink& sink) const override {
     if (!error_.ok()) return error_;
     const ByteRange& range = manifest_.ranges()[index];
@@ -48,21 +51,21 @@ class StillPolicy final : public Policy {
     return sink({bytes + kFirst, static_cast<size_t>(range.size() - kFirst)});
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string&) const override {
-    return std::make_shared<const PolicySnapshot>();  // no checkpoint saves it
+    return std::make_shared<const PolicySnapshot>();  // no checkpoint saves the snapshot
   }
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string&) const override {
-    return std::make_shared<const PolicySnapshot>();  // nobody saves it
+    return std::make_shared<const PolicySnapshot>();  // no export saves the snapshot
   }
   absl::Status SetReader(std::function<absl::Status()> finish) override {
     reader_ = std::move(finish);
     return absl::OkStatus();
   }
-  // As before each update.
+  // Called as before each update.
   absl::Status FinishRead() {
     const std::function<absl::Status()> finish = std::exchange(reader_, nullptr);
     return finish == nullptr ? absl::OkStatus() : finish();
   }
-  // In two pieces, as from a device.
+  // Reads the shard in two pieces, as from a device.
   absl::Status ReadShard(const ShardSink& sink) const override {
     if (!error_.ok()) return error_;
     const auto* bytes = reinterpret_cast<const char*>(weights_.data());
@@ -142,7 +145,7 @@ TEST(HostStagerTest, StagesTheWeightsOfItsLaunchThoughTheNextUpdateComesBeforeIt
   ASSERT_TRUE(stager->Launch({1, 0}).ok());
   EXPECT_EQ(stager->TakeWaitSeconds(), 0.0);
   EXPECT_EQ(ErrorReason(stager->Launch({1, 1})), "STAGING");
-  ASSERT_TRUE(policy.FinishRead().ok());  // the policy's thread makes the copy, as no other has begun it
+  ASSERT_TRUE(policy.FinishRead().ok());  // the policy's thread makes the copy, as no other thread has begun it
   EXPECT_GT(stager->TakeWaitSeconds(), 0.0);
   EXPECT_EQ(stager->TakeWaitSeconds(), 0.0);
   policy.At(0, 0) += 1;

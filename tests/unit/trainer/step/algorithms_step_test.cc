@@ -1,4 +1,4 @@
-// Every algorithm through a real model: the step is the same however its answers are dealt.
+// Every algorithm with a real model: the step does not depend on how its answers are dealt to micro-batches and ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -152,7 +152,7 @@ TEST_P(AlgorithmsStepTest, TheGradientDoesNotDependOnRanks) {
       EXPECT_NEAR(ranks[0].metrics.chi2_answer, whole.metrics.chi2_answer, 1e-6);
       EXPECT_NEAR(ranks[0].metrics.ratio_max, whole.metrics.ratio_max, 1e-5);
       EXPECT_EQ(ranks[0].metrics.trained_tokens, whole.metrics.trained_tokens);
-      // The second update's gradient is at weights that AdamW has moved, by the whole of tiny gradients too.
+      // The gradient of the second update is at weights that AdamW has moved, by a whole step even for tiny gradients.
       if (updates == 1) {
         EXPECT_LT(testing::LargestDifference(ranks[0].gradient, whole.gradient), 1e-6) << world;
       }
@@ -237,6 +237,25 @@ TEST(AlgorithmsMetricsTest, ABatchOfMaskedAnswersIsNoUpdate) {
   EXPECT_EQ(made.metrics.trained_tokens, 0);
   EXPECT_EQ(made.metrics.masked_samples, 12);
   EXPECT_EQ(made.metrics.loss, 0);
+}
+
+TEST(AlgorithmsMetricsTest, RejectedAnswersChangeNothingButTheirCount) {
+  auto with = RandomGroups(3, 4, 8), without = with;
+  for (TrajectoryGroup& group : with) group.samples[2].rejected = true;
+  for (TrajectoryGroup& group : without) group.samples.erase(group.samples.begin() + 2);
+  const StepResult made = GetStep(MakeOptions(Algorithms()[0], 100), with);
+  const StepResult expected = GetStep(MakeOptions(Algorithms()[0], 100), without);
+  EXPECT_EQ(made.metrics.rejected_samples, 3);
+  EXPECT_EQ(made.metrics.loss, expected.metrics.loss);
+  EXPECT_EQ(made.metrics.gradient_norm, expected.metrics.gradient_norm);
+  EXPECT_EQ(made.metrics.reward_mean, expected.metrics.reward_mean);
+  for (TrajectoryGroup& group : with) {
+    for (Trajectory& sample : group.samples) sample.rejected = true;
+  }
+  const StepResult none = GetStep(MakeOptions(Algorithms()[0], 100), with);
+  EXPECT_EQ(none.metrics.updates, 0);
+  EXPECT_EQ(none.metrics.reward_mean, 0);
+  EXPECT_EQ(none.metrics.zero_variance_ratio, 1);
 }
 
 TEST(TrainingSequencesTest, ExtentsLeaveOutWhatIsMasked) {

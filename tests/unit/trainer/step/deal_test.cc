@@ -82,7 +82,8 @@ TEST(DealTest, EverySequenceIsDealtOnceWithinTheBudgetToRanksWithEquallyManyMicr
         }
       }
       EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
-      // With one less a rank, some sequence finds no room: then every micro-batch is more than half full.
+      // With one micro-batch less for each rank, some sequence finds no room: then every micro-batch is more than half
+      // full.
       const auto total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
       EXPECT_GT(total, kBudget / 2 * static_cast<int64_t>(deal->at(0).size() - 1) * ranks);
     }
@@ -108,7 +109,7 @@ TEST(DealTest, NoRankHasMoreThanItsShareAndOneSequence) {
 }
 
 TEST(DealTest, AttentionCountsSoThatLongSequencesAreNotAllOnOneRank) {
-  // Counted in tokens, one of 1000 equals ten of 100; in cost the one is more than the ten.
+  // Counted in tokens, one sequence of 1000 equals ten of 100; in cost the one is more than the ten.
   std::vector<int64_t> lengths = {1000};
   lengths.insert(lengths.end(), 12, 100);
   const SequenceCost cost = {1, 0.01};

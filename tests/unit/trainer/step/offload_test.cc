@@ -1,4 +1,5 @@
-// Where a policy's state is: what leaves the device, what that takes, and that it changes no bit of what is trained.
+// The placement of a policy's state: the parts that leave the device, the time and memory of their moves, and that no
+// bit of the trained weights changes.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ std::vector<TrajectoryGroup> RandomGroups(uint64_t seed) {
                                });
 }
 
-// Which log-prob passes a step has.
+// The log-prob passes of a step.
 enum class Passes { kNone, kProximal, kReferenceOfRewards, kReferenceOfLoss, kAll };
 
 PolicyTrainer::Options OptionsFor(const MemoryOptions& memory, Passes passes, Communicator* ranks = nullptr) {
@@ -55,12 +56,12 @@ PolicyTrainer::Options OptionsFor(const MemoryOptions& memory, Passes passes, Co
   return options;
 }
 
-// What happened to a policy on one rank.
+// The figures and the state of a policy on one rank.
 struct Story {
   struct Step {
     PolicyMoves moves;
     double wall = 0;
-    PolicyMemory after;  // the step and its sync
+    PolicyMemory after;  // after the step and its sync
   };
   std::vector<Step> steps;
   PolicyMemory at_rest;  // before the first step
@@ -68,7 +69,7 @@ struct Story {
   std::vector<float> parameters, moments;  // at the end, on rank 0
 };
 
-// Reads the tensors as a sync does: all of them in one use.
+// Reads the tensors as a sync does: all reads are one use.
 absl::Status ReadWeights(const PolicyTrainer& policy) {
   for (size_t i = 0; i < policy.manifest().tensors().size(); ++i) {
     SYNCOPATE_RETURN_IF_ERROR(
@@ -87,7 +88,7 @@ Story Train(const MemoryOptions& memory, Passes passes, Communicator* ranks) {
   for (int i = 0; i < kSteps; ++i) {
     const auto groups = RandomGroups(static_cast<uint64_t>(i));
     const absl::Time begin = Clock::Real()->Now();
-    // Does what the step loop does: one use for the step and its sync.
+    // Uses the policy like the step loop: one use for the step and its sync.
     const absl::Status made = InUse(*policy, [&]() -> absl::Status {
       SYNCOPATE_RETURN_IF_ERROR(policy->Step(Pointers(groups), i).status());
       if (i == 0) {
@@ -126,7 +127,7 @@ void ExpectNothingMoved(const StateMoves& moves) {
   EXPECT_EQ(moves.bytes, 0);
 }
 
-// Parameters: off and on, one and two ranks, with every kind of pass between.
+// Parameters are offloaded and loaded, with one and two ranks, and with every kind of pass between.
 TEST(OffloadTest, WeightsThatAreAwayBetweenStepsGiveTheSameBitsAndDurationsAreExactlyZeroOrWithinTheWall) {
   for (int32_t world : {1, 2}) {
     for (Passes passes : {Passes::kNone, Passes::kAll, Passes::kReferenceOfLoss}) {
@@ -196,7 +197,8 @@ TEST(OffloadTest, TheReferencePolicyIsThereForItsPassesAloneAndIsCopiedToTheHost
       for (const Story::Step& off : stay[0].steps) ExpectNothingMoved(off.moves.reference);
       for (const Story::Step& step : leave[0].steps) {
         EXPECT_EQ(step.after.reference_bytes, 0);
-        EXPECT_EQ(step.moves.reference.bytes, stay[0].reference_bytes);  // to the device: the host has it already
+        // Loaded to the device only: the host has a copy already.
+        EXPECT_EQ(step.moves.reference.bytes, stay[0].reference_bytes);
         EXPECT_GT(step.moves.reference.load_seconds, 0.0);
       }
     }
@@ -211,7 +213,7 @@ TEST(OffloadTest, AllAtOnceWithTheAllocatorEmptiedEachTimeGivesTheSameBits) {
   for (int32_t world : {1, 2}) {
     const auto stay = TrainOnRanks(world, {}, Passes::kAll), leave = TrainOnRanks(world, all, Passes::kAll);
     EXPECT_TRUE(SameBits(stay[0].parameters, leave[0].parameters));
-    // After the reference pass and after the update.
+    // Emptied after the reference pass and after the update.
     for (const Story::Step& step : leave[0].steps) EXPECT_EQ(step.moves.cache_flushes, 2);
     for (const Story::Step& step : stay[0].steps) EXPECT_EQ(step.moves.cache_flushes, 0);
   }
@@ -337,7 +339,7 @@ TEST(RolloutModeTest, TakesAllOfTheStateAwayServesReadersAndGivesItBackBitForBit
         EXPECT_EQ(ErrorReason(policy->Step(Pointers(RandomGroups(2)), 1).status()), "ROLLOUT_MODE");
         ExpectEmptyDevice(policy->memory());
         EXPECT_EQ(policy->Digest().value(), untouched->Digest().value());
-        EXPECT_TRUE(PolicyCopy(*policy) == PolicyCopy(*untouched));  // as a checkpoint reads it
+        EXPECT_TRUE(PolicyCopy(*policy) == PolicyCopy(*untouched));  // read as a checkpoint reads it
         ExpectEmptyDevice(policy->memory());
         policy->TakeMoves();
 
@@ -371,7 +373,7 @@ TEST(PolicyTrainerTest, AStateThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum
   options.device_bytes = int64_t{80} << 30;
   const absl::Status status = PolicyTrainer::Create(options).status();
   EXPECT_EQ(ErrorReason(status), "STATE_TOO_LARGE");
-  // 68.5 billion parameters.
+  // The model has 68.5 billion parameters.
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("weights 26"), HasSubstr(" + gradients 26"), HasSubstr("+ two moments 52"),
                     HasSubstr("+ reference policy 26"), HasSubstr(" = 13"), HasSubstr("cpu has 81920 MiB")));

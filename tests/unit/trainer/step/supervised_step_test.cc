@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "tests/support/packed_attention.h"
+#include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/training_groups.h"
@@ -25,7 +26,7 @@ using testing::Pointers;
 
 constexpr uint64_t kSeed = 3;
 
-// One answer to each prompt, as the data have it: tokens alone.
+// One answer to each prompt, as the data have it: only tokens.
 std::vector<TrajectoryGroup> Answers(const model::ModelConfig& config, int groups, uint64_t seed) {
   return testing::RandomGroups(config.vocab_size, groups, /*samples=*/1, seed,
                                [](Trajectory& sample, const testing::Draw&) { sample.logprobs.clear(); });
@@ -45,7 +46,7 @@ struct Taught {
 
 Taught ByStep(const model::ModelConfig& config, const std::vector<TrajectoryGroup>& groups,
               TrainStepOptions options = {}) {
-  at::set_num_threads(1);  // two threads on products this small wait for each other
+  at::set_num_threads(1);  // two threads on products this small would wait for each other
   Actor actor(config, *model::MakeManifest(config, DType::kFloat32), Unclipped(), kSeed);
   SingleRank ranks;
   const auto metrics = TrainStep(actor, ranks, options.Supervised()).RunSupervised(Pointers(groups));
@@ -53,7 +54,7 @@ Taught ByStep(const model::ModelConfig& config, const std::vector<TrajectoryGrou
   return {metrics->loss, {actor.gradients().begin(), actor.gradients().end()}};
 }
 
-// The same by autograd over the transformer and torch's own cross-entropy, sequence by sequence.
+// Computes the expected step by autograd over the transformer and torch's own cross-entropy, sequence by sequence.
 Taught ByTorch(const model::ModelConfig& config, const std::vector<TrajectoryGroup>& groups) {
   at::set_num_threads(1);
   const Manifest manifest = model::MakeManifest(config, DType::kFloat32).value();
@@ -127,6 +128,52 @@ TEST(SupervisedStepTest, TheResultDoesNotDependOnMicroBatchesAndNotOnTheTemperat
   }
 }
 
+TEST(SupervisedStepTest, TheMeasuredLossIsTorchsCrossEntropyOnAnyNumberOfRanksAndChangesNothing) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  const auto groups = Answers(config, 7, 11);
+  const double expected = ByTorch(config, groups).loss;
+  int64_t tokens = 0;
+  for (const TrajectoryGroup& group : groups) tokens += static_cast<int64_t>(group.samples[0].tokens.size());
+  for (const int32_t world : {1, 2, 3}) {
+    testing::OnRanks<bool>(world, [&](Communicator& ranks) {
+      at::set_num_threads(1);
+      PolicyTrainer::Options options;
+      options.model = config;
+      options.seed = kSeed;
+      options.mesh = ranks;
+      options.step.micro_batch_tokens = 20;
+      auto trainer = PolicyTrainer::Create(options).value();
+      const uint64_t before = trainer->Digest().value();
+      const auto measured = trainer->MeasureSupervised(Pointers(groups));
+      EXPECT_THAT(measured, IsOk());
+      if (!measured.ok()) return false;
+      EXPECT_NEAR(measured->loss, expected, 1e-6) << world << " ranks";
+      EXPECT_EQ(measured->tokens, tokens);
+      EXPECT_EQ(trainer->Digest().value(), before);
+      EXPECT_EQ(trainer->updates(), 0);
+      return true;
+    });
+  }
+}
+
+TEST(SupervisedStepTest, ALossThatIsMeasuredBetweenStepsLeavesTheBitsOfTraining) {
+  PolicyTrainer::Options options;
+  options.model = testing::SmallModel();
+  options.seed = kSeed;
+  const auto taught = Answers(options.model, 6, 21), held_out = Answers(options.model, 5, 22);
+  auto plain = PolicyTrainer::Create(options).value(), measuring = PolicyTrainer::Create(options).value();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_THAT(plain->SupervisedStep(Pointers(taught)), IsOk());
+    ASSERT_THAT(measuring->MeasureSupervised(Pointers(held_out)), IsOk());
+    const auto now = measuring->MeasureSupervised(Pointers(taught));
+    const auto step = measuring->SupervisedStep(Pointers(taught));
+    ASSERT_THAT(now, IsOk());
+    ASSERT_THAT(step, IsOk());
+    EXPECT_EQ(now->loss, step->loss) << "a step's loss is that of the weights that it begins with";
+  }
+  EXPECT_EQ(*plain->Digest(), *measuring->Digest());
+}
+
 TEST(SupervisedStepTest, RepeatedStepsOnTheSameAnswersLearnThemAndGiveTheSameBitsAgain) {
   PolicyTrainer::Options options;
   options.model = testing::SmallModel();
@@ -162,6 +209,7 @@ TEST(SupervisedStepTest, MetricsSayNothingOfAPolicyThatDrewTheTokens) {
   EXPECT_EQ(metrics->kl, 0);
   EXPECT_EQ(metrics->reward_mean, 0);
   EXPECT_GT(metrics->entropy, 0);
+  EXPECT_GT(metrics->top_probability, 0);
   EXPECT_GT(metrics->loss, 0);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/digest.h"
 #include "tests/support/policy_copy.h"
@@ -89,7 +90,7 @@ TEST(TrainStepTest, TokensThatWereGivenFirstAreAsIfTheyHadBeenInThePrompt) {
   EXPECT_EQ(ComputeGradient(40, groups), ComputeGradient(40, given));
 }
 
-// A tool's answer changes what the policy reads after it, and is not trained.
+// A tool's answer changes the context of the policy's later tokens, and is not trained.
 TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
   auto groups = RandomGroups(testing::SmallModel(), 4, 4, 8);
   for (TrajectoryGroup& group : groups) {
@@ -97,7 +98,7 @@ TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
       const int32_t written = static_cast<int32_t>(sample.tokens.size());
       sample.tokens.insert(sample.tokens.begin() + 1, {1, 2});
       sample.logprobs.insert(sample.logprobs.begin() + 1, {0, 0});
-      // An answer of one token has them before it.
+      // An answer with one written token has the given tokens before it.
       if (written == 1) std::rotate(sample.tokens.begin(), sample.tokens.begin() + 1, sample.tokens.end());
       if (written == 1) std::rotate(sample.logprobs.begin(), sample.logprobs.begin() + 1, sample.logprobs.end());
       sample.given = {written == 1 ? TokenRange{0, 2} : TokenRange{1, 3}};
@@ -111,7 +112,7 @@ TEST(TrainStepTest, TokensThatWereGivenAreReadAndNotLearned) {
   for (TrajectoryGroup& group : others) {
     for (Trajectory& sample : group.samples) sample.tokens[static_cast<size_t>(sample.given[0].begin)] = 3;
   }
-  EXPECT_NE(gradient, ComputeGradient(1 << 20, others)) << "they were not read";
+  EXPECT_NE(gradient, ComputeGradient(1 << 20, others)) << "the given tokens were not read";
   EXPECT_LT(LargestDifference(gradient, ComputeGradient(30, groups)), 1e-6);
 }
 
@@ -128,7 +129,7 @@ TEST(TrainStepTest, OneUpdatePerBatchNeedsNoProximalPassAndSeveralDo) {
   auto single = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
   ASSERT_TRUE(single.ok());
   EXPECT_EQ(single->proximal_seconds, 0.0);
-  EXPECT_NEAR(single->ratio_max, 1.0, 1e-12);  // current and proximal are one
+  EXPECT_NEAR(single->ratio_max, 1.0, 1e-12);  // the current and the proximal policy are one
   options.step.updates_per_batch = 3;
   auto several = PolicyTrainer::Create(options).value()->Step(Pointers(groups));
   ASSERT_TRUE(several.ok());
@@ -219,10 +220,14 @@ TEST(TrainStepTest, ReportsWhatTheBatchWas) {
   EXPECT_EQ(metrics->trained_tokens, tokens);
   EXPECT_EQ(metrics->trained_samples, 20);
   EXPECT_GT(metrics->entropy, 1.0);
+  // The most likely token is at least as likely as a token is on average.
+  EXPECT_GE(metrics->top_probability, std::exp(-metrics->entropy));
+  EXPECT_LT(metrics->top_probability, 1);
   EXPECT_GT(metrics->gradient_norm, 0);
+  EXPECT_GT(metrics->update_norm, 0);
 }
 
-// A batch whose loss is no number.
+// A batch whose loss is not finite.
 std::vector<TrajectoryGroup> Poisoned(const model::ModelConfig& config) {
   auto groups = RandomGroups(config, 2, 4, 10);
   groups[0].samples[0].reward = std::numeric_limits<float>::quiet_NaN();
@@ -298,7 +303,7 @@ TEST(TrainStepTest, InBFloat16TheWeightsStayFloat32AndTheStepIsNearlyThatOfFloat
     EXPECT_NEAR(found->entropy, expected->entropy, 0.02);
     EXPECT_NEAR(found->gradient_norm, expected->gradient_norm, 0.05 * expected->gradient_norm);
   }
-  // A change that bfloat16 would round away is kept.
+  // The float32 weights keep a change that bfloat16 would round away.
   options.optimizer.learning_rate = 1e-6;
   auto slow = PolicyTrainer::Create(options).value();
   const uint64_t before = *slow->Digest();
@@ -319,7 +324,7 @@ TEST(PolicyTrainerTest, ARestoredStateGoesOnWithTheSameBits) {
   auto original = PolicyTrainer::Create(options).value();
   const auto first = RandomGroups(options.model, 6, 4, 1);
   ASSERT_TRUE(original->Step(Pointers(first)).ok());
-  options.seed = 99;  // other initial weights, all to be overwritten
+  options.seed = 99;  // other initial weights, all of which are overwritten
   auto resumed = PolicyTrainer::Create(options).value();
   ASSERT_TRUE(resumed->Restore(testing::PolicyCopy(*original)).ok());
   for (int i = 0; i < 3; ++i) {

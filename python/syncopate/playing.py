@@ -1,0 +1,164 @@
+"""Episodes of users' environments: what one stream of EnvironmentService.Play does."""
+import asyncio
+import collections
+import time
+from typing import Dict, Optional
+
+from . import judging, registry, wire
+
+MOST_CLOSED = 4096  # episodes that are over and whose last answer is still known
+CANCEL_SECONDS = 1.0  # a cancelled call has so long to end; its episode is closed then, whatever it does
+
+
+class _Episode:
+    def __init__(self, opening: wire.Open):
+        self.opening = opening
+        self.state = None  # the user's object
+        self.budget = 0.0  # seconds of each call
+        self.answered = -1  # the last turn that was answered; 0: the reset
+        self.answer = b""
+        self.task: Optional[asyncio.Task] = None  # of the call under way
+        self.turn = 0  # of that call
+
+
+class Stream:
+    """The episodes of one stream: requests in, responses into `out`. Each call of user code is a task of its own, so a slow
+    one holds up nobody else."""
+
+    def __init__(self, out: "asyncio.Queue"):
+        self._out = out
+        self._episodes: Dict[str, _Episode] = {}
+        self._closed: "collections.OrderedDict[str, bytes]" = collections.OrderedDict()
+
+    def take(self, request) -> None:
+        if isinstance(request, wire.Open):
+            self._open(request)
+        elif isinstance(request, wire.Act):
+            self._act(request)
+        elif isinstance(request, wire.Cancel):
+            self._cancel(request)
+
+    def close(self) -> None:
+        """The stream has ended: so has everything of it."""
+        for episode in self._episodes.values():
+            task, episode.task = episode.task, None
+            if task is not None:
+                task.cancel()
+        self._episodes.clear()
+
+    def _open(self, opening: wire.Open) -> None:
+        if self._repeat(opening.episode, 0):
+            return
+        episode = self._episodes[opening.episode] = _Episode(opening)
+        environment = registry.ENVIRONMENTS.get(opening.environment)
+        if environment is None:
+            return self._close(episode, judging.failed(wire.NOT_FOUND,
+                                                       f"this worker has no environment named {opening.environment}"))
+        episode.budget = min(opening.budget or environment.budget, environment.budget)
+
+        async def reset():
+            episode.state = environment.make()
+            return await episode.state.reset(judging.read_row(opening.row_json), opening.seed)
+
+        self._call(episode, 0, reset)
+
+    def _act(self, act: wire.Act) -> None:
+        if self._repeat(act.episode, act.turn):
+            return
+        episode = self._episodes.get(act.episode)
+        if episode is None:
+            error = judging.failed(wire.NOT_FOUND, "this stream has no such episode")
+            self._out.put_nowait(wire.write_closed(act.episode, 0, error, 0.0))
+            return
+        if episode.task is not None or act.turn != episode.answered + 1 or act.turn < 1:
+            return self._close(episode, judging.failed(
+                wire.INVALID_ARGUMENT, f"turn {act.turn} came after turn {episode.answered} was answered last"))
+        action = registry.Action(act.text, act.turn, "length" if act.finish == wire.LENGTH else "stop")
+        self._call(episode, act.turn, lambda: episode.state.step(action))
+
+    def _repeat(self, name: str, turn: int) -> bool:
+        """Whether the request was made before; then it gets the same answer, or the one that is being made."""
+        if name in self._closed:
+            self._out.put_nowait(self._closed[name])
+            return True
+        episode = self._episodes.get(name)
+        if episode is None:
+            return False
+        if turn == episode.answered:
+            self._out.put_nowait(episode.answer)
+            return True
+        return episode.task is not None and turn == episode.turn
+
+    def _cancel(self, cancel: wire.Cancel) -> None:
+        episode = self._episodes.get(cancel.episode)
+        if episode is None:
+            if cancel.episode in self._closed:
+                self._out.put_nowait(self._closed[cancel.episode])
+            return
+        outcome = judging.failed(wire.CANCELLED, f"cancelled: {cancel.reason}")
+        if episode.task is None:
+            return self._close(episode, outcome)
+        # The tool hears of it first: who reads the answer knows that it has ended, if it ends when it is told to.
+        task, episode.task = episode.task, None
+        task.cancel()
+
+        async def end():
+            await asyncio.wait([task], timeout=CANCEL_SECONDS)
+            self._close(episode, outcome)
+
+        episode.task = asyncio.ensure_future(end())
+
+    def _call(self, episode: _Episode, turn: int, function) -> None:
+        """Runs user code for this turn. Its answer is that of the code, or comes when its budget is over: a call that does not
+        let itself be cancelled is left alone then."""
+        began = time.monotonic()
+        episode.turn = turn
+        task = episode.task = asyncio.ensure_future(_guard(function))
+
+        def late():
+            if episode.task is not task:
+                return
+            episode.task = None
+            task.cancel()
+            self._close(episode, judging.failed(wire.DEADLINE_EXCEEDED, f"not done within {episode.budget:g} s"),
+                        time.monotonic() - began, turn)
+
+        timer = asyncio.get_running_loop().call_later(episode.budget, late)
+
+        def ended(_):
+            timer.cancel()
+            if episode.task is task:  # else it is late, or cancelled from outside
+                episode.task = None
+                self._answer(episode, turn, task, time.monotonic() - began)
+
+        task.add_done_callback(ended)
+
+    def _answer(self, episode: _Episode, turn: int, task: asyncio.Task, seconds: float) -> None:
+        if task.cancelled():
+            said = judging.failed(wire.CANCELLED, "the environment cancelled itself")
+        else:
+            said = judging.said(*task.result())
+        if isinstance(said, wire.Outcome):
+            return self._close(episode, said, seconds, turn)
+        episode.answered = turn
+        episode.answer = wire.write_observe(episode.opening.episode, turn, said.text, said.reward, seconds)
+        self._out.put_nowait(episode.answer)
+
+    def _close(self, episode: _Episode, outcome: wire.Outcome, seconds: float = 0.0, turns: Optional[int] = None) -> None:
+        name = episode.opening.episode
+        if self._episodes.get(name) is not episode:
+            return  # the stream has ended
+        del self._episodes[name]
+        answer = wire.write_closed(name, max(episode.answered, 0) if turns is None else turns, outcome, seconds)
+        self._closed[name] = answer
+        if len(self._closed) > MOST_CLOSED:
+            self._closed.popitem(last=False)
+        self._out.put_nowait(answer)
+
+
+async def _guard(function):
+    """What user code returned, or what it raised."""
+    try:
+        return await function(), None
+    except Exception as error:  # the user's
+        return None, error

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+// How models write calls of tools in their answers; pure.
+namespace syncopate::endpoint {
+
+enum class ToolFormat {
+  kNone,
+  kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>, anywhere and several times: Hermes, Qwen2.5, Qwen3
+  kLlama3,   // the whole answer is {"name": ..., "parameters": {...}}, several with ; between
+  kMistral,  // the whole answer is [{"name": ..., "arguments": {...}}, ...]
+};
+
+// The format that the text of a chat template teaches its model; kNone if it is none of these.
+ToolFormat FindToolFormat(absl::string_view chat_template);
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // JSON
+};
+
+// Takes the calls out of the text of one answer, part by part. A call is complete when it closes; what turns out to be
+// no call stays text. Not thread-safe.
+class ToolCallParser {
+ public:
+  explicit ToolCallParser(ToolFormat format) : format_(format) {}
+
+  // The text that is final with this part; text that may belong to a call is held back.
+  std::string Add(absl::string_view text);
+  // The rest of the text, when the answer has ended.
+  std::string End();
+  // The calls that were completed since the last TakeCalls().
+  bool has_calls() const { return !calls_.empty(); }
+  std::vector<ToolCall> TakeCalls() { return std::exchange(calls_, {}); }
+
+ private:
+  std::string ReleaseHermes();
+
+  const ToolFormat format_;
+  std::string held_;
+  bool is_text_ = false;  // kLlama3, kMistral: the answer has begun as no call
+  std::vector<ToolCall> calls_;
+};
+
+}  // namespace syncopate::endpoint

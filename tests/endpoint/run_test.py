@@ -1,0 +1,86 @@
+"""The endpoint of a rollouter in a run: it answers with the policy of that moment.
+
+usage: run_test.py BINARY_FOLDER
+"""
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import serving
+
+binaries = pathlib.Path()
+
+
+class RunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = serving.scratch(cls)
+        cls.run_process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run",
+             str(serving.SOURCE / "deploy/examples/reverse.yaml"), f"run.dir={cls.folder}/run", "run.steps=1000000",
+             "run.rollouters=1", "endpoint.listen=127.0.0.1:0", "endpoint.sequences=16"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(cls.stop)
+        deadline = time.monotonic() + serving.PATIENCE
+        log = cls.folder / "run/logs/rollouter-0.log"
+        cls.url = None
+        while cls.url is None and time.monotonic() < deadline:
+            found = re.search(r"answered at (\S+), model (\S+)", log.read_text()) if log.exists() else None
+            cls.url = found and found[1].removesuffix("/v1")
+            cls.model = found and found[2]
+            time.sleep(0.05)  # a log file says nothing when it grows
+
+    @classmethod
+    def stop(cls):
+        cls.run_process.send_signal(signal.SIGINT)
+        try:
+            cls.run_process.wait(timeout=serving.PATIENCE)
+        except subprocess.TimeoutExpired:
+            cls.run_process.kill()
+            cls.run_process.wait()
+
+    def post(self, path, body):
+        """Code and body; asks again while the rollouter has no weights."""
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        deadline = time.monotonic() + serving.PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=serving.PATIENCE) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > deadline:
+                    return error.code, json.load(error)
+                self.assertEqual(error.headers["Retry-After"], "1")
+                time.sleep(0.1)
+
+    def versions(self):
+        code, answer = self.post("/v1/completions", {"model": self.model, "prompt": [1, 2, 3], "max_tokens": 4,
+                                                     "return_token_ids": True, "temperature": 0})
+        self.assertEqual(code, 200, answer)
+        choice = answer["choices"][0]
+        self.assertEqual(choice["policy_versions"][-1]["end"], len(choice["token_ids"]))
+        return [(one["epoch"], one["step"]) for one in choice["policy_versions"]]
+
+    def test_answers_come_from_newer_and_newer_versions(self):
+        self.assertIsNotNone(self.url)
+        first = self.versions()[0]
+        deadline = time.monotonic() + serving.PATIENCE
+        while self.versions()[-1] <= first:
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_a_text_needs_a_tokenizer(self):
+        code, answer = self.post("/v1/completions", {"prompt": "Hello"})
+        self.assertEqual((code, answer["error"]["code"]), (400, "no_tokenizer"))
+
+
+if __name__ == "__main__":
+    binaries = pathlib.Path(sys.argv.pop(1))
+    unittest.main()
