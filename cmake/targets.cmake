@@ -5,8 +5,8 @@
 # syncopate_binary(NAME name SRCS ... [DEPS ...] [TORCH])       the same for a program
 # syncopate_test(NAME name SRCS ... [DEPS ...] [TORCH] [SIMULATION] [LABELS label ...] [TIMEOUT seconds])
 #   One GoogleTest program, registered with ctest under its name. A SIMULATION computes for long itself, so it is
-#   optimised like what it tests; of its runs it makes one in SYNCOPATE_ONE_RUN_IN: sanitizers slow them down tenfold
-#   and look for other things.
+#   optimised like what it tests; of its runs AddressSanitizer makes one in SYNCOPATE_ONE_RUN_IN, as it slows them down
+#   tenfold and looks for other things; ThreadSanitizer makes none, as a simulation has one thread.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
 #   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
@@ -76,6 +76,9 @@ endfunction()
 function(syncopate_test)
   cmake_parse_arguments(ARG "TORCH;SIMULATION" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(ARG_TORCH AND NOT SYNCOPATE_TORCH)
+    return()
+  endif()
+  if(ARG_SIMULATION AND SYNCOPATE_SANITIZER STREQUAL "thread")
     return()
   endif()
   if(NOT ARG_TIMEOUT)

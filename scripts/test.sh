@@ -2,7 +2,7 @@
 # usage: scripts/test.sh [--long] [PRESET ...]       default: release asan tsan clang, and cuda where nvcc is
 # Installs what is missing, checks the format of the sources, builds each preset and runs its tests. Says which tests were
 # skipped and why, and ends with one line; exits 1 if anything failed.
-# asan and tsan build and test what does not need libtorch; tsan leaves out gRPC too, as Debian's is not instrumented.
+# asan builds and tests what does not need libtorch, tsan what has threads and needs neither libtorch nor gRPC.
 # clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
 # others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
