@@ -42,4 +42,11 @@ absl::StatusOr<nlohmann::json> MeasureSleep(EngineWorld& world);
 // and an install. Reports the remaining share of the tokens a second, and the pauses.
 absl::StatusOr<nlohmann::json> MeasureSyncs(EngineWorld& world, int32_t batch, double seconds);
 
+// Episodes of kTurns turns: 512 tokens are given to each turn and 256 are sampled. First `slots` episodes whose environment
+// answers at once, then `episodes` of them whose environment takes 0.2 to 5 s (uniform), each for `seconds` after a warm-up.
+// Reports tokens a second of both and their ratio.
+constexpr int kTurns = 4;
+constexpr int64_t kEpisodeTokens = int64_t{kTurns} * (512 + 256);
+absl::StatusOr<nlohmann::json> MeasureTurns(EngineWorld& world, int32_t slots, int32_t episodes, double seconds);
+
 }  // namespace syncopate::bench

@@ -13,13 +13,15 @@ namespace syncopate::bench {
 struct GenerateArguments {
   std::vector<std::string> models = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int32_t> batches = {256, 512};
-  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // also "short", "sync", "sleep"
+  std::vector<std::string> cases = {"prefill", "fixed", "install", "mix"};  // also "short", "sync", "turns", "sleep"
   int32_t context = 1024;
   int repeats = 5;
   float top_p = 1;
   int32_t top_k = 0;
   int64_t prefill_tokens = 0;
   double sync_seconds = 60;
+  int32_t episodes = 1150;
+  double turn_seconds = 40;
   bool deterministic = false;
   int32_t tensor_parallel = 1;
   int64_t lora_rank = 0;
@@ -36,7 +38,7 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--case", arguments->cases, "What is measured")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "short", "sync", "sleep"}))
+      ->check(CLI::IsMember({"prefill", "fixed", "install", "mix", "short", "sync", "turns", "sleep"}))
       ->capture_default_str();
   app->add_option("--context", arguments->context, "Tokens of a sequence in the cases prefill and fixed")
       ->check(CLI::Range(64, 32768))
@@ -53,6 +55,14 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
       ->check(CLI::Range(2.0, 600.0))
+      ->capture_default_str();
+  app->add_option("--episodes", arguments->episodes,
+                  "Of the case turns: in flight while their environment takes its time")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--turn-seconds", arguments->turn_seconds,
+                  "Of the case turns: what is measured, twice, after a warm-up")
+      ->check(CLI::Range(1.0, 600.0))
       ->capture_default_str();
   app->add_option("--tensor-parallel", arguments->tensor_parallel,
                   "GPUs that share a model, each with a thread; for the cases prefill, fixed, install and mix")

@@ -16,8 +16,8 @@ namespace {
 constexpr char kFooter[] =
     "Runs an engine of random weights on the first GPU and prints a JSON object a line as each case ends: prefill (16 "
     "prompts), fixed (decode steps at one context), install (what one costs beside these), mix (256 requests of 100 to "
-    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), sleep (what is given back, and "
-    "what it takes).";
+    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), turns (what the waiting for an "
+    "environment leaves of it), sleep (what is given back, and what it takes).";
 
 // Replaces this process by the program, which links libraries that the command line does not.
 int RunGenerate(const std::string& program, const GenerateArguments& arguments) {
@@ -31,6 +31,8 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--top-k=", arguments.top_k),
                                           absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
                                           absl::StrCat("--sync-seconds=", arguments.sync_seconds),
+                                          absl::StrCat("--episodes=", arguments.episodes),
+                                          absl::StrCat("--turn-seconds=", arguments.turn_seconds),
                                           absl::StrCat("--tensor-parallel=", arguments.tensor_parallel),
                                           absl::StrCat("--lora=", arguments.lora_rank),
                                           absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};

@@ -33,11 +33,12 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
   auto wants = [&](const char* name) {
     return std::find(arguments.cases.begin(), arguments.cases.end(), name) != arguments.cases.end();
   };
-  if (arguments.tensor_parallel > 1 && (wants("sync") || wants("sleep"))) {
-    return absl::InvalidArgumentError("the cases sync and sleep are of one rank: leave out --tensor-parallel");
+  if (arguments.tensor_parallel > 1 && (wants("sync") || wants("turns") || wants("sleep"))) {
+    return absl::InvalidArgumentError("the cases sync, turns and sleep are of one rank: leave out --tensor-parallel");
   }
   const int32_t most = *std::max_element(arguments.batches.begin(), arguments.batches.end());
-  const int64_t context = std::max<int64_t>(arguments.context + arguments.context / 2, kLongestOfMix);
+  const int64_t context =
+      std::max<int64_t>(arguments.context + arguments.context / 2, wants("turns") ? kEpisodeTokens : kLongestOfMix);
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<EngineWorld> world,
                              EngineWorld::Create({.model = model,
                                                   .max_sequences = std::max(most, 256),
@@ -68,6 +69,10 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureInstall(*world, fixed)));
     if (wants("sync"))
       SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureSyncs(*world, batch, arguments.sync_seconds)));
+    if (wants("turns")) {
+      SYNCOPATE_RETURN_IF_ERROR(
+          Print(model, arguments, MeasureTurns(*world, batch, arguments.episodes, arguments.turn_seconds)));
+    }
   }
   if (wants("short")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureShort(*world, arguments.repeats)));
   if (wants("mix")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureMix(*world)));

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/digest.h"
 #include "rollouter/cuda/cuda_backend.h"
@@ -100,6 +102,58 @@ TEST_P(CudaEngineOverModels, GeneratesTheTokensOfTheCpuWithItsLogProbs) {
       }
     }
   }
+}
+
+// Parks its one sample after each of its first two turns.
+class TwoParksSink final : public GenerationSink {
+ public:
+  bool OnTurnEnded(int32_t, FinishReason, const Trajectory&) override { return parked = ++turns < 3; }
+  void OnFinished(int32_t, Trajectory trajectory) override { finished = std::move(trajectory); }
+  bool parked = false;
+  int turns = 0;
+  Trajectory finished;
+};
+
+TEST_P(CudaEngineOverModels, TurnsBehindGivenTokensAndAnswersThatGoOnHaveTheTokensOfTheCpu) {
+  SYNCOPATE_NEED_GPUS(1);
+  std::map<bool, std::vector<Trajectory>> made;
+  for (bool on_gpu : {false, true}) {
+    Rig rig(GetParam(), on_gpu);
+    std::vector<std::shared_ptr<TwoParksSink>> sinks;
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      GenerationRequest request = RandomRequest(GetParam(), seed, /*temperature=*/1, /*samples=*/1);
+      request.sampling.max_new_tokens = 2;
+      request.max_total_tokens = 10;
+      sinks.push_back(std::make_shared<TwoParksSink>());
+      ASSERT_TRUE(rig.engine->CheckShape(request).ok());
+      rig.engine->Add(request, sinks.back());
+    }
+    GenerationRequest going_on = RandomRequest(GetParam(), 9, /*temperature=*/1, /*samples=*/2);
+    going_on.starts = {{3, 1, 4}, {}};
+    auto sink = rig.Add(going_on);
+    while (rig.engine->HasRequests()) {
+      if (rig.engine->HasWork()) {
+        ASSERT_TRUE(rig.engine->Step().ok());
+      }
+      for (uint64_t seed = 0; seed < sinks.size(); ++seed) {
+        if (!std::exchange(sinks[seed]->parked, false)) continue;
+        rig.engine->Extend(absl::StrCat("request-", seed), 0, {5, 2});
+      }
+    }
+    for (const auto& one : sinks) made[on_gpu].push_back(one->finished);
+    for (int32_t sample : {0, 1}) made[on_gpu].push_back(sink->finished.at(sample));
+  }
+  for (size_t i = 0; i < made[false].size(); ++i) {
+    const Trajectory &a = made[false][i], &b = made[true][i];
+    EXPECT_EQ(a.tokens, b.tokens) << i;
+    EXPECT_EQ(a.given, b.given) << i;
+    EXPECT_EQ(a.spans, b.spans) << i;
+    for (size_t t = 0; t < std::min(a.logprobs.size(), b.logprobs.size()); ++t) {
+      EXPECT_NEAR(a.logprobs[t], b.logprobs[t], 1e-3) << i;
+    }
+  }
+  EXPECT_EQ(made[true][0].given.size(), 2u);
+  EXPECT_THAT(made[true][4].given, ElementsAre(TokenRange{0, 3}));
 }
 
 TEST_P(CudaEngineOverModels, ARemapBetweenTwoStepsKeepsSequencesGoing) {
