@@ -19,6 +19,8 @@ inline constexpr char kBaseLacking[] = "BASE_LACKING";  // a receiver no longer 
 inline constexpr char kDeadline[] = "DEADLINE";
 inline constexpr char kDigestMismatch[] = "DIGEST_MISMATCH";
 inline constexpr char kNonFinite[] = "NON_FINITE";
+// The live weights of a receiver are no longer those that were verified when they arrived: the process ends.
+inline constexpr char kWeightsDamaged[] = "WEIGHTS_DAMAGED";
 
 // Why a weight sync between these members can never succeed; a retry is useless.
 inline constexpr char kModelMismatch[] = "MODEL_MISMATCH";

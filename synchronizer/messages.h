@@ -152,6 +152,8 @@ struct Prepare {
   // The members form the communicators that a sync between them would need, so that no sync has to wait for them. A
   // Transfer follows and moves no byte. `version` is none.
   bool rehearsal = false;
+  // Receiver: digests its live weights again before it answers. `version` may be the one that it serves.
+  bool check_weights = false;
 };
 
 // Sent to all members that take part, sources too, once all of them have agreed. A rehearsal has no digests.

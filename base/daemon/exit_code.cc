@@ -62,6 +62,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"SYNCHRONIZER_LOST", kExitLostPeer},
     {"SYNC_FAILING", kExitLostPeer},
     {"VERSION_ORDER", kExitLostPeer},
+    {reason::kWeightsDamaged, kExitLostPeer},
 };
 
 }  // namespace

@@ -477,7 +477,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
   }
   broken_.Update(freed.status());
   PublishMemoryLocked();  // published before the caller can look
-  last_sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
+  last_sleep_ = synchronizer::AfterSleep(last_sleep_, level);
   if (level == 2) {
     status_.serving = PolicyVersion();
     status_.serving_digest = 0;

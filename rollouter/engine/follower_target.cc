@@ -197,7 +197,7 @@ absl::Status FollowerTarget::BeginSleep(bool keeps_weights, absl::Duration deadl
     serving_.asleep = false;  // nothing was released, so later attempts may come
     return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync of this rank does not end");
   }
-  last_sleep_ = {.sleep_level = keeps_weights ? 1 : 2, .free_cache_engine = true, .slept = true};
+  last_sleep_ = synchronizer::AfterSleep(last_sleep_, keeps_weights ? 1 : 2);
   // The serving weights are lost with the memory; until the next install this rank has no version.
   if (!keeps_weights) serving_ = {.version = {}, .digest = 0, .asleep = true};
   return absl::OkStatus();

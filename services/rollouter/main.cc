@@ -221,7 +221,8 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);
   if (endpoint != nullptr) endpoint->Stop();
-  node->Leave(grace);
+  // What damaged weights generate is not worth finishing.
+  node->Leave(ErrorReason(alive) == reason::kWeightsDamaged ? absl::ZeroDuration() : grace);
   if (replica != nullptr) replica->Stop(why);  // after the last kernel launch
   server->Stop(absl::ZeroDuration());
   return why;

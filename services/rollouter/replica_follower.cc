@@ -144,6 +144,10 @@ class FollowingRollouterRank {
     receiver.manifest = wire_;
     receiver.member = daemon_->Member();
     receiver.layout = config::MakeRolloutLayout(config_, shape_);
+    receiver.on_damaged = [this](const absl::Status& why) {
+      ended_->Abort(why);
+      attendance_.Stop();
+    };
     std::vector<synchronizer::ReceiverTransport*> transports;
     for (const auto& transport : device_->transports) transports.push_back(transport.get());
     receiver_ = std::make_unique<synchronizer::WeightReceiver>(receiver, target_.get(), transports);

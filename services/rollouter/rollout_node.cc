@@ -115,12 +115,14 @@ std::function<void()> LostListener(EventRecorder* events, const std::shared_ptr<
 }
 
 synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options& options, const Manifest& manifest,
-                                                      const std::shared_ptr<WorkClient>& work) {
+                                                      const std::shared_ptr<WorkClient>& work,
+                                                      std::function<void(const absl::Status&)> on_damaged) {
   synchronizer::WeightReceiver::Options receiver;
   receiver.manifest = manifest;
   receiver.member = options.member;
   receiver.layout = options.layout;
   receiver.on_lost = LostListener(options.events, work);
+  receiver.on_damaged = std::move(on_damaged);
   return receiver;
 }
 
@@ -155,7 +157,7 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
       joint_target_(options.leader != nullptr ? rollouter::MakeLeadingTarget(engine_.get(), options.leader,
                                                                              LostListener(options.events, work_))
                                               : nullptr),
-      receiver_(ReceiverOptions(options, engine_->manifest(), work_),
+      receiver_(ReceiverOptions(options, engine_->manifest(), work_, [this](const absl::Status& why) { Refuse(why); }),
                 joint_target_ != nullptr ? joint_target_.get() : engine_.get(), GetTransports(*options.device)),
       participant_(&receiver_, CountSyncs(options.events, registry)),
       metrics_(std::make_shared<telemetry::RolloutCollector>(options.run_name, [engine = engine_, work = work_] {
@@ -187,10 +189,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
     return member::MemberClient::Serving{status.serving, status.serving_digest, WhyHeld(status),
                                          receiver_.base_digest()};
   };
-  member.on_refused = [this](const absl::Status& why) {
-    MutexLock lock(&mutex_);
-    if (refused_.ok()) refused_ = why;
-  };
+  member.on_refused = [this](const absl::Status& why) { Refuse(why); };
   member.lost_after = options_.lost_after;
   SYNCOPATE_ASSIGN_OR_RETURN(member_, member::MemberClient::Start(std::move(member), &participant_));
   engine_->SetPinListener(member_->Announcer());
@@ -204,6 +203,11 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
     if (welcome.ok()) work_->SetTrainer(directory.trainer_address, welcome->run_id);
   });
   return absl::OkStatus();
+}
+
+void RolloutNode::Refuse(const absl::Status& why) {
+  MutexLock lock(&mutex_);
+  refused_.Update(why);
 }
 
 absl::Status RolloutNode::CheckAlive() const {

@@ -80,8 +80,8 @@ class RolloutNode {
   // is served.
   absl::Status Join(const std::string& address, const std::string& metrics_address);
 
-  // OK while this process can go on. Else why not: the synchronizer refuses it for good or is lost, the engine has
-  // failed, or the worker of users' Python has no reward of the run's name.
+  // OK while this process can go on. Else why not: the synchronizer refuses it for good or is lost, its weights have
+  // changed in memory (reason WEIGHTS_DAMAGED), the engine has failed, or the worker of users' Python has no reward of the run's name.
   absl::Status CheckAlive() const;
   // Whether the node can work now: readiness.h.
   absl::Status CheckReady() const;
@@ -102,6 +102,9 @@ class RolloutNode {
               std::unique_ptr<rollouter::Scorer> scorer, std::shared_ptr<WorkClient> work,
               prometheus::Registry& registry);
 
+  // Records why this process cannot go on.
+  void Refuse(const absl::Status& why);
+
   const Options options_;                                // includes the device
   const std::shared_ptr<rollouter::EngineLoop> engine_;  // shared with metrics_ only
   const std::unique_ptr<rollouter::Scorer> scorer_;
@@ -114,7 +117,7 @@ class RolloutNode {
   std::unique_ptr<member::MemberClient> member_;  // null before Join
   mutable Mutex mutex_;
   synchronizer::Directory directory_ ABSL_GUARDED_BY(mutex_);  // the latest directory
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);               // the first reason of Refuse
 };
 
 }  // namespace syncopate::rollouterd

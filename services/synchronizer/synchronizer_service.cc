@@ -279,6 +279,7 @@ grpc::ServerUnaryReactor* SynchronizerServiceImpl::TriggerSync(grpc::CallbackSer
         SYNCOPATE_ASSIGN_OR_RETURN(int receivers, plane.OnTrigger(now));
         *response->mutable_version() = wire::ToProto(plane.ledger().newest()->version);
         response->set_receivers(receivers);
+        response->set_checked(plane.coordinator().unchecked());
         return absl::OkStatus();
       });
 }

@@ -105,6 +105,7 @@ struct CommandWriter {
     message->set_source_layout(prepare.source_layout);
     message->set_destination_layout(prepare.destination_layout);
     *message->mutable_subset() = ToProto(prepare.subset);
+    message->set_check_weights(prepare.check_weights);
   }
   void operator()(const synchronizer::Transfer& transfer) const {
     auto* message = response.mutable_transfer();
@@ -151,6 +152,7 @@ synchronizer::Prepare PrepareFromProto(const v1::JoinResponse::Prepare& message)
   prepare.source_layout = message.source_layout();
   prepare.destination_layout = message.destination_layout();
   prepare.subset = FromProto(message.subset());
+  prepare.check_weights = message.check_weights();
   return prepare;
 }
 

@@ -90,6 +90,7 @@ AttemptOutput SyncAttempt::Begin() {
   prepare.source = true;
   for (const Source& source : sources_) output.sends.emplace_back(source.id, prepare);
   prepare.source = false;
+  prepare.check_weights = spec_.checks_weights;
   for (const MemberId& id : planned) output.sends.emplace_back(id, prepare);
   return output;
 }

@@ -65,6 +65,7 @@ class SyncAttempt {
     std::string transport_reason;
     bool group_transport = false;
     bool sends_base = false;          // group_transport: all receivers get the base weights, else none does
+    bool checks_weights = false;      // receivers digest their live weights again; they may serve the version already
     bool receivers_meet = false;      // false: a receiver is told about itself only, which keeps messages short
     double stage_seconds = 0;         // 0.0 unless this attempt starts right after the staging
     std::vector<MemberId> sources;    // in rank order

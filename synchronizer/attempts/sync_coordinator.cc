@@ -24,6 +24,7 @@
 //   held:     behind, and left out while it reports that it takes no version (it sleeps); retried if it refuses a
 //             Prepare with HELD
 //   laggard:  behind, and gets attempts of its own until one succeeds
+//   unchecked: takes part in attempts that check weights until one succeeds, also when it is up to date
 //   lacks the base weights of the newest version: takes part in attempts that send them
 //
 // If a transport forms groups, a rehearsal forms the group ahead of need, when no replica is behind.
@@ -33,6 +34,7 @@ namespace {
 constexpr double kDeadlineMedians = 4;
 constexpr absl::Duration kShortestForming = absl::Milliseconds(20);  // a faster connect had no group to form
 constexpr int kSupersededAlone = 2;  // superseded this often in a row: wait for the next publication
+constexpr int kCheckFactor = 20;     // digesting large weights again takes seconds on a CPU
 constexpr int kRegroupFactor = 3;    // aborting a communicator takes 0.3 to 0.6 s, more on a busy host
 
 // Whether a repeated request would be refused again as long as neither the sources nor the replica change.
@@ -130,7 +132,11 @@ AttemptOutput SyncCoordinator::OnReport(const MemberId& from, const SyncReport& 
 }
 
 AttemptOutput SyncCoordinator::Trigger(absl::Time now) {
-  for (auto& [replica_id, state] : receivers_) state.not_before = absl::InfinitePast();
+  const bool checks = newest_.has_value() && newest_->subset.base_digest != 0;
+  for (auto& [replica_id, state] : receivers_) {
+    state.not_before = absl::InfinitePast();
+    state.unchecked = checks;
+  }
   ForgetRefusals();
   return StartAttempts(0.0, now);
 }
@@ -168,6 +174,10 @@ absl::Time SyncCoordinator::NextDeadline() const {
 int SyncCoordinator::behind() const {
   return static_cast<int>(absl::c_count_if(
       receivers_, [this](const auto& entry) { return IsBehind(entry.second) && entry.second.replica.held.empty(); }));
+}
+
+int SyncCoordinator::unchecked() const {
+  return static_cast<int>(absl::c_count_if(receivers_, [](const auto& entry) { return entry.second.unchecked; }));
 }
 
 int SyncCoordinator::attempts_under_way() const {
@@ -214,7 +224,9 @@ bool SyncCoordinator::CanSend() const {
 }
 
 bool SyncCoordinator::WantsVersion(const State& state) const {
-  return IsBehind(state) && state.refusal.empty() && state.replica.held.empty();
+  // A replica that serves a later version than the newest one known has nothing to be compared with.
+  const bool wants = IsBehind(state) || (state.unchecked && state.replica.serving == newest_->version);
+  return wants && state.refusal.empty() && state.replica.held.empty();
 }
 
 bool SyncCoordinator::Idle() const {
@@ -237,14 +249,15 @@ AttemptOutput SyncCoordinator::StartSyncs(double stage_seconds, absl::Time now) 
   };
   // Replicas with the same transport and the same plan share one attempt, so that weights leave the sources once for
   // all of them. The ordered map makes the order of attempts deterministic, which the simulation needs. Its key is the
-  // transport, the plan, the laggard's name ("" for all others), and whether the base weights are sent.
-  std::map<std::tuple<std::string, uint64_t, std::string, bool>, Group> groups;
+  // transport, the plan, the laggard's name ("" for all others), and whether the base weights are sent
+  // and the receivers' weights checked: nobody waits for the base weights or the check of another replica.
+  std::map<std::tuple<std::string, uint64_t, std::string, Extras>, Group> groups;
   for (auto& [replica_id, state] : receivers_) {
     if (state.attempt != 0 || !WantsVersion(state) || state.not_before > now) continue;
     absl::StatusOr<Route> route = RouteTo(state.replica);
     if (route.ok()) {
-      Group& group =
-          groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : "", LacksBase(state)}];
+      Group& group = groups[{route->transport.name, route->plan_hash, state.laggard ? replica_id : "",
+                             Extras{.sends_base = LacksBase(state), .checks_weights = state.unchecked}}];
       group.replica_ids.push_back(replica_id);
       group.route = *std::move(route);
     } else {
@@ -331,10 +344,11 @@ SyncAttempt::Spec SyncCoordinator::SpecFor(const std::vector<std::string>& repli
 }
 
 AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica_ids, const Route& route,
-                                         bool sends_base, double stage_seconds, absl::Time now) {
+                                         const Extras& extras, double stage_seconds, absl::Time now) {
   SyncAttempt::Spec spec = SpecFor(replica_ids, route, now);
   spec.version = *newest_;
-  spec.sends_base = sends_base;
+  spec.sends_base = extras.sends_base;
+  spec.checks_weights = extras.checks_weights;
   spec.stage_seconds = stage_seconds;
   bool regroups = false;
   for (const std::string& replica_id : replica_ids) {
@@ -345,6 +359,7 @@ AttemptOutput SyncCoordinator::StartSync(const std::vector<std::string>& replica
   }
   // Prepare aborts the old group's communicator, which takes long.
   if (regroups) spec.prepare_by = now + options_.prepare_deadline * kRegroupFactor;
+  if (extras.checks_weights) spec.prepare_by = now + options_.prepare_deadline * kCheckFactor;
   return Begin(std::move(spec));
 }
 
@@ -410,6 +425,8 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
   if (record.ok()) {
     state.failures = 0;
     state.laggard = false;
+    const auto attempt = attempts_.find(record.attempt);
+    if (attempt != attempts_.end() && attempt->second.spec().checks_weights) state.unchecked = false;
     state.replica.serving = record.version;
     state.replica.base_digest = state.offered_base;
   } else if (record.superseded()) {

@@ -49,6 +49,11 @@ struct ReceiverReplica {
 // time gets attempts of its own until one succeeds, so that it delays the other replicas only once, by at most
 // `prepare_deadline`.
 //
+// Trigger() of a version with adapters also has every replica digest its weights again, in attempts of their own, whose
+// Prepare may take longer: also replicas that serve the version, and those that are busy or held as soon as they are
+// free. It is repeated like a sync until it succeeds; a replica whose weights have changed refuses with WEIGHTS_DAMAGED
+// and ends.
+//
 // A failed replica is tried again with the newest version, after a back-off that doubles with each failure in a row up
 // to a bound. There are three exceptions. First, a superseded replica waits for the newer version instead; if it is
 // superseded again, it skips that version too and joins all others at the next publication, for which it waits as long
@@ -92,7 +97,8 @@ class SyncCoordinator {
   // here.
   AttemptOutput Publish(const PublishedVersion& version, double stage_seconds, absl::Time now);
   AttemptOutput OnReport(const MemberId& from, const SyncReport& report, absl::Time now);
-  // Forgets back-offs and refusals, and starts all possible attempts.
+  // Forgets back-offs and refusals, and starts all possible attempts, with a check of all weights if there are
+  // adapters.
   AttemptOutput Trigger(absl::Time now);
 
   AttemptOutput Tick(absl::Time now);
@@ -103,6 +109,7 @@ class SyncCoordinator {
 
   // The number of reachable replicas that take versions and do not serve the newest one.
   int behind() const;
+  int unchecked() const;  // the number of replicas that are to digest their weights again and have not done so yet
   int attempts_under_way() const;  // without rehearsals
   // The attempt, other than a rehearsal, that a replica takes part in; 0 if none.
   int64_t MakeAttempt(const std::string& replica_id) const;
@@ -125,6 +132,7 @@ class SyncCoordinator {
     bool wants_newer = false;  // its version is no longer staged: a publication ends the back-off
     bool laggard = false;      // did not answer in time: gets attempts of its own
     bool regroups = false;     // its group was lost: it aborts a communicator before it answers
+    bool unchecked = false;    // a check of its weights was asked for and has not succeeded yet
     std::string refusal;       // reason of a refusal that would be repeated for ever; "" otherwise
   };
 
@@ -132,7 +140,7 @@ class SyncCoordinator {
   // Whether the newest version has base weights that the replica does not have.
   bool LacksBase(const State& state) const;
   bool CanSend() const;
-  // Whether the replica is behind, and neither refused nor held.
+  // Whether the replica is behind or unchecked, and neither refused nor held.
   bool WantsVersion(const State& state) const;
   // Starts all possible syncs, or else a rehearsal.
   AttemptOutput StartAttempts(double stage_seconds, absl::Time now);
@@ -149,7 +157,12 @@ class SyncCoordinator {
   absl::StatusOr<Route> RouteTo(const ReceiverReplica& replica);
   // The fields that a sync and a rehearsal share.
   SyncAttempt::Spec SpecFor(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
-  AttemptOutput StartSync(const std::vector<std::string>& replica_ids, const Route& route, bool sends_base,
+  struct Extras {
+    bool sends_base = false;
+    bool checks_weights = false;
+    friend auto operator<=>(const Extras&, const Extras&) = default;
+  };
+  AttemptOutput StartSync(const std::vector<std::string>& replica_ids, const Route& route, const Extras& extras,
                           double stage_seconds, absl::Time now);
   AttemptOutput Rehearse(const std::vector<std::string>& replica_ids, const Route& route, absl::Time now);
   AttemptOutput Begin(SyncAttempt::Spec spec);

@@ -74,7 +74,7 @@ SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
   absl::StatusOr<synchronizer::WeightReceiver::Installed> installed = receiver_->Install(command);
   if (!installed.ok()) return MakeReport(installed.status());
   // Called before the report, so that the install is counted when the synchronizer announces it.
-  if (listeners_.installed) {
+  if (listeners_.installed && !installed->unchanged) {
     listeners_.installed(
         {receiver_->serving(), receiver_->serving_digest(), installed->pause_seconds, installed->relabelled});
   }

@@ -36,4 +36,8 @@ struct PayloadBytes {
 //                                             attempt of their own
 bool NeedsBase(const ReceiverWeights& receiver);
 
+// `before` after a further sleep that frees memory. The deepest sleep since the latest sync counts: weights that one of
+// them dropped do not come back in a lighter one.
+ReceiverWeights AfterSleep(const ReceiverWeights& before, int level);
+
 }  // namespace syncopate::synchronizer

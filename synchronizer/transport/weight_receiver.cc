@@ -101,7 +101,8 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   // Read after the target is claimed: a sleep that comes later is delayed until the attempt ends.
   const ReceiverWeights weights = WeightsFor(command);
   ForgetLostWeights(weights);
-  SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command.version));
+  SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command));
+  if (command.check_weights) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
   offer_.prepare = command;
   offer_.deadline = options_.clock->Now() + command.deadline;
   already_serves_ = !serving().IsNone() && weights.digest == command.digest;
@@ -138,12 +139,16 @@ void WeightReceiver::ForgetLostWeights(const ReceiverWeights& weights) {
   serving_digest_ = 0;
 }
 
-absl::Status WeightReceiver::CheckNewer(const PolicyVersion& version) const {
+absl::Status WeightReceiver::CheckNewer(const synchronizer::Prepare& command) const {
+  const PolicyVersion& version = command.version;
   MutexLock lock(&mutex_);
+  SYNCOPATE_RETURN_IF_ERROR(damaged_);
   // Versions never go back; otherwise rollouters would stamp tokens with a version that the trainer has forgotten. If
-  // the weights were torn in place or dropped, nothing serves, so the same version may come again.
+  // the weights were torn in place or dropped, nothing serves, so the same version may come again. It also comes again
+  // to be checked.
   const bool lost = serving_.IsNone() && !served_.IsNone();
-  if (lost ? version >= served_ : version > served_) return absl::OkStatus();
+  const bool again = version == serving_ && command.check_weights && command.digest == serving_digest_;
+  if (lost || again ? version >= served_ : version > served_) return absl::OkStatus();
   return Refuse("OLD_VERSION",
                 absl::StrFormat("version %s is not above %s, which serves", version.ToString(), served_.ToString()));
 }
@@ -169,11 +174,45 @@ absl::StatusOr<std::shared_ptr<const PlannedLayouts>> WeightReceiver::CheckPlan(
 }
 
 void WeightReceiver::Expect(const std::shared_ptr<const PlannedLayouts>& planned) {
-  if (expected_.planned == planned) return;
+  if (expected_ != nullptr && expected_->planned == planned) return;
   const int32_t rank = options_.member.rank;
-  expected_.planned = planned;
-  expected_.buckets = planned->plan.BucketsTo(rank);
-  expected_.contents = GetContents(options_.manifest, planned->destination, expected_.buckets, rank);
+  auto expected = std::make_shared<Expected>();
+  expected->planned = planned;
+  expected->buckets = planned->plan.BucketsTo(rank);
+  expected->contents = GetContents(options_.manifest, planned->destination, expected->buckets, rank);
+  expected_ = std::move(expected);
+}
+
+absl::Status WeightReceiver::CheckLive(absl::Duration deadline) {
+  const bool copies = !target_->in_place();
+  if (live_verified_.expected == nullptr || serving().IsNone() || (copies && !target_->can_copy_live())) {
+    return absl::OkStatus();
+  }
+  const ShadowContents& contents = live_verified_.expected->contents;
+  shadow_base_ = 0;  // until the copy is known to be good
+  if (copies) SYNCOPATE_RETURN_IF_ERROR(target_->CopyLive(contents.buckets));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<ShadowCheck> check, target_->BeginCheck(contents));
+  for (const ByteRange& range : contents.buckets) check->Arrived(range, nullptr);
+  const absl::StatusOr<std::vector<uint64_t>> digests = check->Finish(deadline);
+  if (absl::IsDeadlineExceeded(digests.status())) return digests.status();
+  if (digests.ok() && *digests == live_verified_.digests) {
+    if (copies) shadow_base_ = live_base_.load();
+    return absl::OkStatus();
+  }
+  const absl::Status damaged =
+      Error(absl::StatusCode::kDataLoss, reason::kWeightsDamaged,
+            absl::StrFormat("the weights of %s have changed in memory since they arrived; this process ends, and the "
+                            "next one is sent all of them",
+                            serving().ToString()));
+  live_base_ = 0;
+  {
+    MutexLock lock(&mutex_);
+    serving_ = PolicyVersion();
+    serving_digest_ = 0;
+    damaged_ = damaged;
+  }
+  if (options_.on_damaged) options_.on_damaged(damaged);
+  return damaged;
 }
 
 absl::StatusOr<ReceiverTransport*> WeightReceiver::FindTransport(const std::string& name) const {
@@ -278,7 +317,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
                             offer_.prepare.subset.adapters, self->base);
   ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
   // The check is made before generation stops for a target in place, so that making it does not lengthen the pause.
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_.contents));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_->contents));
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
@@ -299,10 +338,11 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(offer_.deadline - arrived));
-  const absl::Status intact = CheckDigests(expected_.buckets, command.bucket_digests, digests);
+  const absl::Status intact = CheckDigests(expected_->buckets, command.bucket_digests, digests);
   if (!intact.ok() && !self->base) live_base_ = 0;  // the base weights may be damaged: have them sent again
   SYNCOPATE_RETURN_IF_ERROR(intact);
   shadow_base_ = offer_.prepare.subset.base_digest;
+  shadow_verified_ = {expected_, std::move(digests)};
   const absl::Duration checking = std::min(check.busy() - checked_before, arrived - connected);
   Received received;
   received.bytes = split.bytes;
@@ -369,10 +409,16 @@ absl::Status WeightReceiver::CheckDigests(const std::vector<WireBucket>& buckets
 
 absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchronizer::Install& command) {
   SYNCOPATE_RETURN_IF_ERROR(Enter(command.attempt, Phase::kVerified, Phase::kInstalling));
-  absl::StatusOr<Installed> installed = CallTarget(already_serves_);
+  const bool unchanged = already_serves_ && serving() == offer_.prepare.version;
+  absl::StatusOr<Installed> installed =
+      unchanged ? Installed{.relabelled = true, .unchanged = true} : CallTarget(already_serves_);
   if (installed.ok() && !already_serves_) {
-    if (target_->in_place()) live_base_ = shadow_base_;
+    if (target_->in_place()) {
+      live_base_ = shadow_base_;
+      live_verified_ = shadow_verified_;
+    }
     shadow_base_ = live_base_.exchange(shadow_base_);
+    std::swap(live_verified_, shadow_verified_);
   }
   if (installed.ok()) {
     MutexLock lock(&mutex_);

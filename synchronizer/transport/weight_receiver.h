@@ -37,6 +37,9 @@ class WeightReceiver {
     std::string layout = {};  // the target's layout; "": whole
     const Clock* clock = Clock::Real();
     std::function<void()> on_lost = nullptr;  // an attempt left no live weights; called by any thread, must not block
+    // A check found that the live weights have changed since they arrived; must not block. The process must end: what
+    // it goes on generating comes from wrong weights.
+    std::function<void(const absl::Status&)> on_damaged = nullptr;
   };
 
   // `target` and `transports` are borrowed.
@@ -47,9 +50,12 @@ class WeightReceiver {
     std::string rendezvous;       // where other members find this receiver, if they need to
     ReceiverWeights weights;      // decides whether base weights are sent
   };
+  // With Prepare::check_weights digests the live weights first: DATA_LOSS reason WEIGHTS_DAMAGED if they have changed
+  // since they arrived. From then on this receiver has neither a version nor base weights, and refuses every attempt.
   // A refusal touches nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
-  // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version), UNAVAILABLE reason BUSY (another attempt has not
-  // been finished) or HELD (the target takes no installs now), or the transport's error (NCCL_MISMATCH, ...).
+  // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version; if the weights are checked, below it), UNAVAILABLE
+  // reason BUSY (another attempt has not been finished) or HELD (the target takes no installs now), or the transport's
+  // error (NCCL_MISMATCH, ...).
   absl::StatusOr<Prepared> Prepare(const synchronizer::Prepare& command);
 
   struct Received {
@@ -68,6 +74,7 @@ class WeightReceiver {
     double install_seconds = 0;
     double pause_seconds = 0;
     bool relabelled = false;
+    bool unchanged = false;  // the version served already, and its weights were only checked
   };
   // Blocks as WeightTarget::Install does, at most until the attempt's deadline. FAILED_PRECONDITION reason
   // NOT_VERIFIED.
@@ -114,7 +121,10 @@ class WeightReceiver {
   void ReleaseTarget();
   // A sleep has dropped the weights: forgets what was known about the arenas' contents.
   void ForgetLostWeights(const ReceiverWeights& weights);
-  absl::Status CheckNewer(const PolicyVersion& version) const;
+  absl::Status CheckNewer(const synchronizer::Prepare& command) const;
+  // Digests the live weights again, by a copy in the shadow unless the target is in place. After an error
+  // WEIGHTS_DAMAGED nothing serves any more.
+  absl::Status CheckLive(absl::Duration deadline);
   // Returns the state of this receiver's weights for the offer; it decides whether base weights must be sent.
   ReceiverWeights WeightsFor(const synchronizer::Prepare& command) const;
   absl::StatusOr<const SyncMember*> FindSelf(const synchronizer::Transfer& command) const;
@@ -161,7 +171,14 @@ class WeightReceiver {
     std::vector<WireBucket> buckets;
     ShadowContents contents;
   };
-  Expected expected_;  // for the last plan
+  std::shared_ptr<const Expected> expected_;  // for the last plan
+  // What a weight set contained when it was verified.
+  struct Verified {
+    std::shared_ptr<const Expected> expected;  // null: nothing was verified
+    std::vector<uint64_t> digests;             // by bucket
+  };
+  Verified live_verified_;
+  Verified shadow_verified_;
   ReceiverTransport* transport_ = nullptr;
   bool already_serves_ = false;
   std::atomic<uint64_t> live_base_ =
@@ -179,6 +196,7 @@ class WeightReceiver {
   PolicyVersion served_ ABSL_GUARDED_BY(mutex_);   // the newest ever served: versions do not go back
   PolicyVersion serving_ ABSL_GUARDED_BY(mutex_);  // equal to served_, or none
   uint64_t serving_digest_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status damaged_ ABSL_GUARDED_BY(mutex_);  // the error of the check that found damage
 
   RehearsalPart rehearsal_;
 };

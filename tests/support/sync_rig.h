@@ -26,7 +26,7 @@ class SleepingPair final : public WeightTarget {
   explicit SleepingPair(int64_t arena_bytes) : bytes_(arena_bytes), pair_(arena_bytes) {}
 
   void Sleep(int level) {
-    sleep_ = {.sleep_level = level, .free_cache_engine = true, .slept = true};
+    sleep_ = AfterSleep(sleep_, level);
     if (level < 2) return;
     std::memset(pair_.shadow(), 0, static_cast<size_t>(bytes_));
     std::memset(const_cast<char*>(pair_.live()), 0, static_cast<size_t>(bytes_));
@@ -71,13 +71,16 @@ class SyncRig {
     explicit Receiver(int64_t bytes, MemberId id) : id(std::move(id)), target(bytes) {}
     const MemberId id;
     SleepingPair target;
+    int damaged = 0;  // how often a check has found its weights damaged
     std::unique_ptr<WeightReceiver> receiver;
   };
 
   Receiver* AddReceiver() {
     auto added =
         std::make_unique<Receiver>(manifest_.arena_bytes(), RollouterId(static_cast<int>(receivers_.size()), "r"));
-    added->receiver = std::make_unique<WeightReceiver>(WeightReceiver::Options{manifest_, added->id}, &added->target,
+    WeightReceiver::Options options{manifest_, added->id};
+    options.on_damaged = [to = added.get()](const absl::Status&) { ++to->damaged; };
+    added->receiver = std::make_unique<WeightReceiver>(options, &added->target,
                                                        std::vector<ReceiverTransport*>{harness_->receiver()});
     receivers_.push_back(std::move(added));
     return receivers_.back().get();

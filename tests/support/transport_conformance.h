@@ -187,6 +187,9 @@ inline std::vector<std::string> BreachesOfTheTable(TransportHarness* harness, co
   to->target.Sleep(1);
   to->target.Sleep(2);
   row("after sleeps of level 1 and 2", 99, true);
+  to->target.Sleep(2);
+  to->target.Sleep(1);
+  row("after sleeps of level 2 and 1", 99, true);
   row("another base", 100, true);
   row("that base again", 100, false);
   return breaches;
@@ -221,6 +224,43 @@ TEST_P(TransportConformanceTest, WhoClaimsABaseThatItDoesNotHoldServesNothingOfI
   ASSERT_TRUE(rig.Sync(to).ok());
   rig.ExpectServes(to, 3);
   EXPECT_EQ(to->receiver->base_digest(), 99u);
+}
+
+TEST_P(TransportConformanceTest, WhoIsAskedToCheckItsWeightsFindsOneBitThatHasChangedAndIsOfNoUseAnyMore) {
+  SyncRig rig(harness_.get(), LargeModel());
+  SyncRig::Receiver* const to = rig.receiver();
+  auto check = [&] {
+    Prepare prepare = rig.Offer();
+    EXPECT_EQ(ErrorReason(to->receiver->Prepare(prepare).status()), "OLD_VERSION") << "without a check";
+    prepare.check_weights = true;
+    const auto prepared = to->receiver->Prepare(prepare);
+    if (prepared.ok()) {
+      EXPECT_TRUE(prepared->already_serves);
+      const auto installed = to->receiver->Install({prepare.attempt});
+      EXPECT_TRUE(installed.ok() && installed->unchanged && installed->pause_seconds == 0) << installed.status();
+    }
+    rig.Finish(to, prepare.attempt);
+    return ErrorReason(prepared.status());
+  };
+  for (int64_t step : {1, 2, 3}) {
+    rig.StageAdapters(step, {{{1, 3}}, 99});
+    ASSERT_TRUE(rig.Sync(to).ok());
+    EXPECT_EQ(check(), "");
+    rig.ExpectServes(to, step);
+  }
+  to->target.Sleep(1);
+  EXPECT_EQ(check(), "");
+  EXPECT_EQ(to->damaged, 0);
+
+  const ByteRange base = LargeModel().ranges()[0];
+  const_cast<char*>(to->target.live())[(base.begin + base.end) / 2] ^= 1;
+  EXPECT_EQ(check(), "WEIGHTS_DAMAGED");
+  EXPECT_EQ(to->damaged, 1);
+  EXPECT_EQ(to->receiver->base_digest(), 0u);
+  EXPECT_TRUE(to->receiver->serving().IsNone());
+  rig.StageAdapters(4, {{{1, 3}}, 99});
+  EXPECT_EQ(ErrorReason(rig.Sync(to)), "WEIGHTS_DAMAGED")
+      << "it ends; the process that takes its place is sent the base";
 }
 
 TEST_P(TransportConformanceTest, ALateJoinerGetsTheCurrentVersionAndTheOtherIsNotDisturbed) {

@@ -351,7 +351,9 @@ absl::Status CtlSync(const CtlContext& context) {
       auto answer,
       CallOne<SynchronizerService>(context, kSynchronizer, &SynchronizerService::Stub::TriggerSync, request));
   Print(context, answer,
-        absl::StrCat(wire::VersionText(answer.version()), " goes to ", answer.receivers(), " receiver(s)\n"));
+        absl::StrCat(wire::VersionText(answer.version()), " goes to ", answer.receivers(), " receiver(s)",
+                     answer.checked() > 0 ? absl::StrCat("; ", answer.checked(), " digest their weights again") : "",
+                     "\n"));
   return absl::OkStatus();
 }
 

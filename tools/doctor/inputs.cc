@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file_system.h"
 #include "base/mapped_file.h"
@@ -17,6 +18,7 @@
 #include "rollouter/reward/reward_formula.h"
 #include "services/config/data_files.h"
 #include "services/config/rules.h"
+#include "services/config/run_model.h"
 #include "services/config/text_options.h"
 #include "tools/doctor/model.h"
 #include "trainer/data/jsonl_file.h"
@@ -49,6 +51,20 @@ std::vector<Finding> ExamineRunModel(const v1::RunConfig& config) {
   const absl::StatusOr<model::HfModel> described = model::ReadHfConfig(folder);
   if (described.ok()) findings.push_back(ExamineContext(config, *described));
   return findings;
+}
+
+// Checks that the adapters that the run trains fit its model; of lora.path every number.
+Finding ExamineAdapters(const v1::RunConfig& config) {
+  const std::string& folder = config.lora().path();
+  const std::string looked_at = folder.empty() ? "lora.rank, lora.target_modules, the model" : folder;
+  const std::string remedy = "docs/adapters.md says which adapters a run can train";
+  const absl::StatusOr<config::RunModel> model = config::FindRunModel(config);
+  if (!model.ok()) return BadInput("adapters", looked_at, model.status(), remedy);
+  const auto files = config::OpenInitialAdapters(config, *model);
+  if (!files.ok()) return BadInput("adapters", looked_at, files.status(), remedy);
+  return {Level::kGood, "adapters", looked_at,
+          absl::StrCat("rank ", model->shape.lora.rank, " on ", absl::StrJoin(model->shape.lora.projections, ", ")),
+          ""};
 }
 
 // The first rows of a file, without blank lines; a row that is too long is cut at the limit.
@@ -210,6 +226,7 @@ Finding ExamineWorker(const v1::RunConfig& config) {
 std::vector<Finding> ExamineInputs(const v1::RunConfig& config) {
   std::vector<Finding> findings;
   if (!config.model().path().empty()) findings = ExamineRunModel(config);
+  if (config::HasAdapters(config)) findings.push_back(ExamineAdapters(config));
   for (Finding& finding : ExamineFiles(config)) findings.push_back(std::move(finding));
   if (!config.environment().command().empty()) findings.push_back(ExamineWorker(config));
   return findings;

@@ -47,9 +47,12 @@ absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& confi
   const std::vector<UnitShards> units = CutUnits(wire, world);
   int64_t elements = 0;  // of each rank's shards, padding included
   for (const UnitShards& unit : units) elements += unit.shard;
-  // Adapters are the last unit, and the only one that is trained.
-  const int64_t trained = model.shape.lora.enabled() ? units.back().shard : elements;
-  const int64_t state = elements * (kWeightBytes + (IsOnGpu(config) ? kBFloat16Bytes : 0)) + trained * kTrainedBytes;
+  // Adapters are the last unit, and the only one that is trained. On a GPU their base is there in bfloat16 alone.
+  const bool has_base = model.shape.lora.enabled();
+  const int64_t trained = has_base ? units.back().shard : elements;
+  const int64_t in_float32 = has_base && IsOnGpu(config) ? trained : elements;
+  const int64_t state =
+      in_float32 * kWeightBytes + trained * kTrainedBytes + (IsOnGpu(config) ? elements * kBFloat16Bytes : 0);
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < world; ++rank) {
     ranks.push_back({.state = state, .send = CountSlots(config) * plan.send_bytes(rank)});

@@ -72,6 +72,7 @@ std::vector<PathSetting> PathSettings(const v1::RunConfig& config, const std::st
                                        {"security.token_file", of_role(security.token_file())}};
   if (role == "trainer") {
     settings.push_back({"model.path", config.model().path()});
+    settings.push_back({"lora.path", config.lora().path()});
     settings.push_back({"checkpoint.dir", config.checkpoint().dir(), /*written=*/true});
     for (const auto& [key, list] :
          {std::pair("data.files", config.data().files()), std::pair("data.eval_files", config.data().eval_files())}) {

@@ -10,6 +10,7 @@
 #include "services/member/weight_service.h"
 #include "services/rpc/channel.h"
 #include "services/synchronizer/synchronizer_service.h"
+#include "services/wire/sync_codec.h"
 #include "synchronizer/transport/send_arena.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
@@ -58,8 +59,9 @@ class TestTrainer {
   }
   ~TestTrainer() { client_->Stop(absl::Seconds(1)); }
 
-  // Stages weights made from `seed` as version `step` and returns their digest.
-  uint64_t Publish(int64_t step, uint64_t seed) {
+  // Stages weights made from `seed` as version `step` and returns their digest. With `base_digest` the last tensor alone
+  // is an adapter.
+  uint64_t Publish(int64_t step, uint64_t seed, uint64_t base_digest = 0) {
     auto staged = arena_->Stage({epoch_, step}, [this, seed](char* arena) {
       model::InitialiseWeights(TinyModel(), arena_->manifest(), seed, reinterpret_cast<float*>(arena));
       return absl::OkStatus();
@@ -71,6 +73,11 @@ class TestTrainer {
     *request.mutable_version() = wire::ToProto(staged->version);
     request.mutable_bucket_digests()->Add(staged->bucket_digests.begin(), staged->bucket_digests.end());
     request.set_manifest_fingerprint(arena_->fingerprint());
+    const auto tensors = static_cast<int32_t>(arena_->manifest().tensors().size());
+    if (base_digest != 0) {
+      *request.mutable_subset() =
+          wire::ToProto(synchronizer::Subset{{{.begin = tensors - 1, .end = tensors}}, base_digest});
+    }
     auto published =
         rpc::CallUnary(stub_.get(), &v1::SynchronizerService::Stub::PublishVersion, request, kTestDeadline);
     EXPECT_TRUE(published.ok()) << published.status();
@@ -274,6 +281,38 @@ TEST_F(RolloutNodeTest, AsleepItIsLeftOutOfSyncsAndAwakeItIsBroughtUpToDateByIts
                                      v1::SynchronizerServiceGetStatusRequest(), kTestDeadline);
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(status->syncs_failed(), 0);
+}
+
+TEST_F(RolloutNodeTest, AskedToCheckItsWeightsItFindsThatTheyHaveChangedInMemoryAndCannotGoOn) {
+  TestSynchronizer synchronizer;
+  TestTrainer trainer(synchronizer.address());
+  StartNode(synchronizer.address());
+  trainer.Publish(0, 7, /*base_digest=*/77);
+  ASSERT_TRUE(Eventually([this] { return node_->engine().GetStatus().installs == 1; }));
+  auto syncs = v1::SynchronizerService::NewStub(rpc::MakeChannel(synchronizer.address()).value());
+  auto succeeded = [&syncs] {
+    return rpc::CallUnary(syncs.get(), &v1::SynchronizerService::Stub::GetStatus,
+                          v1::SynchronizerServiceGetStatusRequest(), kTestDeadline)
+        .value()
+        .syncs_ok();
+  };
+  auto check = [&syncs] {
+    return rpc::CallUnary(syncs.get(), &v1::SynchronizerService::Stub::TriggerSync, v1::TriggerSyncRequest(),
+                          kTestDeadline)
+        .value();
+  };
+  ASSERT_TRUE(Eventually([&] { return succeeded() == 1; }));
+  const v1::TriggerSyncResponse asked = check();
+  EXPECT_EQ(asked.receivers(), 0) << "it serves the version";
+  EXPECT_EQ(asked.checked(), 1);
+  ASSERT_TRUE(Eventually([&] { return succeeded() == 2; }));
+  EXPECT_EQ(node_->engine().GetStatus().installs, 1);
+  EXPECT_TRUE(node_->CheckAlive().ok());
+
+  const_cast<char*>(node_->engine().live())[100] ^= 1;
+  check();
+  EXPECT_TRUE(Eventually([this] { return !node_->CheckAlive().ok(); }));
+  EXPECT_EQ(ErrorReason(node_->CheckAlive()), "WEIGHTS_DAMAGED");
 }
 
 TEST_F(RolloutNodeTest, WhileItEvaluatesItIsLeftOutOfSyncsAndAfterwardsBroughtUpToDateAtOnce) {

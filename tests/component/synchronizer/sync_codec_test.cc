@@ -47,6 +47,7 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
                                                  "flat:2:fp32",
                                                  "tp:2:x",
                                                  subset,
+                                                 true,
                                                  true});
   EXPECT_EQ(prepare.attempt, 7);
   EXPECT_EQ(prepare.version, (PolicyVersion{1, 2}));
@@ -63,6 +64,7 @@ TEST(SyncCodecTest, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(prepare.destination_layout, "tp:2:x");
   EXPECT_EQ(prepare.subset, subset);
   EXPECT_TRUE(prepare.rehearsal);
+  EXPECT_TRUE(prepare.check_weights);
   const std::vector<synchronizer::SyncMember> sources = {{synchronizer::TrainerId("t", 0, 2), "a:1"},
                                                          {synchronizer::TrainerId("t", 1, 2), "b:2"}};
   const std::vector<synchronizer::SyncMember> receivers = {{synchronizer::RollouterId(0, "r"), "", true},

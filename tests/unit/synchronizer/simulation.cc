@@ -29,8 +29,14 @@ void Simulation::Run() {
     After(*options_.join_one_at, [this] {
       const int index = options_.rollouters;
       rollouters_[index] = Start(RollouterId(index, absl::StrCat("r", next_incarnation_++)));
+      // What it waits for is no delay of the others.
+      if (options_.adapters) disturbed_.insert(rollouters_[index]->id.replica_id);
     });
   }
+  if (options_.damage_one_at.has_value()) {
+    After(*options_.damage_one_at, [this] { rollouters_[0]->damaged = true; });
+  }
+  if (options_.trigger_at.has_value()) After(*options_.trigger_at, [this] { Trigger(); });
   if (options_.disk_full_at.has_value()) After(*options_.disk_full_at, [this] { FillDisk(20); });
   if (options_.faults.disk) {
     for (double at = Uniform(3, 8); at < options_.fault_seconds; at += Uniform(5, 15)) {
@@ -239,7 +245,8 @@ void Simulation::InjectFault() {
   if (now_ >= options_.fault_seconds) return;
   After(Uniform(0.2, 4), [this] { InjectFault(); });
   NodePtr victim = rollouters_[static_cast<int>(Uniform(0, options_.rollouters - 0.001))];
-  switch (static_cast<int>(Uniform(0, 5))) {
+  const bool more = options_.faults.sleeps || options_.faults.damage;
+  switch (static_cast<int>(Uniform(0, more ? 8 : 5))) {
     case 0:
       if (options_.faults.breaks && victim->session != 0) {
         disturbed_.insert(victim->id.replica_id);
@@ -287,7 +294,24 @@ void Simulation::InjectFault() {
         }
       });
       break;
+    case 5:
+      if (options_.faults.sleeps) FallAsleep(victim, Chance(0.5) ? 1 : 2, Uniform(0.2, 5));
+      break;
+    case 6:
+      if (options_.faults.damage && victim->base != 0) {
+        disturbed_.insert(victim->id.replica_id);
+        victim->damaged = true;
+      }
+      break;
+    default:
+      Trigger();
+      break;
   }
+}
+
+void Simulation::Trigger() {
+  if (!plane_.has_value()) return;
+  OnSynchronizer({[this] { plane_->OnTrigger(Time()).IgnoreError(); }});
 }
 
 void Simulation::Heal() {
@@ -300,7 +324,10 @@ void Simulation::Heal() {
   };
   disk_full_until_ = std::min(disk_full_until_, now_);
   for (const NodePtr& node : trainers_) wake(node);
-  for (const auto& [index, node] : rollouters_) wake(node);
+  for (const auto& [index, node] : rollouters_) {
+    wake(node);
+    WakeUp(node);
+  }
   if (plane_stopped_until_ > now_) {
     plane_stopped_until_ = now_;
     for (auto& event : std::exchange(plane_held_, {})) {
@@ -338,6 +365,8 @@ void Simulation::CheckEnd() {
   if (newest->version.epoch != trainer_->epoch) Violate("the newest version is not the newest trainer's");
   for (const auto& [index, node] : rollouters_) {
     if (!node->alive) Violate("a rollouter was never started again");
+    if (node->damaged) Violate("a rollouter serves weights that have changed in its memory");
+    if (node->base != base_of_[node->serving]) Violate("adapters are served on another base than their own");
     if (node->serving != newest->version) {
       Violate(absl::StrFormat("30 s after the last fault %s serves %s, not %s", node->id.replica_id,
                               node->serving.ToString(), newest->version.ToString()));

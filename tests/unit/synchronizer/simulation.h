@@ -34,6 +34,14 @@ class Simulation {
     bool synchronizer = false;  // the synchronizer dies or is stopped
     bool refusals = false;      // receivers and transfers fail now and then
     bool disk = false;          // the synchronizer's disk is full for a while
+    bool sleeps = false;        // rollouters sleep, and lose their weights in some sleeps
+    bool damage = false;        // a rollouter's weights change in its memory
+  };
+  // Mutants of a rollouter, where versions have adapters.
+  enum class Mutant : uint8_t {
+    kNone,
+    kForgetsBase,   // never says that it holds the base: it is sent again with each version
+    kForgetsSleep,  // says after each sleep that it still holds the base
   };
   struct Options {
     uint64_t seed = 0;
@@ -52,6 +60,12 @@ class Simulation {
     // parts have been reported.
     bool publish_by_parts = false;
     std::optional<double> disk_full_at;  // the disk is full from then on, for 20 s
+    // Versions have adapters, and take much longer to send with their base weights than without. A trainer may be
+    // started with another base.
+    bool adapters = false;
+    Mutant mutant = Mutant::kNone;
+    std::optional<double> damage_one_at;  // rollouter 0's weights change in its memory
+    std::optional<double> trigger_at;     // somebody asks for a sync, and so for a check of all weights
   };
 
   explicit Simulation(const Options& options);
@@ -73,7 +87,9 @@ class Simulation {
   // Syncs that had to form their group, and those that used a group that a rehearsal was forming.
   int64_t formed_in_syncs() const { return formed_in_syncs_; }
   int64_t taken_over() const { return taken_over_; }
-  int64_t blocked() const { return blocked_; }  // how often the synchronizer waited for room on its disk
+  int64_t bases_sent() const { return bases_sent_; }      // transfers that brought base weights
+  int64_t damage_found() const { return damage_found_; }  // rollouters that a check has ended
+  int64_t blocked() const { return blocked_; }            // how often the synchronizer waited for room on its disk
   // Receivers that were lost before, in and after their transfer.
   const std::array<int64_t, 3>& lost() const { return lost_; }
   // The longest time from a publication until a rollouter that was never disturbed served that version or a newer one.
@@ -97,12 +113,22 @@ class Simulation {
     bool welcomed = false;
     PolicyVersion serving;
     uint64_t serving_digest = 0;
+    // The base weights: those in memory, those that it remembers, and those of the offered version; a trainer's are in
+    // `base`. 0: none.
+    uint64_t base = 0;
+    uint64_t known_base = 0;
+    uint64_t offered_base = 0;
+    bool damaged = false;  // its weights are not what it remembers
+    bool asleep = false;
+    bool drowsy = false;  // sleeps as soon as its attempt has ended
+    ReceiverWeights sleep;
     // For a rollouter: the attempt in which it takes part, and its stage.
     int64_t attempt = 0;
     SyncStage stage = SyncStage::kPrepare;
     PolicyVersion offered;
     uint64_t offered_digest = 0;
     bool shadow_verified = false;
+    bool sent_base = false;             // in the current transfer
     std::vector<SyncMember> receivers;  // the receivers of the current transfer
     double told = 0;                    // when the transfer began
     // For group transports: the groups that the member keeps, the open rehearsal that it was asked for, and the time
@@ -114,8 +140,8 @@ class Simulation {
     // For a trainer:
     int64_t epoch = 0;
     int64_t step = 0;
-    std::deque<PolicyVersion> staged;  // the newest two
-    std::set<int64_t> pins;
+    std::deque<PolicyVersion> staged;       // the newest two
+    std::map<int64_t, PolicyVersion> pins;  // by attempt
     bool publishing = false;
     std::optional<ControlPlane::Publication> untold;  // for publish_by_parts: a newer part replaces it during a call
     bool telling = false;
@@ -150,6 +176,16 @@ class Simulation {
   void Connect(const NodePtr& node);
   void NodeLostStream(const NodePtr& node, SessionId session);
   void Beat(const NodePtr& node, SessionId session);
+  void SendHeartbeat(const NodePtr& node, SessionId session);
+  void FallAsleep(const NodePtr& node, int level, double seconds);
+  void WakeUp(const NodePtr& node);
+  // The base weights that a rollouter says it holds.
+  uint64_t ClaimedBase(const NodePtr& node) const;
+  bool HoldsBase(const NodePtr& node, uint64_t base) const { return node->base == base && !node->damaged; }
+  void CheckBaseIsSentWhenItLacks(const NodePtr& node, bool sent);
+  // A rank of a trainer stages a version: it takes a slot that nobody reads, or else the oldest one.
+  static void Stage(const NodePtr& rank, const PolicyVersion& version);
+  void Trigger();
   void Publish(const NodePtr& trainer);
   void CheckPublished(PolicyVersion version);
   void TellPart(const NodePtr& rank, const NodePtr& trainer);
@@ -169,6 +205,7 @@ class Simulation {
   // The time in which the members of a sync form their group; 0 if they keep it or a rehearsal forms it.
   double FormingTime(const Transfer& transfer);
   void FinishTransfer(const NodePtr& node, SessionId session, int64_t attempt, const NodePtr& source);
+  SyncReport MakeTransferReport(const NodePtr& node, int64_t attempt, const NodePtr& source);
   void OnInstall(const NodePtr& node, SessionId session, const Install& install);
   void Report(const NodePtr& node, SessionId session, SyncReport report);
 
@@ -231,12 +268,16 @@ class Simulation {
   SessionId next_session_ = 1;
   int64_t next_incarnation_ = 1;
   int64_t blocked_ = 0;
+  int64_t bases_sent_ = 0;
+  int64_t damage_found_ = 0;
+  uint64_t newest_base_ = 77;  // of the trainers that start from now on
   int64_t checkpoint_epoch_ = 0;
   int64_t checkpoint_step_ = 0;
   uint64_t checkpoint_bits_ = 0;  // 0: no checkpoint
 
   std::set<std::string> disturbed_;             // replicas that a fault has touched
   std::map<PolicyVersion, uint64_t> truth_;     // the digest of each version
+  std::map<PolicyVersion, uint64_t> base_of_;   // the base weights of each version; 0: it has no adapters
   std::map<int64_t, std::string> epoch_owner_;  // the incarnation that was welcomed with the epoch
   std::vector<std::string> violations_;
   uint64_t trace_hash_ = 0;

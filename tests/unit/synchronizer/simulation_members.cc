@@ -16,6 +16,7 @@ Simulation::NodePtr Simulation::Start(const MemberId& id) {
   if (id.role == kTrainerRole) {
     node->step = checkpoint_step_;
     node->restored = checkpoint_bits_ != 0;
+    if (options_.adapters) node->base = newest_base_;
     trainers_.push_back(node);
   }
   Connect(node);
@@ -23,6 +24,11 @@ Simulation::NodePtr Simulation::Start(const MemberId& id) {
 }
 
 void Simulation::StartTrainer() {
+  // Adapters of another base have no checkpoint.
+  if (options_.adapters && options_.faults.trainer && !trainers_.empty() && Chance(0.3)) {
+    ++newest_base_;
+    checkpoint_bits_ = 0;
+  }
   const std::string incarnation = absl::StrCat("t", next_incarnation_++);
   for (int32_t rank = options_.trainer_ranks - 1; rank >= 0; --rank) {
     trainer_ = Start(TrainerId(incarnation, rank, options_.trainer_ranks));
@@ -80,6 +86,8 @@ void Simulation::Connect(const NodePtr& node) {
   Hello hello = HelloFor(node->id, model_);
   hello.serving = node->serving;
   hello.serving_digest = node->serving_digest;
+  hello.held = node->asleep ? "ASLEEP" : "";
+  if (node->id.role == kRollouterRole) hello.base_digest = ClaimedBase(node);
   hello.held_epoch = node->epoch;
   hello.checkpoint_epoch = checkpoint_epoch_;
   if (node->id.role == kTrainerRole) hello.start = node->id.incarnation;  // all ranks of a start have this in common
@@ -106,11 +114,69 @@ void Simulation::NodeLostStream(const NodePtr& node, SessionId session) {
 
 void Simulation::Beat(const NodePtr& node, SessionId session) {
   if (node->session != session) return;
+  SendHeartbeat(node, session);
+  After(1, [this, node, session] { OnNode(node, [this, node, session] { Beat(node, session); }); });
+}
+
+void Simulation::SendHeartbeat(const NodePtr& node, SessionId session) {
+  if (session == 0 || node->session != session || !node->welcomed) return;
   PolicyVersion serving = node->serving;
   uint64_t digest = node->serving_digest;
-  Up(session, PostedEvents::Kind::kHeartbeat,
-     [this, session, serving, digest] { plane_->OnHeartbeat(session, serving, digest, Time()); });
-  After(1, [this, node, session] { OnNode(node, [this, node, session] { Beat(node, session); }); });
+  const std::string held = node->asleep ? "ASLEEP" : "";
+  const uint64_t base = node->id.role == kRollouterRole ? ClaimedBase(node) : 0;
+  Up(session, PostedEvents::Kind::kHeartbeat, [this, session, serving, digest, held, base] {
+    plane_->OnHeartbeat(session, serving, digest, Time(), held, base);
+  });
+}
+
+uint64_t Simulation::ClaimedBase(const NodePtr& node) const {
+  if (options_.mutant == Mutant::kForgetsBase) return 0;
+  if (options_.mutant == Mutant::kForgetsSleep) return node->known_base;
+  ReceiverWeights weights = node->sleep;
+  weights.base_present = true;
+  return NeedsBase(weights) ? 0 : node->known_base;
+}
+
+// A sleep begins when the attempt under way has ended, and none begins before it.
+void Simulation::FallAsleep(const NodePtr& node, int level, double seconds) {
+  if (!node->alive || node->stopped_until > now_ || node->asleep) return;
+  disturbed_.insert(node->id.replica_id);
+  node->drowsy = node->attempt != 0;
+  if (node->drowsy) return After(0.02, [this, node, level, seconds] { FallAsleep(node, level, seconds); });
+  node->asleep = true;
+  node->sleep = AfterSleep(node->sleep, level);
+  if (level == 2) {
+    node->base = 0;
+    node->damaged = false;
+    node->serving = PolicyVersion();
+    node->serving_digest = 0;
+  }
+  SendHeartbeat(node, node->session);
+  After(seconds, [this, node] {
+    OnNode(node, [this, node] {
+      if (!node->asleep) return;
+      WakeUp(node);
+      // Some sleep again before they can have been sent anything.
+      if (now_ < options_.fault_seconds && Chance(0.3)) FallAsleep(node, Chance(0.5) ? 1 : 2, Uniform(0.2, 2));
+    });
+  });
+}
+
+void Simulation::WakeUp(const NodePtr& node) {
+  node->drowsy = false;
+  if (!node->alive || !std::exchange(node->asleep, false)) return;
+  SendHeartbeat(node, node->session);
+}
+
+void Simulation::Stage(const NodePtr& rank, const PolicyVersion& version) {
+  if (rank->staged.size() == kSlots) {
+    auto is_read = [&rank](const PolicyVersion& staged) {
+      return std::any_of(rank->pins.begin(), rank->pins.end(), [&](const auto& pin) { return pin.second == staged; });
+    };
+    const auto unread = std::find_if_not(rank->staged.begin(), rank->staged.end(), is_read);
+    rank->staged.erase(unread == rank->staged.end() ? rank->staged.begin() : unread);
+  }
+  rank->staged.push_back(version);
 }
 
 void Simulation::Publish(const NodePtr& trainer) {
@@ -127,19 +193,20 @@ void Simulation::Publish(const NodePtr& trainer) {
   uint64_t bits = random_();
   if (std::exchange(trainer->restored, false)) bits = checkpoint_bits_;
   trainer->bits[version.step] = bits;
+  base_of_[version] = trainer->base;
   truth_[version] = CombineDigests(std::vector<uint64_t>(model_->buckets().size(), bits));
   if (Chance(0.05)) checkpoint_epoch_ = std::max(checkpoint_epoch_, version.epoch);
   trainer->publishing = !options_.publish_by_parts;
   // Ranks are out of phase: each stages at a time of its own, up to a publication's interval after rank 0.
   auto left = std::make_shared<size_t>(ranks.size());
-  const ControlPlane::Publication whole{
-      trainer->id, version, std::vector<uint64_t>(model_->buckets().size(), bits), model_->fingerprint(), 0.001, now_};
+  ControlPlane::Publication whole{trainer->id,           version, std::vector<uint64_t>(model_->buckets().size(), bits),
+                                  model_->fingerprint(), 0.001,   now_};
+  if (options_.adapters) whole.subset = {{{1, 2}}, trainer->base};
   for (const NodePtr& rank : ranks) {
     const double phase = ranks.size() == 1 ? 0 : Uniform(0, options_.publish_every);
     After(phase, [this, rank, trainer, left, whole] {
       OnNode(rank, [this, rank, trainer, left, whole] {
-        rank->staged.push_back(whole.version);
-        if (rank->staged.size() > kSlots) rank->staged.pop_front();
+        Stage(rank, whole.version);
         if (options_.publish_by_parts) {
           rank->untold = whole;
           if (!std::exchange(rank->telling, true)) TellPart(rank, trainer);
@@ -271,19 +338,40 @@ void Simulation::OnPrepare(const NodePtr& node, SessionId session, const Prepare
   report.stage = SyncStage::kPrepare;
   if (prepare.source) {
     bool staged = std::count(node->staged.begin(), node->staged.end(), prepare.version) > 0;
-    if (staged) node->pins.insert(prepare.attempt);
+    if (staged) node->pins[prepare.attempt] = prepare.version;
     if (!staged) report.status = Error(absl::StatusCode::kNotFound, "VERSION_NOT_STAGED", "gone");
     report.rendezvous = "trainer";
     return Report(node, session, report);
   }
   if (node->attempt != 0) Violate("a receiver was given a second attempt");
-  if (prepare.version <= node->serving) Violate("a receiver was offered an old version");
+  const bool again = prepare.check_weights && prepare.version == node->serving;
+  if (prepare.version <= node->serving && !again) Violate("a receiver was offered an old version");
   node->attempt = prepare.attempt;
   node->stage = SyncStage::kPrepare;
   node->offered = prepare.version;
   node->offered_digest = prepare.digest;
+  node->offered_base = prepare.subset.base_digest;
   node->shadow_verified = report.already_serves = node->serving_digest == prepare.digest;
-  if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
+  node->known_base = options_.mutant == Mutant::kForgetsSleep ? node->known_base : ClaimedBase(node);
+  report.weights = node->sleep;
+  if (options_.mutant == Mutant::kForgetsSleep) report.weights.slept = false;
+  report.weights.base_present = node->offered_base != 0 && ClaimedBase(node) == node->offered_base;
+  if (node->asleep || node->drowsy) {
+    report.status = Error(absl::StatusCode::kUnavailable, "HELD", "it sleeps");
+  } else if (prepare.check_weights && node->damaged) {
+    report.status = Error(absl::StatusCode::kDataLoss, "WEIGHTS_DAMAGED", "it ends");
+    ++damage_found_;
+    After(Uniform(0.01, 0.1), [this, node] {
+      if (!node->alive) return;
+      Kill(node);
+      const int index = node->id.replica_id.back() - '0';
+      After(Uniform(0.1, 1), [this, node, index] {
+        if (rollouters_[index] != node) return;
+        rollouters_[index] = Start(RollouterId(index, absl::StrCat("r", next_incarnation_++)));
+      });
+    });
+  }
+  if (report.status.ok() && options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
     report.status = Error(absl::StatusCode::kUnavailable, "BUSY", "not now");
   }
   After(Uniform(0, 0.002), [this, node, session, report] {
@@ -309,17 +397,27 @@ void Simulation::OnTransfer(const NodePtr& node, SessionId session, const Transf
     if (source.id.incarnation != transfer.sources[0].id.incarnation) Violate("ranks of two starts send together");
   }
   if (!complete) Violate("no rendezvous");
-  if (std::none_of(transfer.receivers.begin(), transfer.receivers.end(),
-                   [&node](const SyncMember& receiver) { return receiver.id == node->id; })) {
-    Violate("a receiver is not among those it was told of");
-  }
+  const auto self = std::find_if(transfer.receivers.begin(), transfer.receivers.end(),
+                                 [&node](const SyncMember& receiver) { return receiver.id == node->id; });
+  if (self == transfer.receivers.end()) return Violate("a receiver is not among those it was told of");
+  node->sent_base = self->base;
+  if (options_.adapters) CheckBaseIsSentWhenItLacks(node, self->base);
   node->stage = SyncStage::kTransfer;
   node->receivers = transfer.receivers;
   node->told = now_;
   NodePtr source = trainer_;
   int64_t attempt = transfer.attempt;
-  After(FormingTime(transfer) + Uniform(0.01, 0.05),
+  const bool sends_base = options_.adapters && self->base;
+  if (sends_base) ++bases_sent_;
+  After(FormingTime(transfer) + (sends_base ? Uniform(0.8, 1.5) : Uniform(0.01, 0.05)),
         [this, node, session, attempt, source] { FinishTransfer(node, session, attempt, source); });
+}
+
+void Simulation::CheckBaseIsSentWhenItLacks(const NodePtr& node, bool sent) {
+  const bool holds = HoldsBase(node, node->offered_base);
+  // What has changed in its memory it does not know.
+  if (!sent && !holds && !node->damaged) Violate("a receiver lacks the base, and adapters alone are sent to it");
+  if (sent && holds) Violate("a receiver holds the base, and is sent it again");
 }
 
 // True while a member on which the bytes of this attempt depend is stopped.
@@ -352,28 +450,36 @@ void Simulation::FinishTransfer(const NodePtr& node, SessionId session, int64_t 
   }
   OnNode(node, [this, node, session, attempt, source] {
     if (node->session != session || node->attempt != attempt) return;
-    SyncReport report;
-    report.attempt = attempt;
-    report.stage = SyncStage::kTransfer;
-    report.bytes = model_->weight_bytes();
-    bool alive = true;
-    bool staged = true;
-    for (const NodePtr& rank : GetRanks(source)) {
-      alive = alive && rank->alive;
-      staged = staged && std::count(rank->staged.begin(), rank->staged.end(), node->offered) > 0;
-    }
-    if (!alive) {
-      report.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "reset");
-    } else if (!staged) {
-      report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
-    } else if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
-      report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "a bit flipped");
-    }
+    const SyncReport report = MakeTransferReport(node, attempt, source);
     node->shadow_verified = report.status.ok();
-    report.connect_seconds = forming_[attempt];
     if (options_.group_transport && report.status.ok()) Keep(node, groups_.at(attempt));
     Report(node, session, report);
   });
+}
+
+SyncReport Simulation::MakeTransferReport(const NodePtr& node, int64_t attempt, const NodePtr& source) {
+  SyncReport report;
+  report.attempt = attempt;
+  report.stage = SyncStage::kTransfer;
+  report.bytes = model_->weight_bytes();
+  report.connect_seconds = forming_[attempt];
+  bool alive = true;
+  bool staged = true;
+  for (const NodePtr& rank : GetRanks(source)) {
+    alive = alive && rank->alive;
+    staged = staged && std::count(rank->staged.begin(), rank->staged.end(), node->offered) > 0;
+  }
+  if (!alive) {
+    report.status = Error(absl::StatusCode::kUnavailable, "PEER_LOST", "reset");
+  } else if (!staged) {
+    report.status = Error(absl::StatusCode::kAborted, "SUPERSEDED", "the slot was needed");
+  } else if (options_.faults.refusals && now_ < options_.fault_seconds && Chance(0.05)) {
+    report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "a bit flipped");
+  } else if (!node->sent_base && node->damaged) {
+    report.status = Error(absl::StatusCode::kDataLoss, "DIGEST_MISMATCH", "the base that it kept has changed");
+    node->known_base = 0;  // it is sent again
+  }
+  return report;
 }
 
 // Rehearsals. Members form a group together, and each member does one thing after the other: the transfer of a sync
@@ -475,10 +581,16 @@ void Simulation::OnInstall(const NodePtr& node, SessionId session, const Install
   After(Uniform(0, 0.003), [this, node, session, attempt = install.attempt] {
     OnNode(node, [this, node, session, attempt] {
       if (node->session != session || node->attempt != attempt) return;
-      if (node->offered <= node->serving) Violate("the serving version went back");
+      const bool unchanged = node->offered == node->serving && node->offered_digest == node->serving_digest;
+      if (node->offered <= node->serving && !unchanged) Violate("the serving version went back");
       if (node->offered_digest != truth_.at(node->offered)) Violate("wrong bits under a version");
+      if (node->serving_digest != node->offered_digest) {
+        node->base = node->known_base = node->offered_base;
+        node->damaged = false;
+      }
       node->serving = node->offered;
       node->serving_digest = node->offered_digest;
+      node->sleep.slept = node->sleep.slept && unchanged;
       ++installs_;
       SyncReport report;
       report.attempt = attempt;

@@ -77,6 +77,97 @@ TEST(SynchronizerSimulationTest, KeepsItsInvariantsUnderEveryMixtureOfFaults) {
   for (int64_t stage : lost) EXPECT_GT(stage, kSeeds / 64) << "members are lost at every stage";
 }
 
+// The options of a seed for versions with adapters.
+Simulation::Options SwarmOfAdapters(uint64_t seed) {
+  Simulation::Options options = Swarm(seed);
+  options.adapters = true;
+  options.faults.sleeps = (Mix64(seed) & 48) != 0;
+  options.faults.damage = (Mix64(seed) & 192) == 192;
+  return options;
+}
+
+TEST(SynchronizerSimulationTest, TheBaseIsSentToThoseWhoLackItAndToNobodyElseUnderEveryMixtureOfFaults) {
+  constexpr int64_t kRuns = kSeeds / 4;
+  int64_t installs = 0;
+  int64_t bases = 0;
+  int64_t found = 0;
+  for (int64_t seed = 0; seed < kRuns; ++seed) {
+    Simulation simulation(SwarmOfAdapters(seed));
+    simulation.Run();
+    ASSERT_THAT(simulation.violations(), ::testing::IsEmpty());
+    installs += simulation.installs();
+    bases += simulation.bases_sent();
+    found += simulation.damage_found();
+  }
+  EXPECT_GT(installs, 100 * kRuns);
+  EXPECT_GT(bases, 4 * kRuns);
+  EXPECT_LT(bases, installs / 5);
+  EXPECT_GT(found, 0);
+}
+
+TEST(SynchronizerSimulationTest, ARollouterThatForgetsItsBaseOrThatItHasLostItIsNoticed) {
+  for (const auto mutant : {Simulation::Mutant::kForgetsBase, Simulation::Mutant::kForgetsSleep}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      Simulation::Options options;
+      options.seed = seed;
+      options.adapters = true;
+      options.faults.sleeps = true;
+      options.group_transport = (seed & 1) != 0;
+      options.mutant = mutant;
+      Simulation simulation(options);
+      simulation.Run();
+      const char* const what = mutant == Simulation::Mutant::kForgetsBase ? "is sent it again" : "lacks the base";
+      EXPECT_THAT(simulation.violations(), ::testing::Contains(::testing::HasSubstr(what))) << "seed " << seed;
+    }
+  }
+}
+
+// The base of a late joiner takes as long as several versions: the others get each of them meanwhile, and the joiner
+// is served by one attempt.
+TEST(SynchronizerSimulationTest, ALateJoinersBaseDelaysNobodyAndNobodyTakesItsSlot) {
+  for (uint64_t seed = 0; seed < 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
+    Simulation::Options options;
+    options.seed = seed;
+    options.adapters = true;
+    options.rollouters = 2 + static_cast<int>(seed % 3);
+    options.publish_every = 0.3;
+    // The same until somebody joins: of the first versions some are late everywhere, as they wait for the base too.
+    Simulation without(options);
+    without.Run();
+    options.join_one_at = 20;
+    Simulation simulation(options);
+    simulation.Run();
+    EXPECT_THAT(simulation.violations(), ::testing::IsEmpty());
+    EXPECT_EQ(simulation.bases_sent(), without.bases_sent() + 1) << "seed " << seed;
+    // When it has the base, the version that it asks for next may be gone: one more sync of adapters, not of the base.
+    EXPECT_LE(simulation.superseded(), without.superseded() + 1) << "seed " << seed;
+    EXPECT_EQ(simulation.late(), without.late()) << "seed " << seed;
+    EXPECT_EQ(simulation.failures(), 0) << "seed " << seed;
+  }
+}
+
+TEST(SynchronizerSimulationTest, ACheckFindsTheRollouterWhoseWeightsHaveChangedAndItsSuccessorIsSentTheBase) {
+  for (uint64_t seed = 0; seed < 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
+    Simulation::Options options;
+    options.seed = seed;
+    options.adapters = true;
+    options.rollouters = 1 + static_cast<int>(seed % 4);
+    options.group_transport = (seed & 1) != 0;
+    options.publish_every = options.group_transport ? 4 : 0.4;  // a group is formed meanwhile
+    options.damage_one_at = 68;                                 // no version is published any more
+    options.end_seconds = 80;
+    Simulation unnoticed(options);
+    unnoticed.Run();
+    EXPECT_THAT(unnoticed.violations(), ::testing::ElementsAre(::testing::HasSubstr("have changed in its memory")));
+    options.trigger_at = 69;
+    Simulation simulation(options);
+    simulation.Run();
+    EXPECT_THAT(simulation.violations(), ::testing::IsEmpty()) << "seed " << seed;
+    EXPECT_EQ(simulation.damage_found(), 1);
+    EXPECT_EQ(simulation.bases_sent(), unnoticed.bases_sent() + 1);
+  }
+}
+
 // Ranks are out of phase. A trainer whose ranks each report their own newest part leaves versions unknown for seconds.
 // A trainer whose rank 0 reports a version once all ranks have staged it does not.
 TEST(SynchronizerSimulationTest, VersionsStarveWhereEachRankTellsOfItsOwnPart) {

@@ -400,6 +400,10 @@ TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
   EXPECT_EQ(ErrorReason(loop->Submit(Request("b"), std::make_shared<WaitingSink>())), "NO_WEIGHTS");
+  // A lighter sleep before the next install brings nothing back.
+  EXPECT_GT(loop->Sleep(1, kDeadline).value(), 0);
+  EXPECT_EQ(loop->LastSleep().sleep_level, 2);
+  ASSERT_TRUE(loop->WakeUp().ok());
   // The same version may be installed again: nothing has been served since.
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
   EXPECT_FALSE(loop->LastSleep().slept);

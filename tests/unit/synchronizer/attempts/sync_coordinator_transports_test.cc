@@ -122,6 +122,56 @@ TEST_F(SyncCoordinatorTest, AMemberOfAGroupThatHasLostItsBaseIsLeftOutAndSentItA
   EXPECT_TRUE(std::get<Transfer>(output_.sends.back().second).receivers[0].base);
 }
 
+TEST_F(SyncCoordinatorTest, ATriggerHasEverybodyCheckItsWeightsUntilThatHasSucceeded) {
+  SetSources();
+  PublishWithBase(1, 77);
+  AddReceiver(0, {1, 1}, 1, "", /*base_digest=*/77);
+  AddReceiver(1, {1, 1}, 1, "ASLEEP", /*base_digest=*/77);
+  AddReceiver(2, {}, 1, "", /*base_digest=*/0);
+  const int64_t first = attempt_;
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-2"}));
+  Take(coordinator_.Trigger(now_));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"})) << "others sleep, or are busy";
+  EXPECT_TRUE(std::get<Prepare>(output_.sends.back().second).check_weights);
+  EXPECT_EQ(coordinator_.unchecked(), 3);
+  now_ += absl::Seconds(5);  // digesting takes its time
+  Take(coordinator_.Tick(now_));
+  EXPECT_TRUE(records_.empty());
+  SyncReport same = Report(SyncStage::kPrepare);
+  same.already_serves = true;
+  same.weights.base_present = true;
+  FromSource(Report(SyncStage::kPrepare));
+  FromReceiver(0, same);
+  EXPECT_EQ(Receivers<Install>(), (Names{"rollouter-0"}));
+  FromReceiver(0, Report(SyncStage::kInstall));
+  EXPECT_EQ(records_.back().result(), "relabelled");
+  EXPECT_EQ(records_.back().bytes, 0);
+  EXPECT_EQ(coordinator_.unchecked(), 2);
+
+  AddReceiver(1, {1, 1}, 1, "", /*base_digest=*/77);
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-1"})) << "awake";
+  FromReceiver(1, Report(SyncStage::kPrepare, Failure("WEIGHTS_DAMAGED")));
+  EXPECT_EQ(records_.back().result(), "WEIGHTS_DAMAGED");
+  EXPECT_EQ(coordinator_.unchecked(), 2);
+  Take(coordinator_.RemoveReceiver("rollouter-1", "DISCONNECTED", "", now_));
+
+  attempt_ = first;
+  FromReceiver(2, Report(SyncStage::kPrepare, Failure("BUSY")));
+  now_ += absl::Seconds(1);
+  Take(coordinator_.Tick(now_));
+  EXPECT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-2"}));
+  EXPECT_TRUE(std::get<Prepare>(output_.sends.back().second).check_weights);
+}
+
+TEST_F(SyncCoordinatorTest, WhereAllWeightsAreTrainedATriggerAsksNobodyWhoIsUpToDate) {
+  SetSources();
+  Publish(1);
+  AddReceiver(0, {1, 1});
+  Take(coordinator_.Trigger(now_));
+  EXPECT_TRUE(output_.sends.empty());
+  EXPECT_EQ(coordinator_.unchecked(), 0);
+}
+
 TEST_F(SyncCoordinatorTest, ADamagedTransferDoesNotBreakItsGroup) {
   SetTransport("nccl");
   SetSources();

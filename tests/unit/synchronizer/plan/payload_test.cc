@@ -19,5 +19,22 @@ TEST(PayloadTest, TheBaseIsSentIffItIsNotThereOrASleepReallyFreedIt) {
   }
 }
 
+TEST(PayloadTest, WhatASleepHasDroppedDoesNotComeBackInALighterSleep) {
+  auto lacks = [](ReceiverWeights weights) {
+    weights.base_present = true;
+    return NeedsBase(weights);
+  };
+  const ReceiverWeights kept = AfterSleep({}, 1);
+  EXPECT_FALSE(lacks(kept));
+  EXPECT_TRUE(lacks(AfterSleep(kept, 2)));
+  const ReceiverWeights dropped = AfterSleep({}, 2);
+  EXPECT_TRUE(lacks(dropped));
+  EXPECT_TRUE(lacks(AfterSleep(dropped, 1)));
+  ReceiverWeights synced = dropped;
+  synced.slept = false;
+  EXPECT_FALSE(lacks(synced));
+  EXPECT_FALSE(lacks(AfterSleep(synced, 1)));
+}
+
 }  // namespace
 }  // namespace syncopate::synchronizer

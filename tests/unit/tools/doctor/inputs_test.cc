@@ -16,6 +16,7 @@ namespace syncopate::doctor {
 namespace {
 
 using Level = Finding::Level;
+using ::syncopate::testing::GoldenAdapterPath;
 using ::syncopate::testing::GoldenModelPath;
 using ::syncopate::testing::TempDir;
 using ::testing::AllOf;
@@ -72,6 +73,33 @@ TEST_F(ExamineInputsTest, WhatIsNoModelIsNamedAsWhatItIs) {
   EXPECT_THAT(Look("model", {"model.path=" + folder_.path()}).found, HasSubstr("PEFT adapters of org/base"));
   Write("model/model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
   EXPECT_THAT(Look("weights").found, HasSubstr("this is a Git LFS pointer; git lfs pull"));
+}
+
+TEST_F(ExamineInputsTest, AdaptersMustFitTheModelAndBeFinite) {
+  EXPECT_EQ(Look("adapters").subject, "") << "all weights are trained";
+  EXPECT_THAT(Look("adapters", {"lora.rank=4", "lora.target_modules=q_proj,o_proj"}).found, "rank 4 on q_proj, o_proj");
+  const Finding wide = Look("adapters", {"lora.rank=10000"});
+  EXPECT_EQ(wide.level, Level::kBad);
+  EXPECT_THAT(wide.found, AllOf(HasSubstr("lora.rank is 10000"), HasSubstr("self_attn.q_proj")));
+  const Finding none = Look("adapters", {"lora.rank=4", "lora.target_modules=query"});
+  EXPECT_EQ(none.level, Level::kBad);
+  EXPECT_THAT(none.found, HasSubstr("\"query\" is no projection"));
+
+  std::filesystem::copy(GoldenAdapterPath("mistral-all"), Path("adapter"));
+  const Finding good = Look("adapters", {"lora.path=" + Path("adapter")});
+  EXPECT_EQ(good.level, Level::kGood) << good.found;
+  EXPECT_THAT(good.found, HasSubstr("rank "));
+  const Finding other = Look("adapters", {"lora.path=" + GoldenAdapterPath("llama-all")});
+  EXPECT_EQ(other.level, Level::kBad);
+  EXPECT_THAT(other.found, HasSubstr("were the adapters made for another base?"));
+  // The last number of the file becomes one that is not finite.
+  std::fstream numbers(Path("adapter/adapter_model.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
+  numbers.seekp(-4, std::ios::end);
+  numbers.write("\x00\x00\xc0\x7f", 4);
+  numbers.close();
+  const Finding spoilt = Look("adapters", {"lora.path=" + Path("adapter")});
+  EXPECT_EQ(spoilt.level, Level::kBad);
+  EXPECT_THAT(spoilt.found, AllOf(HasSubstr("base_model.model.model.layers."), HasSubstr("is not finite")));
 }
 
 TEST_F(ExamineInputsTest, TheRunsSequencesMustFitTheModel) {

@@ -72,6 +72,20 @@ TEST(RankMemoryTest, ABaseHasNoGradientAndNoMoments) {
   EXPECT_LT(static_cast<double>(adapters->front().state), 1.5 * weights);
 }
 
+TEST(RankMemoryTest, OnAGpuABaseIsThereInBFloat16Alone) {
+  const std::vector<std::string> shape = {"model.hidden_size=512", "model.intermediate_size=2048",
+                                          "model.num_hidden_layers=4", "train.device=cuda", "model.dtype=bfloat16"};
+  std::vector<std::string> with = shape;
+  with.emplace_back("lora.rank=8");
+  const auto all = GetRankMemory(RankConfig(shape));
+  const auto adapters = GetRankMemory(RankConfig(with));
+  ASSERT_TRUE(all.ok() && adapters.ok());
+  // 18 bytes a weight, of which 2 are those of the base. One slot in bfloat16 has the bytes of the base too.
+  EXPECT_GT(adapters->front().state, all->front().state * 2 / 18);
+  EXPECT_LT(adapters->front().state, all->front().state * 4 / 18);
+  EXPECT_GT(adapters->front().state, adapters->front().send);
+}
+
 TEST(RankMemoryTest, AFindingForEachRankSaysWhatItHoldsAndRanksThatDoNotFitAreBad) {
   Machine machine;
   machine.available_bytes = kOneGiB;

@@ -75,6 +75,15 @@ TEST(FitTest, PathsUnderNoMountAreRefusedEachByItsKey) {
   EXPECT_THAT(said, HasSubstr("`volumes` in the infra file"));
 }
 
+TEST(FitTest, TheDirectoryOfAdaptersIsUnderAMountOfTheTrainerAlone) {
+  const std::string config = "model: {path: /models/m}\nlora: {path: /adapters/a}\n";
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models}]")}, config),
+              HasSubstr("lora.path = /adapters/a: expected a path under a mount of the trainer pods (/models)"));
+  EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models}, {name: v, mountPath: /adapters}]")}, config),
+              IsEmpty());
+  EXPECT_THAT(Problems({Workload("rollouter", "a.yaml")}, config), IsEmpty());
+}
+
 TEST(FitTest, APathThatOnlyBeginsLikeAMountIsUnderNone) {
   const std::string config = "model: {path: /models-old/m}";
   EXPECT_THAT(Problems({TrainerWithMounts("[{name: v, mountPath: /models}]")}, config), HasSubstr("model.path"));
