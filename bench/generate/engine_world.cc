@@ -163,6 +163,7 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
                              rollouter::Engine::Create(config, std::make_shared<TimedBackend>(backend, world->times_),
                                                        {.max_sequences = options.max_sequences,
                                                         .max_prefill_tokens = world->prefill_tokens_,
+                                                        .kv_blocks = options.kv_tokens / rollouter::kBlockTokens,
                                                         .deterministic = options.deterministic}));
   world->engine_->BindThread();
   SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));

@@ -30,6 +30,7 @@ class EngineWorld {
     std::string model = "qwen2.5-0.5b";  // of model/presets.h
     int64_t max_sequences = 256;
     int64_t max_context = 2048;
+    int64_t kv_tokens = 0;           // tokens whose keys and values have room; 0: max_sequences * max_context
     int64_t max_prefill_tokens = 0;  // Engine::Options::max_prefill_tokens
     bool deterministic = false;      // RunnerOptions::deterministic
     int32_t tensor_parallel = 1;     // ranks

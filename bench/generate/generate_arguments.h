@@ -21,6 +21,7 @@ struct GenerateArguments {
   int64_t prefill_tokens = 0;
   double sync_seconds = 60;
   int32_t episodes = 1150;
+  int64_t kv_tokens = 0;
   double turn_seconds = 40;
   bool deterministic = false;
   int32_t tensor_parallel = 1;
@@ -59,6 +60,10 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
   app->add_option("--episodes", arguments->episodes,
                   "Of the case turns: in flight while their environment takes its time")
       ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--kv-tokens", arguments->kv_tokens,
+                  "Tokens whose keys and values have room; 0: as many as all sequences that run at once may have")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app->add_option("--turn-seconds", arguments->turn_seconds,
                   "Of the case turns: what is measured, twice, after a warm-up")

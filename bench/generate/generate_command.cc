@@ -32,6 +32,7 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--prefill-tokens=", arguments.prefill_tokens),
                                           absl::StrCat("--sync-seconds=", arguments.sync_seconds),
                                           absl::StrCat("--episodes=", arguments.episodes),
+                                          absl::StrCat("--kv-tokens=", arguments.kv_tokens),
                                           absl::StrCat("--turn-seconds=", arguments.turn_seconds),
                                           absl::StrCat("--tensor-parallel=", arguments.tensor_parallel),
                                           absl::StrCat("--lora=", arguments.lora_rank),

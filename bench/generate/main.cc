@@ -43,6 +43,7 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                              EngineWorld::Create({.model = model,
                                                   .max_sequences = std::max(most, 256),
                                                   .max_context = context,
+                                                  .kv_tokens = arguments.kv_tokens,
                                                   .max_prefill_tokens = arguments.prefill_tokens,
                                                   .deterministic = arguments.deterministic,
                                                   .tensor_parallel = arguments.tensor_parallel,
