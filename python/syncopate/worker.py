@@ -34,7 +34,8 @@ class Worker:
         rows: Dict[str, dict] = {}
         for name, reward in registry.REWARDS.items():
             concurrency = reward.concurrency or ANSWERS_A_PROCESS * self._processes
-            rows[name] = dict(name=name, lists=False, scores=True, concurrency=concurrency, budget=reward.budget, tasks=0)
+            rows[name] = dict(name=name, lists=False, scores=True, concurrency=concurrency, budget=reward.budget, tasks=0,
+                              groups=reward.group, tokens=reward.tokens)
         for name in registry.TASKS:
             row = rows.setdefault(name, dict(name=name, scores=False, concurrency=1, budget=60.0))
             row.update(lists=True, tasks=-1)
@@ -156,9 +157,22 @@ class Worker:
         return outcomes, time.monotonic() - begin
 
     async def _judge(self, reward: registry.Reward, item: wire.Item) -> List[wire.Outcome]:
+        if reward.group:
+            if not reward.is_async:
+                return await self._pool.judge_group(reward.name, item.row_json, item.answers)
+            return await self._judge_group_here(reward, item)
         if not reward.is_async:
             return await self._pool.judge(reward.name, item.row_json, [answer.text for answer in item.answers])
         return list(await asyncio.gather(*(self._judge_here(reward, item, answer) for answer in item.answers)))
+
+    @staticmethod
+    async def _judge_group_here(reward: registry.Reward, item: wire.Item) -> List[wire.Outcome]:
+        try:
+            answers = judging.group_answers(reward, item.answers)
+            returned = await reward.function(answers, judging.read_row(item.row_json))
+            return judging.group_outcomes(returned, len(answers))
+        except Exception as error:  # the user's
+            return [judging.raised(error)] * len(item.answers)
 
     @staticmethod
     async def _judge_here(reward: registry.Reward, item: wire.Item, answer: wire.Answer) -> wire.Outcome:
@@ -204,7 +218,7 @@ async def serve(options) -> None:
     tokens = guard.Tokens(options.token_file) if options.token_file and not is_socket else None
     digest = judging.load(options.files)
     if not registry.REWARDS and not registry.TASKS and not registry.ENVIRONMENTS:
-        raise SystemExit(f"{', '.join(options.files)}: nothing has @reward, @tasks or @environment")
+        raise SystemExit(f"{', '.join(options.files)}: nothing has @reward, @group_reward, @tasks or @environment")
     plain = [one for one in registry.REWARDS.values() if not one.is_async]
     processes = options.processes or min(os.cpu_count() or 1, 8)
     pool = Pool(processes if plain else 0, options.files)

@@ -21,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 USER_CODE = '''
 import asyncio, os, sys, time
-from syncopate import reward, tasks, verl_reward
+from syncopate import group_reward, reward, tasks, verl_reward
 
 @reward("exact")
 def exact(answer, row): return 1.0 if answer.endswith(row["ground_truth"]) else 0.0
@@ -56,6 +56,24 @@ def prints(answer, row): print("what user code prints is no answer"); return 1
 @verl_reward("verl")
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": float(solution_str == ground_truth and data_source == "d"), "extra": extra_info["x"]}
+
+@group_reward("longest")
+def longest(answers, row):
+    assert answers[0].tokens is None and row["ground_truth"] == "42"
+    return [{"value": float(len(one.text) == max(len(a.text) for a in answers)), "cut": one.finish == "length"}
+            for one in answers]
+
+@group_reward("surest", tokens=True)
+async def surest(answers, row): return [sum(one.logprobs) + len(one.tokens) * 100 + one.tokens[-1] for one in answers]
+
+@group_reward("too few")
+def too_few(answers, row): return [1.0]
+
+@group_reward("one bad")
+def one_bad(answers, row): return [1.0] * (len(answers) - 1) + [float("nan")]
+
+@group_reward("group raises")
+async def group_raises(answers, row): return row["no such"]
 
 @tasks("rows")
 def rows():
@@ -190,6 +208,42 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(outcome.error.code, 5)
         outcome, = await self.judge(["x"], "exact", "[1]")
         self.assertIn("no JSON object", outcome.error.message)
+
+    async def test_judges_the_answers_of_a_group_together(self):
+        described = await self.method("unary_unary", "Describe", "DescribeRequest", "DescribeResponse")(
+            self.message("DescribeRequest")())
+        known = {one.name: (one.scores, one.scores_groups, one.reads_tokens) for one in described.environments}
+        self.assertEqual(known["longest"], (True, True, False))
+        self.assertEqual(known["surest"], (True, True, True))
+        self.assertEqual(known["exact"], (True, False, False))
+        answers = ["ab", "abc", "", "xyz"] * 40  # one process sees them all
+        request = self.item("one", answers, "longest")
+        request.items[0].answers[1].finish = 2
+        call = self.score()
+        await call.write(request)
+        outcomes = (await call.read()).items[0].outcomes
+        await call.done_writing()
+        self.assertEqual([one.reward.value for one in outcomes], [0, 1, 0, 1] * 40)
+        self.assertEqual([one.reward.components["cut"] for one in outcomes[:3]], [0, 1, 0])
+
+    async def test_a_reward_of_groups_reads_tokens_and_their_log_probabilities(self):
+        request = self.item("one", ["a", "b"], "surest")
+        request.items[0].answers[0].tokens.extend([1, 300, 70000])
+        request.items[0].answers[0].logprobs.extend([-0.5, 0, -1.25])
+        request.items[0].answers[1].tokens.append(7)
+        request.items[0].answers[1].logprobs.append(-2)
+        call = self.score()
+        await call.write(request)
+        outcomes = (await call.read()).items[0].outcomes
+        await call.done_writing()
+        self.assertEqual([one.reward.value for one in outcomes], [70298.25, 105])
+
+    async def test_the_answers_of_a_group_fail_together(self):
+        for name, code, says in (("too few", 3, "returned 1 values for 3 answers"), ("one bad", 3, "must be a number"),
+                                 ("group raises", 2, "KeyError: 'no such' (code.py:")):
+            outcomes = await self.judge(["a", "b", "c"], name)
+            self.assertEqual([one.error.code for one in outcomes], [code] * 3, name)
+            self.assertIn(says, outcomes[0].error.message)
 
     async def test_what_user_code_prints_disturbs_nothing(self):
         outcome, = await self.judge(["x"], "prints")

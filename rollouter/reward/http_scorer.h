@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "rollouter/reward/http_messages.h"
 #include "rollouter/reward/remote_scorer.h"
 
 namespace syncopate::rollouter {
@@ -26,12 +27,24 @@ namespace syncopate::rollouter {
 // connect every `probe_every`. Thread-safe.
 class HttpScorer final : public RemoteScorer {
  public:
+  // What is sent and how the response is read. All of it runs on the scorer's thread and must not block for long.
+  struct Protocol {
+    std::string service = "the reward service";  // its name in errors
+    std::function<std::string(const std::vector<HttpAnswer>&)> write = HttpRequestBody;
+    // One reward per answer, or an error of all, from the body of a response with a code of 2xx.
+    std::function<absl::StatusOr<Rewards>(absl::string_view body, size_t answers)> read = ParseHttpResponse;
+    // What the body of a response with another code says, for the error; null: nothing.
+    std::function<std::string(absl::string_view body)> explain = nullptr;
+    // The bearer token of the next request; null or "": none. An error fails the request's answers.
+    std::function<absl::StatusOr<std::string>()> bearer = nullptr;
+  };
   struct Options {
     std::string url;
     int64_t batch = 64;       // the largest number of answers in one request
     int64_t connections = 8;  // the largest number of requests in progress
     absl::Duration probe_every = absl::Seconds(1);
     int64_t max_response_bytes = 16 << 20;
+    Protocol protocol = {};         // of docs/rewards.md, "An HTTP service"
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)
   };
 

@@ -31,6 +31,7 @@ class Scorer {
     TextDecoder decode = nullptr;    // null: there is no text, and rewards that read text are refused
     RemoteScorer* http = nullptr;    // borrowed, must outlive this; null: leases that need it are refused
     RemoteScorer* python = nullptr;  // the rules of `http` apply
+    RemoteScorer* judge = nullptr;   // the rules of `http` apply
   };
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
@@ -81,9 +82,7 @@ class Scorer {
   Scorer(const Options& options, RewardRegistry registry);
   absl::StatusOr<std::shared_ptr<const RewardPlan>> FindPlan(const std::string& reward);
   absl::Status CheckRemotes(const RewardPlan& plan) const;
-  RemoteScorer* GetRemote(GroupScore::Remote remote) const {
-    return remote == GroupScore::Remote::kHttp ? options_.http : options_.python;
-  }
+  RemoteScorer* GetRemote(GroupScore::Remote remote) const;
   void Loop();
   absl::Time RunDueJobs();
   void Advance(const std::string& id, Job* job, absl::Time now);

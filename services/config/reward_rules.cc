@@ -4,7 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
+#include "rollouter/reward/judge_messages.h"
 #include "rollouter/reward/pattern.h"
 #include "rollouter/reward/reward_formula.h"
 #include "services/config/duration.h"
@@ -38,6 +40,14 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
                 "at least 1: the number of tokens over which overlong falls");
   rules->Expect(term.source != Source::kHttp || !reward.url().empty(), {"reward.url", "reward.name"},
                 "the address that http posts answers to");
+  if (term.source == Source::kJudge) {
+    rules->Expect(!reward.judge_url().empty(), {"reward.judge_url", "reward.name"},
+                  "the base address of the endpoint that judge asks, such as http://127.0.0.1:8000/v1");
+    rules->Expect(!reward.judge_model().empty(), {"reward.judge_model", "reward.name"},
+                  "the model that judge asks for");
+    rules->Expect(!reward.judge_prompt().empty(), {"reward.judge_prompt", "reward.name"},
+                  "what judge asks about an answer, which {answer} stands for");
+  }
   rules->Expect(term.source != Source::kPython || worker, {"environment.command", "environment.address", "reward.name"},
                 absl::StrCat("the command of the worker that has ", term.part, ", or environment.address"));
   rules->Expect(term.part != "math" || reward.math_judge().empty() || worker,
@@ -57,6 +67,33 @@ void CheckBudget(const v1::RunConfig& config, Rules* rules) {
       {"reward.timeout", "reward.attempts", "data.lease_timeout"},
       absl::StrCat("reward.attempts ", reward.attempts(), " x reward.timeout to be less than data.lease_timeout ",
                    config.data().lease_timeout(), ", or the lease ends before the last attempt"));
+}
+
+bool IsWebAddress(const std::string& url) {
+  return absl::StartsWith(url, "http://") || absl::StartsWith(url, "https://");
+}
+
+// Whether a key may be sent there: over TLS, or without leaving this machine.
+bool IsPrivate(absl::string_view url) {
+  if (!absl::ConsumePrefix(&url, "http://")) return true;
+  const absl::string_view authority = url.substr(0, url.find('/'));
+  const auto place = ParseHostPort(absl::StrCat(authority, absl::StrContains(authority, ':') ? "" : ":80"));
+  return place.ok() && place->IsLoopback();
+}
+
+void CheckJudge(const v1::RunConfig& config, Rules* rules) {
+  const v1::RewardSection& reward = config.reward();
+  CheckPattern("reward.judge_pattern", reward.judge_pattern(), rules);
+  rules->Expect(reward.judge_url().empty() || IsWebAddress(reward.judge_url()), {"reward.judge_url"},
+                "an address that begins with http:// or https://");
+  if (!reward.judge_prompt().empty()) {
+    const absl::Status parsed = rollouter::JudgePrompt::Parse(reward.judge_prompt()).status();
+    rules->Expect(parsed.ok(), {"reward.judge_prompt"}, absl::StrCat("a prompt; ", parsed.message()));
+  }
+  rules->Expect(reward.judge_key_file().empty() || IsPrivate(reward.judge_url()) || config.run().insecure_bind(),
+                {"reward.judge_url", "reward.judge_key_file", "run.insecure_bind"},
+                "an https:// or loopback address, as the key would be sent in plaintext; run.insecure_bind=true allows "
+                "others");
 }
 
 }  // namespace
@@ -85,12 +122,12 @@ void CheckReward(const v1::RunConfig& config, Rules* rules) {
   }
   CheckPattern("reward.pattern", reward.pattern(), rules);
   CheckPattern("reward.format", reward.format(), rules);
+  CheckJudge(config, rules);
   rules->Expect(reward.overlong_buffer() <= config.rollout().max_new_tokens(),
                 {"reward.overlong_buffer", "rollout.max_new_tokens"},
                 absl::StrCat("at most rollout.max_new_tokens ", config.rollout().max_new_tokens()));
-  rules->Expect(
-      reward.url().empty() || absl::StartsWith(reward.url(), "http://") || absl::StartsWith(reward.url(), "https://"),
-      {"reward.url"}, "an address that begins with http:// or https://");
+  rules->Expect(reward.url().empty() || IsWebAddress(reward.url()), {"reward.url"},
+                "an address that begins with http:// or https://");
 }
 
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {

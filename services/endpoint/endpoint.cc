@@ -49,14 +49,6 @@ http::Response JsonResponse(const Json& json) {
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
-// Whether a Host header names this machine, whatever the client.
-bool IsThisMachine(const std::string& host, uint16_t port) {
-  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
-    if (host == absl::StrCat(name, ":", port)) return true;
-  }
-  return false;
-}
-
 int64_t UnixSeconds() { return static_cast<int64_t>(Clock::Real()->UnixSeconds()); }
 
 uint64_t RandomSeed() {
@@ -87,6 +79,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(Options options, rollo
   return endpoint;
 }
 
+HostPort Endpoint::address() const { return server_->endpoint(); }
+
 std::string Endpoint::url() const { return absl::StrCat("http://", server_->endpoint().ToString(), "/v1"); }
 
 void Endpoint::Stop() {
@@ -95,7 +89,7 @@ void Endpoint::Stop() {
 }
 
 http::Response Endpoint::Guard(const http::Request& request) const {
-  if (options_.judge == nullptr && !IsThisMachine(request.host, request.port)) {
+  if (options_.judge == nullptr && !http::NamesThisMachine(request.host, request.port)) {
     return Refusal(421, "this endpoint is for this machine alone: the Host header must name it by a loopback address");
   }
   const bool one_model = absl::StartsWith(request.path, "/v1/models/");

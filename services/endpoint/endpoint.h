@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/host_port.h"
 #include "base/worker.h"
 #include "rollouter/engine/engine_loop.h"
 #include "services/endpoint/completion_request.h"
@@ -51,7 +52,8 @@ class Endpoint {
   static absl::StatusOr<std::unique_ptr<Endpoint>> Start(Options options, rollouter::EngineLoop* engine);
   ~Endpoint() { Stop(); }
 
-  std::string url() const;  // "http://127.0.0.1:8000/v1"
+  HostPort address() const;  // with the port that was bound
+  std::string url() const;   // "http://127.0.0.1:8000/v1"
 
   // Ends all requests and joins the threads. Idempotent, not thread-safe.
   void Stop();

@@ -55,6 +55,8 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   struct Offered {
     int64_t concurrency = 1;  // answers that the worker judges at once
     int64_t outstanding = 0;
+    bool of_groups = false;     // its answers are judged together
+    bool reads_tokens = false;  // it is sent their tokens
   };
   struct UnderWay {
     std::string reward;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/reasons.h"
@@ -165,6 +166,15 @@ absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::
   return endpoint;
 }
 
+// Where others reach the endpoint: an endpoint on all addresses is at the daemon's own host. "" without one.
+std::string EndpointAddress(const endpoint::Endpoint* endpoint, const std::string& daemon_address) {
+  if (endpoint == nullptr) return "";
+  HostPort place = endpoint->address();
+  const auto daemon = ParseHostPort(daemon_address);
+  if (place.IsWildcard() && daemon.ok()) place.host = daemon->host;
+  return place.ToString();
+}
+
 // Returns when the process is asked to stop, when the node cannot go on, or, with the flag, when the run is complete.
 void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
   while (!daemon.StopRequested(kPoll) && node.CheckAlive().ok()) {
@@ -211,9 +221,11 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},
                                                              {v1::RolloutService::service_full_name()}));
-  const std::string& advertise = config.rollouter().advertise();
-  SYNCOPATE_RETURN_IF_ERROR(node->Join(advertise.empty() ? server->address() : advertise, metrics_address));
+  const std::string address =
+      config.rollouter().advertise().empty() ? server->address() : config.rollouter().advertise();
+  // Before joining: members are told where it is.
   SYNCOPATE_ASSIGN_OR_RETURN(const auto endpoint, StartEndpoint(daemon, model, &node->engine()));
+  SYNCOPATE_RETURN_IF_ERROR(node->Join(address, metrics_address, EndpointAddress(endpoint.get(), address)));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
   AwaitEnd(daemon, *node);

@@ -1,13 +1,38 @@
 #include "services/rollouter/remote_scorers.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/file_system.h"
 #include "services/auth/transport_security.h"
 #include "services/config/duration.h"
 #include "services/config/reward_options.h"
 #include "services/config/rules.h"
 
 namespace syncopate::rollouterd {
+namespace {
+
+rollouter::JudgeScorer::Options JudgeOptions(const v1::RunConfig& config) {
+  const v1::RewardSection& reward = config.reward();
+  // Rollouters do not know what the others have spent: each has an equal share, rounded up.
+  const int64_t rollouters = std::max<int64_t>(1, config.run().rollouters());
+  const std::string folder = absl::StrCat("state/rollouter-", config.rollouter().index());
+  return {
+      .url = reward.judge_url(),
+      .sampling = {.model = reward.judge_model(),
+                   .max_new_tokens = reward.judge_max_new_tokens(),
+                   .temperature = reward.judge_temperature()},
+      .prompt = reward.judge_prompt(),
+      .pattern = reward.judge_pattern(),
+      .token_budget = (reward.judge_tokens() + rollouters - 1) / rollouters,
+      .spent_file = reward.judge_tokens() == 0 ? "" : JoinPath(config.run().dir(), JoinPath(folder, "judge_tokens")),
+      .key_file = reward.judge_key_file(),
+      .connections = reward.http_connections()};
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::RunConfig& config) {
   std::unique_ptr<RemoteScorers> scorers(new RemoteScorers());
@@ -17,6 +42,9 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
         scorers->http_,
         rollouter::HttpScorer::Start(
             {.url = reward.url(), .batch = reward.http_batch(), .connections = reward.http_connections()}));
+  }
+  if (!reward.judge_url().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(scorers->judge_, rollouter::JudgeScorer::Start(JudgeOptions(config)));
   }
   if (!config.environment().address().empty()) {
     const v1::SecuritySection& security = config.security();
@@ -51,7 +79,8 @@ rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& con
           .reward = config.reward().name(),
           .decode = std::move(decode),
           .http = http_.get(),
-          .python = python_.get()};
+          .python = python_.get(),
+          .judge = judge_.get()};
 }
 
 }  // namespace syncopate::rollouterd

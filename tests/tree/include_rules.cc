@@ -108,6 +108,7 @@ const std::vector<Arrows>& ServiceArrows() {
        {"services/config/", "services/auth/", "services/rpc/", "services/wire/", "services/telemetry/"}},
       {"services/http/", {}},
       {"services/endpoint/", {"services/http/"}},
+      {"services/gateway/", {"services/endpoint/", "services/http/"}},
       {"services/trainer/", kBelowDaemons},
       {"services/rollouter/", kBelowDaemons},
       {"services/synchronizer/", kBelowDaemons},

@@ -24,10 +24,13 @@ using ::testing::HasSubstr;
 
 constexpr char kCode[] = R"(
 import asyncio, os, time
-from syncopate import reward, tasks
+from syncopate import group_reward, reward, tasks
 
 @reward("length", concurrency=256)
 def length(answer, row): return {"value": len(answer), "known": float("answer" in row)}
+
+@group_reward("rank", tokens=True)
+def rank(answers, row): return [sum(b.tokens < a.tokens for b in answers) + a.logprobs[0] for a in answers]
 
 @reward("hour")
 def hour(answer, row): time.sleep(3600)
@@ -90,6 +93,7 @@ class PythonWorkerTest : public ::testing::Test {
     TrajectoryGroup group;
     group.samples.resize(static_cast<size_t>(samples));
     for (int32_t i = 0; i < samples; ++i) group.samples[static_cast<size_t>(i)].tokens = {i};
+    for (Trajectory& sample : group.samples) sample.logprobs = {-0.25f};
     scorer_->Score(id, lease, std::move(group),
                    [this](absl::StatusOr<TrajectoryGroup> scored) { scored_.Put(std::move(scored)); });
   }
@@ -109,6 +113,14 @@ TEST_F(PythonWorkerTest, JudgesAGroup) {
   const TrajectoryGroup group = scored_.All()[0].value();
   EXPECT_EQ(group.samples[1].reward, 1);
   EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"python:length", 1}, {"python:length/known", 1}}));
+}
+
+TEST_F(PythonWorkerTest, JudgesTheAnswersOfAGroupByTheirTokensTogether) {
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("a", "python:rank", /*samples=*/3);
+  ASSERT_TRUE(scored_.WaitFor(1));
+  const TrajectoryGroup group = scored_.All()[0].value();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(group.samples[i].reward, static_cast<float>(i) - 0.25f);
 }
 
 TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainersLists) {

@@ -100,6 +100,8 @@ TEST_F(ConfigRecordTest, AnotherRewardIsRefusedUnlessItIsMeant) {
                                                         ConfigDifference{"reward.name", "\"exact\"", "\"dense\""}));
   EXPECT_TRUE(IsRewardKey("environment.digest"));
   EXPECT_FALSE(IsRewardKey("reward.timeout"));
+  EXPECT_TRUE(IsRewardKey("reward.judge_model"));
+  EXPECT_FALSE(IsRewardKey("reward.judge_tokens"));
 
   const std::vector<std::string> more = {"reward.name=dense", "model.hidden_size=128"};
   EXPECT_THAT(Refusal(more), Not(HasSubstr("--accept-reward-change"))) << "the flag would not help";
