@@ -16,6 +16,8 @@ set(SYNCOPATE_TEST_OPTIONS -O0 -U_FORTIFY_SOURCE)
 # Flags of g++ alone: nvcc reads some of them in its own way (cmake/cuda.cmake).
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-pthread;-Wall;-Wextra;-Werror;-Wno-unused-parameter>"
                     $<$<COMPILE_LANGUAGE:CXX>:-fno-delete-null-pointer-checks>)
+# Log lines and failed checks name files from the tree's root, so that a compiler cache serves clones in other folders too.
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>")
 # g++ 12 sees accesses out of bounds within std::string that are none, and says so where that comes precompiled.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(
