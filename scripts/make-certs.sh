@@ -15,7 +15,7 @@ set -euo pipefail
 trust_domain=syncopate
 days=30
 ca_days=3650
-roles="trainer rollouter synchronizer admin viewer client"
+roles="trainer rollouter synchronizer admin viewer client environment"
 renew=false
 tokens=false
 dir=
@@ -45,7 +45,7 @@ done
 [[ $days =~ ^[1-9][0-9]*$ ]] || fail "--days takes a number from 1, not $days"
 [[ $trust_domain =~ ^[a-z0-9.-]{1,253}$ ]] || fail "a trust domain is made of a-z, 0-9, '.' and '-', not $trust_domain"
 for role in $roles; do
-  [[ $role =~ ^(trainer|rollouter|synchronizer|admin|viewer|client)$ ]] || fail "$role is no role"
+  [[ $role =~ ^(trainer|rollouter|synchronizer|admin|viewer|client|environment)$ ]] || fail "$role is no role"
 done
 command -v openssl > /dev/null || fail "openssl is not installed"
 

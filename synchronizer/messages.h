@@ -70,6 +70,7 @@ struct Hello {
   std::string run_id;
   std::string address;
   std::string metrics_address;
+  std::string endpoint_address = {};  // a rollouter's OpenAI endpoint; "": it has none
   // Null: a rollouter that does not know the model yet. It is a member and learns the trainer's address, but it
   // receives no weights before it joins again with a manifest.
   std::shared_ptr<const Manifest> manifest;

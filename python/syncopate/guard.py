@@ -13,13 +13,13 @@ from . import wire
 # As the table of docs/security.md has them.
 MAY_CALL = {"Describe": "rollouter", "ListTasks": "trainer", "Score": "rollouter",
             "Play": "rollouter"}
-_ROLES = ("trainer", "rollouter", "synchronizer", "admin", "viewer")
+_ROLES = ("trainer", "rollouter", "synchronizer", "admin", "viewer", "client", "environment")
 _LEAST, _MOST = 32, 1024  # bytes of a token
 
 
-def check_address(address: str, insecure_bind: bool) -> None:
-    """Ends the process if others than this host's could reach the port, which is plaintext."""
-    if address.startswith("unix:") or insecure_bind:
+def check_address(address: str, insecure_bind: bool, has_tls: bool = False) -> None:
+    """Ends the process if others than this host's could reach a port that is plaintext."""
+    if address.startswith("unix:") or insecure_bind or has_tls:
         return
     host = address.rpartition(":")[0].strip("[]")
     try:
@@ -28,7 +28,66 @@ def check_address(address: str, insecure_bind: bool) -> None:
         loopback = False
     if not loopback:
         raise SystemExit(f"refusing to listen on {address}: the worker's port is plaintext. Name unix:PATH or a loopback "
-                         "address such as 127.0.0.1:7080, or allow it with --insecure-bind if the network is trusted")
+                         "address such as 127.0.0.1:7080, give --tls-cert, --tls-key and --tls-ca, or allow it with "
+                         "--insecure-bind if the network is trusted")
+
+
+class Certificates:
+    """This worker's certificate and key, and the authorities that callers' certificates must come from: files that are
+    read again for each connection, when they have changed. What cannot be read is said, and what was read stays."""
+
+    def __init__(self, cert: str, key: str, ca: str, trust_domain: str):
+        if not (cert and key and ca):
+            raise SystemExit("--tls-cert, --tls-key and --tls-ca belong together")
+        self._cert, self._key, self._ca = cert, key, ca
+        self._prefix = f"spiffe://{trust_domain}/role/"
+        self._seen = self._states()
+        self._configuration = self._read()
+
+    def credentials(self):
+        """Of a port: every caller shows a certificate."""
+        return grpc.dynamic_ssl_server_credentials(self._configuration, self._fetch, require_client_authentication=True)
+
+    def role(self, context) -> Optional[str]:
+        """Of a caller, by the only URI name of its certificate."""
+        uris = [uri.decode("utf-8", "replace") for uri in context.auth_context().get("peer_uri", ())]
+        if len(uris) != 1 or not uris[0].startswith(self._prefix):
+            return None
+        role = uris[0][len(self._prefix):]
+        return role if role in _ROLES else None
+
+    def _states(self):
+        try:
+            return [(state.st_mtime_ns, state.st_ino, state.st_size)
+                    for state in map(os.stat, (self._cert, self._key, self._ca))]
+        except OSError:
+            return None
+
+    def _fetch(self):
+        states = self._states()
+        if states == self._seen:
+            return None  # as before
+        self._seen = states
+        try:
+            self._configuration = self._read()
+        except SystemExit as error:
+            print(f"syncopate-worker: {error}; the certificate that was read before stays in use", flush=True)
+            return None
+        return self._configuration
+
+    def _read(self):
+        contents = []
+        for path in (self._cert, self._key, self._ca):
+            try:
+                with open(path, "rb") as file:
+                    mode = os.fstat(file.fileno()).st_mode
+                    contents.append(file.read())
+            except OSError as error:
+                raise SystemExit(f"{path}: cannot be read: {error}") from None
+            if path == self._key and mode & (stat.S_IRWXO | stat.S_IWGRP):
+                raise SystemExit(f"{path}: may be read or changed by others; run chmod 0400 on it")
+        cert, key, ca = contents
+        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
 
 
 class Tokens:
@@ -90,12 +149,18 @@ class Tokens:
 
 
 class Guard:
-    """Asks each call for the token of a role that may make it; without tokens it asks nothing."""
+    """Asks each call for the certificate or the token of a role that may make it; without either it asks nothing."""
 
-    def __init__(self, tokens: Optional[Tokens]):
-        self._tokens = tokens
+    def __init__(self, tokens: Optional[Tokens], certificates: Optional[Certificates] = None):
+        self._tokens, self._certificates = tokens, certificates
 
     async def check(self, method: str, context) -> None:
+        if self._certificates is not None:
+            role = self._certificates.role(context)
+            if role is None:
+                await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "NO_ROLE",
+                                   "the certificate gives no role: it needs one URI name spiffe://.../role/<role>")
+            return await self._check_role(role, method, context)
         if self._tokens is None:
             return
         shown: Dict[str, str] = {key: value for key, value in context.invocation_metadata()}
@@ -105,6 +170,9 @@ class Guard:
         role = self._tokens.role(token) if scheme.lower() == "bearer" else None
         if role is None:
             await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "BAD_TOKEN", "the token is not known here")
+        await self._check_role(role, method, context)
+
+    async def _check_role(self, role: str, method: str, context) -> None:
         if role != MAY_CALL[method]:
             await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED",
                                f"the role {role} may not call /{wire.SERVICE}/{method}; {MAY_CALL[method]} may")

@@ -71,6 +71,36 @@ def outcome(returned) -> wire.Outcome:
     return wire.Outcome(value, components, extracted=extracted)
 
 
+def group_answers(reward: registry.Reward, answers: List[wire.Answer]) -> List[registry.Answer]:
+    """What a function of @group_reward gets."""
+    return [registry.Answer(answer.text, "length" if answer.finish == wire.LENGTH else "stop",
+                            wire.read_tokens(answer.tokens) if reward.tokens else None,
+                            wire.read_logprobs(answer.logprobs) if reward.tokens else None) for answer in answers]
+
+
+def group_outcomes(returned, count: int) -> List[wire.Outcome]:
+    """One for each answer. Where one is not good, none is: the rewards of a group belong together."""
+    try:
+        values = list(returned)
+    except TypeError:
+        return [failed(wire.INVALID_ARGUMENT, f"the reward of a group returned {type(returned).__name__}, which is no "
+                                              "list")] * count
+    if len(values) != count:
+        return [failed(wire.INVALID_ARGUMENT, f"the reward of a group returned {len(values)} values for {count} "
+                                              "answers")] * count
+    outcomes = [outcome(value) for value in values]
+    wrong = next((one for one in outcomes if one.code), None)
+    return outcomes if wrong is None else [wrong] * count
+
+
+def judge_group(reward: registry.Reward, row_json: str, answers: List[wire.Answer]) -> List[wire.Outcome]:
+    """By a plain function."""
+    try:
+        return group_outcomes(reward.function(group_answers(reward, answers), read_row(row_json)), len(answers))
+    except Exception as error:  # the user's
+        return [raised(error)] * len(answers)
+
+
 def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.Outcome]:
     """Of what an environment's call returned or raised: a turn after which the episode goes on, or the outcome of it."""
     if error is not None:

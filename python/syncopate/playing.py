@@ -10,6 +10,24 @@ MOST_CLOSED = 4096  # episodes that are over and whose last answer is still know
 CANCEL_SECONDS = 1.0  # a cancelled call has so long to end; its episode is closed then, whatever it does
 
 
+class Calls:
+    """Calls of users' reset and step since the worker began; the three agree when none is under way."""
+
+    def __init__(self):
+        self.started = self.ended = self.cancelled = 0
+
+    def count(self, task: asyncio.Task) -> None:
+        """Counts a call, and its end when it has one."""
+        self.started += 1
+        task.add_done_callback(self._count_end)
+
+    def _count_end(self, task: asyncio.Task) -> None:
+        if task.cancelled():
+            self.cancelled += 1
+        else:
+            self.ended += 1
+
+
 class _Episode:
     def __init__(self, opening: wire.Open):
         self.opening = opening
@@ -25,8 +43,9 @@ class Stream:
     """The episodes of one stream: requests in, responses into `out`. Each call of user code is a task of its own, so a slow
     one holds up nobody else."""
 
-    def __init__(self, out: "asyncio.Queue"):
+    def __init__(self, out: "asyncio.Queue", calls: Optional[Calls] = None):
         self._out = out
+        self._calls = calls or Calls()
         self._episodes: Dict[str, _Episode] = {}
         self._closed: "collections.OrderedDict[str, bytes]" = collections.OrderedDict()
 
@@ -114,6 +133,7 @@ class Stream:
         began = time.monotonic()
         episode.turn = turn
         task = episode.task = asyncio.ensure_future(_guard(function))
+        self._calls.count(task)
 
         def late():
             if episode.task is not task:

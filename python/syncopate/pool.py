@@ -25,7 +25,7 @@ class _Child:
         self._socket = mine
         self._streams = None
 
-    async def judge(self, name: str, row_json: str, texts: List[str]) -> List[wire.Outcome]:
+    async def judge(self, name: str, row_json: str, texts: list) -> List[wire.Outcome]:
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._socket)
         reader, writer = self._streams
@@ -70,7 +70,11 @@ class Pool:
             for task in tasks:
                 task.cancel()
 
-    async def _judge_chunk(self, name: str, row_json: str, texts: List[str]) -> List[wire.Outcome]:
+    async def judge_group(self, name: str, row_json: str, answers: List[wire.Answer]) -> List[wire.Outcome]:
+        """The same for a reward of groups: one process judges all answers."""
+        return await self._judge_chunk(name, row_json, answers)
+
+    async def _judge_chunk(self, name: str, row_json: str, texts: list) -> List[wire.Outcome]:
         child: Optional[_Child] = await self._idle.get()
         begin = time.monotonic()
         try:

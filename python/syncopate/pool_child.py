@@ -22,6 +22,14 @@ def _read(connection, size: int) -> bytes:
     return b"".join(parts)
 
 
+def _judge(judging, reward, text: str, row_json: str):
+    try:
+        # A row anew for each: user code may change it.
+        return judging.outcome(reward.function(text, judging.read_row(row_json)))
+    except Exception as error:  # the user's
+        return judging.raised(error)
+
+
 def main() -> None:
     # Also if the worker is killed while user code hangs here.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -33,13 +41,11 @@ def main() -> None:
 
     while True:
         name, row_json, texts = pickle.loads(_read(connection, struct.unpack("<Q", _read(connection, 8))[0]))
-        outcomes = []
-        for text in texts:
-            try:
-                # A row anew for each: user code may change it.
-                outcomes.append(judging.outcome(registry.REWARDS[name].function(text, judging.read_row(row_json))))
-            except Exception as error:  # the user's
-                outcomes.append(judging.raised(error))
+        reward = registry.REWARDS[name]
+        if reward.group:
+            outcomes = judging.judge_group(reward, row_json, texts)
+        else:
+            outcomes = [_judge(judging, reward, text, row_json) for text in texts]
         answer = pickle.dumps(outcomes)
         connection.sendall(struct.pack("<Q", len(answer)) + answer)
 

@@ -1,7 +1,7 @@
 """Names of rewards, tasks and environments, and the decorators that give them."""
 import dataclasses
 import inspect
-from typing import Any, Callable, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 ASYNC_CONCURRENCY = 256  # answers that a coroutine judges at once unless it says otherwise
 
@@ -9,13 +9,24 @@ ASYNC_CONCURRENCY = 256  # answers that a coroutine judges at once unless it say
 @dataclasses.dataclass
 class Reward:
     name: str
-    function: Callable[[str, dict], Any]
+    function: Callable[..., Any]
     concurrency: int  # 0: as the worker's processes allow
     budget: float  # seconds for the answers of one item, unless the caller gives less
+    group: bool = False  # function(answers, row) judges all answers of a group together
+    tokens: bool = False  # these answers have their tokens
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+
+@dataclasses.dataclass
+class Answer:
+    """One answer of a group."""
+    text: str
+    finish: str = "stop"  # or "length": it was cut off
+    tokens: Optional[List[int]] = None  # with tokens=True
+    logprobs: Optional[List[float]] = None  # one a token: with what log-probability it was sampled, 0 if it was given
 
 
 @dataclasses.dataclass
@@ -68,6 +79,22 @@ def reward(name: str, *, concurrency: Optional[int] = None, budget: float = 60.0
             raise ValueError(f"two rewards are named {name!r}")
         default = ASYNC_CONCURRENCY if inspect.iscoroutinefunction(function) else 0
         REWARDS[name] = Reward(name, function, default if concurrency is None else concurrency, budget)
+        return function
+
+    return register
+
+
+def group_reward(name: str, *, tokens: bool = False, concurrency: Optional[int] = None, budget: float = 60.0):
+    """Makes `function(answers, row)` the reward `name` that judges all answers of a group together.
+
+    `answers` is a list of Answer, `row` as `reward` has it. It returns a list with a number, or a dict as `reward` takes it,
+    for each answer in order. The answers of a group fail and are repeated together. With `tokens` an Answer has the ids and
+    the log-probabilities of its tokens. A plain function runs in a process of a pool, an `async def` in the worker itself.
+    """
+
+    def register(function):
+        reward(name, concurrency=concurrency, budget=budget)(function)
+        REWARDS[name].group, REWARDS[name].tokens = True, tokens
         return function
 
     return register

@@ -17,6 +17,8 @@ CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL = 1
 class Answer(NamedTuple):
     text: str
     finish: int
+    tokens: bytes = b""  # packed, as they came: read_tokens() where they are used, as a long answer takes milliseconds
+    logprobs: bytes = b""
 
 
 class Item(NamedTuple):
@@ -134,16 +136,32 @@ def _read_item(data) -> Item:
         elif number == 2:
             environment, row_json = _read_task(value)
         elif number == 3:
-            text, finish = "", 0
+            text, finish, tokens, logprobs = "", 0, b"", b""
             for part, inner in fields(value):
                 if part == 1:
                     text = _text(inner)
                 elif part == 2:
                     finish = inner
-            answers.append(Answer(text, finish))
+                elif part == 3:  # a writer may send numbers one by one
+                    tokens += _number(inner) if isinstance(inner, int) else bytes(inner)
+                elif part == 4:
+                    logprobs += bytes(inner)
+            answers.append(Answer(text, finish, tokens, logprobs))
         elif number == 4:
             budget = _read_seconds(value)
     return Item(name, environment, row_json, answers, budget)
+
+
+def read_tokens(packed: bytes) -> List[int]:
+    tokens, at = [], 0
+    while at < len(packed):
+        token, at = _varint(packed, at)
+        tokens.append(token)
+    return tokens
+
+
+def read_logprobs(packed: bytes) -> List[float]:
+    return list(struct.unpack(f"<{len(packed) // 4}f", packed))
 
 
 def read_play_request(data: bytes) -> Union[Open, Act, Cancel, None]:
@@ -240,15 +258,18 @@ def write_error(code: int, message: str, reason: str) -> bytes:
     return _int(1, code) + _bytes(2, message) + _bytes(3, detail)
 
 
-def write_description(digest: str, environments: List[dict]) -> bytes:
-    """Of dicts with name, lists, scores, concurrency, budget, tasks; episodes and call_budget if it plays."""
+def write_description(digest: str, environments: List[dict], calls: Tuple[int, int, int] = (0, 0, 0)) -> bytes:
+    """Of dicts with name, lists, scores, concurrency, budget, tasks; episodes and call_budget if it plays; groups and
+    tokens if it scores groups. `calls`: of environments, that were started, have ended, and were cancelled."""
     parts = [_bytes(1, digest)]
     for one in environments:
         row = [_bytes(1, one["name"]), _int(2, one["lists"]), _int(3, one["scores"]), _int(4, one["concurrency"]),
                _duration(5, one["budget"]), _int(6, one["tasks"])]
         if "episodes" in one:
             row += [_int(7, True), _int(8, one["episodes"]), _duration(9, one["call_budget"])]
+        row += [_int(10, one.get("groups", False)), _int(11, one.get("tokens", False))]
         parts.append(_bytes(2, b"".join(row)))
+    parts.append(_bytes(3, b"".join(_int(number, count) for number, count in enumerate(calls, 1))))
     return b"".join(parts)
 
 

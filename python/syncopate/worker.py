@@ -1,7 +1,8 @@
 """The worker: EnvironmentService over grpc.aio for the rewards, tasks and environments of Python files.
 
 usage: syncopate-worker [FILE...] [-m MODULE] [--listen ADDRESS] [--announce FILE] [--processes N]
-                        [--token-file FILE] [--insecure-bind]
+                        [--socket-mode MODE] [--socket-group GROUP] [--token-file FILE] [--tls-cert FILE --tls-key FILE --tls-ca FILE] [--trust-domain NAME]
+                        [--insecure-bind]
 
 Ends with SIGTERM or SIGINT in order; what runs is cancelled.
 """
@@ -10,6 +11,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -29,19 +31,22 @@ STALL_SECONDS = 60.0  # the loop has not moved for so long: a coroutine blocks i
 class Worker:
     def __init__(self, digest: str, pool: Pool, processes: int):
         self._digest, self._pool, self._processes = digest, pool, processes
+        self._calls = playing.Calls()
 
     async def describe(self, request: bytes, context) -> bytes:
         rows: Dict[str, dict] = {}
         for name, reward in registry.REWARDS.items():
             concurrency = reward.concurrency or ANSWERS_A_PROCESS * self._processes
-            rows[name] = dict(name=name, lists=False, scores=True, concurrency=concurrency, budget=reward.budget, tasks=0)
+            rows[name] = dict(name=name, lists=False, scores=True, concurrency=concurrency, budget=reward.budget, tasks=0,
+                              groups=reward.group, tokens=reward.tokens)
         for name in registry.TASKS:
             row = rows.setdefault(name, dict(name=name, scores=False, concurrency=1, budget=60.0))
             row.update(lists=True, tasks=-1)
         for name, environment in registry.ENVIRONMENTS.items():
             row = rows.setdefault(name, dict(name=name, lists=False, scores=False, concurrency=1, budget=60.0, tasks=0))
             row.update(episodes=environment.episodes, call_budget=environment.budget)
-        return wire.write_description(self._digest, list(rows.values()))
+        calls = self._calls
+        return wire.write_description(self._digest, list(rows.values()), (calls.started, calls.ended, calls.cancelled))
 
     async def list_tasks(self, request: bytes, context):
         name, cursor, batch = wire.read_list_request(request)
@@ -109,7 +114,7 @@ class Worker:
 
     async def play(self, requests, context):
         out: "asyncio.Queue" = asyncio.Queue()
-        stream = playing.Stream(out)
+        stream = playing.Stream(out, self._calls)
 
         async def read() -> None:
             try:
@@ -156,9 +161,22 @@ class Worker:
         return outcomes, time.monotonic() - begin
 
     async def _judge(self, reward: registry.Reward, item: wire.Item) -> List[wire.Outcome]:
+        if reward.group:
+            if not reward.is_async:
+                return await self._pool.judge_group(reward.name, item.row_json, item.answers)
+            return await self._judge_group_here(reward, item)
         if not reward.is_async:
             return await self._pool.judge(reward.name, item.row_json, [answer.text for answer in item.answers])
         return list(await asyncio.gather(*(self._judge_here(reward, item, answer) for answer in item.answers)))
+
+    @staticmethod
+    async def _judge_group_here(reward: registry.Reward, item: wire.Item) -> List[wire.Outcome]:
+        try:
+            answers = judging.group_answers(reward, item.answers)
+            returned = await reward.function(answers, judging.read_row(item.row_json))
+            return judging.group_outcomes(returned, len(answers))
+        except Exception as error:  # the user's
+            return [judging.raised(error)] * len(item.answers)
 
     @staticmethod
     async def _judge_here(reward: registry.Reward, item: wire.Item, answer: wire.Answer) -> wire.Outcome:
@@ -196,15 +214,27 @@ def _announce(path: str, address: str, digest: str) -> None:
     os.replace(temporary, path)
 
 
+def _open_socket(path: str, mode: str, group: str) -> None:
+    """Gives the socket its group before its mode: no other group may call it in between."""
+    try:
+        if group:
+            shutil.chown(path, group=group)
+        os.chmod(path, int(mode, 8))
+    except (LookupError, OSError) as error:
+        raise SystemExit(f"{path}: group {group or '(unchanged)'}, mode {mode}: {error}") from None
+
+
 async def serve(options) -> None:
     address = options.listen
-    guard.check_address(address, options.insecure_bind)
+    tls = [options.tls_cert, options.tls_key, options.tls_ca]
+    guard.check_address(address, options.insecure_bind, any(tls))
     # A socket's mode says who may call it, and rollouters show no token there.
     is_socket = address.startswith("unix:")
     tokens = guard.Tokens(options.token_file) if options.token_file and not is_socket else None
+    certificates = guard.Certificates(*tls, options.trust_domain) if any(tls) and not is_socket else None
     digest = judging.load(options.files)
     if not registry.REWARDS and not registry.TASKS and not registry.ENVIRONMENTS:
-        raise SystemExit(f"{', '.join(options.files)}: nothing has @reward, @tasks or @environment")
+        raise SystemExit(f"{', '.join(options.files)}: nothing has @reward, @group_reward, @tasks or @environment")
     plain = [one for one in registry.REWARDS.values() if not one.is_async]
     processes = options.processes or min(os.cpu_count() or 1, 8)
     pool = Pool(processes if plain else 0, options.files)
@@ -212,12 +242,14 @@ async def serve(options) -> None:
                                       ("grpc.http2.min_ping_interval_without_data_ms", 500),
                                       ("grpc.keepalive_permit_without_calls", 1),
                                       ("grpc.http2.max_ping_strikes", 0)])
-    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes), guard.Guard(tokens))])
+    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes), guard.Guard(tokens, certificates))])
     if is_socket and os.path.exists(address[5:]):
         os.unlink(address[5:])  # of an earlier life
-    mask = os.umask(0o177)  # a socket is for its owner alone
-    port = server.add_insecure_port(address)
+    mask = os.umask(0o177)  # a socket is for its owner alone, unless it is opened to its group below
+    port = server.add_secure_port(address, certificates.credentials()) if certificates else server.add_insecure_port(address)
     os.umask(mask)
+    if is_socket:
+        _open_socket(address[5:], options.socket_mode, options.socket_group)
     if address.endswith(":0") and not is_socket:
         address = f"{address[:-2]}:{port}"
     await server.start()
@@ -247,8 +279,16 @@ def main() -> None:
     parser.add_argument("-m", dest="modules", action="append", default=[],
                         help="installed module with such code, as syncopate.math_judge and syncopate.games are")
     parser.add_argument("--listen", default="127.0.0.1:0", help="unix:PATH or host:port; port 0: any free one")
+    parser.add_argument("--socket-mode", default="0600", choices=["0600", "0660"],
+                        help="of a unix:PATH: 0600, its owner alone may call; 0660, its group may, too")
+    parser.add_argument("--socket-group", default="", help="of a unix:PATH; a group of this user")
     parser.add_argument("--announce", default="", help="file that says where it listens, once it does")
     parser.add_argument("--token-file", default="", help="file of '<role> <token>' lines: callers of a host:port show one")
+    parser.add_argument("--tls-cert", default="", help="PEM file of this worker's certificate: a host:port speaks TLS, and a "
+                        "caller is known by its certificate instead of a token")
+    parser.add_argument("--tls-key", default="", help="PEM file of its key")
+    parser.add_argument("--tls-ca", default="", help="PEM file of the authorities that callers' certificates come from")
+    parser.add_argument("--trust-domain", default="syncopate", help="in the names of certificates")
     parser.add_argument("--insecure-bind", action="store_true", help="listen on any address, in plaintext")
     parser.add_argument("--processes", type=int, default=0, help="of the pool; 0: one a core, 8 at most")
     options = parser.parse_args()

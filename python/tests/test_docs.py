@@ -84,6 +84,9 @@ class DocumentationTest(unittest.TestCase):
 
     def check_functions(self):
         for reward in registry.REWARDS.values():
+            if reward.group:
+                self.check_group_function(reward)
+                continue
             values = {}
             for answer in ("It is 42", "no idea, please"):
                 returned = reward.function(answer, dict(ROW))
@@ -101,6 +104,14 @@ class DocumentationTest(unittest.TestCase):
             self.assertGreater(len(rows), 0)
             for row in rows:
                 self.assertIsInstance(json.loads(json.dumps(row))["prompt"], (str, list))
+
+    def check_group_function(self, reward):
+        answers = [registry.Answer(text, "stop", list(range(size)), [-0.5] * size)
+                   for text, size in (("It is 42", 4), ("It must be 42", 5), ("no idea", 2))]
+        returned = reward.function(answers, dict(ROW))
+        if inspect.isawaitable(returned):
+            returned = self.complete(returned)
+        self.assertEqual([one.value for one in judging.group_outcomes(returned, 3)], [1, 0, 0])
 
     async def check_environment(self, environment):
         episode = environment.make()

@@ -143,6 +143,31 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((known["counts"].episodes, known["counts"].call_budget.seconds), (1024, 5))
         self.assertFalse(known["counts"].scores or known["counts"].lists)
 
+    async def calls(self):
+        described = await self.channel.unary_unary(
+            "/syncopate.v1.EnvironmentService/Describe",
+            request_serializer=self.message("DescribeRequest").SerializeToString,
+            response_deserializer=self.message("DescribeResponse").FromString)(self.message("DescribeRequest")())
+        return described.calls.started, described.calls.ended, described.calls.cancelled
+
+    async def test_every_call_is_counted_with_its_end(self):
+        before = await self.calls()
+        row = '{"file": "%s/counted"}' % self.folder.name
+        for name in ("quick", "raising", "slow"):
+            await self.begin("tool" if name == "slow" else "bad", episode=name, row=row)
+        await self.act("go", 1, "quick")
+        await self.act("raises", 1, "raising")
+        await self.read(), await self.read()
+        await self.act("go", 1, "slow")
+        while not os.path.exists(f"{self.folder.name}/counted.began"):
+            await asyncio.sleep(0.01)
+        now = await self.calls()
+        self.assertEqual(tuple(a - b for a, b in zip(now, before)), (6, 5, 0))
+        await self.cancel("slow")
+        await self.read()
+        now = await self.calls()
+        self.assertEqual(tuple(a - b for a, b in zip(now, before)), (6, 5, 1))
+
     async def test_plays_many_episodes_on_a_stream_each_with_a_state_of_its_own(self):
         for name in ("a", "b"):
             said = await self.begin("counts", episode=name)

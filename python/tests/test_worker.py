@@ -1,9 +1,12 @@
 """The worker as a rollouter sees it, spoken to with protobuf's own messages. Run: python -m unittest -v (in python/)."""
 import asyncio
+import grp
 import importlib.util
 import json
 import os
+import pwd
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 USER_CODE = '''
 import asyncio, os, sys, time
-from syncopate import reward, tasks, verl_reward
+from syncopate import group_reward, reward, tasks, verl_reward
 
 @reward("exact")
 def exact(answer, row): return 1.0 if answer.endswith(row["ground_truth"]) else 0.0
@@ -57,6 +60,24 @@ def prints(answer, row): print("what user code prints is no answer"); return 1
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": float(solution_str == ground_truth and data_source == "d"), "extra": extra_info["x"]}
 
+@group_reward("longest")
+def longest(answers, row):
+    assert answers[0].tokens is None and row["ground_truth"] == "42"
+    return [{"value": float(len(one.text) == max(len(a.text) for a in answers)), "cut": one.finish == "length"}
+            for one in answers]
+
+@group_reward("surest", tokens=True)
+async def surest(answers, row): return [sum(one.logprobs) + len(one.tokens) * 100 + one.tokens[-1] for one in answers]
+
+@group_reward("too few")
+def too_few(answers, row): return [1.0]
+
+@group_reward("one bad")
+def one_bad(answers, row): return [1.0] * (len(answers) - 1) + [float("nan")]
+
+@group_reward("group raises")
+async def group_raises(answers, row): return row["no such"]
+
 @tasks("rows")
 def rows():
     for i in range(600): yield {"prompt": f"{i}?", "answer": str(i), "id": f"row-{i}"}
@@ -88,13 +109,13 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         cls.worker = cls.start(cls.address)
 
     @classmethod
-    def start(cls, address):
+    def start(cls, address, *more):
         announced = os.path.join(cls.folder.name, "announced")
         if os.path.exists(announced):
             os.unlink(announced)
         environment = dict(os.environ, PYTHONPATH=os.path.dirname(HERE))
         worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", cls.code, "--listen", address,
-                                   "--announce", announced, "--processes", "2"], env=environment,
+                                   "--announce", announced, "--processes", "2", *more], env=environment,
                                   stdout=subprocess.DEVNULL, stderr=open(cls.folder.name + "/stderr", "ab"))
         limit = time.monotonic() + 30
         while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
@@ -191,6 +212,42 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
         outcome, = await self.judge(["x"], "exact", "[1]")
         self.assertIn("no JSON object", outcome.error.message)
 
+    async def test_judges_the_answers_of_a_group_together(self):
+        described = await self.method("unary_unary", "Describe", "DescribeRequest", "DescribeResponse")(
+            self.message("DescribeRequest")())
+        known = {one.name: (one.scores, one.scores_groups, one.reads_tokens) for one in described.environments}
+        self.assertEqual(known["longest"], (True, True, False))
+        self.assertEqual(known["surest"], (True, True, True))
+        self.assertEqual(known["exact"], (True, False, False))
+        answers = ["ab", "abc", "", "xyz"] * 40  # one process sees them all
+        request = self.item("one", answers, "longest")
+        request.items[0].answers[1].finish = 2
+        call = self.score()
+        await call.write(request)
+        outcomes = (await call.read()).items[0].outcomes
+        await call.done_writing()
+        self.assertEqual([one.reward.value for one in outcomes], [0, 1, 0, 1] * 40)
+        self.assertEqual([one.reward.components["cut"] for one in outcomes[:3]], [0, 1, 0])
+
+    async def test_a_reward_of_groups_reads_tokens_and_their_log_probabilities(self):
+        request = self.item("one", ["a", "b"], "surest")
+        request.items[0].answers[0].tokens.extend([1, 300, 70000])
+        request.items[0].answers[0].logprobs.extend([-0.5, 0, -1.25])
+        request.items[0].answers[1].tokens.append(7)
+        request.items[0].answers[1].logprobs.append(-2)
+        call = self.score()
+        await call.write(request)
+        outcomes = (await call.read()).items[0].outcomes
+        await call.done_writing()
+        self.assertEqual([one.reward.value for one in outcomes], [70298.25, 105])
+
+    async def test_the_answers_of_a_group_fail_together(self):
+        for name, code, says in (("too few", 3, "returned 1 values for 3 answers"), ("one bad", 3, "must be a number"),
+                                 ("group raises", 2, "KeyError: 'no such' (code.py:")):
+            outcomes = await self.judge(["a", "b", "c"], name)
+            self.assertEqual([one.error.code for one in outcomes], [code] * 3, name)
+            self.assertIn(says, outcomes[0].error.message)
+
     async def test_what_user_code_prints_disturbs_nothing(self):
         outcome, = await self.judge(["x"], "prints")
         self.assertEqual(outcome.reward.value, 1)
@@ -234,6 +291,56 @@ class WorkerTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_its_socket_is_its_owners(self):
         self.assertEqual(os.stat(self.address[5:]).st_mode & 0o777, 0o600)
+
+    async def test_its_socket_may_be_its_groups_too(self):
+        group = grp.getgrgid(os.getgid()).gr_name
+        path = f"{self.folder.name}/shared.sock"
+        worker = self.start(f"unix:{path}", "--socket-mode", "0660", "--socket-group", group)
+        try:
+            self.assertEqual((os.stat(path).st_mode & 0o777, os.stat(path).st_gid), (0o660, os.getgid()))
+        finally:
+            worker.terminate()
+            worker.wait(10)
+        refused = self.start(f"unix:{path}", "--socket-mode", "0660", "--socket-group", "no-such-group")
+        self.assertEqual(refused.wait(30), 1)
+        self.assertIn("group no-such-group, mode 0660", self.said())
+        self.assertFalse(os.path.exists(f"{self.folder.name}/announced"), "it is not ready")
+
+    @unittest.skipUnless(os.getuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    async def test_as_another_user_only_its_sockets_group_may_call_it(self):
+        user = pwd.getpwnam("nobody")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            shared = f"{folder}/shared"
+            os.mkdir(shared, 0o755)
+            os.chown(shared, user.pw_uid, user.pw_gid)
+            path = f"{shared}/w.sock"
+            with open(f"{shared}/code.py", "w") as file:
+                file.write("from syncopate import reward\n@reward('one')\nasync def one(answer, row): return 1.0\n")
+            # Becomes the user as sudo -u does, but after the imports: this interpreter may be in a folder of root's.
+            become = ("import os, sys, grpc, syncopate.worker; os.setgroups([]); os.setgid({0}); os.setuid({1}); "
+                      "syncopate.worker.main()").format(user.pw_gid, user.pw_uid)
+            worker = subprocess.Popen(
+                [sys.executable, "-c", become, f"{shared}/code.py", "--listen", f"unix:{path}", "--announce", f"{path}.json",
+                 "--socket-mode", "0660"], env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE)), cwd="/",
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            try:
+                limit = time.monotonic() + 30
+                while not os.path.exists(f"{path}.json") and worker.poll() is None and time.monotonic() < limit:
+                    time.sleep(0.01)
+                self.assertIsNone(worker.poll(), worker.poll() is not None and worker.stderr.read())
+                state = os.stat(path)
+                self.assertEqual((state.st_uid, state.st_gid, state.st_mode & 0o777), (user.pw_uid, user.pw_gid, 0o660))
+                knock = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
+                for groups, may in ((f"--groups={user.pw_gid}", True), ("--clear-groups", False)):
+                    called = subprocess.run(["setpriv", "--reuid=daemon", "--regid=daemon", groups, "/usr/bin/python3", "-c",
+                                             knock], capture_output=True, text=True)
+                    self.assertEqual(called.returncode == 0, may, called.stderr)
+                self.assertIn("PermissionError", called.stderr)
+            finally:
+                worker.terminate()
+                worker.wait(10)
+                worker.stderr.close()
 
     async def test_the_end_of_the_stream_ends_what_runs(self):
         call = self.score()
@@ -348,6 +455,8 @@ class GuardedPortTest(unittest.IsolatedAsyncioTestCase):
 
     def start(self, *arguments):
         announced = os.path.join(self.folder.name, "announced")
+        if os.path.exists(announced):
+            os.unlink(announced)
         worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", self.code, "--announce", announced, *arguments],
                                   env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE)), stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, text=True)
@@ -397,6 +506,46 @@ class GuardedPortTest(unittest.IsolatedAsyncioTestCase):
             for shown in (None, "", "Bearer ", "Bearer " + "z" * 40, "Basic " + "r" * 40, "r" * 40):
                 code, _ = await self.call(address, method, shown)
                 self.assertEqual(code, grpc.StatusCode.UNAUTHENTICATED, f"{shown} {method}")
+
+    async def call_with(self, address, role, method="Describe"):
+        """The code of a call that shows the certificate of `role`; None: none."""
+        def read(name):
+            with open(f"{self.folder.name}/certs/{name}", "rb") as file:
+                return file.read()
+        shown = () if role is None else (read(f"{role}.key"), read(f"{role}.crt"))
+        credentials = grpc.ssl_channel_credentials(read("ca.crt"), *shown)
+        options = [("grpc.ssl_target_name_override", "environment")]
+        async with grpc.aio.secure_channel(address, credentials, options) as channel:
+            path = f"/syncopate.v1.EnvironmentService/{method}"
+            try:
+                if method == "ListTasks":
+                    await channel.unary_stream(path)(self.message("ListTasksRequest")(environment="none").SerializeToString(),
+                                                     timeout=20).read()
+                else:
+                    await channel.unary_unary(path)(b"", timeout=20)
+                return grpc.StatusCode.OK
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+
+    async def test_with_tls_a_callers_certificate_gives_its_role(self):
+        certs = f"{self.folder.name}/certs"
+        make = [os.path.join(ROOT, "scripts/make-certs.sh"), certs]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        files = ["--tls-cert", f"{certs}/environment.crt", "--tls-key", f"{certs}/environment.key", "--tls-ca", f"{certs}/ca.crt"]
+        _, address = self.start("--listen", "0.0.0.0:0", *files)  # no --insecure-bind is needed
+        address = address.replace("0.0.0.0", "127.0.0.1")
+        for role, method, code in (("rollouter", "Describe", grpc.StatusCode.OK), ("trainer", "ListTasks", grpc.StatusCode.OK),
+                                   ("trainer", "Describe", grpc.StatusCode.PERMISSION_DENIED),
+                                   ("rollouter", "ListTasks", grpc.StatusCode.PERMISSION_DENIED),
+                                   ("environment", "Describe", grpc.StatusCode.PERMISSION_DENIED),
+                                   (None, "Describe", grpc.StatusCode.UNAVAILABLE)):
+            self.assertEqual(await self.call_with(address, role, method), code, (role, method))
+        self.assertNotEqual((await self.call(address, "Describe", None))[0], grpc.StatusCode.OK)  # plaintext
+        subprocess.run([*make, "--renew"], check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(await self.call_with(address, "rollouter"), grpc.StatusCode.OK)
+        worker, listens = self.start("--listen", "127.0.0.1:0", *files[:4])
+        self.assertIsNone(listens)
+        self.assertIn("belong together", worker.stderr.read())
 
     async def test_a_withdrawn_token_opens_nothing_any_more(self):
         self.write_tokens(("rollouter", "trainer"))

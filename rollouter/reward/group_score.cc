@@ -19,6 +19,12 @@
 namespace syncopate::rollouter {
 namespace {
 
+GroupScore::Remote RemoteFor(RewardTerm::Source source) {
+  if (source == RewardTerm::Source::kHttp) return GroupScore::Remote::kHttp;
+  if (source == RewardTerm::Source::kJudge) return GroupScore::Remote::kJudge;
+  return GroupScore::Remote::kPython;  // of a built-in reward too: its judge of undecided answers
+}
+
 constexpr float kNotGiven = std::numeric_limits<float>::quiet_NaN();
 
 absl::Status Impossible(float value) {
@@ -94,14 +100,14 @@ void GroupScore::JudgeBuiltIn(absl::Time now) {
   for (size_t t = 0; t < plan_->terms.size(); ++t) {
     const RewardTerm& term = plan_->terms[t].term;
     Waiting waiting{.term = t,
-                    .to = term.source == RewardTerm::Source::kHttp ? Remote::kHttp : Remote::kPython,
+                    .to = RemoteFor(term.source),
                     .reward = term.source == RewardTerm::Source::kPython ? term.name : rules_.judge,
                     .judges = term.source == RewardTerm::Source::kBuiltIn,
                     .samples = {},
                     .called = {},
                     .due = now,
                     .since = absl::InfiniteFuture()};
-    if (term.source == RewardTerm::Source::kHttp) waiting.reward.clear();
+    if (waiting.to != Remote::kPython) waiting.reward.clear();
     for (int32_t i = 0; i < static_cast<int32_t>(group_.samples.size()); ++i) {
       if (!waiting.judges) {
         waiting.samples.push_back(i);
@@ -169,8 +175,12 @@ RemoteItem GroupScore::MakeItem(const Waiting& waiting) {
                   .finishes = {},
                   .budget = rules_.timeout};
   for (const int32_t sample : waiting.samples) {
+    const Trajectory& made = group_.samples[static_cast<size_t>(sample)];
     item.texts.push_back(texts_[static_cast<size_t>(sample)]);
-    item.finishes.push_back(group_.samples[static_cast<size_t>(sample)].finish);
+    item.finishes.push_back(made.finish);
+    if (waiting.to != Remote::kPython || waiting.judges) continue;
+    item.tokens.push_back(made.tokens);
+    item.logprobs.push_back(made.logprobs);
   }
   return item;
 }

@@ -57,7 +57,7 @@ struct ScoringRules {
 // Sans-IO: events in, actions out; no thread, lock or clock. Equal events give equal actions.
 class GroupScore {
  public:
-  enum class Remote : uint8_t { kHttp, kPython };
+  enum class Remote : uint8_t { kHttp, kPython, kJudge };
   struct Call {
     Remote to = Remote::kPython;
     RemoteItem item;

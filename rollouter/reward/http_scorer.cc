@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "rollouter/reward/http_messages.h"
 
 namespace syncopate::rollouter {
 namespace {
@@ -24,6 +23,10 @@ bool IsOfTheConnection(CURLcode code) {
   return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_SSL_CONNECT_ERROR ||
          code == CURLE_PEER_FAILED_VERIFICATION;
 }
+
+// Whether the same request would get the same refusal again: the service says that the request is wrong, not that it is
+// late (408), early (425) or one too many (429).
+bool IsFinal(long http) { return http >= 400 && http <= 499 && http != 408 && http != 425 && http != 429; }
 
 }  // namespace
 
@@ -44,7 +47,8 @@ struct HttpScorer::Shared {
     absl::Time due;
   };
 
-  explicit Shared(int64_t most) : capacity(most) {}
+  Shared(int64_t most, const std::string& service_name)
+      : capacity(most), service(service_name), there(Away(absl::StrCat(service_name, " was not reached yet"))) {}
 
   bool IsThere() const {
     MutexLock lock(&mutex);
@@ -72,10 +76,11 @@ struct HttpScorer::Shared {
     if (tell != nullptr) (*tell)();
   }
 
-  const int64_t capacity;                  // answers
+  const int64_t capacity;  // answers
+  const std::string service;
   CURLM* const multi = curl_multi_init();  // only the thread uses it, except for curl_multi_wakeup
   mutable Mutex mutex;
-  absl::Status there ABSL_GUARDED_BY(mutex) = Away("the reward service was not reached yet");
+  absl::Status there ABSL_GUARDED_BY(mutex);
   int64_t outstanding ABSL_GUARDED_BY(mutex) = 0;  // answers
   std::vector<Asked> asked ABSL_GUARDED_BY(mutex);
   std::vector<std::string> cancelled ABSL_GUARDED_BY(mutex);
@@ -89,7 +94,6 @@ class HttpScorer::Loop {
   Loop(Options options, std::shared_ptr<Shared> shared) : options_(std::move(options)), shared_(std::move(shared)) {}
   ~Loop() {
     while (!requests_.empty()) Close(requests_.begin()->first);
-    curl_slist_free_all(headers_);
     curl_multi_cleanup(shared_->multi);
   }
 
@@ -124,9 +128,15 @@ class HttpScorer::Loop {
     size_t missing = 0;
   };
   struct Request {
+    Request() = default;
+    ~Request() { curl_slist_free_all(headers); }
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
+
     std::vector<Unit> units;  // empty: this is a probe
     std::string body;
     std::string response;
+    curl_slist* headers = nullptr;  // owned
     int64_t max_response_bytes = 0;
   };
 
@@ -189,16 +199,33 @@ class HttpScorer::Loop {
         due = std::min(due, item.due);
         request->units.push_back(std::move(unit));
       }
-      request->body = HttpRequestBody(answers);
+      request->body = options_.protocol.write(answers);
+      if (const absl::Status headers = SetHeaders(request.get()); !headers.ok()) {
+        Answer(*request, headers);
+        continue;
+      }
       CURL* easy = NewHandle(request.get());
       curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.c_str());
       curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request->body.size()));
-      curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_);
+      curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
       curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
                        static_cast<long>(std::max<int64_t>(1, absl::ToInt64Milliseconds(due - now))));
       curl_multi_add_handle(shared_->multi, easy);
       requests_[easy] = std::move(request);
     }
+  }
+
+  absl::Status SetHeaders(Request* request) const {
+    std::string token;
+    if (options_.protocol.bearer) {
+      SYNCOPATE_ASSIGN_OR_RETURN(token, options_.protocol.bearer());
+    }
+    request->headers = curl_slist_append(nullptr, "Content-Type: application/json");
+    request->headers = curl_slist_append(request->headers, "Expect:");
+    if (!token.empty()) {
+      request->headers = curl_slist_append(request->headers, absl::StrCat("Authorization: Bearer ", token).c_str());
+    }
+    return absl::OkStatus();
   }
 
   // Opens a connection and sends nothing.
@@ -254,8 +281,8 @@ class HttpScorer::Loop {
     if (code == CURLE_OK) return shared_->SetThere(absl::OkStatus());
     if (!IsOfTheConnection(code)) return;
     next_probe_ = Clock::Real()->Now() + options_.probe_every;
-    shared_->SetThere(
-        Away(absl::StrCat("the reward service at ", options_.url, " cannot be reached: ", curl_easy_strerror(code))));
+    shared_->SetThere(Away(absl::StrCat(options_.protocol.service, " at ", options_.url,
+                                        " cannot be reached: ", curl_easy_strerror(code))));
   }
 
   absl::StatusOr<Rewards> Read(const Request& request, CURLcode code, long http) const {
@@ -265,9 +292,11 @@ class HttpScorer::Loop {
       return Error(why, "HTTP_FAILED", absl::StrCat("POST ", options_.url, ": ", curl_easy_strerror(code)));
     }
     if (http < 200 || http > 299) {
-      return Error(absl::StatusCode::kUnavailable, "HTTP_STATUS", absl::StrCat("POST ", options_.url, " gave ", http));
+      const std::string why = options_.protocol.explain ? options_.protocol.explain(request.response) : "";
+      return Error(IsFinal(http) ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable, "HTTP_STATUS",
+                   absl::StrCat("POST ", options_.url, " gave ", http, why.empty() ? "" : ": ", why));
     }
-    return ParseHttpResponse(request.response, request.units.size());
+    return options_.protocol.read(request.response, request.units.size());
   }
 
   void Answer(const Request& request, absl::StatusOr<Rewards> rewards) {
@@ -295,8 +324,6 @@ class HttpScorer::Loop {
 
   const Options options_;
   const std::shared_ptr<Shared> shared_;
-  curl_slist* const headers_ =
-      curl_slist_append(curl_slist_append(nullptr, "Content-Type: application/json"), "Expect:");
   std::map<std::string, Item> items_;
   std::deque<Unit> waiting_;
   std::map<CURL*, std::unique_ptr<Request>> requests_;
@@ -307,7 +334,7 @@ class HttpScorer::Loop {
 absl::StatusOr<std::unique_ptr<HttpScorer>> HttpScorer::Start(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
   static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);  // libcurl wants this once per process
-  auto shared = std::make_shared<Shared>(options.batch * options.connections);
+  auto shared = std::make_shared<Shared>(options.batch * options.connections, options.protocol.service);
   if (started != CURLE_OK || shared->multi == nullptr) {
     return Error(absl::StatusCode::kUnavailable, "NO_CURL", "libcurl cannot start");
   }
@@ -331,7 +358,7 @@ absl::Status HttpScorer::Availability(const std::string&) const {
   MutexLock lock(&shared_->mutex);
   if (!shared_->there.ok() || shared_->outstanding < shared_->capacity) return shared_->there;
   return Error(absl::StatusCode::kResourceExhausted, "HTTP_BUSY",
-               absl::StrCat(shared_->outstanding, " answers are with the reward service already"));
+               absl::StrCat(shared_->outstanding, " answers are with ", shared_->service, " already"));
 }
 
 void HttpScorer::Score(RemoteItem item, Done done) {

@@ -14,11 +14,14 @@ namespace syncopate::rollouter {
 // Answers to one prompt that a scorer outside this process judges.
 struct RemoteItem {
   std::string id;        // unique: an id is never reused
-  std::string reward;    // Python: the name of the function; http: ""
+  std::string reward;    // Python: the name of the function; http and judge: ""
   std::string row_json;  // the row of the lease's task; "" if there is none
   std::vector<std::string> texts;
   std::vector<FinishReason> finishes;  // one entry per text
   absl::Duration budget;               // the time limit, counted from the call of Score
+  // Python: one entry per text, which the scorer passes on if the function reads them; else empty.
+  std::vector<std::vector<int32_t>> tokens = {};
+  std::vector<std::vector<float>> logprobs = {};
 };
 
 // The reward of one answer from a remote scorer, with the components that it reports for display.
@@ -47,6 +50,8 @@ class RemoteScorer {
   // `changed` is called on any thread after the answer of Availability has changed; it must not call back into the
   // scorer. Set it once, before the first item.
   virtual void SetAvailabilityListener(std::function<void()> changed) = 0;
+  // Tokens that a model has used for it since it began; 0 where no model judges.
+  virtual int64_t used_tokens() const { return 0; }
 };
 
 }  // namespace syncopate::rollouter

@@ -51,6 +51,8 @@ absl::StatusOr<RewardTerm> ParseTerm(absl::string_view text) {
     }
   } else if (name == "http") {
     term.source = RewardTerm::Source::kHttp;
+  } else if (name == "judge") {
+    term.source = RewardTerm::Source::kJudge;
   } else if (std::find(RewardNames().begin(), RewardNames().end(), name) == RewardNames().end()) {
     return BadFormula(absl::StrCat("no reward is named '", name, "'; there are ", absl::StrJoin(RewardNames(), ", "),
                                    " and python:NAME"));
@@ -83,8 +85,8 @@ bool IsOfText(const RewardTerm& term) {
 }
 
 const std::vector<std::string>& RewardNames() {
-  static const auto* names = new std::vector<std::string>{"dense", "exact",  "match",    "regex", "final_number",
-                                                          "math",  "format", "overlong", "http",  "environment"};
+  static const auto* names = new std::vector<std::string>{
+      "dense", "exact", "match", "regex", "final_number", "math", "format", "overlong", "http", "judge", "environment"};
   return *names;
 }
 

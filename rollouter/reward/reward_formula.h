@@ -14,8 +14,9 @@ struct RewardTerm {
     kBuiltIn,  // a reward of the registry, by name
     kHttp,     // the service at reward.url
     kPython,   // a function of the Python worker
+    kJudge,    // the model behind reward.judge_url
   };
-  // The term as written in the formula without its weight: "math", "http", "python:judge"; unique in the formula.
+  // The term as written in the formula without its weight: "math", "http", "python:short"; unique in the formula.
   std::string part;
   double weight = 1;
   Source source = Source::kBuiltIn;

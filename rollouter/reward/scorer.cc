@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Create(const Options& options) {
   // scorers arrive through the inbox, which may outlive the scorer.
   std::unique_ptr<Scorer> scorer(new Scorer(options, std::move(registry)));
   SYNCOPATE_RETURN_IF_ERROR(scorer->Check(options.reward));
-  for (RemoteScorer* remote : {options.http, options.python}) {
+  for (RemoteScorer* remote : {options.http, options.python, options.judge}) {
     if (remote == nullptr) continue;
     remote->SetAvailabilityListener([inbox = scorer->inbox_] {
       inbox->Post([] {});  // wakes the thread, which calls Advance for every job
@@ -48,9 +48,21 @@ Scorer::Scorer(const Options& options, RewardRegistry registry)
 
 Scorer::~Scorer() {
   Stop();
-  for (RemoteScorer* remote : {options_.http, options_.python}) {
+  for (RemoteScorer* remote : {options_.http, options_.python, options_.judge}) {
     if (remote != nullptr) remote->SetAvailabilityListener(nullptr);
   }
+}
+
+RemoteScorer* Scorer::GetRemote(GroupScore::Remote remote) const {
+  switch (remote) {
+    case GroupScore::Remote::kHttp:
+      return options_.http;
+    case GroupScore::Remote::kPython:
+      return options_.python;
+    case GroupScore::Remote::kJudge:
+      return options_.judge;
+  }
+  return nullptr;
 }
 
 absl::StatusOr<std::shared_ptr<const RewardPlan>> Scorer::FindPlan(const std::string& reward) {
@@ -69,6 +81,9 @@ absl::Status Scorer::CheckRemotes(const RewardPlan& plan) const {
   for (const RewardPlan::Term& one : plan.terms) {
     using Source = RewardTerm::Source;
     if (one.term.source == Source::kHttp && options_.http == nullptr) return NoScorer(one.term.part, "reward.url");
+    if (one.term.source == Source::kJudge && options_.judge == nullptr) {
+      return NoScorer(one.term.part, "reward.judge_url");
+    }
     const bool judged = one.term.name == "math" && !options_.rules.judge.empty();
     if ((one.term.source == Source::kPython || judged) && options_.python == nullptr) {
       return NoScorer(judged ? absl::StrCat("python:", options_.rules.judge) : one.term.part,
@@ -90,6 +105,8 @@ absl::Status Scorer::Availability() const {
     absl::Status there;
     if (one.term.source == RewardTerm::Source::kHttp) {
       there = options_.http->Availability("");
+    } else if (one.term.source == RewardTerm::Source::kJudge) {
+      there = options_.judge->Availability("");
     } else if (one.term.source == RewardTerm::Source::kPython) {
       there = options_.python->Availability(one.term.name);
     } else if (one.term.name == "math" && !options_.rules.judge.empty()) {

@@ -31,6 +31,7 @@ class Scorer {
     TextDecoder decode = nullptr;    // null: there is no text, and rewards that read text are refused
     RemoteScorer* http = nullptr;    // borrowed, must outlive this; null: leases that need it are refused
     RemoteScorer* python = nullptr;  // the rules of `http` apply
+    RemoteScorer* judge = nullptr;   // the rules of `http` apply
   };
   using Done = std::function<void(absl::StatusOr<TrajectoryGroup>)>;
 
@@ -53,6 +54,8 @@ class Scorer {
   // OK if groups of the run's reward can be judged now; UNAVAILABLE, or another error of RemoteScorer::Availability,
   // while a scorer that the reward needs is away. A busy scorer counts as available.
   absl::Status Availability() const;
+  // Tokens that the judge has used since it began; 0 without one.
+  int64_t judge_tokens() const { return options_.judge == nullptr ? 0 : options_.judge->used_tokens(); }
   // `changed` is called on any thread after the answer of Availability() has changed; it must not call back. Set it
   // once, before the first lease.
   void SetAvailabilityListener(std::function<void()> changed);
@@ -81,9 +84,7 @@ class Scorer {
   Scorer(const Options& options, RewardRegistry registry);
   absl::StatusOr<std::shared_ptr<const RewardPlan>> FindPlan(const std::string& reward);
   absl::Status CheckRemotes(const RewardPlan& plan) const;
-  RemoteScorer* GetRemote(GroupScore::Remote remote) const {
-    return remote == GroupScore::Remote::kHttp ? options_.http : options_.python;
-  }
+  RemoteScorer* GetRemote(GroupScore::Remote remote) const;
   void Loop();
   absl::Time RunDueJobs();
   void Advance(const std::string& id, Job* job, absl::Time now);

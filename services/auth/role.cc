@@ -9,8 +9,8 @@ namespace syncopate::auth {
 
 const std::vector<AuthRole>& AllAuthRoles() {
   static const auto* roles =
-      new std::vector<AuthRole>{AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer,
-                                AuthRole::kAdmin,   AuthRole::kViewer,    AuthRole::kClient};
+      new std::vector<AuthRole>{AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer, AuthRole::kAdmin,
+                                AuthRole::kViewer,  AuthRole::kClient,    AuthRole::kEnvironment};
   return *roles;
 }
 
@@ -28,6 +28,8 @@ const char* AuthRoleName(AuthRole role) {
       return "viewer";
     case AuthRole::kClient:
       return "client";
+    case AuthRole::kEnvironment:
+      return "environment";
   }
   return "unknown";
 }
@@ -38,7 +40,8 @@ absl::StatusOr<AuthRole> ParseAuthRole(const std::string& name) {
   }
   return Error(
       absl::StatusCode::kInvalidArgument, "BAD_ROLE",
-      absl::StrCat("'", name, "' is no role; there are trainer, rollouter, synchronizer, admin, viewer and client"));
+      absl::StrCat("'", name,
+                   "' is no role; there are trainer, rollouter, synchronizer, admin, viewer, client and environment"));
 }
 
 std::string AuthRoles::ToString() const {

@@ -10,14 +10,14 @@
 namespace syncopate::auth {
 
 // The role of a peer, as its certificate or its token says.
-enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer, kClient };
+enum class AuthRole { kTrainer, kRollouter, kSynchronizer, kAdmin, kViewer, kClient, kEnvironment };
 
 // All roles, in the order of the enum.
 const std::vector<AuthRole>& AllAuthRoles();
 
-// "trainer", "rollouter", "synchronizer", "admin", "viewer" or "client".
+// "trainer", "rollouter", "synchronizer", "admin", "viewer", "client" or "environment", which is the worker of users' Python.
 const char* AuthRoleName(AuthRole role);
-// INVALID_ARGUMENT (reason BAD_ROLE) that names the six roles.
+// INVALID_ARGUMENT (reason BAD_ROLE) that names the roles.
 absl::StatusOr<AuthRole> ParseAuthRole(const std::string& name);
 
 // A set of roles. A plain value.

@@ -97,8 +97,20 @@ absl::StatusOr<std::vector<ConfigDifference>> CheckResume(FileSystem* files, con
 }
 
 bool IsRewardKey(const std::string& path) {
-  constexpr const char* kKeys[] = {"reward.name",      "reward.pattern",    "reward.format", "reward.overlong_buffer",
-                                   "reward.undecided", "reward.math_judge", "reward.url",    "environment.digest"};
+  constexpr const char* kKeys[] = {"reward.name",
+                                   "reward.pattern",
+                                   "reward.format",
+                                   "reward.overlong_buffer",
+                                   "reward.undecided",
+                                   "reward.math_judge",
+                                   "reward.url",
+                                   "environment.digest",
+                                   "reward.judge_url",
+                                   "reward.judge_model",
+                                   "reward.judge_prompt",
+                                   "reward.judge_pattern",
+                                   "reward.judge_max_new_tokens",
+                                   "reward.judge_temperature"};
   return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const char* key) { return path == key; });
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
+#include "rollouter/reward/judge_messages.h"
 #include "rollouter/reward/pattern.h"
 #include "rollouter/reward/reward_formula.h"
 #include "services/config/duration.h"
@@ -38,6 +41,14 @@ void CheckTerm(const RewardTerm& term, const v1::RunConfig& config, Rules* rules
                 "at least 1: the number of tokens over which overlong falls");
   rules->Expect(term.source != Source::kHttp || !reward.url().empty(), {"reward.url", "reward.name"},
                 "the address that http posts answers to");
+  if (term.source == Source::kJudge) {
+    rules->Expect(!reward.judge_url().empty(), {"reward.judge_url", "reward.name"},
+                  "the base address of the endpoint that judge asks, such as http://127.0.0.1:8000/v1");
+    rules->Expect(!reward.judge_model().empty(), {"reward.judge_model", "reward.name"},
+                  "the model that judge asks for");
+    rules->Expect(!reward.judge_prompt().empty(), {"reward.judge_prompt", "reward.name"},
+                  "what judge asks about an answer, which {answer} stands for");
+  }
   rules->Expect(term.source != Source::kPython || worker, {"environment.command", "environment.address", "reward.name"},
                 absl::StrCat("the command of the worker that has ", term.part, ", or environment.address"));
   rules->Expect(term.part != "math" || reward.math_judge().empty() || worker,
@@ -57,6 +68,33 @@ void CheckBudget(const v1::RunConfig& config, Rules* rules) {
       {"reward.timeout", "reward.attempts", "data.lease_timeout"},
       absl::StrCat("reward.attempts ", reward.attempts(), " x reward.timeout to be less than data.lease_timeout ",
                    config.data().lease_timeout(), ", or the lease ends before the last attempt"));
+}
+
+bool IsWebAddress(const std::string& url) {
+  return absl::StartsWith(url, "http://") || absl::StartsWith(url, "https://");
+}
+
+// Whether a key may be sent there: over TLS, or without leaving this machine.
+bool IsPrivate(absl::string_view url) {
+  if (!absl::ConsumePrefix(&url, "http://")) return true;
+  const absl::string_view authority = url.substr(0, url.find('/'));
+  const auto place = ParseHostPort(absl::StrCat(authority, absl::StrContains(authority, ':') ? "" : ":80"));
+  return place.ok() && place->IsLoopback();
+}
+
+void CheckJudge(const v1::RunConfig& config, Rules* rules) {
+  const v1::RewardSection& reward = config.reward();
+  CheckPattern("reward.judge_pattern", reward.judge_pattern(), rules);
+  rules->Expect(reward.judge_url().empty() || IsWebAddress(reward.judge_url()), {"reward.judge_url"},
+                "an address that begins with http:// or https://");
+  if (!reward.judge_prompt().empty()) {
+    const absl::Status parsed = rollouter::JudgePrompt::Parse(reward.judge_prompt()).status();
+    rules->Expect(parsed.ok(), {"reward.judge_prompt"}, absl::StrCat("a prompt; ", parsed.message()));
+  }
+  rules->Expect(reward.judge_key_file().empty() || IsPrivate(reward.judge_url()) || config.run().insecure_bind(),
+                {"reward.judge_url", "reward.judge_key_file", "run.insecure_bind"},
+                "an https:// or loopback address, as the key would be sent in plaintext; run.insecure_bind=true allows "
+                "others");
 }
 
 }  // namespace
@@ -85,16 +123,24 @@ void CheckReward(const v1::RunConfig& config, Rules* rules) {
   }
   CheckPattern("reward.pattern", reward.pattern(), rules);
   CheckPattern("reward.format", reward.format(), rules);
+  CheckJudge(config, rules);
   rules->Expect(reward.overlong_buffer() <= config.rollout().max_new_tokens(),
                 {"reward.overlong_buffer", "rollout.max_new_tokens"},
                 absl::StrCat("at most rollout.max_new_tokens ", config.rollout().max_new_tokens()));
-  rules->Expect(
-      reward.url().empty() || absl::StartsWith(reward.url(), "http://") || absl::StartsWith(reward.url(), "https://"),
-      {"reward.url"}, "an address that begins with http:// or https://");
+  rules->Expect(reward.url().empty() || IsWebAddress(reward.url()), {"reward.url"},
+                "an address that begins with http:// or https://");
 }
 
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
   const std::string& address = config.environment().address();
+  const std::string& group = config.environment().socket_group();
+  const bool is_name = std::all_of(group.begin(), group.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  });
+  rules->Expect(is_name && !absl::StartsWith(group, "-"), {"environment.socket_group"},
+                "the name of a group, of letters, digits, '-', '_' and '.'");
+  rules->Expect(group.empty() || config.environment().socket_mode() == "0660",
+                {"environment.socket_mode", "environment.socket_group"}, "0660, as 0600 lets no group call");
   if (address.empty()) return;
   if (absl::StartsWith(address, "unix:")) {
     rules->Expect(address.size() > 5 && address.size() - 5 <= kMaxSocketPath, {"environment.address"},
@@ -104,9 +150,15 @@ void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
   const auto parsed = ParseHostPort(address);
   const bool dialled = parsed.ok() && parsed->port != 0;  // port 0 is for listening only
   rules->Expect(dialled, {"environment.address"}, "unix:PATH, or host:port such as 127.0.0.1:7080");
-  rules->Expect(
-      !dialled || parsed->IsLoopback() || config.run().insecure_bind(), {"environment.address", "run.insecure_bind"},
-      "a socket or a loopback address, as the connection is not encrypted; run.insecure_bind=true allows others");
+  rules->Expect(!dialled || parsed->IsLoopback() || WorkerUsesTls(config) || config.run().insecure_bind(),
+                {"environment.address", "run.insecure_bind"},
+                "a socket or a loopback address, as the connection is not encrypted without security.tls_ca; "
+                "run.insecure_bind=true allows others");
+}
+
+bool WorkerUsesTls(const v1::RunConfig& config) {
+  const auto place = ParseHostPort(config.environment().address());
+  return place.ok() && !place->IsLoopback() && !config.security().tls_ca().empty();
 }
 
 }  // namespace syncopate::config

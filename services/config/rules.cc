@@ -443,7 +443,7 @@ void CheckSync(const v1::SyncSection& sync, Rules* rules) {
 
 bool IsModelShapeKey(const std::string& path) {
   return absl::StartsWith(path, "model.") && path != "model.path" && path != "model.context_length" &&
-         path != "model.dtype";
+         path != "model.dtype" && path != "model.tool_format";
 }
 
 TaskShape GetShape(const v1::DataSection& data) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 
 namespace syncopate::endpoint {
 
@@ -46,6 +47,10 @@ void Answer::Leave() {
   gone_ = true;
 }
 
+void Answer::CountEnd(RequestResult result) {
+  if (!is_counted_.exchange(true)) options_.counts->CountEnd(result);
+}
+
 bool Answer::AddToken(int32_t choice, AnswerToken token) {
   AnswerText& text = texts_[static_cast<size_t>(choice)];
   token.text = text.Add(token.token);
@@ -57,7 +62,8 @@ bool Answer::AddToken(int32_t choice, AnswerToken token) {
       failure_ = Error(absl::StatusCode::kInternal, "BAD_LOGPROB", "the model's numbers have overflowed");
       return false;
     }
-    ++completion_tokens_;
+    if (++completion_tokens_ == 1) options_.counts->ObserveFirstToken(Clock::Real()->Now() - options_.began);
+    options_.counts->CountToken();
     AddLocked({.choice = choice, .token = std::move(token)});
   }
   if (options_.stream) options_.exchange->Wake();
@@ -98,11 +104,13 @@ bool Answer::Take(std::string* bytes) {
     {
       MutexLock lock(&mutex_);
       if (!failure_.ok()) {
+        CountEnd(RequestResult::kFailed);
         bytes->append(AnswerWriter::ErrorEvent(failure_));
         return true;
       }
       if (events_.empty()) {
         if (left_ > 0) return false;
+        CountEnd(RequestResult::kOk);
         bytes->append(writer_.LastEvents(UsageLocked()));
         return true;
       }
@@ -117,6 +125,7 @@ bool Answer::Take(std::string* bytes) {
 
 http::Response Answer::WholeResponse() {
   MutexLock lock(&mutex_);
+  CountEnd(failure_.ok() ? RequestResult::kOk : ResultForCode(HttpCode(failure_)));
   if (!failure_.ok()) return {.code = HttpCode(failure_), .body = ErrorBody(failure_)};
   return {.body = writer_.Whole(whole_, UsageLocked())};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -8,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "rollouter/engine/generation.h"
 #include "services/endpoint/answer_text.h"
 #include "services/endpoint/answer_writer.h"
+#include "services/endpoint/request_counts.h"
 #include "services/http/http_server.h"
 
 namespace syncopate::endpoint {
@@ -31,6 +34,8 @@ class Answer final : public http::StreamSource, public std::enable_shared_from_t
     AnswerWriter::Options writer = {};
     int32_t choices = 1;
     int64_t prompt_tokens = 0;
+    std::shared_ptr<RequestCounts> counts;
+    absl::Time began;  // the request's arrival
     // Kept until the response is sent: the request's place among the most that may be under way.
     std::shared_ptr<void> place = nullptr;
   };
@@ -40,8 +45,10 @@ class Answer final : public http::StreamSource, public std::enable_shared_from_t
   void Begin();
   // The sink for the answers to one prompt, whose first sample is `first_choice`.
   std::shared_ptr<rollouter::GenerationSink> SinkFor(int32_t first_choice);
-  // The client has left: no token is wanted any more.
+  // No token is wanted any more.
   void Leave();
+  // Counts how the request ended; the first call decides.
+  void CountEnd(RequestResult result);
 
   // StreamSource
   bool Take(std::string* bytes) override;
@@ -70,6 +77,7 @@ class Answer final : public http::StreamSource, public std::enable_shared_from_t
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> is_counted_ = false;
 };
 
 }  // namespace syncopate::endpoint

@@ -94,7 +94,8 @@ AnswerWriter::AnswerWriter(Options options)
     : options_(std::move(options)),
       began_(options_.prompt_ids.size() * static_cast<size_t>(options_.n), false),
       offsets_(began_.size(), 0),
-      parsers_(began_.size(), ToolCallParser(options_.tool_format)),
+      thoughts_(began_.size(), ReasoningParser(options_.reasoning)),
+      parsers_(began_.size(), ToolCallParser(options_.tool_format, options_.text_parameters)),
       calls_(began_.size(), 0) {}
 
 const char* AnswerWriter::FinishName(int32_t choice, FinishReason finish) const {
@@ -116,14 +117,26 @@ Json AnswerWriter::ToolCalls(int32_t choice, const std::vector<ToolCall>& calls,
   return result;
 }
 
-Json AnswerWriter::ChatMessage(int32_t choice, const std::string& text) {
+ReasoningParser::Parts AnswerWriter::Split(int32_t choice, const std::string& text, bool at_end) {
+  ReasoningParser& thoughts = thoughts_[static_cast<size_t>(choice)];
   ToolCallParser& parser = parsers_[static_cast<size_t>(choice)];
-  std::string content = parser.Add(text);
-  content += parser.End();
-  const Json calls = ToolCalls(choice, parser.TakeCalls(), /*in_stream=*/false);
-  Json message = {{"role", "assistant"}, {"content", content}, {"refusal", nullptr}};
+  ReasoningParser::Parts parts = thoughts.Add(text);
+  parts.answer = parser.Add(parts.answer);
+  if (!at_end) return parts;
+  const ReasoningParser::Parts rest = thoughts.End();
+  parts.thoughts += rest.thoughts;
+  parts.answer += parser.Add(rest.answer);
+  parts.answer += parser.End();
+  return parts;
+}
+
+Json AnswerWriter::ChatMessage(int32_t choice, const std::string& text) {
+  const ReasoningParser::Parts parts = Split(choice, text, /*at_end=*/true);
+  const Json calls = ToolCalls(choice, parsers_[static_cast<size_t>(choice)].TakeCalls(), /*in_stream=*/false);
+  Json message = {{"role", "assistant"}, {"content", parts.answer}, {"refusal", nullptr}};
+  if (!parts.thoughts.empty()) message["reasoning_content"] = parts.thoughts;
   if (calls.empty()) return message;
-  if (content.empty()) message["content"] = nullptr;
+  if (parts.answer.empty()) message["content"] = nullptr;
   message["tool_calls"] = calls;
   return message;
 }
@@ -172,18 +185,19 @@ Json AnswerWriter::LogProbs(int32_t choice, const AnswerToken* tokens, size_t co
   return result;
 }
 
-Json AnswerWriter::ChunkChoice(int32_t choice, const std::string& text, const AnswerToken* token) {
+Json AnswerWriter::ChunkChoice(int32_t choice, const ReasoningParser::Parts& parts, const AnswerToken* token) {
   const bool first = !began_[static_cast<size_t>(choice)];
   began_[static_cast<size_t>(choice)] = true;
   Json one = {{"index", choice}};
   if (options_.kind == RequestKind::kChat) {
     one["delta"] = Json::object();
     if (first) one["delta"]["role"] = "assistant";
-    one["delta"]["content"] = text;
+    if (!parts.thoughts.empty()) one["delta"]["reasoning_content"] = parts.thoughts;
+    if (parts.thoughts.empty() || !parts.answer.empty()) one["delta"]["content"] = parts.answer;
     const Json calls = ToolCalls(choice, parsers_[static_cast<size_t>(choice)].TakeCalls(), /*in_stream=*/true);
     if (!calls.empty()) one["delta"]["tool_calls"] = calls;
   } else {
-    one["text"] = text;
+    one["text"] = parts.answer;
   }
   one["logprobs"] = token == nullptr ? Json() : LogProbs(choice, token, 1);
   one["finish_reason"] = nullptr;
@@ -201,18 +215,15 @@ std::string AnswerWriter::Event(const Json& choice) const {
 }
 
 std::string AnswerWriter::TokenEvent(int32_t choice, const AnswerToken& token) {
-  ToolCallParser& parser = parsers_[static_cast<size_t>(choice)];
-  const std::string text = parser.Add(token.text);
-  const bool has_calls = parser.has_calls();
-  if (text.empty() && !has_calls && !options_.logprobs && !options_.return_token_ids) return "";
-  return Event(ChunkChoice(choice, text, &token));
+  const ReasoningParser::Parts parts = Split(choice, token.text, /*at_end=*/false);
+  const bool shows =
+      !parts.thoughts.empty() || !parts.answer.empty() || parsers_[static_cast<size_t>(choice)].has_calls();
+  if (!shows && !options_.logprobs && !options_.return_token_ids) return "";
+  return Event(ChunkChoice(choice, parts, &token));
 }
 
 std::string AnswerWriter::EndEvent(int32_t choice, const AnswerEnd& end) {
-  ToolCallParser& parser = parsers_[static_cast<size_t>(choice)];
-  std::string text = parser.Add(end.text);
-  text += parser.End();
-  Json one = ChunkChoice(choice, text, nullptr);
+  Json one = ChunkChoice(choice, Split(choice, end.text, /*at_end=*/true), nullptr);
   one["finish_reason"] = FinishName(choice, end.finish);
   one["policy_versions"] = Versions(end.spans);
   return Event(one);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "services/endpoint/completion_request.h"
+#include "services/endpoint/reasoning.h"
 #include "services/endpoint/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -47,9 +49,11 @@ class AnswerWriter {
     bool logprobs = false;
     bool return_token_ids = false;
     bool include_usage = false;
-    ToolFormat tool_format = ToolFormat::kNone;             // of the calls that are taken out of the text
-    std::vector<std::vector<int32_t>> prompt_ids = {};      // used with return_token_ids
-    const text::tokenizer::Tokenizer* tokenizer = nullptr;  // may be null; must outlive the writer
+    Reasoning reasoning = Reasoning::kNone;      // of a chat: thoughts that are taken out of the text
+    ToolFormat tool_format = ToolFormat::kNone;  // of the calls that are taken out of the rest
+    std::shared_ptr<const TextParameters> text_parameters = nullptr;  // of the tools; may be null
+    std::vector<std::vector<int32_t>> prompt_ids = {};                // used with return_token_ids
+    const text::tokenizer::Tokenizer* tokenizer = nullptr;            // may be null; must outlive the writer
   };
   explicit AnswerWriter(Options options);
 
@@ -73,7 +77,9 @@ class AnswerWriter {
   nlohmann::ordered_json Envelope(const char* object) const;
   nlohmann::ordered_json LogProbs(int32_t choice, const AnswerToken* tokens, size_t count);
   nlohmann::ordered_json ChatLogProbs(const AnswerToken* tokens, size_t count) const;
-  nlohmann::ordered_json ChunkChoice(int32_t choice, const std::string& text, const AnswerToken* token);
+  // The parts of a text that are final with it, or at the end.
+  ReasoningParser::Parts Split(int32_t choice, const std::string& text, bool at_end);
+  nlohmann::ordered_json ChunkChoice(int32_t choice, const ReasoningParser::Parts& parts, const AnswerToken* token);
   nlohmann::ordered_json ToolCalls(int32_t choice, const std::vector<ToolCall>& calls, bool in_stream);
   nlohmann::ordered_json ChatMessage(int32_t choice, const std::string& text);
   const char* FinishName(int32_t choice, FinishReason finish) const;
@@ -81,10 +87,11 @@ class AnswerWriter {
   std::string TokenText(int32_t token) const;
 
   const Options options_;
-  std::vector<bool> began_;              // by choice: an event was written
-  std::vector<int64_t> offsets_;         // by choice: characters of its text so far
-  std::vector<ToolCallParser> parsers_;  // by choice
-  std::vector<int32_t> calls_;           // by choice: the calls that were written
+  std::vector<bool> began_;                // by choice: an event was written
+  std::vector<int64_t> offsets_;           // by choice: characters of its text so far
+  std::vector<ReasoningParser> thoughts_;  // by choice
+  std::vector<ToolCallParser> parsers_;    // by choice
+  std::vector<int32_t> calls_;             // by choice: the calls that were written
 };
 
 // The body of an error in OpenAI's form, and the HTTP status for it.

@@ -49,15 +49,12 @@ http::Response JsonResponse(const Json& json) {
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
-// Whether a Host header names this machine, whatever the client.
-bool IsThisMachine(const std::string& host, uint16_t port) {
-  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
-    if (host == absl::StrCat(name, ":", port)) return true;
-  }
-  return false;
-}
-
 int64_t UnixSeconds() { return static_cast<int64_t>(Clock::Real()->UnixSeconds()); }
+
+std::shared_ptr<const TextParameters> FindTexts(const CompletionRequest& request) {
+  if (!request.parses_tool_calls) return nullptr;
+  return std::make_shared<const TextParameters>(FindTextParameters(request.chat.at("tools")));
+}
 
 uint64_t RandomSeed() {
   uint64_t seed = 0;
@@ -67,6 +64,11 @@ uint64_t RandomSeed() {
 }
 
 }  // namespace
+
+void LearnFormats(absl::string_view chat_template, ServedModel* model) {
+  if (model->tools == ToolFormat::kNone) model->tools = FindToolFormat(chat_template);
+  if (model->reasoning == Reasoning::kNone) model->reasoning = FindReasoning(chat_template);
+}
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(Options options, rollouter::EngineLoop* engine) {
   SYNCOPATE_ASSIGN_OR_RETURN(const HostPort place, ParseListenAddress(options.address));
@@ -87,6 +89,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(Options options, rollo
   return endpoint;
 }
 
+HostPort Endpoint::address() const { return server_->endpoint(); }
+
 std::string Endpoint::url() const { return absl::StrCat("http://", server_->endpoint().ToString(), "/v1"); }
 
 void Endpoint::Stop() {
@@ -95,7 +99,7 @@ void Endpoint::Stop() {
 }
 
 http::Response Endpoint::Guard(const http::Request& request) const {
-  if (options_.judge == nullptr && !IsThisMachine(request.host, request.port)) {
+  if (options_.judge == nullptr && !http::NamesThisMachine(request.host, request.port)) {
     return Refusal(421, "this endpoint is for this machine alone: the Host header must name it by a loopback address");
   }
   const bool one_model = absl::StartsWith(request.path, "/v1/models/");
@@ -126,7 +130,9 @@ void Endpoint::Handle(const std::shared_ptr<http::Exchange>& exchange) {
   const bool is_chat = path == "/v1/chat/completions";
   if (is_chat || path == "/v1/completions") {
     const absl::Status begun = Complete(exchange, is_chat ? RequestKind::kChat : RequestKind::kCompletion);
-    if (!begun.ok()) exchange->Respond([begun] { return ErrorResponse(begun); });
+    if (begun.ok()) return;
+    options_.counts->CountEnd(ResultForCode(HttpCode(begun)));
+    exchange->Respond([begun] { return ErrorResponse(begun); });
     return;
   }
   const absl::StatusOr<http::Response> reply = Reply(exchange->request());
@@ -164,7 +170,9 @@ absl::StatusOr<http::Response> Endpoint::Tokenize(const std::string& body) const
   if (request.text.has_value()) {
     SYNCOPATE_ASSIGN_OR_RETURN(ids, options_.model.tokenizer->Encode(*request.text, request.add_special_tokens));
   } else {
-    SYNCOPATE_ASSIGN_OR_RETURN(ids, ChatIds(request.chat, request.chat_arguments, request.add_generation_prompt));
+    SYNCOPATE_ASSIGN_OR_RETURN(ChatPrompt prompt,
+                               RenderChat(request.chat, request.chat_arguments, request.add_generation_prompt));
+    ids = std::move(prompt.ids);
   }
   return JsonResponse({{"count", ids.size()}, {"max_model_len", options_.model.context}, {"tokens", ids}});
 }
@@ -189,8 +197,8 @@ absl::Status Endpoint::CheckHasTokenizer() const {
                "the model has no tokenizer.json: give prompts as token ids to /v1/completions, with return_token_ids");
 }
 
-absl::StatusOr<std::vector<int32_t>> Endpoint::ChatIds(const Json& chat, const Json& arguments,
-                                                       bool add_generation_prompt) const {
+absl::StatusOr<Endpoint::ChatPrompt> Endpoint::RenderChat(const Json& chat, const Json& arguments,
+                                                          bool add_generation_prompt) const {
   SYNCOPATE_RETURN_IF_ERROR(CheckHasTokenizer());
   if (options_.model.chat == nullptr) {
     return Error(absl::StatusCode::kInvalidArgument, "NO_CHAT_TEMPLATE",
@@ -204,15 +212,21 @@ absl::StatusOr<std::vector<int32_t>> Endpoint::ChatIds(const Json& chat, const J
   request.arguments = arguments;
   const auto rendered = options_.model.chat->Render(request, UnixSeconds());
   if (!rendered.ok()) return Bad("messages", std::string(rendered.status().message()));
-  return options_.model.tokenizer->Encode(rendered->text, /*add_special_tokens=*/false);
+  ChatPrompt prompt;
+  prompt.reasoning = ReasoningAfter(options_.model.reasoning, rendered->text);
+  SYNCOPATE_ASSIGN_OR_RETURN(prompt.ids,
+                             options_.model.tokenizer->Encode(rendered->text, /*add_special_tokens=*/false));
+  return prompt;
 }
 
 absl::StatusOr<Endpoint::PreparedPrompts> Endpoint::Prepare(const CompletionRequest& request) const {
   PreparedPrompts prompts;
+  prompts.began = Clock::Real()->Now();
   if (request.kind == RequestKind::kChat) {
-    SYNCOPATE_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
-                               ChatIds(request.chat, request.chat_arguments, /*add_generation_prompt=*/true));
-    prompts.ids.push_back(std::move(ids));
+    SYNCOPATE_ASSIGN_OR_RETURN(ChatPrompt prompt,
+                               RenderChat(request.chat, request.chat_arguments, /*add_generation_prompt=*/true));
+    prompts.ids.push_back(std::move(prompt.ids));
+    prompts.reasoning = prompt.reasoning;
   }
   for (const Prompt& prompt : request.prompts) {
     if (!prompt.is_text) {
@@ -243,12 +257,12 @@ absl::StatusOr<int32_t> Endpoint::AnswerTokens(const CompletionRequest& request,
 }
 
 absl::StatusOr<std::shared_ptr<void>> Endpoint::TakePlace() const {
-  if (++*under_way_ > options_.max_streams) {
-    --*under_way_;
+  if (++options_.counts->under_way() > options_.max_streams) {
+    --options_.counts->under_way();
     return Error(absl::StatusCode::kResourceExhausted, "TOO_MANY_REQUESTS",
                  absl::StrCat(options_.max_streams, " requests are under way; try again when one has ended"));
   }
-  return std::shared_ptr<void>(nullptr, [under_way = under_way_](void*) { --*under_way; });
+  return std::shared_ptr<void>(nullptr, [counts = options_.counts](void*) { --counts->under_way(); });
 }
 
 absl::Status Endpoint::Complete(const std::shared_ptr<http::Exchange>& exchange, RequestKind kind) {
@@ -275,6 +289,8 @@ std::shared_ptr<Answer> Endpoint::MakeAnswer(const CompletionRequest& request, c
                              .tokenizer = options_.model.tokenizer,
                              .choices = request.n * static_cast<int32_t>(prompts.ids.size()),
                              .prompt_tokens = prompts.tokens,
+                             .counts = options_.counts,
+                             .began = prompts.began,
                              .place = std::move(place)};
   options.writer = {.kind = request.kind,
                     .id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", RandomUuid()),
@@ -284,7 +300,9 @@ std::shared_ptr<Answer> Endpoint::MakeAnswer(const CompletionRequest& request, c
                     .logprobs = request.logprobs,
                     .return_token_ids = request.return_token_ids,
                     .include_usage = request.include_usage,
+                    .reasoning = prompts.reasoning,
                     .tool_format = request.parses_tool_calls ? options_.model.tools : ToolFormat::kNone,
+                    .text_parameters = FindTexts(request),
                     .prompt_ids = prompts.ids,
                     .tokenizer = options_.model.tokenizer.get()};
   return std::make_shared<Answer>(std::move(options));
@@ -327,7 +345,11 @@ absl::Status Endpoint::Submit(const CompletionRequest& request, const PreparedPr
     if (i > 0) abort();
     return submitted;
   }
-  exchange->SetGoneListener(abort);
+  options_.counts->CountPrompt(prompts.tokens);
+  exchange->SetGoneListener([answer, abort] {
+    answer->CountEnd(RequestResult::kLeft);
+    abort();
+  });
   answer->Begin();
   return absl::OkStatus();
 }

@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/host_port.h"
 #include "base/worker.h"
 #include "rollouter/engine/engine_loop.h"
 #include "services/endpoint/completion_request.h"
+#include "services/endpoint/reasoning.h"
+#include "services/endpoint/request_counts.h"
 #include "services/endpoint/tool_calls.h"
 #include "services/http/http_server.h"
 #include "text/template/chat_format.h"
@@ -27,9 +30,13 @@ struct ServedModel {
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer = nullptr;  // null: token ids alone
   std::shared_ptr<const text::chat::ChatFormat> chat = nullptr;           // null: no conversations
   ToolFormat tools = ToolFormat::kNone;                                   // how it writes calls of tools
+  Reasoning reasoning = Reasoning::kNone;                                 // how it writes thoughts
   std::vector<int32_t> end_token_ids = {};
   int64_t context = 0;  // tokens of a prompt and its answer together
 };
+
+// Sets the formats of tools and thoughts by the text of a file with the model's chat template, where they are kNone.
+void LearnFormats(absl::string_view chat_template, ServedModel* model);
 
 // OpenAI's HTTP interface over an engine (docs/endpoint.md). Requests have a lower priority than leases. A client that
 // leaves ends its request. Thread-safe.
@@ -41,6 +48,8 @@ class Endpoint {
     std::string address = "127.0.0.1:0";
     int64_t max_streams = 1024;  // requests for answers under way
     ServedModel model;
+    std::shared_ptr<RequestCounts> counts =
+        std::make_shared<RequestCounts>();  // what requests for answers are counted by
     // Judges the value of an Authorization header; null: everybody on this machine is let in, which needs a loopback
     // address, and a request must name that as its Host.
     std::function<absl::Status(const std::string& authorization)> judge = nullptr;
@@ -51,7 +60,8 @@ class Endpoint {
   static absl::StatusOr<std::unique_ptr<Endpoint>> Start(Options options, rollouter::EngineLoop* engine);
   ~Endpoint() { Stop(); }
 
-  std::string url() const;  // "http://127.0.0.1:8000/v1"
+  HostPort address() const;  // with the port that was bound
+  std::string url() const;   // "http://127.0.0.1:8000/v1"
 
   // Ends all requests and joins the threads. Idempotent, not thread-safe.
   void Stop();
@@ -60,8 +70,14 @@ class Endpoint {
   Endpoint(Options options, rollouter::EngineLoop* engine) : options_(std::move(options)), engine_(engine) {}
 
   struct PreparedPrompts {
-    std::vector<std::vector<int32_t>> ids;
+    std::vector<std::vector<int32_t>> ids = {};
     int64_t tokens = 0;
+    absl::Time began;                        // the request's arrival
+    Reasoning reasoning = Reasoning::kNone;  // of the answers
+  };
+  struct ChatPrompt {
+    std::vector<int32_t> ids;
+    Reasoning reasoning = Reasoning::kNone;  // of the answer to it
   };
 
   http::Response Guard(const http::Request& request) const;
@@ -79,9 +95,8 @@ class Endpoint {
   // The tokens that end an answer: the request's and the model's.
   std::vector<int32_t> EndTokens(const CompletionRequest& request) const;
   absl::StatusOr<PreparedPrompts> Prepare(const CompletionRequest& request) const;
-  absl::StatusOr<std::vector<int32_t>> ChatIds(const nlohmann::ordered_json& chat,
-                                               const nlohmann::ordered_json& arguments,
-                                               bool add_generation_prompt) const;
+  absl::StatusOr<ChatPrompt> RenderChat(const nlohmann::ordered_json& chat, const nlohmann::ordered_json& arguments,
+                                        bool add_generation_prompt) const;
   absl::StatusOr<int32_t> AnswerTokens(const CompletionRequest& request, int64_t prompt_tokens) const;
   absl::Status CheckModel(const std::string& name) const;
   absl::Status CheckHasTokenizer() const;
@@ -91,7 +106,6 @@ class Endpoint {
 
   const Options options_;
   rollouter::EngineLoop* const engine_;
-  const std::shared_ptr<std::atomic<int64_t>> under_way_ = std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<int64_t> requests_ = 0;  // for their names
   Worker aborts_{1 << 16};             // an abort waits for a decode step
   std::unique_ptr<http::HttpServer> server_;

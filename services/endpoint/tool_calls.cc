@@ -37,6 +37,51 @@ std::optional<ToolCall> ParseCall(absl::string_view text) {
   return json.ok() ? FromJson(*json) : std::nullopt;
 }
 
+// A parameter's value as kQwen35 writes it: between its marks, with a line break at each end that is not part of it.
+Json ParameterValue(absl::string_view text, bool is_text) {
+  absl::ConsumePrefix(&text, "\n");
+  absl::ConsumeSuffix(&text, "\n");
+  if (is_text) return std::string(text);
+  // The strict reader takes objects.
+  const auto json = ParseStrictOrderedJson(absl::StrCat("{\"value\": ", text, "}"), kLimits);
+  return json.ok() && json->size() == 1 ? (*json)["value"] : Json(std::string(text));
+}
+
+// The text from `open` to `close`, which are taken off `text` with it; nullopt if it does not begin with `open`, or never
+// closes.
+std::optional<absl::string_view> TakeBetween(absl::string_view open, absl::string_view close, absl::string_view* text) {
+  if (!absl::StartsWith(*text, open)) return std::nullopt;
+  const size_t end = text->find(close, open.size());
+  if (end == absl::string_view::npos) return std::nullopt;
+  const absl::string_view inside = text->substr(open.size(), end - open.size());
+  text->remove_prefix(end + close.size());
+  return inside;
+}
+
+std::optional<ToolCall> ParseQwen35(absl::string_view text, const TextParameters* texts) {
+  text = absl::StripAsciiWhitespace(text);
+  const std::optional<absl::string_view> name = TakeBetween("<function=", ">", &text);
+  if (!name.has_value() || name->empty() || !absl::ConsumeSuffix(&text, "</function>")) return std::nullopt;
+  const auto function = texts == nullptr ? TextParameters::const_iterator() : texts->find(std::string(*name));
+  const bool is_known = texts != nullptr && function != texts->end();
+  Json arguments = Json::object();
+  while (!(text = absl::StripAsciiWhitespace(text)).empty()) {
+    const std::optional<absl::string_view> found = TakeBetween("<parameter=", ">", &text);
+    if (!found.has_value() || found->empty()) return std::nullopt;
+    const std::string key(*found);
+    const std::optional<absl::string_view> value = TakeBetween("", "</parameter>", &text);
+    if (!value.has_value() || arguments.contains(key)) return std::nullopt;
+    arguments[key] = ParameterValue(*value, is_known && function->second.contains(key));
+  }
+  return ToolCall{std::string(*name), arguments.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+bool TakesText(const Json& schema) {
+  if (!schema.is_object() || !schema.contains("type")) return false;
+  const Json& type = schema["type"];
+  return type == "string" || (type.is_array() && std::find(type.begin(), type.end(), "string") != type.end());
+}
+
 // Calls with semicolons between; a semicolon may also be inside a string, so each cut is tried. Empty: none.
 std::vector<ToolCall> ParseLlama(absl::string_view text) {
   std::vector<ToolCall> calls;
@@ -83,7 +128,7 @@ size_t MayBegin(absl::string_view text, absl::string_view mark) {
 
 ToolFormat FindToolFormat(absl::string_view chat_template) {
   const auto has = [chat_template](const char* text) { return absl::StrContains(chat_template, text); };
-  if (has("<function=")) return ToolFormat::kNone;  // Qwen3.5's XML
+  if (has("<function=")) return has("<parameter=") ? ToolFormat::kQwen35 : ToolFormat::kNone;
   if (has(kOpen)) return ToolFormat::kHermes;
   if (has("[ARGS]")) return ToolFormat::kNone;  // the form of Mistral's later models
   if (has(kMistralTag)) return ToolFormat::kMistral;
@@ -91,10 +136,37 @@ ToolFormat FindToolFormat(absl::string_view chat_template) {
                                                                                  : ToolFormat::kNone;
 }
 
+std::optional<ToolFormat> NamedToolFormat(absl::string_view name) {
+  if (name == "none") return ToolFormat::kNone;
+  if (name == "hermes") return ToolFormat::kHermes;
+  if (name == "qwen3.5") return ToolFormat::kQwen35;
+  if (name == "llama3") return ToolFormat::kLlama3;
+  if (name == "mistral") return ToolFormat::kMistral;
+  return std::nullopt;
+}
+
+TextParameters FindTextParameters(const Json& tools) {
+  static constexpr auto kObject = [](const Json& json, const char* key) {
+    return json.is_object() && json.contains(key) ? json[key] : Json::object();
+  };
+  TextParameters texts;
+  if (!tools.is_array()) return texts;
+  for (const Json& tool : tools) {
+    const Json function = kObject(tool, "function");
+    const Json name = kObject(function, "name");
+    const Json properties = kObject(kObject(function, "parameters"), "properties");
+    if (!name.is_string() || !properties.is_object()) continue;
+    for (const auto& [key, schema] : properties.items()) {
+      if (TakesText(schema)) texts[name.get<std::string>()].insert(key);
+    }
+  }
+  return texts;
+}
+
 std::string ToolCallParser::Add(absl::string_view text) {
   if (format_ == ToolFormat::kNone || is_text_) return std::string(text);
   held_.append(text.data(), text.size());
-  if (format_ == ToolFormat::kHermes) return ReleaseHermes();
+  if (format_ == ToolFormat::kHermes || format_ == ToolFormat::kQwen35) return ReleaseMarked();
   // The first characters say whether the whole answer may be a call.
   const absl::string_view begun = absl::StripLeadingAsciiWhitespace(held_);
   if (begun.empty()) return "";
@@ -106,7 +178,7 @@ std::string ToolCallParser::Add(absl::string_view text) {
   return std::exchange(held_, "");
 }
 
-std::string ToolCallParser::ReleaseHermes() {
+std::string ToolCallParser::ReleaseMarked() {
   std::string text;
   while (true) {
     const size_t open = held_.find(kOpen);
@@ -122,7 +194,9 @@ std::string ToolCallParser::ReleaseHermes() {
     if (close == std::string::npos) return text;
     const size_t end = close + sizeof(kClose) - 1;
     const absl::string_view inside = absl::string_view(held_).substr(sizeof(kOpen) - 1, close - sizeof(kOpen) + 1);
-    if (std::optional<ToolCall> call = ParseCall(inside); call.has_value()) {
+    std::optional<ToolCall> call =
+        format_ == ToolFormat::kHermes ? ParseCall(inside) : ParseQwen35(inside, texts_.get());
+    if (call.has_value()) {
       calls_.push_back(*std::move(call));
     } else {
       text += held_.substr(0, end);

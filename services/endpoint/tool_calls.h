@@ -1,5 +1,10 @@
 #pragma once
 
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,10 +19,20 @@ enum class ToolFormat {
   kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>, anywhere and several times: Hermes, Qwen2.5, Qwen3
   kLlama3,   // the whole answer is {"name": ..., "parameters": {...}}, several with ; between
   kMistral,  // the whole answer is [{"name": ..., "arguments": {...}}, ...]
+  // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>, anywhere and several times
+  kQwen35,
 };
 
 // The format that the text of a chat template teaches its model; kNone if it is none of these.
 ToolFormat FindToolFormat(absl::string_view chat_template);
+// By a name of model.tool_format; nullopt for "auto" and what is no such name.
+std::optional<ToolFormat> NamedToolFormat(absl::string_view name);
+
+// Names of the parameters that take texts, by function. kQwen35 writes a text as it is and any other value as JSON, so
+// that only this tells the text "5" from the number.
+using TextParameters = std::map<std::string, std::set<std::string>>;
+// From `tools` of a request; what is no such list gives none.
+TextParameters FindTextParameters(const nlohmann::ordered_json& tools);
 
 struct ToolCall {
   std::string name;
@@ -28,7 +43,9 @@ struct ToolCall {
 // no call stays text. Not thread-safe.
 class ToolCallParser {
  public:
-  explicit ToolCallParser(ToolFormat format) : format_(format) {}
+  // `texts` is used by kQwen35; null: there are none.
+  explicit ToolCallParser(ToolFormat format, std::shared_ptr<const TextParameters> texts = nullptr)
+      : format_(format), texts_(std::move(texts)) {}
 
   // The text that is final with this part; text that may belong to a call is held back.
   std::string Add(absl::string_view text);
@@ -39,9 +56,10 @@ class ToolCallParser {
   std::vector<ToolCall> TakeCalls() { return std::exchange(calls_, {}); }
 
  private:
-  std::string ReleaseHermes();
+  std::string ReleaseMarked();
 
   const ToolFormat format_;
+  const std::shared_ptr<const TextParameters> texts_;
   std::string held_;
   bool is_text_ = false;  // kLlama3, kMistral: the answer has begun as no call
   std::vector<ToolCall> calls_;

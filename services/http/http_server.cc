@@ -42,6 +42,13 @@ bool HasLeft(int fd) {
 
 }  // namespace
 
+bool NamesThisMachine(const std::string& host, uint16_t port) {
+  for (const char* name : {"127.0.0.1", "localhost", "[::1]"}) {
+    if (host == absl::StrCat(name, ":", port)) return true;
+  }
+  return false;
+}
+
 // States of an exchange:
 //
 //   receiving → (body complete) → waiting, suspended → Respond() → answered → sent

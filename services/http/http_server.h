@@ -30,6 +30,10 @@ struct Request {
   std::string body = {};
 };
 
+// Whether a Host header names this machine by a loopback address and `port`. Without tokens a server asks for it, so that
+// no page of a browser reaches it under a name of its own.
+bool NamesThisMachine(const std::string& host, uint16_t port);
+
 struct Response {
   int code = 200;
   std::string body = {};

@@ -21,7 +21,9 @@ absl::Status WorkerAway(const std::string& address, const std::string& why) {
                absl::StrCat("the worker at ", address, " is away: ", why));
 }
 
-v1::ScoreRequest::Item ToProto(const RemoteItem& item) {
+constexpr size_t kMaxItemBytes = 63 << 20;  // a worker takes messages of 64 MiB
+
+v1::ScoreRequest::Item ToProto(const RemoteItem& item, bool with_tokens) {
   v1::ScoreRequest::Item message;
   message.set_id(item.id);
   message.mutable_task()->set_id(item.id);
@@ -31,6 +33,9 @@ v1::ScoreRequest::Item ToProto(const RemoteItem& item) {
     v1::Answer* answer = message.add_answers();
     answer->set_text(item.texts[i]);
     answer->set_finish(item.finishes[i] == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+    if (!with_tokens || i >= item.tokens.size()) continue;
+    answer->mutable_tokens()->Assign(item.tokens[i].begin(), item.tokens[i].end());
+    answer->mutable_logprobs()->Assign(item.logprobs[i].begin(), item.logprobs[i].end());
   }
   const int64_t nanos = absl::ToInt64Nanoseconds(item.budget);
   message.mutable_budget()->set_seconds(nanos / 1'000'000'000);
@@ -74,7 +79,7 @@ EnvironmentClient::EnvironmentClient(Options options)
 EnvironmentClient::~EnvironmentClient() = default;
 
 void EnvironmentClient::Connect() {
-  auto channel = rpc::MakeChannel(options_.address, {.security = options_.tokens});
+  auto channel = rpc::MakeChannel(options_.address, {.security = options_.security, .peer_role = "environment"});
   auto call = std::make_shared<DescribeCall>();
   call->context.set_deadline(rpc::CallDeadline(options_.describe_timeout));
   if (channel.ok()) call->stub = v1::EnvironmentService::NewStub(*channel);
@@ -127,7 +132,10 @@ absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeRespons
   rewards_.clear();
   for (const auto& one : response.environments()) {
     // A worker that gives no number judges one answer at a time.
-    if (one.scores()) rewards_[one.name()].concurrency = std::max<int64_t>(1, one.concurrency());
+    if (!one.scores()) continue;
+    rewards_[one.name()] = {.concurrency = std::max<int64_t>(1, one.concurrency()),
+                            .of_groups = one.scores_groups(),
+                            .reads_tokens = one.reads_tokens()};
   }
   return absl::OkStatus();
 }
@@ -166,8 +174,20 @@ absl::Status EnvironmentClient::Availability(const std::string& reward) const {
 }
 
 void EnvironmentClient::Score(RemoteItem item, Done done) {
+  bool with_tokens = false;
+  {
+    MutexLock lock(&mutex_);
+    auto found = rewards_.find(item.reward);
+    with_tokens = found != rewards_.end() && found->second.reads_tokens;
+  }
   v1::ScoreRequest request;
-  *request.add_items() = ToProto(item);
+  *request.add_items() = ToProto(item, with_tokens);
+  if (const size_t bytes = request.ByteSizeLong(); bytes > kMaxItemBytes) {
+    // It would end the stream, and with it all other items.
+    return done(
+        Error(absl::StatusCode::kInvalidArgument, "ITEM_TOO_LARGE",
+              absl::StrCat("the group and its row are ", bytes, " bytes, more than the worker's ", kMaxItemBytes)));
+  }
   {
     MutexLock lock(&mutex_);
     // Under the lock: the answer must not come before its item is in the table.
@@ -201,15 +221,22 @@ void EnvironmentClient::OnResponse(const v1::ScoreResponse& response) {
 
 void EnvironmentClient::OnItem(const v1::ScoreResponse::Item& item) {
   UnderWay ended;
+  bool of_groups = false;
   {
     MutexLock lock(&mutex_);
     auto found = items_.extract(item.id());
     if (!found) return;  // it was cancelled
     ended = std::move(found.mapped());
-    rewards_[ended.reward].outstanding -= ended.answers;
+    Offered& offered = rewards_[ended.reward];
+    offered.outstanding -= ended.answers;
+    of_groups = offered.of_groups;
   }
   Rewards rewards;
-  for (const v1::Outcome& outcome : item.outcomes()) rewards.push_back(FromProto(outcome));
+  for (const v1::Outcome& outcome : item.outcomes()) {
+    rewards.push_back(FromProto(outcome));
+    // The reward of one answer depends on the others: they are judged again together.
+    if (of_groups && !rewards.back().ok()) return ended.done(rewards.back().status());
+  }
   ended.done(std::move(rewards));
 }
 

@@ -20,16 +20,15 @@ namespace syncopate::rollouterd {
 
 // Rewards from the worker process of users' Python (EnvironmentService): the client's end of Describe and Score. Keeps
 // one stream and, when it breaks, connects again after a jittered backoff, for ever. All items under way on a broken
-// stream fail, and this client does not repeat them: one of them may have broken it. Plaintext, for a socket or
-// loopback. Thread-safe; nothing but Stop blocks.
+// stream fail, and this client does not repeat them: one of them may have broken it. Thread-safe; nothing but Stop blocks.
 class EnvironmentClient final : public rollouter::RemoteScorer, public std::enable_shared_from_this<EnvironmentClient> {
  public:
   struct Options {
     std::string address;      // unix:PATH or host:port
     std::string digest = "";  // of the run's code; a worker with another one is not used. "": the first worker's
-    // The source of the token that is shown to a worker at host:port; null: no token. It does not encrypt the
-    // connection.
-    std::shared_ptr<const auth::TransportSecurity> tokens = nullptr;
+    // What encrypts the connection to a worker at host:port, and the token that is shown to it; null: plaintext and no
+    // token.
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;
     absl::Duration min_backoff = absl::Milliseconds(50);
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration describe_timeout = absl::Seconds(5);
@@ -55,6 +54,8 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   struct Offered {
     int64_t concurrency = 1;  // answers that the worker judges at once
     int64_t outstanding = 0;
+    bool of_groups = false;     // its answers are judged together
+    bool reads_tokens = false;  // it is sent their tokens
   };
   struct UnderWay {
     std::string reward;

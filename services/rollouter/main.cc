@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/reasons.h"
@@ -29,6 +30,7 @@
 #include "services/rollouter/remote_scorers.h"
 #include "services/rollouter/replica_follower.h"
 #include "services/rollouter/rollout_node.h"
+#include "services/telemetry/rollout_metrics.h"
 #include "text/template/chat_format.h"
 
 namespace syncopate::rollouterd {
@@ -136,8 +138,30 @@ RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel&
   return options;
 }
 
+std::shared_ptr<telemetry::EndpointCollector> MakeEndpointCollector(std::shared_ptr<endpoint::RequestCounts> counts) {
+  return std::make_shared<telemetry::EndpointCollector>([counts = std::move(counts)] {
+    const endpoint::RequestCounts::Figures now = counts->GetFigures();
+    using endpoint::RequestResult;
+    const auto ended = [&now](RequestResult result) { return now.ended[static_cast<size_t>(result)]; };
+    const auto& bounds = endpoint::RequestCounts::kFirstTokenBounds;
+    return telemetry::EndpointFigures{
+        .answered = ended(RequestResult::kOk),
+        .refused = ended(RequestResult::kRefused),
+        .busy = ended(RequestResult::kBusy),
+        .failed = ended(RequestResult::kFailed),
+        .left = ended(RequestResult::kLeft),
+        .under_way = now.under_way,
+        .prompt_tokens = now.prompt_tokens,
+        .completion_tokens = now.completion_tokens,
+        .time_to_first_token = {.bounds = {bounds.begin(), bounds.end()},
+                                .counts = {now.first_token.begin(), now.first_token.end()},
+                                .sum = now.first_token_seconds}};
+  });
+}
+
 // Null if the run has no endpoint.
 absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::Daemon& daemon, const FoundModel& model,
+                                                                  std::shared_ptr<endpoint::RequestCounts> counts,
                                                                   rollouter::EngineLoop* engine) {
   const v1::RunConfig& config = model.config;
   if (config.endpoint().listen().empty()) return nullptr;
@@ -149,12 +173,13 @@ absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::
   if (model.text.format.has_value()) {
     options.model.chat = std::make_shared<const text::chat::ChatFormat>(*model.text.format);
   }
+  options.counts = std::move(counts);
   for (const char* name : {"chat_template.jinja", "tokenizer_config.json"}) {
     const auto found = model.files.find(name);
-    if (found != model.files.end() && options.model.tools == endpoint::ToolFormat::kNone) {
-      options.model.tools = endpoint::FindToolFormat(found->second);
-    }
+    if (found != model.files.end()) endpoint::LearnFormats(found->second, &options.model);
   }
+  const auto named = endpoint::NamedToolFormat(config.model().tool_format());
+  if (named.has_value()) options.model.tools = *named;
   options.model.end_token_ids = model.text.end_token_ids;
   options.model.context = model.shape.max_position_embeddings;
   if (const auto security = daemon.security(); security != nullptr) {
@@ -163,6 +188,15 @@ absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::
   SYNCOPATE_ASSIGN_OR_RETURN(auto endpoint, endpoint::Endpoint::Start(std::move(options), engine));
   SYNCOPATE_LOG(kInfo, "OpenAI's clients are answered at %s, model %s", endpoint->url(), config.run().name());
   return endpoint;
+}
+
+// Where others reach the endpoint: an endpoint on all addresses is at the daemon's own host. "" without one.
+std::string EndpointAddress(const endpoint::Endpoint* endpoint, const std::string& daemon_address) {
+  if (endpoint == nullptr) return "";
+  HostPort place = endpoint->address();
+  const auto daemon = ParseHostPort(daemon_address);
+  if (place.IsWildcard() && daemon.ok()) place.host = daemon->host;
+  return place.ToString();
 }
 
 // Returns when the process is asked to stop, when the node cannot go on, or, with the flag, when the run is complete.
@@ -181,8 +215,10 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   const absl::Duration grace = config::CheckedDuration(config.run().grace());
   // Probes are answered while this process waits for the trainer.
   const auto node_metrics = std::make_shared<NodeMetrics>();
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
-                             daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics}));
+  const auto endpoint_counts = std::make_shared<endpoint::RequestCounts>();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      std::string metrics_address,
+      daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics, MakeEndpointCollector(endpoint_counts)}));
   SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address));
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
@@ -211,9 +247,11 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   node_metrics->Set(node->metrics());
   SYNCOPATE_ASSIGN_OR_RETURN(auto server, daemon.StartServer(config.rollouter().listen(), {node->service()},
                                                              {v1::RolloutService::service_full_name()}));
-  const std::string& advertise = config.rollouter().advertise();
-  SYNCOPATE_RETURN_IF_ERROR(node->Join(advertise.empty() ? server->address() : advertise, metrics_address));
-  SYNCOPATE_ASSIGN_OR_RETURN(const auto endpoint, StartEndpoint(daemon, model, &node->engine()));
+  const std::string address =
+      config.rollouter().advertise().empty() ? server->address() : config.rollouter().advertise();
+  // Before joining: members are told where it is.
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto endpoint, StartEndpoint(daemon, model, endpoint_counts, &node->engine()));
+  SYNCOPATE_RETURN_IF_ERROR(node->Join(address, metrics_address, EndpointAddress(endpoint.get(), address)));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
   AwaitEnd(daemon, *node);

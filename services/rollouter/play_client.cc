@@ -103,7 +103,7 @@ PlayClient::~PlayClient() = default;
 // -- The connection
 
 void PlayClient::Connect() {
-  auto channel = rpc::MakeChannel(options_.address, {.security = options_.tokens});
+  auto channel = rpc::MakeChannel(options_.address, {.security = options_.security, .peer_role = "environment"});
   auto call = std::make_shared<DescribeCall>();
   call->context.set_deadline(rpc::CallDeadline(options_.describe_timeout));
   if (channel.ok()) call->stub = v1::EnvironmentService::NewStub(*channel);

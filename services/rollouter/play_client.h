@@ -28,10 +28,10 @@ namespace syncopate::rollouterd {
 class PlayClient final : public rollouter::RemoteEnvironment, public std::enable_shared_from_this<PlayClient> {
  public:
   struct Options {
-    std::string address;                                              // unix:PATH or host:port
-    std::string digest = "";                                          // as EnvironmentClient::Options
-    std::shared_ptr<const auth::TransportSecurity> tokens = nullptr;  // as EnvironmentClient::Options
-    absl::Duration call_budget = absl::Seconds(60);                   // of one Open or Act, if the worker's is longer
+    std::string address;                                                // unix:PATH or host:port
+    std::string digest = "";                                            // as EnvironmentClient::Options
+    std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // as EnvironmentClient::Options
+    absl::Duration call_budget = absl::Seconds(60);                     // of one Open or Act, if the worker's is longer
     absl::Duration grace = absl::Seconds(2);  // the worker has this much more time to say that a budget is over
     absl::Duration cancel_timeout = absl::Seconds(5);  // the worker has so long to say that an episode is closed
     absl::Duration min_backoff = absl::Milliseconds(50);

@@ -8,6 +8,32 @@
 #include "services/config/rules.h"
 
 namespace syncopate::rollouterd {
+namespace {
+
+rollouter::JudgeScorer::Options JudgeOptions(const v1::RunConfig& config) {
+  const v1::RewardSection& reward = config.reward();
+  return {.url = reward.judge_url(),
+          .sampling = {.model = reward.judge_model(),
+                       .max_new_tokens = reward.judge_max_new_tokens(),
+                       .temperature = reward.judge_temperature()},
+          .prompt = reward.judge_prompt(),
+          .pattern = reward.judge_pattern(),
+          .needs_usage = reward.judge_tokens() > 0,
+          .key_file = reward.judge_key_file(),
+          .connections = reward.http_connections()};
+}
+
+// What is shown to the worker. On a socket or a loopback address it is plaintext, and of the daemons' security it has
+// the tokens alone.
+absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> WorkerSecurity(const v1::RunConfig& config) {
+  const v1::SecuritySection& security = config.security();
+  if (config::WorkerUsesTls(config)) return auth::TransportSecurity::Load(security, "rollouter");
+  return auth::TransportSecurity::Load({.role = "rollouter",
+                                        .tls_reload = config::CheckedDuration(security.tls_reload()),
+                                        .token_file = security.token_file()});
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::RunConfig& config) {
   std::unique_ptr<RemoteScorers> scorers(new RemoteScorers());
@@ -18,19 +44,17 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
         rollouter::HttpScorer::Start(
             {.url = reward.url(), .batch = reward.http_batch(), .connections = reward.http_connections()}));
   }
+  if (!reward.judge_url().empty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(scorers->judge_, rollouter::JudgeScorer::Start(JudgeOptions(config)));
+  }
   if (!config.environment().address().empty()) {
-    const v1::SecuritySection& security = config.security();
-    // The worker's port is always plaintext: of the daemons' security it uses only the tokens.
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        auto tokens, auth::TransportSecurity::Load({.role = "rollouter",
-                                                    .tls_reload = config::CheckedDuration(security.tls_reload()),
-                                                    .token_file = security.token_file()}));
+    SYNCOPATE_ASSIGN_OR_RETURN(auto security, WorkerSecurity(config));
     scorers->python_ = EnvironmentClient::Start(
-        {.address = config.environment().address(), .digest = config.environment().digest(), .tokens = tokens});
+        {.address = config.environment().address(), .digest = config.environment().digest(), .security = security});
     if (config::Plays(config)) {
       scorers->play_ = PlayClient::Start({.address = config.environment().address(),
                                           .digest = config.environment().digest(),
-                                          .tokens = std::move(tokens),
+                                          .security = std::move(security),
                                           .call_budget = config::CheckedDuration(reward.timeout())});
     }
   }
@@ -51,7 +75,8 @@ rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& con
           .reward = config.reward().name(),
           .decode = std::move(decode),
           .http = http_.get(),
-          .python = python_.get()};
+          .python = python_.get(),
+          .judge = judge_.get()};
 }
 
 }  // namespace syncopate::rollouterd

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "rollouter/reward/http_scorer.h"
+#include "rollouter/reward/judge_scorer.h"
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
 #include "services/rollouter/play_client.h"
@@ -14,9 +15,9 @@ namespace syncopate::rollouterd {
 // The scorers and environments outside this process. Must outlive who asks them.
 class RemoteScorers {
  public:
-  // Starts the scorers that the configuration names: HTTP if reward.url is set, the worker if environment.address is
-  // set, for environments too if environment.name is. Waits for none of them. Errors of HttpScorer::Start, and of
-  // security.token_file.
+  // Starts the scorers that the configuration names: HTTP if reward.url is set, the judge if reward.judge_url is, the
+  // worker if environment.address is, for environments too if environment.name is. Waits for none of them. Errors of
+  // HttpScorer::Start and JudgeScorer::Start, and of security.token_file.
   static absl::StatusOr<std::unique_ptr<RemoteScorers>> Start(const v1::RunConfig& config);
   ~RemoteScorers();
   // Ends all connections to the worker; afterwards none of its callbacks is called. Call it before who asks is freed, as
@@ -31,6 +32,7 @@ class RemoteScorers {
  private:
   RemoteScorers() = default;
   std::unique_ptr<rollouter::HttpScorer> http_;
+  std::unique_ptr<rollouter::JudgeScorer> judge_;
   std::shared_ptr<EnvironmentClient> python_;
   std::shared_ptr<PlayClient> play_;
 };

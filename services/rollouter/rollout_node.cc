@@ -169,7 +169,8 @@ RolloutNode::RolloutNode(const Options& options, std::shared_ptr<rollouter::Engi
 
 RolloutNode::~RolloutNode() { Leave(absl::ZeroDuration()); }
 
-absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address) {
+absl::Status RolloutNode::Join(const std::string& address, const std::string& metrics_address,
+                               const std::string& endpoint_address) {
   member::MemberClient::Options member;
   member.synchronizer_address = options_.synchronizer_address;
   member.security = options_.security;
@@ -178,6 +179,7 @@ absl::Status RolloutNode::Join(const std::string& address, const std::string& me
   member.hello.run_id = options_.run_id;
   member.hello.address = address;
   member.hello.metrics_address = metrics_address;
+  member.hello.endpoint_address = endpoint_address;
   member.hello.manifest = std::make_shared<const Manifest>(engine_->manifest());
   for (const auto& transport : options_.device->transports) member.hello.transports.push_back(transport->name());
   member.hello.layout = options_.layout;

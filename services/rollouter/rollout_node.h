@@ -78,7 +78,8 @@ class RolloutNode {
 
   // Joins the run in the background; `address` is where the other members reach this node. Call once, when the service
   // is served.
-  absl::Status Join(const std::string& address, const std::string& metrics_address);
+  absl::Status Join(const std::string& address, const std::string& metrics_address,
+                    const std::string& endpoint_address = "");
 
   // OK while this process can go on. Else why not: the synchronizer refuses it for good or is lost, its weights have
   // changed in memory (reason WEIGHTS_DAMAGED), the engine has failed, or the worker of users' Python has no reward of the run's name.

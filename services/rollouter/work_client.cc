@@ -282,6 +282,7 @@ v1::ExchangeRequest WorkClient::WorkSoFar(const rollouter::EngineStatus& engine)
   request.mutable_work()->set_groups_submitted(counters().submitted);
   request.mutable_work()->set_busy_seconds(engine.busy_seconds);
   request.mutable_work()->set_idle_seconds(engine.idle_seconds);
+  request.mutable_work()->set_judge_tokens(scorer_->judge_tokens());
   return request;
 }
 

@@ -62,6 +62,7 @@ v1::MemberStatus Describe(const ControlPlane& plane, const MemberKey& key, const
   status.set_state(StateToProto(member.state));
   status.set_address(member.hello.address);
   status.set_metrics_address(member.hello.metrics_address);
+  status.set_endpoint_address(member.hello.endpoint_address);
   *status.mutable_serving() = wire::ToProto(member.hello.serving);
   status.set_serving_digest(member.hello.serving_digest);
   status.set_silent_seconds(absl::ToDoubleSeconds(now - member.last_heard));

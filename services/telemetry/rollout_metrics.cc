@@ -142,6 +142,32 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
   return families;
 }
 
+std::vector<prometheus::MetricFamily> EndpointCollector::Collect() const {
+  const EndpointFigures now = read_();
+  auto number = [](int64_t value) { return static_cast<double>(value); };
+  prometheus::MetricFamily requests = Family(
+      "syncopate_endpoint_requests_total",
+      "Requests of OpenAI's clients for answers that ended: answered, refused (4xx), too many at once (429), failed "
+      "(5xx, or in the middle of a stream), or left by their client",
+      prometheus::MetricType::Counter);
+  AddSample(&requests, {{"result", "ok"}}, number(now.answered));
+  AddSample(&requests, {{"result", "refused"}}, number(now.refused));
+  AddSample(&requests, {{"result", "busy"}}, number(now.busy));
+  AddSample(&requests, {{"result", "failed"}}, number(now.failed));
+  AddSample(&requests, {{"result", "left"}}, number(now.left));
+  prometheus::MetricFamily tokens = Family("syncopate_endpoint_tokens_total",
+                                           "Tokens of OpenAI's clients: of their prompts, and of the answers to them",
+                                           prometheus::MetricType::Counter);
+  AddSample(&tokens, {{"kind", "prompt"}}, number(now.prompt_tokens));
+  AddSample(&tokens, {{"kind", "completion"}}, number(now.completion_tokens));
+  return {std::move(requests), std::move(tokens),
+          Gauge("syncopate_endpoint_requests_under_way", "Requests of OpenAI's clients for answers that have not ended",
+                {}, number(now.under_way)),
+          Histogram("syncopate_endpoint_time_to_first_token_seconds",
+                    "Time from the arrival of a request of OpenAI's clients to the first token of its answers", {},
+                    now.time_to_first_token)};
+}
+
 ReceiveMetrics::ReceiveMetrics(prometheus::Registry& registry)
     : bytes_(AddCounter(registry, "syncopate_weight_received_bytes_total", "Bytes of weights received")),
       seconds_(AddCounter(registry, "syncopate_weight_receive_seconds_total",

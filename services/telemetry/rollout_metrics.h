@@ -69,6 +69,32 @@ class RolloutCollector final : public prometheus::Collectable {
   const std::function<RolloutFigures()> read_;
 };
 
+// The state of a rollouter's OpenAI endpoint at the time of a scrape: totals since the start of the process. All 0 without
+// an endpoint.
+struct EndpointFigures {
+  // Requests for answers that ended, by how.
+  int64_t answered = 0;
+  int64_t refused = 0;  // 4xx but 429
+  int64_t busy = 0;     // 429
+  int64_t failed = 0;
+  int64_t left = 0;  // the client did
+  int64_t under_way = 0;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  HistogramFigures time_to_first_token;  // seconds, from a request's arrival
+};
+
+// Reads the figures at each scrape.
+class EndpointCollector final : public prometheus::Collectable {
+ public:
+  // `read` is called on the responder's thread; it must not block.
+  explicit EndpointCollector(std::function<EndpointFigures()> read) : read_(std::move(read)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::function<EndpointFigures()> read_;
+};
+
 // The weights that this rollouter received: syncopate_weight_received_bytes_total and
 // syncopate_weight_receive_seconds_total; the ratio of their rates is the bandwidth of its transfers. A copy of this
 // object counts into the same two metrics.

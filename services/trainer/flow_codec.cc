@@ -19,6 +19,7 @@ v1::FlowSums::Rollouter RollouterMessage(const trainer::RolloutRoster::Entry& en
   message.set_groups_submitted(entry.work.groups_submitted);
   message.set_busy_seconds(entry.work.busy_seconds);
   message.set_idle_seconds(entry.work.idle_seconds);
+  message.set_judge_tokens(entry.work.judge_tokens);
   return message;
 }
 
@@ -26,7 +27,8 @@ trainer::RolloutRoster::Work GetWork(const v1::FlowSums::Rollouter& message) {
   return {.generated_tokens = message.generated_tokens(),
           .groups_submitted = message.groups_submitted(),
           .busy_seconds = message.busy_seconds(),
-          .idle_seconds = message.idle_seconds()};
+          .idle_seconds = message.idle_seconds(),
+          .judge_tokens = message.judge_tokens()};
 }
 
 absl::Status BadFlow(const char* what) {

@@ -61,6 +61,7 @@ trainer::TrainingData::Options MakeDataOptions(const v1::RunConfig& config, cons
   options.evaluation.recorded = {.share = config.metrics().eval_samples(),
                                  .seed = static_cast<uint64_t>(config.run().seed())};
   options.evaluation_only = config.eval().only();
+  options.judge_tokens = config.reward().judge_tokens();
   return options;
 }
 

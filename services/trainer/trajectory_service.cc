@@ -58,7 +58,8 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
       data_->SetWork(session_, {.generated_tokens = message.work().generated_tokens(),
                                 .groups_submitted = message.work().groups_submitted(),
                                 .busy_seconds = message.work().busy_seconds(),
-                                .idle_seconds = message.work().idle_seconds()});
+                                .idle_seconds = message.work().idle_seconds(),
+                                .judge_tokens = message.work().judge_tokens()});
     }
     if (message.has_progress()) HandleProgress(message.progress());
     switch (message.message_case()) {

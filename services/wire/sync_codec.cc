@@ -185,7 +185,8 @@ absl::Status CheckFacts(const v1::JoinRequest::Hello& message) {
   if (facts.peer_gpus_size() > kMaxPeerGpus) return BadMessage("hello.facts.peer_gpus: too many");
   for (const std::string* text :
        {&facts.host(), &facts.gpu_uuid(), &facts.nccl_version(), &message.layout(), &message.destination_layout(),
-        &message.start(), &message.run_id(), &message.address(), &message.metrics_address(), &message.build()}) {
+        &message.start(), &message.run_id(), &message.address(), &message.metrics_address(),
+        &message.endpoint_address(), &message.build()}) {
     const bool plain = std::none_of(text->begin(), text->end(), [](char c) { return absl::ascii_iscntrl(c); });
     if (text->size() > kMaxFactBytes || !plain) {
       return BadMessage(absl::StrCat("hello: its texts are at most ", kMaxFactBytes, " bytes of one line"));
@@ -315,6 +316,7 @@ v1::JoinRequest::Hello ToProto(const synchronizer::Hello& hello) {
   message.set_run_id(hello.run_id);
   message.set_address(hello.address);
   message.set_metrics_address(hello.metrics_address);
+  message.set_endpoint_address(hello.endpoint_address);
   // A rollouter first joins without a manifest, to learn the trainer's address: the trainer tells it the model.
   if (hello.manifest != nullptr) *message.mutable_manifest() = ToProto(*hello.manifest);
   message.mutable_transports()->Assign(hello.transports.begin(), hello.transports.end());
@@ -345,6 +347,7 @@ absl::StatusOr<synchronizer::Hello> FromProto(const v1::JoinRequest::Hello& mess
   hello.run_id = message.run_id();
   hello.address = message.address();
   hello.metrics_address = message.metrics_address();
+  hello.endpoint_address = message.endpoint_address();
   hello.transports.assign(message.transports().begin(), message.transports().end());
   hello.serving = FromProto(message.serving());
   hello.serving_digest = message.serving_digest();

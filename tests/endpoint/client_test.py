@@ -173,8 +173,33 @@ class ClientTest(unittest.TestCase):
             client = connect(server)
             ask = {"model": "hermes", "messages": HELLO, "max_tokens": 2, "extra_body": {"return_token_ids": True}}
             with_tools = client.chat.completions.create(tools=tools, **ask)
+            self.assertIsNone(with_tools.choices[0].message.tool_calls)
             without = client.chat.completions.create(**ask)
             self.assertGreater(with_tools.usage.prompt_tokens, without.usage.prompt_tokens)
+        with serving.Server(binaries, self.folder, "--tool-format", "qwen3.5") as server:  # though its template names none
+            client = connect(server)
+            self.assertTrue(client.chat.completions.create(model="tiny", messages=HELLO, tools=tools, max_tokens=1).choices)
+
+    def test_an_answer_after_an_open_mark_is_reasoning(self):
+        folder = serving.tiny_model(serving.scratch(type(self)) / "thinker")
+        config = folder / "tokenizer_config.json"
+        fields = json.loads(config.read_text())
+        fields["chat_template"] += "{% if add_generation_prompt and not hasty %}<think>{% elif hasty %}<think></think>{% endif %}"
+        config.write_text(json.dumps(fields))
+        with serving.Server(binaries, folder) as server:
+            client = connect(server)
+            x = post(server, "/tokenize", {"prompt": "x"})["tokens"][0]
+            ask = {"model": "thinker", "messages": HELLO, "max_tokens": 4, "temperature": 0, "logit_bias": {str(x): 100}}
+            message = client.chat.completions.create(**ask).choices[0].message
+            self.assertEqual((message.model_extra["reasoning_content"], message.content), ("xxxx", ""))
+            thoughts, content = "", ""
+            for part in client.chat.completions.create(stream=True, **ask):
+                delta = part.choices[0].delta
+                thoughts += (delta.model_extra or {}).get("reasoning_content") or ""
+                content += delta.content or ""
+            self.assertEqual((thoughts, content), ("xxxx", ""))
+            hasty = client.chat.completions.create(extra_body={"chat_template_kwargs": {"hasty": True}}, **ask).choices[0].message
+            self.assertEqual((hasty.content, "reasoning_content" in (hasty.model_extra or {})), ("xxxx", False))
 
     def test_64_streams_at_once_each_get_their_own_answer(self):
         async def stream(client, i):

@@ -4,6 +4,7 @@ usage: run_test.py BINARY_FOLDER
 """
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -26,7 +27,7 @@ class RunTest(unittest.TestCase):
         cls.run_process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "INT", "--", str(binaries / "syncopate"), "run",
              str(serving.SOURCE / "deploy/examples/reverse.yaml"), f"run.dir={cls.folder}/run", "run.steps=1000000",
-             "run.rollouters=1", "endpoint.listen=127.0.0.1:0", "endpoint.sequences=16"],
+             "run.rollouters=2", "endpoint.listen=127.0.0.1:0", "endpoint.sequences=16"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         cls.addClassCleanup(cls.stop)
         deadline = time.monotonic() + serving.PATIENCE
@@ -47,9 +48,9 @@ class RunTest(unittest.TestCase):
             cls.run_process.kill()
             cls.run_process.wait()
 
-    def post(self, path, body):
+    def post(self, path, body, url=None):
         """Code and body; asks again while the rollouter has no weights."""
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request((url or self.url) + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
         deadline = time.monotonic() + serving.PATIENCE
         while True:
             try:
@@ -75,6 +76,51 @@ class RunTest(unittest.TestCase):
         deadline = time.monotonic() + serving.PATIENCE
         while self.versions()[-1] <= first:
             self.assertLess(time.monotonic(), deadline)
+
+    def test_a_gateway_answers_while_a_rollouter_is_killed(self):
+        gateway = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", "--", str(binaries / "syncopate"), "gateway", "--run",
+             str(self.folder / "run"), "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(gateway.stdout.close)
+        self.addCleanup(gateway.wait, serving.PATIENCE)
+        self.addCleanup(gateway.send_signal, signal.SIGINT)
+        url = re.fullmatch(r"gateway at (\S+)/v1\n", gateway.stdout.readline())[1]
+        asked = {"prompt": [1, 2, 3], "max_tokens": 4, "return_token_ids": True}
+        self.assertEqual(self.post("/v1/completions", asked, url)[0], 200)
+        deadline = time.monotonic() + serving.PATIENCE
+        while self.endpoints(url) < 2:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)  # the gateway says nothing when a rollouter comes
+        announced = json.loads((self.folder / "run/endpoints/rollouter-1.json").read_text())
+        os.kill(announced["pid"], signal.SIGKILL)
+        for _ in range(200):
+            request = urllib.request.Request(url + "/v1/completions", json.dumps(asked).encode(),
+                                             {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=serving.PATIENCE) as answer:  # raises if it is no 200
+                self.assertEqual(len(json.load(answer)["choices"][0]["token_ids"]), 4)
+
+    @staticmethod
+    def endpoints(url):
+        with urllib.request.urlopen(url + "/health", timeout=serving.PATIENCE) as answer:
+            return json.load(answer)["endpoints"]
+
+    def test_the_rollouters_metrics_count_requests(self):
+        announced = json.loads((self.folder / "run/endpoints/rollouter-0.json").read_text())
+
+        def metric(name):
+            with urllib.request.urlopen(f"http://{announced['metrics']}/metrics", timeout=serving.PATIENCE) as answer:
+                return float(re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)[1])
+
+        names = ['syncopate_endpoint_requests_total{result="ok"}', 'syncopate_endpoint_requests_total{result="refused"}',
+                 'syncopate_endpoint_tokens_total{kind="prompt"}', 'syncopate_endpoint_tokens_total{kind="completion"}',
+                 "syncopate_endpoint_time_to_first_token_seconds_count"]
+        before = [metric(name) for name in names]
+        self.assertEqual(self.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 4, "return_token_ids": True})[0], 200)
+        self.assertEqual(self.post("/v1/completions", {"prompt": "a text"})[0], 400)
+        now = [metric(name) for name in names]
+        self.assertEqual([now[i] - before[i] for i in (0, 1, 2, 4)], [1, 1, 3, 1])
+        self.assertIn(now[3] - before[3], range(1, 5))
+        self.assertEqual(metric("syncopate_endpoint_requests_under_way"), 0)
 
     def test_a_text_needs_a_tokenizer(self):
         code, answer = self.post("/v1/completions", {"prompt": "Hello"})

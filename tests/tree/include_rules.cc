@@ -108,6 +108,7 @@ const std::vector<Arrows>& ServiceArrows() {
        {"services/config/", "services/auth/", "services/rpc/", "services/wire/", "services/telemetry/"}},
       {"services/http/", {}},
       {"services/endpoint/", {"services/http/"}},
+      {"services/gateway/", {"services/endpoint/", "services/http/"}},
       {"services/trainer/", kBelowDaemons},
       {"services/rollouter/", kBelowDaemons},
       {"services/synchronizer/", kBelowDaemons},
@@ -189,11 +190,12 @@ const std::vector<Arrows>& ToolArrows() {
       {"tools/data/", {}},
       {"tools/generate/", {}},
       {"tools/serve/", {"tools/generate/"}},
+      {"tools/gateway/", {"tools/ctl/"}},
       {"tools/k8s/", {}},
       {"tools/twin/", {}},
       {"tools/cli/",
        {"tools/records/", "tools/report/", "tools/ctl/", "tools/run/", "tools/doctor/", "tools/data/",
-        "tools/generate/", "tools/serve/", "tools/k8s/"}},
+        "tools/generate/", "tools/serve/", "tools/gateway/", "tools/k8s/"}},
   };
   return *arrows;
 }

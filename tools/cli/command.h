@@ -25,6 +25,7 @@ void AddDoctorCommand(CLI::App* app, Command* chosen);
 void AddEventsCommand(CLI::App* app, Command* chosen);
 void AddEvalCommand(CLI::App* app, const std::string& program, Command* chosen);
 void AddExportCommand(CLI::App* app, Command* chosen);
+void AddGatewayCommand(CLI::App* app, Command* chosen);
 void AddGenerateCommand(CLI::App* app, Command* chosen);
 void AddK8sCommand(CLI::App* app, Command* chosen);
 void AddReplicaCommand(CLI::App* app, Command* chosen);

@@ -50,6 +50,7 @@ void AddCommands(CLI::App* app, const std::string& program, Command* chosen) {
   AddEvalCommand(app, program, chosen);
   AddEventsCommand(app, chosen);
   AddExportCommand(app, chosen);
+  AddGatewayCommand(app, chosen);
   AddGenerateCommand(app, chosen);
   AddK8sCommand(app, chosen);
   AddReplicaCommand(app, chosen);

@@ -24,6 +24,7 @@ int RunServe(const serve::ServeOptions& options) {
                                     absl::StrCat("--context=", options.context),
                                     absl::StrCat("--max-sequences=", options.max_sequences),
                                     absl::StrCat("--max-streams=", options.max_streams),
+                                    absl::StrCat("--tool-format=", options.tool_format),
                                     absl::StrCat("--threads=", options.threads)};
   if (!options.adapter.empty()) words.push_back(absl::StrCat("--adapter=", options.adapter));
   if (!options.name.empty()) words.push_back(absl::StrCat("--name=", options.name));

@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 
 namespace syncopate::run {
@@ -47,16 +49,34 @@ Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const
   Launch launch = {
       .binary = "/bin/sh",
       .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
-                    config.environment().address(), "--announce", EnvironmentAnnouncement(run_dir)},
+                    config.environment().address(), "--announce", EnvironmentAnnouncement(config, run_dir)},
       .log = log};
-  // These options protect a port; a socket belongs to its owner alone. Other workers than ours need not know the
-  // options unless such a port is configured.
+  // Other workers than ours need not know an option unless what it is about is configured.
   const auto port = ParseHostPort(config.environment().address());
-  if (!port.ok()) return launch;
-  if (!config.security().token_file().empty()) {
-    launch.arguments.push_back("--token-file");
-    launch.arguments.push_back(absl::StrReplaceAll(config.security().token_file(), {{"{role}", "rollouter"}}));
+  if (!port.ok()) {
+    const v1::EnvironmentSection& environment = config.environment();
+    if (!environment.socket_mode().empty() && environment.socket_mode() != "0600") {
+      launch.arguments.insert(launch.arguments.end(), {"--socket-mode", environment.socket_mode()});
+    }
+    if (!environment.socket_group().empty()) {
+      launch.arguments.insert(launch.arguments.end(), {"--socket-group", environment.socket_group()});
+    }
+    return launch;
   }
+  const auto add_file = [&launch](const char* option, const std::string& path, const char* role) {
+    if (path.empty()) return;
+    launch.arguments.push_back(option);
+    launch.arguments.push_back(absl::StrReplaceAll(path, {{"{role}", role}}));
+  };
+  const v1::SecuritySection& security = config.security();
+  if (config::WorkerUsesTls(config)) {
+    add_file("--tls-cert", security.tls_cert(), "environment");
+    add_file("--tls-key", security.tls_key(), "environment");
+    add_file("--tls-ca", security.tls_ca(), "environment");
+    launch.arguments.insert(launch.arguments.end(), {"--trust-domain", security.trust_domain()});
+    return launch;
+  }
+  add_file("--token-file", security.token_file(), "rollouter");
   if (!port->IsLoopback())
     launch.arguments.push_back("--insecure-bind");  // allowed by run.insecure_bind, else the address is refused
   return launch;
@@ -64,7 +84,11 @@ Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const
 
 }  // namespace
 
-std::string EnvironmentAnnouncement(const std::string& run_dir) {
+std::string EnvironmentAnnouncement(const v1::RunConfig& config, const std::string& run_dir) {
+  absl::string_view socket = config.environment().address();
+  const bool is_elsewhere = absl::ConsumePrefix(&socket, "unix:") &&
+                            std::filesystem::path(std::string(socket)).parent_path() != std::filesystem::path(run_dir);
+  if (is_elsewhere) return absl::StrCat(socket, ".json");
   return (std::filesystem::path(run_dir) / "environment.json").string();
 }
 

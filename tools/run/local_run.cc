@@ -204,7 +204,10 @@ class LocalRun {
       launch.environment = {GroupSecretAssignment(secret)};
     }
     // Removes an earlier incarnation's file: it cannot be recognized by process id, as the command may be a script.
-    if (child.role == kWorkerRole) std::filesystem::remove(EnvironmentAnnouncement(directory_.path()));
+    if (child.role == kWorkerRole) {
+      std::error_code ignored;  // another user's file may not be removed; its worker replaces it
+      std::filesystem::remove(EnvironmentAnnouncement(config_, directory_.path()), ignored);
+    }
     auto pid = StartChild(launch);
     if (pid.ok()) {
       processes_[*pid] = {child, false};
@@ -318,7 +321,8 @@ class LocalRun {
 
   // False until the worker has announced that it listens. The digest of its first incarnation is the run's.
   bool ReadAnnouncement() {
-    auto text = ReadFile(FileSystem::Real(), EnvironmentAnnouncement(directory_.path()), kMaxAnnouncementBytes);
+    auto text =
+        ReadFile(FileSystem::Real(), EnvironmentAnnouncement(config_, directory_.path()), kMaxAnnouncementBytes);
     if (!text.ok()) return false;
     const nlohmann::json said = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (!said.is_object() || !said.contains("digest") || !said["digest"].is_string()) return false;

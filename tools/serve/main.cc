@@ -61,11 +61,12 @@ absl::StatusOr<endpoint::ServedModel> LoadTexts(const ServeOptions& options, con
   SYNCOPATE_RETURN_IF_ERROR(chat.status());
   for (const char* name : {"chat_template.jinja", "tokenizer_config.json"}) {
     const std::string path = JoinPath(options.folder, name);
-    if (served.tools != endpoint::ToolFormat::kNone || !std::filesystem::exists(path)) continue;
+    if (!std::filesystem::exists(path)) continue;
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string text,
                                ReadFile(FileSystem::Real(), std::filesystem::canonical(path).string(), 8 << 20));
-    served.tools = endpoint::FindToolFormat(text);
+    endpoint::LearnFormats(text, &served);
   }
+  served.tools = endpoint::NamedToolFormat(options.tool_format).value_or(served.tools);
   served.chat = std::make_shared<const text::chat::ChatFormat>(*std::move(chat));
   return served;
 }

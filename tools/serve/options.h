@@ -22,6 +22,7 @@ struct ServeOptions {
   int64_t max_streams = 1024;   // requests under way
   std::string token_file = {};  // "": none
   bool insecure_bind = false;
+  std::string tool_format = "auto";
   int threads = 0;  // 0: as many as the machine has cores
 };
 inline constexpr int64_t kDefaultContext = 4096;
@@ -51,6 +52,10 @@ inline void AddServeOptions(CLI::App* app, ServeOptions* options) {
       ->type_name("FILE");
   app->add_flag("--insecure-bind", options->insecure_bind,
                 "Allow an address that is not loopback, unencrypted; needs --token-file");
+  app->add_option("--tool-format", options->tool_format,
+                  "How the model writes calls of tools; auto: by its chat template")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "none", "hermes", "qwen3.5", "llama3", "mistral"}));
   app->add_option("--threads", options->threads, "Threads that compute; 0: as many as there are cores")
       ->capture_default_str()
       ->check(CLI::Range(0, 256));

@@ -26,9 +26,18 @@ RolloutView MakeView(const RolloutSession& session, int64_t step, const DataStat
           .no_rewards = session.no_rewards};
 }
 
-// Names the reward as the cause of the wait if a rollouter has no reward and nothing is leased, or if the reward alarm
-// is on.
-void ExplainRewards(const GroupLedger& ledger, Explanation* explanation) {
+// Names the reward as the cause of the wait if nothing is leased and the judge's tokens are spent or a rollouter has no
+// reward, or if the reward alarm is on.
+void ExplainRewards(const LeaseDesk& desk, int64_t judge_tokens, Explanation* explanation) {
+  const GroupLedger& ledger = desk.ledger();
+  if (desk.IsJudgeSpent(judge_tokens) && ledger.leased_groups() == 0) {
+    explanation->waiting_for = "rewards";
+    explanation->rollouter.clear();
+    explanation->detail = absl::StrCat("the judge has used ", desk.roster().Total().judge_tokens,
+                                       " tokens, and reward.judge_tokens is ", judge_tokens);
+    explanation->unblocked_by = "a resume with a larger reward.judge_tokens";
+    return;
+  }
   const RewardFailures::Figures& rewards = ledger.rewards().figures();
   const auto& sessions = ledger.sessions().all();
   const auto without = std::find_if(sessions.begin(), sessions.end(),
@@ -60,7 +69,7 @@ Explanation Explain(const LeaseDesk& desk, const DataStatusInputs& inputs) {
   }
   // Each later cause overrides an earlier one: without rewards no group can be accepted, and without the disk no record
   // can be written.
-  if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewards(ledger, &explanation);
+  if (!ledger.in_step() && !ledger.HasBatch()) ExplainRewards(desk, inputs.judge_tokens, &explanation);
   if (inputs.disk->stands()) inputs.disk->Explain(inputs.now, &explanation);
   return explanation;
 }

@@ -57,7 +57,8 @@ struct DataStatusInputs {
   absl::Time now;
   TrainingSums sums;
   int64_t max_staleness = 0;
-  int64_t samples = 0;  // rollouts per group
+  int64_t samples = 0;       // rollouts per group
+  int64_t judge_tokens = 0;  // as TrainingData::Options
   const DiskTrouble* disk = nullptr;
 };
 

@@ -48,6 +48,8 @@ class LeaseDesk {
   // `no_rewards`: why the rollouter cannot compute rewards, and therefore asks for no work; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards);
   void SetWork(SessionId session, const RolloutRoster::Work& work);
+  // Whether the rollouters' judge has used `limit` tokens or more, over the whole run; 0: there is no limit.
+  bool IsJudgeSpent(int64_t limit) const { return limit > 0 && roster_.Total().judge_tokens >= limit; }
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
   // The rollouter has made `part` of a training lease; a part that cannot be one is logged, and not kept.

@@ -12,8 +12,8 @@ constexpr double kMostSeconds = 1e10;
 bool IsPossible(const RolloutRoster::Work& work) {
   auto counts = [](int64_t count) { return count >= 0 && count <= kMostTokens; };
   auto lasts = [](double seconds) { return seconds >= 0 && seconds <= kMostSeconds; };  // false for NaN
-  return counts(work.generated_tokens) && counts(work.groups_submitted) && lasts(work.busy_seconds) &&
-         lasts(work.idle_seconds);
+  return counts(work.generated_tokens) && counts(work.groups_submitted) && counts(work.judge_tokens) &&
+         lasts(work.busy_seconds) && lasts(work.idle_seconds);
 }
 
 }  // namespace
@@ -42,6 +42,7 @@ void RolloutRoster::AddProcess(const MemberId& member) {
   const Work& oldest = entries_.front().work;
   if (earlier_.generated_tokens <= kMostTokens) earlier_.generated_tokens += oldest.generated_tokens;
   if (earlier_.groups_submitted <= kMostTokens) earlier_.groups_submitted += oldest.groups_submitted;
+  if (earlier_.judge_tokens <= kMostTokens) earlier_.judge_tokens += oldest.judge_tokens;
   earlier_.busy_seconds += oldest.busy_seconds;
   earlier_.idle_seconds += oldest.idle_seconds;
   entries_.pop_front();
@@ -63,6 +64,7 @@ RolloutRoster::Work RolloutRoster::Total() const {
     total.groups_submitted += entry.work.groups_submitted;
     total.busy_seconds += entry.work.busy_seconds;
     total.idle_seconds += entry.work.idle_seconds;
+    total.judge_tokens += entry.work.judge_tokens;
   }
   return total;
 }

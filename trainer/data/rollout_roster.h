@@ -20,6 +20,7 @@ class RolloutRoster {
     int64_t groups_submitted = 0;
     double busy_seconds = 0;
     double idle_seconds = 0;
+    int64_t judge_tokens = 0;  // that the model which judges answers has used
   };
   struct Entry {
     MemberId member = {};

@@ -26,6 +26,9 @@ absl::Status TrainingData::Options::Validate() const {
   if (log_timeout <= absl::ZeroDuration()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "log_timeout must be positive");
   }
+  if (judge_tokens < 0) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "judge_tokens must not be negative");
+  }
   return absl::OkStatus();
 }
 
@@ -118,7 +121,9 @@ void TrainingData::CollectLocked(Actions* actions) {
     actions->revocations.emplace_back(FindSinkLocked(one.session), one);
   }
   const bool evaluation_only = options_.evaluation_only || disk_.IsFresh(now);
-  for (IssuedLease& one : desk_->NextLeases(now, evaluation_only)) {
+  // Each lease would cost tokens of the judge.
+  const bool may_lease = !desk_->IsJudgeSpent(options_.judge_tokens);
+  for (IssuedLease& one : may_lease ? desk_->NextLeases(now, evaluation_only) : std::vector<IssuedLease>()) {
     // While the disk is in trouble no training lease goes out: its answer could not be acknowledged. Evaluation writes
     // no log, and goes on.
     actions->leases.emplace_back(FindSinkLocked(one.session), std::move(one.lease));
@@ -334,7 +339,11 @@ void TrainingData::SetCredits(SessionId session, int32_t groups, const std::stri
 
 void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
   MutexLock lock(&mutex_);
+  const bool was_spent = desk_->IsJudgeSpent(options_.judge_tokens);
   desk_->SetWork(session, work);
+  if (was_spent || !desk_->IsJudgeSpent(options_.judge_tokens)) return;
+  SYNCOPATE_LOG(kWarning, "the judge has used the run's tokens, reward.judge_tokens %d: no more work is handed out",
+                options_.judge_tokens);
 }
 
 void TrainingData::RecordProgress(SessionId session, const std::vector<LeaseId>& leases) {
@@ -464,6 +473,7 @@ TrainingData::Status TrainingData::GetStatus() const {
                                  .sums = SumsLocked(),
                                  .max_staleness = options_.ledger.gate.max_staleness,
                                  .samples = options_.ledger.samples,
+                                 .judge_tokens = options_.judge_tokens,
                                  .disk = &disk_});
 }
 

@@ -57,7 +57,8 @@ class TrainingData {
     GroupLedger::Options ledger;
     TrajectoryLog::Options log;
     EvaluationOptions evaluation;
-    bool evaluation_only = false;                    // no training lease goes out
+    bool evaluation_only = false;  // no training lease goes out
+    int64_t judge_tokens = 0;      // no lease goes out when the run's judge has used so many; 0: no limit
     absl::Duration log_timeout = absl::Seconds(30);  // longest wait for the disk
 
     absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS)

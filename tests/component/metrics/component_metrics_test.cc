@@ -160,6 +160,33 @@ TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {
   }
 }
 
+TEST(RolloutMetricsTest, ExposesWhatTheEndpointHasDone) {
+  EndpointCollector collector([] {
+    return EndpointFigures{.answered = 5,
+                           .refused = 4,
+                           .busy = 3,
+                           .failed = 2,
+                           .left = 1,
+                           .under_way = 6,
+                           .prompt_tokens = 70,
+                           .completion_tokens = 80,
+                           .time_to_first_token = {{0.5, 1}, {3, 2, 1}, 4.5}};
+  });
+  const std::string text = Text(collector);
+  for (const char* line :
+       {"# TYPE syncopate_endpoint_requests_total counter\n", "syncopate_endpoint_requests_total{result=\"ok\"} 5\n",
+        "syncopate_endpoint_requests_total{result=\"refused\"} 4\n",
+        "syncopate_endpoint_requests_total{result=\"busy\"} 3\n",
+        "syncopate_endpoint_requests_total{result=\"failed\"} 2\n",
+        "syncopate_endpoint_requests_total{result=\"left\"} 1\n", "syncopate_endpoint_requests_under_way 6\n",
+        "syncopate_endpoint_tokens_total{kind=\"prompt\"} 70\n",
+        "syncopate_endpoint_tokens_total{kind=\"completion\"} 80\n",
+        "syncopate_endpoint_time_to_first_token_seconds_bucket{le=\"1\"} 5\n",
+        "syncopate_endpoint_time_to_first_token_seconds_count 6\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(RolloutMetricsTest, ExposesVllmsNamesAndTheIdleShare) {
   RolloutCollector collector("reverse", [] {
     return RolloutFigures{.serving = {1, 9},

@@ -48,6 +48,12 @@ class FakeWorker final : public v1::EnvironmentService::Service {
     judge->set_name("judge");
     judge->set_scores(true);
     judge->set_concurrency(4);
+    auto* group = response->add_environments();
+    group->set_name("group");
+    group->set_scores(true);
+    group->set_concurrency(4);
+    group->set_scores_groups(true);
+    group->set_reads_tokens(true);
     auto* list = response->add_environments();
     list->set_name("list");
     list->set_lists(true);
@@ -146,13 +152,42 @@ TEST_F(EnvironmentClientTest, AsksForRewardsAndReadsThemInOrder) {
   EXPECT_EQ(asked.answers(0).finish(), v1::FINISH_REASON_STOP);
 }
 
+TEST_F(EnvironmentClientTest, SendsTokensOnlyToARewardThatReadsThemAndFailsTheAnswersOfAGroupTogether) {
+  FakeWorker worker(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  RemoteItem item = Item("a", {"five!", "xx"});
+  item.tokens = {{7, 300}, {9}};
+  item.logprobs = {{-0.5f, 0.0f}, {-1.0f}};
+  ASSERT_TRUE(Ask(item).ok());
+  EXPECT_EQ(worker.requests.All()[0].items(0).answers(0).tokens_size(), 0);
+  item.id = "b";
+  item.reward = "group";
+  EXPECT_EQ(Ask(item).value()[0]->value, 5);
+  const v1::Answer sent = worker.requests.All()[1].items(0).answers(0);
+  EXPECT_EQ(sent.tokens(1), 300);
+  EXPECT_EQ(sent.logprobs(0), -0.5f);
+  item.id = "c";
+  item.texts[1].clear();
+  EXPECT_THAT(Ask(item).status().message(), HasSubstr("nothing to judge"));
+}
+
+TEST_F(EnvironmentClientTest, AGroupThatNoWorkerCanTakeFailsAlone) {
+  FakeWorker worker(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  const auto refused = Ask(Item("a", {std::string(64 << 20, 'x')}));
+  EXPECT_EQ(ErrorReason(refused.status()), "ITEM_TOO_LARGE");
+  EXPECT_TRUE(Ask(Item("b", {"x"})).ok());
+}
+
 TEST_F(EnvironmentClientTest, KnowsWhatTheWorkerHas) {
   FakeWorker worker(address_, "d1", Lengths);
   Connect();
   ASSERT_TRUE(AwaitThere());
   const absl::Status unknown = client_->Availability("joke");
   EXPECT_EQ(ErrorReason(unknown), "NO_SUCH_REWARD");
-  EXPECT_THAT(unknown.message(), HasSubstr("it has judge"));
+  EXPECT_THAT(unknown.message(), HasSubstr("it has group, judge"));
   EXPECT_EQ(ErrorReason(client_->Availability("list")), "NO_SUCH_REWARD") << "the worker scores nothing";
 }
 

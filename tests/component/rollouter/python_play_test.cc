@@ -1,7 +1,9 @@
 // The client of environments and the real worker of python/: the environments that are built in, played on both sides.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "base/philox.h"
 #include "rollouter/environment/environment.h"
 #include "services/rollouter/play_client.h"
+#include "syncopate/v1/environment.grpc.pb.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/process.h"
 
@@ -20,15 +24,28 @@ using rollouter::EnvironmentMessage;
 using rollouter::EnvironmentRegistry;
 using Said = absl::StatusOr<EnvironmentMessage>;
 
+constexpr char kSlowTool[] = R"(
+import asyncio
+from syncopate import environment
+
+@environment("slow")
+class Slow:
+    async def reset(self, task, seed): pass
+    async def step(self, action):
+        if action.text == "sleep": await asyncio.sleep(3600)
+        return action.text
+)";
+
 class PythonPlayTest : public ::testing::Test {
  protected:
   PythonPlayTest() {
-    worker_ =
-        testing::Process::Start({.program = SYNCOPATE_PYTHON,
-                                 .args = {"-m", "syncopate.worker", "-m", "syncopate.games", "--listen", address()},
-                                 .log_path = dir_.path() + "/log",
-                                 .working_folder = SYNCOPATE_SOURCE_DIR "/python"})
-            .value();
+    std::ofstream(dir_.path() + "/code.py") << kSlowTool;
+    worker_ = testing::Process::Start({.program = SYNCOPATE_PYTHON,
+                                       .args = {"-m", "syncopate.worker", dir_.path() + "/code.py", "-m",
+                                                "syncopate.games", "--listen", address()},
+                                       .log_path = dir_.path() + "/log",
+                                       .working_folder = SYNCOPATE_SOURCE_DIR "/python"})
+                  .value();
     client_ = PlayClient::Start({.address = address(), .max_backoff = absl::Milliseconds(50)});
   }
   ~PythonPlayTest() override { client_->Stop(); }
@@ -71,6 +88,16 @@ class PythonPlayTest : public ::testing::Test {
       EXPECT_EQ(theirs->reward, ours.reward) << action;
     }
     return turn;
+  }
+
+  // What the worker has counted.
+  v1::DescribeResponse::Calls AskForCalls() const {
+    const auto stub =
+        v1::EnvironmentService::NewStub(grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    v1::DescribeResponse described;
+    EXPECT_TRUE(stub->Describe(&context, {}, &described).ok());
+    return described.calls();
   }
 
   const testing::TempDir dir_;
@@ -146,6 +173,29 @@ TEST_F(PythonPlayTest, TheCalculatorIsTheSameOnBothSides) {
        {"{}", R"({"ground_truth": "none"})", R"({"ground_truth": [1]})", R"({"ground_truth": true})"}) {
     Play("calculator", row, 1, {"1"});
   }
+}
+
+TEST_F(PythonPlayTest, EveryCallThatTheRollouterCountsWasStartedThereAndHasEndedOrWasCancelled) {
+  constexpr int kEpisodes = 8, kCancelled = 5;
+  for (int i = 0; i < kEpisodes; ++i) {
+    const std::string id = absl::StrCat("slow-", i);
+    ASSERT_TRUE(Wait([&](auto done) {
+                  client_->Open({.id = id, .environment = "slow", .row_json = "{}", .max_turns = 10}, std::move(done));
+                }).ok());
+    ASSERT_TRUE(Wait([&](auto done) { client_->Act(id, 1, "go", FinishReason::kStop, std::move(done)); }).ok());
+    if (i < kCancelled) client_->Act(id, 2, "sleep", FinishReason::kStop, [](const Said&) {});
+  }
+  v1::DescribeResponse::Calls calls = AskForCalls();
+  EXPECT_EQ(calls.started() - calls.ended(), kCancelled) << "the tools sleep";
+  for (int i = 0; i < kCancelled; ++i) client_->Close(absl::StrCat("slow-", i), "not wanted");
+  ASSERT_TRUE(
+      testing::Eventually(kTestDeadline, [this] { return client_->counters().cancels_answered == kCancelled; }));
+  calls = AskForCalls();
+  const rollouter::RemoteEnvironment::Counters ours = client_->counters();
+  EXPECT_EQ(calls.started(), ours.opened + ours.turns + ours.cancels);
+  EXPECT_EQ(calls.ended(), ours.opened + ours.turns);
+  EXPECT_EQ(calls.cancelled(), ours.cancels_answered);
+  EXPECT_EQ(calls.started(), calls.ended() + calls.cancelled());
 }
 
 }  // namespace

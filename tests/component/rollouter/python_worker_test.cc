@@ -11,8 +11,10 @@
 #include "absl/time/clock.h"
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/process.h"
+#include "tests/support/test_authority.h"
 #include "tools/data/worker_tasks.h"
 
 namespace syncopate::rollouterd {
@@ -24,10 +26,13 @@ using ::testing::HasSubstr;
 
 constexpr char kCode[] = R"(
 import asyncio, os, time
-from syncopate import reward, tasks
+from syncopate import group_reward, reward, tasks
 
 @reward("length", concurrency=256)
 def length(answer, row): return {"value": len(answer), "known": float("answer" in row)}
+
+@group_reward("rank", tokens=True)
+def rank(answers, row): return [sum(b.tokens < a.tokens for b in answers) + a.logprobs[0] for a in answers]
 
 @reward("hour")
 def hour(answer, row): time.sleep(3600)
@@ -90,6 +95,7 @@ class PythonWorkerTest : public ::testing::Test {
     TrajectoryGroup group;
     group.samples.resize(static_cast<size_t>(samples));
     for (int32_t i = 0; i < samples; ++i) group.samples[static_cast<size_t>(i)].tokens = {i};
+    for (Trajectory& sample : group.samples) sample.logprobs = {-0.25f};
     scorer_->Score(id, lease, std::move(group),
                    [this](absl::StatusOr<TrajectoryGroup> scored) { scored_.Put(std::move(scored)); });
   }
@@ -111,6 +117,14 @@ TEST_F(PythonWorkerTest, JudgesAGroup) {
   EXPECT_EQ(group.samples[1].reward_parts, (std::vector<RewardPart>{{"python:length", 1}, {"python:length/known", 1}}));
 }
 
+TEST_F(PythonWorkerTest, JudgesTheAnswersOfAGroupByTheirTokensTogether) {
+  ASSERT_TRUE(AwaitWorker(true));
+  Score("a", "python:rank", /*samples=*/3);
+  ASSERT_TRUE(scored_.WaitFor(1));
+  const TrajectoryGroup group = scored_.All()[0].value();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(group.samples[i].reward, static_cast<float>(i) - 0.25f);
+}
+
 TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainersLists) {
   const std::string tokens = dir_.path() + "/tokens";
   std::ofstream(tokens) << "rollouter " << std::string(40, 'r') << "\ntrainer " << std::string(40, 't') << "\n";
@@ -125,7 +139,7 @@ TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainers
   ASSERT_TRUE(worker->WaitForLogLine(guarded, absl::Seconds(60)).ok());
   auto availability = [&guarded](const std::string& role, const std::string& file) {
     auto client = EnvironmentClient::Start(
-        {.address = guarded, .tokens = auth::TransportSecurity::Load({.role = role, .token_file = file}).value()});
+        {.address = guarded, .security = auth::TransportSecurity::Load({.role = role, .token_file = file}).value()});
     Mailbox<int> changes;
     client->SetAvailabilityListener([&changes] { changes.Put(0); });
     const absl::Time until = absl::Now() + absl::Seconds(60);
@@ -146,6 +160,43 @@ TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainers
       absl::IsUnauthenticated(data::WriteWorkerTasks({.worker = guarded, .list = "rows", .output = rows}).status()));
   EXPECT_EQ(data::WriteWorkerTasks({.worker = guarded, .list = "rows", .output = rows, .token_file = tokens}).value(),
             600);
+}
+
+TEST_F(PythonWorkerTest, AtAPortWithTlsBothSidesShowACertificateOfTheirRole) {
+  const testing::TestAuthority authority, foreign;
+  const auto start = [&](const std::string& role, const std::string& listen) {
+    const testing::TestAuthority::Files files = authority.IssueFor(role);
+    auto worker = Process::Start({.program = SYNCOPATE_PYTHON,
+                                  .args = {"-m", "syncopate.worker", dir_.path() + "/code.py", "--listen", listen,
+                                           "--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca",
+                                           authority.ca(), "--processes", "1"},
+                                  .log_path = absl::StrCat(dir_.path(), "/", role, "-log"),
+                                  .working_folder = SYNCOPATE_SOURCE_DIR "/python"})
+                      .value();
+    EXPECT_TRUE(worker->WaitForLogLine(listen, absl::Seconds(60)).ok());
+    return worker;
+  };
+  const auto reach = [](const std::string& address, std::shared_ptr<const auth::TransportSecurity> security) {
+    auto client = EnvironmentClient::Start({.address = address, .security = std::move(security)});
+    absl::Status last;
+    // The first status is "It was not reached yet".
+    EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] {
+      last = client->Availability("length");
+      return !absl::StrContains(last.message(), "not reached yet");
+    }));
+    client->Stop();
+    return last;
+  };
+  const std::string address = absl::StrCat("127.0.0.1:", testing::FreePort().value());
+  const auto worker = start("environment", address);
+  EXPECT_TRUE(reach(address, authority.SecurityFor("rollouter")).ok());
+  EXPECT_THAT(std::string(reach(address, authority.SecurityFor("trainer")).message()),
+              HasSubstr("the role trainer may not call"));
+  EXPECT_FALSE(reach(address, foreign.SecurityFor("rollouter")).ok()) << "of another authority";
+  EXPECT_FALSE(reach(address, nullptr).ok()) << "plaintext";
+  const std::string posed = absl::StrCat("127.0.0.1:", testing::FreePort().value());
+  const auto impostor = start("viewer", posed);
+  EXPECT_FALSE(reach(posed, authority.SecurityFor("rollouter")).ok()) << "a viewer is no worker";
 }
 
 TEST_F(PythonWorkerTest, ListsItsTasksIntoAFile) {

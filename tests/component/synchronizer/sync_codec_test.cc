@@ -91,6 +91,7 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   hello.layout = "tp:2:x";
   hello.destination_layout = "whole";
   hello.start = "its rank 0";
+  hello.endpoint_address = "127.0.0.1:8000";
   auto back = wire::FromProto(wire::ToProto(hello));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->member, hello.member);
@@ -103,6 +104,7 @@ TEST(SyncCodecTest, AHelloComesBackWithItsModel) {
   EXPECT_EQ(back->run_id, "run");
   EXPECT_EQ(back->facts, hello.facts);
   EXPECT_EQ(back->start, hello.start);
+  EXPECT_EQ(back->endpoint_address, hello.endpoint_address);
   EXPECT_EQ(back->layout, "tp:2:x");
   EXPECT_EQ(back->destination_layout, "whole");
 }
@@ -143,11 +145,12 @@ TEST(SyncCodecTest, RefusesWhatCannotBe) {
   hello.mutable_facts()->set_host("here");
   EXPECT_TRUE(wire::FromProto(hello).ok());
   for (const std::string& text : {std::string(60000, 'x'), std::string("a\nb")}) {
-    std::vector<v1::JoinRequest::Hello> bad(4, hello);
+    std::vector<v1::JoinRequest::Hello> bad(5, hello);
     bad[0].set_run_id(text);
     bad[1].set_address(text);
     bad[2].set_metrics_address(text);
     bad[3].set_build(text);
+    bad[4].set_endpoint_address(text);
     for (const auto& one : bad) EXPECT_THAT(wire::FromProto(one).status(), HasReason("BAD_MESSAGE"));
     hello.mutable_member()->set_replica_id(text);
     EXPECT_THAT(wire::FromProto(hello).status(), HasReason("BAD_MEMBER"));

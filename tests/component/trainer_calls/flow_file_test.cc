@@ -39,7 +39,8 @@ trainer::FlowSums Sums(double wall_seconds) {
                          .invalid = {{"BAD_LOGPROB", 7}}};
   sums.roster.AddProcess({"rollouter", "rollouter-0", 0, 1, "a"});
   sums.roster.SetServing("a", {1, 7});
-  sums.roster.SetWork("a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3});
+  sums.roster.SetWork(
+      "a", {.generated_tokens = 500, .groups_submitted = 9, .busy_seconds = 1, .idle_seconds = 3, .judge_tokens = 11});
   return sums;
 }
 
@@ -71,6 +72,7 @@ TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextIncarnation) {
   EXPECT_EQ(read.figures.failed_checkpoints, 2);
   EXPECT_EQ(read.figures.evaluations_made, 14);
   EXPECT_EQ(read.figures.evaluations_lost, 13);
+  EXPECT_EQ(read.roster.Total().judge_tokens, 11);
   EXPECT_EQ(read.superseded, 8);
   EXPECT_EQ(read.reissued + read.failed_attempts + read.duplicate + read.expired, 3 + 4 + 5 + 6);
   EXPECT_EQ(read.invalid.at("BAD_LOGPROB"), 7);

@@ -17,6 +17,7 @@ TEST(RewardFormulaTest, ReadsTermsAndTheirWeights) {
   EXPECT_EQ(terms[1], (RewardTerm{"format", 0.2, Source::kBuiltIn, "format"}));
   EXPECT_EQ(terms[2], (RewardTerm{"python:judge/v2", -1, Source::kPython, "judge/v2"}));
   EXPECT_EQ(terms[3], (RewardTerm{"http", 1, Source::kHttp, "http"}));
+  EXPECT_EQ(ParseRewardFormula("2*judge").value()[0], (RewardTerm{"judge", 2, Source::kJudge, "judge"}));
 }
 
 TEST(RewardFormulaTest, SaysWhichTermIsNone) {

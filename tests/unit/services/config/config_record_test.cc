@@ -100,6 +100,8 @@ TEST_F(ConfigRecordTest, AnotherRewardIsRefusedUnlessItIsMeant) {
                                                         ConfigDifference{"reward.name", "\"exact\"", "\"dense\""}));
   EXPECT_TRUE(IsRewardKey("environment.digest"));
   EXPECT_FALSE(IsRewardKey("reward.timeout"));
+  EXPECT_TRUE(IsRewardKey("reward.judge_model"));
+  EXPECT_FALSE(IsRewardKey("reward.judge_tokens"));
 
   const std::vector<std::string> more = {"reward.name=dense", "model.hidden_size=128"};
   EXPECT_THAT(Refusal(more), Not(HasSubstr("--accept-reward-change"))) << "the flag would not help";
@@ -152,7 +154,7 @@ TEST(FixedKeysTest, AreThoseThatARunCannotChange) {
   for (const ConfigKey& key : schema.keys()) {
     // A resumed run reads its model from its own directory, whatever model.path says then.
     const bool model = key.section->name() == "model" && key.path != "model.dtype" && key.path != "model.path" &&
-                       key.path != "model.context_length";
+                       key.path != "model.context_length" && key.path != "model.tool_format";
     if (model) {
       EXPECT_TRUE(key.option.fixed()) << key.path;
     }

@@ -80,6 +80,37 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{kServes, "endpoint.sequences=256"}, "endpoint.sequences: at most 240"},
         Case{{kServes, "endpoint.sequences=16", "rollout.max_groups_in_flight=4"}, "endpoint.sequences: 0 with"},
         Case{{"endpoint.sequences=16"}, nullptr}));
+INSTANTIATE_TEST_SUITE_P(
+    Socket, RulesTest,
+    testing::Values(Case{{"environment.socket_mode=0660", "environment.socket_group=agents"}, nullptr},
+                    Case{{"environment.socket_mode=0660"}, nullptr},
+                    Case{{"environment.socket_group=agents"}, "environment.socket_mode to be 0660"},
+                    Case{{"environment.socket_mode=0660", "environment.socket_group=--x"}, "environment.socket_group"},
+                    Case{{"environment.socket_mode=0666"}, "environment.socket_mode"}));
+INSTANTIATE_TEST_SUITE_P(ToolFormat, RulesTest,
+                         testing::Values(Case{{"model.tool_format=qwen3.5"}, nullptr},
+                                         Case{{"model.tool_format=qwen"}, "model.tool_format: one of auto"}));
+constexpr const char* kTls = "security.tls_ca=ca.crt";
+INSTANTIATE_TEST_SUITE_P(
+    WorkersAddress, RulesTest,
+    testing::Values(Case{{"environment.address=10.0.0.7:7080"}, "environment.address: a socket or a loopback address"},
+                    Case{{"environment.address=10.0.0.7:7080", "run.insecure_bind=true"}, nullptr},
+                    Case{{"environment.address=10.0.0.7:7080", kTls, "security.tls_cert=c", "security.tls_key=k"},
+                         nullptr},
+                    Case{{"environment.address=127.0.0.1:7080"}, nullptr}));
+constexpr const char* kKey = "reward.judge_key_file=key";
+INSTANTIATE_TEST_SUITE_P(
+    Judge, RulesTest,
+    testing::Values(Case{{"reward.judge_url=https://judge.example/v1", kKey}, nullptr},
+                    Case{{"reward.judge_url=http://127.0.0.1:8000/v1", kKey}, nullptr},
+                    Case{{"reward.judge_url=http://judge:8000/v1", kKey}, "would be sent in plaintext"},
+                    Case{{"reward.judge_url=http://127.0.0.1@judge/v1", kKey}, "would be sent in plaintext"},
+                    Case{{"reward.judge_url=http://judge:8000/v1", kKey, "run.insecure_bind=true"}, nullptr},
+                    Case{{"reward.judge_url=http://judge:8000/v1"}, nullptr},
+                    Case{{"reward.judge_url=judge:8000"}, "reward.judge_url: an address that begins with http://"},
+                    Case{{"reward.judge_prompt=Is it good?"}, "it does not contain {answer}"},
+                    Case{{"reward.judge_prompt=Is {answer} good?"}, nullptr},
+                    Case{{"reward.judge_pattern=(a"}, "reward.judge_pattern: a regular expression"}));
 INSTANTIATE_TEST_SUITE_P(Run, RulesTest,
                          testing::Values(Case{{"run.name=a/b"}, "run.name: a name of letters"},
                                          Case{{"run.name="}, "run.name"}, Case{{"run.name=.."}, "run.name"},

@@ -78,6 +78,30 @@ TEST(AnswerWriterTest, AWholeAnswerHasEveryChoiceWithItsLogProbs) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 3);
 }
 
+TEST(AnswerWriterTest, ThoughtsAreApartFromTheContentAndCallsAreTakenFromTheContentAlone) {
+  auto options = ForKind(RequestKind::kChat);
+  options.reasoning = Reasoning::kBegun;
+  options.tool_format = ToolFormat::kHermes;
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
+  AnswerWriter writer(options);
+  EXPECT_EQ(FromEvent(writer.TokenEvent(0, {.text = "so " + call}))["choices"][0]["delta"],
+            Json({{"role", "assistant"}, {"reasoning_content", "so " + call}}));
+  EXPECT_EQ(writer.TokenEvent(0, {.text = "</think>\n"}), "");
+  EXPECT_EQ(FromEvent(writer.TokenEvent(0, {.text = "yes"}))["choices"][0]["delta"], Json({{"content", "yes"}}));
+  const Json called = FromEvent(writer.TokenEvent(0, {.text = call}))["choices"][0]["delta"];
+  EXPECT_EQ(called["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(FromEvent(writer.EndEvent(0, {}))["choices"][0]["finish_reason"], "tool_calls");
+
+  const std::vector<AnswerWriter::Choice> choices = {{.tokens = {{.text = "so</think>"}, {.text = "yes"}}, .end = {}}};
+  const Json message = Json::parse(AnswerWriter(options).Whole(choices, {}))["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "so");
+  EXPECT_EQ(message["content"], "yes");
+  options.reasoning = Reasoning::kAtStart;
+  const Json plain = Json::parse(AnswerWriter(options).Whole(choices, {}))["choices"][0]["message"];
+  EXPECT_EQ(plain["content"], "so</think>yes");
+  EXPECT_FALSE(plain.contains("reasoning_content"));
+}
+
 TEST(AnswerWriterTest, ErrorsHaveOpenAisFormAndCodes) {
   const absl::Status bad = Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST", "n: expected", {{"param", "n"}});
   EXPECT_EQ(HttpCode(bad), 400);

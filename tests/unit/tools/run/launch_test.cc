@@ -103,6 +103,31 @@ TEST(PlanLaunchTest, TheWorkerIsItsCommandWithWhereToListenBehindIt) {
                                      "unix:/run/environment.sock", "--announce", "/run/environment.json"));
 }
 
+TEST(PlanLaunchTest, AWorkerBeyondLoopbackIsToldItsCertificate) {
+  v1::RunConfig config;
+  config.mutable_environment()->set_command("syncopate-worker rewards.py");
+  config.mutable_environment()->set_address("10.0.0.7:7080");
+  config.mutable_security()->set_tls_cert("certs/{role}.crt");
+  config.mutable_security()->set_tls_key("certs/{role}.key");
+  config.mutable_security()->set_tls_ca("certs/ca.crt");
+  config.mutable_security()->set_trust_domain("rl");
+  config.mutable_security()->set_token_file("certs/tokens");
+  const std::vector<std::string> all = PlanLaunch(config, "/bin", "/run", {"environment", 0}, "").arguments;
+  EXPECT_THAT(std::vector<std::string>(all.begin() + 7, all.end()),
+              ElementsAre("--tls-cert", "certs/environment.crt", "--tls-key", "certs/environment.key", "--tls-ca",
+                          "certs/ca.crt", "--trust-domain", "rl"));
+}
+
+TEST(PlanLaunchTest, AWorkerAnnouncesItselfBesideASocketThatIsElsewhere) {
+  v1::RunConfig config;
+  for (const auto& [address, file] :
+       {std::pair("unix:/run/environment.sock", "/run/environment.json"),
+        std::pair("unix:/srv/w.sock", "/srv/w.sock.json"), std::pair("127.0.0.1:7080", "/run/environment.json")}) {
+    config.mutable_environment()->set_address(address);
+    EXPECT_EQ(EnvironmentAnnouncement(config, "/run"), file);
+  }
+}
+
 TEST(PlanLaunchTest, AWorkerAtAPortIsToldWhoseTokensItTakesAndOneAtASocketIsNot) {
   v1::RunConfig config;
   config.mutable_environment()->set_command("syncopate-worker rewards.py");
@@ -113,6 +138,10 @@ TEST(PlanLaunchTest, AWorkerAtAPortIsToldWhoseTokensItTakesAndOneAtASocketIsNot)
     return std::vector<std::string>(all.begin() + 7, all.end());
   };
   EXPECT_THAT(words("unix:/run/environment.sock"), ElementsAre());
+  EXPECT_THAT(words("127.0.0.1:7080"), ElementsAre("--token-file", "certs/rollouter.tokens"));
+  config.mutable_environment()->set_socket_mode("0660");
+  config.mutable_environment()->set_socket_group("agents");
+  EXPECT_THAT(words("unix:/run/environment.sock"), ElementsAre("--socket-mode", "0660", "--socket-group", "agents"));
   EXPECT_THAT(words("127.0.0.1:7080"), ElementsAre("--token-file", "certs/rollouter.tokens"));
   EXPECT_THAT(words("10.0.0.7:7080"), ElementsAre("--token-file", "certs/rollouter.tokens", "--insecure-bind"));
 }

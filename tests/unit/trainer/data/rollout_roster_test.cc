@@ -54,6 +54,17 @@ TEST(RolloutRosterTest, ManyProcessesAreASumAndNothingGrows) {
   EXPECT_EQ(roster.entries().back().member.incarnation, "999");
 }
 
+TEST(RolloutRosterTest, TheJudgesTokensAreThoseOfAllProcessesThatEverWere) {
+  RolloutRoster roster;
+  for (size_t i = 0; i < RolloutRoster::kListed + 10; ++i) {
+    roster.AddProcess(Process(absl::StrCat(i)));
+    roster.SetWork(absl::StrCat(i), {.judge_tokens = 1});
+    roster.SetWork(absl::StrCat(i), {.judge_tokens = 3});
+    roster.SetWork(absl::StrCat(i), {.judge_tokens = -1});
+  }
+  EXPECT_EQ(roster.Total().judge_tokens, static_cast<int64_t>(3 * (RolloutRoster::kListed + 10)));
+}
+
 TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
   RolloutRoster roster;
   roster.AddProcess(Process("liar"));

@@ -190,6 +190,28 @@ TEST_F(TrainingDataTest, ATakeThatTheDiskRefusesComesAgainWithTheSameGroups) {
   EXPECT_EQ(data_->GetStatus().groups.trained, 2);
 }
 
+TEST_F(TrainingDataTest, LeasesNothingMoreWhenTheJudgeHasUsedTheRunsTokens) {
+  world_.options.judge_tokens = 25;
+  Open();
+  const auto other_sink = std::make_shared<RecordingSink>();
+  const SessionId other = *data_->Connect(TrainingDataWorld::Member("r1", "i2"), TrainingDataWorld::kRunId, other_sink);
+  data_->SetServing(other, {1, 0});
+  data_->SetWork(session_, {.judge_tokens = 10});
+  data_->SetWork(other, {.judge_tokens = 14});
+  Answer(1);
+  data_->SetWork(other, {.judge_tokens = 15});  // replaces 14: together 25
+  data_->SetCredits(session_, 4);
+  data_->SetCredits(other, 4);
+  const Explanation why = data_->GetStatus().explanation;
+  EXPECT_EQ(why.waiting_for, "rewards");
+  EXPECT_EQ(why.detail, "the judge has used 25 tokens, and reward.judge_tokens is 25");
+  EXPECT_EQ(sink_->leases.size(), 1u);
+  EXPECT_EQ(other_sink->leases.size(), 0u);
+  data_->Disconnect(other);  // what it has used stays used
+  data_->SetCredits(session_, 4);
+  EXPECT_EQ(sink_->leases.size(), 1u);
+}
+
 TEST_F(TrainingDataTest, LeasesNothingForAWhileAfterTheDiskHasRefusedAnAnswerAndSaysWhy) {
   HandClock clock;
   world_.clock = &clock;

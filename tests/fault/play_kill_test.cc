@@ -1,0 +1,108 @@
+// A run of several turns whose rollouters and whose worker of users' Python die.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/fault/fault_support.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::testing {
+namespace {
+
+constexpr int kKills = 6;
+
+// The game that is built in, with a tool that takes its time, so that a kill meets episodes in the middle of a call.
+constexpr char kCode[] = R"(
+import asyncio
+from syncopate import registry
+from syncopate.games import Guess
+
+class Slow(Guess):
+    async def step(self, action):
+        await asyncio.sleep(0.02)
+        return await super().step(action)
+
+registry.ENVIRONMENTS["guess"].make = Slow
+)";
+
+// The process of the worker that was announced last; 0: none is.
+pid_t GetWorker(const RunHarness& run) {
+  std::ifstream file(run.Path("environment.json"));
+  const Json said = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return said.is_object() ? said["pid"].get<pid_t>() : 0;
+}
+
+class PlayKillTest : public ::testing::Test {
+ protected:
+  PlayKillTest() {
+    const std::string code = folder_.path() + "/code.py";
+    std::ofstream(code) << kCode;
+    run_ = std::make_unique<RunHarness>(
+        EndlessRun({"data.task=guess", "environment.name=guess", "reward.name=environment", "rollout.max_turns=5",
+                    "rollout.max_total_tokens=18", "model.max_position_embeddings=20", "run.rollouters=2",
+                    absl::StrCat("environment.command=env PYTHONPATH=", SYNCOPATE_SOURCE_DIR, "/python ",
+                                 SYNCOPATE_PYTHON, " -m syncopate.worker ", code)}));
+  }
+
+  void KillWorker() {
+    const pid_t worker = GetWorker(*run_);
+    ASSERT_GT(worker, 0);
+    ASSERT_EQ(::kill(worker, SIGKILL), 0);
+    EXPECT_TRUE(Eventually(kPatience, [&] {
+      const pid_t next = GetWorker(*run_);
+      return next != 0 && next != worker;
+    }));
+  }
+  void KillRollouter(const RunWatch& watch, int64_t victim) {
+    const auto before = watch.AwaitWork(victim);
+    ASSERT_THAT(before, IsOk());
+    const auto endpoint = run_->Endpoint("rollouter", victim);
+    ASSERT_THAT(endpoint, IsOk());
+    ASSERT_EQ(::kill(static_cast<pid_t>(endpoint->pid), SIGKILL), 0);
+    ASSERT_THAT(watch.AwaitWork(victim, *before), IsOk());
+  }
+
+  TempDir folder_;
+  std::unique_ptr<RunHarness> run_;
+};
+
+TEST_F(PlayKillTest, NoEpisodeIsTrainedTwiceAndNoneThatWasAcknowledgedIsLost) {
+  auto process = run_->Run();
+  ASSERT_THAT(process, IsOk());
+  const RunWatch watch(run_.get());
+  Dice dice(7);
+  ASSERT_THAT(watch.AwaitWork(0), IsOk());
+  for (int i = 0; i < kKills; ++i) {
+    SCOPED_TRACE(absl::StrCat("kill ", i));
+    ASSERT_THAT(watch.AwaitRandomMoment(dice), IsOk());
+    // At each third time both, so that a new rollouter meets a worker that has lost all episodes.
+    if (i % 3 != 1) {
+      ASSERT_NO_FATAL_FAILURE(KillWorker());
+    }
+    if (i % 3 != 0) {
+      ASSERT_NO_FATAL_FAILURE(KillRollouter(watch, dice.Between(0, 1)));
+    }
+  }
+  ASSERT_THAT(watch.AwaitMoreSteps(5), IsOk());
+  ASSERT_THAT(watch.Stop(), IsOk());
+  const auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  const RunFindings findings = Judge(*run_);
+  EXPECT_THAT(findings, IsClean());
+  EXPECT_GT(findings.reissued, 0) << "no kill hit a rollouter that held a lease";
+  const Json summary = run_->Summary();
+  EXPECT_EQ(summary["groups"]["duplicate"], 0);
+  EXPECT_EQ(summary["run"]["restarts"]["environment-0"], kKills * 2 / 3);
+  EXPECT_EQ(summary["run"]["restarts"]["trainer-0"], 0);
+  for (const Json& step : run_->Records("step")) EXPECT_GT(step["turns_mean"].get<double>(), 1);
+}
+
+}  // namespace
+}  // namespace syncopate::testing
