@@ -30,11 +30,17 @@ using Condition = absl::Condition;
 class Condition {
  public:
   template <typename Functor>
-  explicit Condition(const Functor* functor) : eval_([functor] { return (*functor)(); }) {}
+  explicit Condition(const Functor* functor) : eval_([functor] { return Call(*functor); }) {}
   explicit Condition(const bool* flag) : eval_([flag] { return *flag; }) {}
   bool Eval() const { return eval_(); }
 
  private:
+  // Await calls the functor with the mutex held, which clang's analysis cannot know here.
+  template <typename Functor>
+  static bool Call(const Functor& functor) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return functor();
+  }
+
   std::function<bool()> eval_;
 };
 

@@ -30,28 +30,28 @@ done
 # because every process starts and steps on a card that it shares.
 # name | GPUs that it needs | time limit, s | what runs: ours, peers or ceilings | its arguments
 cases='
-7b-2x2-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc
-7b-2x2-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl
-7b-2x2-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --calm
-7b-2x2-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --calm
+7b-2x2-ipc        | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc
+7b-2x2-nccl       | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl
+7b-2x2-ipc-calm   | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --calm
+7b-2x2-nccl-calm  | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --calm
 7b-2x2-peers      | 4 | 90 | peers    | --model qwen2.5-7b --sources 2 --replicas 2
-7b-1x3-ipc        | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc
-7b-1x3-ipc-calm   | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc --calm
-7b-1x3-nccl       | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl
-7b-1x3-nccl-calm  | 4 | 60 | ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl --calm
-7b-2xtp2-ipc      | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc
-7b-2xtp2-ipc-calm | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --calm
-7b-2xtp2-nccl     | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl
-7b-2xtp2-nccl-calm| 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl --calm
+7b-1x3-ipc        | 4 | 100| ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc
+7b-1x3-ipc-calm   | 4 | 100| ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport ipc --calm
+7b-1x3-nccl       | 4 | 100| ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl
+7b-1x3-nccl-calm  | 4 | 100| ours     | --model qwen2.5-7b --layers 8 --sources 1 --replicas 3 --transport nccl --calm
+7b-2xtp2-ipc      | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc
+7b-2xtp2-ipc-calm | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport ipc --calm
+7b-2xtp2-nccl     | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl
+7b-2xtp2-nccl-calm| 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --tp 2 --transport nccl --calm
 0.5b-2x2-ipc      | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc
 0.5b-2x2-ipc-calm | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --calm
 0.5b-2x2-nccl     | 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl
 0.5b-2x2-nccl-calm| 4 | 45 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --calm
-7b-inplace-ipc    | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --install in_place
-7b-inplace-nccl   | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --install in_place
-7b-late-ipc       | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
-7b-late-nccl      | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-ceiling
-7b-auto           | 4 | 60 | ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport auto --syncs 5
+7b-inplace-ipc    | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --install in_place
+7b-inplace-nccl   | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport nccl --install in_place
+7b-late-ipc       | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+7b-late-nccl      | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-ceiling
+7b-auto           | 4 | 100| ours     | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport auto --syncs 5
 200-syncs-ipc     | 4 | 120| ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport ipc --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
 200-syncs-nccl    | 4 | 120| ours     | --model qwen2.5-1.5b --sources 2 --replicas 2 --transport nccl --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
 kill-receiver-ipc-transfer  | 4 | 60 | ours | --model qwen2.5-7b --layers 14 --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
@@ -82,17 +82,17 @@ sockets-nccl      | 4 | 60 | sockets  | --model qwen2.5-0.5b --sources 2 --repli
 1x1-sockets-nccl  | 2 | 60 | sockets  | --model qwen2.5-0.5b --transport nccl --syncs 3 --no-ceiling
 200-syncs-1x1-ipc  | 2 | 120 | ours    | --model qwen2.5-1.5b --transport ipc --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
 200-syncs-1x1-nccl | 2 | 120 | ours    | --model qwen2.5-1.5b --transport nccl --syncs 200 --answers 4 --answer-tokens 16 --no-ceiling
-shared-2x2-ipc    | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
-shared-2xtp2-ipc  | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
-shared-late-ipc   | 2 | 90 | ours     | --model qwen2.5-7b --layers 6 --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
+shared-2x2-ipc    | 2 | 90 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --no-decode --no-ceiling
+shared-2xtp2-ipc  | 2 | 90 | ours     | --model qwen2.5-0.5b --sources 2 --tp 2 --transport ipc --no-decode --no-ceiling
+shared-late-ipc   | 2 | 90 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport ipc --syncs 5 --late-joiner --no-ceiling
 shared-late-nccl  | 2 | 90 | ours     | --model qwen2.5-0.5b --sources 2 --replicas 1 --transport nccl --syncs 5 --late-joiner --no-decode --no-ceiling
 shared-kill-receiver-ipc      | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport ipc --syncs 3 --no-ceiling --kill receiver --at transfer
 shared-kill-receiver-nccl     | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill receiver --at transfer
 shared-stop-receiver-nccl     | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --stop receiver --at transfer
 shared-kill-source-nccl       | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill source --at transfer
 shared-kill-synchronizer-nccl | 2 | 90 | ours | --model qwen2.5-0.5b --sources 2 --replicas 2 --transport nccl --syncs 3 --no-decode --no-ceiling --kill synchronizer --at transfer
-1x1-kill-source-nccl      | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
-1x1-kill-synchronizer-ipc | 2 | 60 | ours | --model qwen2.5-7b --layers 8 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
+1x1-kill-source-nccl      | 2 | 90 | ours | --model qwen2.5-7b --layers 8 --transport nccl --syncs 3 --no-ceiling --kill source --at transfer
+1x1-kill-synchronizer-ipc | 2 | 90 | ours | --model qwen2.5-7b --layers 8 --transport ipc --syncs 3 --no-ceiling --kill synchronizer --at transfer
 '
 
 if [ "$list" -eq 1 ]; then

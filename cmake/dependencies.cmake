@@ -40,7 +40,7 @@ if(SYNCOPATE_TORCH)
     # libtorch's CUDA half registers itself when it is loaded, so it is linked though nothing names its symbols. What it
     # needs in turn (cuBLAS, cuDNN, ...) comes with the wheel where there is a GPU and need not be here.
     target_link_libraries(syncopate_libtorch INTERFACE
-      "-Wl,--push-state,--no-as-needed,-lc10_cuda,-ltorch_cuda,--pop-state" syncopate_cudart)
+      "-Wl,--push-state,--no-as-needed,-lc10_cuda,-ltorch_cuda,--pop-state" $<LINK_ONLY:syncopate_cudart>)
     target_link_options(syncopate_libtorch INTERFACE "-Wl,--allow-shlib-undefined")
   endif()
 endif()

@@ -22,7 +22,8 @@ test_packages=(
   mmdebstrap  # makes the bare Debian that the image is compiled on
   chrpath     # takes the build's folders out of the image's programs
   runc        # runs the image as a pod would
-  clang-14    # analyses who holds which lock
+  clang-14    # compiles what sanitizers run, in half of g++'s time, and analyses who holds which lock
+  libclang-rt-14-dev  # its AddressSanitizer and ThreadSanitizer
   clang-format-14  # checks the layout of the sources
   clang-tidy-14  # scripts/tidy.sh
   shellcheck  # reads the scripts that complete command lines

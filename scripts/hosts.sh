@@ -14,7 +14,7 @@
 #   rate MBIT          megabits a second for each host, each way
 #   ranks MBIT         no run: what calls between three ranks on three hosts cost at that rate, beside a star
 #   ci                 a run that learns while `far` is cut for 2 s, then `mixed` for 20 s, after which it is resumed
-#   table              all rows of the table in docs/operations.md, in their order; half an hour
+#   table              all rows of the table in docs/operations.md, in their order; 22 minutes
 # and writes a row of that table for each. What a run leaves on disk is judged: nothing that was acknowledged may be lost.
 # Ends with 77 where namespaces cannot be made. Nothing outside the namespaces is changed, and all that was started ends
 # with this script.
@@ -121,7 +121,7 @@ make_hosts() {
     host_pid[$host]=$!
     if (($# == 2)); then
       "$binaries/syncopate-link-forwarder" "to-$host" "eth-$host" "$1" "$2" > "$work/forwarder-$host.log" 2>&1 &
-      await 10 "the forwarder of $host" grep -q ready "$work/forwarder-$host.log"
+      await 10 "the forwarder of $host" grep -qs ready "$work/forwarder-$host.log"
     else
       ip link add name "to-$host" type veth peer name "eth-$host"
     fi

@@ -100,7 +100,7 @@ TEST(SchedulerConcurrencyTest, FollowingTheBlocksInUsePreemptsAFractionAndComput
     sum.counters.preemptions += cost.counters.preemptions;
     sum.counters.prefilled_tokens += cost.counters.prefilled_tokens;
   };
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 40 / SYNCOPATE_ONE_RUN_IN; ++seed) {
     add(greedy, RunWorkload(seed, false));
     add(following, RunWorkload(seed, true));
   }

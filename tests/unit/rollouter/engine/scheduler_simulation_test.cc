@@ -98,23 +98,24 @@ struct PreemptsNobody : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesALentBlockThatIsHandedOut) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<LeavesAFreeBlock>());
-  EXPECT_GT(Count(totals, "touches a lent block") + Count(totals, "without a block"), 30) << totals.first_error;
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<LeavesAFreeBlock>());
+  EXPECT_GT(Count(totals, "touches a lent block") + Count(totals, "without a block"), 30 / kOneRunIn)
+      << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesAPrefixThatIsFoundInALentBlock) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<LeavesKeptPrefixes>());
-  EXPECT_GT(totals.failed, 10) << totals.first_error;  // most often: a prefix of another version
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<LeavesKeptPrefixes>());
+  EXPECT_GT(totals.failed, 10 / kOneRunIn) << totals.first_error;  // most often: a prefix of another version
 }
 
 TEST(SchedulerSimulationTest, NoticesABlockThatIsCopiedDownInPart) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<MovesHalfABlock>());
-  EXPECT_GT(Count(totals, "holds something else"), 30) << totals.first_error;
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<MovesHalfABlock>());
+  EXPECT_GT(Count(totals, "holds something else"), 30 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesASequenceThatMakesNoRoom) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<PreemptsNobody>());
-  EXPECT_GT(totals.failed, 30) << totals.first_error;
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<PreemptsNobody>());
+  EXPECT_GT(totals.failed, 30 / kOneRunIn) << totals.first_error;
 }
 
 // Now and then forgets to free a block that its last user leaves.
@@ -127,9 +128,9 @@ struct LeaksBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesALeakedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<LeaksBlocks>(), /*lends=*/false);
-  EXPECT_GT(totals.failed, 150);
-  EXPECT_GT(Count(totals, "a leaked block"), 50);
+  const Totals totals = SimulateMany(200 / kOneRunIn, MakeSchedulerWith<LeaksBlocks>(), /*lends=*/false);
+  EXPECT_GT(totals.failed, 150 / kOneRunIn);
+  EXPECT_GT(Count(totals, "a leaked block"), 50 / kOneRunIn);
 }
 
 // Frees a shared block when the first of its users leaves. No block is indexed, so no block is kept.
@@ -143,8 +144,8 @@ struct FreesSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAFreedBlockInUse) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<FreesSharedBlocks>(), /*lends=*/false);
-  EXPECT_GT(Count(totals, "holds something else"), 50);
+  const Totals totals = SimulateMany(200 / kOneRunIn, MakeSchedulerWith<FreesSharedBlocks>(), /*lends=*/false);
+  EXPECT_GT(Count(totals, "holds something else"), 50 / kOneRunIn);
 }
 
 // Writes to a block that other sequences use.
@@ -154,8 +155,8 @@ struct WritesToSharedBlocks : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAWriteToASharedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false);
-  EXPECT_GT(Count(totals, "holds something else"), 50);
+  const Totals totals = SimulateMany(200 / kOneRunIn, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false);
+  EXPECT_GT(Count(totals, "holds something else"), 50 / kOneRunIn);
 }
 
 // Forgets which version made a prefix.
@@ -165,8 +166,8 @@ struct SharesAcrossVersions : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAPrefixSharedAcrossVersions) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<SharesAcrossVersions>(), /*lends=*/false);
-  EXPECT_GT(Count(totals, "a prefix of another version"), 50);
+  const Totals totals = SimulateMany(200 / kOneRunIn, MakeSchedulerWith<SharesAcrossVersions>(), /*lends=*/false);
+  EXPECT_GT(Count(totals, "a prefix of another version"), 50 / kOneRunIn);
 }
 
 // Lets priorities delay a request for ever.
@@ -176,8 +177,8 @@ struct Starves : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesAStarvedRequest) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<Starves>(), /*lends=*/false);
-  EXPECT_GT(Count(totals, "starves"), 30);
+  const Totals totals = SimulateMany(200 / kOneRunIn, MakeSchedulerWith<Starves>(), /*lends=*/false);
+  EXPECT_GT(Count(totals, "starves"), 30 / kOneRunIn);
 }
 
 TEST(SchedulerSimulationTest, KeepsItsPromisesToSamplesWithTurns) {
@@ -225,28 +226,33 @@ struct CopiesWithoutAPlan : Scheduler {
 };
 
 TEST(SchedulerSimulationTest, NoticesADrawThatCountsInTheWrongTurn) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<CountsStaleDraws>(), /*lends=*/false, /*turns=*/true);
-  EXPECT_GT(Count(totals, "an undisturbed run"), 50) << totals.first_error;
+  const Totals totals =
+      SimulateMany(200 / kOneRunIn, MakeSchedulerWith<CountsStaleDraws>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "an undisturbed run"), 50 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesPositionsThatNoTokenOfTheAnswerHas) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<KeepsStalePositions>(), /*lends=*/false, /*turns=*/true);
-  EXPECT_GT(totals.failed, 30) << totals.first_error;
+  const Totals totals =
+      SimulateMany(400 / kOneRunIn, MakeSchedulerWith<KeepsStalePositions>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(totals.failed, 30 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesAPreemptionInPlaceOfAParkedSample) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<SparesTheParked>(), /*lends=*/false, /*turns=*/true);
-  EXPECT_GT(Count(totals, "blocks to give up"), 50) << totals.first_error;
+  const Totals totals =
+      SimulateMany(200 / kOneRunIn, MakeSchedulerWith<SparesTheParked>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "blocks to give up"), 50 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesBlocksOfParkedSamplesThatAreCopiedByNoPlan) {
-  const Totals totals = SimulateMany(400, MakeSchedulerWith<CopiesWithoutAPlan>(), /*lends=*/true, /*turns=*/true);
-  EXPECT_GT(totals.failed, 30) << totals.first_error;
+  const Totals totals =
+      SimulateMany(400 / kOneRunIn, MakeSchedulerWith<CopiesWithoutAPlan>(), /*lends=*/true, /*turns=*/true);
+  EXPECT_GT(totals.failed, 30 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, NoticesAGivenTokenInASharedBlock) {
-  const Totals totals = SimulateMany(200, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false, /*turns=*/true);
-  EXPECT_GT(Count(totals, "holds something else"), 50) << totals.first_error;
+  const Totals totals =
+      SimulateMany(200 / kOneRunIn, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false, /*turns=*/true);
+  EXPECT_GT(Count(totals, "holds something else"), 50 / kOneRunIn) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, EqualEventsGiveEqualPlans) {
