@@ -144,7 +144,9 @@ absl::Status CudaModelRunner::Allocate(GraphDecoder::Options decoder) {
   SYNCOPATE_ASSIGN_OR_RETURN(storage_,
                              cuda::ReleasableArena::Create(2 * capacity_.blocks * layer_bytes,
                                                            {.device = options_.device, .what = "keys and values"}));
-  SYNCOPATE_ASSIGN_OR_RETURN(swapped_, cuda::PinnedBuffer::Create(2 * capacity_.host_blocks * layer_bytes));
+  absl::StatusOr<cuda::PinnedBuffer> swapped = cuda::PinnedBuffer::Create(2 * capacity_.host_blocks * layer_bytes);
+  SYNCOPATE_RETURN_IF_ERROR(Annotate(swapped.status(), "rollout.host_kv_memory cannot be had, lower it"));
+  swapped_ = *std::move(swapped);
   const int64_t most_pairs = 2 * capacity_.blocks + capacity_.host_blocks;
   for (int i = 0; i < GraphDecoder::kMostUnderWay; ++i) {
     SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer pairs,

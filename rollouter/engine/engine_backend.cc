@@ -125,7 +125,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
                                        // by default.
                                        .plans_under_way = std::max(1, options.plans_under_way),
                                        .serves_base = config_.lora.enabled()};
-  auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, capacity.host_blocks);
+  SYNCOPATE_ASSIGN_OR_RETURN(SwapSpace swapped, SwapSpace::Take(capacity.host_blocks * kv_block_bytes()));
+  auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, std::move(swapped));
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);
 }
 

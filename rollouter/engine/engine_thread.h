@@ -18,6 +18,7 @@ class EngineThread final : public EngineLoop {
   EngineThread(int threads, Manifest manifest, std::unique_ptr<Engine> engine)
       : manifest_(std::move(manifest)), threads_(threads), engine_(std::move(engine)) {
     status_.kv_bytes = engine_->kv_bytes();
+    status_.host_kv_bytes = engine_->host_kv_bytes();
     status_.weight_bytes = engine_->weight_bytes();
     thread_ = std::thread([this] { Run(); });
   }

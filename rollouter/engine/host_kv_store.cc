@@ -22,14 +22,14 @@ int64_t HostKvStore::BlockBytes(const model::ModelConfig& config) {
   return BlockFloats(config) * static_cast<int64_t>(sizeof(float));
 }
 
-HostKvStore::HostKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks)
+HostKvStore::HostKvStore(const model::ModelConfig& config, int64_t blocks, SwapSpace swapped)
     : config_(config),
       blocks_(blocks),
       value_offset_(kBlockTokens * config.key_value_size()),
       block_size_(BlockFloats(config)),
       slab_blocks_(std::max<int64_t>(1, kSlabBytes / (block_size_ * static_cast<int64_t>(sizeof(float))))),
       slabs_(static_cast<size_t>(blocks / slab_blocks_ + 1)),
-      swapped_(static_cast<size_t>(host_blocks)) {
+      swapped_(std::move(swapped)) {
   Reserve(padding_block());
 }
 
@@ -43,26 +43,19 @@ void HostKvStore::Reserve(BlockIndex block) {
 
 void HostKvStore::Release() {
   for (std::unique_ptr<float[]>& slab : slabs_) slab.reset();
-  for (std::unique_ptr<float[]>& block : swapped_) block.reset();
   bytes_ = 0;
-  host_bytes_ = 0;
 }
 
 void HostKvStore::SwapOut(absl::Span<const BlockSwap> swaps) {
   for (const BlockSwap& swap : swaps) {
-    std::unique_ptr<float[]>& to = swapped_[swap.host_block];
-    if (to == nullptr) {
-      to.reset(new float[static_cast<size_t>(block_size_)]);
-      host_bytes_ += block_size_ * static_cast<int64_t>(sizeof(float));
-    }
-    std::copy_n(Keys(0, swap.block), block_size_, to.get());
+    std::copy_n(Keys(0, swap.block), block_size_, swapped_.floats() + swap.host_block * block_size_);
   }
 }
 
 void HostKvStore::SwapIn(absl::Span<const BlockSwap> swaps) {
   for (const BlockSwap& swap : swaps) {
     Reserve(swap.block);
-    std::copy_n(swapped_[swap.host_block].get(), block_size_, Keys(0, swap.block));
+    std::copy_n(swapped_.floats() + swap.host_block * block_size_, block_size_, Keys(0, swap.block));
   }
 }
 

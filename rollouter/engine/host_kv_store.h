@@ -6,22 +6,24 @@
 
 #include "model/model_config.h"
 #include "rollouter/engine/kv_store.h"
+#include "rollouter/engine/swap_space.h"
 
 namespace syncopate::rollouter {
 
-// Keys and values in float32 on the CPU. Memory is allocated when a block is first used, in slabs of several blocks
-// (blocks for swapping one by one), and kept. Because the scheduler allocates low blocks first, memory follows the peak
-// number of tokens in use, not the possible maximum.
+// Keys and values in float32 on the CPU. Memory is allocated when a block is first used, in slabs of several blocks, and
+// kept. Because the scheduler allocates low blocks first, memory follows the peak number of tokens in use, not the
+// possible maximum. Swapped blocks lie in memory of their own, which Release() leaves as it is.
 class HostKvStore final : public KvStore {
  public:
   // `config` must outlive it.
-  HostKvStore(const model::ModelConfig& config, int64_t blocks, int64_t host_blocks);
+  // `swapped` has room for the blocks for swapping, BlockBytes() each.
+  HostKvStore(const model::ModelConfig& config, int64_t blocks, SwapSpace swapped = {});
 
   // The memory of one block in all layers.
   static int64_t BlockBytes(const model::ModelConfig& config);
 
   int64_t bytes() const override { return bytes_; }
-  int64_t host_bytes() const override { return host_bytes_; }
+  int64_t host_bytes() const override { return swapped_.bytes(); }
   void Release() override;
   void Restore() override { Reserve(padding_block()); }
   void SwapOut(absl::Span<const BlockSwap> swaps) override;
@@ -44,9 +46,9 @@ class HostKvStore final : public KvStore {
   const int64_t value_offset_;  // floats: the keys of one block in one layer
   const int64_t block_size_;    // floats: the distance from one block to the next
   const int64_t slab_blocks_;
-  std::vector<std::unique_ptr<float[]>> slabs_, swapped_;
-  int64_t bytes_ = 0;       // of slabs_
-  int64_t host_bytes_ = 0;  // of swapped_
+  std::vector<std::unique_ptr<float[]>> slabs_;
+  const SwapSpace swapped_;
+  int64_t bytes_ = 0;  // of slabs_
 };
 
 }  // namespace syncopate::rollouter

@@ -71,7 +71,7 @@ Finding Processors(const Machine& machine, const v1::RunConfig& config) {
 }
 
 Finding Memory(const Machine& machine, const v1::RunConfig& config) {
-  // What is not pinned on a GPU is taken when it is first used, and then kept.
+  // On the CPU a page of it is used when it is first written, and then kept; on a GPU all of it is pinned at the start.
   const int64_t swapped =
       config.run().rollouters() * config.rollout().tensor_parallel() * config::GetHostKvBytes(config.rollout());
   const int64_t wanted = kBytesPerDaemon * Workers(config) + swapped;

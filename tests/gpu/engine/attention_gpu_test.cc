@@ -78,7 +78,7 @@ TEST_P(CudaAttentionOverHeads, GivesWhatTheCpuGives) {
     const double tolerance = dtype == at::kFloat ? 2e-5 : 3e-2;
     const at::TensorOptions on_host = at::TensorOptions(dtype), on_gpu = on_host.device(kGpu);
     const Tables tables;
-    HostKvStore host(config, Tables::kBlocks, 0);
+    HostKvStore host(config, Tables::kBlocks);
     CudaKvStore gpu(config, Tables::kBlocks, 0, on_gpu);
     uint64_t seed = 1;
     for (const std::vector<Tables::Place>& rows : Batches()) {

@@ -160,6 +160,30 @@ TEST(EngineLoopTest, PreemptedAnswersAreSwappedAsFarAsHostMemoryReaches) {
   EXPECT_LE(both.host_kv_bytes, 6 * block);
 }
 
+TEST(EngineLoopTest, HostMemoryThatCannotBeHadIsRefusedAtTheStart) {
+  EngineLoop::Options options;
+  options.model = testing::SmallModel();
+  options.host_kv_bytes = int64_t{1} << 48;  // more than a process can address
+  const absl::Status refused = EngineLoop::Start(options).status();
+  EXPECT_EQ(ErrorReason(refused), "OUT_OF_MEMORY") << refused;
+  EXPECT_NE(refused.message().find("lower rollout.host_kv_memory"), std::string::npos) << refused;
+}
+
+// A sleep leaves the memory for swapped blocks to the engine, which would otherwise not be sure to get it again.
+TEST(EngineLoopTest, HostMemoryIsThereFromTheStartAndStaysInASleep) {
+  EngineLoop::Options options;
+  options.model = testing::SmallModel();
+  const int64_t block =
+      HostBackend(options.model, *model::MakeManifest(options.model, DType::kFloat32)).kv_block_bytes();
+  options.host_kv_bytes = 10 * block + 5;
+  auto loop = EngineLoop::Start(options).value();
+  EXPECT_EQ(loop->GetStatus().host_kv_bytes, 10 * block);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());
+  const EngineStatus before = loop->GetStatus();
+  EXPECT_EQ(loop->Sleep(2, kDeadline).value(), before.kv_bytes + before.weight_bytes);
+  EXPECT_EQ(loop->GetStatus().host_kv_bytes, 10 * block);
+}
+
 TEST(EngineLoopTest, HostMemoryThatHoldsNoBlockIsRefused) {
   EngineLoop::Options options;
   options.model = testing::SmallModel();
