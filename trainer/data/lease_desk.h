@@ -50,6 +50,8 @@ class LeaseDesk {
   void SetWork(SessionId session, const RolloutRoster::Work& work);
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
+  // See RolloutSessions::SetAway.
+  void SetAway(SessionId session, bool away, absl::Time now);
   // The rollouter has made `part` of a training lease; a part that cannot be one is logged, and not kept.
   void RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part);
 
