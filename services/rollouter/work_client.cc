@@ -25,6 +25,10 @@ std::string Name(const LeaseId& lease) {
 
 // Room in a message for everything except the group.
 constexpr int64_t kEnvelopeBytes = 1024;
+// A rollouter that shares the trainer's device gives it up when it has had no stream for so long: the trainer takes it
+// for dead at twice that (CardTurns::Options::absent_limit).
+constexpr absl::Duration kLostAfter = absl::Seconds(5);
+constexpr absl::Duration kYieldDeadline = absl::Seconds(5);  // for a weight sync that is under way
 // The shortest time between two log lines about failed rewards.
 constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
@@ -89,7 +93,13 @@ void WorkClient::SetServing(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   serving_ = version;
   book_.SetAsleep(false);  // a sleeping engine installs nothing
-  SendCreditsLocked();
+  v1::ExchangeRequest request;
+  if (!turn_.yield) {
+    turn_.done = true;
+    book_.SetYielded(false);
+    AddTurnLocked(&request);
+  }
+  SendCreditsLocked(std::move(request));
 }
 
 void WorkClient::SetDraining(bool draining) {
@@ -173,6 +183,7 @@ void WorkClient::Stop(absl::Duration deadline) {
     stopping_ = true;
     reconnect_.Cancel();
     heartbeat_.Cancel();
+    lost_.Cancel();
     auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; };
     if (stream_ != nullptr && deadline > absl::ZeroDuration()) {
       stream_->Finish();
@@ -185,6 +196,7 @@ void WorkClient::Stop(absl::Duration deadline) {
     }
   }
   aborts_.Stop();
+  turns_.Stop();
 }
 
 rollouter::RemoteEnvironment::Counters WorkClient::environment_counters() const {
@@ -209,6 +221,8 @@ WorkClient::Counters WorkClient::counters() const {
 
 void WorkClient::Connect() {
   std::shared_ptr<Stream> stream = Stream::Create(options_.stream);
+  const rollouter::EngineStatus engine = engine_->GetStatus();  // before the lock, which the engine's thread may want
+  const bool yielded = engine.yielded && engine.state == rollouter::EngineStatus::State::kAsleep;
   Trainer trainer;
   int64_t number = 0;
   {
@@ -217,11 +231,14 @@ void WorkClient::Connect() {
     trainer = trainer_;
     stream_ = stream;
     number = book_.OnConnecting();
+    turn_.told = false;
     ++counters_.streams;
     v1::ExchangeRequest hello;
     *hello.mutable_hello()->mutable_member() = wire::ToProto(options_.member);
     hello.mutable_hello()->set_run_id(trainer.run_id);
     hello.mutable_hello()->set_secret(options_.secret.Reveal());
+    hello.mutable_hello()->set_card(options_.card);
+    hello.mutable_hello()->set_yielded(yielded);
     SendLocked(std::move(hello));
   }
   auto channel = rpc::MakeChannel(
@@ -258,8 +275,11 @@ void WorkClient::Beat(int64_t stream) {
     *beat.mutable_progress()->add_leases() = wire::ToProto(lease);
   }
   AddPartsLocked(options_.report_tokens, &beat);
+  AddTurnLocked(&beat);
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
+  // The device had no room, or a weight sync did not end in time: another try.
+  if (turn_.told && !turn_.done) ObeyTurnLater();
 }
 
 void WorkClient::AddPartsLocked(int64_t least, v1::ExchangeRequest* request) {
@@ -309,6 +329,11 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
     }
     last_error_ = status;
     ScheduleConnectLocked();
+    if (!options_.card.empty() && turn_.told && !stopping_) {
+      lost_.Set(kLostAfter, [weak = weak_from_this()] {
+        if (auto self = weak.lock()) self->YieldIfStillLost();
+      });
+    }
   }
   for (const LeaseId& lease : lost) AbortLater(number, lease);
 }
@@ -327,6 +352,9 @@ void WorkClient::OnMessage(int64_t stream, v1::ExchangeResponse message) {
     case v1::ExchangeResponse::kRevoke:
       OnRevoke(stream, message.revoke());
       return;
+    case v1::ExchangeResponse::kTurn:
+      OnTurn(stream, message.turn());
+      return;
     case v1::ExchangeResponse::MESSAGE_NOT_SET:
       SYNCOPATE_LOG(kWarning, "the trainer sent a message of a kind that this build does not know; ignored");
   }
@@ -337,6 +365,11 @@ void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
   book_.OnWelcome();
   backoff_.Reset();
   last_error_ = absl::OkStatus();
+  lost_.Cancel();
+  if (!welcome.takes_turns() && turn_.yield) {
+    turn_ = {};  // this trainer has a device of its own
+    ObeyTurnLater();
+  }
   SYNCOPATE_LOG(kInfo, "connected to the trainer at %s, epoch %d", trainer_.address, welcome.epoch());
   SendCreditsLocked();
   ScheduleBeatLocked(book_.stream());
@@ -534,6 +567,72 @@ void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& re
   if (!generating) return;
   SYNCOPATE_LOG(kInfo, "%s revoked: %s", Name(lease), revoke.reason());
   AbortLater(stream, lease);
+}
+
+void WorkClient::OnTurn(int64_t stream, const v1::ExchangeResponse::CardTurn& turn) {
+  MutexLock lock(&mutex_);
+  if (stream != book_.stream()) return;
+  turn_ = {.number = turn.number(), .yield = turn.yield(), .told = true};
+  if (turn.yield()) {
+    book_.SetYielded(true);
+    SendCreditsLocked();
+  }
+  ObeyTurnLater();
+}
+
+void WorkClient::YieldIfStillLost() {
+  MutexLock lock(&mutex_);
+  if (book_.welcomed() || stopping_) return;
+  SYNCOPATE_LOG(kWarning, "the device is given up, as the trainer that shares it cannot be reached");
+  turn_ = {.number = turn_.number, .yield = true};
+  book_.SetYielded(true);
+  ObeyTurnLater();
+}
+
+void WorkClient::ObeyTurnLater() {
+  const bool posted = turns_.Post([this] { ObeyTurn(); });
+  if (!posted) SYNCOPATE_LOG(kDebug, "the device is neither given up nor taken back: this rollouter stops");
+}
+
+void WorkClient::ObeyTurn() {
+  CardTurn turn;
+  {
+    MutexLock lock(&mutex_);
+    turn = turn_;
+  }
+  if (turn.done) return;
+  absl::StatusOr<int64_t> moved = 0;
+  if (turn.yield) {
+    moved = engine_->Yield(kYieldDeadline);
+  } else if (const absl::Status taken = engine_->EndYield(); !taken.ok()) {
+    moved = taken;
+  }
+  if (!moved.ok()) {
+    SYNCOPATE_LOG(kWarning, "the device cannot be %s in turn %d yet: %s", turn.yield ? "given up" : "taken back",
+                  turn.number, moved.status().ToString());
+    return;
+  }
+  // One that has not yielded has weights, or waits for its first, or sleeps for another reason: it counts as back.
+  const bool waits = engine_->GetStatus().yielded;
+  MutexLock lock(&mutex_);
+  if (turn.yield) yielded_bytes_ += *moved;
+  if (turn_.number != turn.number || turn_.yield != turn.yield || turn_.told != turn.told) return;
+  // SetServing() ends the wait.
+  if (!turn.yield && waits) return;
+  turn_.done = true;
+  if (!turn.yield) book_.SetYielded(false);
+  v1::ExchangeRequest request;
+  AddTurnLocked(&request);
+  SendCreditsLocked(std::move(request));
+}
+
+void WorkClient::AddTurnLocked(v1::ExchangeRequest* request) {
+  if (!turn_.told) return;
+  using Turn = v1::ExchangeRequest::CardTurn;
+  Turn& turn = *request->mutable_turn();
+  turn.set_number(turn_.number);
+  turn.set_moved_bytes(yielded_bytes_ + (options_.received_bytes != nullptr ? options_.received_bytes() : 0));
+  if (turn_.done) turn.set_state(turn_.yield ? Turn::STATE_YIELDED : Turn::STATE_BACK);
 }
 
 void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {
