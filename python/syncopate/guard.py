@@ -45,11 +45,11 @@ class Certificates:
         self._configuration = self._read()
 
     def credentials(self):
-        """Of a port: every caller shows a certificate."""
+        """Credentials of the port; every caller must show a certificate."""
         return grpc.dynamic_ssl_server_credentials(self._configuration, self._fetch, require_client_authentication=True)
 
     def role(self, context) -> Optional[str]:
-        """Of a caller, by the only URI name of its certificate."""
+        """The caller's role, from the only URI name of its certificate; None if it has none."""
         uris = [uri.decode("utf-8", "replace") for uri in context.auth_context().get("peer_uri", ())]
         if len(uris) != 1 or not uris[0].startswith(self._prefix):
             return None
@@ -67,12 +67,12 @@ class Certificates:
         states = self._states()
         if states == self._seen:
             return None  # as before
-        self._seen = states
         try:
             self._configuration = self._read()
         except SystemExit as error:
             print(f"syncopate-worker: {error}; the certificate that was read before stays in use", flush=True)
             return None
+        self._seen = states
         return self._configuration
 
     def _read(self):

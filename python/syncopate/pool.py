@@ -86,7 +86,7 @@ class Pool:
         except BaseException:  # cancelled
             self._replace(child)
             raise
-        each = (time.monotonic() - begin) / len(texts)
+        each = (time.monotonic() - begin) / max(1, len(texts))
         self._seconds[name] = 0.8 * self._seconds.get(name, each) + 0.2 * each
         self._idle.put_nowait(child)
         return outcomes

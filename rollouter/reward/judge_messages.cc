@@ -117,7 +117,11 @@ absl::StatusOr<Judgement> ParseJudgement(absl::string_view body) {
 
 absl::StatusOr<float> FindReward(const Pattern& pattern, const Judgement& judgement) {
   const std::optional<std::string> found = pattern.LastMatch(judgement.text);
-  if (!pattern.has_group()) return found.has_value() ? 1.0f : 0.0f;
+  if (!pattern.has_group()) {
+    if (found.has_value()) return 1.0f;
+    if (!judgement.cut_off && !judgement.text.empty()) return 0.0f;
+    return BadJudgement("the judgement has no text, or was cut off at reward.judge_max_new_tokens");
+  }
   float reward = 0;
   const std::string number = found.value_or("");  // SimpleAtof takes blanks round it
   if (absl::SimpleAtof(number, &reward) && std::isfinite(reward)) return reward;

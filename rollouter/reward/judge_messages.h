@@ -45,7 +45,7 @@ struct Judgement {
   int64_t tokens = -1;  // of the prompt and the judgement together; -1: the endpoint does not say
   bool cut_off = false;
 };
-// INTERNAL (reason BAD_JUDGEMENT) if the body is not that of a chat completion with a text.
+// INTERNAL (reason BAD_JUDGEMENT) if the body is not that of a chat completion.
 absl::StatusOr<Judgement> ParseJudgement(absl::string_view body);
 
 // The reward that `pattern` finds in the judgement: the number in group 1 of its last match; without a group 1 if

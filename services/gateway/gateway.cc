@@ -1,7 +1,10 @@
 #include "services/gateway/gateway.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
 #include "base/status.h"
@@ -49,6 +52,14 @@ void Gateway::Stop() {
 }
 
 http::Response Gateway::Guard(const http::Request& request) const {
+  // The path becomes a part of a URL, in which an '@' before the first '/' would name another host.
+  const bool is_plain =
+      absl::StartsWith(request.path, "/") && std::all_of(request.path.begin(), request.path.end(), [](char c) {
+        return absl::ascii_isgraph(static_cast<unsigned char>(c)) && !absl::StrContains("?#%\\", c);
+      });
+  if (!is_plain) {
+    return Refusal(400, "the path must begin with / and have visible ASCII characters alone, without ?, #, % and \\");
+  }
   if (request.method != "GET" && request.method != "POST") {
     http::Response response = Refusal(405, "GET and POST are passed on");
     response.headers.emplace_back("Allow", "GET, POST");
@@ -68,7 +79,11 @@ void Gateway::Handle(const std::shared_ptr<http::Exchange>& exchange) {
   if (exchange->request().path == "/health") {
     return exchange->Respond([response = Health()] { return response; });
   }
-  std::make_shared<Passage>(exchange, backends_, upstream_.get())->Begin();
+  const auto body_bytes = static_cast<int64_t>(exchange->request().body.size());
+  if (*body_bytes_ + body_bytes > kMaxBodyBytes) {
+    return exchange->Respond([] { return Refusal(503, "the requests that are under way are too large together"); });
+  }
+  std::make_shared<Passage>(exchange, backends_, upstream_.get(), body_bytes_)->Begin();
 }
 
 http::Response Gateway::Health() const {

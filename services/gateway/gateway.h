@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -48,8 +49,11 @@ class Gateway {
   void Handle(const std::shared_ptr<http::Exchange>& exchange);
   http::Response Health() const;
 
+  static constexpr int64_t kMaxBodyBytes = int64_t{1} << 30;  // of all requests that are under way
+
   const Options options_;
   const std::shared_ptr<Backends> backends_;
+  const std::shared_ptr<std::atomic<int64_t>> body_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<Upstream> upstream_;
   std::unique_ptr<http::HttpServer> server_;
 };

@@ -25,18 +25,24 @@ std::string CallerName(const std::string& authorization) {
 
 }  // namespace
 
-Passage::Passage(std::shared_ptr<http::Exchange> exchange, std::shared_ptr<Backends> backends, Upstream* upstream)
+Passage::Passage(std::shared_ptr<http::Exchange> exchange, std::shared_ptr<Backends> backends, Upstream* upstream,
+                 std::shared_ptr<std::atomic<int64_t>> body_bytes)
     : exchange_(std::move(exchange)),
       backends_(std::move(backends)),
       upstream_(upstream),
       caller_(CallerName(exchange_->request().authorization)),
       path_(exchange_->request().path) {
   const http::Request& request = exchange_->request();
+  *body_bytes += static_cast<int64_t>(request.body.size());
   request_ = {.url = "",
               .method = request.method,
               .authorization = request.authorization,
               .content_type = request.content_type,
-              .body = std::make_shared<const std::string>(request.body)};
+              .body = std::shared_ptr<const std::string>(new std::string(request.body),
+                                                         [body_bytes = std::move(body_bytes)](const std::string* body) {
+                                                           *body_bytes -= static_cast<int64_t>(body->size());
+                                                           delete body;
+                                                         })};
 }
 
 void Passage::Begin() {
@@ -81,7 +87,7 @@ void Passage::OnHead(const UpstreamHead& head) {
 
 bool Passage::OnBody(absl::string_view bytes) {
   if (!streams_) {
-    // Of what is too long the rest is dropped; OnEnd says so.
+    // Bytes beyond the limit are dropped; OnEnd reports it.
     if (response_.body.size() <= kMaxResponseBytes) absl::StrAppend(&response_.body, bytes);
     return true;
   }
@@ -99,8 +105,12 @@ bool Passage::OnBody(absl::string_view bytes) {
 
 bool Passage::Take(std::string* bytes) {
   MutexLock lock(&mutex_);
-  bytes->append(waiting_);
-  waiting_.clear();
+  // Whole events alone, so that an error event never follows half of one; a longer event passes in parts.
+  const size_t last_end = waiting_.rfind("\n\n");
+  const bool all = ended_ || waiting_.size() >= kMaxWaitingBytes;
+  const size_t size = all ? waiting_.size() : last_end == std::string::npos ? 0 : last_end + 2;
+  bytes->append(waiting_, 0, size);
+  waiting_.erase(0, size);
   if (std::exchange(held_back_, false)) upstream_->Resume(id_);
   return ended_;
 }
@@ -114,6 +124,8 @@ void Passage::OnEnd(const absl::Status& status) {
     {
       MutexLock lock(&mutex_);
       if (!status.ok()) {
+        const size_t last_end = waiting_.rfind("\n\n");
+        waiting_.erase(last_end == std::string::npos ? 0 : last_end + 2);
         absl::StrAppend(
             &waiting_,
             "data: ", endpoint::ErrorBody(502, absl::StrCat("the rollouter broke off its answer: ", status.message())),
@@ -128,7 +140,10 @@ void Passage::OnEnd(const absl::Status& status) {
     if (ErrorReason(status) == "UNREACHABLE") backends_->Rest(address_, Clock::Real()->Now());
     SYNCOPATE_LOG(kWarning, "an endpoint failed a request: %s", status.ToString());
   }
-  if (!status.ok() || IsRefusalOfTheMoment(response_.code)) {
+  const bool broke_off = !status.ok() && ErrorReason(status) != "UNREACHABLE";
+  // The request itself may have ended the process: it is tried once more, not at each rollouter in turn.
+  const bool again = broke_off ? breaks_++ == 0 : !status.ok() || IsRefusalOfTheMoment(response_.code);
+  if (again) {
     http::Response refusal = std::move(response_);
     if (Try()) return;
     response_ = std::move(refusal);

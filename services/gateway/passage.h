@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,7 +16,7 @@ namespace syncopate::gateway {
 // One request on its way through the gateway.
 //
 //   trying --a response that is not retried--> passing --> ended
-//     ^ |--unreachable, broken off, 429 or 503, and another endpoint is left--> trying
+//     ^ |--unreachable, 429 or 503, or broken off once, and another endpoint is left--> trying
 //     | `--no endpoint is left--> ended with the last refusal, or with 502 or 503
 //
 // A stream (text/event-stream) passes as it comes; another response passes when it is whole. A client that reads slowly
@@ -24,8 +26,10 @@ class Passage final : public UpstreamListener, public http::StreamSource, public
   static constexpr size_t kMaxWaitingBytes = 1 << 20;
   static constexpr size_t kMaxResponseBytes = 256 << 20;  // of a response that is no stream
 
-  // `upstream` must outlive all calls of the passage.
-  Passage(std::shared_ptr<http::Exchange> exchange, std::shared_ptr<Backends> backends, Upstream* upstream);
+  // `upstream` must outlive all calls of the passage. `body_bytes` has the bytes of this request's body added until the
+  // request is over.
+  Passage(std::shared_ptr<http::Exchange> exchange, std::shared_ptr<Backends> backends, Upstream* upstream,
+          std::shared_ptr<std::atomic<int64_t>> body_bytes);
 
   // Begins the first try. Call once.
   void Begin();
@@ -52,6 +56,7 @@ class Passage final : public UpstreamListener, public http::StreamSource, public
   std::string address_;      // of the endpoint
   http::Response response_;  // of a response that is no stream, so far
   absl::Status last_failure_;
+  int breaks_ = 0;  // tries that broke off
   bool streams_ = false;
 
   Mutex mutex_;

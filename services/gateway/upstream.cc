@@ -1,6 +1,9 @@
 #include "services/gateway/upstream.h"
 
 #include <curl/curl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <functional>
 #include <map>
@@ -36,7 +39,14 @@ namespace {
 
 constexpr int kPollMs = 1000;  // the longest sleep of the thread; commands wake it earlier
 constexpr long kIdleConnections = 1024;
+constexpr unsigned kUnacknowledgedMs = 30000;  // a host that acknowledges nothing for so long is gone
 constexpr absl::string_view kPassedHeaders[] = {"Retry-After", "WWW-Authenticate", "Allow"};
+
+// TCP's keepalive does not look at a connection with bytes that are not acknowledged.
+int LimitUnacknowledged(void*, curl_socket_t socket, curlsocktype) {
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs, sizeof(kUnacknowledgedMs));
+  return CURL_SOCKOPT_OK;
+}
 
 void AddHeader(Transfer* transfer, const std::string& line) {
   transfer->headers = curl_slist_append(transfer->headers, line.c_str());
@@ -135,6 +145,7 @@ class Upstream::Loop {
     }
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
@@ -142,6 +153,7 @@ class Upstream::Loop {
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 10L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 2L);
+    curl_easy_setopt(easy, CURLOPT_SOCKOPTFUNCTION, &LimitUnacknowledged);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &ReadHeader);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &ReadBody);

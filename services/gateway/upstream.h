@@ -44,8 +44,8 @@ class UpstreamListener {
 // connections that are kept open. Redirects are not followed, the environment's proxy is not used. A request has no time
 // limit, as an answer may take long; a host that is gone is noticed by TCP's keepalive. Thread-safe.
 //
-// One thread carries all requests: it only copies bytes. What is more than a core can copy needs a second gateway, which
-// shares nothing with the first.
+// One thread carries all requests: it only copies bytes. If one core is not enough, run a second gateway; the two share
+// nothing.
 class Upstream {
  public:
   struct Options {

@@ -102,13 +102,13 @@ class HttpServer::Pending final : public Exchange, public std::enable_shared_fro
 
   void Respond(std::function<Response()> make) override {
     MutexLock lock(&mutex_);
-    if (make_ || source_ != nullptr) return;
+    if (finished_ || make_ || source_ != nullptr) return;
     make_ = std::move(make);
     ResumeLocked();
   }
   void Stream(std::shared_ptr<StreamSource> source) override {
     MutexLock lock(&mutex_);
-    if (make_ || source_ != nullptr) return;
+    if (finished_ || make_ || source_ != nullptr) return;
     source_ = std::move(source);
     ResumeLocked();
   }

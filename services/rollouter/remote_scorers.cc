@@ -23,11 +23,18 @@ rollouter::JudgeScorer::Options JudgeOptions(const v1::RunConfig& config) {
           .connections = reward.http_connections()};
 }
 
-// What is shown to the worker. On a socket or a loopback address it is plaintext, and of the daemons' security it has
-// the tokens alone.
+// What is shown to the worker: a token on a socket or a loopback address, a certificate elsewhere.
 absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> WorkerSecurity(const v1::RunConfig& config) {
   const v1::SecuritySection& security = config.security();
-  if (config::WorkerUsesTls(config)) return auth::TransportSecurity::Load(security, "rollouter");
+  // No token over TLS: a worker on another host would see it, and could show it to the daemons as a rollouter.
+  if (config::WorkerUsesTls(config)) {
+    return auth::TransportSecurity::Load({.role = "rollouter",
+                                          .tls_cert = security.tls_cert(),
+                                          .tls_key = security.tls_key(),
+                                          .tls_ca = security.tls_ca(),
+                                          .tls_reload = config::CheckedDuration(security.tls_reload()),
+                                          .trust_domain = security.trust_domain()});
+  }
   return auth::TransportSecurity::Load({.role = "rollouter",
                                         .tls_reload = config::CheckedDuration(security.tls_reload()),
                                         .token_file = security.token_file()});

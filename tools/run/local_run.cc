@@ -206,7 +206,9 @@ class LocalRun {
     // Removes an earlier incarnation's file: it cannot be recognized by process id, as the command may be a script.
     if (child.role == kWorkerRole) {
       std::error_code ignored;  // another user's file may not be removed; its worker replaces it
-      std::filesystem::remove(EnvironmentAnnouncement(config_, directory_.path()), ignored);
+      const std::string path = EnvironmentAnnouncement(config_, directory_.path());
+      std::filesystem::remove(path, ignored);
+      old_announcement_ = AnnouncementTime(path);
     }
     auto pid = StartChild(launch);
     if (pid.ok()) {
@@ -319,10 +321,18 @@ class LocalRun {
     view_.resume_helps = view_.resume_helps || another;
   }
 
+  static std::optional<std::filesystem::file_time_type> AnnouncementTime(const std::string& path) {
+    std::error_code missing;
+    const auto written = std::filesystem::last_write_time(path, missing);
+    return missing ? std::nullopt : std::make_optional(written);
+  }
+
   // False until the worker has announced that it listens. The digest of its first incarnation is the run's.
   bool ReadAnnouncement() {
-    auto text =
-        ReadFile(FileSystem::Real(), EnvironmentAnnouncement(config_, directory_.path()), kMaxAnnouncementBytes);
+    const std::string path = EnvironmentAnnouncement(config_, directory_.path());
+    const auto written = AnnouncementTime(path);
+    if (!written.has_value() || written == old_announcement_) return false;
+    auto text = ReadFile(FileSystem::Real(), path, kMaxAnnouncementBytes);
     if (!text.ok()) return false;
     const nlohmann::json said = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     if (!said.is_object() || !said.contains("digest") || !said["digest"].is_string()) return false;
@@ -529,6 +539,8 @@ class LocalRun {
   std::set<ChildId> without_room_;  // with a reported start on a full disk
   std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
   absl::Time next_write_ = absl::InfinitePast();
+  // When the announcement was written that an earlier worker left and that could not be removed.
+  std::optional<std::filesystem::file_time_type> old_announcement_;
   std::string digest_;                              // of the worker's code, "" before it was first ready
   std::map<int64_t, std::string> replica_secrets_;  // shared by a rollouter's ranks, by its index
   std::map<pid_t, Process> processes_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "services/gateway/passage.h"
 #include "tests/component/http/http_fixtures.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "tools/gateway/run_gateway.h"
@@ -220,6 +222,50 @@ TEST_F(GatewayTest, SaysWhatIsWrongWhenNobodyAnswers) {
   gateway_->SetEndpoints({gone.address()});
   EXPECT_THAT(Ask("x"), AllOf(StartsWith("HTTP/1.1 502"), HasSubstr(gone.address()), HasSubstr("\"error\"")));
   EXPECT_THAT(Ask("x"), StartsWith("HTTP/1.1 502")) << "it is tried though it rests, as there is no other";
+}
+
+// A URL is made of an endpoint's address and the path.
+TEST_F(GatewayTest, APathThatWouldNameAnotherHostOrFileIsRefused) {
+  FakeEndpoint endpoint(Says("answer")), elsewhere(Says("secret"));
+  Serve({endpoint.address()});
+  for (const std::string& path : {absl::StrCat("@", elsewhere.address(), "/v1/models"), std::string("/v1/%20"),
+                                  std::string("/v1/a%0d%0ab"), std::string("/v1/%25")}) {
+    Client client(port_);
+    client.Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost:", port_, "\r\n\r\n"));
+    EXPECT_THAT(client.ReadUntil("}}"), HasSubstr(" 400 ")) << path;
+  }
+  EXPECT_TRUE(elsewhere.requests.All().empty());
+  EXPECT_TRUE(endpoint.requests.All().empty());
+}
+
+// The request may be what ended the process.
+TEST_F(GatewayTest, ARequestThatEndsTwoEndpointsIsNotSentToAThird) {
+  std::vector<std::unique_ptr<FakeEndpoint>> endpoints;
+  std::set<std::string> addresses;
+  for (int i = 0; i < 3; ++i) {
+    endpoints.push_back(std::make_unique<FakeEndpoint>());
+    addresses.insert(endpoints.back()->address());
+  }
+  Serve(addresses);
+  const auto client = Send("poison");
+  std::set<size_t> killed;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Eventually(kPatience, [&] {
+      for (size_t e = 0; e < endpoints.size(); ++e) {
+        if (killed.count(e) == 0 && !endpoints[e]->exchanges.All().empty()) {
+          endpoints[e]->Kill();
+          return killed.insert(e).second;
+        }
+      }
+      return false;
+    }));
+  }
+  EXPECT_THAT(client->ReadUntil("}}"), HasSubstr(" 502 "));
+  for (size_t e = 0; e < endpoints.size(); ++e) {
+    if (killed.count(e) == 0) {
+      EXPECT_TRUE(endpoints[e]->requests.All().empty());
+    }
+  }
 }
 
 TEST_F(GatewayTest, AClientThatLeavesEndsItsRequest) {

@@ -123,7 +123,9 @@ TEST(HttpServerTest, StoppingEndsExchangesThatHaveNoAnswer) {
   EXPECT_TRUE(gone.Await());
   EXPECT_TRUE(client.IsClosed());
   server.reset();
-  exchange->Respond([] { return Response{}; });  // has no effect, and no server
+  const auto kept_by_answer = std::make_shared<int>(0);
+  exchange->Respond([kept_by_answer] { return Response{}; });  // has no effect, and no server
+  EXPECT_EQ(kept_by_answer.use_count(), 1) << "an answer that nobody takes is not kept";
 }
 
 TEST(HttpServerTest, SlowHeadersAndSlowBodiesAreCutOff) {
