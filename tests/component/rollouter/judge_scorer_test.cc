@@ -163,6 +163,19 @@ TEST_F(JudgeScorerTest, WithoutAGroupThePatternItselfDecides) {
   EXPECT_EQ(rewards[1]->value, 0);
 }
 
+TEST_F(JudgeScorerTest, WithoutAGroupNoTextAndATextThatWasCutOffAreNoJudgement) {
+  Serve([](const http::Request& request) {
+    if (absl::StrContains(request.body, "A: silent")) return Completion("");
+    return Completion(absl::StrContains(request.body, "A: clear") ? "Yes, and" : "Let me think", "length");
+  });
+  JudgeScorer::Options options = Options();
+  options.pattern = "^Yes";
+  Connect(options);
+  EXPECT_EQ(Ask(Item({"clear"})).value()[0]->value, 1);
+  EXPECT_THAT(Failure("silent"), HasSubstr("no text"));
+  EXPECT_THAT(Failure("long"), HasSubstr("cut off"));
+}
+
 TEST_F(JudgeScorerTest, FailsAnAnswerByWhatWentWrongAndAsksAgain) {
   std::vector<http::Response> replies = {
       Completion("I cannot say"),
