@@ -250,7 +250,7 @@ TEST_F(GatewayTest, ARequestThatEndsTwoEndpointsIsNotSentToAThird) {
   const auto client = Send("poison");
   std::set<size_t> killed;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(Eventually(kPatience, [&] {
+    ASSERT_TRUE(testing::Eventually(http::kPatience, [&] {
       for (size_t e = 0; e < endpoints.size(); ++e) {
         if (killed.count(e) == 0 && !endpoints[e]->exchanges.All().empty()) {
           endpoints[e]->Kill();
