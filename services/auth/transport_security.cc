@@ -18,8 +18,8 @@ namespace syncopate::auth {
 namespace {
 
 constexpr AuthRoles kDaemons = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer};
-constexpr AuthRoles kAnybody = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer,
-                                AuthRole::kAdmin,   AuthRole::kViewer,    AuthRole::kClient};
+constexpr AuthRoles kAnybody = {AuthRole::kTrainer, AuthRole::kRollouter, AuthRole::kSynchronizer, AuthRole::kAdmin,
+                                AuthRole::kViewer,  AuthRole::kClient,    AuthRole::kEnvironment};
 
 // Adds the token to each call of a channel.
 class TokenInterceptor final : public grpc::experimental::Interceptor {

@@ -69,7 +69,7 @@ class BashCompletionTest : public ::testing::Test {
 TEST_F(BashCompletionTest, OffersTheCommandsOfTheProgram) {
   EXPECT_THAT(Complete("syncopate "),
               UnorderedElementsAre("bench", "completion", "config", "ctl", "data", "doctor", "eval", "events", "export",
-                                   "generate", "k8s", "replica", "report", "run", "serve", "tokenize"));
+                                   "gateway", "generate", "k8s", "replica", "report", "run", "serve", "tokenize"));
   EXPECT_THAT(Complete("syncopate co"), UnorderedElementsAre("completion", "config"));
   EXPECT_THAT(Complete("build/bin/syncopate config "), UnorderedElementsAre("show", "check", "diff", "schema"));
   EXPECT_THAT(Complete("syncopate --v"), ElementsAre("--version"));
