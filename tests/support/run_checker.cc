@@ -23,7 +23,7 @@ std::string Name(const LeaseId& lease) {
 
 int64_t CountTokens(const TrajectoryGroup& group) {
   int64_t tokens = 0;
-  for (const Trajectory& sample : group.samples) tokens += static_cast<int64_t>(sample.tokens.size());
+  for (const Trajectory& sample : group.samples) tokens += WrittenTokens(sample);
   return tokens;
 }
 
@@ -35,11 +35,15 @@ std::string WhatIsMissing(const Trajectory& sample) {
   const bool good = std::all_of(sample.logprobs.begin(), sample.logprobs.end(),
                                 [](float logprob) { return std::isfinite(logprob) && logprob <= 0; });
   if (!good) return "has a log-probability that is none";
+  // Between spans lie given ranges alone.
   int32_t end = 0;
+  auto given = sample.given.begin();
   for (const VersionSpan& span : sample.spans) {
+    for (; given != sample.given.end() && given->begin == end && given->end > given->begin; ++given) end = given->end;
     if (span.begin != end || span.end <= span.begin) return "has version spans with gaps";
     end = span.end;
   }
+  if (given != sample.given.end()) return "has given tokens within a span, or at its end";
   return end == static_cast<int32_t>(sample.tokens.size()) ? "" : "has tokens of unknown version";
 }
 

@@ -285,6 +285,24 @@ TEST_F(RunCheckerTest, CatchesASummaryThatCountsOtherwise) {
   EXPECT_THAT(Violations(), IsEmpty());
 }
 
+TEST_F(RunCheckerTest, CountsWrittenTokensAloneAndKnowsGivenOnesBetweenThem) {
+  TrajectoryGroup good = AnswerTo(Lease(5), {1, 2}), overlapping = good, at_the_end = good;
+  for (Trajectory& sample : good.samples) {
+    sample.tokens = {9, 3, 8, 8, 4};
+    sample.logprobs = {0.0f, -0.5f, 0.0f, 0.0f, -0.5f};
+    sample.given = {{0, 1}, {2, 4}};
+    sample.spans = {{{1, 2}, 1, 2}, {{1, 2}, 4, 5}};
+  }
+  overlapping.lease = Lease(6);
+  overlapping.samples[0].given = {{0, 1}};
+  at_the_end.lease = Lease(7);
+  at_the_end.samples[0].spans[0].end = 1;
+  at_the_end.samples[0].given = {{1, 2}};
+  for (TrajectoryGroup* group : {&good, &overlapping, &at_the_end}) Accept(std::move(*group), {1, 2});
+  history_.summary.reset();
+  EXPECT_THAT(Violations(), ElementsAre(HasSubstr("spans with gaps"), HasSubstr("given tokens within a span")));
+}
+
 TEST_F(RunCheckerTest, CatchesGroupsThatAreNotWhole) {
   TrajectoryGroup one = AnswerTo(Lease(5), {1, 2});
   one.samples.pop_back();
