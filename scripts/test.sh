@@ -43,7 +43,7 @@ counted() {
 # show_skipped NAME FOLDER
 show_skipped() { scripts/skipped_tests.sh "$2" | sed "1s/^/$1: /"; }
 
-# build PRESET: its line goes to build/PRESET.built, and there alone if it failed; what is wrong goes to stderr.
+# build PRESET: says in build/PRESET.built how it ended: ok or failed.
 build() {
   local targets=()
   if [ "$1" = clang ]; then targets=("${daemons[@]}"); fi
@@ -51,16 +51,14 @@ build() {
     targets=("${daemons[@]}" syncopate syncopate-bench-ceiling syncopate-bench-decode syncopate-bench-generate syncopate-bench-train
       syncopate_gpu_tests)
   fi
-  scripts/build.sh "$1" "${targets[@]}"
+  if scripts/build.sh "$1" "${targets[@]}"; then echo ok > "build/$1.built"; else echo failed > "build/$1.built"; fi
 }
 
 # Tests wait for daemons, deadlines and each other for nearly half of their time. The builds of the later presets run in that
 # time: their processes have the class SCHED_IDLE, which gets what no other process wants.
 build_later_presets() {
   local preset
-  for preset in "${presets[@]:1}"; do
-    if build "$preset"; then echo ok > "build/$preset.built"; else echo failed > "build/$preset.built"; fi
-  done
+  for preset in "${presets[@]:1}"; do build "$preset"; done
 }
 
 mkdir -p build
@@ -70,7 +68,7 @@ trap '[ -z "$later" ] || kill -- "-$later" 2> /dev/null' EXIT
 for preset in "${presets[@]}"; do
   started=$SECONDS
   if [ "$preset" = "${presets[0]}" ]; then
-    if build "$preset"; then echo ok > "build/$preset.built"; else echo failed > "build/$preset.built"; fi
+    build "$preset"
     set -m  # a process group of its own, which the trap ends as one
     build_later_presets &
     later=$!

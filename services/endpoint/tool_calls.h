@@ -25,7 +25,7 @@ enum class ToolFormat {
 
 // The format that the text of a chat template teaches its model; kNone if it is none of these.
 ToolFormat FindToolFormat(absl::string_view chat_template);
-// By a name of model.tool_format; nullopt for "auto" and what is no such name.
+// Finds the format by its name in model.tool_format; nullopt for "auto" and for a name that is none.
 std::optional<ToolFormat> NamedToolFormat(absl::string_view name);
 
 // Names of the parameters that take texts, by function. kQwen35 writes a text as it is and any other value as JSON, so

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/environment_worker.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -56,12 +57,6 @@ int GetExit(const absl::StatusOr<std::unique_ptr<Process>>& process) {
   const auto exit = (*process)->WaitExit(2 * kPatience);
   EXPECT_THAT(exit, IsOk()) << (*process)->Log();
   return exit.ok() ? exit->code : -1;
-}
-
-pid_t GetWorker(const RunHarness& run) {
-  std::ifstream file(run.Path("environment.json"));
-  const Json said = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return said.is_object() ? said["pid"].get<pid_t>() : 0;
 }
 
 // The twin plays the game that is built in, the run the one in Python: the same answers give the same weights.

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/environment_worker.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -89,12 +90,6 @@ int GetExit(const absl::StatusOr<std::unique_ptr<Process>>& process) {
   const auto exit = (*process)->WaitExit(2 * kPatience);
   EXPECT_THAT(exit, IsOk()) << (*process)->Log();
   return exit.ok() ? exit->code : -1;
-}
-
-pid_t GetWorker(const RunHarness& run) {
-  std::ifstream file(run.Path("environment.json"));
-  const Json said = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return said.is_object() ? said["pid"].get<pid_t>() : 0;
 }
 
 TEST_F(PythonRewardTest, TrainsOnWhatUserCodeSaysThoughTheWorkerIsKilledOnTheWay) {

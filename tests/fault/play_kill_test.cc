@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/fault/fault_support.h"
+#include "tests/support/environment_worker.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::testing {
@@ -30,13 +31,6 @@ class Slow(Guess):
 
 registry.ENVIRONMENTS["guess"].make = Slow
 )";
-
-// The process of the worker that was announced last; 0: none is.
-pid_t GetWorker(const RunHarness& run) {
-  std::ifstream file(run.Path("environment.json"));
-  const Json said = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return said.is_object() ? said["pid"].get<pid_t>() : 0;
-}
 
 class PlayKillTest : public ::testing::Test {
  protected:
