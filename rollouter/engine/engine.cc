@@ -229,12 +229,37 @@ absl::StatusOr<int64_t> Engine::Sleep(bool keep_weights) {
   SYNCOPATE_CHECK(!HasRequests());
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   const int64_t allocated = weight_bytes() + kv_bytes() + host_kv_bytes();
+  SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(keep_weights));
+  scheduler_.ForgetBlocks();
+  return allocated - weight_bytes() - kv_bytes() - host_kv_bytes();
+}
+
+absl::Status Engine::ReleaseMemory(bool keep_weights) {
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
-  scheduler_.ForgetBlocks();
-  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-  return allocated - weight_bytes() - kv_bytes() - host_kv_bytes();
+  return runner_->ReleaseBlocks();
+}
+
+absl::StatusOr<int64_t> Engine::Yield() {
+  SYNCOPATE_RETURN_IF_ERROR(Synchronize());
+  AbortHolding();
+  const StepPlan plan = scheduler_.Yield();
+  if (!plan.IsEmpty()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
+    launched_.push_back(ticket);
+    SYNCOPATE_RETURN_IF_ERROR(Synchronize());
+  }
+  SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(/*keep_weights=*/false));
+  return std::ssize(plan.swaps_out) * backend_->kv_block_bytes();
+}
+
+void Engine::AbortHolding() {
+  std::vector<std::string> ids;
+  for (const auto& [key, active] : active_) {
+    if (active.request.holds_install) ids.push_back(active.request.id);
+  }
+  for (const std::string& id : ids) Abort(id);
 }
 
 absl::Status Engine::WakeUp() {

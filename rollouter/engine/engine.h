@@ -101,6 +101,11 @@ class Engine {
   // too.
   absl::StatusOr<int64_t> Sleep(bool keep_weights);
   absl::Status WakeUp();
+  // Sleep without the weights, with requests: sequences wait, swapped to host memory as far as that reaches, the others
+  // to be computed again. Requests with holds_install end with kAborted, as no other version may answer them. Returns
+  // the bytes that were moved to the host. Precondition: no weight sync is in progress. After an error the engine is
+  // unusable.
+  absl::StatusOr<int64_t> Yield();
 
   ServingPolicy& policy() { return policy_; }
   const ServingPolicy& policy() const { return policy_; }
@@ -147,6 +152,8 @@ class Engine {
   absl::Status Launch();
   absl::Status AwaitOldest();
   void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
+  absl::Status ReleaseMemory(bool keep_weights);
+  void AbortHolding();
   // Ends the turn of a sample, and the sample if it has no turns or its sink says so.
   void EndTurn(uint64_t key, ActiveRequest& active, int32_t sample, FinishReason finish);
   struct ParkedSample {

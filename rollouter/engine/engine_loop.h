@@ -36,12 +36,15 @@ struct EngineStatus {
   int64_t weight_bytes = 0;      // all weight sets, on the engine's device
   int32_t sleep_level = 0;       // 0: awake
   bool pins_version = false;     // a request with holds_install runs or waits
+  bool yielded = false;          // from Yield() to the next install: sequences are kept, requests are accepted
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // tokens of prompts that were computed
   int64_t prompt_tokens = 0;     // tokens to compute or find as a prefix, counted again after a preemption
   int64_t prefix_tokens = 0;     // the part of prompt_tokens that was found as a prefix
   int64_t preemptions = 0;
-  int64_t swaps = 0;  // the preemptions that swapped to the host; the others are computed again
+  int64_t swaps = 0;              // the preemptions that swapped to the host; the others are computed again
+  int64_t yielded_sequences = 0;  // sequences that Yield() took off the device
+  int64_t yielded_swaps = 0;      // of them, swapped to the host; the others are computed again
   RequestFigures requests;
   int64_t installs = 0;
   double busy_seconds = 0;  // time in decode steps
@@ -126,6 +129,15 @@ class EngineLoop : public synchronizer::WeightTarget {
   // engine stays asleep, and WakeUp() may be called again.
   virtual absl::Status WakeUp() = 0;
 
+  // Gives the device up to another process that takes turns with this one: as Sleep() at level 2, but requests stay and
+  // are accepted; they wait for the install that follows EndYield(). See Engine::Yield(). Returns the bytes that went to
+  // host memory; 0 if the engine has yielded already. An engine that sleeps drops what it has kept, and sleeps on.
+  // UNAVAILABLE (reason BUSY) if a weight sync does not end within `deadline`; CANCELLED (reason STOPPING).
+  virtual absl::StatusOr<int64_t> Yield(absl::Duration deadline) = 0;
+  // Allocates the memory again; from here on weights are accepted. OK if the engine has not yielded. Errors as WakeUp().
+  // WakeUp() and Sleep() are refused between the two calls: FAILED_PRECONDITION (reason YIELDED).
+  virtual absl::Status EndYield() = 0;
+
   // The bytes of the weight set that does not serve (manifest().arena_bytes(), 64-byte aligned, on the backend's
   // device). They belong to the one receiver between two installs; no decode step reads them.
   char* shadow() override = 0;
@@ -155,8 +167,8 @@ class EngineLoop : public synchronizer::WeightTarget {
   // returns, without locks held; it must not block. Set it before the first install.
   virtual void SetInstallListener(std::function<void(const PolicyVersion&)> listener) = 0;
 
-  // `listener` is called on the engine's thread when `pins_version` of the status has changed, without locks held; it
-  // must not block.
+  // `listener` is called when weights are refused or accepted for another reason than before, without locks held: on the
+  // engine's thread when `pins_version` of the status has changed, and by Yield() and EndYield(). It must not block.
   virtual void SetPinListener(std::function<void()> listener) = 0;
 
   virtual EngineStatus GetStatus() const = 0;

@@ -30,7 +30,7 @@ using synchronizer::ReceiverWeights;
 absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
   // CheckShape() reads only immutable state; status_ says whether weights are there.
   MutexLock lock(&mutex_);
-  if (status_.sleep_level > 0 && !stopping_) {
+  if (status_.sleep_level > 0 && !status_.yielded && !stopping_) {
     return Error(absl::StatusCode::kFailedPrecondition, "ASLEEP",
                  "this rollouter sleeps and has given its memory back; wake it up, or ask another one");
   }
@@ -38,7 +38,7 @@ absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<Gen
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "this rollouter takes no new work; ask another one");
   }
   SYNCOPATE_RETURN_IF_ERROR(engine_->CheckShape(request));
-  if (status_.serving.IsNone()) {
+  if (status_.serving.IsNone() && !status_.yielded) {
     return Error(absl::StatusCode::kFailedPrecondition, "NO_WEIGHTS",
                  "no weights yet: they arrive with the first weight sync; wait for it or trigger one");
   }
@@ -265,7 +265,7 @@ void EngineThread::PublishStatus() {
 void EngineThread::PublishStatusLocked() {
   has_work_ = engine_->HasWork();
   has_requests_ = engine_->HasRequests();
-  status_.pins_version = engine_->InstallHeld();
+  status_.pins_version = PinsVersionLocked();
   status_.running_sequences = engine_->running_sequences();
   status_.waiting_sequences = engine_->waiting_sequences();
   status_.parked_sequences = engine_->parked_sequences();
@@ -277,6 +277,8 @@ void EngineThread::PublishStatusLocked() {
   status_.prefix_tokens = engine_->counters().shared_tokens;
   status_.preemptions = engine_->counters().preemptions;
   status_.swaps = engine_->counters().swaps;
+  status_.yielded_sequences = engine_->counters().yielded;
+  status_.yielded_swaps = engine_->counters().yielded_swaps;
   status_.host_kv_usage = engine_->host_kv_usage();
   status_.requests = engine_->request_figures();
 }
@@ -361,7 +363,7 @@ absl::Status EngineThread::RunChange() {
   std::shared_ptr<PendingChange> change;
   {
     MutexLock lock(&mutex_);
-    if (!ChangeIsDueLocked(engine_->InstallHeld())) return absl::OkStatus();
+    if (!ChangeIsDueLocked(PinsVersionLocked())) return absl::OkStatus();
     change = change_;
     change->begun = true;
   }
@@ -414,6 +416,7 @@ InstallResult EngineThread::FinishChangeLocked(const PendingChange& change, absl
   status_.serving = change.version;
   status_.serving_digest = engine_->policy().digest();
   ++status_.installs;
+  status_.yielded = false;
   last_sleep_.slept = false;
   return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
 }
@@ -423,16 +426,65 @@ absl::StatusOr<int64_t> EngineThread::Sleep(int32_t level, absl::Duration deadli
     return Error(absl::StatusCode::kInvalidArgument, "BAD_REQUEST",
                  absl::StrCat("sleep level is ", level, ", expected 1 (weights go to host memory) or 2 (dropped)"));
   }
-  auto fall_asleep = [this, level] { return FallAsleep(level); };
-  absl::StatusOr<int64_t> freed = RunFallible(fall_asleep);
+  return RunUnlessReceiving([this, level] { return FallAsleep(level); }, deadline);
+}
+
+absl::StatusOr<int64_t> EngineThread::RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
+                                                         absl::Duration deadline) {
+  absl::StatusOr<int64_t> freed = RunFallible(command);
   // UNAVAILABLE means that a weight sync is in progress; other errors cannot be waited for.
   if (!absl::IsUnavailable(freed.status())) return freed;
-  // The weight sync ends by itself. No other can begin before this sleep has ended, because waiting_sleeps_ is
+  // The weight sync ends by itself. No other can begin before this command has ended, because waiting_sleeps_ is
   // positive.
-  if (AwaitReceived(deadline)) freed = RunFallible(fall_asleep);
+  if (AwaitReceived(deadline)) freed = RunFallible(command);
   MutexLock lock(&mutex_);
   --waiting_sleeps_;
   return freed;
+}
+
+absl::StatusOr<int64_t> EngineThread::Yield(absl::Duration deadline) {
+  absl::StatusOr<int64_t> moved = RunUnlessReceiving([this] { return GiveUpDevice(); }, deadline);
+  if (moved.ok()) CallPinListener();  // no weights are accepted from here on
+  return moved;
+}
+
+void EngineThread::CallPinListener() {
+  std::function<void()> listener;
+  {
+    MutexLock lock(&mutex_);
+    listener = pin_listener_;
+  }
+  if (listener) listener();
+}
+
+absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
+  {
+    MutexLock lock(&mutex_);
+    if (status_.sleep_level == 2) return 0;  // nothing is on the device
+    SYNCOPATE_RETURN_IF_ERROR(CheckNotReceivingLocked());
+    if (status_.sleep_level == 0) status_.yielded = true;
+    status_.sleep_level = 2;  // from here on no weights are accepted
+  }
+  // One that sleeps has no requests; it drops the weights that it has kept.
+  absl::StatusOr<int64_t> moved = engine_->Yield();
+  broken_.Update(moved.status());
+  MutexLock lock(&mutex_);
+  PublishStatusLocked();  // published before the caller can look
+  last_sleep_ = synchronizer::AfterSleep(last_sleep_, /*level=*/2);
+  status_.serving = PolicyVersion();
+  status_.serving_digest = 0;
+  transferring_in_place_ = false;  // of a transfer that had failed: the next one begins anew
+  return moved;
+}
+
+absl::Status EngineThread::EndYield() {
+  {
+    MutexLock lock(&mutex_);
+    if (!status_.yielded) return absl::OkStatus();
+  }
+  SYNCOPATE_RETURN_IF_ERROR(RunFallible([this] { return Wake(); }).status());
+  CallPinListener();  // weights are accepted again
+  return absl::OkStatus();
 }
 
 bool EngineThread::AwaitReceived(absl::Duration deadline) {
@@ -445,7 +497,17 @@ bool EngineThread::AwaitReceived(absl::Duration deadline) {
 }
 
 absl::Status EngineThread::WakeUp() {
+  {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
+  }
   return RunFallible([this] { return Wake(); }).status();
+}
+
+absl::Status EngineThread::CheckNotYieldedLocked() const {
+  if (!status_.yielded || status_.sleep_level == 0) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "YIELDED",
+               "the trainer has its turn on this rollouter's device (run.share_gpu); it wakes by itself");
 }
 
 absl::Status EngineThread::CheckMaySleepLocked() const {
@@ -454,6 +516,10 @@ absl::Status EngineThread::CheckMaySleepLocked() const {
     return Error(absl::StatusCode::kFailedPrecondition, "BUSY",
                  "requests run or wait: drain this rollouter first, or abort them");
   }
+  return CheckNotReceivingLocked();
+}
+
+absl::Status EngineThread::CheckNotReceivingLocked() const {
   if (receiving_ > 0 || change_ != nullptr) {
     return Error(absl::StatusCode::kUnavailable, "BUSY", "a weight sync is under way; try again when it has ended");
   }
@@ -464,6 +530,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
   int32_t before = 0;
   {
     MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
     before = status_.sleep_level;
     if (before >= level) return 0;
     SYNCOPATE_RETURN_IF_ERROR(CheckMaySleepLocked());
@@ -476,6 +543,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
     return freed;
   }
   broken_.Update(freed.status());
+  status_.yielded = false;
   PublishMemoryLocked();  // published before the caller can look
   last_sleep_ = synchronizer::AfterSleep(last_sleep_, level);
   if (level == 2) {

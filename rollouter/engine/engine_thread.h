@@ -36,6 +36,8 @@ class EngineThread final : public EngineLoop {
   absl::Status Drain(absl::Duration deadline) override;
   absl::StatusOr<int64_t> Sleep(int32_t level, absl::Duration deadline) override;
   absl::Status WakeUp() override;
+  absl::StatusOr<int64_t> Yield(absl::Duration deadline) override;
+  absl::Status EndYield() override;
 
   char* shadow() override { return engine_->policy().shadow(); }
   const char* live() const override { return engine_->policy().live(); }
@@ -86,7 +88,13 @@ class EngineThread final : public EngineLoop {
   bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
   }
-  bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !paused_ && !transferring_in_place_; }
+  bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !paused_ && !transferring_in_place_ && !status_.yielded;
+  }
+  // An engine that has yielded has no version that a request could pin: the request waits for the next install, too.
+  bool PinsVersionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return engine_->InstallHeld() && !status_.yielded;
+  }
 
   void Run();
   // Runs until Stop(), or until an error after which no step is possible. May throw what libtorch throws.
@@ -114,9 +122,16 @@ class EngineThread final : public EngineLoop {
   // `waiting_sleeps_`.
   bool AwaitReceived(absl::Duration deadline);
   absl::Status CheckMaySleepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Commands of Sleep() and WakeUp(); they run on the engine's thread.
+  absl::Status CheckNotYieldedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNotReceivingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs `command`, which refuses with UNAVAILABLE during a weight sync, when none is in progress.
+  absl::StatusOr<int64_t> RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
+                                             absl::Duration deadline);
+  void CallPinListener();
+  // Commands of Sleep(), WakeUp() and Yield(); they run on the engine's thread.
   absl::StatusOr<int64_t> FallAsleep(int32_t level);
   absl::StatusOr<int64_t> Wake();
+  absl::StatusOr<int64_t> GiveUpDevice();
 
   const Manifest manifest_;
   const int threads_;                     // intra-op threads of libtorch

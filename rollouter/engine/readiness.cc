@@ -26,6 +26,9 @@ absl::Status CheckVersion(const PolicyVersion& serving, const PolicyVersion& new
 
 absl::Status CheckReady(const EngineStatus& engine, const PolicyVersion& newest, int64_t allowed_lag) {
   using State = EngineStatus::State;
+  // Requests are accepted, and answered when the device is this rollouter's again.
+  const bool waits = engine.state == State::kAsleep || engine.state == State::kWaitingForWeights;
+  if (engine.yielded && waits) return absl::OkStatus();
   switch (engine.state) {
     case State::kWaitingForWeights:
       return NotReady("NO_WEIGHTS", "no weights yet: they arrive with the first weight sync");

@@ -244,6 +244,32 @@ void Scheduler::ForgetBlocks() {
   pool_.ForgetAll();
 }
 
+StepPlan Scheduler::Yield() {
+  SYNCOPATE_CHECK(under_way_.empty() && !lent_ && !must_lend_);
+  StepPlan plan;
+  plan.version = version_;
+  for (Sequence* sequence : std::vector<Sequence*>(offering_)) {
+    if (LosesBlocksAtYield(*sequence)) GiveUpBlocks(*sequence);
+  }
+  counters_.yielded += running_sequences();
+  const int64_t swaps = counters_.swaps;
+  std::vector<Sequence*> decoding = std::exchange(decoding_, {});
+  // Host memory goes to those that have waited longest, and so have most to lose.
+  std::sort(decoding.begin(), decoding.end(),
+            [](const Sequence* a, const Sequence* b) { return GetOrder(*a) < GetOrder(*b); });
+  for (Sequence* sequence : decoding) {
+    SwapOut(*sequence, plan);
+    PutBack({sequence});
+  }
+  for (const Unit& unit : std::exchange(prefilling_, {})) PutBack(unit);
+  counters_.yielded_swaps += std::exchange(counters_.swaps, swaps) - swaps;
+  ForgetAllBlocks(pool_);
+  if (plan.IsEmpty()) return plan;
+  plan.id = ++last_plan_;
+  under_way_.push_back({plan.id, {}});
+  return plan;
+}
+
 void Scheduler::Lend() {
   if (lent_ || must_lend_) return;
   must_lend_ = true;
@@ -458,16 +484,19 @@ void Scheduler::Preempt(Sequence& victim, StepPlan& plan) {
     prefilling_.erase(found);
   } else {
     std::erase(decoding_, &victim);
-    if (options_.preemption == Preemption::kSwap && victim.table.size() <= free_host_blocks_.size()) {
-      ++counters_.swaps;
-      for (BlockIndex block : victim.table) {
-        victim.on_host.push_back(free_host_blocks_.back());
-        free_host_blocks_.pop_back();
-        plan.swaps_out.push_back({block, victim.on_host.back()});
-      }
-    }
+    SwapOut(victim, plan);
   }
   PutBack(unit);
+}
+
+void Scheduler::SwapOut(Sequence& sequence, StepPlan& plan) {
+  if (options_.preemption != Preemption::kSwap || sequence.table.size() > free_host_blocks_.size()) return;
+  ++counters_.swaps;
+  for (BlockIndex block : sequence.table) {
+    sequence.on_host.push_back(free_host_blocks_.back());
+    free_host_blocks_.pop_back();
+    plan.swaps_out.push_back({block, sequence.on_host.back()});
+  }
 }
 
 void Scheduler::PutBack(const Unit& unit) {

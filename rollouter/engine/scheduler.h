@@ -46,6 +46,9 @@ namespace syncopate::rollouter {
 // Blocks are allocated from the lowest number, so most lends need only the first step. Requests without room wait
 // meanwhile.
 //
+// Yield() takes all sequences off the device: for a while nothing of the storage is there. The sequences that come first
+// in the order are swapped to the host, as far as host_blocks reach; the others are computed again.
+//
 // A sample of a request with turns is parked when a turn ends. A parked sample has no slot and is no work. Its blocks
 // stay until others need them; nobody is preempted before all parked samples have given up their blocks. Extend()
 // appends given tokens, and the sample waits for a slot in the same order as all others. The number of a draw is its
@@ -117,6 +120,10 @@ class Scheduler {
   // progress.
   void ForgetBlocks();
 
+  // Ends the use of all blocks, whose contents are lost after the plan that this returns: it only swaps out, and is to
+  // be launched and completed like any other, unless it is empty. Every sequence waits, or is parked, and goes on with
+  // the next plan. Precondition: no plan is in progress, and no blocks are lent.
+  StepPlan Yield();
   // The next plan closes the last blocks; without anything that runs they are closed at once. Idempotent.
   void Lend();
   // True when neither a plan in progress nor a later one uses the lent blocks. False again after Return().
@@ -161,6 +168,8 @@ class Scheduler {
     int64_t thrown_away = 0;       // draws of sequences that had already ended
     int64_t moved_blocks = 0;      // copied down for Lend()
     int64_t given_up = 0;          // sequences without a slot that others took the blocks of
+    int64_t yielded = 0;           // running sequences that Yield() took off the device
+    int64_t yielded_swaps = 0;     // of them, swapped to the host
   };
   const Counters& counters() const { return counters_; }
 
@@ -179,6 +188,8 @@ class Scheduler {
   virtual bool IsStale(const ScheduledSequence& sequence) const { return sequence.stale > 0; }
   virtual int64_t ComputedAtPark(int64_t computed, int64_t known) const { return std::min(computed, known); }
   virtual bool LosesLentBlocks(const ScheduledSequence& sequence) const;
+  virtual bool LosesBlocksAtYield(const ScheduledSequence&) const { return true; }
+  virtual void ForgetAllBlocks(BlockPool& pool) { pool.ForgetAll(); }
   int32_t users(BlockIndex block) const { return pool_.users(block); }
 
  private:
@@ -217,6 +228,8 @@ class Scheduler {
   int64_t BlocksForDecode();
   Sequence* LastInOrder() const;
   void Preempt(Sequence& victim, StepPlan& plan);
+  // Copies the blocks of a decoding sequence to the host, if sequences are swapped and there is room for all of them.
+  void SwapOut(Sequence& sequence, StepPlan& plan);
   // Returns a started unit to `waiting_`, without slots and blocks.
   void PutBack(const Unit& unit);
   void Admit(StepPlan& plan);

@@ -1,3 +1,5 @@
+// Over 700 lines: all that a caller of one EngineLoop sees, over the same small model and the same waiting sink.
+
 #include "rollouter/engine/engine_loop.h"
 
 #include <gtest/gtest.h>
@@ -432,6 +434,154 @@ TEST(EngineLoopSleepTest, AfterLevelTwoNothingServesUntilTheNextInstall) {
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
   EXPECT_FALSE(loop->LastSleep().slept);
   EXPECT_EQ(GetTokens(*loop, "c"), expected);
+}
+
+// An engine that yields in the middle of its answers. The parameter: how many of its blocks fit into host memory.
+class EngineLoopYieldTest : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr int kRequests = 4, kTokens = 800;
+  std::unique_ptr<EngineLoop> Start() {
+    EngineLoop::Options options;
+    options.model = config_;
+    options.max_sequences = 16;
+    const int64_t block = HostBackend(config_, *model::MakeManifest(config_, DType::kFloat32)).kv_block_bytes();
+    options.host_kv_bytes = GetParam() * block;
+    return EngineLoop::Start(options).value();
+  }
+  static std::vector<std::shared_ptr<WaitingSink>> SubmitAll(EngineLoop& loop) {
+    std::vector<std::shared_ptr<WaitingSink>> sinks;
+    for (int i = 0; i < kRequests; ++i) {
+      GenerationRequest request = Request(absl::StrCat(i), 2, kTokens);
+      request.seeds = {static_cast<uint64_t>(i), static_cast<uint64_t>(i) + 100};
+      sinks.push_back(std::make_shared<WaitingSink>());
+      EXPECT_TRUE(loop.Submit(std::move(request), sinks.back()).ok());
+    }
+    return sinks;
+  }
+  absl::Status Install(EngineLoop& loop, const PolicyVersion& version) {
+    return InstallWeights(loop, version, config_).status();
+  }
+
+  const model::ModelConfig config_ = LongContext();
+};
+
+TEST_P(EngineLoopYieldTest, AnswersGoOnBehindItWithTheSameTokensAndLogProbs) {
+  std::vector<std::map<int32_t, Trajectory>> expected;
+  {
+    auto calm = Start();
+    ASSERT_TRUE(Install(*calm, {1, 1}).ok());
+    for (const auto& sink : SubmitAll(*calm)) expected.push_back(sink->WaitForSamples(2));
+  }
+  auto loop = Start();
+  ASSERT_TRUE(Install(*loop, {1, 1}).ok());
+  const auto sinks = SubmitAll(*loop);
+  constexpr int kYields = 3;
+  for (int yield = 1; yield <= kYields; ++yield) {
+    ASSERT_TRUE(sinks.back()->WaitForTokens(yield * 40));
+    const absl::StatusOr<int64_t> moved = loop->Yield(kDeadline);
+    ASSERT_TRUE(moved.ok()) << moved.status();
+    EXPECT_EQ(*moved > 0, GetParam() > 0);
+    const EngineStatus yielded = loop->GetStatus();
+    EXPECT_TRUE(yielded.yielded);
+    EXPECT_EQ(yielded.weight_bytes + yielded.kv_bytes, 0);
+    EXPECT_TRUE(yielded.serving.IsNone());
+    EXPECT_EQ(yielded.running_sequences, 0);
+    EXPECT_GT(yielded.waiting_sequences, 0);
+    ASSERT_TRUE(loop->EndYield().ok());
+    EXPECT_TRUE(loop->GetStatus().yielded) << "nothing is computed before there are weights";
+    // The same bits under another name.
+    ASSERT_TRUE(Install(*loop, {1, 1 + yield}).ok());
+    EXPECT_FALSE(loop->GetStatus().yielded);
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const std::map<int32_t, Trajectory> samples = sinks[i]->WaitForSamples(2);
+    for (int32_t sample : {0, 1}) {
+      EXPECT_EQ(samples.at(sample).tokens, expected[i].at(sample).tokens);
+      EXPECT_EQ(samples.at(sample).logprobs, expected[i].at(sample).logprobs);
+    }
+    EXPECT_EQ(samples.at(0).spans.back().version, (PolicyVersion{1, 1 + kYields}));
+  }
+  loop->Pause();
+  const EngineStatus end = loop->GetStatus();
+  EXPECT_GT(end.yielded_sequences, kYields);
+  EXPECT_EQ(end.yielded_swaps > 0, GetParam() > 0);
+  if (GetParam() == 6) {
+    EXPECT_LT(end.yielded_swaps, end.yielded_sequences) << "six blocks are not enough for all";
+  }
+  EXPECT_EQ(end.preemptions, 0);
+  EXPECT_EQ(end.host_kv_usage, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(HostBlocks, EngineLoopYieldTest, ::testing::Values(0, 6, 1000));
+
+TEST(EngineLoopYieldedTest, TakesRequestsThatWaitForTheNextInstall) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  const std::vector<int32_t> expected = GetTokens(*loop, "a");
+  // What the synchronizer hears: an attempt that it begins with a rollouter that has yielded would delay the next one.
+  std::vector<EngineStatus::State> announced;
+  loop->SetPinListener([&] { announced.push_back(loop->GetStatus().state); });
+  ASSERT_TRUE(loop->Yield(kDeadline).ok());
+  EXPECT_EQ(announced, std::vector<EngineStatus::State>{EngineStatus::State::kAsleep});
+  EXPECT_EQ(loop->Yield(kDeadline).value(), 0);
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
+  auto sink = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(Request("b", 2), sink).ok());
+  // The device is another's: neither a wake-up nor weights.
+  EXPECT_EQ(ErrorReason(loop->WakeUp()), "YIELDED");
+  EXPECT_EQ(ErrorReason(loop->Sleep(2, kDeadline).status()), "YIELDED");
+  EXPECT_EQ(ErrorReason(loop->BeginAttempt()), "HELD");
+  EXPECT_EQ(loop->GetStatus().weight_bytes, 0);
+  ASSERT_TRUE(loop->EndYield().ok());
+  EXPECT_EQ(announced.back(), EngineStatus::State::kWaitingForWeights);
+  ASSERT_TRUE(loop->EndYield().ok());
+  EXPECT_EQ(sink->finished(), 0u);
+  EXPECT_TRUE(loop->LastSleep().slept);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 4}).ok());
+  EXPECT_EQ(sink->WaitForSamples(2)[1].tokens, expected);
+}
+
+TEST(EngineLoopYieldedTest, WhatHoldsInstallsAndComesWithoutWeightsPinsTheNextVersion) {
+  auto loop = StartLoop(LongContext());
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}, LongContext()).ok());
+  ASSERT_TRUE(loop->Yield(kDeadline).ok());
+  auto evaluation = std::make_shared<WaitingSink>();
+  GenerationRequest request = Request("evaluation", 1, 20);
+  request.holds_install = true;
+  ASSERT_TRUE(loop->Submit(std::move(request), evaluation).ok());
+  ASSERT_TRUE(loop->EndYield().ok());
+  EXPECT_FALSE(loop->GetStatus().pins_version) << "nothing could be installed that it waits for";
+  ASSERT_TRUE(InstallWeights(*loop, {1, 2}, LongContext()).ok());
+  EXPECT_EQ(evaluation->WaitForSamples(1)[0].spans.front().version, (PolicyVersion{1, 2}));
+}
+
+TEST(EngineLoopYieldedTest, WhatHoldsInstallsEndsAsNoOtherVersionMayAnswerIt) {
+  auto loop = StartLoop(LongContext());
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}, LongContext()).ok());
+  auto evaluation = std::make_shared<WaitingSink>(), training = std::make_shared<WaitingSink>();
+  GenerationRequest request = Request("evaluation", 1, 15000);
+  request.holds_install = true;
+  ASSERT_TRUE(loop->Submit(std::move(request), evaluation).ok());
+  ASSERT_TRUE(loop->Submit(Request("training", 1, 500), training).ok());
+  ASSERT_TRUE(evaluation->WaitForTokens(3));
+  ASSERT_TRUE(loop->Yield(kDeadline).ok());
+  EXPECT_EQ(evaluation->WaitForSamples(1)[0].finish, FinishReason::kAborted);
+  ASSERT_TRUE(loop->EndYield().ok());
+  ASSERT_TRUE(InstallWeights(*loop, {1, 2}, LongContext()).ok());
+  EXPECT_EQ(training->WaitForSamples(1)[0].tokens.size(), 500u);
+}
+
+TEST(EngineLoopYieldedTest, OneThatSleepsDropsItsWeightsAndSleepsOn) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
+  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  ASSERT_TRUE(loop->Yield(kDeadline).ok());
+  EXPECT_EQ(loop->GetStatus().weight_bytes, 0);
+  EXPECT_FALSE(loop->GetStatus().yielded);
+  ASSERT_TRUE(loop->EndYield().ok());
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep) << "who laid it to sleep wakes it";
+  ASSERT_TRUE(loop->WakeUp().ok());
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
 }
 
 TEST(EngineLoopSleepTest, RefusesWhileRequestsRunOrWaitAndChangesNothing) {

@@ -45,5 +45,19 @@ TEST(ReadinessTest, ServesNothingBeforeTheFirstWeightsAndAlsoNotPausedDrainedOrF
   EXPECT_THAT(CheckReady(status, {1, 1}, 4), HasReason("ENGINE_FAILED"));
 }
 
+TEST(ReadinessTest, StaysReadyWhileItHasGivenUpItsDeviceForATurn) {
+  EngineStatus status;
+  status.yielded = true;
+  for (auto state : {EngineStatus::State::kAsleep, EngineStatus::State::kWaitingForWeights}) {
+    status.state = state;
+    EXPECT_THAT(CheckReady(status, {1, 9}, 0), IsOk());
+  }
+  status.state = EngineStatus::State::kFailed;
+  EXPECT_THAT(CheckReady(status, {1, 9}, 0), HasReason("ENGINE_FAILED"));
+  status.state = EngineStatus::State::kAsleep;
+  status.yielded = false;
+  EXPECT_THAT(CheckReady(status, {1, 9}, 0), HasReason("ASLEEP"));
+}
+
 }  // namespace
 }  // namespace syncopate::rollouter

@@ -15,10 +15,12 @@ struct Totals {
   SchedulerOutcome sums;
 };
 
-Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true, bool turns = false) {
+Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = true, bool turns = false,
+                    bool yields = false) {
   Totals totals;
   for (int seed = 1; seed <= runs; ++seed) {
-    const SchedulerOutcome outcome = SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends, turns);
+    const SchedulerOutcome outcome =
+        SimulateScheduler(static_cast<uint64_t>(seed), make_scheduler, lends, turns, yields);
     if (!outcome.errors.empty()) {
       ++totals.failed;
       if (totals.first_error.empty()) totals.first_error = "seed " + std::to_string(seed) + ": " + outcome.errors[0];
@@ -47,6 +49,9 @@ Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = 
     totals.sums.ended_parked += outcome.ended_parked;
     totals.sums.aborted_parked += outcome.aborted_parked;
     totals.sums.rewinds += outcome.rewinds;
+    totals.sums.yields += outcome.yields;
+    totals.sums.counters.yielded += outcome.counters.yielded;
+    totals.sums.counters.yielded_swaps += outcome.counters.yielded_swaps;
   }
   return totals;
 }
@@ -253,6 +258,43 @@ TEST(SchedulerSimulationTest, NoticesAGivenTokenInASharedBlock) {
   const Totals totals =
       SimulateMany(200 / kOneRunIn, MakeSchedulerWith<WritesToSharedBlocks>(), /*lends=*/false, /*turns=*/true);
   EXPECT_GT(Count(totals, "holds something else"), 50 / kOneRunIn) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, KeepsItsPromisesWhenTheStorageIsLostNowAndThen) {
+  const Totals totals =
+      SimulateMany(3000 / kOneRunIn, MakeSchedulerWith<>(), /*lends=*/true, /*turns=*/true, /*yields=*/true);
+  EXPECT_EQ(totals.failed, 0) << totals.first_error;
+  EXPECT_GT(totals.sums.yields, 5000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.yielded, 5000 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.yielded_swaps, 500 / kOneRunIn);
+  EXPECT_GT(totals.sums.counters.yielded, totals.sums.counters.yielded_swaps);
+  EXPECT_GT(totals.sums.finished, 10000 / kOneRunIn);
+}
+
+// Finds prefixes in storage that was lost.
+struct RemembersLostPrefixes : Scheduler {
+  using Scheduler::Scheduler;
+  void ForgetAllBlocks(BlockPool&) override {}
+};
+// Lets parked samples keep blocks whose contents are lost.
+struct KeepsLostBlocks : Scheduler {
+  using Scheduler::Scheduler;
+  bool LosesBlocksAtYield(const ScheduledSequence&) const override { return false; }
+  void ForgetAllBlocks(BlockPool& pool) override {
+    if (pool.available() == pool.blocks()) pool.ForgetAll();
+  }
+};
+
+TEST(SchedulerSimulationTest, NoticesAPrefixInStorageThatWasLost) {
+  const Totals totals = SimulateMany(400, MakeSchedulerWith<RemembersLostPrefixes>(), /*lends=*/false,
+                                     /*turns=*/false, /*yields=*/true);
+  EXPECT_GT(totals.failed, 30) << totals.first_error;
+}
+
+TEST(SchedulerSimulationTest, NoticesAParkedSampleThatKeepsWhatWasLost) {
+  const Totals totals =
+      SimulateMany(400, MakeSchedulerWith<KeepsLostBlocks>(), /*lends=*/false, /*turns=*/true, /*yields=*/true);
+  EXPECT_GT(Count(totals, "a sequence that stays"), 30) << totals.first_error;
 }
 
 TEST(SchedulerSimulationTest, EqualEventsGiveEqualPlans) {

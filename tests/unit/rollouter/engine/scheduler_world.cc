@@ -6,11 +6,12 @@
 
 namespace syncopate::rollouter {
 
-SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns) {
-  return SchedulerWorld(seed, make_scheduler, lends, turns).Run();
+SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns,
+                                   bool yields) {
+  return SchedulerWorld(seed, make_scheduler, lends, turns, yields).Run();
 }
 
-SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns)
+SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns, bool yields)
     : random_(seed),
       turns_(turns),
       options_(RandomOptions(lends)),
@@ -21,6 +22,7 @@ SchedulerWorld::SchedulerWorld(uint64_t seed, const MakeScheduler& make_schedule
       priority_chance_(Int(0, 2) * 0.4),
       lend_chance_(options_.lent_blocks > 0 ? 0.1 : 0),
       extend_chance_(turns ? 0.02 * static_cast<double>(Int(1, 20)) : 0),
+      yield_chance_(yields ? 0.03 : 0),
       scheduler_(make_scheduler(options_)),
       runner_(options_) {
   scheduler_->SetVersion(version_);
@@ -79,6 +81,7 @@ SchedulerOutcome SchedulerWorld::Run() {
     if (Chance(abort_chance_)) AbortRequest();
     if (Chance(install_chance_)) Install();
     LendOrReturn();
+    if (yield_chance_ > 0 && !lending_ && Chance(yield_chance_)) Yield();
     ExtendOrEnd();
     const bool launched = LaunchOne();
     if (!outcome_.errors.empty()) break;
@@ -132,6 +135,22 @@ void SchedulerWorld::Install() {
   ++version_.step;
   ++outcome_.installs;
   scheduler_->SetVersion(version_);
+}
+
+// All plans end first. What the last one does not copy to the host is lost.
+void SchedulerWorld::Yield() {
+  while (!launched_.empty()) CompleteOldest();
+  ++outcome_.yields;
+  const StepPlan plan = scheduler_->Yield();
+  if (plan.HasRows() || !plan.starts.empty() || !plan.swaps_in.empty()) Fail("a yield that computes");
+  if (!plan.IsEmpty()) {
+    if (!runner_.Execute(plan).empty()) Fail("a yield that draws");
+    scheduler_->Complete(plan.id, {});
+  }
+  if (scheduler_->running_sequences() != 0 || scheduler_->offering_sequences() != 0) Fail("a sequence that stays");
+  runner_.TakeAway(0);
+  runner_.GiveBack();
+  if (Chance(0.5)) Install();
 }
 
 void SchedulerWorld::LendOrReturn() {

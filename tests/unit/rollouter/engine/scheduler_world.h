@@ -27,20 +27,21 @@ struct SchedulerOutcome {
   Scheduler::Counters counters;
   int64_t finished = 0, aborted = 0, ended_by_sink = 0, installs = 0, plans = 0, overtaken = 0;
   // Lends that succeeded, lends given up before, plans that moved blocks.
-  int64_t lends = 0, returned_early = 0, moving_plans = 0;
+  int64_t lends = 0, returned_early = 0, moving_plans = 0, yields = 0;
   int64_t parks = 0, extensions = 0, ended_parked = 0, aborted_parked = 0, rewinds = 0;
 };
 
 // Runs a scheduler, a runner that is up to two plans ahead, and a world that adds and aborts requests, ends samples and
 // installs versions at any moment, with too little memory; all is random, by `seed`. Returns the errors of the
-// scheduler. `lends`: in half of the runs blocks are lent, too. `turns`: half of the requests have turns.
+// scheduler. `lends`: in half of the runs blocks are lent, too. `turns`: half of the requests have turns. `yields`: now
+// and then the storage is lost, after all sequences have been taken off it.
 SchedulerOutcome SimulateScheduler(uint64_t seed, const MakeScheduler& make_scheduler, bool lends = true,
-                                   bool turns = false);
+                                   bool turns = false, bool yields = false);
 
 // The world that SimulateScheduler runs.
 class SchedulerWorld {
  public:
-  SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns);
+  SchedulerWorld(uint64_t seed, const MakeScheduler& make_scheduler, bool lends, bool turns, bool yields);
   SchedulerOutcome Run();
 
  private:
@@ -69,6 +70,7 @@ class SchedulerWorld {
   void Install();
   // Lends the last blocks, notices when they are lent, and takes them back, each at a random moment.
   void LendOrReturn();
+  void Yield();
   // Makes and launches one plan; false if there was nothing to plan.
   bool LaunchOne();
   void NoteStarts(const StepPlan& plan);
@@ -88,7 +90,8 @@ class SchedulerWorld {
   const bool turns_;
   const Scheduler::Options options_;
   const int64_t depth_;
-  const double abort_chance_, install_chance_, sink_chance_, priority_chance_, lend_chance_, extend_chance_;
+  const double abort_chance_, install_chance_, sink_chance_, priority_chance_, lend_chance_, extend_chance_,
+      yield_chance_;
   std::unique_ptr<Scheduler> scheduler_;
   StampingRunner runner_;
   std::map<uint64_t, Known> known_;  // key: the request's key
