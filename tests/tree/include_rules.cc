@@ -128,8 +128,10 @@ const std::vector<Arrows>& TrainerArrows() {
       {"trainer/cuda/", {"trainer/memory/", "trainer/step/", "trainer/staging/"}},
       {"trainer/checkpoint/", {"trainer/actor/", "trainer/step/"}},
       {"trainer/data/", {"trainer/loss/"}},
+      {"trainer/turns/", {}},
       {"trainer/loop/",
-       {"trainer/memory/", "trainer/step/", "trainer/staging/", "trainer/checkpoint/", "trainer/data/"}},
+       {"trainer/memory/", "trainer/step/", "trainer/staging/", "trainer/checkpoint/", "trainer/data/",
+        "trainer/turns/"}},
       {"trainer/record/", {"trainer/loss/", "trainer/step/", "trainer/data/", "trainer/loop/"}},
   };
   return *arrows;

@@ -113,11 +113,19 @@ void Evaluation::OnProgress(RolloutSessions* sessions, SessionId session, const 
   sessions->OnProgress(session);
 }
 
+void Evaluation::OnBack(SessionId session, absl::Time since, absl::Time now) {
+  for (Asked& asked : asked_) {
+    if (asked.stage == Stage::kLeased && asked.session == session) asked.times.AddStandstill(since, now);
+  }
+}
+
 std::vector<Revocation> Evaluation::ExpireLeases(RolloutSessions* sessions, absl::Time now) {
   std::vector<Revocation> revoked;
   for (int64_t i = 0; i < static_cast<int64_t>(asked_.size()); ++i) {
     Asked& asked = asked_[i];
     if (asked.stage != Stage::kLeased) continue;
+    const RolloutSession* session = sessions->Find(asked.session);
+    if (session != nullptr && session->IsAway()) continue;
     const std::optional<RevokeReason> reason = OverdueReason(asked.times, options_.lease_limits, now);
     if (!reason.has_value()) continue;
     SetStage(&asked, Stage::kWaiting);

@@ -97,6 +97,8 @@ class Evaluation {
   // OnProgress and ExpireLeases behave like those of GroupLedger.
   void OnProgress(RolloutSessions* sessions, SessionId session, const LeaseId& lease, absl::Time now);
   std::vector<Revocation> ExpireLeases(RolloutSessions* sessions, absl::Time now);
+  // The rollouter was away (RolloutSessions::SetAway) since `since`.
+  void OnBack(SessionId session, absl::Time since, absl::Time now);
   // Returns kAccepted, kAlreadyAccepted, kExpired, or kInvalid with the reason. The reason WRONG_VERSION blames no
   // rollouter (a newer version was installed meanwhile); the other reasons are those of CheckSubmission. Nothing is
   // logged. The known steps of `rules` are ignored, because training may have released this version already.

@@ -209,7 +209,10 @@ bool GroupLedger::IsHeldUp(const GroupId& prompt) const {
 
 bool GroupLedger::IsLate(const Group& group, absl::Time now) const {
   const std::optional<absl::Duration> patience = Patience();
-  return group.stage == Stage::kLeased && patience.has_value() && now - group.attempts.front().times.issued > *patience;
+  if (group.stage != Stage::kLeased || !patience.has_value()) return false;
+  const Attempt& first = group.attempts.front();
+  const RolloutSession* session = sessions_.Find(first.session);
+  return first.times.Age(now) > *patience && (session == nullptr || !session->IsAway());
 }
 
 // The group with the earliest deadline is the one that a batch waits for, so it comes first; the others follow if they
@@ -270,6 +273,17 @@ void GroupLedger::OnProgress(SessionId session, const LeaseId& lease, absl::Time
   sessions_.OnProgress(session);
 }
 
+void GroupLedger::OnAway(SessionId session, bool away, absl::Time now) {
+  const absl::Time since = sessions_.SetAway(session, away, now);
+  if (since == absl::InfiniteFuture()) return;
+  for (auto& [id, group] : groups_) {
+    if (group.stage != Stage::kLeased) continue;
+    for (Attempt& attempt : group.attempts) {
+      if (attempt.session == session) attempt.times.AddStandstill(since, now);
+    }
+  }
+}
+
 absl::Status GroupLedger::OnPart(SessionId session, const LeaseId& lease, const AnswerPart& part) {
   const std::optional<Held> held = FindHeld(session, lease);
   if (!held.has_value()) return absl::OkStatus();
@@ -289,6 +303,8 @@ std::vector<Revocation> GroupLedger::ExpireLeases(absl::Time now) {
   for (const auto& [id, group] : groups_) {
     if (group.stage != Stage::kLeased) continue;
     for (const Attempt& attempt : group.attempts) {
+      const RolloutSession* session = sessions_.Find(attempt.session);
+      if (session != nullptr && session->IsAway()) continue;
       const std::optional<RevokeReason> reason = Overdue(attempt.times, now);
       if (reason.has_value()) revoked.push_back({attempt.session, attempt.id, *reason});
     }
@@ -443,7 +459,7 @@ GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, a
   Verdict verdict{.result = Result::kAccepted};
   for (const Attempt& one : group.attempts) {
     const bool is_other = one.id != counts.id;
-    const absl::Duration time = now - one.times.issued;
+    const absl::Duration time = one.times.Age(now);
     if (is_other) {
       verdict.superseded = {one.session, one.id, RevokeReason::kSuperseded};
       ++counters_.superseded;
@@ -459,7 +475,7 @@ GroupLedger::Verdict GroupLedger::Accept(const Held& held, SharedGroup answer, a
     }
   }
   rewards_.AddJudged();
-  flow_.OnGroup(now - counts.times.issued);
+  flow_.OnGroup(counts.times.Age(now));
   group.attempts = {counts};
   group.lease.id = counts.id;
   group.answer = std::move(answer);

@@ -134,6 +134,8 @@ class GroupLedger {
   std::vector<IssuedLease> NextLeases(absl::Time now);
   // The lease makes progress: a token of it was generated, or, while it waits for its turn, a token of another lease.
   void OnProgress(SessionId session, const LeaseId& lease, absl::Time now);
+  // See RolloutSessions::SetAway.
+  void OnAway(SessionId session, bool away, absl::Time now);
   // The rollouter has made `part` of the lease. OK also for a part that is not kept: of a lease that the session does
   // not hold, or that was reported before, or for want of room. INVALID_ARGUMENT: no answer can have such a part.
   absl::Status OnPart(SessionId session, const LeaseId& lease, const AnswerPart& part);

@@ -54,6 +54,16 @@ void LeaseDesk::SetCredits(SessionId session, int32_t groups, const std::string&
   if (found != nullptr) found->no_rewards = OneLine(no_rewards, kMaxNoRewardsBytes);
 }
 
+void LeaseDesk::SetAway(SessionId session, bool away, absl::Time now) {
+  const RolloutSession* const found = ledger_->sessions().Find(session);
+  if (found == nullptr) return;
+  const absl::Time since = found->away_since;
+  const bool is_back = found->IsAway() && !away;
+  ledger_->OnAway(session, away, now);
+  Evaluation* const evaluation = evaluations_.current();
+  if (is_back && evaluation != nullptr) evaluation->OnBack(session, since, now);
+}
+
 void LeaseDesk::SetWork(SessionId session, const RolloutRoster::Work& work) {
   if (auto* known = ledger_->sessions().Find(session)) roster_.SetWork(known->member.incarnation, work);
 }

@@ -52,6 +52,8 @@ class LeaseDesk {
   bool IsJudgeSpent(int64_t limit) const { return limit > 0 && roster_.Total().judge_tokens >= limit; }
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases, absl::Time now);
+  // See RolloutSessions::SetAway.
+  void SetAway(SessionId session, bool away, absl::Time now);
   // The rollouter has made `part` of a training lease; a part that cannot be one is logged, and not kept.
   void RecordPart(SessionId session, const LeaseId& lease, const AnswerPart& part);
 

@@ -1,5 +1,6 @@
 #include "trainer/data/rollout_sessions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,9 +35,14 @@ const char* RevokeReasonName(RevokeReason reason) {
   return "UNKNOWN";
 }
 
+void LeaseTimes::AddStandstill(absl::Time since, absl::Time now) {
+  stood_still += now - std::max(since, issued);
+  progressed += now - std::max(since, progressed);
+}
+
 std::optional<RevokeReason> OverdueReason(const LeaseTimes& times, const LeaseLimits& limits, absl::Time now) {
   if (now - times.progressed >= limits.stall) return RevokeReason::kStalled;
-  if (now - times.issued >= limits.timeout) return RevokeReason::kTimeout;
+  if (times.Age(now) >= limits.timeout) return RevokeReason::kTimeout;
   return std::nullopt;
 }
 
@@ -125,6 +131,13 @@ void RolloutSessions::OnProgress(SessionId session) {
 
 void RolloutSessions::OnHeard(SessionId session, const LeaseId& lease) {
   if (RolloutSession* found = Find(session)) found->stalled.erase(lease);
+}
+
+absl::Time RolloutSessions::SetAway(SessionId session, bool away, absl::Time now) {
+  RolloutSession* const found = Find(session);
+  if (found == nullptr || found->IsAway() == away) return absl::InfiniteFuture();
+  const absl::Time since = std::exchange(found->away_since, away ? now : absl::InfiniteFuture());
+  return away ? absl::InfiniteFuture() : since;
 }
 
 RolloutSession* RolloutSessions::Find(SessionId session) {

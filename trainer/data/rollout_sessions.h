@@ -29,6 +29,11 @@ struct LeaseLimits {
 struct LeaseTimes {
   absl::Time issued = {};
   absl::Time progressed = {};
+  absl::Duration stood_still = {};  // its rollouter was away for so long since then: see RolloutSessions::SetAway
+
+  absl::Duration Age(absl::Time now) const { return now - issued - stood_still; }
+  // Its rollouter has been away since `since`, and is back.
+  void AddStandstill(absl::Time since, absl::Time now);
 };
 
 enum class RevokeReason : uint8_t {
@@ -68,9 +73,11 @@ struct RolloutSession {
   int64_t returned = 0;         // leases that it handed back
   std::string no_rewards = {};  // why it can have none, and so asks for no work; "": it can
   RolloutConduct conduct = {};
+  absl::Time away_since = absl::InfiniteFuture();  // infinite: it is not away
   // Leases that were taken from it because they came no further, and of which it has not been heard again.
   std::set<LeaseId> stalled = {};
 
+  bool IsAway() const { return away_since != absl::InfiniteFuture(); }
   // A quarantined rollouter gets no leases.
   bool IsQuarantined(absl::Time now) const { return now < conduct.quarantined_until; }
   // A stalled rollouter gets no leases until one of its leases makes progress (OnProgress), or it answers or returns
@@ -122,6 +129,10 @@ class RolloutSessions {
   void OnProgress(SessionId session);
   // The rollouter answered or returned a lease that may have been revoked already.
   void OnHeard(SessionId session, const LeaseId& lease);
+
+  // The rollouter has given up its device for the trainer's turn, or is back (trainer/turns): the clocks of its leases
+  // stand still meanwhile. Returns since when it was away; the infinite future if it was not, or still is.
+  absl::Time SetAway(SessionId session, bool away, absl::Time now);
 
   RolloutSession* Find(SessionId session);  // null when it is gone
   const RolloutSession* Find(SessionId session) const;

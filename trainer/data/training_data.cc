@@ -337,6 +337,19 @@ void TrainingData::SetCredits(SessionId session, int32_t groups, const std::stri
   Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetCredits(session, groups, no_rewards); });
 }
 
+void TrainingData::SetAway(SessionId session, bool away) {
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetAway(session, away, parts_.clock->Now()); });
+}
+
+void TrainingData::Evict(SessionId session, const absl::Status& why) {
+  std::shared_ptr<RolloutSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    sink = FindSinkLocked(session);
+  }
+  if (sink != nullptr) sink->Close(why);
+}
+
 void TrainingData::SetWork(SessionId session, const RolloutRoster::Work& work) {
   MutexLock lock(&mutex_);
   const bool was_spent = desk_->IsJudgeSpent(options_.judge_tokens);

@@ -148,6 +148,10 @@ class TrainingData {
   // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards = "");
   void SetWork(SessionId session, const RolloutRoster::Work& work);
+  // See RolloutSessions::SetAway.
+  void SetAway(SessionId session, bool away);
+  // Ends the stream of a session with this error.
+  void Evict(SessionId session, const absl::Status& why);
   // These leases made progress; leases that the session does not hold are ignored.
   void RecordProgress(SessionId session, const std::vector<LeaseId>& leases);
   // Tokens of an unfinished answer, which are kept for the lease that follows if this one is lost.

@@ -117,6 +117,43 @@ TEST_F(StallTest, ALeaseThatComesNoFurtherIsRevokedAndLeasedToAnother) {
   EXPECT_EQ(ledger_->counters().reissued, 1);
 }
 
+// Rollouter and trainer take turns on one device.
+TEST_F(StallTest, TheClocksOfALeaseStandStillWhileItsRollouterIsAway) {
+  StartWith(1);
+  SessionId a = Join("a", 1);
+  Lease lease = Leases().at(0);
+  now_ += absl::Seconds(20);
+  ledger_->OnAway(a, true, now_);
+  now_ += absl::Minutes(10);
+  EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
+  ledger_->OnAway(a, true, now_);  // changes nothing
+  ledger_->OnAway(a, false, now_);
+  now_ += absl::Seconds(9);
+  EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
+  now_ += absl::Seconds(1);
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
+  ASSERT_THAT(revoked, SizeIs(1));
+  EXPECT_EQ(revoked[0].reason, RevokeReason::kStalled);
+}
+
+TEST_F(StallTest, ALeaseIsTooOldByTheTimeThatItsRollouterWasThere) {
+  StartWith(1);
+  SessionId a = Join("a", 1);
+  Lease lease = Leases().at(0);
+  for (int i = 0; i < 9; ++i) {
+    now_ += absl::Seconds(11);
+    ledger_->OnProgress(a, lease.id, now_);
+    ledger_->OnAway(a, true, now_);
+    now_ += absl::Minutes(3);
+    ledger_->OnAway(a, false, now_);
+    EXPECT_THAT(ledger_->ExpireLeases(now_), IsEmpty());
+  }
+  now_ += absl::Seconds(1);
+  std::vector<Revocation> revoked = ledger_->ExpireLeases(now_);
+  ASSERT_THAT(revoked, SizeIs(1));
+  EXPECT_EQ(revoked[0].reason, RevokeReason::kTimeout);
+}
+
 TEST_F(StallTest, ALeaseThatComesFurtherIsKeptUntilItIsTooOld) {
   StartWith(1);
   SessionId a = Join("a", 1), other = Join("other", 0);

@@ -1,0 +1,155 @@
+#include "trainer/turns/turn_desk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainer {
+namespace {
+
+using syncopate::testing::HasReason;
+using syncopate::testing::IsOk;
+using ::testing::ElementsAre;
+using State = TurnDesk::Report::State;
+
+class HandClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::FromUnixMillis(milliseconds_); }
+  double UnixSeconds() const override { return 0; }
+  void Advance(absl::Duration by) { milliseconds_ += absl::ToInt64Milliseconds(by); }
+
+ private:
+  std::atomic<int64_t> milliseconds_ = 0;
+};
+
+class TurnDeskTest : public ::testing::Test {
+ protected:
+  // A rollouter that does at once what it is told, if it `obeys`.
+  void Connect(const std::string& name, int64_t stream, bool obeys = true) {
+    desk_.Connect(name, "1", stream, /*yielded=*/false, [this, name, stream, obeys](bool yield, int64_t turn) {
+      MutexLock lock(&mutex_);
+      told_.emplace_back(name, yield);
+      if (obeys) answers_.push_back({name, stream, {turn, yield ? State::kYielded : State::kBack, ++bytes_}});
+    });
+  }
+  // Delivers the answers that have been given until the step thread has what it waits for.
+  absl::Status Take() {
+    absl::Status taken;
+    std::atomic<bool> done = false;
+    std::thread step([&] {
+      taken = desk_.Take();
+      done = true;
+    });
+    while (!done) {
+      Deliver();
+      clock_.Advance(absl::Milliseconds(100));
+      std::this_thread::yield();
+    }
+    step.join();
+    return taken;
+  }
+  void Deliver() {
+    std::vector<Answer> answers;
+    {
+      MutexLock lock(&mutex_);
+      answers.swap(answers_);
+    }
+    for (const Answer& one : answers) desk_.Record(one.name, one.stream, one.report);
+  }
+
+  struct Answer {
+    std::string name;
+    int64_t stream = 0;
+    TurnDesk::Report report;
+  };
+  HandClock clock_;
+  Mutex mutex_;
+  std::vector<std::pair<std::string, bool>> told_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  using Away = std::pair<int64_t, bool>;
+  std::vector<Away> away_;
+  std::vector<int64_t> evicted_;
+  std::atomic<bool> has_room_ = true;
+  TurnDesk desk_{{},
+                 {.clock = &clock_,
+                  .set_away = [this](int64_t stream, bool away) { away_.emplace_back(stream, away); },
+                  .evict = [this](int64_t stream, const absl::Status&) { evicted_.push_back(stream); },
+                  .has_room = [this] { return has_room_.load(); }}};
+};
+
+TEST_F(TurnDeskTest, TheStepThreadGetsTheCardWhenAllHaveLeftAndTheirClocksStandStillUntilTheyAreBack) {
+  Connect("a", 1);
+  Connect("b", 2);
+  Deliver();
+  ASSERT_THAT(Take(), IsOk());
+  EXPECT_THAT(away_, ElementsAre(Away(1, true), Away(2, true)));
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre());
+  EXPECT_EQ(desk_.GetStatus().turn, 1);
+  away_.clear();
+  desk_.GiveBack();
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kReceiving);
+  Deliver();
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kRollouters);
+  EXPECT_THAT(away_, ElementsAre(Away(1, false), Away(2, false)));
+  ASSERT_THAT(Take(), IsOk());
+}
+
+TEST_F(TurnDeskTest, AStreamThatAnotherHasReplacedNeitherReportsNorLeaves) {
+  Connect("a", 1, /*obeys=*/false);
+  Connect("a", 2);
+  desk_.Record("a", 1, {.turn = 0, .state = State::kYielded});
+  desk_.Disconnect("a", 1, /*in_order=*/true);
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("a"));
+  ASSERT_THAT(Take(), IsOk());
+}
+
+TEST_F(TurnDeskTest, WhatIsForTheRolloutersTurnWaitsForItsBegin) {
+  int calls = 0;
+  desk_.CallInRolloutersTurn([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  ASSERT_THAT(Take(), IsOk());
+  desk_.CallInRolloutersTurn([&] { ++calls; });
+  desk_.CallInRolloutersTurn([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  desk_.GiveBack();
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(TurnDeskTest, WhoLeavesInOrderIsNotWaitedFor) {
+  Connect("a", 1, /*obeys=*/false);
+  desk_.Disconnect("a", 1, /*in_order=*/true);
+  ASSERT_THAT(Take(), IsOk());
+  EXPECT_THAT(evicted_, ElementsAre());
+}
+
+TEST_F(TurnDeskTest, WhoDoesNothingIsEvictedAndIfTheCardThenHasNoRoomTheTurnIsStuck) {
+  Connect("a", 1, /*obeys=*/false);
+  ASSERT_THAT(Take(), IsOk()) << "there is room";
+  EXPECT_THAT(evicted_, ElementsAre(1));
+  desk_.GiveBack();
+  has_room_ = false;
+  const absl::Status stuck = Take();
+  EXPECT_THAT(stuck, HasReason("TURN_STUCK"));
+  EXPECT_THAT(std::string(stuck.message()), ::testing::HasSubstr("a did not leave it"));
+}
+
+TEST_F(TurnDeskTest, WhoDoesNotComeBackIsEvictedWhileTheStepThreadWaitsForABatch) {
+  Connect("a", 1, /*obeys=*/true);
+  ASSERT_THAT(Take(), IsOk());
+  desk_.GiveBack();
+  clock_.Advance(absl::Seconds(11));
+  desk_.Look();
+  EXPECT_THAT(evicted_, ElementsAre(1));
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kRollouters);
+}
+
+}  // namespace
+}  // namespace syncopate::trainer

@@ -1,0 +1,160 @@
+#include "trainer/turns/turn_desk.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+
+namespace syncopate::trainer {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+
+}  // namespace
+
+using Kind = CardTurns::Action::Kind;
+
+void TurnDesk::Connect(const std::string& rollouter, const std::string& incarnation, int64_t stream, bool yielded,
+                       Tell tell) {
+  MutexLock lock(&mutex_);
+  streams_[rollouter] = {stream, std::move(tell)};
+  Perform(turns_.Connect(rollouter, incarnation, yielded, parts_.clock->Now()));
+  // A new stream begins without leases, so that their clocks begin anew.
+  away_.erase(rollouter);
+  UpdateAway(rollouter);
+}
+
+void TurnDesk::Record(const std::string& rollouter, int64_t stream, const Report& report) {
+  MutexLock lock(&mutex_);
+  const auto found = streams_.find(rollouter);
+  if (found == streams_.end() || found->second.id != stream) return;
+  const absl::Time now = parts_.clock->Now();
+  turns_.Moved(rollouter, report.moved_bytes, now);
+  if (report.state == Report::State::kYielded) Perform(turns_.Yielded(rollouter, report.turn, now));
+  if (report.state == Report::State::kBack) Perform(turns_.Back(rollouter, report.turn, now));
+  UpdateAway(rollouter);
+}
+
+void TurnDesk::Disconnect(const std::string& rollouter, int64_t stream, bool in_order) {
+  MutexLock lock(&mutex_);
+  const auto found = streams_.find(rollouter);
+  if (found == streams_.end() || found->second.id != stream) return;
+  streams_.erase(found);
+  away_.erase(rollouter);
+  const absl::Time now = parts_.clock->Now();
+  Perform(in_order ? turns_.Died(rollouter, now) : turns_.Disconnect(rollouter, now));
+}
+
+absl::Status TurnDesk::Take() {
+  {
+    MutexLock lock(&mutex_);
+    Perform(turns_.Ask(parts_.clock->Now()));
+  }
+  for (;;) {
+    std::vector<int64_t> evicted;
+    {
+      MutexLock lock(&mutex_);
+      auto decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return turns_.phase() == CardTurns::Phase::kTrainer || !stuck_.ok();
+      };
+      if (mutex_.AwaitWithTimeout(Condition(&decided), kTick)) return stuck_;
+      TickLocked();
+      evicted = std::exchange(to_evict_, {});
+    }
+    EvictThose(evicted);
+  }
+}
+
+void TurnDesk::GiveBack() {
+  std::vector<std::function<void()>> waiting;
+  {
+    MutexLock lock(&mutex_);
+    Perform(turns_.GiveBack(parts_.clock->Now()));
+    waiting = std::exchange(waiting_, {});
+  }
+  for (const std::function<void()>& call : waiting) call();
+}
+
+void TurnDesk::CallInRolloutersTurn(std::function<void()> call) {
+  {
+    MutexLock lock(&mutex_);
+    if (turns_.IsTrainersTurn()) {
+      waiting_.push_back(std::move(call));
+      return;
+    }
+  }
+  call();
+}
+
+void TurnDesk::Look() {
+  std::vector<int64_t> evicted;
+  {
+    MutexLock lock(&mutex_);
+    if (parts_.clock->Now() - ticked_ < kTick) return;
+    TickLocked();
+    evicted = std::exchange(to_evict_, {});
+  }
+  EvictThose(evicted);
+}
+
+TurnDesk::Status TurnDesk::GetStatus() const {
+  MutexLock lock(&mutex_);
+  return {turns_.phase(), turns_.turn(), turns_.Holders()};
+}
+
+void TurnDesk::TickLocked() {
+  ticked_ = parts_.clock->Now();
+  Perform(turns_.Tick(ticked_));
+}
+
+// In the order of the actions: what a rollouter is told first reaches it first.
+void TurnDesk::Perform(const CardTurns::Actions& actions) {
+  for (const CardTurns::Action& action : actions) {
+    switch (action.kind) {
+      case Kind::kTellYield:
+      case Kind::kTellBack:
+        if (const auto found = streams_.find(action.rollouter); found != streams_.end()) {
+          found->second.tell(action.kind == Kind::kTellYield, action.turn);
+        }
+        UpdateAway(action.rollouter);
+        break;
+      case Kind::kEvict:
+        SYNCOPATE_LOG(kError, "%s moves nothing in turn %d on the trainer's card: it is evicted", action.rollouter,
+                      action.turn);
+        if (const auto found = streams_.find(action.rollouter); found != streams_.end()) {
+          to_evict_.push_back(found->second.id);
+        }
+        break;
+      case Kind::kLookForRoom:
+        Perform(turns_.Room(parts_.has_room == nullptr || parts_.has_room(), parts_.clock->Now()));
+        break;
+      case Kind::kBegin:
+      case Kind::kFinish:
+        break;
+      case Kind::kStuck:
+        stuck_ = Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
+                       absl::StrCat("turn ", action.turn,
+                                    " on the shared card cannot begin: ", absl::StrJoin(action.holders, ", "),
+                                    " did not leave it, and it has no room for the trainer; end that process"));
+        break;
+    }
+  }
+}
+
+void TurnDesk::UpdateAway(const std::string& rollouter) {
+  const bool away = turns_.IsAway(rollouter);
+  const auto stream = streams_.find(rollouter);
+  if (stream == streams_.end() || std::exchange(away_[rollouter], away) == away) return;
+  if (parts_.set_away != nullptr) parts_.set_away(stream->second.id, away);
+}
+
+void TurnDesk::EvictThose(const std::vector<int64_t>& streams) {
+  const absl::Status why =
+      Error(absl::StatusCode::kAborted, "TURN_EVICTED", "this rollouter moved no byte of the shared card for too long");
+  for (const int64_t stream : streams) {
+    if (parts_.evict != nullptr) parts_.evict(stream, why);
+  }
+}
+
+}  // namespace syncopate::trainer

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "trainer/turns/card_turns.h"
+
+namespace syncopate::trainer {
+
+// The turns of a trainer and the rollouters on its cards: a thread-safe shell round CardTurns. The step thread takes the
+// cards and gives them back; streams of rollouters connect and report.
+class TurnDesk {
+ public:
+  // None may block or call this object; all but `evict` are called under its lock. Null: nobody is told.
+  struct Parts {
+    const Clock* clock = nullptr;
+    // The clocks of a rollouter's leases stand still while it is away.
+    std::function<void(int64_t stream, bool away)> set_away = nullptr;
+    std::function<void(int64_t stream, const absl::Status& why)> evict = nullptr;  // ends the stream
+    // Whether the trainer's device has room for its state. Null: always.
+    std::function<bool()> has_room = nullptr;
+  };
+  // Tells a rollouter whose turn it is. Must not block or call this object.
+  using Tell = std::function<void(bool yield, int64_t turn)>;
+  struct Report {
+    int64_t turn = 0;  // that it answers
+    enum class State : uint8_t { kUnderWay, kYielded, kBack } state = State::kUnderWay;
+    int64_t moved_bytes = 0;
+  };
+  struct Status {
+    CardTurns::Phase phase = CardTurns::Phase::kRollouters;
+    int64_t turn = 0;
+    std::vector<std::string> holders;  // who is on the cards, or may be
+  };
+
+  TurnDesk(const CardTurns::Options& options, Parts parts) : parts_(std::move(parts)), turns_(options) {}
+
+  // -- Streams of rollouters on the trainer's cards. `stream` is never used twice; reports and the end of a stream that
+  // another one of the same rollouter has replaced change nothing.
+  void Connect(const std::string& rollouter, const std::string& incarnation, int64_t stream, bool yielded, Tell tell);
+  void Record(const std::string& rollouter, int64_t stream, const Report& report);
+  // `in_order`: its process leaves, so that nothing of it stays on the card.
+  void Disconnect(const std::string& rollouter, int64_t stream, bool in_order);
+
+  // -- The step thread.
+  // Blocks until the cards are the trainer's. FAILED_PRECONDITION (reason TURN_STUCK): they never will be, and the
+  // message names who holds them.
+  absl::Status Take();
+  void GiveBack();
+  // Looks for rollouters that do not come back; call it while nothing else is done.
+  void Look();
+
+  // -- Any thread.
+  // Calls `call` once: at once if the cards are the rollouters', else when the trainer has given them back. It must not
+  // block or call this object.
+  void CallInRolloutersTurn(std::function<void()> call);
+  Status GetStatus() const;
+
+ private:
+  struct Stream {
+    int64_t id = 0;
+    Tell tell;
+  };
+  void Perform(const CardTurns::Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UpdateAway(const std::string& rollouter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TickLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EvictThose(const std::vector<int64_t>& streams);
+
+  const Parts parts_;
+  mutable Mutex mutex_;
+  CardTurns turns_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, bool> away_ ABSL_GUARDED_BY(mutex_);  // as it was said last
+  std::vector<int64_t> to_evict_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);  // for the rollouters' turn
+  absl::Status stuck_ ABSL_GUARDED_BY(mutex_);
+  absl::Time ticked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace syncopate::trainer
