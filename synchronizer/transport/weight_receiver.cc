@@ -328,7 +328,10 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   const absl::Duration checked_before = check.busy();
   const absl::Time begun = options_.clock->Now();
   absl::Time connected = begun;
-  request.on_arrived = [&check](ByteRange range, void* stream) { check.Arrived(range, stream); };
+  request.on_arrived = [this, &check](ByteRange range, void* stream) {
+    if (options_.on_arrived) options_.on_arrived(range.end - range.begin);
+    check.Arrived(range, stream);
+  };
   request.on_connected = [this, &connected] { connected = options_.clock->Now(); };
   request.on_writing = [this] { NoteOverwriting(); };
   const absl::Status moved = transport_->Receive(request, target_->shadow(), StopToken());

@@ -36,6 +36,8 @@ class WeightReceiver {
     MemberId member = {};     // this process; its rank and world determine the slice
     std::string layout = {};  // the target's layout; "": whole
     const Clock* clock = Clock::Real();
+    // Bytes have arrived, of a transfer that may still fail. Quick; may be called by several threads.
+    std::function<void(int64_t bytes)> on_arrived = nullptr;
     std::function<void()> on_lost = nullptr;  // an attempt left no live weights; called by any thread, must not block
     // A check found that the live weights have changed since they arrived; must not block. The process must end: what
     // it goes on generating comes from wrong weights.

@@ -1,5 +1,7 @@
 #include "tests/support/transport_conformance.h"
 
+#include <atomic>
+
 #include "synchronizer/transport/inproc_transport.h"
 
 namespace syncopate::synchronizer {
@@ -154,6 +156,20 @@ TEST_F(SleepyReceiverTest, WeightsThatASleepDroppedAreSentAgainAndThoseThatItKep
   EXPECT_TRUE(rig_.receiver()->receiver->serving().IsNone());
   ASSERT_TRUE(rig_.Sync(rig_.receiver()).ok());
   EXPECT_EQ(rig_.receiver()->receiver->serving(), served);
+}
+
+TEST_F(WeightReceiverTest, SaysOfBytesThatTheyHaveArrivedBeforeTheTransferHasEnded) {
+  std::atomic<int64_t> arrived = 0;
+  WeightReceiver::Options options{SmallModel(), rig_.receiver()->id};
+  options.on_arrived = [&arrived](int64_t bytes) { arrived += bytes; };
+  rig_.receiver()->receiver = std::make_unique<WeightReceiver>(options, &rig_.receiver()->target,
+                                                               std::vector<ReceiverTransport*>{harness_.receiver()});
+  const Prepare prepare = rig_.Offer();
+  const auto received = rig_.Move(rig_.receiver(), prepare);
+  ASSERT_TRUE(received.ok());
+  EXPECT_EQ(arrived, received->bytes.total());
+  EXPECT_GT(arrived, 0);
+  rig_.Finish(rig_.receiver(), prepare.attempt);
 }
 
 TEST_F(WeightReceiverTest, TakesOneAttemptAtATime) {
