@@ -61,6 +61,7 @@ constexpr std::pair<const char*, int> kCodes[] = {
     {"RANK_MISMATCH", kExitLostPeer},
     {"SYNCHRONIZER_LOST", kExitLostPeer},
     {"SYNC_FAILING", kExitLostPeer},
+    {"TURN_STUCK", kExitLostPeer},
     {"VERSION_ORDER", kExitLostPeer},
     {reason::kWeightsDamaged, kExitLostPeer},
 };

@@ -113,7 +113,7 @@ std::vector<std::pair<LeaseId, AnswerPart>> LeaseBook::TakeParts(int64_t least) 
 }
 
 int32_t LeaseBook::Credits() const {
-  if (draining_ || paused_ || asleep_ || scorer_away_) return 0;
+  if (draining_ || paused_ || asleep_ || yielded_ || scorer_away_) return 0;
   // The unit is samples, not groups: an evaluation lease has one sample, and the engine's slots are the scarce
   // resource.
   const int64_t busy = samples_ - std::min({parked_, options_.max_parked, samples_});

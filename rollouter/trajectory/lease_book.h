@@ -74,6 +74,8 @@ class LeaseBook {
   void SetPaused(bool paused) { paused_ = paused; }
   // `asleep`: the engine has released its memory, or has had no weights since then.
   void SetAsleep(bool asleep) { asleep_ = asleep; }
+  // `yielded`: the engine has given up its device for a turn of the trainer. Leases wait, and none is requested.
+  void SetYielded(bool yielded) { yielded_ = yielded; }
   // `away`: a scorer is unavailable without which no group gets its reward. No work is requested until it is back.
   void SetScorerAway(bool away) { scorer_away_ = away; }
   bool scorer_away() const { return scorer_away_; }
@@ -86,7 +88,8 @@ class LeaseBook {
   // Takes what the samples of the leases that are held have made since they were last taken; see AnswerReports::Take.
   std::vector<std::pair<LeaseId, AnswerPart>> TakeParts(int64_t least);
 
-  // Returns the number of further training groups to request now: 0 while draining, paused, asleep or without a scorer.
+  // Returns the number of further training groups to request now: 0 while draining, paused, asleep,
+  // yielded or without a scorer.
   // An evaluation lease counts by its number of samples. Parked samples do not count, up to max_parked.
   int32_t Credits() const;
   bool welcomed() const { return welcomed_; }
@@ -102,6 +105,7 @@ class LeaseBook {
   bool draining_ = false;
   bool paused_ = false;
   bool asleep_ = false;
+  bool yielded_ = false;
   bool scorer_away_ = false;
   int64_t samples_ = 0;  // the samples of all leases in `generating_` and `ending_`
   int64_t parked_ = 0;

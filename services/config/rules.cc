@@ -221,6 +221,17 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
                 "auto, swap or in_place, as remap is for rollouters on a GPU");
 }
 
+void CheckTurns(const v1::RunConfig& config, Rules* rules) {
+  if (!config.run().share_gpu()) return;
+  rules->Expect(config.sync().transport() != "nccl", {"sync.transport", "run.share_gpu"},
+                "auto, ipc or grpc, as NCCL does not connect two processes on one device");
+  rules->Expect(config.trainer().world() == 1, {"trainer.world", "run.share_gpu"}, "1 with run.share_gpu");
+  rules->Expect(config.rollout().tensor_parallel() == 1, {"rollout.tensor_parallel", "run.share_gpu"},
+                "1 with run.share_gpu");
+  rules->Expect(config.train().objective() != "sft", {"run.share_gpu", "train.objective"},
+                "false with train.objective sft, which has no rollouters to share with");
+}
+
 bool IsJsonObject(const std::string& text) {
   return text.empty() || nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false).is_object();
 }
@@ -491,6 +502,7 @@ std::vector<BrokenRule> CheckRules(const v1::RunConfig& config) {
   CheckModel(config.model(), &rules);
   CheckLora(config.lora(), &rules);
   CheckDevices(config, &rules);
+  CheckTurns(config, &rules);
   CheckFiles(config, &rules);
   CheckStop(config, &rules);
   CheckEvaluation(config, &rules);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/daemon/card_name.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -235,6 +236,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.leader = replica->leader();
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
+  if (config.run().share_gpu()) options.card = daemon::CardName(options.device->facts.gpu_uuid);
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
   SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),
                                                                      model.text.tokenizer, model.shape.vocab_size));

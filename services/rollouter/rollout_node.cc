@@ -34,6 +34,8 @@ telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, cons
   figures.prefix_tokens = engine.prefix_tokens;
   figures.preemptions = engine.preemptions;
   figures.swaps = engine.swaps;
+  figures.yielded_sequences = engine.yielded_sequences;
+  figures.yielded_swaps = engine.yielded_swaps;
   figures.host_kv_usage = engine.host_kv_usage;
   figures.host_kv_bytes = engine.host_kv_bytes;
   figures.time_to_first_token = ToHistogram(engine.requests.time_to_first_token, rollouter::kFirstTokenBounds);
@@ -121,6 +123,7 @@ synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options
   receiver.manifest = manifest;
   receiver.member = options.member;
   receiver.layout = options.layout;
+  receiver.on_arrived = [work](int64_t bytes) { work->CountReceived(bytes); };
   receiver.on_lost = LostListener(options.events, work);
   receiver.on_damaged = std::move(on_damaged);
   return receiver;
@@ -140,6 +143,7 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
                                                             .play = options.play,
                                                             .heartbeat = options.heartbeat,
                                                             .report_tokens = options.report_tokens,
+                                                            .card = options.card,
                                                             .security = options.security},
                                                            engine.get(), scorer.get()));
   return std::unique_ptr<RolloutNode>(

@@ -54,6 +54,7 @@ class RolloutNode {
     std::string build = {};                                   // version of the binary
     absl::Duration lost_after = absl::InfiniteDuration();     // a node without a synchronizer for so long ends
     int64_t allowed_lag = 1;          // ready while it serves a version at most this many steps behind the newest
+    std::string card = {};            // see WorkClient::Options
     EventRecorder* events = nullptr;  // borrowed; null: not recorded
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its outgoing connections; null: plaintext
     rollouter::Scorer::Options scoring = {};                            // its remote scorers must outlive the node

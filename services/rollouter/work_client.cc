@@ -25,6 +25,8 @@ std::string Name(const LeaseId& lease) {
 
 // Room in a message for everything except the group.
 constexpr int64_t kEnvelopeBytes = 1024;
+constexpr absl::Duration kYieldDeadline = absl::Seconds(5);  // for a weight sync that is under way
+constexpr absl::Duration kYieldRetry = absl::Seconds(1);     // without a trainer that asks for it
 // The shortest time between two log lines about failed rewards.
 constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
@@ -35,11 +37,12 @@ absl::Status WorkClient::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(stream.Validate());
   SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member, secret.Reveal()));
   if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && heartbeat > absl::ZeroDuration() &&
-      max_send_bytes > kEnvelopeBytes) {
+      yields_after > absl::ZeroDuration() && max_send_bytes > kEnvelopeBytes) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-               "WorkClient: backoff and heartbeat must be positive, and max_send_bytes at least a small group");
+  return Error(
+      absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+      "WorkClient: backoff, heartbeat and yields_after must be positive, and max_send_bytes at least a small group");
 }
 
 absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
@@ -89,7 +92,13 @@ void WorkClient::SetServing(const PolicyVersion& version) {
   MutexLock lock(&mutex_);
   serving_ = version;
   book_.SetAsleep(false);  // a sleeping engine installs nothing
-  SendCreditsLocked();
+  v1::ExchangeRequest request;
+  if (!turn_.yield) {
+    turn_.done = true;
+    book_.SetYielded(false);
+    AddTurnLocked(&request);
+  }
+  SendCreditsLocked(std::move(request));
 }
 
 void WorkClient::SetDraining(bool draining) {
@@ -173,6 +182,7 @@ void WorkClient::Stop(absl::Duration deadline) {
     stopping_ = true;
     reconnect_.Cancel();
     heartbeat_.Cancel();
+    lost_.Cancel();
     auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr; };
     if (stream_ != nullptr && deadline > absl::ZeroDuration()) {
       stream_->Finish();
@@ -185,6 +195,7 @@ void WorkClient::Stop(absl::Duration deadline) {
     }
   }
   aborts_.Stop();
+  turns_.Stop();
 }
 
 rollouter::RemoteEnvironment::Counters WorkClient::environment_counters() const {
@@ -217,11 +228,15 @@ void WorkClient::Connect() {
     trainer = trainer_;
     stream_ = stream;
     number = book_.OnConnecting();
+    turn_.told = false;
     ++counters_.streams;
     v1::ExchangeRequest hello;
     *hello.mutable_hello()->mutable_member() = wire::ToProto(options_.member);
     hello.mutable_hello()->set_run_id(trainer.run_id);
     hello.mutable_hello()->set_secret(options_.secret.Reveal());
+    hello.mutable_hello()->set_card(options_.card);
+    // Not by what the engine says: it may be about to take the device back, as it was told by the stream before.
+    hello.mutable_hello()->set_yielded(turn_.yield && turn_.done);
     SendLocked(std::move(hello));
   }
   auto channel = rpc::MakeChannel(
@@ -258,8 +273,11 @@ void WorkClient::Beat(int64_t stream) {
     *beat.mutable_progress()->add_leases() = wire::ToProto(lease);
   }
   AddPartsLocked(options_.report_tokens, &beat);
+  AddTurnLocked(&beat);
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
+  // The device had no room, or a weight sync did not end in time: another try.
+  if (!options_.card.empty() && !turn_.done) ObeyTurnLater();
 }
 
 void WorkClient::AddPartsLocked(int64_t least, v1::ExchangeRequest* request) {
@@ -299,6 +317,7 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     number = book_.stream();
+    const bool was_welcomed = book_.welcomed();
     lost = book_.OnDisconnected();
     stream_ = nullptr;
     // Log each new reason once, not at each try.
@@ -310,6 +329,8 @@ void WorkClient::OnStreamDone(const absl::Status& status) {
     }
     last_error_ = status;
     ScheduleConnectLocked();
+    // Not at each try that fails: the time counts from the end of the last stream that worked.
+    if (was_welcomed && shares_card_) ScheduleYieldLocked(options_.yields_after);
   }
   for (const LeaseId& lease : lost) AbortLater(number, lease);
 }
@@ -328,6 +349,9 @@ void WorkClient::OnMessage(int64_t stream, v1::ExchangeResponse message) {
     case v1::ExchangeResponse::kRevoke:
       OnRevoke(stream, message.revoke());
       return;
+    case v1::ExchangeResponse::kTurn:
+      OnTurn(stream, message.turn());
+      return;
     case v1::ExchangeResponse::MESSAGE_NOT_SET:
       SYNCOPATE_LOG(kWarning, "the trainer sent a message of a kind that this build does not know; ignored");
   }
@@ -338,6 +362,12 @@ void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
   book_.OnWelcome();
   backoff_.Reset();
   last_error_ = absl::OkStatus();
+  lost_.Cancel();
+  shares_card_ = welcome.takes_turns();
+  if (!shares_card_ && turn_.yield) {
+    turn_ = {};  // this trainer has a device of its own
+    ObeyTurnLater();
+  }
   SYNCOPATE_LOG(kInfo, "connected to the trainer at %s, epoch %d", trainer_.address, welcome.epoch());
   SendCreditsLocked();
   ScheduleBeatLocked(book_.stream());
@@ -535,6 +565,82 @@ void WorkClient::OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& re
   if (!generating) return;
   SYNCOPATE_LOG(kInfo, "%s revoked: %s", Name(lease), revoke.reason());
   AbortLater(stream, lease);
+}
+
+void WorkClient::OnTurn(int64_t stream, const v1::ExchangeResponse::CardTurn& turn) {
+  MutexLock lock(&mutex_);
+  if (stream != book_.stream()) return;
+  turn_ = {.number = turn.number(), .yield = turn.yield(), .told = true};
+  if (turn.yield()) {
+    book_.SetYielded(true);
+    SendCreditsLocked();
+  }
+  ObeyTurnLater();
+}
+
+void WorkClient::ScheduleYieldLocked(absl::Duration delay) {
+  if (stopping_) return;
+  lost_.Set(delay, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->YieldIfStillLost();
+  });
+}
+
+void WorkClient::YieldIfStillLost() {
+  MutexLock lock(&mutex_);
+  if (book_.welcomed() || stopping_) return;
+  SYNCOPATE_LOG(kWarning, "the device is given up, as the trainer that shares it cannot be reached");
+  turn_ = {.number = turn_.number, .yield = true};
+  book_.SetYielded(true);
+  ObeyTurnLater();
+}
+
+void WorkClient::ObeyTurnLater() {
+  const bool posted = turns_.Post([this] { ObeyTurn(); });
+  if (!posted) SYNCOPATE_LOG(kDebug, "the device is neither given up nor taken back: this rollouter stops");
+}
+
+void WorkClient::ObeyTurn() {
+  CardTurn turn;
+  {
+    MutexLock lock(&mutex_);
+    turn = turn_;
+  }
+  if (turn.done) return;
+  absl::StatusOr<int64_t> moved = 0;
+  if (turn.yield) {
+    moved = engine_->Yield(kYieldDeadline);
+  } else if (const absl::Status taken = engine_->EndYield(); !taken.ok()) {
+    moved = taken;
+  }
+  if (!moved.ok()) {
+    SYNCOPATE_LOG(kWarning, "the device cannot be %s in turn %d yet: %s", turn.yield ? "given up" : "taken back",
+                  turn.number, moved.status().ToString());
+    MutexLock lock(&mutex_);
+    // Heartbeats, which try again, need a stream.
+    if (turn.yield && turn_.yield && !book_.welcomed()) ScheduleYieldLocked(kYieldRetry);
+    return;
+  }
+  // One that has not yielded has weights, or waits for its first, or sleeps for another reason: it counts as back.
+  const bool waits = engine_->GetStatus().yielded;
+  moved_bytes_ += *moved;
+  MutexLock lock(&mutex_);
+  if (turn_.number != turn.number || turn_.yield != turn.yield || turn_.told != turn.told) return;
+  // SetServing() ends the wait.
+  if (!turn.yield && waits) return;
+  turn_.done = true;
+  if (!turn.yield) book_.SetYielded(false);
+  v1::ExchangeRequest request;
+  AddTurnLocked(&request);
+  SendCreditsLocked(std::move(request));
+}
+
+void WorkClient::AddTurnLocked(v1::ExchangeRequest* request) {
+  if (!turn_.told) return;
+  using Turn = v1::ExchangeRequest::CardTurn;
+  Turn& turn = *request->mutable_turn();
+  turn.set_number(turn_.number);
+  turn.set_moved_bytes(moved_bytes_);
+  if (turn_.done) turn.set_state(turn_.yield ? Turn::STATE_YIELDED : Turn::STATE_BACK);
 }
 
 void WorkClient::GiveBack(const LeaseId& lease, const absl::Status& why) {

@@ -43,7 +43,13 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the longest time between two messages to the trainer
     int64_t report_tokens = 0;                    // a sample is reported when it has so many new ones; 0: none is
-    int64_t max_send_bytes = 64 << 20;            // a larger group cannot be submitted and is handed back
+    // The device that the engine shares with the trainer if it has the same (run.share_gpu): then they take turns.
+    // Empty: it shares none.
+    std::string card = {};
+    // After so long without a stream the engine gives a shared device up by itself. Half of what the trainer waits
+    // before it counts the rollouter as gone (CardTurns::Options::absent_limit).
+    absl::Duration yields_after = absl::Seconds(5);
+    int64_t max_send_bytes = 64 << 20;  // a larger group cannot be submitted and is handed back
     rpc::StreamOptions stream = {};
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
 
@@ -75,6 +81,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void SetPaused(bool paused);
   // While asleep, asks for and takes no work. Ends with SetAsleep(false), or when a version is served.
   void SetAsleep(bool asleep);
+  // Bytes of weights have arrived: a rollouter that takes its device back moves. Does not block.
+  void CountReceived(int64_t bytes) { moved_bytes_ += bytes; }
   // Blocks until nothing is being generated or scored, then true; false after `deadline`.
   bool WaitScored(absl::Duration deadline);
   // Hands back every lease that is not finished, for reason `why`, and aborts its generation.
@@ -139,6 +147,13 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void LogRewardFailureLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAck(const v1::ExchangeResponse::Ack& ack);
   void OnRevoke(int64_t stream, const v1::ExchangeResponse::Revoke& revoke);
+  void OnTurn(int64_t stream, const v1::ExchangeResponse::CardTurn& turn);
+  // Gives the device up, or takes it back, as the trainer said last. By a thread of its own.
+  void ObeyTurn();
+  void ObeyTurnLater();
+  void ScheduleYieldLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void YieldIfStillLost();
+  void AddTurnLocked(v1::ExchangeRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveBack(const LeaseId& lease, const absl::Status& why);
   void AbortLater(int64_t stream, const LeaseId& lease);
   void SendReturnLocked(const LeaseId& lease, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -152,6 +167,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   rollouter::EngineLoop* const engine_;
   rollouter::Scorer* const scorer_;
   Worker aborts_;  // EngineLoop::Abort blocks for a decode step
+  Worker turns_;   // EngineLoop::Yield blocks until all keys and values are moved
 
   mutable Mutex mutex_;
   rollouter::LeaseBook book_ ABSL_GUARDED_BY(mutex_);
@@ -161,7 +177,17 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer reconnect_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer heartbeat_ ABSL_GUARDED_BY(mutex_);
-  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // logged when it changes
+  rpc::Timer lost_ ABSL_GUARDED_BY(mutex_);  // since the stream of a rollouter that takes turns has broken
+  struct CardTurn {
+    int64_t number = 0;
+    bool yield = false;
+    bool told = false;  // by this stream's trainer
+    bool done = false;  // it has been obeyed
+  };
+  CardTurn turn_ ABSL_GUARDED_BY(mutex_);
+  bool shares_card_ ABSL_GUARDED_BY(mutex_) = false;  // with the trainer, as that has said last
+  std::atomic<int64_t> moved_bytes_ = 0;              // to host memory, and received
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);   // logged when it changes
   Counters counters_ ABSL_GUARDED_BY(mutex_);
   rollouter::RemoteEnvironment::Counters last_environment_ ABSL_GUARDED_BY(mutex_);  // when the client stopped
   absl::Status no_rewards_ ABSL_GUARDED_BY(mutex_);     // why no rewards are available; OK: they are

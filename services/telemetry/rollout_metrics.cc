@@ -111,6 +111,12 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       prometheus::MetricType::Counter);
   AddSample(&preemptions, {{"kind", "swap"}}, number(now.swaps));
   AddSample(&preemptions, {{"kind", "recompute"}}, number(now.preemptions - now.swaps));
+  prometheus::MetricFamily yielded =
+      Family("syncopate_yielded_sequences_total",
+             "Sequences that left the device for a turn of the trainer, by what became of their keys and values",
+             prometheus::MetricType::Counter);
+  AddSample(&yielded, {{"kind", "swap"}}, number(now.yielded_swaps));
+  AddSample(&yielded, {{"kind", "recompute"}}, number(now.yielded_sequences - now.yielded_swaps));
   prometheus::MetricFamily environment = Family(
       "syncopate_environment_events_total",
       "Of the worker's environments: episodes opened, turns answered, calls failed, cancels sent, answered and lost",
@@ -133,6 +139,7 @@ std::vector<prometheus::MetricFamily> RolloutCollector::Collect() const {
       Gauge("syncopate_parked_sequences", "Samples that wait for their environment between two turns, without a slot",
             {}, number(now.parked_sequences)),
       std::move(environment),
+      std::move(yielded),
       std::move(phases),
       std::move(memory),
       std::move(preemptions),

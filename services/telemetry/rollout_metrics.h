@@ -34,6 +34,8 @@ struct RolloutFigures {
   int64_t prefix_tokens = 0;  // those found as a cached prefix
   int64_t preemptions = 0;
   int64_t swaps = 0;                     // the preemptions that swapped to host memory
+  int64_t yielded_sequences = 0;         // taken off the device for turns of the trainer
+  int64_t yielded_swaps = 0;             // of them, swapped to host memory
   HistogramFigures time_to_first_token;  // seconds
   HistogramFigures time_per_output_token;
   int64_t finished_by_stop = 0;  // samples

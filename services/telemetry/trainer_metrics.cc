@@ -93,7 +93,7 @@ TrainerMetrics::TrainerMetrics(prometheus::Registry& registry, const Limits& lim
       violations_(AddCounter(registry, "syncopate_staleness_bound_violations_total",
                              "Trained tokens older than the bound; anything but 0 is a defect")),
       phases_(registry, "syncopate_trainer_phase_seconds_total", "Time of the step thread by phase", "phase",
-              {"idle", "step", "stage", "evaluate", "checkpoint", "paused", "other"}),
+              {"idle", "step", "stage", "evaluate", "checkpoint", "turn", "paused", "other"}),
       queued_(AddGauge(registry, "syncopate_queue_groups", "Accepted groups that wait to be trained")),
       leased_(AddGauge(registry, "syncopate_leased_groups", "Groups that rollouters work on")),
       steps_(AddCounter(registry, "syncopate_steps_total", "Training steps done by this process")),

@@ -122,9 +122,10 @@ v1::Sizing ToMessage(const trainer::SizingAdvice& advice) {
 
 RunControl::RunControl(Options options) : options_(std::move(options)) {}
 
-void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer) {
+void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns) {
   MutexLock lock(&mutex_);
   offer_ = std::move(offer);
+  turns_ = turns;
 }
 
 void RunControl::Start(const Run& run) {
@@ -222,6 +223,16 @@ absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   MutexLock lock(&mutex_);
   if (offer_ == nullptr) return Starting();  // the port is open before the model has been read
   return offer_;
+}
+
+void RunControl::CallInRolloutersTurn(std::function<void()> answer) {
+  trainer::TurnDesk* turns = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    turns = turns_;
+  }
+  if (turns == nullptr) return answer();
+  turns->CallInRolloutersTurn(std::move(answer));
 }
 
 }  // namespace syncopate::trainerd

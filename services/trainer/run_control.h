@@ -14,6 +14,7 @@
 #include "trainer/data/sizing.h"
 #include "trainer/data/training_data.h"
 #include "trainer/loop/step_loop.h"
+#include "trainer/turns/turn_desk.h"
 
 namespace syncopate::trainerd {
 
@@ -32,8 +33,9 @@ class RunControl {
 
   explicit RunControl(Options options);
 
-  // From now on GetModel() succeeds.
-  void SetModel(std::shared_ptr<const ModelOffer> offer);
+  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its device; null: it
+  // has a device of its own.
+  void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr);
   // From now on all methods succeed.
   void Start(const Run& run);
   // UNAVAILABLE (reason STARTING) before Start().
@@ -57,6 +59,9 @@ class RunControl {
   void TrainerMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
   // UNAVAILABLE (reason STARTING) before SetModel().
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
+  // Calls `answer` once: now, or if the trainer has its turn on a shared device, when that is over. The engine that a
+  // rollouter makes of the answer takes memory of the device.
+  void CallInRolloutersTurn(std::function<void()> answer);
 
  private:
   absl::Status CallLoop(void (trainer::StepLoop::*work)());
@@ -69,6 +74,7 @@ class RunControl {
   const Options options_;
   mutable Mutex mutex_;
   std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
+  trainer::TurnDesk* turns_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::optional<Run> run_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::Sizing> sizing_ ABSL_GUARDED_BY(mutex_);
 };

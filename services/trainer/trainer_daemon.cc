@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/daemon/card_name.h"
 #include "base/daemon/daemon_endpoints.h"
 #include "base/log.h"
 #include "base/reasons.h"
@@ -283,6 +284,13 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                    .snapshot = restored.data_snapshot,
                                    .roster = ending_->flow_before().roster,
                                    .begin = false}));
+  if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
+  turns_ = std::make_unique<trainer::TurnDesk>(
+      trainer::CardTurns::Options{},
+      trainer::TurnDesk::Parts{
+          .clock = Clock::Real(),
+          .set_away = [this](int64_t stream, bool away) { data_->SetAway(stream, away); },
+          .evict = [this](int64_t stream, const absl::Status& why) { data_->Evict(stream, why); }});
   return absl::OkStatus();
 }
 
@@ -306,7 +314,7 @@ void TrainerDaemon::OpenSamples() {
 absl::Status TrainerDaemon::BeginWork() {
   OpenSamples();
   SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
-  trajectory_service_->Attach(data_.get());
+  trajectory_service_->Attach(data_.get(), turns_.get(), daemon::CardName(device_.facts.gpu_uuid));
   return absl::OkStatus();
 }
 
@@ -340,7 +348,9 @@ absl::Status TrainerDaemon::EndTrial() {
 absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const ModelOffer> offer,
                              ModelOffer::Make(run_id, device_.model, device_.stager->manifest()));
-  control_.SetModel(std::move(offer));
+  // A rollouter that knows the model makes its engine, and sizes keys and values by what is free on the device.
+  if (turns_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(device_.shared_policy()->EnterRolloutMode().status());
+  control_.SetModel(std::move(offer), turns_.get());
   return absl::OkStatus();
 }
 
@@ -390,7 +400,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           },
           .syncs_fail = [this] { return membership_->syncs_fail(); },
           .ranks = rank_service_.get(),
-          .exports = exports_.get()},
+          .exports = exports_.get(),
+          .turns = turns_.get()},
       start);
   ending_->Attach({.loop = loop_.get(),
                    .data = data_.get(),

@@ -103,6 +103,7 @@ class TrainerDaemon {
   std::string metrics_address_;
   std::unique_ptr<RunEnding> ending_;
   std::unique_ptr<trainer::TrainingData> data_;
+  std::unique_ptr<trainer::TurnDesk> turns_;  // null: no rollouter shares the device
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<TrainerMembership> membership_;
   std::unique_ptr<trainer::ExportStore> exports_;  // null: the run cannot export

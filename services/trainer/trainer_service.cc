@@ -7,9 +7,15 @@
 #include <utility>
 
 #include "services/rpc/server_stream.h"
+#include "services/rpc/timer.h"
 #include "services/rpc/unary.h"
 
 namespace syncopate::trainerd {
+namespace {
+
+constexpr absl::Duration kTurnPatience = absl::Seconds(30);  // less than a rollouter waits for an answer
+
+}  // namespace
 
 template <typename Request, typename Response>
 // A caller that got no answer repeats the call with the same request_id; the work is not done twice.
@@ -120,7 +126,16 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
       to->Finish(absl::OkStatus());
     }
   };
-  write_next(stream.get());
+  // Ends with the wait, which it belongs to.
+  auto patience = std::make_shared<rpc::Timer>();
+  patience->Set(kTurnPatience, [stream] {
+    stream->Finish(Error(absl::StatusCode::kUnavailable, "TRAINERS_TURN",
+                         "the trainer has its turn on the device that it shares with rollouters; ask again"));
+  });
+  control_->CallInRolloutersTurn([write_next, stream, patience] {
+    patience->Cancel();
+    write_next(stream.get());
+  });
   return stream->Start({.on_drained = [write_next, raw = stream.get()] { write_next(raw); }});
 }
 

@@ -39,8 +39,9 @@ v1::ExchangeResponse::AckResult GetAckResult(Result result) {
 // sent from any thread. Thread-safe in that sense.
 class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
-  ExchangeSession(trainer::TrainingData* data, std::shared_ptr<ExchangeStream> stream, auth::HelloCaller caller)
-      : data_(data), stream_(std::move(stream)), caller_(std::move(caller)) {}
+  ExchangeSession(trainer::TrainingData* data, trainer::TurnDesk* turns, std::string card,
+                  std::shared_ptr<ExchangeStream> stream, auth::HelloCaller caller)
+      : data_(data), turns_(turns), card_(std::move(card)), stream_(std::move(stream)), caller_(std::move(caller)) {}
 
   void Handle(const v1::ExchangeRequest& message) {
     if (session_ == 0) {
@@ -62,6 +63,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
                                 .judge_tokens = message.work().judge_tokens()});
     }
     if (message.has_progress()) HandleProgress(message.progress());
+    if (message.has_turn() && shares_card_) HandleTurn(message.turn());
     switch (message.message_case()) {
       case v1::ExchangeRequest::kCredits:
         data_->SetCredits(session_, message.credits().groups(), message.credits().no_rewards());
@@ -83,6 +85,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     if (session_ == 0) return;
     SYNCOPATE_LOG(kInfo, "the stream of %s ended: %s", member_.replica_id, status.ToString());
     data_->Disconnect(session_);
+    if (shares_card_) turns_->Disconnect(member_.replica_id, session_, /*in_order=*/status.ok());
   }
 
   void SendLease(const Lease& lease) override {
@@ -121,9 +124,30 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
     v1::ExchangeResponse response;
+    shares_card_ = turns_ != nullptr && message.hello().card() == card_;
     response.mutable_welcome()->set_epoch(data_->version().epoch);
+    response.mutable_welcome()->set_takes_turns(shares_card_);
     stream_->Write(std::move(response));
+    if (!shares_card_) return absl::OkStatus();
+    auto tell = [stream = stream_](bool yield, int64_t turn) {
+      v1::ExchangeResponse told;
+      told.mutable_turn()->set_number(turn);
+      told.mutable_turn()->set_yield(yield);
+      stream->Write(std::move(told));
+    };
+    turns_->Connect(member_.replica_id, member_.incarnation, session_, message.hello().yielded(), std::move(tell));
     return absl::OkStatus();
+  }
+
+  void HandleTurn(const v1::ExchangeRequest::CardTurn& message) {
+    using State = trainer::TurnDesk::Report::State;
+    const auto state = message.state();
+    turns_->Record(member_.replica_id, session_,
+                   {.turn = message.number(),
+                    .state = state == v1::ExchangeRequest::CardTurn::STATE_YIELDED ? State::kYielded
+                             : state == v1::ExchangeRequest::CardTurn::STATE_BACK  ? State::kBack
+                                                                                   : State::kUnderWay,
+                    .moved_bytes = message.moved_bytes()});
   }
 
   void HandleProgress(const v1::ExchangeRequest::Progress& message) {
@@ -156,11 +180,14 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
   }
 
   trainer::TrainingData* const data_;
+  trainer::TurnDesk* const turns_;
+  const std::string card_;
   const std::shared_ptr<ExchangeStream> stream_;
   const auth::HelloCaller caller_;
   // Used by the stream's callbacks, which never overlap.
   trainer::SessionId session_ = 0;
   MemberId member_;
+  bool shares_card_ = false;  // with the trainer
 };
 
 }  // namespace
@@ -173,7 +200,8 @@ grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectorySe
     stream->Finish(Error(absl::StatusCode::kUnavailable, "STARTING", "the trainer is starting; try again shortly"));
     return stream->Start({});
   }
-  auto session = std::make_shared<ExchangeSession>(data, stream, auth::HelloCaller(security_.get(), *context));
+  auto session =
+      std::make_shared<ExchangeSession>(data, turns_, card_, stream, auth::HelloCaller(security_.get(), *context));
   return stream->Start({.on_message = [session](v1::ExchangeRequest message) { session->Handle(message); },
                         .on_done = [session](const absl::Status& status) { session->Ended(status); }});
 }

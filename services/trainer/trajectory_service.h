@@ -2,12 +2,14 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "services/auth/transport_security.h"
 #include "services/rpc/write_queue.h"
 #include "syncopate/v1/trajectory.grpc.pb.h"
 #include "trainer/data/training_data.h"
+#include "trainer/turns/turn_desk.h"
 
 namespace syncopate::trainerd {
 
@@ -28,13 +30,21 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
   explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {},
                                  std::shared_ptr<const auth::TransportSecurity> security = nullptr)
       : data_(data), options_(options), security_(std::move(security)) {}
-  void Attach(trainer::TrainingData* data) { data_ = data; }
+  // `turns`: what rollouters whose hello names `card` take turns by; null: nobody shares the trainer's device. Both
+  // borrowed.
+  void Attach(trainer::TrainingData* data, trainer::TurnDesk* turns = nullptr, const std::string& card = "") {
+    turns_ = turns;
+    card_ = card;
+    data_ = data;  // last: a stream that sees it sees the others
+  }
 
   grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
       grpc::CallbackServerContext* context) override;
 
  private:
   std::atomic<trainer::TrainingData*> data_;
+  trainer::TurnDesk* turns_ = nullptr;
+  std::string card_;
   const rpc::StreamOptions options_;
   const std::shared_ptr<const auth::TransportSecurity> security_;
 };

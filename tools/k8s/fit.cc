@@ -148,6 +148,9 @@ class FitCheck {
       Add({source_, "rollout.tensor_parallel", absl::StrCat(ranks),
            absl::StrCat("a GPU for each rank: rollouter.gpus in the infra file is ", gpus->dump()), ""});
     }
+    if (config.run().share_gpu()) {
+      Add({source_, "run.share_gpu", "true", "false: pods do not share a GPU, nor its host's memory", ""});
+    }
     const auto* transport = synchronizer::FindTransport(config.sync().transport());
     if (transport != nullptr && transport->one_host) {
       Add({source_, "sync.transport", config.sync().transport(), "auto, nccl or grpc: pods do not share GPU memory",

@@ -14,6 +14,8 @@ const char* LoopPhaseName(LoopPhase phase) {
       return "evaluate";
     case LoopPhase::kCheckpoint:
       return "checkpoint";
+    case LoopPhase::kTurn:
+      return "turn";
     case LoopPhase::kPaused:
       return "paused";
     case LoopPhase::kOther:

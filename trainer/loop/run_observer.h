@@ -20,7 +20,7 @@
 namespace syncopate::trainer {
 
 // The phases of the step thread. The times of all phases add up to the thread's whole time.
-enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kPaused, kOther };
+enum class LoopPhase : uint8_t { kIdle, kStep, kStage, kEvaluate, kCheckpoint, kTurn, kPaused, kOther };
 const char* LoopPhaseName(LoopPhase phase);  // "idle" (waiting for groups), "step", "stage", ... "other"
 
 // Everything that one training step reports to people.

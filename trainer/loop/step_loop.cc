@@ -59,7 +59,8 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::Run() {
   parts_.observer->RecordMemory(parts_.policy->memory());
   // A resumed run compares with the best evaluation of all its incarnations.
   if (checkpoints_.best().has_value()) alarms_.alarms().SetBestEvaluation(checkpoints_.best()->reward_mean);
-  absl::Status status = MakeSteps();
+  absl::Status status = LeaveDevice();
+  if (status.ok()) status = MakeSteps();
   absl::StatusOr<Outcome> outcome = status.ok() ? EndRun() : absl::StatusOr<Outcome>(status);
   // Weights that are not finite are why whatever came after them has failed.
   const absl::Status staged = publisher_.Await();
@@ -81,6 +82,14 @@ absl::Status StepLoop::MakeSteps() {
     // A checkpoint on request is evaluated like a periodic one, so that it can become the best.
     if (requests.saves && options_.evaluate_every_steps > 0) SYNCOPATE_RETURN_IF_ERROR(StartEvaluation());
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
+    if (parts_.turns != nullptr) {
+      parts_.turns->Look();
+      // The version that is evaluated stays on the device until the last answer.
+      if (evaluations_.under_way()) {
+        evaluations_.Collect(Now() + kBatchPoll);
+        continue;
+      }
+    }
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
     SYNCOPATE_RETURN_IF_ERROR(batch.status());
@@ -88,7 +97,7 @@ absl::Status StepLoop::MakeSteps() {
     // publishes what rollouters begin with, before it waits for their answers.
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
     if (!is_replay && !IsSupervised() && publisher_.published().IsNone()) {
-      SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+      SYNCOPATE_RETURN_IF_ERROR(InTurn([this] { return publisher_.Publish(version_); }));
       SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
     }
     // Takes results that are ready and waits for none.
@@ -145,15 +154,58 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
   // staleness.
   SYNCOPATE_CHECK(batch.produces.step == version_.step + 1);
   if (batch.is_replay) control_.SetState("replaying");
-  const absl::Time begin = Now();
   StepReport report;
   const double waited = std::exchange(waited_seconds_, 0);
   // The weights are on the device once for the step and for what reads them right after it.
-  SYNCOPATE_RETURN_IF_ERROR(InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); }));
+  SYNCOPATE_RETURN_IF_ERROR(InTurn([&] {
+    const absl::Time begin = Now();
+    return InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); });
+  }));
+  report.figures.turn_drain_seconds = turn_drain_seconds_;
+  report.figures.turn_load_seconds = turn_load_.load_seconds;
+  report.figures.turn_offload_seconds = turn_offload_.offload_seconds;
+  report.figures.turn_moved_bytes = turn_load_.bytes + turn_offload_.bytes;
   report.figures.wait_seconds = waited;
   ReportStep(batch, std::move(report));
   if (!batch.is_replay) SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
   return SaveIfDue();
+}
+
+absl::Status StepLoop::InTurn(const std::function<absl::Status()>& work) {
+  if (parts_.turns == nullptr) return work();
+  turn_drain_seconds_ = 0;
+  turn_load_ = turn_offload_ = {};
+  if (!in_turn_) SYNCOPATE_RETURN_IF_ERROR(BeginTurn());
+  SYNCOPATE_RETURN_IF_ERROR(work());
+  // Rollouters have left their weights behind: before the first publication they could not come back.
+  return publisher_.launched().IsNone() ? absl::OkStatus() : EndTurn();
+}
+
+absl::Status StepLoop::BeginTurn() {
+  const absl::Time begin = Now();
+  SYNCOPATE_RETURN_IF_ERROR(parts_.turns->Take());
+  const absl::Time taken = Now();
+  turn_drain_seconds_ = absl::ToDoubleSeconds(taken - begin);
+  SYNCOPATE_ASSIGN_OR_RETURN(turn_load_, parts_.policy->EnterTrainerMode());
+  in_turn_ = true;
+  phases_.Add(LoopPhase::kTurn, Now() - begin);
+  return absl::OkStatus();
+}
+
+absl::Status StepLoop::EndTurn() {
+  // What is staged is read from the device.
+  SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
+  const absl::Time begin = Now();
+  SYNCOPATE_ASSIGN_OR_RETURN(turn_offload_, parts_.policy->EnterRolloutMode());
+  in_turn_ = false;
+  parts_.turns->GiveBack();
+  phases_.Add(LoopPhase::kTurn, Now() - begin);
+  return absl::OkStatus();
+}
+
+// The policy begins on its device, and the first turn is still to come.
+absl::Status StepLoop::LeaveDevice() {
+  return parts_.turns == nullptr ? absl::OkStatus() : parts_.policy->EnterRolloutMode().status();
 }
 
 absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
@@ -293,7 +345,9 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
     // Time or data may have ended between two publications.
     // A resumed run that had been complete: this incarnation has published nothing, as no step was left.
     const bool found_complete = publisher_.published().IsNone() && !options_.evaluate_only;
-    if (!found_complete || options_.serve_complete) SYNCOPATE_RETURN_IF_ERROR(publisher_.Publish(version_));
+    if ((!found_complete || options_.serve_complete) && publisher_.launched() != version_) {
+      SYNCOPATE_RETURN_IF_ERROR(InTurn([this] { return publisher_.Publish(version_); }));
+    }
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
   }
   if (options_.checkpoint_at_end && checkpoints_.saved_step() != version_.step) {
@@ -342,6 +396,10 @@ void StepLoop::EnterTrainerMode(ModeDone done) { EnterMode(/*rollout=*/false, st
 void StepLoop::EnterMode(bool rollout, ModeDone done) {
   auto enter = [this, rollout, done = std::move(done)](const absl::Status& over) {
     if (!over.ok()) return done(over);
+    if (parts_.turns != nullptr) {
+      return done(Error(absl::StatusCode::kFailedPrecondition, "TAKES_TURNS",
+                        "this run takes turns on its device by itself (run.share_gpu): its mode cannot be set"));
+    }
     // What is staged is read from the device.
     if (const absl::Status staged = publisher_.Await(); !staged.ok()) return done(staged);
     const absl::StatusOr<StateMoves> moves =

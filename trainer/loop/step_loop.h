@@ -21,6 +21,7 @@
 #include "trainer/loop/run_observer.h"
 #include "trainer/staging/weight_stager.h"
 #include "trainer/step/policy.h"
+#include "trainer/turns/turn_desk.h"
 
 namespace syncopate::trainer {
 
@@ -34,6 +35,11 @@ namespace syncopate::trainer {
 // A run may begin with supervised steps, which train the data's own answers: nothing is published before the last of
 // them, so that rollouters have no work until then, and no answers are evaluated. The loss on held-out answers is
 // measured by the policy itself.
+//
+// If rollouters share the policy's device, the loop takes turns with them (TurnDesk): the policy is in rollout mode but
+// for the turns in which it publishes first and makes a step. A turn goes on until something is published: repeated and
+// supervised steps before that are made in one. No turn begins while an evaluation is under way, as rollouters then must
+// keep the version that it asks.
 //
 // After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
 // serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.
@@ -76,6 +82,8 @@ class StepLoop {
     RankSaves* ranks = nullptr;
     // Null: the run cannot export.
     ExportStore* exports = nullptr;
+    // Null: the policy's device is its own.
+    TurnDesk* turns = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data
@@ -110,7 +118,7 @@ class StepLoop {
   void ExportModel(const ExportWriter::Request& request, ExportWriter::Done done);
   // Between two steps the policy enters that mode (Policy::EnterRolloutMode); no step begins in rollout mode, but the
   // run can be stopped, saved and exported. `done` is told once; errors as SaveCheckpoint and the policy's, which stays
-  // in its mode then.
+  // in its mode then. FAILED_PRECONDITION (reason TAKES_TURNS) in a run that takes turns on its device.
   struct ModeChange {
     bool acted = false;  // it was in the other mode
     StateMoves moves;    // all 0 if not
@@ -130,6 +138,11 @@ class StepLoop {
   // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
   absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
+  // Does `work` in a turn of the policy on its device, if that is shared, and ends the turn if anything is published.
+  absl::Status InTurn(const std::function<absl::Status()>& work);
+  absl::Status BeginTurn();
+  absl::Status EndTurn();
+  absl::Status LeaveDevice();
   // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
@@ -168,6 +181,10 @@ class StepLoop {
   absl::Time last_step_end_;
   double waited_seconds_ = 0;  // for a batch, since then
   bool rollout_mode_ = false;
+  bool in_turn_ = false;
+  // What the turn of the present step took; all 0 if the device is not shared.
+  double turn_drain_seconds_ = 0;
+  StateMoves turn_load_, turn_offload_;
 };
 
 }  // namespace syncopate::trainer

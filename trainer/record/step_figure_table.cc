@@ -169,6 +169,14 @@ const std::vector<StepFigure>& StepFigureTable() {
       {"reference_offload_seconds", "time", "seconds",
        "Taking the reference policy off the device since the step before ended; 0 if it was not moved",
        &Figures::reference_offload_seconds},
+      {"turn_drain_seconds", "time", "seconds",
+       "Until the rollouters had left the device that they share with the trainer (run.share_gpu); 0 without turns",
+       &Figures::turn_drain_seconds},
+      {"turn_load_seconds", "time", "seconds",
+       "Bringing the trainer's state to the shared device for the step; 0 without turns", &Figures::turn_load_seconds},
+      {"turn_offload_seconds", "time", "seconds",
+       "Taking the trainer's state off the shared device after the step; 0 without turns",
+       &Figures::turn_offload_seconds},
 
       {"memory_allocated_bytes", "memory", "",
        "Bytes that the trainer has of its device in use: tensors, state and send slots; on a CPU those of the whole "
@@ -194,6 +202,9 @@ const std::vector<StepFigure>& StepFigureTable() {
       {"reference_moved_bytes", "memory", "bytes",
        "Bytes of the reference policy copied between device and host, both ways", &Figures::reference_moved_bytes,
        kCounter},
+      {"turn_moved_bytes", "memory", "bytes",
+       "Bytes of the trainer's state copied to and from the device that it shares with rollouters; 0 without turns",
+       &Figures::turn_moved_bytes, kCounter},
       {"cache_flushes", "memory", "", "Times that the trainer's allocator gave its unused memory back",
        &Figures::cache_flushes, kCounter},
   };

@@ -21,11 +21,14 @@ struct StepTimes {
   double parameters_load_seconds = 0, parameters_offload_seconds = 0;
   double optimizer_load_seconds = 0, optimizer_offload_seconds = 0;
   double reference_load_seconds = 0, reference_offload_seconds = 0;
+  // The step's turn on a shared device: until the rollouters had left it, the state was there, and it had gone.
+  double turn_drain_seconds = 0, turn_load_seconds = 0, turn_offload_seconds = 0;
 };
 
 // Bytes on the device after the step, its publication and what they moved; and bytes that were moved.
 struct StepMemory {
   int64_t parameters_moved_bytes = 0, optimizer_moved_bytes = 0, reference_moved_bytes = 0;
+  int64_t turn_moved_bytes = 0;
   int64_t memory_allocated_bytes = 0, memory_reserved_bytes = 0;
   int64_t parameters_device_bytes = 0, optimizer_device_bytes = 0, gradients_device_bytes = 0;
   int64_t reference_device_bytes = 0;

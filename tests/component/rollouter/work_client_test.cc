@@ -1,9 +1,12 @@
+// Over 700 lines: one client against one fake trainer; plain leases, episodes and turns share the fixture.
+
 #include "services/rollouter/work_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "services/wire/codec.h"
 #include "tests/component/rollouter/fake_trainer.h"
 #include "tests/component/rollouter/tiny_engine.h"
+#include "tests/support/eventually.h"
 #include "tests/support/fake_remote_environment.h"
 #include "tests/support/fake_remote_scorer.h"
 #include "tests/support/test_identity.h"
@@ -22,7 +26,7 @@ namespace {
 class WorkClientTest : public ::testing::Test {
  protected:
   explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {},
-                          const std::optional<rollouter::PlayRules>& play = std::nullopt)
+                          const std::optional<rollouter::PlayRules>& play = std::nullopt, const std::string& card = "")
       : scorer_(rollouter::Scorer::Create(scoring).value()) {
     WorkClient::Options options;
     options.secret = testing::GetSecret("life-1");
@@ -32,6 +36,8 @@ class WorkClientTest : public ::testing::Test {
     options.max_backoff = absl::Milliseconds(50);
     options.heartbeat = absl::Milliseconds(100);
     options.play = play;
+    options.card = card;
+    options.yields_after = absl::Milliseconds(100);
     client_ = WorkClient::Create(options, engine_.get(), scorer_.get()).value();
     engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
     InstallTinyWeights(*engine_, {1, 5});
@@ -79,6 +85,86 @@ TEST_F(WorkClientTest, SaysWhoItIsFirstAndWhatItServesAlways) {
   EXPECT_EQ(hello.hello().run_id(), "run-1");
   EXPECT_EQ(hello.hello().member().replica_id(), "rollouter-0");
   for (const ExchangeRequest& request : trainer.heard().All()) EXPECT_EQ(request.serving().step(), 5);
+}
+
+// On the trainer's device.
+class SharedDeviceTest : public WorkClientTest {
+ protected:
+  using Turn = ExchangeRequest::CardTurn;
+  SharedDeviceTest() : WorkClientTest({}, std::nullopt, "card-1") {}
+
+  static void Tell(FakeTrainer& trainer, int64_t number, bool yield) {
+    ExchangeResponse response;
+    response.mutable_turn()->set_number(number);
+    response.mutable_turn()->set_yield(yield);
+    trainer.Say(response);
+  }
+  void Join(FakeTrainer& trainer) {
+    client_->SetTrainer(trainer.address(), "run-1");
+    ASSERT_TRUE(trainer.WaitFor(ExchangeRequest::kHello).has_value());
+    ExchangeResponse response;
+    response.mutable_welcome()->set_epoch(1);
+    response.mutable_welcome()->set_takes_turns(true);
+    trainer.Say(response);
+    Tell(trainer, 0, false);
+    ASSERT_TRUE(WaitForTurn(trainer, 0, Turn::STATE_BACK).has_value());
+  }
+  static std::optional<ExchangeRequest> WaitForTurn(FakeTrainer& trainer, int64_t number, Turn::State state,
+                                                    int64_t moved_bytes = 0) {
+    for (size_t count = 1; trainer.heard().WaitFor(count); ++count) {
+      ExchangeRequest request = trainer.heard().All()[count - 1];
+      const Turn& turn = request.turn();
+      const bool answers = request.has_turn() && turn.number() == number && turn.state() == state;
+      if (answers && turn.moved_bytes() >= moved_bytes) return request;
+    }
+    return std::nullopt;
+  }
+  bool AwaitEngine(rollouter::EngineStatus::State state) {
+    return testing::Eventually(kTestDeadline, [&] { return engine_->GetStatus().state == state; });
+  }
+};
+
+TEST_F(SharedDeviceTest, GivesTheDeviceUpWhenItIsToldToAndIsBackWithTheNextWeightsAndTheSameAnswers) {
+  FakeTrainer trainer;
+  Join(trainer);
+  EXPECT_EQ(trainer.heard().All()[0].hello().card(), "card-1");
+  EXPECT_FALSE(trainer.heard().All()[0].hello().yielded());
+  trainer.Offer(MakeLease(1, /*max_new_tokens=*/1000));
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return engine_->GetStatus().generated_tokens > 0; }));
+  Tell(trainer, 1, true);
+  const std::optional<ExchangeRequest> yielded = WaitForTurn(trainer, 1, Turn::STATE_YIELDED);
+  ASSERT_TRUE(yielded.has_value());
+  EXPECT_EQ(yielded->credits().groups(), 0);
+  EXPECT_EQ(engine_->GetStatus().weight_bytes, 0);
+  client_->CountReceived(1000);
+  Tell(trainer, 1, false);
+  ASSERT_TRUE(AwaitEngine(rollouter::EngineStatus::State::kWaitingForWeights));
+  InstallTinyWeights(*engine_, {1, 6});
+  const std::optional<ExchangeRequest> back = WaitForTurn(trainer, 1, Turn::STATE_BACK, /*moved_bytes=*/1000);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->credits().groups(), 2);
+  const std::optional<ExchangeRequest> submitted = trainer.WaitFor(ExchangeRequest::kGroup);
+  ASSERT_TRUE(submitted.has_value());
+  for (const v1::Trajectory& sample : submitted->group().samples()) EXPECT_EQ(sample.tokens_size(), 1000);
+}
+
+TEST_F(SharedDeviceTest, GivesTheDeviceUpByItselfWithoutATrainerAndTellsTheNextOne) {
+  {
+    FakeTrainer trainer;
+    Join(trainer);
+  }
+  ASSERT_TRUE(AwaitEngine(rollouter::EngineStatus::State::kAsleep));
+  // The client learns of it a moment later than the engine.
+  std::unique_ptr<FakeTrainer> next;
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] {
+    next = std::make_unique<FakeTrainer>();
+    client_->SetTrainer(next->address(), "run-1");
+    const std::optional<ExchangeRequest> hello = next->WaitFor(ExchangeRequest::kHello);
+    return hello.has_value() && hello->hello().yielded();
+  }));
+  // One with a device of its own.
+  next->Welcome();
+  EXPECT_TRUE(AwaitEngine(rollouter::EngineStatus::State::kWaitingForWeights));
 }
 
 TEST_F(WorkClientTest, IsHeardFromWhileItHasNothingToDo) {

@@ -43,8 +43,10 @@ class FakeRollouter {
     *request.mutable_hello()->mutable_member() = wire::ToProto(member);
     request.mutable_hello()->set_run_id(run_id);
     request.mutable_hello()->set_secret(secret.Reveal());
+    request.mutable_hello()->set_card(card);
     stream_->Write(request);
   }
+  std::string card;  // on which it computes; set it before Hello()
   void Credits(int32_t groups, const PolicyVersion& serving) {
     v1::ExchangeRequest request;
     *request.mutable_serving() = wire::ToProto(serving);
@@ -94,6 +96,11 @@ class FakeRollouter {
     if (!heard_->welcomes.WaitFor(1)) return absl::DeadlineExceededError("no welcome");
     return heard_->welcomes.All()[0].epoch();
   }
+  bool takes_turns() const { return heard_->welcomes.All().at(0).takes_turns(); }
+  absl::StatusOr<v1::ExchangeResponse::CardTurn> WaitForTurn(size_t n) {
+    if (!heard_->turns.WaitFor(n + 1)) return absl::DeadlineExceededError("no turn");
+    return heard_->turns.All()[n];
+  }
   absl::Status WaitForEnd() {
     if (!heard_->ends.WaitFor(1)) return absl::DeadlineExceededError("the stream does not end");
     return heard_->ends.All()[0];
@@ -107,11 +114,13 @@ class FakeRollouter {
       if (message.has_ack()) acks.Put(message.ack());
       if (message.has_revoke()) revocations.Put(message.revoke());
       if (message.has_welcome()) welcomes.Put(message.welcome());
+      if (message.has_turn()) turns.Put(message.turn());
     }
     Mailbox<v1::ExchangeResponse::Lease> leases;
     Mailbox<v1::ExchangeResponse::Ack> acks;
     Mailbox<v1::ExchangeResponse::Revoke> revocations;
     Mailbox<v1::ExchangeResponse::Welcome> welcomes;
+    Mailbox<v1::ExchangeResponse::CardTurn> turns;
     Mailbox<absl::Status> ends;
   };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <memory>
 
 #include "services/rpc/server.h"
@@ -55,6 +56,7 @@ class TrajectoryServiceTest : public ::testing::Test {
   absl::Duration silent_after_ = absl::InfiniteDuration();
   std::shared_ptr<const auth::TransportSecurity> security_;  // null: no caller is authenticated
   std::unique_ptr<TrainingData> data_;
+  trainer::TurnDesk desk_{{}, {.clock = Clock::Real()}};  // of no stream unless a test attaches it
   std::unique_ptr<TrajectoryServiceImpl> service_;
   std::unique_ptr<rpc::Server> server_;
 };
@@ -80,6 +82,33 @@ TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
   EXPECT_EQ(batch->produces, (PolicyVersion{3, 1}));
   EXPECT_EQ(batch->groups.size(), 2u);
   EXPECT_EQ(batch->groups[0]->samples[1].reward, 1);
+}
+
+TEST_F(TrajectoryServiceTest, TakesTurnsWithTheRolloutersOnItsOwnCardAlone) {
+  Start();
+  service_->Attach(data_.get(), &desk_, "card-1");
+  FakeRollouter near(server_->address()), far(server_->address());
+  near.card = "card-1";
+  far.card = "card-2";
+  near.Hello(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId);
+  far.Hello(TrainingDataWorld::Member("r1"), TrainingDataWorld::kRunId);
+  auto turn = near.WaitForTurn(0);
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_FALSE(turn->yield()) << "it is the rollouters'";
+  ASSERT_THAT(far.WaitForWelcome(), IsOk());
+  EXPECT_TRUE(near.takes_turns());
+  EXPECT_FALSE(far.takes_turns());
+  std::future<absl::Status> taken = std::async(std::launch::async, [this] { return desk_.Take(); });
+  turn = near.WaitForTurn(1);
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_TRUE(turn->yield());
+  EXPECT_THAT(desk_.GetStatus().holders, ::testing::ElementsAre("r0"));
+  v1::ExchangeRequest answer;
+  answer.mutable_turn()->set_number(turn->number());
+  answer.mutable_turn()->set_state(v1::ExchangeRequest::CardTurn::STATE_YIELDED);
+  near.Send(answer);
+  EXPECT_THAT(taken.get(), IsOk());
+  EXPECT_THAT(desk_.GetStatus().holders, ::testing::IsEmpty());
 }
 
 TEST_F(TrajectoryServiceTest, SameSubmissionAgainIsAlreadyAccepted) {

@@ -203,6 +203,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"synchronizer.address=sync.rl:7070", "synchronizer.listen=127.0.0.1:7070"}, nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Turns, RulesTest,
+    testing::Values(Case{{"run.share_gpu=true"}, nullptr},
+                    Case{{"run.share_gpu=true", "rollout.host_kv_memory=1", "sync.transport=grpc"}, nullptr},
+                    Case{{"run.share_gpu=true", "sync.transport=nccl", "train.device=auto", "rollout.device=auto"},
+                         "sync.transport: auto, ipc or grpc, as NCCL does not connect two processes on one device"},
+                    Case{{"run.share_gpu=true", "trainer.world=2"}, "trainer.world: 1 with run.share_gpu"},
+                    Case{{"run.share_gpu=true", "rollout.tensor_parallel=2"},
+                         "rollout.tensor_parallel: 1 with run.share_gpu"},
+                    Case{{"run.share_gpu=true", "train.objective=sft"}, "run.share_gpu: false with"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Security, RulesTest,
     testing::Values(Case{{"security.tls_cert=a", "security.tls_key=b"}, "all three files, or none of them"},
                     Case{{"security.tls_ca=c"}, "all three files, or none of them"},

@@ -54,6 +54,10 @@ TEST(FitTest, PodsShareNoGpuMemory) {
               HasSubstr("sync.transport"));
 }
 
+TEST(FitTest, PodsTakeNoTurnsOnAGpu) {
+  EXPECT_THAT(Problems({Workload("trainer", "a.yaml")}, "run: {share_gpu: true}"), HasSubstr("run.share_gpu"));
+}
+
 // The trainer with these mounts, such as "{name: v, mountPath: /models}". Volume v is persistent, and volume tmp is
 // not.
 Document TrainerWithMounts(const std::string& mounts) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/worker.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
@@ -113,6 +115,70 @@ TEST(SupervisedLoopTest, NothingIsPublishedBeforeTheLastSupervisedStepAndThenRol
     const bool taught_before = lease.kind == LeaseKind::kTraining && lease.id.group.ordinal < 4;
     EXPECT_FALSE(taught_before) << lease.id.group.ToString();
   }
+}
+
+// A rollouter on the trainer's device that does what it is told, on a thread of its own.
+class ObedientRollouter {
+ public:
+  explicit ObedientRollouter(TurnDesk* desk) : desk_(desk) {
+    desk_->Connect("rollouter-0", "1", kStream, /*yielded=*/false, [this](bool yield, int64_t turn) {
+      const auto state = yield ? TurnDesk::Report::State::kYielded : TurnDesk::Report::State::kBack;
+      EXPECT_TRUE(worker_.Post([this, turn, state] { desk_->Record("rollouter-0", kStream, {turn, state, 0}); }));
+    });
+  }
+
+ private:
+  static constexpr int64_t kStream = 1;
+  TurnDesk* const desk_;
+  Worker worker_;
+};
+
+class TurnsLoopTest : public ::testing::Test {
+ protected:
+  TurnDesk desk_{{}, {.clock = Clock::Real()}};
+  ObedientRollouter rollouter_{&desk_};
+};
+
+TEST_F(TurnsLoopTest, PublishesFirstAndMakesEachStepInATurnOfItsOwnAndHasLeftTheDeviceBetweenThem) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  world.Start(Steps(3));
+  ASSERT_THAT(world.Wait(), IsOk());
+  EXPECT_EQ(desk_.GetStatus().turn, 4);
+  EXPECT_EQ(world.policy.memory().parameter_bytes, 0);
+  const std::vector<StepReport> steps = world.observer.steps.All();
+  ASSERT_EQ(steps.size(), 3u);
+  for (const StepReport& step : steps) {
+    EXPECT_GT(step.figures.turn_drain_seconds, 0);
+    EXPECT_EQ(step.figures.turn_moved_bytes, 2 * world.policy.manifest().arena_bytes());
+  }
+  EXPECT_GT(world.observer.SecondsIn(LoopPhase::kTurn), 0);
+}
+
+TEST_F(TurnsLoopTest, KeepsItsTurnUntilRolloutersHaveAVersionToComeBackWith) {
+  StepLoopWorld world(/*supervised_steps=*/2);
+  world.turns = &desk_;
+  StepLoop::Options options = Steps(4);
+  options.supervised_steps = 2;
+  world.Start(options);
+  ASSERT_THAT(world.Wait(), IsOk());
+  EXPECT_THAT(world.published.All(), ElementsAre(PolicyVersion{1, 2}, PolicyVersion{1, 3}, PolicyVersion{1, 4}));
+  EXPECT_EQ(desk_.GetStatus().turn, 3);
+  const std::vector<StepReport> steps = world.observer.steps.All();
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_EQ(steps[0].figures.turn_offload_seconds, 0.0) << "the second supervised step follows in the same turn";
+  EXPECT_EQ(steps[1].figures.turn_load_seconds, 0.0);
+  EXPECT_GT(steps[1].figures.turn_moved_bytes, 0);
+}
+
+TEST_F(StepLoopTest, WithADeviceOfItsOwnNothingIsMovedForTurns) {
+  world_.Start(Steps(1));
+  ASSERT_THAT(world_.Wait(), IsOk());
+  ASSERT_EQ(world_.observer.steps.All().size(), 1u);
+  const StepFigures figures = world_.observer.steps.All()[0].figures;
+  EXPECT_EQ(figures.turn_drain_seconds, 0.0);
+  EXPECT_EQ(figures.turn_moved_bytes, 0);
+  EXPECT_EQ(world_.observer.SecondsIn(LoopPhase::kTurn), 0.0);
 }
 
 TEST(SupervisedLoopTest, ARunOfSupervisedStepsAloneNeedsNoRollouterEvaluatesNothingAndIsSaved) {

@@ -436,7 +436,8 @@ class StepLoopWorld {
                             AwaitSavesAllowed();
                             return newest_epoch.load();
                           },
-                          .exports = exports_.get()};
+                          .exports = exports_.get(),
+                          .turns = turns};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
     running_ = std::async(std::launch::async, [this] {
       {
@@ -503,6 +504,7 @@ class StepLoopWorld {
   testing::FaultyFileSystem checkpoint_disk, export_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
+  TurnDesk* turns = nullptr;        // set it before Start
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set it before Start
 
  private:
