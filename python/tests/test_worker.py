@@ -1,7 +1,9 @@
 """The worker as a rollouter sees it, spoken to with protobuf's own messages. Run: python -m unittest -v (in python/)."""
 import asyncio
+import contextlib
 import grp
 import importlib.util
+import io
 import json
 import os
 import pwd
@@ -546,6 +548,22 @@ class GuardedPortTest(unittest.IsolatedAsyncioTestCase):
         worker, listens = self.start("--listen", "127.0.0.1:0", *files[:4])
         self.assertIsNone(listens)
         self.assertIn("belong together", worker.stderr.read())
+
+    async def test_a_certificate_that_could_not_be_read_is_read_again_though_its_files_stay_as_they_are(self):
+        certs = f"{self.folder.name}/certs"
+        make = [os.path.join(ROOT, "scripts/make-certs.sh"), certs, "--roles", "environment"]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        key = f"{certs}/environment.key"
+        certificates = guard.Certificates(f"{certs}/environment.crt", key, f"{certs}/ca.crt", "syncopate")
+        self.assertIsNone(certificates._fetch(), "nothing has changed")
+        subprocess.run([*make, "--renew"], check=True, stdout=subprocess.DEVNULL)
+        os.chmod(key, 0o644)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertIsNone(certificates._fetch())
+        self.assertIn("read before stays in use", said.getvalue())
+        os.chmod(key, 0o400)  # which changes neither the time nor the size of a file
+        self.assertIsNotNone(certificates._fetch())
+        self.assertIsNone(certificates._fetch(), "once")
 
     async def test_a_withdrawn_token_opens_nothing_any_more(self):
         self.write_tokens(("rollouter", "trainer"))

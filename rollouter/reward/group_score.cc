@@ -191,6 +191,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
                             [&item](const Waiting& waiting) { return waiting.called == item; });
   if (found == waiting_.end() || !failure_.ok()) return;
   found->called.clear();
+  if (ErrorReason(rewards.status()) == kScorerRefused) return Postpone(&*found, now);
   if (!rewards.ok()) return OnFailure(&*found, rewards.status(), now);
   if (rewards->size() != found->samples.size()) {
     return OnFailure(&*found,
@@ -200,6 +201,7 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
   }
   std::vector<int32_t> left;
   absl::Status failed;
+  bool all_refused = true;
   for (size_t i = 0; i < rewards->size(); ++i) {
     absl::Status one = (*rewards)[i].status();
     if (one.ok() && !IsPossibleReward((*rewards)[i]->value)) one = Impossible((*rewards)[i]->value);
@@ -208,16 +210,23 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
       continue;
     }
     left.push_back(found->samples[i]);
+    if (ErrorReason(one) == kScorerRefused) continue;
+    all_refused = false;
     // If several samples failed, a permanent error wins, because it makes retrying useless.
     if (failed.ok() || absl::IsInvalidArgument(one)) failed = one;
   }
   found->samples = std::move(left);
   if (found->samples.empty()) {
     waiting_.erase(found);
+  } else if (all_refused) {
+    Postpone(&*found, now);
   } else {
     OnFailure(&*found, failed, now);
   }
 }
+
+// The remote is away, or will be found to be: that is seen before the next call.
+void GroupScore::Postpone(Waiting* waiting, absl::Time now) const { waiting->due = now + rules_.pause; }
 
 void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward) {
   values_[waiting->term][static_cast<size_t>(sample)] = reward.value;

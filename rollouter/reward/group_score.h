@@ -51,7 +51,8 @@ struct ScoringRules {
 //                (remote)   waits -> called -> judged
 //                             ^---- failed, or no answer within the timeout; `attempts` times, then the group fails
 //   While the remote is away its terms wait, for `timeout` at most; then the group fails with SCORER_AWAY. While the
-//   remote is busy (RESOURCE_EXHAUSTED) its terms wait without a limit.
+//   remote is busy (RESOURCE_EXHAUSTED) its terms wait without a limit. A call that the remote refused (kScorerRefused)
+//   has not failed: its term waits again.
 //   The undecided answers of a built-in term wait for the judge by the same rules.
 //
 // Sans-IO: events in, actions out; no thread, lock or clock. Equal events give equal actions.
@@ -109,6 +110,7 @@ class GroupScore {
 
   RewardInput MakeInput(int32_t sample, const RewardRow& row) const;
   void OnFailure(Waiting* waiting, const absl::Status& why, absl::Time now);
+  void Postpone(Waiting* waiting, absl::Time now) const;
   void Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward);
   RemoteItem MakeItem(const Waiting& waiting);
   // The first term that finds an answer in the text says what it is.

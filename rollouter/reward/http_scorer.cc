@@ -15,6 +15,9 @@ namespace {
 
 constexpr long kConnectTimeoutMs = 5000;
 constexpr int kPollMs = 1000;  // the longest sleep of the thread; new work wakes it earlier
+// Of a request that a service refused, when it is sent again.
+constexpr absl::Duration kTrialTimeout = absl::Minutes(1);
+constexpr absl::Duration kLongestTrialPause = absl::Seconds(30);
 
 absl::Status Away(const std::string& why) { return Error(absl::StatusCode::kUnavailable, "HTTP_AWAY", why); }
 
@@ -133,7 +136,8 @@ class HttpScorer::Loop {
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    std::vector<Unit> units;  // empty: this is a probe
+    std::vector<Unit> units;        // empty: this is a probe
+    std::vector<HttpAnswer> asked;  // empty: a probe that connects alone
     std::string body;
     std::string response;
     curl_slist* headers = nullptr;  // owned
@@ -163,6 +167,12 @@ class HttpScorer::Loop {
                     .missing = answers};
       for (size_t i = 0; i < answers; ++i) waiting_.push_back({id, i});
     }
+    if (!cancelled.empty()) {
+      // What has come by now is read: it may say what it cost.
+      int running = 0;
+      curl_multi_perform(shared_->multi, &running);
+      FinishRequests();
+    }
     for (const std::string& id : cancelled) {
       auto gone = items_.extract(id);
       // Answers in progress are dropped when they arrive: their item is no longer in `items_`.
@@ -181,7 +191,7 @@ class HttpScorer::Loop {
         idle.push_back(easy);
       }
     }
-    for (CURL* easy : idle) Close(easy);
+    for (CURL* easy : idle) NoteEnd(*Close(easy));
   }
 
   void StartRequests(absl::Time now) {
@@ -199,26 +209,35 @@ class HttpScorer::Loop {
         due = std::min(due, item.due);
         request->units.push_back(std::move(unit));
       }
-      request->body = options_.protocol.write(answers);
+      request->asked = std::move(answers);
       if (const absl::Status headers = SetHeaders(request.get()); !headers.ok()) {
+        if (ErrorReason(headers) == kScorerRefused) NoteRefusal(request.get(), headers);
         Answer(*request, headers);
         continue;
       }
-      CURL* easy = NewHandle(request.get());
-      curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.c_str());
-      curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request->body.size()));
-      curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-      curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
-                       static_cast<long>(std::max<int64_t>(1, absl::ToInt64Milliseconds(due - now))));
-      curl_multi_add_handle(shared_->multi, easy);
-      requests_[easy] = std::move(request);
+      Send(std::move(request), due - now);
     }
+  }
+
+  // Precondition: `asked` and the headers are set.
+  void Send(std::unique_ptr<Request> request, absl::Duration limit) {
+    request->body = options_.protocol.write(request->asked);
+    CURL* easy = NewHandle(request.get());
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.c_str());
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request->body.size()));
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
+    curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
+                     static_cast<long>(std::max<int64_t>(1, absl::ToInt64Milliseconds(limit))));
+    curl_multi_add_handle(shared_->multi, easy);
+    requests_[easy] = std::move(request);
   }
 
   absl::Status SetHeaders(Request* request) const {
     std::string token;
     if (options_.protocol.bearer) {
-      SYNCOPATE_ASSIGN_OR_RETURN(token, options_.protocol.bearer());
+      absl::StatusOr<std::string> read = options_.protocol.bearer();
+      if (!read.ok() && options_.protocol.refuse) return options_.protocol.refuse(std::string(read.status().message()));
+      SYNCOPATE_ASSIGN_OR_RETURN(token, std::move(read));
     }
     request->headers = curl_slist_append(nullptr, "Content-Type: application/json");
     request->headers = curl_slist_append(request->headers, "Expect:");
@@ -228,10 +247,19 @@ class HttpScorer::Loop {
     return absl::OkStatus();
   }
 
-  // Opens a connection and sends nothing.
+  // Opens a connection and sends nothing; but to a service that refused a request it sends that again.
   void Probe(absl::Time now) {
     next_probe_ = now + options_.probe_every;
     auto request = std::make_unique<Request>();
+    if (!trial_.empty()) {
+      request->asked = std::move(trial_);
+      trial_.clear();
+      if (const absl::Status headers = SetHeaders(request.get()); !headers.ok()) {
+        return NoteRefusal(request.get(), headers);
+      }
+      probing_ = true;
+      return Send(std::move(request), kTrialTimeout);
+    }
     CURL* easy = NewHandle(request.get());
     curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kConnectTimeoutMs);
@@ -272,13 +300,39 @@ class HttpScorer::Loop {
       long http = 0;
       curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &http);
       const std::unique_ptr<Request> request = Close(easy);
-      NoteConnection(code);
-      if (!request->units.empty()) Answer(*request, Read(*request, code, http));
+      NoteEnd(*request);
+      absl::StatusOr<Rewards> rewards = Rewards();
+      if (!request->asked.empty()) rewards = Read(*request, code, http);
+      if (ErrorReason(rewards.status()) == kScorerRefused) {
+        NoteRefusal(request.get(), rewards.status());
+      } else {
+        NoteConnection(request.get(), code);
+      }
+      if (!request->units.empty()) Answer(*request, std::move(rewards));
     }
   }
 
-  void NoteConnection(CURLcode code) {
-    if (code == CURLE_OK) return shared_->SetThere(absl::OkStatus());
+  void NoteEnd(const Request& request) const {
+    if (options_.protocol.ended && !request.asked.empty()) options_.protocol.ended(request.asked, request.response);
+  }
+
+  // The service is away until it does not refuse this request any more.
+  void NoteRefusal(Request* request, const absl::Status& refusal) {
+    const bool was_trial = request->units.empty();
+    trial_ = std::move(request->asked);
+    next_probe_ = Clock::Real()->Now() + trial_pause_;
+    if (was_trial) trial_pause_ = std::min(2 * trial_pause_, kLongestTrialPause);
+    shared_->SetThere(refusal);
+  }
+
+  void NoteConnection(Request* request, CURLcode code) {
+    if (code == CURLE_OK) {
+      trial_.clear();
+      trial_pause_ = options_.probe_every;
+      return shared_->SetThere(absl::OkStatus());
+    }
+    // A trial that came to nothing is made again.
+    if (request->units.empty() && trial_.empty()) trial_ = std::move(request->asked);
     if (!IsOfTheConnection(code)) return;
     next_probe_ = Clock::Real()->Now() + options_.probe_every;
     shared_->SetThere(Away(absl::StrCat(options_.protocol.service, " at ", options_.url,
@@ -293,10 +347,12 @@ class HttpScorer::Loop {
     }
     if (http < 200 || http > 299) {
       const std::string why = options_.protocol.explain ? options_.protocol.explain(request.response) : "";
+      const std::string what = absl::StrCat("POST ", options_.url, " gave ", http, why.empty() ? "" : ": ", why);
+      if ((http == 401 || http == 403) && options_.protocol.refuse) return options_.protocol.refuse(what);
       return Error(IsFinal(http) ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable, "HTTP_STATUS",
-                   absl::StrCat("POST ", options_.url, " gave ", http, why.empty() ? "" : ": ", why));
+                   what);
     }
-    return options_.protocol.read(request.response, request.units.size());
+    return options_.protocol.read(request.response, request.asked.size());
   }
 
   void Answer(const Request& request, absl::StatusOr<Rewards> rewards) {
@@ -329,6 +385,8 @@ class HttpScorer::Loop {
   std::map<CURL*, std::unique_ptr<Request>> requests_;
   bool probing_ = false;
   absl::Time next_probe_ = absl::InfinitePast();
+  std::vector<HttpAnswer> trial_;  // of the last request that the service refused; empty: it does not refuse
+  absl::Duration trial_pause_ = options_.probe_every;
 };
 
 absl::StatusOr<std::unique_ptr<HttpScorer>> HttpScorer::Start(const Options& options) {

@@ -24,7 +24,8 @@ namespace syncopate::rollouter {
 // not followed, the environment's proxy is not used, certificates are verified.
 //
 // The service counts as away at the start and after a failed connection, until a connection succeeds; a probe tries to
-// connect every `probe_every`. Thread-safe.
+// connect every `probe_every`. With Protocol::refuse it also counts as away while it refuses this client: the refused
+// request is then sent again, alone and less and less often, until another response comes. Thread-safe.
 class HttpScorer final : public RemoteScorer {
  public:
   // What is sent and how the response is read. All of it runs on the scorer's thread and must not block for long.
@@ -35,8 +36,14 @@ class HttpScorer final : public RemoteScorer {
     std::function<absl::StatusOr<Rewards>(absl::string_view body, size_t answers)> read = ParseHttpResponse;
     // What the body of a response with another code says, for the error; null: nothing.
     std::function<std::string(absl::string_view body)> explain = nullptr;
-    // The bearer token of the next request; null or "": none. An error fails the request's answers.
+    // The bearer token of the next request; null or "": none. An error fails the request's answers, or is a refusal.
     std::function<absl::StatusOr<std::string>()> bearer = nullptr;
+    // The error, of reason kScorerRefused, for a service that refuses this client with 401 or 403, or for which there is
+    // no token; `what` says which. Null: such a response fails its answers as others do.
+    std::function<absl::Status(const std::string& what)> refuse = nullptr;
+    // Called for each request that was sent, when it has ended, before its answers are: with what was asked and as much
+    // of the body as came, also if it was cancelled or its time was over. Null: nothing.
+    std::function<void(const std::vector<HttpAnswer>& asked, absl::string_view body)> ended = nullptr;
   };
   struct Options {
     std::string url;

@@ -38,6 +38,12 @@ std::string FieldText(const json& field) {
   return field.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+int64_t UsedTokens(const json& parsed) {
+  const json usage = parsed.is_object() ? parsed.value("usage", json()) : json();
+  const json tokens = usage.is_object() ? usage.value("total_tokens", json()) : json();
+  return tokens.is_number_unsigned() ? tokens.get<int64_t>() : -1;
+}
+
 // The last bytes of `text`, from the beginning of a character on.
 absl::string_view TextEnd(absl::string_view text) {
   if (text.size() <= kMaxQuotedBytes) return text;
@@ -98,6 +104,10 @@ std::string JudgeRequestBody(const JudgeSampling& sampling, const std::string& p
   return body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+int64_t ParseUsedTokens(absl::string_view body) {
+  return UsedTokens(json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false));
+}
+
 absl::StatusOr<Judgement> ParseJudgement(absl::string_view body) {
   const json parsed = json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   const json choices = parsed.is_object() ? parsed.value("choices", json()) : json();
@@ -109,9 +119,7 @@ absl::StatusOr<Judgement> ParseJudgement(absl::string_view body) {
   Judgement judgement;
   if (content.is_string()) judgement.text = content.get<std::string>();
   judgement.cut_off = choices[0].value("finish_reason", json()) == "length";
-  const json usage = parsed.value("usage", json());
-  const json tokens = usage.is_object() ? usage.value("total_tokens", json()) : json();
-  if (tokens.is_number_unsigned()) judgement.tokens = tokens.get<int64_t>();
+  judgement.tokens = UsedTokens(parsed);
   return judgement;
 }
 

@@ -47,6 +47,8 @@ struct Judgement {
 };
 // INTERNAL (reason BAD_JUDGEMENT) if the body is not that of a chat completion.
 absl::StatusOr<Judgement> ParseJudgement(absl::string_view body);
+// The tokens that the body of a response says were used, also of one that is no chat completion; -1: it does not say.
+int64_t ParseUsedTokens(absl::string_view body);
 
 // The reward that `pattern` finds in the judgement: the number in group 1 of its last match; without a group 1 if
 // there is a match, else 0. INTERNAL (reason BAD_JUDGEMENT) with the end of the text if there is no such number.

@@ -69,24 +69,37 @@ HttpScorer::Protocol JudgeScorer::MakeProtocol() {
           },
           // An endpoint may repeat the key that it refuses, and errors are logged.
           .explain = [this](absl::string_view body) { return ExplainError(body, ReadKey().value_or("")); },
-          .bearer = [this] { return ReadKey(); }};
+          .bearer = [this] { return ReadKey(); },
+          .refuse = [this](const std::string& what) { return Refuse(what); },
+          .ended = [this](const std::vector<HttpAnswer>& asked, absl::string_view body) { NoteEnd(asked, body); }};
 }
 
-absl::StatusOr<float> JudgeScorer::ReadReward(absl::string_view body) {
+absl::StatusOr<float> JudgeScorer::ReadReward(absl::string_view body) const {
   SYNCOPATE_ASSIGN_OR_RETURN(const Judgement judgement, ParseJudgement(body));
-  SYNCOPATE_RETURN_IF_ERROR(CountTokens(judgement.tokens));
+  if (judgement.tokens < 0 && options_.needs_usage) {
+    return Error(absl::StatusCode::kInvalidArgument, "NO_USAGE",
+                 "the judge's endpoint does not say how many tokens it used (usage.total_tokens), which "
+                 "reward.judge_tokens counts");
+  }
   return FindReward(pattern_, judgement);
 }
 
-absl::Status JudgeScorer::CountTokens(int64_t tokens) {
-  if (tokens >= 0) {
-    used_tokens_ += tokens;
-    return absl::OkStatus();
-  }
-  if (!options_.needs_usage) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "NO_USAGE",
-               "the judge's endpoint does not say how many tokens it used (usage.total_tokens), which "
-               "reward.judge_tokens counts");
+absl::Status JudgeScorer::Refuse(const std::string& what) const {
+  const std::string key =
+      options_.key_file.empty()
+          ? std::string("reward.judge_key_file is not set; set it to a file with a key that may use ")
+          : absl::StrCat("put a key into reward.judge_key_file ", options_.key_file,
+                         ", which is read for each request, that may use ");
+  return Error(absl::StatusCode::kPermissionDenied, kScorerRefused,
+               absl::StrCat("the judge at reward.judge_url ", options_.url, " refuses this run: ", what, "; ", key,
+                            "reward.judge_model ", options_.sampling.model));
+}
+
+void JudgeScorer::NoteEnd(const std::vector<HttpAnswer>& asked, absl::string_view body) {
+  used_tokens_ += std::max<int64_t>(0, ParseUsedTokens(body));
+  if (!KeepsJudgements()) return;
+  const absl::StatusOr<float> reward = ReadReward(body);
+  if (reward.ok()) Keep(asked.at(0).text, *reward);
 }
 
 void JudgeScorer::Score(RemoteItem item, Done done) {
@@ -125,14 +138,11 @@ void JudgeScorer::Score(RemoteItem item, Done done) {
     (void)answers_.Post([done = std::move(done), rewards = std::move(rewards)] { done(rewards); });
     return;
   }
-  auto judged = [this, done = std::move(done), rewards = std::move(rewards), askers = std::move(askers),
-                 texts = KeepsJudgements() ? request.texts : std::vector<std::string>()](
-                    const absl::StatusOr<Rewards>& answered) mutable {
+  auto judged = [done = std::move(done), rewards = std::move(rewards),
+                 askers = std::move(askers)](const absl::StatusOr<Rewards>& answered) mutable {
     if (!answered.ok()) return done(answered);
     for (size_t i = 0; i < askers.size(); ++i) {
-      const absl::StatusOr<RemoteReward>& one = (*answered)[i];
-      if (one.ok() && !texts.empty()) Keep(texts[i], one->value);
-      for (const size_t answer : askers[i]) rewards[answer] = one;
+      for (const size_t answer : askers[i]) rewards[answer] = (*answered)[i];
     }
     done(std::move(rewards));
   };

@@ -23,11 +23,14 @@ namespace syncopate::rollouter {
 // Rewards from a language model behind an OpenAI endpoint: each answer becomes a prompt, and a pattern finds the reward
 // in what the model says about it. Requests, connections and availability are those of HttpScorer. Thread-safe.
 //
-// Judgements of temperature 0 are kept by their whole prompt, and equal prompts of one item are asked once: they would
-// get the same judgement. Others are asked anew each time.
+// Judgements of temperature 0 are kept by their whole prompt as they come, also those of an item that is cancelled, and
+// equal prompts of one item are asked once: they would get the same judgement. Others are asked anew each time.
 //
-// The tokens that the endpoint says it used are counted; the trainer keeps the run within its budget
-// (reward.judge_tokens).
+// The tokens that the endpoint says it used are counted, whatever becomes of the judgement; the trainer keeps the run
+// within its budget (reward.judge_tokens). A request that ends before its response has come says nothing.
+//
+// While the endpoint refuses the key (401, 403), or there is none to be read, the judge is away: the error is of reason
+// kScorerRefused and names reward.judge_url and reward.judge_key_file.
 class JudgeScorer final : public RemoteScorer {
  public:
   struct Options {
@@ -60,8 +63,9 @@ class JudgeScorer final : public RemoteScorer {
 
   absl::StatusOr<std::string> ReadKey() const;
   HttpScorer::Protocol MakeProtocol();
-  absl::StatusOr<float> ReadReward(absl::string_view body);
-  absl::Status CountTokens(int64_t tokens);
+  absl::StatusOr<float> ReadReward(absl::string_view body) const;
+  absl::Status Refuse(const std::string& what) const;
+  void NoteEnd(const std::vector<HttpAnswer>& asked, absl::string_view body);
   void Keep(const std::string& prompt, float reward);
   bool KeepsJudgements() const { return options_.sampling.temperature == 0; }
 

@@ -11,6 +11,10 @@
 
 namespace syncopate::rollouter {
 
+// The reason of the error with which a scorer's service refuses this client: an operator must mend it. The scorer is away
+// until then, and what it was asked has not failed.
+inline constexpr char kScorerRefused[] = "SCORER_REFUSED";
+
 // Answers to one prompt that a scorer outside this process judges.
 struct RemoteItem {
   std::string id;        // unique: an id is never reused
@@ -43,7 +47,8 @@ class RemoteScorer {
   // means that the scorer is away: UNAVAILABLE, or an error that an operator must fix before it can be called.
   virtual absl::Status Availability(const std::string& reward) const = 0;
   // `done` is called once, on any thread but not from within this call. If the item is cancelled, `done` may never be
-  // called. INVALID_ARGUMENT is permanent; a call that ended with any other error may be retried.
+  // called. INVALID_ARGUMENT is permanent; with reason kScorerRefused the call was not judged at all; a call that ended
+  // with any other error may be retried.
   virtual void Score(RemoteItem item, Done done) = 0;
   // Cancels the item `id`; an unknown id has no effect.
   virtual void Cancel(const std::string& id) = 0;

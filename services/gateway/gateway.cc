@@ -80,7 +80,7 @@ void Gateway::Handle(const std::shared_ptr<http::Exchange>& exchange) {
     return exchange->Respond([response = Health()] { return response; });
   }
   const auto body_bytes = static_cast<int64_t>(exchange->request().body.size());
-  if (*body_bytes_ + body_bytes > kMaxBodyBytes) {
+  if (*body_bytes_ + body_bytes > options_.max_body_bytes) {
     return exchange->Respond([] { return Refusal(503, "the requests that are under way are too large together"); });
   }
   std::make_shared<Passage>(exchange, backends_, upstream_.get(), body_bytes_)->Begin();

@@ -23,7 +23,8 @@ class Gateway {
   struct Options {
     std::string address = "127.0.0.1:0";
     absl::Duration connect_timeout = absl::Seconds(5);
-    absl::Duration rest = absl::Seconds(1);  // an endpoint that cannot be reached is left out for so long
+    absl::Duration rest = absl::Seconds(1);     // an endpoint that cannot be reached is left out for so long
+    int64_t max_body_bytes = int64_t{1} << 30;  // of all requests that are under way; one beyond them gets 503
     // Judges the value of an Authorization header; null: everybody on this machine is let in, which needs a loopback
     // address, and a request must name that as its Host. The endpoints judge the header too.
     std::function<absl::Status(const std::string& authorization)> judge = nullptr;
@@ -48,8 +49,6 @@ class Gateway {
   http::Response Guard(const http::Request& request) const;
   void Handle(const std::shared_ptr<http::Exchange>& exchange);
   http::Response Health() const;
-
-  static constexpr int64_t kMaxBodyBytes = int64_t{1} << 30;  // of all requests that are under way
 
   const Options options_;
   const std::shared_ptr<Backends> backends_;

@@ -184,9 +184,9 @@ void EnvironmentClient::Score(RemoteItem item, Done done) {
   *request.add_items() = ToProto(item, with_tokens);
   if (const size_t bytes = request.ByteSizeLong(); bytes > kMaxItemBytes) {
     // It would end the stream, and with it all other items.
-    return done(
-        Error(absl::StatusCode::kInvalidArgument, "ITEM_TOO_LARGE",
-              absl::StrCat("the group and its row are ", bytes, " bytes, more than the worker's ", kMaxItemBytes)));
+    return FailLater(std::move(done), Error(absl::StatusCode::kInvalidArgument, "ITEM_TOO_LARGE",
+                                            absl::StrCat("the group and its row are ", bytes,
+                                                         " bytes, more than the worker's ", kMaxItemBytes)));
   }
   {
     MutexLock lock(&mutex_);
@@ -198,7 +198,30 @@ void EnvironmentClient::Score(RemoteItem item, Done done) {
       return;
     }
   }
-  done(WorkerAway(options_.address, "there is no stream to it"));
+  FailLater(std::move(done), WorkerAway(options_.address, "there is no stream to it"));
+}
+
+void EnvironmentClient::FailLater(Done done, absl::Status why) {
+  MutexLock lock(&mutex_);
+  if (stopping_) return;
+  failed_.emplace_back(std::move(done), std::move(why));
+  if (failed_.size() > 1) return;  // the alarm is set
+  alarm_.Set(absl::ZeroDuration(), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->OnFailed();
+  });
+}
+
+void EnvironmentClient::OnFailed() {
+  std::vector<std::pair<Done, absl::Status>> failed;
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_) return;
+    failed.swap(failed_);
+    ++callbacks_;
+  }
+  for (auto& [done, why] : failed) done(why);
+  MutexLock lock(&mutex_);
+  --callbacks_;
 }
 
 void EnvironmentClient::Cancel(const std::string& id) {
@@ -290,9 +313,13 @@ void EnvironmentClient::SetAvailabilityListener(std::function<void()> changed) {
 }
 
 void EnvironmentClient::Stop() {
+  // Freed without the lock: callbacks may own much.
+  std::vector<std::pair<Done, absl::Status>> failed;
   MutexLock lock(&mutex_);
   stopping_ = true;
   items_.clear();
+  failed.swap(failed_);
+  alarm_.Cancel();
   reconnect_.Cancel();
   if (stream_ != nullptr) stream_->Cancel();
   if (describing_ != nullptr) describing_->context.TryCancel();

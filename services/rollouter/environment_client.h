@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/backoff.h"
@@ -71,6 +73,9 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   void OnResponse(const v1::ScoreResponse& response);
   void OnItem(const v1::ScoreResponse::Item& item);
   void OnStreamDone(const absl::Status& status);
+  // Calls `done` from another thread, as its owner may hold what `done` takes.
+  void FailLater(Done done, absl::Status why);
+  void OnFailed();
   void SetAwayLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ConnectLaterLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyListener();
@@ -81,6 +86,8 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   std::string digest_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Offered> rewards_ ABSL_GUARDED_BY(mutex_);  // the worker's, while it is connected
   std::map<std::string, UnderWay> items_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<Done, absl::Status>> failed_ ABSL_GUARDED_BY(mutex_);  // to be called back by the alarm
+  rpc::Timer alarm_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DescribeCall> describing_ ABSL_GUARDED_BY(mutex_);  // null while no Describe is under way
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);            // null while there is no stream
   Backoff backoff_ ABSL_GUARDED_BY(mutex_);

@@ -444,6 +444,11 @@ void PlayClient::SetAvailabilityListener(std::function<void()> changed) {
   listener_ = changed == nullptr ? nullptr : std::make_shared<const std::function<void()>>(std::move(changed));
 }
 
+std::string PlayClient::digest() const {
+  MutexLock lock(&mutex_);
+  return digest_;
+}
+
 PlayClient::Counters PlayClient::counters() const {
   MutexLock lock(&mutex_);
   return counters_;

@@ -24,7 +24,7 @@ namespace syncopate::rollouterd {
 
 // Environments of the worker process of users' Python (EnvironmentService): the client's end of Describe and Play. Keeps
 // one stream and, when it breaks, connects again after a jittered backoff, for ever. The episodes of a broken stream are
-// lost; those that wait for their Open stay. Plaintext, for a socket or loopback. Thread-safe; only Stop blocks.
+// lost; those that wait for their Open stay. Thread-safe; only Stop blocks.
 class PlayClient final : public rollouter::RemoteEnvironment, public std::enable_shared_from_this<PlayClient> {
  public:
   struct Options {
@@ -53,6 +53,8 @@ class PlayClient final : public rollouter::RemoteEnvironment, public std::enable
   void SetAvailabilityListener(std::function<void()> changed) override;
 
   Counters counters() const override;
+  // Of the worker's code; "": no worker was reached yet, and the run's is not given.
+  std::string digest() const;
   // Closes the stream, so that the worker ends what is under way; afterwards neither `done` callbacks nor the listener
   // are called. Idempotent. Must not be called from a callback.
   void Stop();

@@ -1,7 +1,10 @@
 #include "services/rollouter/remote_scorers.h"
 
+#include <functional>
+#include <string>
 #include <utility>
 
+#include "base/host_port.h"
 #include "services/auth/transport_security.h"
 #include "services/config/duration.h"
 #include "services/config/reward_options.h"
@@ -40,6 +43,22 @@ absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> WorkerSecurity(co
                                         .token_file = security.token_file()});
 }
 
+// Whether several workers may be behind the address.
+bool IsElsewhere(const std::string& address) {
+  const auto place = ParseHostPort(address);
+  return place.ok() && !place->IsLoopback();
+}
+
+std::function<SpreadEnvironment::Connection(const std::string&)> ConnectPlay(PlayClient::Options options) {
+  return [options = std::move(options)](const std::string& digest) {
+    PlayClient::Options one = options;
+    if (one.digest.empty()) one.digest = digest;
+    auto client = PlayClient::Start(std::move(one));
+    return SpreadEnvironment::Connection{
+        .play = client, .stop = [client] { client->Stop(); }, .digest = [client] { return client->digest(); }};
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::RunConfig& config) {
@@ -59,10 +78,15 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
     scorers->python_ = EnvironmentClient::Start(
         {.address = config.environment().address(), .digest = config.environment().digest(), .security = security});
     if (config::Plays(config)) {
-      scorers->play_ = PlayClient::Start({.address = config.environment().address(),
-                                          .digest = config.environment().digest(),
-                                          .security = std::move(security),
-                                          .call_budget = config::CheckedDuration(reward.timeout())});
+      PlayClient::Options options = {.address = config.environment().address(),
+                                     .digest = config.environment().digest(),
+                                     .security = std::move(security),
+                                     .call_budget = config::CheckedDuration(reward.timeout())};
+      if (IsElsewhere(options.address)) {
+        scorers->spread_ = SpreadEnvironment::Start({.connect = ConnectPlay(std::move(options))});
+      } else {
+        scorers->play_ = PlayClient::Start(std::move(options));
+      }
     }
   }
   return scorers;
@@ -73,6 +97,12 @@ RemoteScorers::~RemoteScorers() { Stop(); }
 void RemoteScorers::Stop() {
   if (python_ != nullptr) python_->Stop();
   if (play_ != nullptr) play_->Stop();
+  if (spread_ != nullptr) spread_->Stop();
+}
+
+rollouter::RemoteEnvironment* RemoteScorers::environment() const {
+  if (spread_ != nullptr) return spread_.get();
+  return play_.get();
 }
 
 rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& config,

@@ -8,6 +8,7 @@
 #include "rollouter/reward/scorer.h"
 #include "services/rollouter/environment_client.h"
 #include "services/rollouter/play_client.h"
+#include "services/rollouter/spread_environment.h"
 #include "syncopate/v1/config.pb.h"
 
 namespace syncopate::rollouterd {
@@ -26,15 +27,16 @@ class RemoteScorers {
 
   // The options for scoring the run's answers. `decode` may be null: scorer.h.
   rollouter::Scorer::Options ScorerOptions(const v1::RunConfig& config, rollouter::TextDecoder decode) const;
-  // The environments of the worker; null: the run plays with none of it.
-  PlayClient* environment() const { return play_.get(); }
+  // The environments of the worker, or of the workers behind a name; null: the run plays with none.
+  rollouter::RemoteEnvironment* environment() const;
 
  private:
   RemoteScorers() = default;
   std::unique_ptr<rollouter::HttpScorer> http_;
   std::unique_ptr<rollouter::JudgeScorer> judge_;
   std::shared_ptr<EnvironmentClient> python_;
-  std::shared_ptr<PlayClient> play_;
+  std::shared_ptr<PlayClient> play_;           // of one worker
+  std::shared_ptr<SpreadEnvironment> spread_;  // of several behind a name that is not of this machine
 };
 
 }  // namespace syncopate::rollouterd

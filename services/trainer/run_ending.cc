@@ -27,8 +27,14 @@ FileSystem* Files() { return FileSystem::Real(); }
 RunEnding::RunEnding(daemon::Daemon* daemon, std::function<bool()> may_write)
     : daemon_(daemon),
       flow_file_(
-          std::make_unique<trainer::FlowFile>(Files(), daemon->Path(kFlowFile), kFlowCodec, std::move(may_write))),
-      flow_before_(flow_file_->Read()) {}
+          std::make_unique<trainer::FlowFile>(Files(), daemon->Path(kFlowFile), kFlowCodec, std::move(may_write))) {}
+
+absl::StatusOr<std::unique_ptr<RunEnding>> RunEnding::Create(daemon::Daemon* daemon, std::function<bool()> may_write) {
+  std::unique_ptr<RunEnding> ending(new RunEnding(daemon, std::move(may_write)));
+  SYNCOPATE_ASSIGN_OR_RETURN(ending->flow_before_,
+                             ending->flow_file_->Read(daemon->config().reward().judge_tokens() > 0));
+  return ending;
+}
 
 void RunEnding::RemoveOldSummary() const {
   const absl::Status removed = Files()->RemoveTree(daemon_->Path(kSummaryFile));

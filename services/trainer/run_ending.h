@@ -32,9 +32,9 @@ class RunEnding {
     PolicyVersion start;                    // the version at which the loop began
   };
 
-  // Reads the flow sums of earlier incarnations. `may_write` is asked before each write: false once a newer trainer
-  // owns the run directory. Blocks for the disk.
-  RunEnding(daemon::Daemon* daemon, std::function<bool()> may_write);
+  // Reads the flow sums of earlier incarnations; errors of FlowFile::Read. `may_write` is asked before each write: false
+  // once a newer trainer owns the run directory. Blocks for the disk.
+  static absl::StatusOr<std::unique_ptr<RunEnding>> Create(daemon::Daemon* daemon, std::function<bool()> may_write);
 
   // The sums of the run's earlier incarnations.
   const trainer::FlowSums& flow_before() const { return flow_before_; }
@@ -53,6 +53,7 @@ class RunEnding {
   absl::Status Finish(const absl::StatusOr<trainer::StepLoop::Outcome>& outcome, double wall_seconds);
 
  private:
+  RunEnding(daemon::Daemon* daemon, std::function<bool()> may_write);
   trainer::FlowSums FlowSoFar(double wall_seconds) const;
   bool HasSummaryFor(int64_t step, const std::string& status) const;  // trainer::IsSummaryFor
   absl::Status WriteSummary(const std::string& status, const trainer::FlowSums& flow);

@@ -265,10 +265,11 @@ absl::StatusOr<synchronizer::Welcome> TrainerDaemon::Join() {
 absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronizer::Welcome& welcome) {
   const trainer::TrainingData::Options options =
       MakeDataOptions(daemon_->config(), device_.model.shape, prompts_, daemon_->Path(kLogFolder));
-  ending_ = std::make_unique<RunEnding>(daemon_, [this, epoch = welcome.epoch] {
+  auto may_write = [this, epoch = welcome.epoch] {
     const absl::StatusOr<trainer::IdentityFile::Identity> identity = restore_->identity_file().Read();
     return identity.ok() && identity->epoch <= epoch;
-  });
+  };
+  SYNCOPATE_ASSIGN_OR_RETURN(ending_, RunEnding::Create(daemon_, std::move(may_write)));
   SYNCOPATE_ASSIGN_OR_RETURN(
       data_,
       trainer::TrainingData::Open(options,

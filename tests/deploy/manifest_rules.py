@@ -5,6 +5,8 @@ import re
 from rendering import name_of
 
 ROLES = ("synchronizer", "trainer", "rollouter")
+OTHERS = ("environment", "gateway")  # besides, pods that are no daemons of the run
+OTHER_PORTS = {"environment": {"grpc": 7070}, "gateway": {"http": 7075}}
 PORTS = {"grpc": 7070, "health": 7071, "metrics": 7072}
 RANKS_PORT = {"ranks": 7073}  # besides, of a trainer of several ranks
 ENDPOINT_PORT = {"endpoint": 7074}  # besides, of a rollouter with one
@@ -66,7 +68,7 @@ def check_pod(where, template, is_job):
         yield f"{where}: does not run as {USER}"
     if is_job != (spec.get("restartPolicy") == "Never"):
         yield f"{where}: restartPolicy must be Never in a Job and absent elsewhere"
-    if len(spec["containers"]) != 1 or spec["containers"][0]["name"] not in ROLES:
+    if len(spec["containers"]) != 1 or spec["containers"][0]["name"] not in ROLES + OTHERS:
         yield f"{where}: must have one container, named for its role"
         return
     container = spec["containers"][0]
@@ -77,36 +79,69 @@ def check_pod(where, template, is_job):
             yield f"{where}: volume {volume['name']} is of a kind that \"restricted\" does not allow"
         if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
             yield f"{where}: volume {volume['name']} is not bounded"
-    yield from check_container(where, container, spec, is_job)
+    yield from check_rights(where, container, spec)
+    if container["name"] in OTHERS:
+        yield from check_other(where, container)
+    else:
+        yield from check_container(where, container, spec, is_job)
 
 
-def check_container(where, container, pod, is_job):
-    role, security = container["name"], container.get("securityContext", {})
-    commands = [[f"/usr/bin/syncopate-{role}"]] + ([["/usr/bin/syncopate", "replica"]] if role == "rollouter" else [])
-    if container.get("command") not in commands:
-        yield f"{where}: the command is not that of a {role}"
+def check_rights(where, container, pod):
+    """What every container keeps to."""
+    security = container.get("securityContext", {})
     if container["image"].endswith(":latest") or not re.search(r"[:@]", container["image"]):
         yield f"{where}: image {container['image']} names no fixed version"
     if security.get("allowPrivilegeEscalation") is not False or security.get("readOnlyRootFilesystem") is not True:
         yield f"{where}: the root file system can be written, or privileges gained"
     if security.get("capabilities") != {"drop": ["ALL"]}:
         yield f"{where}: capabilities are not dropped"
+    resources = container.get("resources", {})
+    if not {"cpu", "memory"} <= set(resources.get("requests", {})) or "memory" not in resources.get("limits", {}):
+        yield f"{where}: lacks requests of cpu and memory, or a limit of memory"
+    known = {volume["name"] for volume in pod["volumes"]} | {"state"}  # a volume claim template's
+    for mount in container["volumeMounts"]:
+        if mount["name"] not in known:
+            yield f"{where}: the volume {mount['name']} at {mount['mountPath']} is not there"
+
+
+def check_other(where, container):
+    """A worker or a gateway: what it opens, and that what it opens is either protected or said to be open."""
+    name, args = container["name"], container["args"]
+    if {port["name"]: port["containerPort"] for port in container["ports"]} != OTHER_PORTS[name]:
+        yield f"{where}: ports are not {OTHER_PORTS[name]}"
+    (port,) = OTHER_PORTS[name].values()
+    if args[args.index("--listen") + 1] != f"0.0.0.0:{port}":
+        yield f"{where}: does not listen on its port"
+    if any("=" in word and not word.startswith("-") for word in args):
+        yield f"{where}: is given a setting of a daemon"
+    tls = any(word.startswith("--tls-cert=") for word in args)
+    if tls == ("--insecure-bind" in args):
+        yield f"{where}: listens without TLS and without --insecure-bind, or with both"
+    if name == "gateway" and "--client-token-file" not in args:
+        yield f"{where}: asks its clients for no token"
+    paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+    for path in re.findall(r"/etc/[^ ]+", " ".join(args)):
+        if not any(path.startswith(mount + "/") for mount in paths):
+            yield f"{where}: {path} is under no mount"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if probe not in container:
+            yield f"{where}: has no {probe}"
+
+
+def check_container(where, container, pod, is_job):
+    role = container["name"]
+    commands = [[f"/usr/bin/syncopate-{role}"]] + ([["/usr/bin/syncopate", "replica"]] if role == "rollouter" else [])
+    if container.get("command") not in commands:
+        yield f"{where}: the command is not that of a {role}"
     has_endpoint = any(argument.startswith("endpoint.listen=") for argument in container.get("args", []))
     has_ranks = any(argument.startswith("trainer.ranks_listen=") for argument in container.get("args", []))
     expected = PORTS | (RANKS_PORT if has_ranks else {}) | (ENDPOINT_PORT if has_endpoint else {})
     if {port["name"]: port["containerPort"] for port in container["ports"]} != expected:
         yield f"{where}: ports are not {expected}"
-    resources = container.get("resources", {})
-    if not {"cpu", "memory"} <= set(resources.get("requests", {})) or "memory" not in resources.get("limits", {}):
-        yield f"{where}: lacks requests of cpu and memory, or a limit of memory"
-    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     for path in ("/etc/syncopate", "/var/lib/syncopate", "/dev/shm", "/tmp"):
         if path not in mounts:
             yield f"{where}: nothing is mounted at {path}"
-    known = {volume["name"] for volume in pod["volumes"]} | {"state"}  # a volume claim template's
-    for path, mount in mounts.items():
-        if mount["name"] not in known:
-            yield f"{where}: the volume {mount['name']} at {path} is not there"
     yield from check_probes(where, container)
     yield from check_arguments(where, container, pod, is_job)
 
@@ -170,7 +205,7 @@ def check_references(items):
     if ("ServiceAccount", "syncopate") not in names:
         yield "ServiceAccount/syncopate: is not there"
     roles = sorted(template["metadata"]["labels"]["app.kubernetes.io/component"] for _, template in pods)
-    if roles != sorted(ROLES):
+    if sorted(set(roles) - set(OTHERS)) != sorted(ROLES) or len(roles) != len(set(roles)):
         yield f"pods: the roles are {roles}"
     for item in items:
         if item["kind"] == "Service":
@@ -179,6 +214,8 @@ def check_references(items):
             yield from check_selector(item, item["spec"]["selector"]["matchLabels"], pods)
         if item["kind"] == "StatefulSet" and ("Service", item["spec"]["serviceName"]) not in names:
             yield f"{name_of(item)}: its Service is not there"
+        if item["kind"] == "NetworkPolicy":
+            yield from check_worker_policy(item)
         if item["kind"] == "ScaledObject":
             target = item["spec"]["scaleTargetRef"]
             if (target["kind"], target["name"]) not in names:
@@ -187,6 +224,33 @@ def check_references(items):
     budgets = {name for kind, name in names if kind == "PodDisruptionBudget"}
     if stateful - budgets:
         yield f"PodDisruptionBudget: none for {sorted(stateful - budgets)}"
+
+
+def selects(selector, labels):
+    """Whether a pod with these labels is selected; of expressions, `In` alone is used here."""
+    expressions = selector.get("matchExpressions", [])
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        one["operator"] == "In" and labels.get(one["key"]) in one["values"] for one in expressions)
+
+
+def check_worker_policy(policy):
+    """A worker runs what the policy writes: no rule lets it out, and nobody but rollouters and trainer in."""
+    def labels_of(role):
+        return {"app.kubernetes.io/name": "syncopate", "app.kubernetes.io/component": role}
+
+    spec = policy["spec"]
+    if not selects(spec["podSelector"], labels_of("environment")):
+        return
+    if spec.get("egress"):
+        yield f"{name_of(policy)}: lets workers call somebody"
+    for rule in spec.get("ingress", []):
+        if all(port.get("port") in ("health", "metrics") for port in rule.get("ports", [])) and rule.get("ports"):
+            continue  # a worker has no such port
+        for peer in rule.get("from", [{}]):
+            strangers = [role for role in ("synchronizer", "gateway", "environment")
+                         if selects(peer.get("podSelector", {}), labels_of(role))]
+            if "podSelector" not in peer or "namespaceSelector" in peer or strangers:
+                yield f"{name_of(policy)}: lets others than rollouters and trainer call workers"
 
 
 def config_maps_of(pod):

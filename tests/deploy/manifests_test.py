@@ -5,6 +5,7 @@ import copy
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -122,6 +123,35 @@ class ManifestsTest(unittest.TestCase):
         wrapped = subprocess.run([folder / "wrap-rules.sh"], capture_output=True, text=True, check=True).stdout
         self.assertEqual((folder / "prometheus-rules.yaml").read_text(), wrapped,
                          "wrap-rules.sh > prometheus-rules.yaml, beside it")
+
+    def test_a_policy_that_lets_a_worker_out_or_strangers_in_is_found(self):
+        policy = next(item for item in rendering.objects(rendered("networkpolicy"))
+                      if rendering.name_of(item) == "NetworkPolicy/syncopate-workers")
+        self.assertEqual(list(manifest_rules.check_worker_policy(policy)), [])
+        out, strangers = copy.deepcopy(policy), copy.deepcopy(policy)
+        out["spec"]["egress"] = [{"ports": [{"protocol": "UDP", "port": 53}]}]
+        strangers["spec"]["ingress"][0]["from"][0]["podSelector"] = {"matchLabels": {"app.kubernetes.io/name": "syncopate"}}
+        self.assertRegex(" ".join(manifest_rules.check_worker_policy(out)), "lets workers call somebody")
+        self.assertRegex(" ".join(manifest_rules.check_worker_policy(strangers)), "others than rollouters and trainer")
+
+    def test_the_certificates_of_the_script_are_secrets_of_the_pods(self):
+        script = (KUSTOMIZE / "components" / "mtls" / "create-secrets.sh").read_text()
+        made = set(re.search(r"for role in ([a-z ]+); do", script).group(1).split())
+        mounted = set(re.findall(r"([a-z]+)-tls$", rendered("workers-mtls"), re.MULTILINE))
+        self.assertEqual(mounted, made)
+
+    def test_the_example_image_of_a_worker_is_made_of_what_is_there(self):
+        lines = (SOURCE / "deploy" / "image" / "worker.Containerfile").read_text().splitlines()
+        default = next(line.partition("=")[2] for line in lines if line.startswith("ARG CODE="))
+        sources = [line.split()[1].replace("${CODE}", default) for line in lines if line.startswith("COPY ")]
+        self.assertEqual(len(sources), 2)
+        for source in sources:
+            self.assertTrue((SOURCE / source).exists(), source)
+        self.assertIn("USER 65532:65532", lines)
+        (worker,) = [item for item in rendering.objects(rendered("workers"))
+                     if rendering.name_of(item) == "Deployment/environment"]
+        container = worker["spec"]["template"]["spec"]["containers"][0]
+        self.assertIn(json.dumps(container["command"]), lines[-1])
 
     def test_every_dashboard_is_shown(self):
         names = {rendering.name_of(item) for item in rendering.objects(rendered("monitoring"))}

@@ -104,6 +104,21 @@ class RenderTest(unittest.TestCase):
                 golden = rendering.objects((rendering.GOLDEN / f"{overlay}.yaml").read_text())
                 self.assertEqual(by_name(rendering.outline(self.compare(overlay, {}))), by_name(golden))
 
+    def test_a_run_that_is_played_keeps_our_rules_with_workers_and_equals_what_kubectl_makes(self):
+        played = {"model": {"path": "/models/m"}, "data": {"files": ["/data/a.jsonl"]}, "reward": {"name": "environment"},
+                  "environment": {"name": "guess_number", "command": "syncopate-worker /data/guess_number.py"},
+                  "rollout": {"max_new_tokens": 64, "max_total_tokens": 1024}}
+        self.addCleanup(CONFIGS.update, CONFIGS.copy())
+        for overlay in CONFIGS:
+            CONFIGS[overlay] = self.write(f"{overlay}.yaml", played)
+            with self.subTest(overlay=overlay):
+                infra = {"volumes": INFRA["a cluster"]["volumes"], "grace": "100s", "environment": {"replicas": 3}}
+                objects = self.compare(overlay, {"namespace": "syncopate", **infra})
+                self.assertIn("Deployment/environment", [rendering.name_of(item) for item in objects])
+                # The claims are the cluster's own.
+                found = [one for one in manifest_rules.breaches(objects) if ": the claim " not in one]
+                self.assertEqual(found, [])
+
     def test_the_infra_file_of_the_operations_page_renders(self):
         page = (SOURCE / "docs" / "operations.md").read_text()
         example = page.partition("Every key may be left out:\n\n")[2].partition("\n\n")[0]

@@ -30,7 +30,11 @@ CASES = {
     "mtls-cert-manager": ("base", ["mtls-cert-manager"]),
     "token": ("base", ["token"]),
     "environment": ("base", ["environment"]),
+    "workers": ("base", ["workers"]),
+    "workers-mtls": ("base", ["mtls", "networkpolicy", "workers", "workers-mtls"]),
+    "workers-jobs": ("base", ["jobs", "workers"]),
     "endpoint": ("base", ["token", "endpoint"]),
+    "gateway": ("base", ["token", "networkpolicy", "endpoint", "gateway"]),
     "networkpolicy": ("base", ["networkpolicy"]),
     "monitoring": ("base", ["monitoring"]),
     "gpu": ("base", ["gpu"]),
@@ -41,7 +45,8 @@ CASES = {
     "keda": ("base", ["keda"]),
     "services-with-everything": (
         "base",
-        ["namespace", "networkpolicy", "mtls-cert-manager", "token", "monitoring", "gpu", "rdma", "keda", "kueue"],
+        ["namespace", "networkpolicy", "mtls-cert-manager", "token", "monitoring", "gpu", "rdma", "workers",
+         "workers-mtls-cert-manager", "keda", "workers-keda", "kueue"],
     ),
     "jobset-with-everything": (
         "base",

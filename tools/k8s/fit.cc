@@ -85,12 +85,16 @@ std::vector<PathSetting> PathSettings(const v1::RunConfig& config, const std::st
   return settings;
 }
 
+bool IsDaemon(const std::string& role) { return role == "synchronizer" || role == "trainer" || role == "rollouter"; }
+
 class FitCheck {
  public:
   FitCheck(const std::string& config, const std::string& source) : config_(config), source_(source) {}
 
   void CheckPod(const Document& pod) {
     for (const Document& container : pod.value("containers", Document::array())) {
+      // A worker or a gateway does not read the configuration.
+      if (!IsDaemon(Text(container, {"name"}))) continue;
       std::vector<std::string> overrides;
       for (const Document& argument : container.value("args", Document::array())) {
         const std::string word = Expanded(argument.get<std::string>());

@@ -20,6 +20,7 @@ namespace syncopate::k8s {
 namespace {
 
 constexpr char kPods[] = "StatefulSet|Deployment|Job";
+constexpr char kDaemons[] = "synchronizer|trainer|rollouter";  // names; others do not take a daemon's settings
 constexpr char kPodSpec[] = "/spec/template/spec";
 constexpr char kContainer[] = "/spec/template/spec/containers/0";
 constexpr char kShmVolume[] = "/spec/template/spec/volumes/1";      // of every role, as in deploy/kustomize/base
@@ -133,13 +134,19 @@ const std::map<std::string, Form>& Forms() {
           role == "rollouter" ? Count(1, 64) : Quantity();
     }
     made["trainer.gpus"] = Count(1, 64);
+    for (const std::string part : {"environment", "gateway"}) {
+      made[part + ".replicas"] = Count(1, 10000);
+      made[part + ".cpu"] = made[part + ".memory"] = Quantity();
+      made[part + ".node_selector"] = TextMap();
+      made[part + ".tolerations"] = Maps();
+    }
     return made;
   }());
   return *forms;
 }
 
 bool IsSection(const std::string& key) {
-  return key == "synchronizer" || key == "trainer" || key == "rollouter" || key == "environment";
+  return key == "synchronizer" || key == "trainer" || key == "rollouter" || key == "environment" || key == "gateway";
 }
 
 std::string NearestKey(const std::string& key) {
@@ -223,11 +230,12 @@ std::vector<Document> RolePatches(const std::string& role, const std::string& ke
       pods({Operation("add", absl::StrCat(kPodSpec, key == "tolerations" ? "/tolerations" : "/nodeSelector"), value)})};
 }
 
-// Mounts claims in each pod of trainer and rollouters, and in the worker beside a rollouter, because users' code reads
-// files too.
-std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
+// Mounts claims in each pod of trainer and rollouters, and in workers, because users' code reads files too.
+std::vector<Document> VolumePatches(const Document& volumes, const Infra::Ground& ground) {
   std::vector<Document> patches;
-  for (const std::string role : {"trainer", "rollouter"}) {
+  std::vector<std::string> roles = {"trainer", "rollouter"};
+  if (ground.workers) roles.push_back("environment");
+  for (const std::string& role : roles) {
     std::vector<Document> operations;
     for (size_t i = 0; i < volumes.size(); ++i) {
       const std::string name = absl::StrCat("claim-", i);
@@ -237,7 +245,7 @@ std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
       operations.push_back(
           Operation("add", absl::StrCat(kPodSpec, "/volumes/-"), {{"name", name}, {"persistentVolumeClaim", source}}));
       operations.push_back(Operation("add", absl::StrCat(kContainer, "/volumeMounts/-"), mount));
-      if (worker && role == "rollouter") {
+      if (ground.worker && role == "rollouter") {
         operations.push_back(Operation("add", absl::StrCat(kWorker, "/volumeMounts/-"), mount));
       }
     }
@@ -248,7 +256,7 @@ std::vector<Document> VolumePatches(const Document& volumes, bool worker) {
 
 std::vector<Document> GlobalPatches(const std::string& key, const Document& value, const Infra::Ground& ground) {
   const bool shared_state = ground.shared_state;
-  if (key == "volumes") return VolumePatches(value, ground.worker);
+  if (key == "volumes") return VolumePatches(value, ground);
   const Document all_pods = {{"kind", kPods}, {"labelSelector", "app.kubernetes.io/name=syncopate"}};
   if (key == "storage_class") {
     Document with_templates = {{"kind", "StatefulSet"}};
@@ -267,7 +275,7 @@ std::vector<Document> GlobalPatches(const std::string& key, const Document& valu
   }
   if (key == "grace") {
     const int64_t seconds = absl::ToInt64Seconds(config::CheckedDuration(value.get<std::string>()) + kTermination);
-    return {MakePatch(all_pods,
+    return {MakePatch({{"kind", kPods}, {"name", kDaemons}},
                       {Operation("add", absl::StrCat(kContainer, "/args/-"), "run.grace=" + value.get<std::string>()),
                        Operation("replace", absl::StrCat(kPodSpec, "/terminationGracePeriodSeconds"), seconds)})};
   }
@@ -309,15 +317,27 @@ Infra::Wish Infra::ReplicaWish(int64_t ranks) {
   return {"rollout.tensor_parallel", absl::StrCat(ranks), RolePatches("rollouter", "gpus", ranks, false)};
 }
 
-Infra::Wish Infra::CommandWish(const std::string& command) {
+Infra::Wish Infra::CommandWish(const std::string& command, bool workers) {
   // A shell parses the command and replaces itself by it, as with `syncopate run`.
   const Document words = {"/bin/sh", "-c", absl::StrCat("exec ", command, " \"$@\""), "sh"};
+  if (workers) {
+    return {"environment.command",
+            command,
+            {MakePatch(Pods("environment"), {Operation("replace", absl::StrCat(kContainer, "/command"), words)})}};
+  }
   return {"environment.command",
           command,
           {MakePatch(Pods("rollouter"), {Operation("test", absl::StrCat(kWorker, "/name"), "worker"),
                                          Operation("replace", absl::StrCat(kWorker, "/command"), words),
                                          Operation("replace", absl::StrCat(kWorker, "/args"),
                                                    Document::array({"--listen", kWorkerSocket}))})}};
+}
+
+Infra::Wish Infra::TrustDomainWish(const std::string& domain) {
+  const std::string end = absl::StrCat(kContainer, "/args/-");
+  return {"security.trust_domain",
+          domain,
+          {MakePatch(Pods("environment"), {Operation("add", end, "--trust-domain"), Operation("add", end, domain)})}};
 }
 
 std::vector<Infra::Wish> Infra::Wishes(const Ground& ground) const {

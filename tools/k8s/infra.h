@@ -21,14 +21,14 @@ namespace syncopate::k8s {
 //   components: [monitoring, keda]       on top of the overlay's, in any order
 //   volumes:                             claims that are there, in each pod of the trainer and of the rollouters
 //     - {claim: models, path: /models, read_only: true}
-//   environment: {image: registry.example/worker:7}    of the component environment
+//   environment: {image: registry.example/worker:7}    of the components workers and environment
 //   nccl: {NCCL_SOCKET_IFNAME: eth1}     environment of trainer and rollouters
-//   trainer: and rollouter: and synchronizer:
-//     replicas: 4                        of rollouters
+//   trainer: and rollouter: and synchronizer:, and of the components workers and gateway environment: and gateway:
+//     replicas: 4                        of rollouters, workers and gateways
 //     gpus: 1                            of trainer and rollouters
 //     cpu: "8"                           requested
 //     memory: 64Gi                       requested, and the limit
-//     shm: 16Gi                          /dev/shm, counted as memory
+//     shm: 16Gi                          /dev/shm, counted as memory; of daemons
 //     storage: 500Gi                     of synchronizer and trainer
 //     node_selector: {pool: h200}
 //     tolerations: [{key: gpu, operator: Exists}]
@@ -54,7 +54,8 @@ class Infra {
   // The facts about the objects that the values are applied to.
   struct Ground {
     bool shared_state = false;  // the trainer's pods share one claim
-    bool worker = false;        // the component environment is used
+    bool worker = false;        // the component environment is used: a worker beside each rollouter
+    bool workers = false;       // the component workers is used
   };
   // One Wish for each value, in the order of the keys.
   std::vector<Wish> Wishes(const Ground& ground) const;
@@ -62,8 +63,11 @@ class Infra {
   static Wish RanksWish(int64_t world);
   // Gives each rollouter's container one GPU for each of its ranks.
   static Wish ReplicaWish(int64_t ranks);
-  // Starts the worker beside each rollouter with the configuration's environment.command.
-  static Wish CommandWish(const std::string& command);
+  // Starts workers with the configuration's environment.command: those beside rollouters, or those of the component
+  // workers.
+  static Wish CommandWish(const std::string& command, bool workers);
+  // Tells the component workers the trust domain of certificates.
+  static Wish TrustDomainWish(const std::string& domain);
 
  private:
   std::string source_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "services/config/rules.h"
 #include "services/config/run_config.h"
 #include "services/config/schema.h"
 #include "tools/k8s/fit.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr char kRunFolder[] = "kustomize/run";
 constexpr char kSettingsFolder[] = "kustomize/run/settings";
 constexpr char kBareFolder[] = "kustomize/bare";
-constexpr int kSettingsRank = 3;
+constexpr int kSettingsRank = 4;
 
 std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& root) {
   std::set<std::string> names;
@@ -34,12 +35,24 @@ std::vector<std::string> FoldersUnder(const FileTree& tree, const std::string& r
 }
 
 // The order in which components are applied: a component that changes the kind of an object comes after those that
-// change its pods, and one that refers to an object by its kind comes when the kind is final. The infra file's values
-// are applied while pods and claims still have their plain form.
+// change its pods, and one that refers to an object by its kind comes when the kind is final. Pods that take other
+// arguments than daemons come after the components that patch all pods. The infra file's values are applied while pods
+// and claims still have their plain form.
 int ComponentRank(const std::string& component) {
-  static const auto* const ranks = new std::map<std::string, int>{
-      {"jobs", 1},   {"ranks", 2}, {"job-ranks", 2}, {"replica-ranks", 2}, {"settings", kSettingsRank},
-      {"jobset", 4}, {"lws", 4},   {"keda", 5},      {"kueue", 6}};
+  static const auto* const ranks = new std::map<std::string, int>{{"jobs", 1},
+                                                                  {"ranks", 2},
+                                                                  {"job-ranks", 2},
+                                                                  {"replica-ranks", 2},
+                                                                  {"workers", 2},
+                                                                  {"gateway", 2},
+                                                                  {"workers-mtls", 3},
+                                                                  {"workers-mtls-cert-manager", 3},
+                                                                  {"settings", kSettingsRank},
+                                                                  {"jobset", 5},
+                                                                  {"lws", 5},
+                                                                  {"keda", 6},
+                                                                  {"workers-keda", 6},
+                                                                  {"kueue", 7}};
   auto rank = ranks->find(component);
   return rank == ranks->end() ? 0 : rank->second;
 }
@@ -140,11 +153,17 @@ struct Needs {
   int64_t trainer_ranks = 1;
   int64_t rollouter_ranks = 1;
   std::string worker_command;
+  bool plays = false;  // samples are played in an environment
+  std::string trust_domain;
 };
 
 Needs ReadNeeds(const RenderRequest& request) {
   const v1::RunConfig config = config::ParseRunConfig(request.config, request.config_source, {}).config;
-  return {config.trainer().world(), config.rollout().tensor_parallel(), config.environment().command()};
+  return {.trainer_ranks = config.trainer().world(),
+          .rollouter_ranks = config.rollout().tensor_parallel(),
+          .worker_command = config.environment().command(),
+          .plays = config::Plays(config),
+          .trust_domain = config.security().trust_domain()};
 }
 
 // The components of the overlay and of the request.
@@ -155,41 +174,74 @@ std::set<std::string> AllComponents(const FileTree& tree, const RenderRequest& r
   return all;
 }
 
-// A worker needs the component that runs it beside each rollouter.
-std::vector<config::ConfigProblem> CheckWorker(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
+// The components of the request, and those that the configuration or other components need.
+std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
+  std::vector<std::string> components = request.infra.components();
+  std::set<std::string> all = AllComponents(tree, request);
+  auto add = [&](const std::string& name) {
+    if (all.insert(name).second) components.push_back(name);
+  };
+  if (needs.trainer_ranks > 1) add(all.count("jobs") > 0 ? "job-ranks" : "ranks");
+  if (needs.rollouter_ranks > 1) add("replica-ranks");
+  // What is played needs workers of its own, unless the infra file puts one beside each rollouter. Without a command and
+  // an image the environment is built in.
+  const bool has_worker = !needs.worker_command.empty() || !request.infra.worker_image().empty();
+  if (needs.plays && has_worker && all.count("environment") == 0) add("workers");
+  if (all.count("workers") > 0) {
+    if (all.count("mtls-cert-manager") > 0) {
+      add("workers-mtls-cert-manager");
+    } else if (all.count("mtls") > 0) {
+      add("workers-mtls");
+    }
+    if (all.count("keda") > 0) add("workers-keda");
+  }
+  if (all.count("gateway") > 0) add("endpoint");
+  return components;
+}
+
+// The components of the overlay and those of ComponentsOfRun.
+std::set<std::string> AllOfRun(const FileTree& tree, const RenderRequest& request,
+                               const std::vector<std::string>& components) {
+  std::set<std::string> all = ComponentsOfOverlay(tree, request.overlay);
+  all.insert(components.begin(), components.end());
+  return all;
+}
+
+// A worker needs one of the components that run it.
+std::vector<config::ConfigProblem> CheckWorker(const std::set<std::string>& all, const RenderRequest& request,
+                                               const Needs& needs) {
   std::vector<config::ConfigProblem> problems;
-  if (AllComponents(tree, request).count("environment") > 0) return problems;
+  const bool beside = all.count("environment") > 0, own = all.count("workers") > 0;
+  if (beside && own) {
+    problems.push_back({request.infra.source(), "components", "environment, workers",
+                        "one of them: a worker beside each rollouter, or workers with pods of their own", ""});
+  }
+  if (beside || own) return problems;
   const std::string image = request.infra.worker_image();
   if (!image.empty()) {
     problems.push_back({request.infra.source(), "environment.image", image,
-                        "components: [environment], which has the container of this image", ""});
+                        "components: [workers] or components: [environment], which have a container of this image",
+                        ""});
   }
   if (!needs.worker_command.empty()) {
     problems.push_back({request.config_source, "environment.command", needs.worker_command,
-                        "components: [environment] in the infra file, which runs it beside each rollouter, or nothing",
+                        "components: [workers] in the infra file, which runs it in pods of its own, or components: "
+                        "[environment], which runs it beside each rollouter, or nothing",
                         ""});
   }
   return problems;
 }
 
-// The components of the request, and those that several ranks need.
-std::vector<std::string> ComponentsOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
-  std::vector<std::string> components = request.infra.components();
-  const std::set<std::string> all = AllComponents(tree, request);
-  auto add = [&](const std::string& name) {
-    if (all.count(name) == 0) components.push_back(name);
-  };
-  if (needs.trainer_ranks > 1) add(all.count("jobs") > 0 ? "job-ranks" : "ranks");
-  if (needs.rollouter_ranks > 1) add("replica-ranks");
-  return components;
-}
-
-std::vector<Infra::Wish> WishesOfRun(const FileTree& tree, const RenderRequest& request, const Needs& needs) {
-  const std::set<std::string> all = AllComponents(tree, request);
-  const Infra::Ground ground = {.shared_state = needs.trainer_ranks > 1, .worker = all.count("environment") > 0};
+std::vector<Infra::Wish> WishesOfRun(const std::set<std::string>& all, const RenderRequest& request,
+                                     const Needs& needs) {
+  const Infra::Ground ground = {.shared_state = needs.trainer_ranks > 1,
+                                .worker = all.count("environment") > 0,
+                                .workers = all.count("workers") > 0};
   std::vector<Infra::Wish> wishes = request.infra.Wishes(ground);
   if (needs.trainer_ranks > 1) wishes.push_back(Infra::RanksWish(needs.trainer_ranks));
-  if (!needs.worker_command.empty()) wishes.push_back(Infra::CommandWish(needs.worker_command));
+  if (!needs.worker_command.empty()) wishes.push_back(Infra::CommandWish(needs.worker_command, ground.workers));
+  const bool worker_tls = all.count("workers-mtls") > 0 || all.count("workers-mtls-cert-manager") > 0;
+  if (worker_tls && !needs.trust_domain.empty()) wishes.push_back(Infra::TrustDomainWish(needs.trust_domain));
   // Before the infra file's own value, which may be another number: CheckFit then reports it.
   if (needs.rollouter_ranks > 1 && all.count("gpu") > 0) {
     wishes.insert(wishes.begin(), Infra::ReplicaWish(needs.rollouter_ranks));
@@ -284,9 +336,10 @@ std::vector<std::string> GetComponents(const FileTree& tree) { return FoldersUnd
 absl::StatusOr<Rendered> Render(const FileTree& tree, const RenderRequest& request, const Kubectl& kubectl) {
   SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckNames(tree, request)));
   const Needs needs = ReadNeeds(request);
-  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckWorker(tree, request, needs)));
   const std::vector<std::string> components = ComponentsOfRun(tree, request, needs);
-  const std::vector<Infra::Wish> wishes = WishesOfRun(tree, request, needs);
+  const std::set<std::string> all = AllOfRun(tree, request, components);
+  SYNCOPATE_RETURN_IF_ERROR(Refused("BAD_REQUEST", CheckWorker(all, request, needs)));
+  const std::vector<Infra::Wish> wishes = WishesOfRun(all, request, needs);
   Rendered rendered{{}, tree, kRunFolder};
   std::string& config = rendered.tree[absl::StrCat(kRunFolder, "/run.yaml")] = request.config;
   const Document settings = SettingsKustomization(request.infra, wishes);

@@ -36,6 +36,7 @@
 #include "tools/run/run_directory.h"
 #include "tools/run/summary.h"
 #include "tools/run/supervision.h"
+#include "tools/run/worker_announcement.h"
 
 namespace syncopate::run {
 namespace {
@@ -46,7 +47,6 @@ constexpr absl::Duration kDiskRetry = absl::Seconds(1);
 constexpr size_t kLogLinesShown = 8;
 constexpr absl::Duration kPageReadersWithin = absl::Seconds(2);
 constexpr char kWorkerRole[] = "environment";
-constexpr int64_t kMaxAnnouncementBytes = 1 << 16;
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
@@ -70,6 +70,7 @@ class LocalRun {
         program_(options.program),
         err_(*options.err),
         directory_(std::move(directory)),
+        announcement_(EnvironmentAnnouncement(config_, directory_.path())),
         signals_(std::move(signals)),
         display_(MakeDisplay(options.output, options.program, options.out)),
         supervision_(SupervisionOptions(config_)),
@@ -203,13 +204,7 @@ class LocalRun {
       if (secret.empty()) secret = DrawGroupSecret();
       launch.environment = {GroupSecretAssignment(secret)};
     }
-    // Removes an earlier incarnation's file: it cannot be recognized by process id, as the command may be a script.
-    if (child.role == kWorkerRole) {
-      std::error_code ignored;  // another user's file may not be removed; its worker replaces it
-      const std::string path = EnvironmentAnnouncement(config_, directory_.path());
-      std::filesystem::remove(path, ignored);
-      old_announcement_ = AnnouncementTime(path);
-    }
+    if (child.role == kWorkerRole) announcement_.Forget();
     auto pid = StartChild(launch);
     if (pid.ok()) {
       processes_[*pid] = {child, false};
@@ -321,24 +316,12 @@ class LocalRun {
     view_.resume_helps = view_.resume_helps || another;
   }
 
-  static std::optional<std::filesystem::file_time_type> AnnouncementTime(const std::string& path) {
-    std::error_code missing;
-    const auto written = std::filesystem::last_write_time(path, missing);
-    return missing ? std::nullopt : std::make_optional(written);
-  }
-
   // False until the worker has announced that it listens. The digest of its first incarnation is the run's.
   bool ReadAnnouncement() {
-    const std::string path = EnvironmentAnnouncement(config_, directory_.path());
-    const auto written = AnnouncementTime(path);
-    if (!written.has_value() || written == old_announcement_) return false;
-    auto text = ReadFile(FileSystem::Real(), path, kMaxAnnouncementBytes);
-    if (!text.ok()) return false;
-    const nlohmann::json said = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    if (!said.is_object() || !said.contains("digest") || !said["digest"].is_string()) return false;
-    const std::string digest = said["digest"].get<std::string>();
-    if (digest_.empty()) digest_ = digest;
-    if (digest != digest_) {
+    const std::optional<std::string> digest = announcement_.ReadDigest();
+    if (!digest.has_value()) return false;
+    if (digest_.empty()) digest_ = *digest;
+    if (*digest != digest_) {
       display_->Daemon("environment-0", "has other code than the run was begun with; rollouters do not use it");
     }
     return true;
@@ -520,6 +503,7 @@ class LocalRun {
   const std::string binary_dir_, program_;
   std::ostream& err_;
   const RunDirectory directory_;
+  WorkerAnnouncement announcement_;
   daemon::SignalInbox signals_;
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
@@ -539,8 +523,6 @@ class LocalRun {
   std::set<ChildId> without_room_;  // with a reported start on a full disk
   std::optional<std::vector<daemon::DaemonEndpoint>> unwritten_endpoints_;
   absl::Time next_write_ = absl::InfinitePast();
-  // When the announcement was written that an earlier worker left and that could not be removed.
-  std::optional<std::filesystem::file_time_type> old_announcement_;
   std::string digest_;                              // of the worker's code, "" before it was first ready
   std::map<int64_t, std::string> replica_secrets_;  // shared by a rollouter's ranks, by its index
   std::map<pid_t, Process> processes_;

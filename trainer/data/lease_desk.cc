@@ -38,6 +38,7 @@ RolloutSessions::Connected LeaseDesk::Connect(const MemberId& member) {
 }
 
 void LeaseDesk::Disconnect(SessionId session) {
+  if (auto* known = ledger_->sessions().Find(session)) roster_.RemoveProcess(known->member.incarnation);
   // Both books: a rollouter holds leases of training and of the evaluation at once.
   ledger_->Disconnect(session);
   if (Evaluation* const evaluation = evaluations_.current()) evaluation->OnSessionLost(session);

@@ -1,6 +1,7 @@
 #include "trainer/data/rollout_roster.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace syncopate::trainer {
 namespace {
@@ -16,6 +17,24 @@ bool IsPossible(const RolloutRoster::Work& work) {
          lasts(work.busy_seconds) && lasts(work.idle_seconds);
 }
 
+// Whether one more process can be added.
+bool HasRoomFor(const RolloutRoster::Work& sum) {
+  return std::max({sum.generated_tokens, sum.groups_submitted, sum.judge_tokens}) <= kMostTokens;
+}
+
+RolloutRoster::Work Sum(RolloutRoster::Work sum, const RolloutRoster::Work& work, int sign) {
+  sum.generated_tokens += sign * work.generated_tokens;
+  sum.groups_submitted += sign * work.groups_submitted;
+  sum.judge_tokens += sign * work.judge_tokens;
+  sum.busy_seconds += sign * work.busy_seconds;
+  sum.idle_seconds += sign * work.idle_seconds;
+  return sum;
+}
+
+bool HasLeft(const std::deque<RolloutRoster::Entry>& entries) {
+  return std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.left != 0; });
+}
+
 }  // namespace
 
 RolloutRoster::Entry* RolloutRoster::Find(const std::string& incarnation) {
@@ -28,24 +47,55 @@ RolloutRoster RolloutRoster::Restore(std::deque<Entry> entries, const Work& earl
   RolloutRoster roster;
   if (IsPossible(earlier)) roster.earlier_ = earlier;
   for (Entry& entry : entries) {
-    roster.AddProcess(entry.member);
-    roster.SetServing(entry.member.incarnation, entry.serving);
-    roster.SetWork(entry.member.incarnation, entry.work);
+    if (roster.Find(entry.member.incarnation) != nullptr) continue;
+    if (!IsPossible(entry.work)) entry.work = {};
+    entry.left = ++roster.departures_;
+    roster.entries_.push_back(std::move(entry));
   }
   return roster;
 }
 
 void RolloutRoster::AddProcess(const MemberId& member) {
-  if (Find(member.incarnation) != nullptr) return;
-  entries_.push_back({.member = member});
-  if (entries_.size() <= kListed) return;
-  const Work& oldest = entries_.front().work;
-  if (earlier_.generated_tokens <= kMostTokens) earlier_.generated_tokens += oldest.generated_tokens;
-  if (earlier_.groups_submitted <= kMostTokens) earlier_.groups_submitted += oldest.groups_submitted;
-  if (earlier_.judge_tokens <= kMostTokens) earlier_.judge_tokens += oldest.judge_tokens;
-  earlier_.busy_seconds += oldest.busy_seconds;
-  earlier_.idle_seconds += oldest.idle_seconds;
-  entries_.pop_front();
+  for (Entry& entry : entries_) {
+    const bool is_other = entry.member.incarnation != member.incarnation;
+    if (is_other && entry.left == 0 && entry.member.replica_id == member.replica_id) entry.left = ++departures_;
+  }
+  if (Entry* known = Find(member.incarnation)) {
+    known->left = 0;
+    return;
+  }
+  auto returned = std::find_if(summed_.begin(), summed_.end(), [&member](const Entry& entry) {
+    return entry.member.incarnation == member.incarnation;
+  });
+  if (returned != summed_.end()) {
+    // It goes on counting from what it had.
+    earlier_ = Sum(earlier_, returned->work, -1);
+    earlier_.busy_seconds = std::max(0.0, earlier_.busy_seconds);  // rounding
+    earlier_.idle_seconds = std::max(0.0, earlier_.idle_seconds);
+    entries_.push_back(std::move(*returned));
+    entries_.back().left = 0;
+    summed_.erase(returned);
+  } else {
+    entries_.push_back({.member = member});
+  }
+  while (entries_.size() > kListed && HasLeft(entries_)) SumUpOldest();
+}
+
+void RolloutRoster::RemoveProcess(const std::string& incarnation) {
+  if (Entry* entry = Find(incarnation)) entry->left = ++departures_;
+}
+
+// Precondition: one of the listed processes has left.
+void RolloutRoster::SumUpOldest() {
+  auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.left == 0, a.left) < std::pair(b.left == 0, b.left);
+  });
+  if (HasRoomFor(earlier_)) {
+    earlier_ = Sum(earlier_, oldest->work, 1);
+    summed_.push_back(std::move(*oldest));
+    if (summed_.size() > kRemembered) summed_.pop_front();
+  }
+  entries_.erase(oldest);
 }
 
 void RolloutRoster::SetServing(const std::string& incarnation, const PolicyVersion& version) {
@@ -59,13 +109,7 @@ void RolloutRoster::SetWork(const std::string& incarnation, const Work& work) {
 
 RolloutRoster::Work RolloutRoster::Total() const {
   Work total = earlier_;
-  for (const Entry& entry : entries_) {
-    total.generated_tokens += entry.work.generated_tokens;
-    total.groups_submitted += entry.work.groups_submitted;
-    total.busy_seconds += entry.work.busy_seconds;
-    total.idle_seconds += entry.work.idle_seconds;
-    total.judge_tokens += entry.work.judge_tokens;
-  }
+  for (const Entry& entry : entries_) total = Sum(total, entry.work, 1);
   return total;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace syncopate::trainer {
@@ -17,13 +18,22 @@ FlowFile::FlowFile(FileSystem* files, std::string path, const FlowCodec& codec, 
 
 FlowFile::~FlowFile() { Await(); }
 
-FlowSums FlowFile::Read() const {
+absl::StatusOr<FlowSums> FlowFile::Read(bool limits_judge) const {
   const absl::StatusOr<std::string> bytes = ReadFile(files_, path_, kMaxFlowBytes);
-  if (absl::IsNotFound(bytes.status())) return {};
+  if (absl::IsNotFound(bytes.status())) return FlowSums();
   absl::StatusOr<FlowSums> sums = bytes.ok() ? codec_.decode(*bytes) : bytes.status();
   if (sums.ok()) return *std::move(sums);
+  if (limits_judge) {
+    return Error(absl::StatusCode::kDataLoss, "FLOW_LOST",
+                 absl::StrCat(path_,
+                              " holds the count of tokens that the run's judge has used, which reward.judge_tokens "
+                              "limits, and cannot be read: ",
+                              sums.status().message(),
+                              ". Put a copy of it there; or delete it, which begins the count at 0, and resume with "
+                              "reward.judge_tokens less what the judge's provider says was used"));
+  }
   SYNCOPATE_LOG(kError, "the summary lacks the times of earlier incarnations: %s: %s", path_, sums.status().ToString());
-  return {};
+  return FlowSums();
 }
 
 void FlowFile::WriteSoon(const FlowSums& sums) {

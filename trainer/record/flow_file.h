@@ -25,9 +25,10 @@ class FlowFile {
   FlowFile(FileSystem* files, std::string path, const FlowCodec& codec, std::function<bool()> may_write);
   ~FlowFile();  // waits for what is being written
 
-  // Returns what earlier incarnations wrote last; empty sums without a file. A damaged file is logged and read as no
-  // file: no group and no step depends on it.
-  FlowSums Read() const;
+  // Returns what earlier incarnations wrote last; empty sums without a file. A file that cannot be read is logged and
+  // read as no file, as no group and no step depends on it; but with `limits_judge`, that is if the tokens of the run's
+  // judge have a limit, it is DATA_LOSS (reason FLOW_LOST), as the count would begin at 0.
+  absl::StatusOr<FlowSums> Read(bool limits_judge) const;
 
   // Writes on a thread of its own, so that a disk that hangs delays no caller; does nothing while another write is
   // under way.

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -222,6 +224,52 @@ TEST_F(GatewayTest, SaysWhatIsWrongWhenNobodyAnswers) {
   gateway_->SetEndpoints({gone.address()});
   EXPECT_THAT(Ask("x"), AllOf(StartsWith("HTTP/1.1 502"), HasSubstr(gone.address()), HasSubstr("\"error\"")));
   EXPECT_THAT(Ask("x"), StartsWith("HTTP/1.1 502")) << "it is tried though it rests, as there is no other";
+}
+
+TEST_F(GatewayTest, BodiesThatAreUnderWayHaveALimitTogetherAndMakeRoomWhenTheyEnd) {
+  EXPECT_EQ(Gateway::Options().max_body_bytes, int64_t{1} << 30);
+  FakeEndpoint endpoint;
+  Serve({endpoint.address()}, {.max_body_bytes = 100});
+  const auto first = Send(std::string(80, 'x'));
+  ASSERT_TRUE(endpoint.exchanges.WaitFor(1));
+  EXPECT_THAT(Ask(std::string(30, 'y')),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1"), HasSubstr("too large together")));
+  const auto small = Send(std::string(20, 'z'));
+  ASSERT_TRUE(endpoint.exchanges.WaitFor(2)) << "as much as is left";
+  endpoint.exchanges.All()[0]->Respond([] { return Response{.body = "done"}; });
+  EXPECT_THAT(first->ReadUntil("done"), EndsWith("done"));
+  std::vector<std::unique_ptr<Client>> later;
+  EXPECT_TRUE(testing::Eventually(http::kPatience, [&] {
+    later.push_back(Send(std::string(30, 'y')));
+    return endpoint.exchanges.WaitFor(3, absl::Milliseconds(50));
+  }));
+  EXPECT_EQ(endpoint.requests.All()[2].body, std::string(30, 'y'));
+}
+
+// TCP_USER_TIMEOUT, in milliseconds, of this process's sockets that are connected to the port.
+std::vector<unsigned> UnacknowledgedLimits(uint16_t port) {
+  std::vector<unsigned> limits;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_in peer = {};
+    socklen_t size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    if (peer.sin_family != AF_INET || ntohs(peer.sin_port) != port) continue;
+    unsigned limit = 0;
+    size = sizeof(limit);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, &size), 0);
+    limits.push_back(limit);
+  }
+  return limits;
+}
+
+TEST_F(GatewayTest, AnEndpointThatAcknowledgesNothingForThirtySecondsIsGone) {
+  FakeEndpoint endpoint;
+  Serve({endpoint.address()});
+  const auto client = Send("x");
+  ASSERT_TRUE(endpoint.exchanges.WaitFor(1));
+  const auto port = static_cast<uint16_t>(std::stoi(endpoint.address().substr(endpoint.address().rfind(':') + 1)));
+  EXPECT_THAT(UnacknowledgedLimits(port), ElementsAre(30000u));
 }
 
 // A URL is made of an endpoint's address and the path.

@@ -1,6 +1,7 @@
 #include "services/rollouter/environment_client.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
@@ -13,8 +14,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file_system.h"
+#include "services/config/rules.h"
+#include "services/config/run_config.h"
+#include "services/rollouter/remote_scorers.h"
 #include "services/rpc/status.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
+#include "tests/support/test_authority.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -30,19 +37,27 @@ class FakeWorker final : public v1::EnvironmentService::Service {
   // Returns the answer; none means that the worker does not answer.
   using Judge = std::function<std::optional<v1::ScoreResponse::Item>(const v1::ScoreRequest::Item&)>;
 
-  FakeWorker(std::string address, std::string digest, Judge judge)
+  FakeWorker(std::string address, std::string digest, Judge judge,
+             const std::shared_ptr<grpc::ServerCredentials>& credentials = grpc::InsecureServerCredentials())
       : digest_(std::move(digest)), judge_(std::move(judge)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.AddListeningPort(address, credentials, &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
   ~FakeWorker() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
+  int port() const { return port_; }
+
   Mailbox<v1::ScoreRequest> requests;
+  Mailbox<std::vector<std::string>> shown;  // the names of the metadata of each Describe
 
  private:
-  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*, v1::DescribeResponse* response) override {
+  grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : context->client_metadata()) names.emplace_back(name.data(), name.size());
+    shown.Put(names);
     response->set_digest(digest_);
     auto* judge = response->add_environments();
     judge->set_name("judge");
@@ -74,6 +89,7 @@ class FakeWorker final : public v1::EnvironmentService::Service {
 
   const std::string digest_;
   const Judge judge_;
+  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -181,6 +197,23 @@ TEST_F(EnvironmentClientTest, AGroupThatNoWorkerCanTakeFailsAlone) {
   EXPECT_TRUE(Ask(Item("b", {"x"})).ok());
 }
 
+TEST_F(EnvironmentClientTest, NobodyIsCalledBackFromWithinScore) {
+  FakeWorker worker(address_, "d1", Lengths);
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  const std::thread::id caller = std::this_thread::get_id();
+  auto called = std::make_shared<Mailbox<std::thread::id>>();
+  auto done = [called](const absl::StatusOr<Rewards>&) { called->Put(std::this_thread::get_id()); };
+  client_->Score(Item("large", {std::string(64 << 20, 'x')}), done);
+  ASSERT_TRUE(called->WaitFor(1));
+  client_->Stop();
+  Connect("other");  // no stream is opened to a worker of this digest
+  client_->Score(Item("away", {"x"}), done);
+  client_->Score(Item("away too", {"x"}), done);
+  ASSERT_TRUE(called->WaitFor(3));
+  for (const std::thread::id& thread : called->All()) EXPECT_NE(thread, caller);
+}
+
 TEST_F(EnvironmentClientTest, KnowsWhatTheWorkerHas) {
   FakeWorker worker(address_, "d1", Lengths);
   Connect();
@@ -239,6 +272,40 @@ TEST_F(EnvironmentClientTest, WithoutAWorkerItIsAway) {
   Connect();
   EXPECT_TRUE(absl::IsUnavailable(client_->Availability("judge")));
   EXPECT_TRUE(absl::IsUnavailable(Ask(Item("a", {"1"})).status()));
+}
+
+std::shared_ptr<grpc::ServerCredentials> TlsCredentials(const testing::TestAuthority::Files& files) {
+  const auto text = [](const std::string& path) { return ReadFile(FileSystem::Real(), path, 1 << 20).value(); };
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  options.pem_key_cert_pairs.push_back({text(files.key), text(files.certificate)});
+  return grpc::SslServerCredentials(options);
+}
+
+TEST(WorkerSecurityTest, NoTokenGoesToAWorkerOverTlsAndNoCallToOneWhoseCertificateIsNotTheRuns) {
+  const testing::TestAuthority ours, theirs;
+  const testing::TestAuthority::Files rollouter = ours.IssueFor("rollouter");
+  for (const bool is_ours : {false, true}) {
+    FakeWorker worker("127.0.0.1:0", "d1", Lengths, TlsCredentials((is_ours ? ours : theirs).IssueFor("environment")));
+    v1::RunConfig config = config::ParseRunConfig("", "defaults").config;
+    config.mutable_environment()->set_address(absl::StrCat("0.0.0.0:", worker.port()));  // no loopback address
+    config.mutable_security()->set_tls_cert(rollouter.certificate);
+    config.mutable_security()->set_tls_key(rollouter.key);
+    config.mutable_security()->set_tls_ca(ours.ca());
+    config.mutable_security()->set_token_file(
+        ours.WriteSecret("tokens", absl::StrCat("rollouter ", std::string(48, 'r'), "\n")));
+    ASSERT_TRUE(config::WorkerUsesTls(config));
+    const auto scorers = RemoteScorers::Start(config).value();
+    RemoteScorer* const python = scorers->ScorerOptions(config, nullptr).python;
+    if (!is_ours) {
+      EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] {
+        return absl::StrContains(python->Availability("judge").message(), "UNKNOWN_AUTHORITY");
+      })) << python->Availability("judge");
+      EXPECT_EQ(worker.shown.size(), 0u);
+      continue;
+    }
+    ASSERT_TRUE(worker.shown.WaitFor(1)) << python->Availability("judge");
+    EXPECT_THAT(worker.shown.All()[0], ::testing::Not(::testing::Contains("authorization")));
+  }
 }
 
 // The listener may be destroyed at that time. Each round ends as soon as the client can see that no worker is there,

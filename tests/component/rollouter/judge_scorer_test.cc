@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "rollouter/reward/scorer.h"
 #include "services/http/http_server.h"
+#include "tests/component/rollouter/reward_service.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/process.h"
 
@@ -55,7 +57,10 @@ class JudgeScorerTest : public ::testing::Test {
                   .value();
   }
   JudgeScorer::Options Options() const {
-    return {.url = absl::StrCat("http://", server_->endpoint().ToString(), "/v1/"),
+    return OptionsFor(absl::StrCat("http://", server_->endpoint().ToString(), "/v1/"));
+  }
+  static JudgeScorer::Options OptionsFor(const std::string& url) {
+    return {.url = url,
             .sampling = {.model = "referee", .max_new_tokens = 64},
             .prompt = "Q: {prompt} ({ground_truth}) A: {answer}",
             .pattern = "(?i)score:[ *]*([-+]?[0-9]*[.]?[0-9]+)",
@@ -71,6 +76,13 @@ class JudgeScorerTest : public ::testing::Test {
       changes_.WaitFor(changes_.size() + 1, absl::Milliseconds(5));
     }
     return wanted(scorer_->Availability(""));
+  }
+  bool AwaitTokens(int64_t tokens) {
+    const absl::Time limit = Clock::Real()->Now() + kTestDeadline;
+    while (scorer_->used_tokens() < tokens && Clock::Real()->Now() < limit) {
+      changes_.WaitFor(changes_.size() + 1, absl::Milliseconds(5));
+    }
+    return scorer_->used_tokens() >= tokens;
   }
   static RemoteItem Item(const std::vector<std::string>& texts,
                          const std::string& row = R"({"prompt": "1+1?", "ground_truth": 2})") {
@@ -213,6 +225,7 @@ TEST_F(JudgeScorerTest, ShowsTheKeyOfTheFileAndNeverRepeatsIt) {
   });
   JudgeScorer::Options options = Options();
   options.key_file = file;
+  options.probe_every = absl::Minutes(1);  // no request is made again
   Connect(options);
   EXPECT_THAT(Failure("x"), HasSubstr("gave 401: not Bearer [key]"));
   std::ofstream(file) << "sk-second\n";
@@ -225,6 +238,75 @@ TEST_F(JudgeScorerTest, ShowsTheKeyOfTheFileAndNeverRepeatsIt) {
   EXPECT_THAT(Failure("x"), HasSubstr("reward.judge_key_file"));
   EXPECT_FALSE(JudgeScorer::Start(options).ok());
   EXPECT_EQ(requests_.size(), 2u);
+}
+
+TEST_F(JudgeScorerTest, AJudgeThatRefusesTheKeyIsAwayUntilThereIsAnotherAndNoAnswerFailsByIt) {
+  const std::string file = dir_.path() + "/key";
+  std::ofstream(file) << "sk-old\n";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  Serve([](const http::Request& request) {
+    if (request.authorization == "Bearer sk-new") return ByLength(request);
+    return http::Response{.code = 403, .body = R"({"error": {"message": "expired"}})"};
+  });
+  JudgeScorer::Options options = Options();
+  options.key_file = file;
+  Connect(options);
+  EXPECT_TRUE(Await([](const absl::Status& there) { return there.ok(); }));
+  EXPECT_EQ(ErrorReason(Ask(Item({"four"})).value().at(0).status()), rollouter::kScorerRefused);
+  const absl::Status away = scorer_->Availability("");
+  EXPECT_EQ(ErrorReason(away), rollouter::kScorerRefused);
+  for (const std::string& named : {options.url, std::string("reward.judge_url"), "reward.judge_key_file " + file,
+                                   std::string("gave 403: expired"), std::string("reward.judge_model referee")}) {
+    EXPECT_THAT(away.message(), HasSubstr(named));
+  }
+  ASSERT_TRUE(requests_.WaitFor(3)) << "it is tried again by itself";
+  EXPECT_EQ(ErrorReason(scorer_->Availability("")), rollouter::kScorerRefused) << "meanwhile no work is asked for";
+  std::ofstream(file) << "sk-new\n";
+  EXPECT_TRUE(Await([](const absl::Status& there) { return there.ok(); }));
+  EXPECT_EQ(scorer_->used_tokens(), 10) << "what was tried has its price";
+  EXPECT_EQ(Ask(Item({"four"})).value()[0]->value, 4);
+  EXPECT_EQ(scorer_->used_tokens(), 10) << "and is of use";
+}
+
+TEST_F(JudgeScorerTest, WithoutAKeyTheErrorSaysWhichSettingNamesOne) {
+  Serve([](const http::Request&) { return http::Response{.code = 401}; });
+  Connect(Options());
+  EXPECT_THAT(Failure("x"), HasSubstr("reward.judge_key_file is not set"));
+}
+
+TEST_F(JudgeScorerTest, JudgementsThatCameBeforeTheirItemWasCancelledAreCountedAndNotAskedForAgain) {
+  RewardService service([](const std::string& body) {
+    const bool is_slow = absl::StrContains(body, "A: slow");
+    return RewardService::Reply{.body = is_slow ? "" : Completion("Score: 1").body, .hang = is_slow};
+  });
+  JudgeScorer::Options options = OptionsFor(service.url());
+  Connect(options);
+  RemoteItem item = Item({"quick", "slow"});
+  scorer_->Score(item, [](const auto&) {});
+  EXPECT_TRUE(AwaitTokens(10));
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return service.bodies().size() == 2; }))
+      << "both were asked for";
+  scorer_->Cancel(item.id);
+  EXPECT_EQ(Ask(Item({"quick"})).value()[0]->value, 1);
+  EXPECT_EQ(scorer_->used_tokens(), 10);
+  EXPECT_EQ(service.bodies().size(), 2u);
+}
+
+TEST_F(JudgeScorerTest, WhatAResponseSaysItUsedIsCountedAlthoughItsTimeIsOver) {
+  RewardService service(
+      [](const std::string&) { return RewardService::Reply{.body = Completion("Score: 1").body, .unended = true}; });
+  Connect(OptionsFor(service.url()));
+  RemoteItem item = Item({"late"});
+  item.budget = absl::Milliseconds(200);
+  EXPECT_FALSE(Ask(item).value().at(0).ok());
+  EXPECT_EQ(scorer_->used_tokens(), 10);
+}
+
+TEST_F(JudgeScorerTest, ARequestThatEndsBeforeItsResponseSaysNothing) {
+  RewardService service([](const std::string&) { return RewardService::Reply{.hang_up = true}; });
+  Connect(OptionsFor(service.url()));
+  EXPECT_FALSE(Ask(Item({"x"})).value().at(0).ok());
+  EXPECT_EQ(scorer_->used_tokens(), 0);
 }
 
 TEST_F(JudgeScorerTest, CountsTheTokensThatTheEndpointSaysItUsed) {

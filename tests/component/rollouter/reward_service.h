@@ -26,6 +26,7 @@ class RewardService {
     std::string body = {};
     bool hang_up = false;  // true: the connection ends without an answer
     bool hang = false;     // true: the answer comes only when the service ends
+    bool unended = false;  // true: the whole body comes, and the client waits for more of it
   };
   using Handler = std::function<Reply(const std::string& body)>;
 
@@ -100,7 +101,8 @@ class RewardService {
         return;
       }
       const std::string text =
-          absl::StrCat("HTTP/1.1 ", reply.status, " X\r\nContent-Length: ", reply.body.size(), "\r\n\r\n", reply.body);
+          absl::StrCat("HTTP/1.1 ", reply.status, " X\r\nContent-Length: ", reply.body.size() + (reply.unended ? 1 : 0),
+                       "\r\n\r\n", reply.body);
       if (::send(connection, text.data(), text.size(), MSG_NOSIGNAL) < 0) return;
     }
   }

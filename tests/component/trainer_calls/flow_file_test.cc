@@ -56,9 +56,9 @@ class FlowFileTest : public ::testing::Test {
 };
 
 TEST_F(FlowFileTest, WhatWasWrittenIsReadByTheNextIncarnation) {
-  EXPECT_EQ(File().Read().wall_seconds, 0);
+  EXPECT_EQ(File().Read(false).value().wall_seconds, 0);
   File().Write(Sums(60));
-  const trainer::FlowSums read = File().Read();
+  const trainer::FlowSums read = File().Read(false).value();
   EXPECT_EQ(read.wall_seconds, 60);
   EXPECT_EQ(read.figures.step_seconds, 8);
   EXPECT_EQ(read.figures.wait_seconds, 2);
@@ -87,7 +87,7 @@ TEST_F(FlowFileTest, OneThatIsWrittenSoonIsThereWhenItsOwnerIsGone) {
     trainer::FlowFile file = File();
     file.WriteSoon(Sums(1));
   }
-  EXPECT_EQ(File().Read().wall_seconds, 1);
+  EXPECT_EQ(File().Read(false).value().wall_seconds, 1);
 }
 
 TEST_F(FlowFileTest, ATrainerThatWasReplacedWritesNothing) {
@@ -96,7 +96,7 @@ TEST_F(FlowFileTest, ATrainerThatWasReplacedWritesNothing) {
   trainer::FlowFile old = File();
   old.Write(Sums(7));
   old.WriteSoon(Sums(8));
-  EXPECT_EQ(File().Read().wall_seconds, 60);
+  EXPECT_EQ(File().Read(false).value().wall_seconds, 60);
 }
 
 TEST_F(FlowFileTest, ADamagedOneIsTakenForNoneAndAFullDiskKeepsTheOld) {
@@ -104,11 +104,22 @@ TEST_F(FlowFileTest, ADamagedOneIsTakenForNoneAndAFullDiskKeepsTheOld) {
   disk_.SetCapacity(0);
   File().Write(Sums(61));
   disk_.SetCapacity(1 << 20);
-  EXPECT_EQ(File().Read().wall_seconds, 60);
+  EXPECT_EQ(File().Read(false).value().wall_seconds, 60);
   ASSERT_TRUE(WriteFileAtomically(&disk_, kPath, "\xff\xff").ok());
-  EXPECT_EQ(File().Read().wall_seconds, 0);
+  EXPECT_EQ(File().Read(false).value().wall_seconds, 0);
   EXPECT_THAT(DecodeFlowSums("\xff\xff"), HasReason("BAD_FLOW"));
   EXPECT_THAT(DecodeFlowSums(EncodeFlowSums({.wall_seconds = -1})), HasReason("BAD_FLOW"));
+}
+
+TEST_F(FlowFileTest, ADamagedOneIsAnErrorWhereItHoldsTheCountOfALimit) {
+  EXPECT_EQ(File().Read(/*limits_judge=*/true).value().roster.Total().judge_tokens, 0) << "a run that begins";
+  File().Write(Sums(60));
+  EXPECT_EQ(File().Read(/*limits_judge=*/true).value().roster.Total().judge_tokens, 11);
+  ASSERT_TRUE(WriteFileAtomically(&disk_, kPath, "\xff\xff").ok());
+  const auto lost = File().Read(/*limits_judge=*/true);
+  EXPECT_THAT(lost, HasReason("FLOW_LOST"));
+  EXPECT_THAT(lost.status().message(),
+              ::testing::AllOf(::testing::HasSubstr(kPath), ::testing::HasSubstr("delete it")));
 }
 
 }  // namespace

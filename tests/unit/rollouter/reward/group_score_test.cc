@@ -202,6 +202,32 @@ TEST_F(GroupScoreTest, WaitsForAnUnreachableScorerAndHandsTheGroupBackUnharmed) 
   EXPECT_TRUE(absl::IsUnavailable(away)) << "UNAVAILABLE does not count against the rollouter";
 }
 
+TEST_F(GroupScoreTest, ACallThatItsServiceRefusedIsNoFailureAndIsMadeAgain) {
+  const absl::Status refused = Error(absl::StatusCode::kPermissionDenied, kScorerRefused, "gave 401");
+  Begin("judge");
+  for (int32_t attempt = 0; attempt < 2 * rules_.attempts; ++attempt) {
+    const RemoteItem item = OnlyCall(rules_.pause);
+    // One of the answers was judged before the key was taken away.
+    if (attempt == 0) {
+      Answer(item, Rewards{Worth(1), refused, refused});
+    } else {
+      EXPECT_EQ(item.texts.size(), 2u);
+      Answer(item, attempt % 2 == 0 ? Rewards{refused, refused} : absl::StatusOr<Rewards>(refused));
+    }
+    ASSERT_FALSE(score_->done()) << attempt;
+    EXPECT_TRUE(Tick().calls.empty()) << "not at once";
+  }
+  Answer(OnlyCall(rules_.pause), Rewards{absl::InternalError("it broke"), refused});
+  EXPECT_FALSE(score_->done()) << "one failure";
+  there_ = refused;
+  Tick(rules_.pause);
+  Tick(rules_.timeout);
+  ASSERT_TRUE(score_->done());
+  const absl::Status away = score_->Finish().status();
+  EXPECT_EQ(ErrorReason(away), "SCORER_AWAY") << "no prompt pays for it";
+  EXPECT_TRUE(absl::StrContains(away.message(), "gave 401"));
+}
+
 TEST_F(GroupScoreTest, WaitsForAsLongAsItTakesWhileThereIsNoRoom) {
   there_ = absl::ResourceExhaustedError("64 answers are being judged");
   Begin("python:judge");

@@ -40,6 +40,11 @@ TEST(FitTest, AGpuThatNobodyUsesIsRefused) {
   EXPECT_THAT(Problems({Workload("trainer", "a.yaml", "{nvidia.com/gpu: 1}")}, ""), HasSubstr("train.device = cpu"));
 }
 
+TEST(FitTest, APodThatReadsNoConfigurationNeedsNoDevice) {
+  const Document worker = Workload("environment", "--listen, '0.0.0.0:7070', --tls-cert=/c");
+  EXPECT_THAT(Problems({worker}, "rollout: {device: 'cuda:0'}"), IsEmpty());
+}
+
 TEST(FitTest, ADeviceThatIsNotAskedForIsRefused) {
   EXPECT_THAT(Problems({Workload("rollouter", "a.yaml")}, "rollout: {device: 'cuda:0'}"), HasSubstr("rollouter.gpus"));
 }

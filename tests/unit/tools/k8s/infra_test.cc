@@ -37,6 +37,13 @@ TEST(InfraTest, TheSynchronizerTakesNoGpu) {
   EXPECT_THAT(InfraRefusal("synchronizer: {gpus: 1}"), HasSubstr("known key"));
 }
 
+TEST(InfraTest, WorkersAndGatewaysHaveANumberAndNoGpu) {
+  EXPECT_TRUE(
+      Infra::Parse("environment: {replicas: 3, cpu: 2}\ngateway: {replicas: 2, memory: 1Gi}", "infra.yaml").ok());
+  EXPECT_THAT(InfraRefusal("environment: {replicas: 0}\ngateway: {gpus: 1}"),
+              AllOf(HasSubstr("environment.replicas"), HasSubstr("gateway.gpus")));
+}
+
 TEST(InfraTest, ThereIsOneTrainerProcess) {
   EXPECT_THAT(InfraRefusal("trainer: {replicas: 2}"), HasSubstr("known key"));
 }

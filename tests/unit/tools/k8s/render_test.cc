@@ -285,7 +285,109 @@ TEST_F(RenderTest, AWorkerWithoutItsComponentIsRefused) {
   RenderRequest request = DemoRequest("environment: {image: r.example/worker:7}");
   request.config = "environment: {command: syncopate-worker rewards.py}";
   EXPECT_THAT(Refusal(request), AllOf(HasSubstr("environment.image"), HasSubstr("environment.command"),
-                                      HasSubstr("components: [environment]")));
+                                      HasSubstr("components: [environment]"), HasSubstr("components: [workers]")));
+}
+
+// A run whose samples are played in an environment in Python.
+constexpr char kPlayed[] =
+    "\nmodel: {path: /models/m}\ndata: {files: [/data/a.jsonl]}\nreward: {name: environment}\n"
+    "environment: {name: guess_number, command: syncopate-worker /data/guess_number.py}\n"
+    "rollout: {max_new_tokens: 64, max_total_tokens: 1024}\n";
+constexpr char kVolumes[] = "volumes: [{claim: models, path: /models, read_only: true}, {claim: sets, path: /data}]\n";
+
+TEST_F(RenderTest, RowsThatArePlayedGetWorkersWithPodsOfTheirOwn) {
+  RenderRequest request = DemoRequest(absl::StrCat(
+      kVolumes,
+      "instance: first\ngrace: 100s\n"
+      "environment: {image: 'r.example/worker:7', replicas: 3, cpu: 2, memory: 8Gi, node_selector: {pool: a}}\n"));
+  request.config = kPlayed;
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* deployment = Find(rendered->objects, "Deployment/environment");
+  ASSERT_NE(deployment, nullptr);
+  EXPECT_EQ((*deployment)["spec"]["replicas"], 3);
+  EXPECT_EQ(Text(*deployment, {"metadata", "labels", "app.kubernetes.io/instance"}), "first");
+  const Document& pod = (*deployment)["spec"]["template"]["spec"];
+  EXPECT_EQ(pod["nodeSelector"]["pool"], "a");
+  const Document& worker = pod["containers"][0];
+  EXPECT_EQ(worker["image"], "r.example/worker:7");
+  EXPECT_EQ(worker["command"],
+            Document::array({"/bin/sh", "-c", "exec syncopate-worker /data/guess_number.py \"$@\"", "sh"}));
+  // Not a daemon's: a worker would take run.grace=100s for a file of Python.
+  EXPECT_EQ(worker["args"], Document::array({"--listen", "0.0.0.0:7070", "--insecure-bind"}));
+  EXPECT_EQ(worker["resources"]["requests"], Document({{"cpu", "2"}, {"memory", "8Gi"}}));
+  EXPECT_THAT(worker["volumeMounts"],
+              Contains(Document({{"name", "claim-1"}, {"mountPath", "/data"}, {"readOnly", false}})));
+  EXPECT_NE(Find(rendered->objects, "Service/environment"), nullptr);
+  const Document* rollouter = Find(rendered->objects, "Job/rollouter");
+  ASSERT_NE(rollouter, nullptr);
+  const Document& rollouter_pod = (*rollouter)["spec"]["template"]["spec"];
+  EXPECT_FALSE(rollouter_pod.contains("initContainers"));
+  EXPECT_THAT(rollouter_pod["containers"][0]["args"], Contains(Document("environment.address=environment:7070")));
+}
+
+TEST_F(RenderTest, AWorkerBesideEachRollouterStaysAChoiceForRowsThatArePlayed) {
+  RenderRequest request = DemoRequest(absl::StrCat(kVolumes, "components: [environment]\n"));
+  request.config = kPlayed;
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  EXPECT_EQ(Find(rendered->objects, "Deployment/environment"), nullptr);
+  request = DemoRequest(absl::StrCat(kVolumes, "components: [environment, workers]\n"));
+  request.config = kPlayed;
+  EXPECT_THAT(Refusal(request), HasSubstr("components = environment, workers: expected one of them"));
+  request = DemoRequest(absl::StrCat(kVolumes, "components: [environment]\nenvironment: {replicas: 3}\n"));
+  request.config = kPlayed;
+  EXPECT_THAT(Refusal(request), HasSubstr("environment.replicas"));
+}
+
+TEST_F(RenderTest, WhatIsBuiltInIsPlayedWithoutWorkers) {
+  RenderRequest request = DemoRequest();
+  request.config =
+      "run: {steps: 2}\nmodel: {max_position_embeddings: 34}\ndata: {task: guess}\nenvironment: {name: guess}\n"
+      "reward: {name: environment}\nrollout: {max_turns: 8, max_total_tokens: 32}\n";
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  EXPECT_EQ(Find(rendered->objects, "Deployment/environment"), nullptr);
+}
+
+TEST_F(RenderTest, WorkersSpeakMutualTlsWhereTheRunDoesAndScaleWithWhatIsParkedAndQueued) {
+  RenderRequest request = GpuRequest("multi-node", absl::StrCat(kVolumes, "components: [keda]\n"));
+  request.config = kPlayed;
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* deployment = Find(rendered->objects, "Deployment/environment");
+  ASSERT_NE(deployment, nullptr);
+  const Document& pod = (*deployment)["spec"]["template"]["spec"];
+  EXPECT_EQ(pod["containers"][0]["args"],
+            Document::array({"--listen", "0.0.0.0:7070", "--tls-cert=/etc/syncopate/tls/tls.crt",
+                             "--tls-key=/etc/syncopate/tls/tls.key", "--tls-ca=/etc/syncopate/tls/ca.crt",
+                             "--trust-domain", "syncopate"}));
+  const Document* certificate = Find(rendered->objects, "Certificate/environment-tls");
+  ASSERT_NE(certificate, nullptr);
+  EXPECT_EQ((*certificate)["spec"]["uris"], Document::array({"spiffe://syncopate/role/environment"}));
+  EXPECT_THAT(pod["volumes"].dump(), HasSubstr("\"secretName\":\"environment-tls\""));
+  const Document* scaled = Find(rendered->objects, "ScaledObject/environment");
+  ASSERT_NE(scaled, nullptr);
+  EXPECT_EQ(Text(*scaled, {"spec", "scaleTargetRef", "name"}), "environment");
+  EXPECT_THAT(scaled->dump(), AllOf(HasSubstr("syncopate_parked_sequences"), HasSubstr("vllm:num_requests_waiting")));
+  EXPECT_NE(Find(rendered->objects, "ScaledObject/rollouter"), nullptr);
+}
+
+TEST_F(RenderTest, TheGatewayBringsTheEndpointsAndNeedsTokens) {
+  RenderRequest request = DemoRequest("components: [token, gateway]\nimage: r.example/s:9\ngateway: {replicas: 4}\n");
+  auto rendered = Rendering(DeployTree(), request);
+  ASSERT_TRUE(rendered.ok()) << rendered.status();
+  const Document* gateway = Find(rendered->objects, "Deployment/gateway");
+  ASSERT_NE(gateway, nullptr);
+  EXPECT_EQ((*gateway)["spec"]["replicas"], 4);
+  const Document& container = (*gateway)["spec"]["template"]["spec"]["containers"][0];
+  EXPECT_EQ(container["image"], "r.example/s:9");
+  EXPECT_EQ(container["command"], Document::array({"/usr/bin/syncopate", "gateway"}));
+  const Document* rollouter = Find(rendered->objects, "Job/rollouter");
+  ASSERT_NE(rollouter, nullptr);
+  EXPECT_THAT((*rollouter)["spec"]["template"]["spec"]["containers"][0]["args"],
+              Contains(Document("endpoint.listen=0.0.0.0:7074")));
+  EXPECT_THAT(Refusal(DemoRequest("components: [gateway]\n")), HasSubstr("security.token_file"));
 }
 
 TEST_F(RenderTest, ComponentsMayBeNamedInAnyOrder) {

@@ -65,6 +65,56 @@ TEST(RolloutRosterTest, TheJudgesTokensAreThoseOfAllProcessesThatEverWere) {
   EXPECT_EQ(roster.Total().judge_tokens, static_cast<int64_t>(3 * (RolloutRoster::kListed + 10)));
 }
 
+MemberId Replica(size_t i) { return {"rollouter", absl::StrCat("rollouter-", i), 0, 1, absl::StrCat("process-", i)}; }
+
+TEST(RolloutRosterTest, NoConnectedProcessGoesIntoTheSumHoweverManyThereAre) {
+  RolloutRoster roster;
+  constexpr size_t kMany = 2 * RolloutRoster::kListed;
+  for (size_t i = 0; i < kMany; ++i) {
+    roster.AddProcess(Replica(i));
+    roster.SetWork(Replica(i).incarnation, {.judge_tokens = 1});
+  }
+  roster.SetWork(Replica(0).incarnation, {.judge_tokens = 11});
+  EXPECT_EQ(roster.entries().size(), kMany);
+  EXPECT_EQ(roster.Total().judge_tokens, static_cast<int64_t>(kMany) + 10);
+}
+
+TEST(RolloutRosterTest, AProcessThatComesBackIsCountedOnceAlthoughItWasInTheSum) {
+  RolloutRoster roster;
+  roster.AddProcess(Replica(0));
+  roster.SetWork(Replica(0).incarnation, {.generated_tokens = 7, .judge_tokens = 100});
+  roster.RemoveProcess(Replica(0).incarnation);
+  for (size_t i = 1; i <= RolloutRoster::kListed + 5; ++i) {
+    roster.AddProcess(Replica(i));
+    roster.SetWork(Replica(i).incarnation, {.judge_tokens = 1});
+    roster.RemoveProcess(Replica(i).incarnation);
+  }
+  const auto others = static_cast<int64_t>(RolloutRoster::kListed) + 5;
+  ASSERT_EQ(roster.entries().size(), RolloutRoster::kListed);
+  EXPECT_GE(roster.earlier().judge_tokens, 100);
+  roster.AddProcess(Replica(0));
+  EXPECT_EQ(roster.Total().judge_tokens, others + 100);
+  roster.SetWork(Replica(0).incarnation, {.generated_tokens = 8, .judge_tokens = 120});
+  EXPECT_EQ(roster.Total().judge_tokens, others + 120);
+  EXPECT_EQ(roster.Total().generated_tokens, 8);
+}
+
+TEST(RolloutRosterTest, AFleetThatOutlivesTheTrainerIsCountedOnce) {
+  RolloutRoster before;
+  constexpr size_t kFleet = RolloutRoster::kListed + 100;
+  for (size_t i = 0; i < kFleet; ++i) {
+    before.AddProcess(Replica(i));
+    before.SetWork(Replica(i).incarnation, {.judge_tokens = 3});
+  }
+  RolloutRoster roster = RolloutRoster::Restore(before.entries(), before.earlier());
+  roster.AddProcess(Replica(kFleet));  // a new one is the first to connect
+  for (size_t i = 0; i < kFleet; ++i) {
+    roster.AddProcess(Replica(i));
+    roster.SetWork(Replica(i).incarnation, {.judge_tokens = 4});
+  }
+  EXPECT_EQ(roster.Total().judge_tokens, static_cast<int64_t>(4 * kFleet));
+}
+
 TEST(RolloutRosterTest, FiguresThatNoProcessCanHaveAreIgnored) {
   RolloutRoster roster;
   roster.AddProcess(Process("liar"));

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/data/training_data_rollouter.h"
@@ -210,6 +211,23 @@ TEST_F(TrainingDataTest, LeasesNothingMoreWhenTheJudgeHasUsedTheRunsTokens) {
   data_->Disconnect(other);  // what it has used stays used
   data_->SetCredits(session_, 4);
   EXPECT_EQ(sink_->leases.size(), 1u);
+}
+
+TEST_F(TrainingDataTest, RolloutersThatComeAndGoAreCountedOnceAndTheirListStaysShort) {
+  Open();
+  constexpr size_t kMany = 2 * RolloutRoster::kListed;
+  const auto connect = [&](size_t i) {
+    return *data_->Connect(TrainingDataWorld::Member(absl::StrCat("many-", i), absl::StrCat("process-", i)),
+                           TrainingDataWorld::kRunId, std::make_shared<RecordingSink>());
+  };
+  for (size_t i = 0; i < kMany; ++i) {
+    const SessionId session = connect(i);
+    data_->SetWork(session, {.judge_tokens = 2});
+    data_->Disconnect(session);
+  }
+  EXPECT_LE(data_->GetRoster().entries().size(), RolloutRoster::kListed);
+  for (size_t i = 0; i < kMany; ++i) data_->SetWork(connect(i), {.judge_tokens = 3});
+  EXPECT_EQ(data_->GetRoster().Total().judge_tokens, static_cast<int64_t>(3 * kMany));
 }
 
 TEST_F(TrainingDataTest, LeasesNothingForAWhileAfterTheDiskHasRefusedAnAnswerAndSaysWhy) {
