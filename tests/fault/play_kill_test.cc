@@ -1,10 +1,11 @@
-// A run of several turns whose rollouters and whose worker of users' Python die.
+// A run of several turns whose rollouters, worker of users' Python and trainer die.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -16,7 +17,7 @@
 namespace syncopate::testing {
 namespace {
 
-constexpr int kKills = 6;
+constexpr int kKills = 6, kTrainerKills = 3;
 
 // The game that is built in, with a tool that takes its time, so that a kill meets episodes in the middle of a call.
 constexpr char kCode[] = R"(
@@ -95,6 +96,43 @@ TEST_F(PlayKillTest, NoEpisodeIsTrainedTwiceAndNoneThatWasAcknowledgedIsLost) {
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
   EXPECT_EQ(summary["run"]["restarts"]["environment-0"], kKills * 2 / 3);
   EXPECT_EQ(summary["run"]["restarts"]["trainer-0"], 0);
+  for (const Json& step : run_->Records("step")) EXPECT_GT(step["turns_mean"].get<double>(), 1);
+}
+
+TEST_F(PlayKillTest, ATrainerThatIsKilledAmongEpisodesLosesNoneThatItHasAcknowledged) {
+  auto process = run_->Run();
+  ASSERT_THAT(process, IsOk());
+  const RunWatch watch(run_.get());
+  Dice dice(11);
+  std::map<int64_t, int64_t> acknowledged;  // by epoch
+  for (int i = 0; i < kTrainerKills; ++i) {
+    SCOPED_TRACE(absl::StrCat("kill ", i));
+    ASSERT_THAT(watch.AwaitMoreSteps(2), IsOk());
+    ASSERT_THAT(watch.AwaitRandomMoment(dice), IsOk());
+    const auto status = watch.Trainer();
+    ASSERT_THAT(status, IsOk());
+    acknowledged[status->version().epoch()] = status->groups().at("accepted");
+    const auto trainer = run_->Endpoint("trainer");
+    ASSERT_THAT(trainer, IsOk());
+    ASSERT_EQ(::kill(static_cast<pid_t>(trainer->pid), SIGKILL), 0);
+    const auto exit = (*process)->WaitExit(kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_NE(exit->code, 0);
+    process = run_->Resume();
+    ASSERT_THAT(process, IsOk());
+  }
+  ASSERT_THAT(watch.AwaitMoreSteps(5), IsOk());
+  ASSERT_THAT(watch.Stop(), IsOk());
+  const auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  const RunFindings findings = Judge(*run_);
+  EXPECT_THAT(findings, IsClean());
+  ASSERT_EQ(acknowledged.size(), static_cast<size_t>(kTrainerKills));
+  for (const auto& [epoch, groups] : acknowledged) {
+    const auto kept = findings.accepted_by_epoch.find(epoch);
+    EXPECT_GE(kept == findings.accepted_by_epoch.end() ? 0 : kept->second, groups) << "epoch " << epoch;
+  }
   for (const Json& step : run_->Records("step")) EXPECT_GT(step["turns_mean"].get<double>(), 1);
 }
 
