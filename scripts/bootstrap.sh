@@ -55,6 +55,10 @@ test_wheels=(
 test_wheels_alone=(
   tensorboard==2.21.0  # reads what the trainer writes for it; its server would bring ten more
   absl-py==2.5.1  # of tensorboard
+  verl==0.9.1  # its tools become environments; with ray, torch and transformers it would take gigabytes. 13 MB on disk
+  skyrl-gym==0.4.0  # its environments become ours
+  openenv==0.10.0  # its client and server, which the documentation has a sample for; 6 MB on disk
+  websockets==17.4  # of openenv
 )
 # Of scripts/reference_tests.sh alone.
 reference_wheels=(

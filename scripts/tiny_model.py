@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """usage: scripts/tiny_model.py FOLDER [--text FILE ...] [--vocabulary N] [--hidden N] [--layers N] [--context N] [--seed N]
+                             [--tools]
 
 Makes a Hugging Face model directory of random weights in seconds, to try things with: a Qwen3 of a few hundred thousand
 parameters, a byte-level BPE tokenizer whose merges are learned from the given texts, and a chat template of the ChatML
-kind. Needs Python alone. transformers and syncopate read it.
+kind; with --tools one that shows tools, and has them called as Qwen's models do. Needs Python alone. transformers and syncopate read it.
 """
 import argparse
 import collections
@@ -16,6 +17,15 @@ import struct
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Call a tool as <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>\n{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1]['role'] != 'tool' %}<|im_start|>user{% endif %}"
+    "\n<tool_response>\n{{ message['content'] }}\n</tool_response>"
+    "{% if loop.last or messages[loop.index0 + 1]['role'] != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 PIECE = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+(?!\S)|\s+")
 
@@ -118,6 +128,7 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tools", action="store_true", help="a chat template with tools")
     arguments = parser.parse_args()
 
     words = tokenizer([path.read_text() for path in arguments.text], arguments.vocabulary)
@@ -134,7 +145,7 @@ def main():
              "generation_config.json": {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]},
              "tokenizer.json": words,
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>",
-                                       "chat_template": TEMPLATE}}
+                                       "chat_template": TOOL_TEMPLATE if arguments.tools else TEMPLATE}}
     for name, value in files.items():
         (arguments.folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
     write_weights(arguments.folder / "model.safetensors", shape, arguments.seed)

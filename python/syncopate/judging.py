@@ -109,6 +109,9 @@ def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.
     if turn is None or isinstance(turn, str):
         turn = registry.Turn(turn or "")
     elif isinstance(turn, dict):
+        if "tools" in turn:
+            return failed(wire.INVALID_ARGUMENT, "an environment cannot change its tools: the policy reads them once, in its "
+                                                 "prompt; declare them with @environment(..., tools=[...])")
         try:
             turn = registry.Turn(**turn)
         except TypeError as wrong:
@@ -116,6 +119,11 @@ def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.
     if not isinstance(turn, registry.Turn) or not isinstance(turn.text, str):
         return failed(wire.INVALID_ARGUMENT, f"the environment returned {type(returned).__name__}; it must be a Turn, a "
                                              "dict with its fields, a text or None")
+    results = turn.tool_results
+    if not isinstance(results, (list, tuple)) or not all(isinstance(one, str) for one in results):
+        return failed(wire.INVALID_ARGUMENT, "Turn.tool_results must be a list of texts, one for each call that is answered")
+    if results and turn.text:
+        return failed(wire.INVALID_ARGUMENT, "a Turn has text or tool_results, not both")
     reward = None
     if turn.reward is not None:
         judged = outcome(turn.reward)
@@ -124,9 +132,12 @@ def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.
         reward = judged.value
     if turn.done or turn.rejected:
         return wire.Outcome(reward or 0.0, rejected=bool(turn.rejected))
-    # A lone surrogate, which is no text in UTF-8, becomes a question mark.
-    text = turn.text[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT]
-    return registry.Turn(text.decode("utf-8", "ignore"), reward)
+    return registry.Turn(_cut(turn.text), reward, tool_results=[_cut(one) for one in results])
+
+
+def _cut(text: str) -> str:
+    """A lone surrogate, which is no text in UTF-8, becomes a question mark."""
+    return text[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT].decode("utf-8", "ignore")
 
 
 def read_row(row_json: str) -> dict:

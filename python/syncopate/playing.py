@@ -1,31 +1,63 @@
 """Episodes of users' environments: what one stream of EnvironmentService.Play does."""
 import asyncio
 import collections
+import json
+import sys
 import time
-from typing import Dict, Optional
+from typing import Dict, Optional, Set
 
 from . import judging, registry, wire
 
 MOST_CLOSED = 4096  # episodes that are over and whose last answer is still known
 CANCEL_SECONDS = 1.0  # a cancelled call has so long to end; its episode is closed then, whatever it does
+CLOSE_SECONDS = 10.0  # for an environment's `close`; it is cancelled then
 
 
 class Calls:
-    """Calls of users' reset and step since the worker began; the three agree when none is under way."""
+    """Calls of users' reset and step since the worker began; the three agree when none is under way. It knows all tasks of
+    user code that run, those of `close` too."""
 
     def __init__(self):
         self.started = self.ended = self.cancelled = 0
+        self._running: Set[asyncio.Task] = set()
 
     def count(self, task: asyncio.Task) -> None:
         """Counts a call, and its end when it has one."""
         self.started += 1
+        self._keep(task)
         task.add_done_callback(self._count_end)
+
+    def close(self, state) -> None:
+        """Begins the `close` of an environment's object, if it has one. What that raises is printed."""
+        if state is not None and hasattr(state, "close"):
+            self._keep(asyncio.ensure_future(_close(state)))
+
+    async def finish(self, seconds: float) -> None:
+        """Waits until nothing runs, and at most for so long."""
+        limit = time.monotonic() + seconds
+        while self._running and time.monotonic() < limit:
+            await asyncio.wait(list(self._running), timeout=limit - time.monotonic())
+            await asyncio.sleep(0)  # what has ended may begin a `close`
+
+    def _keep(self, task: asyncio.Task) -> None:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     def _count_end(self, task: asyncio.Task) -> None:
         if task.cancelled():
             self.cancelled += 1
         else:
             self.ended += 1
+
+
+async def _close(state) -> None:
+    try:
+        await asyncio.wait_for(state.close(), CLOSE_SECONDS)
+    except asyncio.TimeoutError:
+        print(f"syncopate-worker: close() of {type(state).__name__} was not done within {CLOSE_SECONDS:g} s and was "
+              "cancelled", file=sys.stderr, flush=True)
+    except Exception as error:  # the user's
+        judging.raised(error)
 
 
 class _Episode:
@@ -37,6 +69,7 @@ class _Episode:
         self.answer = b""
         self.task: Optional[asyncio.Task] = None  # of the call under way
         self.turn = 0  # of that call
+        self.call: Optional[asyncio.Task] = None  # the last one of user code: it may go on when nobody waits for it
 
 
 class Stream:
@@ -63,6 +96,7 @@ class Stream:
             task, episode.task = episode.task, None
             if task is not None:
                 task.cancel()
+            self._release(episode)
         self._episodes.clear()
 
     def _open(self, opening: wire.Open) -> None:
@@ -76,8 +110,13 @@ class Stream:
         episode.budget = min(opening.budget or environment.budget, environment.budget)
 
         async def reset():
+            row = judging.read_row(opening.row_json)
+            if environment.tools and not row.get("tools"):
+                raise RuntimeError(f"the prompt does not show the tools of the environment {opening.environment!r}: the "
+                                   "trainer could not ask this worker for them when it started. Let it reach "
+                                   "environment.address and start it again, or write them into the field `tools` of each row")
             episode.state = environment.make()
-            return await episode.state.reset(judging.read_row(opening.row_json), opening.seed)
+            return await episode.state.reset(row, opening.seed)
 
         self._call(episode, 0, reset)
 
@@ -92,7 +131,8 @@ class Stream:
         if episode.task is not None or act.turn != episode.answered + 1 or act.turn < 1:
             return self._close(episode, judging.failed(
                 wire.INVALID_ARGUMENT, f"turn {act.turn} came after turn {episode.answered} was answered last"))
-        action = registry.Action(act.text, act.turn, "length" if act.finish == wire.LENGTH else "stop")
+        action = registry.Action(act.text, act.turn, "length" if act.finish == wire.LENGTH else "stop",
+                                 [_tool_call(*call) for call in act.tool_calls], act.content)
         self._call(episode, act.turn, lambda: episode.state.step(action))
 
     def _repeat(self, name: str, turn: int) -> bool:
@@ -132,7 +172,7 @@ class Stream:
         let itself be cancelled is left alone then."""
         began = time.monotonic()
         episode.turn = turn
-        task = episode.task = asyncio.ensure_future(_guard(function))
+        task = episode.task = episode.call = asyncio.ensure_future(_guard(function))
         self._calls.count(task)
 
         def late():
@@ -161,7 +201,8 @@ class Stream:
         if isinstance(said, wire.Outcome):
             return self._close(episode, said, seconds, turn)
         episode.answered = turn
-        episode.answer = wire.write_observe(episode.opening.episode, turn, said.text, said.reward, seconds)
+        episode.answer = wire.write_observe(episode.opening.episode, turn, said.text, said.reward, seconds,
+                                            said.tool_results)
         self._out.put_nowait(episode.answer)
 
     def _close(self, episode: _Episode, outcome: wire.Outcome, seconds: float = 0.0, turns: Optional[int] = None) -> None:
@@ -174,6 +215,21 @@ class Stream:
         if len(self._closed) > MOST_CLOSED:
             self._closed.popitem(last=False)
         self._out.put_nowait(answer)
+        self._release(episode)
+
+    def _release(self, episode: _Episode) -> None:
+        """Closes the user's object once its last call has ended: its methods never run beside each other."""
+        if episode.call is None or episode.call.done():
+            self._calls.close(episode.state)
+        else:
+            episode.call.add_done_callback(lambda _: self._calls.close(episode.state))
+
+
+def _tool_call(name: str, arguments_json: str) -> registry.ToolCall:
+    try:
+        return registry.ToolCall(name, json.loads(arguments_json))
+    except (ValueError, RecursionError):  # the latter: brackets in brackets, thousands deep
+        return registry.ToolCall(name, arguments_json)
 
 
 async def _guard(function):

@@ -36,20 +36,30 @@ class Tasks:
 
 
 @dataclasses.dataclass
+class ToolCall:
+    """A tool that the policy calls."""
+    name: str
+    arguments: Any  # a dict, unless the policy is mistaken
+
+
+@dataclasses.dataclass
 class Action:
     """What the policy wrote in one turn."""
-    text: str
+    text: str  # all of it
     turn: int  # from 1
     finish: str = "stop"  # or "length": it was cut off
+    tool_calls: List[ToolCall] = dataclasses.field(default_factory=list)  # of the row's tools, as far as they can be read
+    content: str = ""  # the text outside of these calls; "" without tools
 
 
 @dataclasses.dataclass
 class Turn:
     """What an environment says to it."""
-    text: str = ""  # what the policy reads next
+    text: str = ""  # what the policy reads next, as a message of the user
     reward: Optional[float] = None  # of the action
     done: bool = False  # no action follows
     rejected: bool = False  # the sample must not be learned from; no action follows
+    tool_results: List[str] = dataclasses.field(default_factory=list)  # in place of `text`: messages of the role tool
 
 
 @dataclasses.dataclass
@@ -58,6 +68,7 @@ class Environment:
     make: Callable[[], Any]  # the object of one episode
     episodes: int  # at once
     budget: float  # seconds of one call, unless the caller gives less
+    tools: List[dict] = dataclasses.field(default_factory=list)  # in OpenAI's form
 
 
 REWARDS: Dict[str, Reward] = {}
@@ -112,16 +123,21 @@ def tasks(name: str):
     return register
 
 
-def environment(name: str, *, episodes: int = 1024, budget: float = 60.0):
+def environment(name: str, *, tools: Iterable[dict] = (), episodes: int = 1024, budget: float = 60.0):
     """Makes a class the environment `name`. Each episode has an object of its own, made without arguments, with
 
         async def reset(self, task, seed)   begins the episode: `task` is the row, as rewards get it
         async def step(self, action)        answers an Action
+        async def close(self)               if there is one: the episode is over, however it ended
 
-    Both return a Turn, a dict with its fields, a text, or None for nothing. An episode is played anew with the same seed
-    when one of them raises, so it should be a function of task, seed and actions. They run beside others in the worker
-    itself and must not block: what blocks goes to `asyncio.to_thread`. A call that is not wanted any more is cancelled, as
-    tasks of asyncio are, at its next `await`.
+    The first two return a Turn, a dict with its fields, a text, or None for nothing. `tools`, in OpenAI's form, are shown
+    to the policy in the prompt of each row that has no field `tools` of its own; its calls come as Action.tool_calls, and
+    Turn.tool_results answers them.
+
+    An episode is played anew with the same seed when one of them raises, so it should be a function of task, seed and
+    actions. They run beside others in the worker itself and must not block: what blocks goes to `asyncio.to_thread`. A call
+    that is not wanted any more is cancelled, as tasks of asyncio are, at its next `await`. `close` is called when the last
+    call has ended, and has 10 seconds.
     """
 
     def register(cls):
@@ -130,10 +146,19 @@ def environment(name: str, *, episodes: int = 1024, budget: float = 60.0):
         for method in ("reset", "step"):
             if not inspect.iscoroutinefunction(getattr(cls, method, None)):
                 raise TypeError(f"the environment {name!r} needs a method `async def {method}`")
-        ENVIRONMENTS[name] = Environment(name, cls, episodes, budget)
+        if hasattr(cls, "close") and not inspect.iscoroutinefunction(cls.close):
+            raise TypeError(f"the method `close` of the environment {name!r} must be an `async def`")
+        ENVIRONMENTS[name] = Environment(name, cls, episodes, budget, [_check_tool(tool) for tool in tools])
         return cls
 
     return register
+
+
+def _check_tool(tool: dict) -> dict:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise TypeError(f'a tool is {{"type": "function", "function": {{"name": ..., "parameters": ...}}}}, not {tool!r}')
+    return tool
 
 
 def verl_reward(name: str, **options):

@@ -4,14 +4,14 @@ Own code, because grpcio is the one dependency: protobuf's runtime would be a se
 beside it is often another.
 """
 import struct
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 SERVICE = "syncopate.v1.EnvironmentService"
 
 LENGTH = 2  # FinishReason
 
 # google.rpc.Code
-CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL = 1, 2, 3, 4, 5, 13
+CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, FAILED_PRECONDITION, INTERNAL = 1, 2, 3, 4, 5, 9, 13
 
 
 class Answer(NamedTuple):
@@ -43,6 +43,8 @@ class Act(NamedTuple):
     turn: int
     text: str
     finish: int
+    tool_calls: List[Tuple[str, str]] = []  # name and arguments in JSON
+    content: str = ""
 
 
 class Cancel(NamedTuple):
@@ -173,10 +175,16 @@ def read_play_request(data: bytes) -> Union[Open, Act, Cancel, None]:
             return Open(_text(found.get(1, b"")), environment, row_json, int.from_bytes(found.get(3, b""), "little"),
                         _read_seconds(found.get(4, b"")), found.get(5, 0))
         if number == 2:
-            return Act(_text(found.get(1, b"")), found.get(2, 0), _text(found.get(3, b"")), found.get(4, 0))
+            return Act(_text(found.get(1, b"")), found.get(2, 0), _text(found.get(3, b"")), found.get(4, 0),
+                       [_read_tool_call(call) for part, call in fields(value) if part == 5], _text(found.get(6, b"")))
         if number == 3:
             return Cancel(_text(found.get(1, b"")), _text(found.get(2, b"")))
     return None
+
+
+def _read_tool_call(data) -> Tuple[str, str]:
+    found = dict(fields(data))
+    return _text(found.get(1, b"")), _text(found.get(2, b""))
 
 
 def read_list_request(data: bytes) -> Tuple[str, str, int]:
@@ -232,11 +240,13 @@ def write_outcome(outcome: Outcome) -> bytes:
     return _bytes(1, b"".join(parts))
 
 
-def write_observe(episode: str, turn: int, text: str, reward: Optional[float], seconds: float) -> bytes:
+def write_observe(episode: str, turn: int, text: str, reward: Optional[float], seconds: float,
+                  tool_results: Sequence[str] = ()) -> bytes:
     parts = [_bytes(1, episode), _int(2, turn), _bytes(3, text)]
     if reward is not None:
         parts.append(_float(4, reward))
-    return _bytes(1, b"".join(parts) + _double(5, seconds))
+    parts.append(_double(5, seconds))
+    return _bytes(1, b"".join(parts + [_bytes(6, result) for result in tool_results]))
 
 
 def write_closed(episode: str, turns: int, outcome: Outcome, seconds: float) -> bytes:
@@ -259,7 +269,7 @@ def write_error(code: int, message: str, reason: str) -> bytes:
 
 
 def write_description(digest: str, environments: List[dict], calls: Tuple[int, int, int] = (0, 0, 0)) -> bytes:
-    """Of dicts with name, lists, scores, concurrency, budget, tasks; episodes and call_budget if it plays; groups and
+    """Of dicts with name, lists, scores, concurrency, budget, tasks; episodes, call_budget and tools_json if it plays; groups and
     tokens if it scores groups. `calls`: of environments, that were started, have ended, and were cancelled."""
     parts = [_bytes(1, digest)]
     for one in environments:
@@ -267,6 +277,7 @@ def write_description(digest: str, environments: List[dict], calls: Tuple[int, i
                _duration(5, one["budget"]), _int(6, one["tasks"])]
         if "episodes" in one:
             row += [_int(7, True), _int(8, one["episodes"]), _duration(9, one["call_budget"])]
+            row.append(_bytes(12, one.get("tools_json", "")))
         row += [_int(10, one.get("groups", False)), _int(11, one.get("tokens", False))]
         parts.append(_bytes(2, b"".join(row)))
     parts.append(_bytes(3, b"".join(_int(number, count) for number, count in enumerate(calls, 1))))

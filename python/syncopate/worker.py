@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Dict, List
+from typing import Dict, List, Set
 
 import grpc
 
@@ -25,6 +25,7 @@ from .pool import Pool
 
 ANSWERS_A_PROCESS = 16  # that wait for it, unless a reward says otherwise
 TASKS_A_RESPONSE = 256
+FINISH_SECONDS = 3.0  # for environments that close when the worker ends
 STALL_SECONDS = 60.0  # the loop has not moved for so long: a coroutine blocks it
 
 
@@ -32,6 +33,13 @@ class Worker:
     def __init__(self, digest: str, pool: Pool, processes: int):
         self._digest, self._pool, self._processes = digest, pool, processes
         self._calls = playing.Calls()
+        self._streams: Set[playing.Stream] = set()
+
+    async def finish(self) -> None:
+        """Lets environments close the episodes that are left."""
+        for stream in list(self._streams):
+            stream.close()
+        await self._calls.finish(FINISH_SECONDS)
 
     async def describe(self, request: bytes, context) -> bytes:
         rows: Dict[str, dict] = {}
@@ -44,7 +52,8 @@ class Worker:
             row.update(lists=True, tasks=-1)
         for name, environment in registry.ENVIRONMENTS.items():
             row = rows.setdefault(name, dict(name=name, lists=False, scores=False, concurrency=1, budget=60.0, tasks=0))
-            row.update(episodes=environment.episodes, call_budget=environment.budget)
+            tools = json.dumps(environment.tools, ensure_ascii=False) if environment.tools else ""
+            row.update(episodes=environment.episodes, call_budget=environment.budget, tools_json=tools)
         calls = self._calls
         return wire.write_description(self._digest, list(rows.values()), (calls.started, calls.ended, calls.cancelled))
 
@@ -115,6 +124,7 @@ class Worker:
     async def play(self, requests, context):
         out: "asyncio.Queue" = asyncio.Queue()
         stream = playing.Stream(out, self._calls)
+        self._streams.add(stream)
 
         async def read() -> None:
             try:
@@ -136,6 +146,7 @@ class Worker:
         finally:
             reader.cancel()
             stream.close()
+            self._streams.discard(stream)
 
     @staticmethod
     def _result(item: wire.Item, task: asyncio.Task):
@@ -242,7 +253,8 @@ async def serve(options) -> None:
                                       ("grpc.http2.min_ping_interval_without_data_ms", 500),
                                       ("grpc.keepalive_permit_without_calls", 1),
                                       ("grpc.http2.max_ping_strikes", 0)])
-    server.add_generic_rpc_handlers([_handlers(Worker(digest, pool, processes), guard.Guard(tokens, certificates))])
+    worker = Worker(digest, pool, processes)
+    server.add_generic_rpc_handlers([_handlers(worker, guard.Guard(tokens, certificates))])
     if is_socket and os.path.exists(address[5:]):
         os.unlink(address[5:])  # of an earlier life
     mask = os.umask(0o177)  # a socket is for its owner alone, unless it is opened to its group below
@@ -270,6 +282,7 @@ async def serve(options) -> None:
         except asyncio.TimeoutError:
             pass
     await server.stop(0.5)
+    await worker.finish()
     pool.close()
 
 

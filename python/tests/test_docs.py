@@ -9,8 +9,10 @@ import inspect
 import json
 import os
 import re
+import socket
 import sys
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -19,6 +21,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
 from syncopate import judging, registry  # noqa: E402
+from tests import real_packages  # noqa: E402
+
+real_packages.load()
 
 # A row as rewards get it: docs/rewards.md, "The row".
 ROW = {"prompt": "What is 12 + 30?", "answer": "42", "ground_truth": "42"}
@@ -60,6 +65,8 @@ class DocumentationTest(unittest.TestCase):
                 elif "from openai import" in code:
                     compile(code, place, "exec")  # a client of the endpoint: without one it only has to be Python
                 else:
+                    if "from openenv" in code:
+                        code = code.replace("127.0.0.1:8000", self.start_openenv())
                     exec(compile(code, place, "exec"), {"__name__": "sample"})
                     self.assertTrue(registry.REWARDS or registry.TASKS or registry.ENVIRONMENTS, "it registers nothing")
                     self.check_functions()
@@ -98,7 +105,7 @@ class DocumentationTest(unittest.TestCase):
             if reward.name != "verl_exact":  # only for the answer that is nothing else
                 self.assertEqual(len(set(values.values())), 2, f"{reward.name} judges both answers alike")
         for environment in registry.ENVIRONMENTS.values():
-            self.complete(self.check_environment(environment))
+            self.complete(getattr(self, f"check_{environment.name}", self.check_environment)(environment))
         for listed in registry.TASKS.values():
             rows = list(listed.function())
             self.assertGreater(len(rows), 0)
@@ -121,6 +128,77 @@ class DocumentationTest(unittest.TestCase):
             self.assertLess(answer.reward, 0, text)
             self.assertIn(answer.text, [said] if said else ["higher", "Write a number."])
         self.assertEqual(judging.said(await episode.step(registry.Action("42", 4)), None).value, 1.0)
+
+    async def check_shop(self, environment):
+        episode = environment.make()
+        await episode.reset({"prices": {"tea": 250}}, 7)
+        call = registry.ToolCall("price", {"article": "tea"})
+        answer = judging.said(await episode.step(registry.Action("...", 1, tool_calls=[call])), None)
+        self.assertEqual(answer.tool_results, ["250"])
+        self.assertEqual(judging.said(await episode.step(registry.Action("It is 250.", 2)), None).value, 1.0)
+
+    async def check_adder(self, environment):
+        self.assertEqual([tool["function"]["name"] for tool in environment.tools], ["add"])
+        episode = environment.make()
+        self.assertEqual(judging.said(await episode.reset(dict(ROW), 7), None).text, "")
+        call = registry.ToolCall("add", {"a": 12, "b": 30})
+        answer = judging.said(await episode.step(registry.Action("...", 1, tool_calls=[call])), None)
+        self.assertEqual(answer.tool_results, ["42"])
+        self.assertEqual(judging.said(await episode.step(registry.Action("It is 42.", 2)), None).code, 0)
+        await episode.close()
+
+    async def check_gsm8k_multi_turn(self, environment):
+        episode = environment.make()
+        self.assertEqual(judging.said(await episode.reset(dict(ROW), 7), None).text, "")
+        answer = judging.said(await episode.step(registry.Action("#### 41", 1)), None)
+        self.assertIn("numeric answer", answer.text)
+        self.assertEqual(judging.said(await episode.step(registry.Action("#### 42", 2)), None).value, 1.0)
+        await episode.close()
+
+    async def check_echo(self, environment):
+        episode = environment.make()
+        await episode.reset(dict(ROW), 2**63)
+        answer = judging.said(await episode.step(registry.Action("Hello", 1)), None)
+        self.assertEqual((json.loads(answer.text)["echoed_message"], answer.reward), ("Hello", 0.5))
+        self.assertEqual(judging.said(await episode.step(registry.Action("bye", 2)), None).value, 0.25)
+        await episode.close()
+
+    def start_openenv(self):
+        """Where a server of openenv listens, with the echo environment of its templates."""
+        import uvicorn
+        from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+        class EchoAction(Action):
+            message: str
+
+        class EchoObservation(Observation):
+            echoed_message: str
+
+        class EchoEnvironment(Environment):
+            SUPPORTS_CONCURRENT_SESSIONS = True
+            state = State()
+
+            def reset(self, seed=None, episode_id=None, **options):
+                return EchoObservation(echoed_message="ready")
+
+            def step(self, action, timeout_s=None, **options):
+                is_last = action.message == "bye"
+                return EchoObservation(echoed_message=action.message, reward=0.25 if is_last else 0.5, done=is_last)
+
+        app = create_fastapi_app(EchoEnvironment, EchoAction, EchoObservation, max_concurrent_envs=4)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        listening = socket.create_server(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        limit = time.monotonic() + 20
+        while not server.started and time.monotonic() < limit:
+            time.sleep(0.01)
+
+        def stop():
+            server.should_exit = True
+            thread.join(10)
+        self.addCleanup(stop)
+        return "127.0.0.1:%d" % listening.getsockname()[1]
 
     @staticmethod
     def complete(coroutine):

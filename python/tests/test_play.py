@@ -1,6 +1,7 @@
 """Environments of the worker as a rollouter plays them, spoken to with protobuf's own messages, and by what they must bear:
 user code that never returns, floods, throws, or returns what is no answer."""
 import asyncio
+import json
 import os
 import statistics
 import subprocess
@@ -63,6 +64,41 @@ class Bad:
         if action.text == "rejects": return Turn("unread", reward=0.5, rejected=True)
         return None
 
+@environment("closes")
+class Closes:
+    """Writes what happens into a file."""
+    async def reset(self, task, seed):
+        self.file = task["file"]
+        self.log("reset")
+        if task.get("fails"): raise RuntimeError("no reset")
+    async def step(self, action):
+        try:
+            if action.text == "waits":
+                self.log("waits")
+                await asyncio.sleep(3600)
+            if action.text == "raises": raise KeyError("no such tool")
+        except asyncio.CancelledError:
+            for _ in range(20): await asyncio.sleep(0)  # a tool may take its time
+            self.log("cancelled")
+            raise
+        return Turn("said", done=action.text == "end")
+    async def close(self):
+        self.log("closed")
+        raise RuntimeError("close has failed")
+    def log(self, what):
+        with open(self.file, "a") as file: file.write(what + "\\n")
+
+@environment("desk", tools=[{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}])
+class Desk:
+    """Answers each call of its tool, and says what it was called with."""
+    async def reset(self, task, seed): pass
+    async def step(self, action):
+        if action.text == "new tools": return {"text": "", "tools": []}
+        if action.text == "both": return Turn("a", tool_results=["b"])
+        if action.text == "one": return Turn(tool_results="b")
+        if not action.tool_calls: return "call it: " + action.content
+        return Turn(tool_results=[f"{call.name} {call.arguments!r}" for call in action.tool_calls])
+
 @environment("broken")
 class Broken:
     async def reset(self, task, seed): raise RuntimeError("nothing to play with")
@@ -70,23 +106,32 @@ class Broken:
 '''
 
 
-class PlayTest(unittest.IsolatedAsyncioTestCase):
+class PlayCase(unittest.IsolatedAsyncioTestCase):
+    """A worker with the environments of `code`, and a stream to it for each test."""
+    code = ""
+    modules = ()
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.message = staticmethod(messages(cls.folder.name))
-        code = os.path.join(cls.folder.name, "code.py")
-        with open(code, "w") as file:
-            file.write(USER_CODE)
-        cls.address = f"unix:{cls.folder.name}/w.sock"
-        announced = os.path.join(cls.folder.name, "announced")
-        cls.worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", code, "-m", "syncopate.games", "--listen",
-                                       cls.address, "--announce", announced],
-                                      env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE)), stdout=subprocess.DEVNULL,
-                                      stderr=open(cls.folder.name + "/stderr", "ab"))
+        with open(os.path.join(cls.folder.name, "code.py"), "w") as file:
+            file.write(cls.code)
+        cls.address, cls.worker = cls.start("w")
+
+    @classmethod
+    def start(cls, name):
+        """Address and process of a worker."""
+        address, announced = f"unix:{cls.folder.name}/{name}.sock", os.path.join(cls.folder.name, name)
+        modules = [word for module in cls.modules for word in ("-m", module)]
+        worker = subprocess.Popen([sys.executable, "-m", "syncopate.worker", cls.folder.name + "/code.py", *modules, "--listen",
+                                   address, "--announce", announced],
+                                  env=dict(os.environ, PYTHONPATH=os.path.dirname(HERE)), stdout=subprocess.DEVNULL,
+                                  stderr=open(cls.folder.name + "/stderr", "ab"))
         limit = time.monotonic() + 30
-        while not os.path.exists(announced) and cls.worker.poll() is None and time.monotonic() < limit:
+        while not os.path.exists(announced) and worker.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
+        return address, worker
 
     @classmethod
     def tearDownClass(cls):
@@ -102,8 +147,8 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         self.call.cancel()
         await self.channel.close()
 
-    def play(self):
-        return self.channel.stream_stream("/syncopate.v1.EnvironmentService/Play",
+    def play(self, channel=None):
+        return (channel or self.channel).stream_stream("/syncopate.v1.EnvironmentService/Play",
                                           request_serializer=self.message("PlayRequest").SerializeToString,
                                           response_deserializer=self.message("PlayResponse").FromString)()
 
@@ -114,9 +159,12 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         request.open.budget.FromNanoseconds(int(budget * 1e9))
         await (call or self.call).write(request)
 
-    async def act(self, text, turn=1, episode="e", finish=1):
+    async def act(self, text, turn=1, episode="e", finish=1, calls=(), content=""):
         request = self.message("PlayRequest")()
         request.act.episode, request.act.turn, request.act.text, request.act.finish = episode, turn, text, finish
+        request.act.content = content
+        for name, arguments in calls:
+            request.act.tool_calls.add(name=name, arguments_json=arguments)
         await self.call.write(request)
 
     async def cancel(self, episode="e"):
@@ -132,6 +180,24 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         await self.open(environment, **options)
         return await self.read()
 
+    def new_file(self):
+        """Of a name that no other test has."""
+        return tempfile.mkstemp(dir=self.folder.name)[1]
+
+    async def lines(self, file, last):
+        """Of a file, once the last one is there."""
+        limit = time.monotonic() + 20
+        while True:
+            with open(file) as content:
+                found = content.read().splitlines()
+            if last in found or time.monotonic() > limit:
+                return found
+            await asyncio.sleep(0.01)
+
+
+class PlayTest(PlayCase):
+    code, modules = USER_CODE, ("syncopate.games",)
+
     async def test_describes_what_it_plays(self):
         described = await self.channel.unary_unary(
             "/syncopate.v1.EnvironmentService/Describe",
@@ -139,9 +205,35 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
             response_deserializer=self.message("DescribeResponse").FromString)(self.message("DescribeRequest")())
         known = {one.name: one for one in described.environments}
         self.assertEqual(sorted(name for name in known if known[name].plays),
-                         ["bad", "broken", "calculator", "counts", "guess", "tool"])
+                         ["bad", "broken", "calculator", "closes", "counts", "desk", "guess", "tool"])
+        self.assertEqual(json.loads(known["desk"].tools_json)[0]["function"]["name"], "look")
+        self.assertEqual(known["counts"].tools_json, "")
         self.assertEqual((known["counts"].episodes, known["counts"].call_budget.seconds), (1024, 5))
         self.assertFalse(known["counts"].scores or known["counts"].lists)
+
+    async def test_calls_of_tools_reach_the_environment_and_its_results_come_back(self):
+        row = '{"tools": [{"type": "function", "function": {"name": "look"}}]}'
+        await self.begin("desk", row=row)
+        await self.act("...", 1, calls=[("look", '{"at": [1, 2]}'), ("look", "{broken"), ("look", "[" * 100_000)])
+        said = await self.read()
+        self.assertEqual(list(said.tool_results), ["look {'at': [1, 2]}", "look '{broken'", f"look {'[' * 100_000!r}"])
+        self.assertEqual(said.text, "")
+        await self.act("...", 2, content="I do not")
+        self.assertEqual((await self.read()).text, "call it: I do not")
+
+    async def test_tools_do_not_change_and_results_are_texts(self):
+        row = '{"tools": [{"type": "function", "function": {"name": "look"}}]}'
+        for text, why in (("new tools", "cannot change its tools"), ("both", "text or tool_results"),
+                          ("one", "a list of texts")):
+            await self.begin("desk", episode=text, row=row)
+            await self.act(text, episode=text)
+            closed = await self.read()
+            self.assertEqual(closed.outcome.error.code, 3)
+            self.assertIn(why, closed.outcome.error.message)
+
+    async def test_an_environment_whose_tools_the_prompt_does_not_show_is_not_played(self):
+        closed = await self.begin("desk")
+        self.assertIn("the prompt does not show the tools of the environment 'desk'", closed.outcome.error.message)
 
     async def calls(self):
         described = await self.channel.unary_unary(
@@ -278,6 +370,53 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
             await asyncio.sleep(0)
         self.assertTrue(os.path.exists(name))
 
+    async def begin_closing(self, **row):
+        file = self.new_file()
+        await self.begin("closes", episode=file, row=json.dumps(dict(row, file=file)))
+        return file
+
+    async def test_an_environment_is_closed_when_its_episode_ends_or_fails(self):
+        for text in ("end", "raises"):
+            file = await self.begin_closing()
+            await self.act(text, 1, file)
+            await self.read()
+            self.assertEqual(await self.lines(file, "closed"), ["reset", "closed"], text)
+        file = await self.begin_closing(fails=True)
+        self.assertEqual(await self.lines(file, "closed"), ["reset", "closed"])
+
+    async def test_an_environment_is_closed_after_its_call_was_cancelled(self):
+        file = await self.begin_closing()
+        await self.act("waits", 1, file)
+        await self.lines(file, "waits")
+        await self.cancel(file)
+        self.assertEqual((await self.read()).outcome.error.code, 1)
+        self.assertEqual(await self.lines(file, "closed"), ["reset", "waits", "cancelled", "closed"])
+        file = await self.begin_closing()
+        await self.cancel(file)
+        self.assertEqual(await self.lines(file, "closed"), ["reset", "closed"])
+
+    async def test_the_end_of_the_stream_closes_what_waits_and_what_runs(self):
+        idle, runs = await self.begin_closing(), await self.begin_closing()
+        await self.act("waits", 1, runs)
+        await self.act("go", 1, idle)
+        await self.read()
+        await self.lines(runs, "waits")
+        self.call.cancel()
+        self.assertEqual(await self.lines(idle, "closed"), ["reset", "closed"])
+        self.assertEqual(await self.lines(runs, "closed"), ["reset", "waits", "cancelled", "closed"])
+
+    async def test_a_worker_that_is_told_to_end_closes_its_environments(self):
+        address, worker = self.start("ending")
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = self.play(channel)
+            file = self.new_file()
+            await self.open("closes", file, json.dumps({"file": file}), call=call)
+            await asyncio.wait_for(call.read(), 20)
+            worker.terminate()
+            self.assertEqual(await asyncio.to_thread(worker.wait, 20), 0)
+        with open(file) as content:
+            self.assertEqual(content.read().splitlines(), ["reset", "closed"])
+
     async def test_what_is_no_message_ends_its_stream_alone(self):
         raw = self.channel.stream_stream("/syncopate.v1.EnvironmentService/Play")()
         await raw.write(b"\xff\xff\xff")
@@ -324,6 +463,24 @@ class RegistryTest(unittest.TestCase):
                 async def reset(self, task, seed): pass
                 def step(self, action): pass
         self.assertNotIn("plain", registry.ENVIRONMENTS)
+
+    def test_a_close_that_is_not_async_is_refused_by_name(self):
+        with self.assertRaisesRegex(TypeError, "`close` of the environment 'plain' must be an `async def`"):
+            @registry.environment("plain")
+            class Plain:
+                async def reset(self, task, seed): pass
+                async def step(self, action): pass
+                def close(self): pass
+        self.assertNotIn("plain", registry.ENVIRONMENTS)
+
+    def test_what_is_no_tool_is_refused(self):
+        for tool in ("look", {"name": "look"}, {"type": "function", "function": {"name": ""}}):
+            with self.assertRaisesRegex(TypeError, "a tool is"):
+                @registry.environment("tooled", tools=[tool])
+                class Tooled:
+                    async def reset(self, task, seed): pass
+                    async def step(self, action): pass
+        self.assertNotIn("tooled", registry.ENVIRONMENTS)
 
 
 class CalculatorTest(unittest.TestCase):

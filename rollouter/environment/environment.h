@@ -14,7 +14,8 @@ namespace syncopate::rollouter {
 
 // What an environment says to one action.
 struct EnvironmentMessage {
-  std::string text = {};                       // what the policy reads next
+  std::string text = {};                       // what the policy reads next, as a message of the user
+  std::vector<std::string> tool_results = {};  // in place of `text`: messages of the role tool
   std::optional<float> reward = std::nullopt;  // of the action
   bool done = false;                           // no action follows
   bool rejected = false;                       // the sample must not be learned from; no action follows

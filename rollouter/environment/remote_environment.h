@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/trajectory.h"
 #include "rollouter/environment/environment.h"
+#include "text/template/tool_calls.h"
 
 namespace syncopate::rollouter {
 
@@ -17,6 +19,16 @@ struct RemoteEpisode {
   std::string row_json;  // the row of the lease's task; "" if there is none
   uint64_t seed = 0;
   int32_t max_turns = 1;
+};
+
+// What the policy wrote in one turn.
+struct RemoteAction {
+  int32_t turn = 0;       // from 1 on
+  std::string text = {};  // all of it
+  FinishReason finish = FinishReason::kStop;
+  // If the row has tools: the calls that could be read, and the text outside of them.
+  std::vector<text::chat::ToolCall> tool_calls = {};
+  std::string content = {};
 };
 
 // The interface to environments outside this process. Thread-safe; no method blocks, and none calls back from within.
@@ -42,8 +54,8 @@ class RemoteEnvironment {
   // Begins an episode, and waits for that as long as a call may take while the environment is away or has no room.
   // `done` is called once, with what the policy reads before its first turn.
   virtual void Open(RemoteEpisode episode, Done done) = 0;
-  // The policy's turn `turn`, from 1 on. `done` is called once. Precondition: no other call of the episode is under way.
-  virtual void Act(const std::string& episode, int32_t turn, std::string text, FinishReason finish, Done done) = 0;
+  // The policy's turn. `done` is called once. Precondition: no other call of the episode is under way.
+  virtual void Act(const std::string& episode, RemoteAction action, Done done) = 0;
   // Ends an episode, cancelling what its environment is doing. No `done` of the episode is called afterwards, except one
   // that is being called already. No effect on an episode that is over.
   virtual void Close(const std::string& episode, const std::string& reason) = 0;

@@ -22,8 +22,8 @@ absl::StatusOr<PlayRules> MakePlayRules(const std::string& name, const Episode::
                    .games = {{name, *make}},
                    .episode = episode,
                    .decode = RenderGuess,
-                   .encode = [](const std::string& text, const std::vector<int32_t>&) {
-                     return EnvironmentAnswer{.content = EncodeGuess(text), .closing = {guess_tokens::kAsk}};
+                   .encode = [](const EnvironmentMessage& said, const std::vector<int32_t>&) {
+                     return EnvironmentAnswer{.content = EncodeGuess(said.text), .closing = {guess_tokens::kAsk}};
                    }};
 }
 
@@ -34,19 +34,28 @@ absl::StatusOr<PlayRules> MakeTextPlayRules(const std::string& name, const Episo
   const EnvironmentRegistry registry = EnvironmentRegistry::BuiltIn();
   std::map<std::string, MakeGame> games;
   for (const std::string& known : registry.Names()) games[known] = *registry.Find(known).value();
-  return PlayRules{.environment = name,
-                   .games = std::move(games),
-                   .episode = episode,
-                   .decode = text::tokenizer::MakeTextDecoder(std::move(tokenizer)),
-                   .encode = [format = std::move(format)](const std::string& text, const std::vector<int32_t>& turn) {
-                     return format->Encode(text, turn);
-                   }};
+  const absl::Status tool_results = format->CheckToolResults();
+  return PlayRules{
+      .environment = name,
+      .games = std::move(games),
+      .episode = episode,
+      .decode = text::tokenizer::MakeTextDecoder(std::move(tokenizer)),
+      .encode = [format = std::move(format)](const EnvironmentMessage& said,
+                                             const std::vector<int32_t>& turn) { return format->Encode(said, turn); },
+      .tool_results = tool_results};
 }
 
 std::string GetEnvironmentName(const PlayRules& rules, const Task& task) {
   const nlohmann::json row = nlohmann::json::parse(task.row_json, nullptr, /*allow_exceptions=*/false);
   const bool is_named = row.is_object() && row.contains("environment") && row["environment"].is_string();
   return is_named ? row["environment"].get<std::string>() : rules.environment;
+}
+
+nlohmann::ordered_json GetTools(const Task& task) {
+  using Json = nlohmann::ordered_json;
+  const Json row = Json::parse(task.row_json, nullptr, /*allow_exceptions=*/false);
+  const bool has_tools = row.is_object() && row.contains("tools") && row["tools"].is_array();
+  return has_tools ? row["tools"] : Json::array();
 }
 
 absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task) {
@@ -60,6 +69,7 @@ absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task) {
   }
   const absl::Status there = rules.remote->Availability(place.environment);
   place.remote = there.ok();
+  if (there.ok() && !rules.tool_results.ok() && !GetTools(task).empty()) return rules.tool_results;
   if (there.ok() || (absl::IsNotFound(there) && is_built_in)) return place;
   return there;
 }
@@ -67,9 +77,10 @@ absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task) {
 absl::StatusOr<EnvironmentAnswer> EncodeAnswer(const PlayRules& rules, const EnvironmentMessage& said,
                                                const std::vector<int32_t>& turn) {
   EnvironmentAnswer answer;
-  const bool is_read = !said.done && !said.rejected && !(turn.empty() && said.text.empty());
+  const bool says_nothing = said.text.empty() && said.tool_results.empty();
+  const bool is_read = !said.done && !said.rejected && !(turn.empty() && says_nothing);
   if (is_read) {
-    SYNCOPATE_ASSIGN_OR_RETURN(answer, rules.encode(said.text, turn));
+    SYNCOPATE_ASSIGN_OR_RETURN(answer, rules.encode(said, turn));
   }
   answer.reward = said.reward;
   answer.done = said.done;

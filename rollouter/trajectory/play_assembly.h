@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "rollouter/trajectory/episode.h"
 #include "rollouter/trajectory/group_assembly.h"
 #include "rollouter/trajectory/turn_format.h"
+#include "text/template/tool_calls.h"
 
 namespace syncopate::rollouter {
 
@@ -28,8 +30,12 @@ struct PlayRules {
   std::function<std::string(const std::vector<int32_t>& turn)> decode = nullptr;
   // The tokens of what the environment says to `turn`, the tokens of a turn; to its reset if that is empty. Reward and
   // end are not its business. Pure.
-  std::function<absl::StatusOr<EnvironmentAnswer>(const std::string& text, const std::vector<int32_t>& turn)> encode =
-      nullptr;
+  std::function<absl::StatusOr<EnvironmentAnswer>(const EnvironmentMessage& said, const std::vector<int32_t>& turn)>
+      encode = nullptr;
+  // How the model writes calls of the tools that a row has; kNone: they stay text.
+  text::chat::ToolFormat tool_format = text::chat::ToolFormat::kNone;
+  // Not OK: why what tools give cannot be said to this model. Rows with tools are then not played.
+  absl::Status tool_results = absl::OkStatus();
 };
 
 // Returns the rules of the environment `name` with the tokens of the built-in task of that name. NOT_FOUND (reason
@@ -49,8 +55,12 @@ struct PlayPlace {
 // Returns the environment that the task's row names in the field "environment", or else rules.environment.
 std::string GetEnvironmentName(const PlayRules& rules, const Task& task);
 // Returns where the samples of `task` play: at the worker if that has the environment, else with the game that is built in.
-// Errors of RemoteEnvironment::Availability; NOT_FOUND (reason NO_SUCH_ENVIRONMENT) if there is neither.
+// Errors of RemoteEnvironment::Availability; NOT_FOUND (reason NO_SUCH_ENVIRONMENT) if there is neither; FAILED_PRECONDITION
+// (reason TEMPLATE_NOT_EXTENDABLE) for a row with tools whose results the model cannot read.
 absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task);
+
+// Returns the tools of the task's row, a list in OpenAI's form; empty if it has none.
+nlohmann::ordered_json GetTools(const Task& task);
 
 // What an environment says to `turn` as the episode reads it: in tokens, unless no turn follows or a reset says nothing.
 absl::StatusOr<EnvironmentAnswer> EncodeAnswer(const PlayRules& rules, const EnvironmentMessage& said,

@@ -5,6 +5,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace syncopate::rollouter {
+namespace {
+
+std::shared_ptr<const text::chat::TextParameters> FindTools(const Lease& lease) {
+  const nlohmann::ordered_json tools = GetTools(lease.task);
+  if (tools.empty()) return nullptr;
+  return std::make_shared<const text::chat::TextParameters>(text::chat::FindTextParameters(tools));
+}
+
+}  // namespace
 
 RemotePlayAssembly::RemotePlayAssembly(const Lease& lease, const MemberId& member, GroupAssembly::Done done,
                                        std::shared_ptr<TokenCount> made, const StopRules* stops, const Options& options,
@@ -12,6 +21,7 @@ RemotePlayAssembly::RemotePlayAssembly(const Lease& lease, const MemberId& membe
     : lease_(lease),
       options_(options),
       engine_(std::move(engine)),
+      tools_(FindTools(lease)),
       assembly_(
           lease, member,
           [this, done = std::move(done)](absl::StatusOr<TrajectoryGroup> group) {
@@ -106,8 +116,7 @@ void RemotePlayAssembly::Call(int32_t sample, const Episode::Action& action) {
                   const absl::StatusOr<EnvironmentMessage>& message) { self->OnSaid(sample, call, message); };
   if (action.kind == Episode::Action::Kind::kStep) {
     player.tokens = action.tokens;
-    options_.remote->Act(EpisodeId(sample), ++player.turn, options_.rules->decode(action.tokens), action.finish,
-                         std::move(said));
+    options_.remote->Act(EpisodeId(sample), ReadAction(++player.turn, action.tokens, action.finish), std::move(said));
     return;
   }
   if (player.plays > 0) options_.remote->Close(EpisodeId(sample), "it is played anew");
@@ -120,6 +129,18 @@ void RemotePlayAssembly::Call(int32_t sample, const Episode::Action& action) {
                          .seed = action.seed,
                          .max_turns = options_.rules->episode.max_turns},
                         std::move(said));
+}
+
+RemoteAction RemotePlayAssembly::ReadAction(int32_t turn, const std::vector<int32_t>& tokens,
+                                            FinishReason finish) const {
+  RemoteAction action = {.turn = turn, .text = options_.rules->decode(tokens), .finish = finish};
+  const text::chat::ToolFormat format = options_.rules->tool_format;
+  if (tools_ == nullptr || format == text::chat::ToolFormat::kNone) return action;
+  text::chat::ToolCallParser parser(format, tools_);
+  action.content = parser.Add(action.text);
+  action.content += parser.End();
+  action.tool_calls = parser.TakeCalls();
+  return action;
 }
 
 void RemotePlayAssembly::OnSaid(int32_t sample, int64_t call, const absl::StatusOr<EnvironmentMessage>& said) {

@@ -74,12 +74,15 @@ class RemotePlayAssembly final : public GenerationSink, public std::enable_share
   void CountCalls(int64_t change) {
     if (options_.open_calls != nullptr) options_.open_calls->fetch_add(change, std::memory_order_relaxed);
   }
+  // What the policy wrote in `turn`, with its calls of tools.
+  RemoteAction ReadAction(int32_t turn, const std::vector<int32_t>& tokens, FinishReason finish) const;
   std::string EpisodeId(int32_t sample) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status failure() const;
 
   const Lease lease_;
   const Options options_;
   const Engine engine_;
+  const std::shared_ptr<const text::chat::TextParameters> tools_;  // of the row's tools; null: it has none
   mutable Mutex mutex_;
   std::vector<Player> players_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // of an episode: the group is not submitted

@@ -77,7 +77,7 @@ std::vector<Permission> MakeTable() {
       // The weights are the thing worth stealing: not even an administrator may read them over the network.
       {weights, "FetchWeights", kReads, {kRollouter}},
 
-      {environment, "Describe", kReads, {kRollouter}},
+      {environment, "Describe", kReads, {kTrainer, kRollouter}},
       {environment, "ListTasks", kReads, {kTrainer}},
       {environment, "Score", kReads, {kRollouter}},
       {environment, "Play", kReads, {kRollouter}},

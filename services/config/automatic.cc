@@ -9,6 +9,7 @@
 #include "services/config/config_record.h"
 #include "services/config/field_value.h"
 #include "services/config/rules.h"
+#include "services/config/run_config.h"
 #include "services/config/schema.h"
 
 namespace syncopate::config {
@@ -134,6 +135,19 @@ std::vector<std::string> FindDoubts(const v1::RunConfig& config) {
     doubts.push_back(absl::StrCat("train.learning_rate is ", config.train().learning_rate(),
                                   " beside a model.path: above ", kDoubtfulLearningRate,
                                   " a taught model mostly unlearns within a few steps; usual are 1e-6 to 1e-5"));
+  }
+  // While environments think, only what else is under way fills the slots. What is built in answers at once.
+  const bool has_worker = !config.environment().command().empty() || !config.environment().address().empty();
+  const auto at_most = static_cast<int64_t>(
+      (TargetStaleness(config) + 1) * static_cast<double>(config.data().batch_groups() * config.rollout().samples()));
+  const int64_t rollouters = GetRollouters(config);
+  const int64_t room = rollouters * (config.rollout().max_sequences() + MaxParked(config));
+  if (Plays(config) && has_worker && at_most < room) {
+    doubts.push_back(absl::StrCat(
+        "at most ", at_most, " samples are under way, and ",
+        rollouters == 1 ? "a rollouter has" : absl::StrCat(rollouters, " rollouters have"), " room for ", room,
+        ", those that wait for their environment counted: if environments take their time, slots stay empty. More "
+        "data.batch_groups, rollout.samples or staleness.target_staleness fill them"));
   }
   return doubts;
 }

@@ -32,6 +32,7 @@ absl::StatusOr<std::optional<rollouter::PlayRules>> MakePlayOptions(const v1::Ru
       .max_turns = static_cast<int32_t>(config.rollout().max_turns()),
       .max_total_tokens = config.rollout().max_total_tokens(),
       .max_given_tokens = static_cast<int32_t>(config.rollout().max_given_tokens()),
+      .keep_tail = config.rollout().keep_given() == "tail",
       .max_retries = kRetries};
   const std::string& name = config.environment().name();
   if (config.data().files().empty()) {

@@ -1,10 +1,12 @@
 #include "services/config/reward_rules.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/host_port.h"
 #include "rollouter/reward/judge_messages.h"
@@ -97,6 +99,21 @@ void CheckJudge(const v1::RunConfig& config, Rules* rules) {
                 "others");
 }
 
+void CheckWorkerAddress(const v1::RunConfig& config, const std::string& address, Rules* rules) {
+  if (absl::StartsWith(address, "unix:")) {
+    rules->Expect(address.size() > 5 && address.size() - 5 <= kMaxSocketPath, {"environment.address"},
+                  absl::StrCat("unix: and the path of a socket of at most ", kMaxSocketPath, " bytes"));
+    return;
+  }
+  const auto parsed = ParseHostPort(address);
+  const bool dialled = parsed.ok() && parsed->port != 0;  // port 0 is for listening only
+  rules->Expect(dialled, {"environment.address"}, "unix:PATH, or host:port such as 127.0.0.1:7080");
+  rules->Expect(!dialled || parsed->IsLoopback() || WorkerUsesTls(config) || config.run().insecure_bind(),
+                {"environment.address", "run.insecure_bind"},
+                "a socket or a loopback address, as the connection is not encrypted without security.tls_ca; "
+                "run.insecure_bind=true allows others");
+}
+
 }  // namespace
 
 void CheckSetReward(const std::string& set, const std::string& formula, const v1::RunConfig& config, Rules* rules) {
@@ -132,7 +149,6 @@ void CheckReward(const v1::RunConfig& config, Rules* rules) {
 }
 
 void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
-  const std::string& address = config.environment().address();
   const std::string& group = config.environment().socket_group();
   const bool is_name = std::all_of(group.begin(), group.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
@@ -141,24 +157,34 @@ void CheckEnvironment(const v1::RunConfig& config, Rules* rules) {
                 "the name of a group, of letters, digits, '-', '_' and '.'");
   rules->Expect(group.empty() || config.environment().socket_mode() == "0660",
                 {"environment.socket_mode", "environment.socket_group"}, "0660, as 0600 lets no group call");
-  if (address.empty()) return;
-  if (absl::StartsWith(address, "unix:")) {
-    rules->Expect(address.size() > 5 && address.size() - 5 <= kMaxSocketPath, {"environment.address"},
-                  absl::StrCat("unix: and the path of a socket of at most ", kMaxSocketPath, " bytes"));
-    return;
+  const std::vector<std::string> addresses = WorkerAddresses(config);
+  const int64_t workers = config.environment().workers();
+  rules->Expect(
+      workers == 1 || !config.environment().command().empty(), {"environment.workers", "environment.command"},
+      "1 without a command, as syncopate run then starts no worker: list those that run in environment.address");
+  rules->Expect(config.environment().command().empty() || addresses.empty() || std::ssize(addresses) == workers,
+                {"environment.address", "environment.workers"},
+                absl::StrCat("an address for each of the ", workers, " workers, or none"));
+  rules->Expect(std::set<std::string>(addresses.begin(), addresses.end()).size() == addresses.size(),
+                {"environment.address"}, "a different address for each worker");
+  for (const std::string& one : addresses) CheckWorkerAddress(config, one, rules);
+}
+
+std::vector<std::string> WorkerAddresses(const v1::RunConfig& config) {
+  std::vector<std::string> addresses;
+  for (absl::string_view one : absl::StrSplit(config.environment().address(), ',', absl::SkipWhitespace())) {
+    addresses.emplace_back(absl::StripAsciiWhitespace(one));
   }
-  const auto parsed = ParseHostPort(address);
-  const bool dialled = parsed.ok() && parsed->port != 0;  // port 0 is for listening only
-  rules->Expect(dialled, {"environment.address"}, "unix:PATH, or host:port such as 127.0.0.1:7080");
-  rules->Expect(!dialled || parsed->IsLoopback() || WorkerUsesTls(config) || config.run().insecure_bind(),
-                {"environment.address", "run.insecure_bind"},
-                "a socket or a loopback address, as the connection is not encrypted without security.tls_ca; "
-                "run.insecure_bind=true allows others");
+  return addresses;
 }
 
 bool WorkerUsesTls(const v1::RunConfig& config) {
-  const auto place = ParseHostPort(config.environment().address());
-  return place.ok() && !place->IsLoopback() && !config.security().tls_ca().empty();
+  const auto is_elsewhere = [](const std::string& address) {
+    const auto place = ParseHostPort(address);
+    return place.ok() && !place->IsLoopback();
+  };
+  const std::vector<std::string> addresses = WorkerAddresses(config);
+  return std::any_of(addresses.begin(), addresses.end(), is_elsewhere) && !config.security().tls_ca().empty();
 }
 
 }  // namespace syncopate::config

@@ -34,6 +34,8 @@ bool Plays(const v1::RunConfig& config);
 // Whether the worker of users' Python is called over mutual TLS: it is at an address beyond loopback, and the run has
 // certificates.
 bool WorkerUsesTls(const v1::RunConfig& config);
+// The addresses of environment.address; none: there is no worker yet.
+std::vector<std::string> WorkerAddresses(const v1::RunConfig& config);
 // The most tokens of an answer; of one with turns, given tokens counted.
 int64_t LongestAnswer(const v1::RunConfig& config);
 

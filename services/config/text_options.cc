@@ -38,7 +38,8 @@ trainer::RowFields GetRowFields(const v1::RunConfig& config) {
           .answer = config.data().answer_field(),
           .response = HasSupervisedSteps(config) ? config.data().response_field() : "",
           .data_source = config.data().data_source_field(),
-          .extra_info = config.data().extra_info_field()};
+          .extra_info = config.data().extra_info_field(),
+          .environment = config.environment().name()};
 }
 
 }  // namespace syncopate::config

@@ -11,11 +11,16 @@
 #include "base/trajectory.h"
 #include "services/endpoint/completion_request.h"
 #include "services/endpoint/reasoning.h"
-#include "services/endpoint/tool_calls.h"
+#include "text/template/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 
 // Answers in OpenAI's form; pure.
 namespace syncopate::endpoint {
+
+using text::chat::TextParameters;
+using text::chat::ToolCall;
+using text::chat::ToolCallParser;
+using text::chat::ToolFormat;
 
 // One token of an answer, and the text that became final with it.
 struct AnswerToken {

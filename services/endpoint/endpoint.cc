@@ -53,7 +53,7 @@ int64_t UnixSeconds() { return static_cast<int64_t>(Clock::Real()->UnixSeconds()
 
 std::shared_ptr<const TextParameters> FindTexts(const CompletionRequest& request) {
   if (!request.parses_tool_calls) return nullptr;
-  return std::make_shared<const TextParameters>(FindTextParameters(request.chat.at("tools")));
+  return std::make_shared<const TextParameters>(text::chat::FindTextParameters(request.chat.at("tools")));
 }
 
 uint64_t RandomSeed() {
@@ -66,7 +66,7 @@ uint64_t RandomSeed() {
 }  // namespace
 
 void LearnFormats(absl::string_view chat_template, ServedModel* model) {
-  if (model->tools == ToolFormat::kNone) model->tools = FindToolFormat(chat_template);
+  if (model->tools == ToolFormat::kNone) model->tools = text::chat::FindToolFormat(chat_template);
   if (model->reasoning == Reasoning::kNone) model->reasoning = FindReasoning(chat_template);
 }
 

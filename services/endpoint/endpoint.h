@@ -15,9 +15,9 @@
 #include "services/endpoint/completion_request.h"
 #include "services/endpoint/reasoning.h"
 #include "services/endpoint/request_counts.h"
-#include "services/endpoint/tool_calls.h"
 #include "services/http/http_server.h"
 #include "text/template/chat_format.h"
+#include "text/template/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::endpoint {
@@ -29,7 +29,7 @@ struct ServedModel {
   std::string name;                                                       // what clients ask for
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer = nullptr;  // null: token ids alone
   std::shared_ptr<const text::chat::ChatFormat> chat = nullptr;           // null: no conversations
-  ToolFormat tools = ToolFormat::kNone;                                   // how it writes calls of tools
+  text::chat::ToolFormat tools = text::chat::ToolFormat::kNone;           // how it writes calls of tools
   Reasoning reasoning = Reasoning::kNone;                                 // how it writes thoughts
   std::vector<int32_t> end_token_ids = {};
   int64_t context = 0;  // tokens of a prompt and its answer together

@@ -71,8 +71,9 @@ std::shared_ptr<EnvironmentClient> EnvironmentClient::Start(Options options) {
 
 EnvironmentClient::EnvironmentClient(Options options)
     : options_(std::move(options)),
+      digest_(options_.shared_digest != nullptr ? options_.shared_digest
+                                                : std::make_shared<WorkerDigest>(options_.digest)),
       there_(WorkerAway(options_.address, "it was not reached yet")),
-      digest_(options_.digest),
       backoff_(options_.min_backoff, options_.max_backoff,
                DigestBytes(options_.address.data(), static_cast<int64_t>(options_.address.size()))) {}
 
@@ -119,16 +120,7 @@ void EnvironmentClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, c
 }
 
 absl::Status EnvironmentClient::CheckDescriptionLocked(const v1::DescribeResponse& response) {
-  if (!digest_.empty() && response.digest() != digest_) {
-    return Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST",
-                 absl::StrCat("the worker at ", options_.address, " runs code of digest ", response.digest(),
-                              ", and the run was begun with ", digest_,
-                              "; start the worker with the code of the run, or end the run and resume it with "
-                              "--accept-reward-change"));
-  }
-  // If the run's digest is not known yet, the first worker sets it, and later workers must have the same.
-  if (digest_.empty()) SYNCOPATE_LOG(kInfo, "the worker's code has digest %s", response.digest());
-  digest_ = response.digest();
+  SYNCOPATE_RETURN_IF_ERROR(digest_->Check(options_.address, response.digest()));
   rewards_.clear();
   for (const auto& one : response.environments()) {
     // A worker that gives no number judges one answer at a time.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "rollouter/reward/remote_scorer.h"
 #include "services/auth/transport_security.h"
+#include "services/rollouter/worker_digest.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
 #include "syncopate/v1/environment.grpc.pb.h"
@@ -28,6 +29,7 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   struct Options {
     std::string address;      // unix:PATH or host:port
     std::string digest = "";  // of the run's code; a worker with another one is not used. "": the first worker's
+    std::shared_ptr<WorkerDigest> shared_digest = nullptr;  // in place of `digest`: of several workers
     // What encrypts the connection to a worker at host:port, and the token that is shown to it; null: plaintext and no
     // token.
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;
@@ -81,9 +83,9 @@ class EnvironmentClient final : public rollouter::RemoteScorer, public std::enab
   void NotifyListener();
 
   const Options options_;
+  const std::shared_ptr<WorkerDigest> digest_;
   mutable Mutex mutex_;
   absl::Status there_ ABSL_GUARDED_BY(mutex_);
-  std::string digest_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Offered> rewards_ ABSL_GUARDED_BY(mutex_);  // the worker's, while it is connected
   std::map<std::string, UnderWay> items_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<Done, absl::Status>> failed_ ABSL_GUARDED_BY(mutex_);  // to be called back by the alarm

@@ -160,6 +160,18 @@ std::shared_ptr<telemetry::EndpointCollector> MakeEndpointCollector(std::shared_
   });
 }
 
+// How the model writes calls of tools: as model.tool_format says, or its chat template.
+text::chat::ToolFormat FindToolFormat(const FoundModel& model) {
+  if (const auto named = text::chat::NamedToolFormat(model.config.model().tool_format())) return *named;
+  for (const char* name : {"chat_template.jinja", "tokenizer_config.json"}) {
+    const auto found = model.files.find(name);
+    if (found == model.files.end()) continue;
+    const auto format = text::chat::FindToolFormat(found->second);
+    if (format != text::chat::ToolFormat::kNone) return format;
+  }
+  return text::chat::ToolFormat::kNone;
+}
+
 // Null if the run has no endpoint.
 absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::Daemon& daemon, const FoundModel& model,
                                                                   std::shared_ptr<endpoint::RequestCounts> counts,
@@ -179,8 +191,7 @@ absl::StatusOr<std::unique_ptr<endpoint::Endpoint>> StartEndpoint(const daemon::
     const auto found = model.files.find(name);
     if (found != model.files.end()) endpoint::LearnFormats(found->second, &options.model);
   }
-  const auto named = endpoint::NamedToolFormat(config.model().tool_format());
-  if (named.has_value()) options.model.tools = *named;
+  options.model.tools = FindToolFormat(model);
   options.model.end_token_ids = model.text.end_token_ids;
   options.model.context = model.shape.max_position_embeddings;
   if (const auto security = daemon.security(); security != nullptr) {
@@ -241,7 +252,10 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),
                                                                      model.text.tokenizer, model.shape.vocab_size));
   SYNCOPATE_ASSIGN_OR_RETURN(options.play, config::MakePlayOptions(model.config, model.text));
-  if (options.play.has_value()) options.play->remote = scorers->environment();
+  if (options.play.has_value()) {
+    options.play->remote = scorers->environment();
+    options.play->tool_format = FindToolFormat(model);
+  }
   options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.text.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
   // Before the node is freed: what an environment says, and that its worker has gone, reaches engine and scorer.

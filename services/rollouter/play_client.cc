@@ -93,8 +93,9 @@ std::shared_ptr<PlayClient> PlayClient::Start(Options options) {
 
 PlayClient::PlayClient(Options options)
     : options_(std::move(options)),
+      digest_(options_.shared_digest != nullptr ? options_.shared_digest
+                                                : std::make_shared<WorkerDigest>(options_.digest)),
       there_(PlayWorkerAway(options_.address, "it was not reached yet")),
-      digest_(options_.digest),
       backoff_(options_.min_backoff, options_.max_backoff,
                DigestBytes(options_.address.data(), static_cast<int64_t>(options_.address.size()))) {}
 
@@ -141,12 +142,7 @@ void PlayClient::OnDescribed(const std::shared_ptr<DescribeCall>& call, const ab
 }
 
 absl::Status PlayClient::CheckDescriptionLocked(const v1::DescribeResponse& response) {
-  if (!digest_.empty() && response.digest() != digest_) {
-    return Error(absl::StatusCode::kFailedPrecondition, "WRONG_DIGEST",
-                 absl::StrCat("the worker at ", options_.address, " runs code of digest ", response.digest(),
-                              ", and the run was begun with ", digest_));
-  }
-  digest_ = response.digest();
+  SYNCOPATE_RETURN_IF_ERROR(digest_->Check(options_.address, response.digest()));
   offered_.clear();
   for (const auto& one : response.environments()) {
     if (!one.plays()) continue;
@@ -340,7 +336,7 @@ void PlayClient::SendWaitingLocked() {
   waiting_ = std::move(without_room);
 }
 
-void PlayClient::Act(const std::string& episode, int32_t turn, std::string text, FinishReason finish, Done done) {
+void PlayClient::Act(const std::string& episode, rollouter::RemoteAction action, Done done) {
   MutexLock lock(&mutex_);
   if (stopping_) return;
   auto found = episodes_.find(episode);
@@ -349,14 +345,20 @@ void PlayClient::Act(const std::string& episode, int32_t turn, std::string text,
     failed_.emplace_back(std::move(done), EpisodeLost("its stream has ended"));
     return WatchDueLocked();
   }
-  found->second.turn = turn;
+  found->second.turn = action.turn;
   BeginCallLocked(episode, &found->second, std::move(done));
   v1::PlayRequest request;
   v1::PlayRequest::Act* act = request.mutable_act();
   act->set_episode(episode);
-  act->set_turn(turn);
-  act->set_text(ReplaceMalformed(text));
-  act->set_finish(finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+  act->set_turn(action.turn);
+  act->set_text(ReplaceMalformed(action.text));
+  act->set_finish(action.finish == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+  act->set_content(ReplaceMalformed(action.content));
+  for (const text::chat::ToolCall& call : action.tool_calls) {
+    v1::PlayRequest::ToolCall* made = act->add_tool_calls();
+    made->set_name(ReplaceMalformed(call.name));
+    made->set_arguments_json(ReplaceMalformed(call.arguments));
+  }
   if (stream_ != nullptr) stream_->Write(std::move(request));  // if it is ending, its end loses the episode
 }
 
@@ -402,6 +404,7 @@ void PlayClient::OnObserveLocked(const v1::PlayResponse::Observe& observe, Answe
   if (observe.turn() > 0) ++counters_.turns;
   EnvironmentMessage message{.text = Cut(observe.text()),
                              .seconds = LimitSeconds(observe.seconds(), Clock::Real()->Now() - found->second.began)};
+  for (const std::string& result : observe.tool_results()) message.tool_results.push_back(Cut(result));
   if (observe.has_reward()) message.reward = observe.reward();
   EndCallLocked(found->first, &found->second, std::move(message), answers);
 }
@@ -442,11 +445,6 @@ void PlayClient::Answer(Answers answers, bool notify) {
 void PlayClient::SetAvailabilityListener(std::function<void()> changed) {
   MutexLock lock(&mutex_);
   listener_ = changed == nullptr ? nullptr : std::make_shared<const std::function<void()>>(std::move(changed));
-}
-
-std::string PlayClient::digest() const {
-  MutexLock lock(&mutex_);
-  return digest_;
 }
 
 PlayClient::Counters PlayClient::counters() const {

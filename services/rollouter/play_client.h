@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "rollouter/environment/remote_environment.h"
 #include "services/auth/transport_security.h"
+#include "services/rollouter/worker_digest.h"
 #include "services/rpc/bidi_stream.h"
 #include "services/rpc/timer.h"
 #include "syncopate/v1/environment.grpc.pb.h"
@@ -30,6 +31,7 @@ class PlayClient final : public rollouter::RemoteEnvironment, public std::enable
   struct Options {
     std::string address;                                                // unix:PATH or host:port
     std::string digest = "";                                            // as EnvironmentClient::Options
+    std::shared_ptr<WorkerDigest> shared_digest = nullptr;              // as EnvironmentClient::Options
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // as EnvironmentClient::Options
     absl::Duration call_budget = absl::Seconds(60);                     // of one Open or Act, if the worker's is longer
     absl::Duration grace = absl::Seconds(2);  // the worker has this much more time to say that a budget is over
@@ -48,13 +50,11 @@ class PlayClient final : public rollouter::RemoteEnvironment, public std::enable
   // Errors that `done` may get: what the environment raised; INVALID_ARGUMENT (reason BAD_REWARD or BAD_OUTCOME);
   // DEADLINE_EXCEEDED (reason ENVIRONMENT_TIMEOUT); INTERNAL (reason EPISODE_LOST), the worker or its stream has gone.
   void Open(rollouter::RemoteEpisode episode, Done done) override;
-  void Act(const std::string& episode, int32_t turn, std::string text, FinishReason finish, Done done) override;
+  void Act(const std::string& episode, rollouter::RemoteAction action, Done done) override;
   void Close(const std::string& episode, const std::string& reason) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
 
   Counters counters() const override;
-  // Of the worker's code; "": no worker was reached yet, and the run's is not given.
-  std::string digest() const;
   // Closes the stream, so that the worker ends what is under way; afterwards neither `done` callbacks nor the listener
   // are called. Idempotent. Must not be called from a callback.
   void Stop();
@@ -112,9 +112,9 @@ class PlayClient final : public rollouter::RemoteEnvironment, public std::enable
   void Answer(Answers answers, bool notify);
 
   const Options options_;
+  const std::shared_ptr<WorkerDigest> digest_;
   mutable Mutex mutex_;
   absl::Status there_ ABSL_GUARDED_BY(mutex_);
-  std::string digest_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Offered> offered_ ABSL_GUARDED_BY(mutex_);  // the worker's environments, while it is connected
   std::map<std::string, Played> episodes_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);  // in the order of their Open; some may be closed already

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/host_port.h"
-#include "services/auth/transport_security.h"
+#include "services/auth/worker_security.h"
 #include "services/config/duration.h"
 #include "services/config/reward_options.h"
 #include "services/config/rules.h"
@@ -26,36 +26,16 @@ rollouter::JudgeScorer::Options JudgeOptions(const v1::RunConfig& config) {
           .connections = reward.http_connections()};
 }
 
-// What is shown to the worker: a token on a socket or a loopback address, a certificate elsewhere.
-absl::StatusOr<std::shared_ptr<const auth::TransportSecurity>> WorkerSecurity(const v1::RunConfig& config) {
-  const v1::SecuritySection& security = config.security();
-  // No token over TLS: a worker on another host would see it, and could show it to the daemons as a rollouter.
-  if (config::WorkerUsesTls(config)) {
-    return auth::TransportSecurity::Load({.role = "rollouter",
-                                          .tls_cert = security.tls_cert(),
-                                          .tls_key = security.tls_key(),
-                                          .tls_ca = security.tls_ca(),
-                                          .tls_reload = config::CheckedDuration(security.tls_reload()),
-                                          .trust_domain = security.trust_domain()});
-  }
-  return auth::TransportSecurity::Load({.role = "rollouter",
-                                        .tls_reload = config::CheckedDuration(security.tls_reload()),
-                                        .token_file = security.token_file()});
-}
-
 // Whether several workers may be behind the address.
 bool IsElsewhere(const std::string& address) {
   const auto place = ParseHostPort(address);
   return place.ok() && !place->IsLoopback();
 }
 
-std::function<SpreadEnvironment::Connection(const std::string&)> ConnectPlay(PlayClient::Options options) {
-  return [options = std::move(options)](const std::string& digest) {
-    PlayClient::Options one = options;
-    if (one.digest.empty()) one.digest = digest;
-    auto client = PlayClient::Start(std::move(one));
-    return SpreadEnvironment::Connection{
-        .play = client, .stop = [client] { client->Stop(); }, .digest = [client] { return client->digest(); }};
+std::function<SpreadEnvironment::Connection()> ConnectPlay(PlayClient::Options options) {
+  return [options = std::move(options)] {
+    auto client = PlayClient::Start(options);
+    return SpreadEnvironment::Connection{.play = client, .stop = [client] { client->Stop(); }};
   };
 }
 
@@ -73,21 +53,32 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
   if (!reward.judge_url().empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(scorers->judge_, rollouter::JudgeScorer::Start(JudgeOptions(config)));
   }
-  if (!config.environment().address().empty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto security, WorkerSecurity(config));
-    scorers->python_ = EnvironmentClient::Start(
-        {.address = config.environment().address(), .digest = config.environment().digest(), .security = security});
-    if (config::Plays(config)) {
-      PlayClient::Options options = {.address = config.environment().address(),
-                                     .digest = config.environment().digest(),
-                                     .security = std::move(security),
-                                     .call_budget = config::CheckedDuration(reward.timeout())};
-      if (IsElsewhere(options.address)) {
-        scorers->spread_ = SpreadEnvironment::Start({.connect = ConnectPlay(std::move(options))});
-      } else {
-        scorers->play_ = PlayClient::Start(std::move(options));
-      }
+  const std::vector<std::string> workers = config::WorkerAddresses(config);
+  if (workers.empty()) return scorers;
+  SYNCOPATE_ASSIGN_OR_RETURN(const auto security, auth::LoadWorkerSecurity(config, "rollouter"));
+  const auto digest = std::make_shared<WorkerDigest>(config.environment().digest());
+  std::vector<rollouter::RemoteScorer*> python;
+  std::vector<rollouter::RemoteEnvironment*> environments;
+  for (const std::string& address : workers) {
+    scorers->python_clients_.push_back(
+        EnvironmentClient::Start({.address = address, .shared_digest = digest, .security = security}));
+    python.push_back(scorers->python_clients_.back().get());
+    if (!config::Plays(config)) continue;
+    PlayClient::Options options = {.address = address,
+                                   .shared_digest = digest,
+                                   .security = security,
+                                   .call_budget = config::CheckedDuration(reward.timeout())};
+    if (IsElsewhere(address)) {
+      scorers->spread_.push_back(SpreadEnvironment::Start({.connect = ConnectPlay(std::move(options))}));
+      environments.push_back(scorers->spread_.back().get());
+    } else {
+      scorers->play_clients_.push_back(PlayClient::Start(std::move(options)));
+      environments.push_back(scorers->play_clients_.back().get());
     }
+  }
+  scorers->python_ = std::make_unique<rollouter::ScorerFleet>(std::move(python));
+  if (!environments.empty()) {
+    scorers->environments_ = std::make_unique<rollouter::EnvironmentFleet>(std::move(environments));
   }
   return scorers;
 }
@@ -95,14 +86,9 @@ absl::StatusOr<std::unique_ptr<RemoteScorers>> RemoteScorers::Start(const v1::Ru
 RemoteScorers::~RemoteScorers() { Stop(); }
 
 void RemoteScorers::Stop() {
-  if (python_ != nullptr) python_->Stop();
-  if (play_ != nullptr) play_->Stop();
-  if (spread_ != nullptr) spread_->Stop();
-}
-
-rollouter::RemoteEnvironment* RemoteScorers::environment() const {
-  if (spread_ != nullptr) return spread_.get();
-  return play_.get();
+  for (const auto& client : python_clients_) client->Stop();
+  for (const auto& client : play_clients_) client->Stop();
+  for (const auto& spread : spread_) spread->Stop();
 }
 
 rollouter::Scorer::Options RemoteScorers::ScorerOptions(const v1::RunConfig& config,

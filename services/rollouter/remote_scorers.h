@@ -1,11 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
+#include "rollouter/environment/environment_fleet.h"
 #include "rollouter/reward/http_scorer.h"
 #include "rollouter/reward/judge_scorer.h"
 #include "rollouter/reward/scorer.h"
+#include "rollouter/reward/scorer_fleet.h"
 #include "services/rollouter/environment_client.h"
 #include "services/rollouter/play_client.h"
 #include "services/rollouter/spread_environment.h"
@@ -16,8 +19,8 @@ namespace syncopate::rollouterd {
 // The scorers and environments outside this process. Must outlive who asks them.
 class RemoteScorers {
  public:
-  // Starts the scorers that the configuration names: HTTP if reward.url is set, the judge if reward.judge_url is, the
-  // worker if environment.address is, for environments too if environment.name is. Waits for none of them. Errors of
+  // Starts the scorers that the configuration names: HTTP if reward.url is set, the judge if reward.judge_url is, a
+  // client of each worker of environment.address, for environments too if environment.name is set. Waits for none of them. Errors of
   // HttpScorer::Start and JudgeScorer::Start, and of security.token_file.
   static absl::StatusOr<std::unique_ptr<RemoteScorers>> Start(const v1::RunConfig& config);
   ~RemoteScorers();
@@ -27,16 +30,19 @@ class RemoteScorers {
 
   // The options for scoring the run's answers. `decode` may be null: scorer.h.
   rollouter::Scorer::Options ScorerOptions(const v1::RunConfig& config, rollouter::TextDecoder decode) const;
-  // The environments of the worker, or of the workers behind a name; null: the run plays with none.
-  rollouter::RemoteEnvironment* environment() const;
+  // The environments of the workers; null: the run plays with none of theirs.
+  rollouter::RemoteEnvironment* environment() const { return environments_.get(); }
 
  private:
   RemoteScorers() = default;
   std::unique_ptr<rollouter::HttpScorer> http_;
   std::unique_ptr<rollouter::JudgeScorer> judge_;
-  std::shared_ptr<EnvironmentClient> python_;
-  std::shared_ptr<PlayClient> play_;           // of one worker
-  std::shared_ptr<SpreadEnvironment> spread_;  // of several behind a name that is not of this machine
+  // One of each for a worker, and all of them as one; null without workers.
+  std::vector<std::shared_ptr<EnvironmentClient>> python_clients_;
+  std::vector<std::shared_ptr<PlayClient>> play_clients_;
+  std::vector<std::shared_ptr<SpreadEnvironment>> spread_;  // of several workers behind a name
+  std::unique_ptr<rollouter::ScorerFleet> python_;
+  std::unique_ptr<rollouter::EnvironmentFleet> environments_;
 };
 
 }  // namespace syncopate::rollouterd

@@ -28,7 +28,7 @@ bool IsThere(const rollouter::RemoteEnvironment& play) {
 
 std::shared_ptr<SpreadEnvironment> SpreadEnvironment::Start(Options options) {
   std::shared_ptr<SpreadEnvironment> spread(new SpreadEnvironment(std::move(options)));
-  std::shared_ptr<Held> first = spread->Begin("");
+  std::shared_ptr<Held> first = spread->Begin();
   MutexLock lock(&spread->mutex_);
   spread->newest_ = std::move(first);
   spread->RenewLaterLocked();
@@ -37,9 +37,9 @@ std::shared_ptr<SpreadEnvironment> SpreadEnvironment::Start(Options options) {
 
 SpreadEnvironment::~SpreadEnvironment() { Stop(); }
 
-std::shared_ptr<SpreadEnvironment::Held> SpreadEnvironment::Begin(const std::string& digest) {
+std::shared_ptr<SpreadEnvironment::Held> SpreadEnvironment::Begin() {
   auto held = std::make_shared<Held>();
-  held->connection = options_.connect(digest);
+  held->connection = options_.connect();
   held->connection.play->SetAvailabilityListener([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->NotifyListener();
   });
@@ -54,7 +54,6 @@ void SpreadEnvironment::RenewLaterLocked() {
 }
 
 void SpreadEnvironment::Renew() {
-  std::string digest;
   {
     MutexLock lock(&mutex_);
     if (stopping_) return;
@@ -69,9 +68,8 @@ void SpreadEnvironment::Renew() {
       EndLaterLocked(held);
       return true;
     });
-    digest = newest_->connection.digest();
   }
-  std::shared_ptr<Held> begun = Begin(digest);
+  std::shared_ptr<Held> begun = Begin();
   {
     MutexLock lock(&mutex_);
     if (!stopping_) {
@@ -131,11 +129,10 @@ void SpreadEnvironment::Open(RemoteEpisode episode, Done done) {
   newest->connection.play->Open(std::move(episode), std::move(forget));
 }
 
-void SpreadEnvironment::Act(const std::string& episode, int32_t turn, std::string text, FinishReason finish,
-                            Done done) {
+void SpreadEnvironment::Act(const std::string& episode, rollouter::RemoteAction action, Done done) {
   // An episode that is over is none of the newest connection's either, which says so.
   const std::shared_ptr<Held> held = FindOrNewest(episode);
-  held->connection.play->Act(episode, turn, std::move(text), finish, ForgetAtEnd(episode, std::move(done)));
+  held->connection.play->Act(episode, std::move(action), ForgetAtEnd(episode, std::move(done)));
 }
 
 void SpreadEnvironment::Close(const std::string& episode, const std::string& reason) {

@@ -24,12 +24,10 @@ class SpreadEnvironment final : public rollouter::RemoteEnvironment,
  public:
   struct Connection {
     std::shared_ptr<rollouter::RemoteEnvironment> play;
-    std::function<void()> stop;           // may block; afterwards `play` calls nobody back
-    std::function<std::string()> digest;  // of the code of its worker; "": not known yet
+    std::function<void()> stop;  // may block; afterwards `play` calls nobody back
   };
   struct Options {
-    // Begins a connection to a worker with code of this digest; "": the first worker's. Does not block.
-    std::function<Connection(const std::string& digest)> connect;
+    std::function<Connection()> connect;             // begins a connection; does not block
     absl::Duration renew_every = absl::Seconds(30);  // InfiniteDuration: when Renew is called
   };
 
@@ -38,7 +36,7 @@ class SpreadEnvironment final : public rollouter::RemoteEnvironment,
 
   absl::Status Availability(const std::string& environment) const override;
   void Open(rollouter::RemoteEpisode episode, Done done) override;
-  void Act(const std::string& episode, int32_t turn, std::string text, FinishReason finish, Done done) override;
+  void Act(const std::string& episode, rollouter::RemoteAction action, Done done) override;
   void Close(const std::string& episode, const std::string& reason) override;
   void SetAvailabilityListener(std::function<void()> changed) override;
   Counters counters() const override;  // of all connections that ever were
@@ -57,7 +55,7 @@ class SpreadEnvironment final : public rollouter::RemoteEnvironment,
   };
 
   explicit SpreadEnvironment(Options options) : options_(std::move(options)) {}
-  std::shared_ptr<Held> Begin(const std::string& digest);
+  std::shared_ptr<Held> Begin();
   std::shared_ptr<Held> FindOrNewest(const std::string& episode) const;
   Done ForgetAtEnd(const std::string& episode, Done done);
   void Forget(const std::string& episode);

@@ -83,7 +83,8 @@ absl::Status OpenSets(const v1::RunConfig& config, const trainer::TextRows& like
   return absl::OkStatus();
 }
 
-absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config::RunModel& model) {
+absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config::RunModel& model,
+                                       trainer::EnvironmentTools tools) {
   PromptSources sources;
   OpenFiles open;
   trainer::TextRows rows, evaluated;
@@ -98,6 +99,7 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
   if (!writer.ok()) return Annotate(writer.status(), "model.path");
   rows.writer = *writer;
   rows.fields = config::GetRowFields(config);
+  rows.fields.tools = std::move(tools);
   evaluated.fields = rows.fields;
   evaluated.writer = rows.writer;
   const bool bad_rows_end_run = config.data().bad_rows() == "error";
@@ -118,8 +120,9 @@ absl::StatusOr<PromptSources> OpenText(const v1::RunConfig& config, const config
 
 }  // namespace
 
-absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model) {
-  return config.data().files().empty() ? OpenTask(config) : OpenText(config, model);
+absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model,
+                                                trainer::EnvironmentTools tools) {
+  return config.data().files().empty() ? OpenTask(config) : OpenText(config, model, std::move(tools));
 }
 
 // A resumed run continues at a position in a shuffled order; in other files that position would be another row.

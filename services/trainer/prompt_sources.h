@@ -10,6 +10,7 @@
 #include "services/config/evaluation_sets.h"
 #include "services/config/run_model.h"
 #include "syncopate/v1/config.pb.h"
+#include "trainer/data/prompt_row.h"
 #include "trainer/data/prompts.h"
 
 namespace syncopate::trainerd {
@@ -32,9 +33,10 @@ struct PromptSources {
 };
 
 // Makes a built-in task, or opens files: counts their rows, reads the tokenizer and the chat template of the run's
-// model, and the prompts of evaluations. Blocks for the disk: seconds for a million rows. Errors name the key, and are
+// model, and the prompts of evaluations. `tools` are shown in the prompts of rows without tools of their own. Blocks for the disk: seconds for a million rows. Errors name the key, and are
 // those of trainer::JsonlFile, PromptWriter and TextSource.
-absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model);
+absl::StatusOr<PromptSources> OpenPromptSources(const v1::RunConfig& config, const config::RunModel& model,
+                                                trainer::EnvironmentTools tools = {});
 
 // Checks `fingerprint` against <run_dir>/state/trainer/data.json, which is written when a run begins.
 // FAILED_PRECONDITION (reason FIXED_KEY) if the run was begun with other data; DATA_LOSS (reason BAD_RECORD); errors of

@@ -41,8 +41,15 @@ Scalars EvaluationScalars(const trainer::EvaluationReport& report) {
   if (report.exact.has_value()) scalars.push_back({"evaluation/exact", *report.exact});
   for (const auto& [part, mean] : figures.reward_parts) scalars.push_back({"evaluation_parts/" + part, mean});
   for (const auto& one : figures.files) scalars.push_back({"evaluation_files/" + one.name, one.reward_mean});
+  if (figures.turns_mean > 0) scalars.push_back({"evaluation/turns_mean", figures.turns_mean});
   for (const auto& one : figures.data_sources) {
     scalars.push_back({"evaluation_data_sources/" + one.name, one.reward_mean});
+  }
+  for (const auto& one : figures.environments) {
+    const std::string environment = absl::StrCat("evaluation_environments/", one.name, "/");
+    scalars.push_back({environment + "reward_mean", one.reward_mean});
+    scalars.push_back({environment + "turns_mean", one.turns_mean});
+    scalars.push_back({environment + "response_tokens_mean", one.response_tokens_mean});
   }
   for (const trainer::SampledFigures& one : report.sets) {
     const std::string set = absl::StrCat("evaluation_sets/", one.name, "/");

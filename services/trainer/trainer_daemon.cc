@@ -25,6 +25,7 @@
 #include "services/config/run_model.h"
 #include "services/config/trainer_options.h"
 #include "services/trainer/data_codec.h"
+#include "services/trainer/environment_tools.h"
 #include "services/trainer/loop_options.h"
 #include "services/trainer/run_paths.h"
 #include "services/wire/codec.h"
@@ -144,7 +145,10 @@ absl::Status TrainerDaemon::OpenRecords() {
 }
 
 absl::Status TrainerDaemon::OpenPrompts() {
-  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      trainer::EnvironmentTools tools,
+      AskForTools(daemon_->config(), [this](absl::Duration wait) { return daemon_->StopRequested(wait); }));
+  SYNCOPATE_ASSIGN_OR_RETURN(prompts_, OpenPromptSources(daemon_->config(), device_.model, std::move(tools)));
   SYNCOPATE_RETURN_IF_ERROR(KeepFingerprint(Files(), daemon_->run_dir(), prompts_.fingerprint));
   ShowMemory();
   return absl::OkStatus();

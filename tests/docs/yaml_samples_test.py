@@ -25,7 +25,8 @@ FENCE = re.compile(r"^( *)```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (base|not checked): (.+) -->$")
 # An indented block that begins like a configuration would escape the fences.
 INDENTED = re.compile(r"(?:^|\n\n)(?: {4}#.*\n)* {4,}(?:run|model|data|rollout|reward|train|eval|staleness|checkpoint): ")
-ROW = '{"prompt": "What is 1 + 2?", "question": "What is 1 + 2?", "answer": "3", "reward_model": {"ground_truth": "3"}}\n'
+ROW = '{"prompt": "What is 1 + 2?", "question": "What is 1 + 2?", "answer": "3", "reward_model": {"ground_truth": "3"}, ' \
+      '"turns": [{"role": "assistant", "content": "3"}]}\n'
 
 
 def samples():

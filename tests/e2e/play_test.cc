@@ -63,16 +63,17 @@ int GetExit(const absl::StatusOr<std::unique_ptr<Process>>& process) {
 TEST(PlayTest, AGameInPythonGivesTheBitsOfTheOneThatIsBuiltIn) {
   constexpr int64_t kFewSteps = 6;
   RunHarness run({"staleness.max_staleness=0", "run.seed=3", "run.rollouters=2", "data.task=guess",
-                  "environment.name=guess", Worker("-m syncopate.games"), "reward.name=environment",
-                  "rollout.max_turns=5", "rollout.max_total_tokens=18", "model.max_position_embeddings=20",
-                  absl::StrCat("run.steps=", kFewSteps)});
+                  "environment.name=guess", Worker("-m syncopate.games"), "environment.workers=2",
+                  "reward.name=environment", "rollout.max_turns=5", "rollout.max_total_tokens=18",
+                  "model.max_position_embeddings=20", absl::StrCat("run.steps=", kFewSteps)});
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   auto twin = TwinDigests(run.config(), run.overrides(), kFewSteps);
   ASSERT_THAT(twin, IsOk());
   EXPECT_EQ(GetExit(process), 0) << (*process)->Log();
   EXPECT_EQ(run.Digests(), *twin);
-  EXPECT_THAT(run.Log("rollouter-0"), HasSubstr("which has 2 environments"));
+  EXPECT_THAT(run.Log("rollouter-0"), AllOf(HasSubstr("environment.sock, which has 2 environments"),
+                                            HasSubstr("environment-1.sock, which has 2 environments")));
 }
 
 // Runs with a model of text.
@@ -167,6 +168,51 @@ TEST_F(TextPlayTest, TrainsInTurnsWithUserCodeThoughTheWorkerIsKilledOnTheWay) {
     EXPECT_LE(step["reward_max"].get<double>(), 1) << "what was rejected has no part in it";
   }
   EXPECT_GT(rejected, 0);
+}
+
+constexpr char kDesk[] = R"(
+from syncopate import Turn, environment
+
+@environment("desk", tools=[{"type": "function", "function": {"name": "look", "description": "looks",
+                                                              "parameters": {"type": "object", "properties": {}}}}])
+class Desk:
+    async def reset(self, task, seed):
+        assert task["tools"][0]["function"]["name"] == "look"
+    async def step(self, action):
+        if action.turn > 1: return Turn(reward=0.5, done=True)
+        if [call.name for call in action.tool_calls] == ["look"]: return Turn(tool_results=["seen"], reward=1.0)
+        return Turn("look!", done=True)
+)";
+
+// Supervised steps teach the one call; then the policy calls the tool, and reads its result.
+TEST_F(TextPlayTest, ThePolicyReadsTheToolsOfItsEnvironmentCallsThemAndReadsWhatTheyGive) {
+  constexpr int kSupervised = 120, kSteps = 124;
+  std::ofstream rows(Path("rows.jsonl"));
+  for (int i = 0; i < 16; ++i) {
+    rows
+        << R"({"prompt": "guess", "answer": "1", "call": "<tool_call>{\"name\": \"look\", \"arguments\": {}}</tool_call>"})"
+        << "\n";
+  }
+  rows.close();
+  std::ofstream(Path("code.py")) << kDesk;
+  const std::string command =
+      absl::StrCat(SYNCOPATE_PYTHON, " ", SYNCOPATE_SOURCE_DIR, "/scripts/tiny_model.py ", Path("model"),
+                   " --hidden 32 --layers 1 --tools --vocabulary 400 --text ", Path("rows.jsonl"));
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::vector<std::string> settings = Settings("desk", kSteps);
+  settings.insert(settings.end(),
+                  {Worker(Path("code.py")), absl::StrCat("train.sft_steps=", kSupervised), "data.response_field=call",
+                   "rollout.max_new_tokens=40", "rollout.max_total_tokens=240", "data.max_prompt_tokens=200",
+                   "train.learning_rate=5e-3", "eval.every_steps=0"});
+  RunHarness run(settings);
+  auto process = run.Run();
+  ASSERT_EQ(GetExit(process), 0) << (process.ok() ? (*process)->Log() : "");
+  EXPECT_THAT(run.Log("trainer-0"), HasSubstr("tools of the environment desk: 1"));
+  const std::vector<Json> steps = run.Records("step");
+  ASSERT_EQ(steps.size(), static_cast<size_t>(kSteps));
+  // Without a call a sample has 0, with one it has 1.5.
+  EXPECT_GE(steps[kSupervised]["reward_mean"].get<double>(), 0.75) << steps[kSupervised];
+  EXPECT_GE(steps[kSupervised]["turns_mean"].get<double>(), 1.5) << steps[kSupervised];
 }
 
 TEST_F(TextPlayTest, AnEnvironmentThatAlwaysFailsSaysWhereAndEndsTheRun) {

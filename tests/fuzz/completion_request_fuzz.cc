@@ -4,10 +4,13 @@
 #include <string>
 
 #include "services/endpoint/completion_request.h"
-#include "services/endpoint/tool_calls.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "text/template/tool_calls.h"
 
 using namespace syncopate::endpoint;  // NOLINT(google-build-using-namespace)
+using syncopate::text::chat::ToolCall;
+using syncopate::text::chat::ToolCallParser;
+using syncopate::text::chat::ToolFormat;
 
 namespace {
 

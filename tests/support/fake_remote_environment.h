@@ -20,7 +20,8 @@ class FakeRemoteEnvironment final : public rollouter::RemoteEnvironment {
     std::string episode;
     int32_t turn = 0;  // 0: its Open
     uint64_t seed = 0;
-    std::string text = {};
+    std::string text = {}, content = {};
+    std::vector<text::chat::ToolCall> tool_calls = {};
     Done done = nullptr;
   };
 
@@ -32,9 +33,14 @@ class FakeRemoteEnvironment final : public rollouter::RemoteEnvironment {
     MutexLock lock(&mutex_);
     calls_.push_back({.episode = episode.id, .seed = episode.seed, .done = std::move(done)});
   }
-  void Act(const std::string& episode, int32_t turn, std::string text, FinishReason, Done done) override {
+  void Act(const std::string& episode, rollouter::RemoteAction action, Done done) override {
     MutexLock lock(&mutex_);
-    calls_.push_back({.episode = episode, .turn = turn, .text = std::move(text), .done = std::move(done)});
+    calls_.push_back({.episode = episode,
+                      .turn = action.turn,
+                      .text = action.text,
+                      .content = action.content,
+                      .tool_calls = action.tool_calls,
+                      .done = std::move(done)});
   }
   void Close(const std::string& episode, const std::string&) override {
     MutexLock lock(&mutex_);

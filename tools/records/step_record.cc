@@ -49,7 +49,13 @@ std::vector<EvaluatedSubset> Subsets(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_object()) return subsets;
   for (const auto& [name, value] : found->items()) {
-    if (value.is_object()) subsets.push_back({name, Integer(value, "prompts"), Number(value, "reward")});
+    if (value.is_object()) {
+      subsets.push_back({.name = name,
+                         .prompts = Integer(value, "prompts"),
+                         .reward = Number(value, "reward"),
+                         .response_tokens = Number(value, "response_tokens"),
+                         .turns = Number(value, "turns")});
+    }
   }
   return subsets;
 }
@@ -120,6 +126,8 @@ void ParseEvaluation(const json& object, StepRecord* record) {
   record->eval_truncated = Integer(object, "eval_truncated");
   record->eval_files = Subsets(object, "eval_files");
   record->eval_data_sources = Subsets(object, "eval_data_sources");
+  record->eval_environments = Subsets(object, "eval_environments");
+  record->eval_turns_mean = Number(object, "eval_turns_mean");
   record->eval_sets = ParseSets(object);
   const auto samples = object.find("samples");
   if (samples == object.end() || !samples->is_array()) return;
@@ -131,6 +139,7 @@ void ParseEvaluation(const json& object, StepRecord* record) {
 std::string Listed(const std::vector<EvaluatedSubset>& subsets) {
   return absl::StrJoin(subsets, ", ", [](std::string* text, const EvaluatedSubset& one) {
     absl::StrAppendFormat(text, "%s %.3f", one.name, one.reward);
+    if (one.turns > 0) absl::StrAppendFormat(text, " in %.1f turns", one.turns);
   });
 }
 
@@ -177,8 +186,14 @@ std::vector<std::string> EvaluationPhrases(const StepRecord& evaluation) {
   if (!evaluation.eval_data_sources.empty()) {
     phrases.push_back("by data_source " + Listed(evaluation.eval_data_sources));
   }
+  if (!evaluation.eval_environments.empty()) {
+    phrases.push_back("by environment " + Listed(evaluation.eval_environments));
+  }
+  if (evaluation.eval_turns_mean > 0) {
+    phrases.push_back(absl::StrFormat("%.2f turns on average", evaluation.eval_turns_mean));
+  }
   std::vector<EvaluatedSubset> parts;
-  for (const auto& [name, mean] : evaluation.eval_reward_parts) parts.push_back({name, 0, mean});
+  for (const auto& [name, mean] : evaluation.eval_reward_parts) parts.push_back({.name = name, .reward = mean});
   if (parts.size() > 1) phrases.push_back("parts " + Listed(parts));
   if (evaluation.eval_response_tokens_max > 0) {
     phrases.push_back(absl::StrFormat("answers of %d to %d tokens, %.1f on average",

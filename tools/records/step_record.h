@@ -41,7 +41,9 @@ struct EvaluatedSet {
 struct EvaluatedSubset {
   std::string name;
   int64_t prompts = 0;
-  double reward = 0;  // mean
+  double reward = 0;           // mean
+  double response_tokens = 0;  // mean; 0 in lines of older builds
+  double turns = 0;            // mean; 0: answers have no turns
 };
 
 // One line of metrics.jsonl: of a training step, or of an evaluation of the version that the step made (0: before the
@@ -64,8 +66,9 @@ struct StepRecord {
   double eval_response_tokens_mean = 0;
   int64_t eval_response_tokens_min = 0, eval_response_tokens_max = 0;
   int64_t eval_truncated = 0;  // answers that were cut off
+  double eval_turns_mean = 0;  // of the policy in an answer; 0: answers have no turns
   // Each is named; empty if there is only one.
-  std::vector<EvaluatedSubset> eval_files, eval_data_sources;
+  std::vector<EvaluatedSubset> eval_files, eval_data_sources, eval_environments;
   std::vector<EvaluatedSet> eval_sets;
   std::vector<SampleAnswer> samples;
 };

@@ -37,6 +37,12 @@ std::map<std::string, double> EvaluationFigures(const records::StepRecord& recor
   for (const auto& [part, mean] : record.eval_reward_parts) figures["part:" + part] = mean;
   for (const records::EvaluatedSubset& one : record.eval_files) figures["file:" + one.name] = one.reward;
   for (const records::EvaluatedSubset& one : record.eval_data_sources) figures["source:" + one.name] = one.reward;
+  for (const records::EvaluatedSubset& one : record.eval_environments) {
+    figures["environment:" + one.name] = one.reward;
+    figures["turns:" + one.name] = one.turns;
+    figures["tokens:" + one.name] = one.response_tokens;
+  }
+  if (record.eval_turns_mean > 0) figures["turns:mean"] = record.eval_turns_mean;
   if (record.eval_response_tokens_max > 0) {
     figures["tokens:mean"] = record.eval_response_tokens_mean;
     figures["tokens:shortest"] = static_cast<double>(record.eval_response_tokens_min);

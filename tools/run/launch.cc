@@ -44,15 +44,21 @@ void AppendShifted(const Addresses& addresses, int64_t index, std::vector<std::s
   }
 }
 
+// "" for a worker that has no address yet.
+std::string GetWorkerAddress(const v1::RunConfig& config, int64_t index) {
+  const std::vector<std::string> all = config::WorkerAddresses(config);
+  return index < std::ssize(all) ? all[static_cast<size_t>(index)] : "";
+}
+
 // A shell parses the command and replaces itself by it, so that signals reach the worker itself.
-Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const std::string& log) {
-  Launch launch = {
-      .binary = "/bin/sh",
-      .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh", "--listen",
-                    config.environment().address(), "--announce", EnvironmentAnnouncement(config, run_dir)},
-      .log = log};
+Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, int64_t index, const std::string& log) {
+  const std::string address = GetWorkerAddress(config, index);
+  Launch launch = {.binary = "/bin/sh",
+                   .arguments = {"-c", absl::StrCat("exec ", config.environment().command(), " \"$@\""), "sh",
+                                 "--listen", address, "--announce", EnvironmentAnnouncement(config, run_dir, index)},
+                   .log = log};
   // Other workers than ours need not know an option unless what it is about is configured.
-  const auto port = ParseHostPort(config.environment().address());
+  const auto port = ParseHostPort(address);
   if (!port.ok()) {
     const v1::EnvironmentSection& environment = config.environment();
     if (!environment.socket_mode().empty() && environment.socket_mode() != "0600") {
@@ -84,12 +90,14 @@ Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, const
 
 }  // namespace
 
-std::string EnvironmentAnnouncement(const v1::RunConfig& config, const std::string& run_dir) {
-  absl::string_view socket = config.environment().address();
+std::string EnvironmentAnnouncement(const v1::RunConfig& config, const std::string& run_dir, int64_t index) {
+  const std::string address = GetWorkerAddress(config, index);
+  absl::string_view socket = address;
   const bool is_elsewhere = absl::ConsumePrefix(&socket, "unix:") &&
                             std::filesystem::path(std::string(socket)).parent_path() != std::filesystem::path(run_dir);
   if (is_elsewhere) return absl::StrCat(socket, ".json");
-  return (std::filesystem::path(run_dir) / "environment.json").string();
+  const std::string name = index == 0 ? "environment.json" : absl::StrCat("environment-", index, ".json");
+  return (std::filesystem::path(run_dir) / name).string();
 }
 
 std::string ResolvedConfigPath(const std::string& run_dir) {
@@ -107,7 +115,7 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
   Launch launch;
   launch.binary = (fs::path(binary_dir) / absl::StrCat("syncopate-", child.role)).string();
   launch.log = (fs::path(run_dir) / "logs" / (child.Name() + ".log")).string();
-  if (child.role == "environment") return PlanWorker(config, run_dir, launch.log);
+  if (child.role == "environment") return PlanWorker(config, run_dir, child.index, launch.log);
   launch.arguments = {on_trial ? NextConfigPath(run_dir) : ResolvedConfigPath(run_dir)};
   AppendSynchronizer(config.synchronizer(), child, synchronizer, &launch.arguments);
   const bool told = child.role != "synchronizer" && config.environment().digest().empty() && !digest.empty();

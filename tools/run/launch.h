@@ -25,9 +25,10 @@ Launch PlanLaunch(const v1::RunConfig& config, const std::string& binary_dir, co
                   const ChildId& child, const std::string& synchronizer, const std::string& digest = "",
                   const std::string& rank0 = "", bool accept_reward_change = false, bool on_trial = false);
 
-// The file in which the worker of users' Python announces that it is ready: <run.dir>/environment.json; PATH.json beside
-// its socket PATH if that is in another folder, as a worker of another user may not write to the run directory.
-std::string EnvironmentAnnouncement(const v1::RunConfig& config, const std::string& run_dir);
+// The file in which worker `index` of users' Python announces that it is ready: <run.dir>/environment.json, and
+// environment-I.json of further ones; PATH.json beside its socket PATH if that is in another folder, as a worker of another
+// user may not write to the run directory.
+std::string EnvironmentAnnouncement(const v1::RunConfig& config, const std::string& run_dir, int64_t index = 0);
 
 // <run.dir>/config.resolved.yaml, and config.next.yaml, the name while a resume is on trial.
 std::string ResolvedConfigPath(const std::string& run_dir);

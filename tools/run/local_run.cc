@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/daemon/exit_code.h"
@@ -54,7 +55,7 @@ RunSupervision::Options SupervisionOptions(const v1::RunConfig& config) {
   options.rollouters = config::GetRollouters(config);
   options.rollouter_ranks = config.rollout().tensor_parallel();
   options.trainer_ranks = config.trainer().world();
-  options.environment = !config.environment().command().empty();
+  options.workers = config.environment().command().empty() ? 0 : config.environment().workers();
   options.grace = config::CheckedDuration(config.run().grace());
   return options;
 }
@@ -70,7 +71,6 @@ class LocalRun {
         program_(options.program),
         err_(*options.err),
         directory_(std::move(directory)),
-        announcement_(EnvironmentAnnouncement(config_, directory_.path())),
         signals_(std::move(signals)),
         display_(MakeDisplay(options.output, options.program, options.out)),
         supervision_(SupervisionOptions(config_)),
@@ -204,7 +204,7 @@ class LocalRun {
       if (secret.empty()) secret = DrawGroupSecret();
       launch.environment = {GroupSecretAssignment(secret)};
     }
-    if (child.role == kWorkerRole) announcement_.Forget();
+    if (child.role == kWorkerRole) GetAnnouncement(child).Forget();
     auto pid = StartChild(launch);
     if (pid.ok()) {
       processes_[*pid] = {child, false};
@@ -254,7 +254,7 @@ class LocalRun {
     for (auto& [pid, process] : processes_) {
       if (process.ready) continue;
       if (process.child.role == kWorkerRole) {
-        if (!ReadAnnouncement()) continue;
+        if (!ReadAnnouncement(process.child)) continue;
         process.ready = true;
         ready.push_back(process.child);
         continue;
@@ -316,13 +316,18 @@ class LocalRun {
     view_.resume_helps = view_.resume_helps || another;
   }
 
-  // False until the worker has announced that it listens. The digest of its first incarnation is the run's.
-  bool ReadAnnouncement() {
-    const std::optional<std::string> digest = announcement_.ReadDigest();
+  WorkerAnnouncement& GetAnnouncement(const ChildId& worker) {
+    return announcements_.try_emplace(worker.index, EnvironmentAnnouncement(config_, directory_.path(), worker.index))
+        .first->second;
+  }
+
+  // False until the worker has announced that it listens. The digest of the first one is the run's.
+  bool ReadAnnouncement(const ChildId& worker) {
+    const std::optional<std::string> digest = GetAnnouncement(worker).ReadDigest();
     if (!digest.has_value()) return false;
     if (digest_.empty()) digest_ = *digest;
     if (*digest != digest_) {
-      display_->Daemon("environment-0", "has other code than the run was begun with; rollouters do not use it");
+      display_->Daemon(worker.Name(), "has other code than the run was begun with; rollouters do not use it");
     }
     return true;
   }
@@ -503,7 +508,7 @@ class LocalRun {
   const std::string binary_dir_, program_;
   std::ostream& err_;
   const RunDirectory directory_;
-  WorkerAnnouncement announcement_;
+  std::map<int64_t, WorkerAnnouncement> announcements_;  // of workers, by index
   daemon::SignalInbox signals_;
   const std::unique_ptr<RunDisplay> display_;
   RunSupervision supervision_;
@@ -570,14 +575,19 @@ absl::Status PlaceWorker(v1::RunConfig* config) {
   if (environment->command().empty() || !environment->address().empty()) return absl::OkStatus();
   // sockaddr_un has room for 108 bytes including the terminating zero.
   constexpr size_t kMaxSocketPath = 107;
-  const std::string path = (std::filesystem::path(config->run().dir()) / "environment.sock").string();
-  if (path.size() > kMaxSocketPath) {
-    return Error(
-        absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
-        absl::StrCat(path, " is too long for a socket; set environment.address=unix:PATH to a path of at most ",
-                     kMaxSocketPath, " bytes, or to 127.0.0.1:PORT"));
+  std::vector<std::string> addresses;
+  for (int64_t i = 0; i < environment->workers(); ++i) {
+    const std::string name = i == 0 ? "environment.sock" : absl::StrCat("environment-", i, ".sock");
+    const std::string path = (std::filesystem::path(config->run().dir()) / name).string();
+    if (path.size() > kMaxSocketPath) {
+      return Error(
+          absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+          absl::StrCat(path, " is too long for a socket; set environment.address=unix:PATH to a path of at most ",
+                       kMaxSocketPath, " bytes, or to 127.0.0.1:PORT"));
+    }
+    addresses.push_back(absl::StrCat("unix:", path));
   }
-  environment->set_address(absl::StrCat("unix:", path));
+  environment->set_address(absl::StrJoin(addresses, ","));
   return absl::OkStatus();
 }
 

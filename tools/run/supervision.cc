@@ -31,7 +31,6 @@ constexpr absl::Duration kOneInterrupt = absl::Milliseconds(200);
 
 const ChildId kTrainerId{kTrainer, 0};
 const ChildId kSynchronizerId{kSynchronizer, 0};
-const ChildId kEnvironmentId{kEnvironment, 0};
 
 }  // namespace
 
@@ -47,7 +46,7 @@ RunSupervision::RunSupervision(const Options& options) : options_(options) {
   // All children, so that tables show them before they start.
   children_[kSynchronizerId];
   for (int64_t i = 0; i < options_.trainer_ranks; ++i) children_[{kTrainer, i}];
-  if (options_.environment) children_[kEnvironmentId];
+  for (int64_t i = 0; i < options_.workers; ++i) children_[{kEnvironment, i}];
   for (int64_t i = 0; i < options_.rollouters; ++i) {
     for (int64_t rank = 0; rank < options_.rollouter_ranks; ++rank) children_[{kRollouter, i, rank}];
   }
@@ -56,7 +55,7 @@ RunSupervision::RunSupervision(const Options& options) : options_(options) {
 std::vector<ChildAction> RunSupervision::Start(absl::Time now) {
   std::vector<ChildAction> actions;
   StartChild(kSynchronizerId, now, &actions);
-  if (options_.environment) StartChild(kEnvironmentId, now, &actions);
+  for (int64_t i = 0; i < options_.workers; ++i) StartChild({kEnvironment, i}, now, &actions);
   return actions;
 }
 
@@ -78,9 +77,9 @@ std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time n
   child.since = now;
   child.failed_starts = 0;
   child.was_ready = true;
-  // Daemons call the synchronizer first, and rollouters the worker: both must listen before other children start.
-  const bool all_begin =
-      children_[kSynchronizerId].was_ready && (!options_.environment || children_[kEnvironmentId].was_ready);
+  // Daemons call the synchronizer first, and rollouters the workers: all of them must listen before other children start.
+  bool all_begin = children_[kSynchronizerId].was_ready;
+  for (int64_t i = 0; i < options_.workers; ++i) all_begin = all_begin && children_[{kEnvironment, i}].was_ready;
   if (!all_begin || stopping()) return actions;
   for (auto& [other, state] : children_) {
     if (state.state == State::kAbsent) StartChild(other, now, &actions);
@@ -159,9 +158,21 @@ void RunSupervision::GiveUp(const ChildId& id, const std::string& why, absl::Tim
                             std::vector<ChildAction>* actions) {
   children_[id].state = State::kGivenUp;
   // Without one of these the run stands still; without some rollouters it is only slower.
-  if (id == kSynchronizerId || id == kEnvironmentId || !AnyRollouterLeft()) {
+  const bool no_worker = options_.workers > 0 && !AnyWorkerLeft();
+  if (id == kSynchronizerId || no_worker || !AnyRollouterLeft() || !AllHaveBegun()) {
     Fail(id.Name(), why, now, actions);
   }
+}
+
+bool RunSupervision::AllHaveBegun() const {
+  return std::none_of(children_.begin(), children_.end(),
+                      [](const auto& entry) { return entry.second.state == State::kAbsent; });
+}
+
+bool RunSupervision::AnyWorkerLeft() const {
+  return std::any_of(children_.begin(), children_.end(), [](const auto& entry) {
+    return entry.first.role == kEnvironment && entry.second.state != State::kGivenUp;
+  });
 }
 
 bool RunSupervision::AnyRollouterLeft() const {

@@ -13,7 +13,7 @@ namespace syncopate::run {
 
 // One child process of a local run.
 struct ChildId {
-  std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", the worker of users' Python
+  std::string role;  // "synchronizer", "trainer", "rollouter" or "environment", a worker of users' Python
                      // for a trainer `index` is the rank
   int64_t index = 0;
   int64_t rank = 0;          // of a rollouter with several ranks
@@ -41,11 +41,11 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports events with their time,
 // performs the returned actions, and reports again. No thread, no clock; not thread-safe.
 //
-// The synchronizer starts first, with the worker of users' Python if there is one; once both are ready, the trainer and
-// the rollouters start. A rollouter, synchronizer or worker that exits is restarted after a backoff. The ranks of one
+// The synchronizer starts first, with the workers of users' Python if there are any; once all of them are ready, the trainer
+// and the rollouters start. A rollouter, synchronizer or worker that exits is restarted after a backoff. The ranks of one
 // rollouter end together, each by itself, and no rank restarts while another rank of the earlier incarnation is alive:
 // one that does not end is stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when
-// another trainer rank fails, when a daemon refuses its configuration, or when the synchronizer, the worker or all
+// another trainer rank fails, when a daemon refuses its configuration, or when the synchronizer, all workers or all
 // rollouters keep failing. Stopping has two stages within the grace: the trainer is asked first, so that it can save
 // with the others alive, then the others; a daemon that is late is killed.
 //
@@ -60,7 +60,7 @@ class RunSupervision {
     int64_t rollouters = 1;
     int64_t rollouter_ranks = 1;  // of each rollouter
     int64_t trainer_ranks = 1;
-    bool environment = false;                              // there is a worker of users' Python
+    int64_t workers = 0;                                   // of users' Python
     absl::Duration grace = absl::Seconds(5);               // for the whole orderly stop
     absl::Duration lost_rank_grace = absl::Seconds(1.5);   // for the others, after one exited because of a lost rank
     absl::Duration lost_run_grace = absl::Seconds(2.5);    // for all daemons, after the same event
@@ -132,6 +132,9 @@ class RunSupervision {
   void StopOthers(std::vector<ChildAction>* actions);
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
+  bool AnyWorkerLeft() const;
+  // Whether every child was started. One of those that start first may not be given up before: the others would not start.
+  bool AllHaveBegun() const;
   // Living ranks of this rollouter that were not started again since this rank's last start.
   std::vector<ChildId> OfEarlierLife(const ChildId& id) const;
 

@@ -66,7 +66,7 @@ absl::StatusOr<endpoint::ServedModel> LoadTexts(const ServeOptions& options, con
                                ReadFile(FileSystem::Real(), std::filesystem::canonical(path).string(), 8 << 20));
     endpoint::LearnFormats(text, &served);
   }
-  served.tools = endpoint::NamedToolFormat(options.tool_format).value_or(served.tools);
+  served.tools = text::chat::NamedToolFormat(options.tool_format).value_or(served.tools);
   served.chat = std::make_shared<const text::chat::ChatFormat>(*std::move(chat));
   return served;
 }

@@ -178,6 +178,8 @@ GroupLedger::Verdict Evaluation::Submit(SessionId session, const TrajectoryGroup
   asked->answer.tokens = answer.tokens;
   // Only the lengths of these are reported, and there may be many.
   if (asked->set >= 0) std::fill(asked->answer.tokens.begin(), asked->answer.tokens.end(), 0);
+  asked->answer.given = answer.given;
+  asked->answer.turns = answer.turns;
   asked->answer.finish = answer.finish;
   asked->answer.reward = answer.reward;
   asked->answer.reward_parts = answer.reward_parts;

@@ -12,19 +12,22 @@ namespace syncopate::trainer {
 
 // Figures of an evaluation's answers besides their mean reward.
 struct EvaluationFigures {
-  // Figures of the prompts of one data file or one data_source.
+  // Figures of the prompts of one data file, one data_source or one environment.
   struct Subset {
     std::string name;
     int64_t prompts = 0;
     double reward_mean = 0;
+    double response_tokens_mean = 0;  // that the policy wrote
+    double turns_mean = 0;            // of the policy; 0: the answers have no turns
     friend bool operator==(const Subset&, const Subset&) = default;
   };
   std::map<std::string, double> reward_parts = {};  // mean of each reward part over the answers that have it, by name
   double response_tokens_mean = 0;
   int64_t response_tokens_min = 0, response_tokens_max = 0;
   int64_t truncated = 0;  // answers cut off by the length limit
+  double turns_mean = 0;  // of the policy in an answer; 0: the answers have no turns
   // Subsets ordered by name. Empty if there is only one subset, because it would repeat the mean reward.
-  std::vector<Subset> files = {}, data_sources = {};
+  std::vector<Subset> files = {}, data_sources = {}, environments = {};
 };
 
 // Accumulates graded answers. Plain state; not thread-safe.
@@ -41,14 +44,17 @@ class EvaluationTally {
   struct Sum {
     int64_t count = 0;
     double sum = 0;
+    int64_t tokens = 0, turns = 0;
     double mean() const { return sum / static_cast<double>(count); }
   };
   using Sums = std::map<std::string, Sum>;
-  static void AddTo(const std::string& name, double value, size_t most, Sums* sums);
+  // Adds to the sum of that name; null if there are `most` others.
+  static Sum* AddTo(const std::string& name, double value, size_t most, Sums* sums);
+  static void AddAnswer(const std::string& name, const Trajectory& answer, Sums* sums);
   static std::vector<EvaluationFigures::Subset> Subsets(const Sums& sums);
 
-  int64_t answers_ = 0, tokens_ = 0, shortest_ = 0, longest_ = 0, truncated_ = 0;
-  Sums parts_, files_, data_sources_;
+  int64_t answers_ = 0, tokens_ = 0, turns_ = 0, shortest_ = 0, longest_ = 0, truncated_ = 0;
+  Sums parts_, files_, data_sources_, environments_;
 };
 
 }  // namespace syncopate::trainer

@@ -15,6 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxMessages = 4096;
+constexpr int64_t kMaxToolsBytes = 1 << 20;
 
 absl::Status BadRow(const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW", text); }
 
@@ -70,7 +71,54 @@ std::string LastOfTheUser(const Json& messages) {
   return last == messages.rend() ? "" : PythonStr(*last);
 }
 
+std::string FindEnvironment(const Json& row, const RowFields& fields) {
+  const Json* named = fields.environment.empty() ? nullptr : Find(row, "environment");
+  return named != nullptr && named->is_string() ? named->get<std::string>() : fields.environment;
+}
+
+// A row of parquet often has its tools as text.
+absl::StatusOr<Json> FindTools(const Json& row, const RowFields& fields) {
+  const Json* own = Find(row, "tools");
+  if (own != nullptr && own->is_string() && !own->get<std::string>().empty()) {
+    auto tools = ParseTools(own->get<std::string>());
+    if (!tools.ok()) return BadRow(absl::StrCat("the field 'tools': ", tools.status().message()));
+    return tools->empty() ? Json() : *std::move(tools);
+  }
+  if (own != nullptr && own->is_array() && !own->empty()) {
+    if (const absl::Status good = CheckTools(*own); !good.ok()) {
+      return BadRow(absl::StrCat("the field 'tools': ", good.message()));
+    }
+    return *own;
+  }
+  if (own != nullptr && !own->is_string() && !own->is_array()) return BadRow("the field 'tools' is no list");
+  const auto of_environment = fields.tools.find(FindEnvironment(row, fields));
+  return of_environment == fields.tools.end() ? Json() : of_environment->second;
+}
+
 }  // namespace
+
+absl::Status CheckTools(const Json& tools) {
+  auto bad = [](const std::string& text) { return Error(absl::StatusCode::kInvalidArgument, "BAD_TOOLS", text); };
+  if (!tools.is_array()) return bad("no list of tools");
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json* function = Find(tools[i], "function");
+    const Json* name = function == nullptr ? nullptr : Find(*function, "name");
+    if (name == nullptr || !name->is_string() || name->get<std::string>().empty()) {
+      return bad(absl::StrCat("tool ", i, R"( is not {"type": "function", "function": {"name": ...}})"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> ParseTools(absl::string_view text) {
+  // The reader takes objects alone.
+  const absl::StatusOr<Json> read = ParseStrictOrderedJson(absl::StrCat("{\"tools\":", text, "}"),
+                                                           {.max_bytes = kMaxToolsBytes, .max_depth = kMaxDepth});
+  if (!read.ok()) return Error(absl::StatusCode::kInvalidArgument, "BAD_TOOLS", read.status().message());
+  const Json tools = read->size() == 1 ? (*read)["tools"] : Json();
+  SYNCOPATE_RETURN_IF_ERROR(CheckTools(tools));
+  return tools;
+}
 
 absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields& fields, int64_t max_bytes) {
   if (const size_t good = WellFormedPrefix(line); good != line.size()) {
@@ -113,6 +161,9 @@ absl::StatusOr<PromptRow> ParsePromptRow(absl::string_view line, const RowFields
     }
     row.response = *response;
   }
+  row.environment = FindEnvironment(json, fields);
+  SYNCOPATE_ASSIGN_OR_RETURN(row.tools, FindTools(json, fields));
+  if (!row.tools.is_null()) named["tools"] = row.tools;
   if (const Json* source = Find(json, fields.data_source)) named["data_source"] = *source;
   if (const Json* extra = Find(json, fields.extra_info)) named["extra_info"] = *extra;
   named["ground_truth"] = row.answer;

@@ -62,33 +62,45 @@ Json PromptWriter::MakeConversation(const PromptRow& row) const {
   return messages;
 }
 
-absl::StatusOr<std::string> PromptWriter::Render(const Json& messages, bool add_generation_prompt) const {
+absl::StatusOr<std::string> PromptWriter::Render(const Json& messages, const Json& tools,
+                                                 bool add_generation_prompt) const {
   if (!format_.has_value()) {
-    return BadPrompt(reason::kNoChatTemplate, options_.use_chat_template
-                                                  ? "the row is a conversation, and the model has no chat template"
-                                                  : "the row is a conversation, and data.chat_template is off");
+    return BadPrompt(reason::kNoChatTemplate,
+                     absl::StrCat("the row ", tools.is_null() ? "is a conversation" : "has tools",
+                                  options_.use_chat_template ? ", and the model has no chat template"
+                                                             : ", and data.chat_template is off"));
   }
   text::chat::ChatRequest request;
   request.messages = messages;
+  request.tools = tools;
   request.arguments = options_.chat_arguments;
   request.add_generation_prompt = add_generation_prompt;
   SYNCOPATE_ASSIGN_OR_RETURN(text::chat::RenderedChat chat, format_->Render(request, kToday));
   return std::move(chat.text);
 }
 
-absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteChat(const Json& messages, PieceCache* cache) const {
-  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text, Render(messages, /*add_generation_prompt=*/true));
+absl::StatusOr<std::vector<int32_t>> PromptWriter::WriteChat(const PromptRow& row, PieceCache* cache) const {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string text,
+                             Render(MakeConversation(row), row.tools, /*add_generation_prompt=*/true));
+  if (!row.tools.is_null()) {
+    const auto name = row.tools[0]["function"]["name"].get<std::string>();
+    if (!absl::StrContains(text, name)) {
+      return BadPrompt("TOOLS_NOT_SHOWN", absl::StrCat("the model's chat template does not show the tool ", name,
+                                                       " of the row; use another template"));
+    }
+  }
   // A template writes the begin of text itself, as transformers has it.
   return tokenizer_->Encode(text, /*add_special_tokens=*/false, cache);
 }
 
 // Each turn is what the template adds for it: tokens of earlier turns never change, whatever comes after them.
-absl::StatusOr<PromptWriter::Response> PromptWriter::WriteTurns(Json messages, const Json& turns,
-                                                                PieceCache* cache) const {
+absl::StatusOr<PromptWriter::Response> PromptWriter::WriteTurns(const PromptRow& row, PieceCache* cache) const {
+  Json messages = MakeConversation(row);
+  const Json& turns = row.response;
   if (!IsAnswer(turns.front()) || !IsAnswer(turns.back())) {
     return BadPrompt("BAD_RESPONSE", "a response of several turns begins and ends with one of the assistant");
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(std::string before, Render(messages, /*add_generation_prompt=*/true));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string before, Render(messages, row.tools, /*add_generation_prompt=*/true));
   Response response;
   for (size_t i = 0; i < turns.size(); ++i) {
     const bool is_answer = IsAnswer(turns[i]), answer_follows = i + 1 < turns.size() && IsAnswer(turns[i + 1]);
@@ -97,7 +109,7 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteTurns(Json messages, c
     }
     messages.push_back(turns[i]);
     const bool asks_next = !is_answer && answer_follows;
-    SYNCOPATE_ASSIGN_OR_RETURN(std::string text, Render(messages, asks_next));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string text, Render(messages, row.tools, asks_next));
     if (!absl::StartsWith(text, before)) {
       return BadPrompt("BAD_RESPONSE",
                        absl::StrCat("the chat template writes what comes before turn ", i,
@@ -162,7 +174,7 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteResponse(const PromptR
   }
   Response response;
   if (IsConversation(row.response)) {
-    SYNCOPATE_ASSIGN_OR_RETURN(response, WriteTurns(MakeConversation(row), row.response, cache));
+    SYNCOPATE_ASSIGN_OR_RETURN(response, WriteTurns(row, cache));
   } else {
     SYNCOPATE_ASSIGN_OR_RETURN(response.ids, WriteAnswer(row.response, cache));
   }
@@ -188,8 +200,8 @@ absl::StatusOr<PromptWriter::Response> PromptWriter::WriteResponse(const PromptR
 
 absl::StatusOr<Prompt> PromptWriter::Write(const PromptRow& row, PieceCache* cache) const {
   Prompt prompt;
-  if (!row.text.has_value() || format_.has_value()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, WriteChat(MakeConversation(row), cache));
+  if (!row.text.has_value() || !row.tools.is_null() || format_.has_value()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, WriteChat(row, cache));
   } else {
     const std::string text = absl::StrCat(options_.system_prompt, *row.text);
     SYNCOPATE_ASSIGN_OR_RETURN(prompt.prompt_ids, tokenizer_->Encode(text, /*add_special_tokens=*/true, cache));

@@ -40,7 +40,8 @@ class PromptWriter {
   static absl::StatusOr<std::shared_ptr<const PromptWriter>> Load(FileSystem* files, const std::string& folder,
                                                                   Options options);
 
-  // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation without one, PROMPT_TOO_LONG, EMPTY_PROMPT,
+  // INVALID_ARGUMENT: reason NO_CHAT_TEMPLATE for a conversation or tools without one, TOOLS_NOT_SHOWN if the template does
+  // not write the row's tools, PROMPT_TOO_LONG, EMPTY_PROMPT,
   // NO_RESPONSE, RESPONSE_TOO_LONG, BAD_RESPONSE, TOKEN_OUTSIDE_MODEL, and the errors of template and tokenizer.
   //
   // A response that is a list of {"role", "content"} goes on with the conversation of the prompt: what the template
@@ -59,12 +60,12 @@ class PromptWriter {
   };
 
   nlohmann::ordered_json MakeConversation(const PromptRow& row) const;
-  // What the template makes of `messages`, which begin with the system prompt.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages, bool add_generation_prompt) const;
-  absl::StatusOr<std::vector<int32_t>> WriteChat(const nlohmann::ordered_json& messages,
-                                                 text::tokenizer::PieceCache* cache) const;
-  absl::StatusOr<Response> WriteTurns(nlohmann::ordered_json messages, const nlohmann::ordered_json& turns,
-                                      text::tokenizer::PieceCache* cache) const;
+  // What the template makes of `messages`, which begin with the system prompt, and of `tools`; null: none.
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                                     bool add_generation_prompt) const;
+  absl::StatusOr<std::vector<int32_t>> WriteChat(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
+  // The row's response, a list of turns.
+  absl::StatusOr<Response> WriteTurns(const PromptRow& row, text::tokenizer::PieceCache* cache) const;
   // The number of ids up to the last end token; 0: there is none.
   size_t EndOfAnswer(const std::vector<int32_t>& ids) const;
   absl::Status CheckInModel(const char* what, const std::vector<int32_t>& ids) const;

@@ -12,10 +12,12 @@
 namespace syncopate::trainer {
 
 struct Prompt {
-  // The data file's path, and the row's data_source if it has one, as short as a name; none for built-in tasks.
+  // The data file's path, the row's data_source if it has one, as short as a name, and the environment that it is played
+  // in; none for built-in tasks.
   struct Origin {
     std::string file;
     std::string data_source;
+    std::string environment = {};
   };
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> answer_ids;  // what the reward compares with; may be empty

@@ -52,7 +52,9 @@ absl::StatusOr<Prompt> TextRows::Read(const PassOrder::Place& place, text::token
     SYNCOPATE_ASSIGN_OR_RETURN(const std::string line, file.Read(place.row));
     auto row = ParsePromptRow(line, fields, JsonlFile::kMaxRowBytes);
     auto prompt = row.ok() ? writer->Write(*row, cache) : row.status();
-    if (prompt.ok()) prompt->origin = {file.path(), ShownSource(row->data_source)};
+    if (prompt.ok()) {
+      prompt->origin = {file.path(), ShownSource(row->data_source), ShownSource(row->environment)};
+    }
     if (prompt.ok()) return prompt;
     // Whatever is wrong with a row, the time that a template takes for it included, is the row's fault.
     return Error(absl::StatusCode::kInvalidArgument, ErrorReason(prompt.status()), prompt.status().message());

@@ -72,7 +72,9 @@ std::string ShownText(const std::string& text) {
 json SubsetsJson(const std::vector<EvaluationFigures::Subset>& subsets) {
   json named = json::object();
   for (const EvaluationFigures::Subset& one : subsets) {
-    named[one.name] = {{"prompts", one.prompts}, {"reward", one.reward_mean}};
+    named[one.name] = {
+        {"prompts", one.prompts}, {"reward", one.reward_mean}, {"response_tokens", one.response_tokens_mean}};
+    if (one.turns_mean > 0) named[one.name]["turns"] = one.turns_mean;
   }
   return named;
 }
@@ -117,6 +119,8 @@ json EvaluationJson(const EvaluationReport& report) {
   if (!figures.reward_parts.empty()) line["eval_reward_parts"] = figures.reward_parts;
   if (!figures.files.empty()) line["eval_files"] = SubsetsJson(figures.files);
   if (!figures.data_sources.empty()) line["eval_data_sources"] = SubsetsJson(figures.data_sources);
+  if (!figures.environments.empty()) line["eval_environments"] = SubsetsJson(figures.environments);
+  if (figures.turns_mean > 0) line["eval_turns_mean"] = figures.turns_mean;
   if (!report.sets.empty()) line["eval_sets"] = SetsJson(report.sets);
   for (const EvaluationReport::Sample& sample : report.samples) {
     json shown = {{"prompt", ShownText(sample.prompt)},

@@ -64,7 +64,7 @@ const std::map<std::string, std::string>& Expected() {
                                              {"/syncopate.v1.RolloutService/LoadCheckpoint", "a"},
                                              {"/syncopate.v1.RolloutService/SaveCheckpoint", "a"},
                                              {"/syncopate.v1.WeightService/FetchWeights", "r"},
-                                             {"/syncopate.v1.EnvironmentService/Describe", "r"},
+                                             {"/syncopate.v1.EnvironmentService/Describe", "tr"},
                                              {"/syncopate.v1.EnvironmentService/ListTasks", "t"},
                                              {"/syncopate.v1.EnvironmentService/Score", "r"},
                                              {"/syncopate.v1.EnvironmentService/Play", "r"},

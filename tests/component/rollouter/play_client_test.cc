@@ -123,7 +123,8 @@ class PlayClientTest : public ::testing::Test {
     client_->Open(Episode(id), [this](Said said) { said_.Put(std::move(said)); });
   }
   void Act(const std::string& id, int32_t turn, const std::string& text) {
-    client_->Act(id, turn, text, FinishReason::kLength, [this](Said said) { said_.Put(std::move(said)); });
+    client_->Act(id, {.turn = turn, .text = text, .finish = FinishReason::kLength},
+                 [this](Said said) { said_.Put(std::move(said)); });
   }
   // The last of `count` answers.
   Said AwaitSaid(size_t count) {
@@ -162,6 +163,30 @@ TEST_F(PlayClientTest, PlaysAnEpisodeToItsEnd) {
   EXPECT_EQ(client_->counters().opened, 1);
   EXPECT_EQ(client_->counters().turns, 2);
   EXPECT_EQ(client_->counters().cancels, 0);
+}
+
+TEST_F(PlayClientTest, CarriesCallsOfToolsAndTheirResults) {
+  FakePlayWorker worker(address_, [](const v1::PlayRequest& request, Stream* stream) {
+    if (request.has_open()) stream->Write(Observe(request.open().episode(), 0));
+    if (!request.has_act()) return;
+    v1::PlayResponse response = Observe(request.act().episode(), request.act().turn());
+    for (const auto& call : request.act().tool_calls()) {
+      response.mutable_observe()->add_tool_results(call.name() + call.arguments_json());
+    }
+    stream->Write(response);
+  });
+  Connect();
+  ASSERT_TRUE(AwaitThere());
+  client_->Open(Episode("e"), [this](Said said) { said_.Put(std::move(said)); });
+  ASSERT_TRUE(AwaitSaid(1).ok());
+  client_->Act("e",
+               {.turn = 1, .text = "whole", .tool_calls = {{"look", "{}"}, {"dig", "{\"at\":1}"}}, .content = "rest"},
+               [this](Said said) { said_.Put(std::move(said)); });
+  const Said said = AwaitSaid(2);
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_THAT(said->tool_results, ::testing::ElementsAre("look{}", "dig{\"at\":1}"));
+  EXPECT_EQ(worker.requests.All()[1].act().text(), "whole");
+  EXPECT_EQ(worker.requests.All()[1].act().content(), "rest");
 }
 
 TEST_F(PlayClientTest, KnowsWhatTheWorkerPlays) {

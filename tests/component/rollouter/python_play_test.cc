@@ -75,7 +75,7 @@ class PythonPlayTest : public ::testing::Test {
     for (const std::string& action : actions) {
       const EnvironmentMessage ours = (*game)->Step(action).value();
       const Said theirs =
-          Wait([&](auto done) { client_->Act(id, turn + 1, action, FinishReason::kStop, std::move(done)); });
+          Wait([&](auto done) { client_->Act(id, {.turn = turn + 1, .text = action}, std::move(done)); });
       EXPECT_TRUE(theirs.ok()) << theirs.status();
       if (!theirs.ok()) return turn;
       ++turn;
@@ -182,8 +182,8 @@ TEST_F(PythonPlayTest, EveryCallThatTheRollouterCountsWasStartedThereAndHasEnded
     ASSERT_TRUE(Wait([&](auto done) {
                   client_->Open({.id = id, .environment = "slow", .row_json = "{}", .max_turns = 10}, std::move(done));
                 }).ok());
-    ASSERT_TRUE(Wait([&](auto done) { client_->Act(id, 1, "go", FinishReason::kStop, std::move(done)); }).ok());
-    if (i < kCancelled) client_->Act(id, 2, "sleep", FinishReason::kStop, [](const Said&) {});
+    ASSERT_TRUE(Wait([&](auto done) { client_->Act(id, {.turn = 1, .text = "go"}, std::move(done)); }).ok());
+    if (i < kCancelled) client_->Act(id, {.turn = 2, .text = "sleep"}, [](const Said&) {});
   }
   v1::DescribeResponse::Calls calls = AskForCalls();
   EXPECT_EQ(calls.started() - calls.ended(), kCancelled) << "the tools sleep";

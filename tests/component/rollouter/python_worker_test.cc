@@ -127,7 +127,8 @@ TEST_F(PythonWorkerTest, JudgesTheAnswersOfAGroupByTheirTokensTogether) {
 
 TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainersLists) {
   const std::string tokens = dir_.path() + "/tokens";
-  std::ofstream(tokens) << "rollouter " << std::string(40, 'r') << "\ntrainer " << std::string(40, 't') << "\n";
+  std::ofstream(tokens) << "rollouter " << std::string(40, 'r') << "\ntrainer " << std::string(40, 't') << "\nviewer "
+                        << std::string(40, 'v') << "\n";
   std::filesystem::permissions(tokens, std::filesystem::perms::owner_read);
   const std::string guarded = absl::StrCat("127.0.0.1:", testing::FreePort().value());
   auto worker = Process::Start({.program = SYNCOPATE_PYTHON,
@@ -153,7 +154,7 @@ TEST_F(PythonWorkerTest, AtAPortWithTokensTheRolloutersTokenScoresAndTheTrainers
     return last;
   };
   EXPECT_TRUE(availability("rollouter", tokens).ok());
-  EXPECT_THAT(std::string(availability("trainer", tokens).message()), HasSubstr("the role trainer may not call"));
+  EXPECT_THAT(std::string(availability("viewer", tokens).message()), HasSubstr("the role viewer may not call"));
   EXPECT_THAT(std::string(availability("rollouter", "").message()), HasSubstr("a bearer token is needed"));
   const std::string rows = dir_.path() + "/guarded-rows";
   EXPECT_TRUE(
@@ -190,8 +191,8 @@ TEST_F(PythonWorkerTest, AtAPortWithTlsBothSidesShowACertificateOfTheirRole) {
   const std::string address = absl::StrCat("127.0.0.1:", testing::FreePort().value());
   const auto worker = start("environment", address);
   EXPECT_TRUE(reach(address, authority.SecurityFor("rollouter")).ok());
-  EXPECT_THAT(std::string(reach(address, authority.SecurityFor("trainer")).message()),
-              HasSubstr("the role trainer may not call"));
+  EXPECT_THAT(std::string(reach(address, authority.SecurityFor("viewer")).message()),
+              HasSubstr("the role viewer may not call"));
   EXPECT_FALSE(reach(address, foreign.SecurityFor("rollouter")).ok()) << "of another authority";
   EXPECT_FALSE(reach(address, nullptr).ok()) << "plaintext";
   const std::string posed = absl::StrCat("127.0.0.1:", testing::FreePort().value());

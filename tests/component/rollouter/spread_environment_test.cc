@@ -29,8 +29,8 @@ class FakePlay final : public RemoteEnvironment {
     return environment == "game" ? absl::OkStatus() : absl::NotFoundError("no such environment");
   }
   void Open(RemoteEpisode episode, Done done) override { Ask("open " + episode.id, episode.id, std::move(done)); }
-  void Act(const std::string& episode, int32_t turn, std::string, FinishReason, Done done) override {
-    Ask(absl::StrCat("act ", episode, " ", turn), episode, std::move(done));
+  void Act(const std::string& episode, rollouter::RemoteAction action, Done done) override {
+    Ask(absl::StrCat("act ", episode, " ", action.turn), episode, std::move(done));
   }
   void Close(const std::string& episode, const std::string&) override {
     asked.push_back("close " + episode);
@@ -64,15 +64,12 @@ class SpreadEnvironmentTest : public ::testing::Test {
  protected:
   SpreadEnvironmentTest() {
     spread_ = SpreadEnvironment::Start({.connect =
-                                            [this](const std::string& digest) {
-                                              digests_.push_back(digest);
+                                            [this] {
                                               auto play = std::make_shared<FakePlay>();
                                               plays_.push_back(play);
                                               const size_t number = plays_.size();
                                               return SpreadEnvironment::Connection{
-                                                  .play = play,
-                                                  .stop = [this, number] { stopped_.Put(number); },
-                                                  .digest = [] { return std::string("d1"); }};
+                                                  .play = play, .stop = [this, number] { stopped_.Put(number); }};
                                             },
                                         .renew_every = absl::InfiniteDuration()});
   }
@@ -85,12 +82,11 @@ class SpreadEnvironmentTest : public ::testing::Test {
     spread_->Open(std::move(episode), [this](const Said& said) { said_.push_back(said.ok() ? said->text : "error"); });
   }
   void Act(const std::string& id, int32_t turn) {
-    spread_->Act(id, turn, "", FinishReason::kStop,
-                 [this](const Said& said) { said_.push_back(said.ok() ? said->text : "error"); });
+    spread_->Act(id, {.turn = turn}, [this](const Said& said) { said_.push_back(said.ok() ? said->text : "error"); });
   }
 
   std::vector<std::shared_ptr<FakePlay>> plays_;  // by connection
-  std::vector<std::string> digests_, said_;
+  std::vector<std::string> said_;
   Mailbox<size_t> stopped_;  // numbers of connections, from 1 on
   std::shared_ptr<SpreadEnvironment> spread_;
 };
@@ -107,7 +103,6 @@ TEST_F(SpreadEnvironmentTest, WhatOpensGoesToTheNewestConnectionAndEpisodesStayW
   EXPECT_THAT(plays_[0]->asked, ElementsAre("open a", "open b", "act a 1"));
   EXPECT_THAT(plays_[1]->asked, ElementsAre("open c"));
   EXPECT_THAT(said_, ElementsAre("from the first"));
-  EXPECT_THAT(digests_, ElementsAre("", "d1", "d1")) << "all workers run the code of the first";
 }
 
 TEST_F(SpreadEnvironmentTest, AConnectionThatIsNotThereTakesNothingOver) {

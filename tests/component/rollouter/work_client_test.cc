@@ -1,3 +1,4 @@
+// The client of the trainer: one rig of a trainer and an engine, and what leases, plays and turns do to it.
 // Over 700 lines: one client against one fake trainer; plain leases, episodes and turns share the fixture.
 
 #include "services/rollouter/work_client.h"
@@ -469,7 +470,7 @@ class WorkClientPlayTest : public WorkClientTest {
             .episode = {.max_turns = 5, .max_total_tokens = 3000, .max_given_tokens = 10, .max_retries = 0},
             .decode = [](const std::vector<int32_t>&) { return std::string(); },
             .encode =
-                [](const std::string&, const std::vector<int32_t>&) {
+                [](const rollouter::EnvironmentMessage&, const std::vector<int32_t>&) {
                   return rollouter::EnvironmentAnswer{.content = {1, 2}, .closing = {9}};
                 }};
   }
@@ -540,7 +541,7 @@ class WorkClientRemotePlayTest : public HasEnvironment, public WorkClientTest {
             .episode = {.max_turns = 5, .max_total_tokens = 3000, .max_given_tokens = 10, .max_retries = 1},
             .decode = [](const std::vector<int32_t>& turn) { return absl::StrCat(turn.size()); },
             .encode =
-                [](const std::string&, const std::vector<int32_t>&) {
+                [](const rollouter::EnvironmentMessage&, const std::vector<int32_t>&) {
                   return rollouter::EnvironmentAnswer{.content = {1, 2}, .closing = {9}};
                 }};
   }

@@ -1,3 +1,4 @@
+// The engine on its thread: one rig and what each of its operations does to requests that run.
 // Over 700 lines: all that a caller of one EngineLoop sees, over the same small model and the same waiting sink.
 
 #include "rollouter/engine/engine_loop.h"

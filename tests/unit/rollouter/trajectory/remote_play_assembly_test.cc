@@ -29,6 +29,7 @@ class RemotePlayAssemblyTest : public ::testing::Test {
     lease.samples = samples;
     lease.prompt_ids = {kBegin, kAsk};
     lease.seed = 11;
+    lease.task.row_json = row_json_;
     answers_.resize(static_cast<size_t>(samples));
     assembly_ = std::make_shared<RemotePlayAssembly>(
         lease, MemberId(),
@@ -83,6 +84,7 @@ class RemotePlayAssemblyTest : public ::testing::Test {
     assembly_->OnFinished(sample, answers_[static_cast<size_t>(sample)]);
   }
 
+  std::string row_json_;
   StopRules stops_;
   PlayRules rules_ = MakePlayRules("guess", kRemoteEpisode).value();
   testing::FakeRemoteEnvironment environment_;
@@ -118,6 +120,46 @@ TEST_F(RemotePlayAssemblyTest, PlaysTurnsWhoseAnswersComeLater) {
   EXPECT_THAT((*group_)->samples[0].given, ElementsAre(TokenRange{2, 4}));
   EXPECT_THAT((*group_)->samples[0].turns, ElementsAre(Turn{2, -0.1f, 0.5}, Turn{6, 1.0f, 0.25}));
   EXPECT_FALSE((*group_)->samples[0].rejected);
+}
+
+TEST_F(RemotePlayAssemblyTest, CallsOfTheRowsToolsAreReadAndTheirResultsAreGiven) {
+  row_json_ = R"({"tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]})";
+  rules_.tool_format = text::chat::ToolFormat::kHermes;
+  rules_.decode = [](const std::vector<int32_t>&) {
+    return std::string(
+        "I look.<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3}}</tool_call>"
+        "<tool_call>{broken</tool_call>");
+  };
+  std::vector<EnvironmentMessage> encoded;
+  rules_.encode = [&](const EnvironmentMessage& said, const std::vector<int32_t>&) {
+    encoded.push_back(said);
+    return EnvironmentAnswer{.content = {kHigher}};
+  };
+  Start();
+  Say(EnvironmentMessage{});
+  EXPECT_TRUE(Guess(0, 10));
+  const auto step = Say(EnvironmentMessage{.tool_results = {"17", "18"}});
+  EXPECT_EQ(step.text, rules_.decode({}));
+  ASSERT_EQ(step.tool_calls.size(), 1u);
+  EXPECT_EQ(step.tool_calls[0].name, "look");
+  EXPECT_EQ(step.tool_calls[0].arguments, R"({"at":3})");
+  EXPECT_EQ(step.content, "I look.<tool_call>{broken</tool_call>") << "what is no call stays text";
+  ASSERT_EQ(encoded.size(), 1u);
+  EXPECT_THAT(encoded[0].tool_results, ElementsAre("17", "18"));
+  EXPECT_THAT(answers_[0].given, ElementsAre(TokenRange{2, 3}));
+}
+
+TEST_F(RemotePlayAssemblyTest, WithoutToolsInTheRowWhatLooksLikeACallIsText) {
+  rules_.tool_format = text::chat::ToolFormat::kHermes;
+  rules_.decode = [](const std::vector<int32_t>&) {
+    return std::string("<tool_call>{\"name\": \"look\", \"arguments\": {}}</tool_call>");
+  };
+  Start();
+  Say(EnvironmentMessage{});
+  EXPECT_TRUE(Guess(0, 10));
+  const auto step = Say(EnvironmentMessage{.text = "higher"});
+  EXPECT_THAT(step.tool_calls, IsEmpty());
+  EXPECT_EQ(step.text, rules_.decode({}));
 }
 
 TEST_F(RemotePlayAssemblyTest, ASampleThatItsEnvironmentRejectsEndsAndStaysInItsGroup) {

@@ -46,7 +46,7 @@ TEST_F(TurnFormatTest, AMessageStandsBehindATurnAsTheTemplateWritesIt) {
   ASSERT_THAT(format, IsOk());
   std::vector<int32_t> turn = Ids("7");
   turn.push_back(end_);
-  const auto answer = (*format)->Encode("higher", turn);
+  const auto answer = (*format)->Encode({.text = "higher"}, turn);
   ASSERT_THAT(answer, IsOk());
   EXPECT_EQ(Text(answer->opening), "\n<|im_start|>user\n");
   EXPECT_EQ(Text(answer->content), "higher");
@@ -62,8 +62,8 @@ TEST_F(TurnFormatTest, AMessageStandsBehindATurnAsTheTemplateWritesIt) {
 
 TEST_F(TurnFormatTest, ATurnThatWasCutOffIsEndedFirst) {
   const auto format = Make(kChatMl).value();
-  EXPECT_EQ(Text(format->Encode("higher", Ids("7"))->opening), "<|im_end|>\n<|im_start|>user\n");
-  EXPECT_EQ(Text(format->Encode("welcome", {})->opening), "<|im_end|>\n<|im_start|>user\n") << "of a reset";
+  EXPECT_EQ(Text(format->Encode({.text = "higher"}, Ids("7"))->opening), "<|im_end|>\n<|im_start|>user\n");
+  EXPECT_EQ(Text(format->Encode({.text = "welcome"}, {})->opening), "<|im_end|>\n<|im_start|>user\n") << "of a reset";
 }
 
 TEST_F(TurnFormatTest, WhatTheTemplateStripsIsNotThere) {
@@ -71,11 +71,11 @@ TEST_F(TurnFormatTest, WhatTheTemplateStripsIsNotThere) {
       "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<|im_end|>{% endfor %}"
       "{% if add_generation_prompt %}<assistant>{% endif %}");
   ASSERT_THAT(format, IsOk());
-  EXPECT_EQ(Text((*format)->Encode("  4\n", {end_})->content), "4");
-  EXPECT_EQ(Text((*format)->Encode("stub-answer-5f1c stub-message-8d2e", {end_})->content),
-            "stub-answer-5f1c stub-message-8d2e");
-  EXPECT_TRUE((*format)->Encode("", {end_})->content.empty());
-  EXPECT_EQ(Text((*format)->Encode("a\xffz", {end_})->content), "a\xef\xbf\xbdz");
+  EXPECT_EQ(Text((*format)->Encode({.text = "  4\n"}, {end_})->content), "4");
+  const std::string stubs = "stub-answer-5f1c stub-message-8d2e";
+  EXPECT_EQ(Text((*format)->Encode({.text = stubs}, {end_})->content), stubs);
+  EXPECT_TRUE((*format)->Encode({.text = ""}, {end_})->content.empty());
+  EXPECT_EQ(Text((*format)->Encode({.text = "a\xffz"}, {end_})->content), "a\xef\xbf\xbdz");
 }
 
 // Such a template writes an answer otherwise once a message of the user follows it, so nothing is rendered again.
@@ -86,14 +86,50 @@ TEST_F(TurnFormatTest, ATemplateThatDropsEarlierThoughtsCanBeExtended) {
       "{% elif m.role == 'assistant' %}<think>\n\n</think>\n\n{{ m.content }}{% else %}{{ m.content }}{% endif %}"
       "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
   ASSERT_THAT(format, IsOk());
-  EXPECT_EQ(Text(All(*(*format)->Encode("no", {end_}))), "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(Text(All(*(*format)->Encode({.text = "no"}, {end_}))),
+            "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n");
+}
+
+// As Qwen's templates have it: results that follow each other are one message of the user.
+constexpr char kWithTools[] =
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
+    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+TEST_F(TurnFormatTest, ResultsOfToolsAreMessagesOfTheirRole) {
+  const auto format = Make(kWithTools).value();
+  EXPECT_THAT(format->CheckToolResults(), IsOk());
+  EXPECT_EQ(Text(All(*format->Encode({.tool_results = {"17"}}, {end_}))),
+            "\n<|im_start|>user\n<tool_response>\n17\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+  const auto two = format->Encode({.tool_results = {"17", ""}}, Ids("7"));
+  ASSERT_THAT(two, IsOk());
+  EXPECT_EQ(Text(All(*two)),
+            "<|im_end|>\n<|im_start|>user\n<tool_response>\n17\n</tool_response>\n<tool_response>\n\n</tool_response>"
+            "<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(Text(two->content), "17\n</tool_response>\n<tool_response>\n") << "what may be cut";
+  EXPECT_EQ(Text(All(*format->Encode({.text = "no"}, {end_}))),
+            "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST_F(TurnFormatTest, ATemplateWithoutResultsOfToolsSaysMessagesOfTheUserAlone) {
+  const auto format = Make(
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+      "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  ASSERT_THAT(format, IsOk());
+  EXPECT_THAT((*format)->CheckToolResults(), HasReason("TEMPLATE_NOT_EXTENDABLE"));
+  EXPECT_THAT((*format)->Encode({.tool_results = {"17"}}, {end_}), HasReason("TEMPLATE_NOT_EXTENDABLE"));
+  EXPECT_THAT((*format)->Encode({.text = "no"}, {end_}), IsOk());
 }
 
 TEST_F(TurnFormatTest, ATemplateThatCannotBeExtendedIsRefused) {
   for (const auto& [jinja, why] : std::vector<std::pair<std::string, std::string>>{
            {"<{{ messages[-1].role }}>{{ messages[-1].content }}", "does not write the answer before"},
            {"{% for m in messages %}{% if not loop.last %}{{ m.content }}{% endif %}{% endfor %}",
-            "does not write the message behind an answer"},
+            "does not write a message of the role user behind an answer"},
            {"{% for m in messages %}{{ loop.index }} {{ m.content }}\n{% endfor %}", "depends on the turns before it"},
            {"{% if messages | length > 2 %}{{ raise_exception('one question alone') }}{% endif %}",
             "one question alone"}}) {

@@ -93,11 +93,18 @@ INSTANTIATE_TEST_SUITE_P(ToolFormat, RulesTest,
 constexpr const char* kTls = "security.tls_ca=ca.crt";
 INSTANTIATE_TEST_SUITE_P(
     WorkersAddress, RulesTest,
-    testing::Values(Case{{"environment.address=10.0.0.7:7080"}, "environment.address: a socket or a loopback address"},
-                    Case{{"environment.address=10.0.0.7:7080", "run.insecure_bind=true"}, nullptr},
-                    Case{{"environment.address=10.0.0.7:7080", kTls, "security.tls_cert=c", "security.tls_key=k"},
-                         nullptr},
-                    Case{{"environment.address=127.0.0.1:7080"}, nullptr}));
+    testing::Values(
+        Case{{"environment.address=10.0.0.7:7080"}, "environment.address: a socket or a loopback address"},
+        Case{{"environment.address=10.0.0.7:7080", "run.insecure_bind=true"}, nullptr},
+        Case{{"environment.address=10.0.0.7:7080", kTls, "security.tls_cert=c", "security.tls_key=k"}, nullptr},
+        Case{{"environment.address=127.0.0.1:7080"}, nullptr},
+        Case{{"environment.address=unix:/a.sock,10.0.0.7:7080"}, "environment.address: a socket or a loopback address"},
+        Case{{"environment.address=unix:/a.sock,unix:/b.sock"}, nullptr},
+        Case{{"environment.address=unix:/a.sock,unix:/a.sock"}, "a different address for each worker"},
+        Case{{"environment.workers=2"}, "1 without a command"},
+        Case{{"environment.workers=2", "environment.command=w"}, nullptr},
+        Case{{"environment.workers=2", "environment.command=w", "environment.address=unix:/a.sock"},
+             "an address for each of the 2 workers"}));
 constexpr const char* kKey = "reward.judge_key_file=key";
 INSTANTIATE_TEST_SUITE_P(
     Judge, RulesTest,

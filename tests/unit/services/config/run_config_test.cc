@@ -412,6 +412,22 @@ TEST(RunConfigTest, ALearningRateThatUnlearnsAModelIsDoubted) {
   EXPECT_THAT(doubts({}), IsEmpty()) << "built-in tasks begin with random weights";
 }
 
+TEST(RunConfigTest, FewerEpisodesThanARolloutersRoomAreDoubtedWhereAWorkerPlaysThem) {
+  const auto doubts = [](std::vector<std::string> more) {
+    const std::vector<std::string> played = {"data.task=guess",          "environment.name=guess",
+                                             "reward.name=environment",  "rollout.max_total_tokens=32",
+                                             "rollout.max_sequences=64", "run.rollouters=1"};
+    more.insert(more.begin(), played.begin(), played.end());
+    return FindDoubts(ParseRunConfig("", "f", more).config);
+  };
+  EXPECT_THAT(doubts({}), IsEmpty()) << "what is built in answers at once";
+  EXPECT_THAT(doubts({"environment.command=w", "rollout.max_parked=449"}),
+              ElementsAre(HasSubstr("at most 512 samples are under way, and a rollouter has room for 513")));
+  EXPECT_THAT(doubts({"environment.command=w", "rollout.max_parked=448"}), IsEmpty());
+  EXPECT_THAT(doubts({"environment.command=w", "rollout.max_parked=448", "run.rollouters=2"}),
+              ElementsAre(HasSubstr("2 rollouters have room for 1024")));
+}
+
 TEST(RunConfigTest, AutomaticValuesAreResolved) {
   EXPECT_EQ(TargetStaleness(ParseRunConfig("", "f").config), 1);
   EXPECT_EQ(TargetStaleness(ParseRunConfig("", "f", {"staleness.max_staleness=0"}).config), 0);

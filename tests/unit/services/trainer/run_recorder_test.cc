@@ -57,14 +57,16 @@ TEST_F(RunRecorderTest, TensorBoardGetsWhatMetricsJsonlDoesUnderTheSameNames) {
   trainer::EvaluationReport evaluation;
   evaluation.version = {1, 3};
   evaluation.reward_mean = 0.5;
-  evaluation.figures = {
-      .reward_parts = {{"format", 0.5}}, .files = {{"a.jsonl", 1, 1}}, .data_sources = {{"gsm8k", 1, 1}}};
+  evaluation.figures = {.reward_parts = {{"format", 0.5}},
+                        .files = {{"a.jsonl", 1, 1}},
+                        .data_sources = {{"gsm8k", 1, 1}},
+                        .environments = {{"desk", 1, 1, 8, 2}}};
   recorder_.RecordEvaluation(evaluation);
   const std::string events = ReadFile(&disk_, "/tensorboard/events.out.tfevents.0000000001.syncopate", 1 << 20).value();
   for (const char* tag :
        {"policy/loss", "policy/learning_rate", "reward/reward_min", "data/tokens_so_far", "time/rollouters_idle_ratio",
         "reward_parts/format", "evaluation/reward_mean", "evaluation/response_tokens_max", "evaluation_parts/format",
-        "evaluation_files/a.jsonl", "evaluation_data_sources/gsm8k"}) {
+        "evaluation_files/a.jsonl", "evaluation_data_sources/gsm8k", "evaluation_environments/desk/turns_mean"}) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
   EXPECT_EQ(events.find("evaluation/exact"), std::string::npos);  // the right answers are unknown

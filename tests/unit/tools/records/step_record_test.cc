@@ -79,13 +79,15 @@ TEST(StepRecordTest, AnEvaluationSaysWhatElseIsKnownOfIt) {
       R"({"kind":"eval","step":7,"eval_reward":0.5,"unix_seconds":1.8e9,"eval_reward_parts":{"format":1,"math":0.25},)"
       R"("eval_response_tokens_mean":80.25,"eval_response_tokens_min":12,"eval_response_tokens_max":256,)"
       R"("eval_truncated":3,"eval_files":{"a.jsonl":{"prompts":3,"reward":0.25},"b.jsonl":{"prompts":5,"reward":0.5}},)"
-      R"("eval_data_sources":{"gsm8k":{"prompts":6,"reward":0.75},"x":3}})");
+      R"("eval_data_sources":{"gsm8k":{"prompts":6,"reward":0.75},"x":3},)"
+      R"("eval_environments":{"desk":{"prompts":8,"reward":0.5,"turns":3.25,"response_tokens":9}},"eval_turns_mean":3.5})");
   ASSERT_TRUE(record.ok());
   EXPECT_EQ(record->unix_seconds, 1.8e9);
   ASSERT_EQ(record->eval_files.size(), 2u);
   EXPECT_EQ(record->eval_files[1].prompts, 5);
   EXPECT_THAT(EvaluationPhrases(*record),
               ElementsAre("by file a.jsonl 0.250, b.jsonl 0.500", "by data_source gsm8k 0.750",
+                          "by environment desk 0.500 in 3.2 turns", "3.50 turns on average",
                           "parts format 1.000, math 0.250", "answers of 12 to 256 tokens, 80.2 on average, 3 cut off"));
   EXPECT_THAT(EvaluationPhrases(*ParseStepRecord(kEvaluation)), IsEmpty()) << "a line of an older build";
 }

@@ -103,6 +103,18 @@ TEST(PlanLaunchTest, TheWorkerIsItsCommandWithWhereToListenBehindIt) {
                                      "unix:/run/environment.sock", "--announce", "/run/environment.json"));
 }
 
+TEST(PlanLaunchTest, EachOfSeveralWorkersHasItsAddressAndItsAnnouncement) {
+  v1::RunConfig config;
+  config.mutable_environment()->set_command("syncopate-worker rewards.py");
+  config.mutable_environment()->set_address("unix:/run/a.sock, unix:/srv/b.sock");
+  const std::vector<std::string> second = PlanLaunch(config, "/bin", "/run", {"environment", 1}, "").arguments;
+  EXPECT_THAT(std::vector<std::string>(second.begin() + 3, second.end()),
+              ElementsAre("--listen", "unix:/srv/b.sock", "--announce", "/srv/b.sock.json"));
+  config.mutable_environment()->set_address("unix:/run/a.sock,127.0.0.1:7080");
+  EXPECT_EQ(EnvironmentAnnouncement(config, "/run", 0), "/run/environment.json");
+  EXPECT_EQ(EnvironmentAnnouncement(config, "/run", 1), "/run/environment-1.json");
+}
+
 TEST(PlanLaunchTest, AWorkerBeyondLoopbackIsToldItsCertificate) {
   v1::RunConfig config;
   config.mutable_environment()->set_command("syncopate-worker rewards.py");

@@ -336,7 +336,7 @@ class RunSupervisionWithWorkerTest : public ::testing::Test {
  protected:
   const ChildId worker_{"environment", 0};
   const absl::Time start_ = absl::UnixEpoch() + absl::Hours(1);
-  RunSupervision supervision_{{.rollouters = 1, .environment = true}};
+  RunSupervision supervision_{{.rollouters = 1, .workers = 1}};
 };
 
 TEST_F(RunSupervisionWithWorkerTest, NobodyTrainsBeforeTheWorkerIsReady) {
@@ -364,6 +364,47 @@ TEST_F(RunSupervisionWithWorkerTest, AWorkerThatNeverStartsEndsTheRun) {
   }
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
   EXPECT_EQ(supervision_.culprit(), "environment-0");
+}
+
+class RunSupervisionWithWorkersTest : public ::testing::Test {
+ protected:
+  // Lets a worker die and fail to start until it is given up.
+  void GiveUp(const ChildId& worker) {
+    for (int i = 0; i < 6; ++i) {
+      supervision_.OnExit(worker, kError, start_);
+      if (!supervision_.stopping()) supervision_.OnTick(supervision_.NextTick());
+    }
+  }
+
+  const ChildId first_{"environment", 0}, second_{"environment", 1};
+  const absl::Time start_ = absl::UnixEpoch() + absl::Hours(1);
+  RunSupervision supervision_{{.rollouters = 1, .workers = 2}};
+};
+
+TEST_F(RunSupervisionWithWorkersTest, NobodyTrainsBeforeAllWorkersAreReady) {
+  EXPECT_THAT(supervision_.Start(start_), ElementsAre(MakeStart(kSynchronizer), MakeStart(first_), MakeStart(second_)));
+  EXPECT_THAT(supervision_.OnReady(kSynchronizer, start_), IsEmpty());
+  EXPECT_THAT(supervision_.OnReady(second_, start_), IsEmpty());
+  EXPECT_THAT(supervision_.OnReady(first_, start_), UnorderedElementsAre(MakeStart(kTrainer), MakeStart(kFirst)));
+}
+
+TEST_F(RunSupervisionWithWorkersTest, TheRunGoesOnAsLongAsOneWorkerIsLeft) {
+  supervision_.Start(start_);
+  for (const ChildId& child : {kSynchronizer, first_, second_, kTrainer, kFirst}) supervision_.OnReady(child, start_);
+  GiveUp(second_);
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kRunning);
+  GiveUp(first_);
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.culprit(), "environment-0");
+}
+
+TEST_F(RunSupervisionWithWorkersTest, OneThatNeverStartsEndsTheRunAsTheOthersWaitForIt) {
+  supervision_.Start(start_);
+  supervision_.OnReady(kSynchronizer, start_);
+  supervision_.OnReady(first_, start_);
+  GiveUp(second_);
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_EQ(supervision_.culprit(), "environment-1");
 }
 
 class TrainerRanksTest : public ::testing::Test {

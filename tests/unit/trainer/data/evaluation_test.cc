@@ -227,6 +227,12 @@ TEST_F(EvaluationTest, KeepsThePartsOfTheRewardAndHowLongTheAnswersWere) {
       answer.logprobs.resize(1);
       answer.spans[0].end = 1;
     }
+    if (i == 0) {  // a tool has said the second token
+      answer.given = {{1, 2}};
+      answer.logprobs[1] = 0;
+      answer.spans = {{kVersion, 0, 1}, {kVersion, 2, answer.spans[0].end}};
+      answer.turns = {{1, 0, 0}, {answer.spans[1].end, 0, 0}};
+    }
     answer.finish = i == 3 ? FinishReason::kStop : FinishReason::kLength;
     answer.reward_parts = {{"format", i == 0 ? 1.0f : 0.0f}};
     ASSERT_EQ(evaluation_->Submit(session, group, rules_).result, Result::kAccepted);
@@ -236,7 +242,8 @@ TEST_F(EvaluationTest, KeepsThePartsOfTheRewardAndHowLongTheAnswersWere) {
   EXPECT_THAT(figures.reward_parts, ElementsAre(Pair("format", 0.25)));
   EXPECT_EQ(figures.response_tokens_min, 1);
   EXPECT_EQ(figures.response_tokens_max, longest);
-  EXPECT_DOUBLE_EQ(figures.response_tokens_mean, static_cast<double>(3 * longest + 1) / 4);
+  EXPECT_DOUBLE_EQ(figures.response_tokens_mean, static_cast<double>(3 * longest) / 4) << "without what was given";
+  EXPECT_EQ(figures.turns_mean, 0.5);
   EXPECT_EQ(figures.truncated, 3);
   EXPECT_THAT(figures.files, IsEmpty()) << "a built-in task has none";
 }
@@ -264,6 +271,26 @@ TEST(EvaluationTallyTest, HasAFigureByFileAndByDataSourceWhereThereAreSeveral) {
   EXPECT_THAT(tally.Figures().files, ElementsAre(Subset{"/data/a/test.jsonl", 1, 0.5},
                                                  Subset{"/data/b/test.jsonl", 1, 1}, Subset{"gsm8k.jsonl", 2, 0.5}));
   EXPECT_THAT(tally.Figures().data_sources, ElementsAre(Subset{"(none)", 2, 0.5}, Subset{"gsm8k", 2, 0.75}));
+}
+
+TEST(EvaluationTallyTest, HasRewardTurnsAndLengthByEnvironment) {
+  using Subset = EvaluationFigures::Subset;
+  EvaluationTally tally;
+  auto add = [&tally](const std::string& environment, float reward, size_t turns, size_t tokens) {
+    Prompt prompt;
+    prompt.origin = {"rows.jsonl", "", environment};
+    Trajectory answer = Rewarded(reward);
+    answer.turns.resize(turns);
+    answer.tokens.resize(tokens);
+    tally.Add(prompt, answer);
+  };
+  add("desk", 1, 3, 30);
+  EXPECT_THAT(tally.Figures().environments, IsEmpty()) << "the figures would repeat those of all";
+  EXPECT_EQ(tally.Figures().turns_mean, 3);
+  add("desk", 0, 1, 10);
+  add("shop", 0.5f, 5, 40);
+  EXPECT_THAT(tally.Figures().environments, ElementsAre(Subset{"desk", 2, 0.5, 20, 2}, Subset{"shop", 1, 0.5, 40, 5}));
+  EXPECT_EQ(tally.Figures().turns_mean, 3);
 }
 
 TEST(EvaluationTallyTest, HoldsNoMoreNamesThanPeopleCanRead) {

@@ -131,5 +131,37 @@ TEST(PromptRowTest, SaysWhatIsWrongWithARow) {
   EXPECT_THAT(ParsePromptRow("{\"prompt\": \"xxxxxxxx\"}", {}, 10), HasReason("BAD_JSON"));
 }
 
+RowFields WithTools() {
+  return {.environment = "desk",
+          .tools = {{"desk", Json::parse(R"([{"type": "function", "function": {"name": "look"}}])")},
+                    {"other", Json::parse(R"([{"type": "function", "function": {"name": "dig"}}])")}}};
+}
+
+TEST(PromptRowTest, ToolsAreTheRowsOwnOrThoseOfItsEnvironment) {
+  const auto name = [](const std::string& line, const RowFields& fields) {
+    const auto row = Parse(line, fields);
+    EXPECT_THAT(row, IsOk()) << line;
+    if (!row.ok() || row->tools.is_null()) return std::string();
+    EXPECT_EQ(Judged(*row)["tools"], Json(row->tools)) << "the environment reads them, too";
+    return row->tools[0]["function"]["name"].get<std::string>();
+  };
+  EXPECT_EQ(name(R"({"prompt": "?"})", WithTools()), "look");
+  EXPECT_EQ(name(R"({"prompt": "?", "environment": "other"})", WithTools()), "dig");
+  EXPECT_EQ(name(R"({"prompt": "?", "environment": "bare"})", WithTools()), "");
+  EXPECT_EQ(name(R"({"prompt": "?", "tools": []})", WithTools()), "look");
+  EXPECT_EQ(name(R"({"prompt": "?"})", {}), "");
+  const std::string own = R"([{"type": "function", "function": {"name": "own"}}])";
+  EXPECT_EQ(name(R"({"prompt": "?", "tools": )" + own + "}", WithTools()), "own");
+  EXPECT_EQ(name(Json({{"prompt", "?"}, {"tools", own}}).dump(), {}), "own") << "as parquet has it: text";
+}
+
+TEST(PromptRowTest, WhatIsNoListOfToolsIsABadRow) {
+  for (const char* tools : {R"({"name": "look"})", R"(["look"])", R"([{"function": {}}])", R"("[{")", "7"}) {
+    const auto row = Parse(absl::StrCat(R"({"prompt": "?", "tools": )", tools, "}"));
+    EXPECT_THAT(row, HasReason("BAD_ROW")) << tools;
+    EXPECT_THAT(row, HasMessage(HasSubstr("the field 'tools'"))) << tools;
+  }
+}
+
 }  // namespace
 }  // namespace syncopate::trainer

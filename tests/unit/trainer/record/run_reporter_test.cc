@@ -154,7 +154,8 @@ TEST_F(RunReporterTest, AnEvaluationHasItsPartsLengthsAndAFigureBySubset) {
                     .response_tokens_max = 10,
                     .truncated = 1,
                     .files = {{"a.jsonl", 3, 0.25}, {"b.jsonl", 5, 0.75}},
-                    .data_sources = {{"gsm8k", 8, 0.5}}};
+                    .data_sources = {{"gsm8k", 8, 0.5}},
+                    .environments = {{"desk", 8, 0.5, 20, 3}}};
   report.samples = {{"<|user|>Why?", "So.<|end|>", "", 1, "Why?", "So."}};
   reporter_->RecordEvaluation(report);
   std::ifstream file(path_);
@@ -167,6 +168,9 @@ TEST_F(RunReporterTest, AnEvaluationHasItsPartsLengthsAndAFigureBySubset) {
   EXPECT_EQ(line.at("eval_files").at("b.jsonl").at("prompts"), 5);
   EXPECT_EQ(line.at("eval_files").at("b.jsonl").at("reward"), 0.75);
   EXPECT_EQ(line.at("eval_data_sources").at("gsm8k").at("reward"), 0.5);
+  EXPECT_EQ(line.at("eval_environments").at("desk"),
+            nlohmann::json({{"prompts", 8}, {"reward", 0.5}, {"response_tokens", 20.0}, {"turns", 3.0}}));
+  EXPECT_FALSE(line.contains("eval_turns_mean")) << "answers without turns";
   EXPECT_EQ(line.at("samples")[0].at("prompt"), "<|user|>Why?");
   EXPECT_EQ(line.at("samples")[0].at("question"), "Why?");
   EXPECT_EQ(line.at("samples")[0].at("reply"), "So.");

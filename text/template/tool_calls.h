@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 
 // How models write calls of tools in their answers; pure.
-namespace syncopate::endpoint {
+namespace syncopate::text::chat {
 
 enum class ToolFormat {
   kNone,
@@ -65,4 +65,4 @@ class ToolCallParser {
   std::vector<ToolCall> calls_;
 };
 
-}  // namespace syncopate::endpoint
+}  // namespace syncopate::text::chat

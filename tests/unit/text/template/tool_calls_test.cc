@@ -1,4 +1,4 @@
-#include "services/endpoint/tool_calls.h"
+#include "text/template/tool_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncopate::endpoint {
+namespace syncopate::text::chat {
 namespace {
 
 // The text and the calls of an answer that comes in parts of `size` bytes, as "text|name(arguments)|...".
@@ -126,4 +126,4 @@ TEST(ToolCallsTest, TheTemplateSaysWhichFormatItsModelWrites) {
 }
 
 }  // namespace
-}  // namespace syncopate::endpoint
+}  // namespace syncopate::text::chat

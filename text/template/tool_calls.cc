@@ -1,4 +1,4 @@
-#include "services/endpoint/tool_calls.h"
+#include "text/template/tool_calls.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/strict_json.h"
 
-namespace syncopate::endpoint {
+namespace syncopate::text::chat {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -216,4 +216,4 @@ std::string ToolCallParser::End() {
   return "";
 }
 
-}  // namespace syncopate::endpoint
+}  // namespace syncopate::text::chat
