@@ -12,6 +12,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -102,6 +103,8 @@ class Stream {
     if (size <= 0) return Broken(size == 0 ? "the server closed a connection" : strerror(errno));
     absl::string_view bytes(buffer, static_cast<size_t>(size));
     if (!is_body_) {
+      // What is left of the answer before: the end of its last chunk.
+      if (head_.empty()) bytes = absl::StripLeadingAsciiWhitespace(bytes);
       absl::StrAppend(&head_, bytes);
       const size_t end = head_.find("\r\n\r\n");
       if (end == std::string::npos) return absl::OkStatus();
