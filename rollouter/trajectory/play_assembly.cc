@@ -34,15 +34,14 @@ absl::StatusOr<PlayRules> MakeTextPlayRules(const std::string& name, const Episo
   const EnvironmentRegistry registry = EnvironmentRegistry::BuiltIn();
   std::map<std::string, MakeGame> games;
   for (const std::string& known : registry.Names()) games[known] = *registry.Find(known).value();
-  const absl::Status tool_results = format->CheckToolResults();
   return PlayRules{
       .environment = name,
       .games = std::move(games),
       .episode = episode,
       .decode = text::tokenizer::MakeTextDecoder(std::move(tokenizer)),
-      .encode = [format = std::move(format)](const EnvironmentMessage& said,
-                                             const std::vector<int32_t>& turn) { return format->Encode(said, turn); },
-      .tool_results = tool_results};
+      .encode = [format = std::move(format)](const EnvironmentMessage& said, const std::vector<int32_t>& turn) {
+        return format->Encode(said, turn);
+      }};
 }
 
 std::string GetEnvironmentName(const PlayRules& rules, const Task& task) {
@@ -69,7 +68,6 @@ absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task) {
   }
   const absl::Status there = rules.remote->Availability(place.environment);
   place.remote = there.ok();
-  if (there.ok() && !rules.tool_results.ok() && !GetTools(task).empty()) return rules.tool_results;
   if (there.ok() || (absl::IsNotFound(there) && is_built_in)) return place;
   return there;
 }

@@ -34,8 +34,6 @@ struct PlayRules {
       encode = nullptr;
   // How the model writes calls of the tools that a row has; kNone: they stay text.
   text::chat::ToolFormat tool_format = text::chat::ToolFormat::kNone;
-  // Not OK: why what tools give cannot be said to this model. Rows with tools are then not played.
-  absl::Status tool_results = absl::OkStatus();
 };
 
 // Returns the rules of the environment `name` with the tokens of the built-in task of that name. NOT_FOUND (reason
@@ -55,8 +53,7 @@ struct PlayPlace {
 // Returns the environment that the task's row names in the field "environment", or else rules.environment.
 std::string GetEnvironmentName(const PlayRules& rules, const Task& task);
 // Returns where the samples of `task` play: at the worker if that has the environment, else with the game that is built in.
-// Errors of RemoteEnvironment::Availability; NOT_FOUND (reason NO_SUCH_ENVIRONMENT) if there is neither; FAILED_PRECONDITION
-// (reason TEMPLATE_NOT_EXTENDABLE) for a row with tools whose results the model cannot read.
+// Errors of RemoteEnvironment::Availability; NOT_FOUND (reason NO_SUCH_ENVIRONMENT) if there is neither.
 absl::StatusOr<PlayPlace> FindPlace(const PlayRules& rules, const Task& task);
 
 // Returns the tools of the task's row, a list in OpenAI's form; empty if it has none.

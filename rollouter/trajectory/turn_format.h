@@ -35,9 +35,6 @@ class TurnFormat {
   // TEMPLATE_NOT_EXTENDABLE) for tool_results that it cannot write; errors of the tokenizer.
   absl::StatusOr<EnvironmentAnswer> Encode(const EnvironmentMessage& said, const std::vector<int32_t>& turn) const;
 
-  // OK if the template writes messages of the role tool; else TEMPLATE_NOT_EXTENDABLE.
-  absl::Status CheckToolResults() const { return results_.status(); }
-
  private:
   // What stands around the texts of messages, whatever these are.
   struct Frame {

@@ -1,5 +1,9 @@
 #include "services/auth/worker_security.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "base/host_port.h"
 #include "services/config/duration.h"
 #include "services/config/rules.h"
 
@@ -17,6 +21,12 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadWorkerSecurity(cons
                                     .tls_reload = config::CheckedDuration(security.tls_reload()),
                                     .trust_domain = security.trust_domain()});
   }
+  const std::vector<std::string> workers = config::WorkerAddresses(config);
+  const bool is_local = std::all_of(workers.begin(), workers.end(), [](const std::string& address) {
+    const auto place = ParseHostPort(address);
+    return !place.ok() || place->IsLoopback();
+  });
+  if (!is_local) return nullptr;
   return TransportSecurity::Load({.role = role,
                                   .tls_reload = config::CheckedDuration(security.tls_reload()),
                                   .token_file = security.token_file()});

@@ -9,8 +9,9 @@
 
 namespace syncopate::auth {
 
-// What a daemon of `role` shows to the worker of users' Python: a token on a socket or a loopback address, a certificate
-// elsewhere. Null if neither is configured. Errors of TransportSecurity::Load.
+// What a daemon of `role` shows to workers of users' Python: a token if all of them are at sockets or loopback addresses, a
+// certificate elsewhere. Null if neither is configured, and beyond loopback without TLS, where a token would be read by
+// whoever listens in, and by the code that a worker runs. Errors of TransportSecurity::Load.
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> LoadWorkerSecurity(const v1::RunConfig& config,
                                                                             const std::string& role);
 

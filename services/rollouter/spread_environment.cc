@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace syncopate::rollouterd {
 
 using rollouter::EnvironmentMessage;
@@ -152,8 +154,11 @@ void SpreadEnvironment::NotifyListener() const {
     MutexLock lock(&mutex_);
     if (stopping_) return;
     listener = listener_;
+    ++callbacks_;
   }
   if (listener != nullptr) (*listener)();
+  MutexLock lock(&mutex_);
+  --callbacks_;
 }
 
 rollouter::RemoteEnvironment::Counters SpreadEnvironment::counters() const {
@@ -178,6 +183,12 @@ void SpreadEnvironment::Stop() {
   }
   for (const auto& held : all) held->connection.stop();
   ends_.Stop();
+  // The listener's owner may be freed once this returns.
+  MutexLock lock(&mutex_);
+  auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return callbacks_ == 0; };
+  if (!mutex_.AwaitWithTimeout(Condition(&ended), absl::Seconds(5))) {
+    SYNCOPATE_LOG(kError, "a listener of the workers' connections did not return within 5 s");
+  }
 }
 
 }  // namespace syncopate::rollouterd

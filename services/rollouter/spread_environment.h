@@ -72,6 +72,7 @@ class SpreadEnvironment final : public rollouter::RemoteEnvironment,
   Counters ended_ ABSL_GUARDED_BY(mutex_);                                       // of connections that have ended
   std::shared_ptr<const std::function<void()>> listener_ ABSL_GUARDED_BY(mutex_);
   rpc::Timer timer_ ABSL_GUARDED_BY(mutex_);
+  mutable int callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of the listener that run
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Worker ends_;  // calls `stop`, which may block
 };

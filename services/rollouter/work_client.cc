@@ -429,7 +429,7 @@ absl::Status WorkClient::Play(rollouter::GenerationRequest request, const Lease&
   request.max_total_tokens = options_.play->episode.max_total_tokens;
   const absl::StatusOr<rollouter::PlayPlace> place = rollouter::FindPlace(*options_.play, lease.task);
   // The row's fault: it counts against the prompt. While the worker is away its work waits at the trainer.
-  if (absl::IsNotFound(place.status()) || ErrorReason(place.status()) == "TEMPLATE_NOT_EXTENDABLE") {
+  if (absl::IsNotFound(place.status())) {
     return Error(absl::StatusCode::kAborted, reason::kEnvironmentFailed, std::string(place.status().message()));
   }
   if (place.ok() && !place->remote) {

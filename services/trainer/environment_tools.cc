@@ -46,6 +46,7 @@ absl::StatusOr<trainer::EnvironmentTools> ReadTools(const v1::RunConfig& config,
       return Error(absl::StatusCode::kInvalidArgument, "BAD_TOOLS",
                    absl::StrCat("the tools of the environment ", one.name(), ": ", tools.status().message()));
     }
+    if (tools->empty()) continue;
     SYNCOPATE_LOG(kInfo, "tools of the environment %s: %d", one.name(), static_cast<int>(tools->size()));
     all[one.name()] = *std::move(tools);
   }
@@ -59,30 +60,31 @@ absl::StatusOr<trainer::EnvironmentTools> AskForTools(const v1::RunConfig& confi
                                                       absl::Duration within) {
   const std::vector<std::string> workers = config::WorkerAddresses(config);
   if (!config::Plays(config) || workers.empty() || config.data().files().empty()) return trainer::EnvironmentTools();
-  const std::string& address = workers.front();  // all have the same code
-  if (!CanBeHere(address)) {
-    SYNCOPATE_LOG(kInfo, "the worker at %s is not on this host: prompts show the tools that rows have", address);
+  if (!CanBeHere(workers.front())) {
+    SYNCOPATE_LOG(kInfo, "the worker at %s is not on this host: prompts show the tools that rows have",
+                  workers.front());
     return trainer::EnvironmentTools();
   }
   SYNCOPATE_ASSIGN_OR_RETURN(auto security, auth::LoadWorkerSecurity(config, "trainer"));
-  SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
-                             rpc::MakeChannel(address, {.security = security, .peer_role = "environment"}));
-  const auto stub = v1::EnvironmentService::NewStub(channel);
   const absl::Time until = Clock::Real()->Now() + within;
-  for (bool is_said = false;;) {
+  for (size_t turn = 0;; ++turn) {
+    const std::string& address = workers[turn % workers.size()];  // all have the same code
+    SYNCOPATE_ASSIGN_OR_RETURN(auto channel,
+                               rpc::MakeChannel(address, {.security = security, .peer_role = "environment"}));
+    const auto stub = v1::EnvironmentService::NewStub(channel);
     const auto described =
         rpc::CallUnary(stub.get(), &v1::EnvironmentService::Stub::Describe, v1::DescribeRequest(), kDescribeWithin);
     if (described.ok()) return ReadTools(config, address, *described);
-    // Anything but an absence is an operator's to mend: a role, a certificate.
-    if (!absl::IsUnavailable(described.status()) && !absl::IsDeadlineExceeded(described.status())) {
-      return Annotate(described.status(), absl::StrCat("asking the worker at ", address, " for its tools"));
+    if (turn == 0) SYNCOPATE_LOG(kInfo, "waiting for the worker at %s and its tools", address);
+    const bool is_away = absl::IsUnavailable(described.status()) || absl::IsDeadlineExceeded(described.status());
+    if (!is_away || Clock::Real()->Now() >= until) {
+      SYNCOPATE_LOG(
+          kWarning,
+          "the worker at %s (environment.address) does not say which tools it has: %s. Prompts show the tools "
+          "that rows have; an environment with tools of its own will fail and say so",
+          address, described.status().message());
+      return trainer::EnvironmentTools();
     }
-    if (Clock::Real()->Now() >= until) {
-      return Error(absl::StatusCode::kUnavailable, "WORKER_AWAY",
-                   absl::StrCat("the worker at ", address, " (environment.address) has not said within ",
-                                absl::FormatDuration(within), " which tools it has: ", described.status().message()));
-    }
-    if (!std::exchange(is_said, true)) SYNCOPATE_LOG(kInfo, "waiting for the worker at %s and its tools", address);
     if (wait(kRetryAfter)) return absl::CancelledError("told to stop while the worker was waited for");
   }
 }

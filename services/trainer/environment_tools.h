@@ -11,10 +11,11 @@ namespace syncopate::trainerd {
 
 inline constexpr absl::Duration kToolsWithin = absl::Minutes(2);
 
-// Asks the first worker of environment.address which tools its environments have; none if the run does not play rows of text
-// with a worker, or if the worker's socket cannot be on this host, because its folder is not there. Blocks until the worker
-// answers, at most for `within`. `wait` blocks for that long, and says whether this process shall end. UNAVAILABLE (reason
-// WORKER_AWAY) naming the address; FAILED_PRECONDITION (reason WRONG_DIGEST); INVALID_ARGUMENT (reason BAD_TOOLS) for
+// Asks the workers of environment.address, one after the other, which tools their environments have; none if the run does
+// not play rows of text with a worker, or if the worker's socket cannot be on this host, because its folder is not there.
+// Blocks until one answers, at most for `within`. Without an answer, or with one that refuses this caller, it warns and gives
+// none: an environment whose tools no prompt shows fails and says so, and all others need none. `wait` blocks for that long,
+// and says whether this process shall end. FAILED_PRECONDITION (reason WRONG_DIGEST); INVALID_ARGUMENT (reason BAD_TOOLS) for
 // tools that are no list of functions; CANCELLED if this process shall end.
 absl::StatusOr<trainer::EnvironmentTools> AskForTools(const v1::RunConfig& config,
                                                       const std::function<bool(absl::Duration)>& wait,

@@ -82,7 +82,8 @@ Launch PlanWorker(const v1::RunConfig& config, const std::string& run_dir, int64
     launch.arguments.insert(launch.arguments.end(), {"--trust-domain", security.trust_domain()});
     return launch;
   }
-  add_file("--token-file", security.token_file(), "rollouter");
+  // Beyond loopback nobody shows a token without TLS.
+  if (port->IsLoopback()) add_file("--token-file", security.token_file(), "rollouter");
   if (!port->IsLoopback())
     launch.arguments.push_back("--insecure-bind");  // allowed by run.insecure_bind, else the address is refused
   return launch;

@@ -78,6 +78,7 @@ std::string FindEnvironment(const Json& row, const RowFields& fields) {
 
 // A row of parquet often has its tools as text.
 absl::StatusOr<Json> FindTools(const Json& row, const RowFields& fields) {
+  if (fields.environment.empty()) return Json();  // nobody would answer a call: the field is the row's own business
   const Json* own = Find(row, "tools");
   if (own != nullptr && own->is_string() && !own->get<std::string>().empty()) {
     auto tools = ParseTools(own->get<std::string>());

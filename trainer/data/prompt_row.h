@@ -37,7 +37,8 @@ struct PromptRow {
   nlohmann::ordered_json answer;    // what rewards compare with, of any type; null: none
   nlohmann::ordered_json response;  // what supervised steps teach, of any type; null: none
   std::string environment;          // that it is played in: its own, or the default; "": in none
-  nlohmann::ordered_json tools;     // that the prompt shows: the row's field "tools", or its environment's; null: none
+  // That the prompt shows, if the row is played: its field "tools", or its environment's; null: none.
+  nlohmann::ordered_json tools;
   // For rewards, one JSON object: the line's own with all its fields, and in place of fields of these names "prompt"
   // (the text, or that of the last message of the user), "messages" of a conversation, "data_source" and "extra_info"
   // where the row has them, and "ground_truth": `answer`, null included. "answer" is `answer` too if the line has no

@@ -88,8 +88,20 @@ TEST_F(EnvironmentToolsTest, AWorkerThatStartsLaterIsWaitedFor) {
   EXPECT_EQ(tools->size(), 1u);
 }
 
-TEST_F(EnvironmentToolsTest, AWorkerThatDoesNotComeIsNamedWithItsAddress) {
-  EXPECT_THAT(Ask(absl::ZeroDuration()), AllOf(HasReason("WORKER_AWAY"), HasMessage(HasSubstr(address_))));
+TEST_F(EnvironmentToolsTest, WithoutAWorkerThatAnswersARunHasNone) {
+  EXPECT_THAT(Ask(absl::ZeroDuration()).value(), IsEmpty());
+}
+
+TEST_F(EnvironmentToolsTest, AnotherWorkerIsAskedWhereOneIsAway) {
+  const std::string second = absl::StrCat("unix:", dir_.path(), "/second.sock");
+  config_.mutable_environment()->set_address(absl::StrCat(address_, ",", second));
+  FakeWorker worker(second, kTools);
+  EXPECT_EQ(Ask().value().size(), 1u);
+}
+
+TEST_F(EnvironmentToolsTest, AnEmptyListOfToolsIsNone) {
+  FakeWorker worker(address_, "[]");
+  EXPECT_THAT(Ask().value(), IsEmpty());
 }
 
 TEST_F(EnvironmentToolsTest, ATrainerThatIsToldToStopWaitsNoLonger) {

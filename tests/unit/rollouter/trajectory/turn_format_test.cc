@@ -94,14 +94,13 @@ TEST_F(TurnFormatTest, ATemplateThatDropsEarlierThoughtsCanBeExtended) {
 constexpr char kWithTools[] =
     "{% for m in messages %}{% if m.role == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
-    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{{ '\n<tool_response>\n' }}{{ m.content }}{{ '\n</tool_response>' }}"
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
     "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 TEST_F(TurnFormatTest, ResultsOfToolsAreMessagesOfTheirRole) {
   const auto format = Make(kWithTools).value();
-  EXPECT_THAT(format->CheckToolResults(), IsOk());
   EXPECT_EQ(Text(All(*format->Encode({.tool_results = {"17"}}, {end_}))),
             "\n<|im_start|>user\n<tool_response>\n17\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
   const auto two = format->Encode({.tool_results = {"17", ""}}, Ids("7"));
@@ -120,7 +119,6 @@ TEST_F(TurnFormatTest, ATemplateWithoutResultsOfToolsSaysMessagesOfTheUserAlone)
       "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
   ASSERT_THAT(format, IsOk());
-  EXPECT_THAT((*format)->CheckToolResults(), HasReason("TEMPLATE_NOT_EXTENDABLE"));
   EXPECT_THAT((*format)->Encode({.tool_results = {"17"}}, {end_}), HasReason("TEMPLATE_NOT_EXTENDABLE"));
   EXPECT_THAT((*format)->Encode({.text = "no"}, {end_}), IsOk());
 }

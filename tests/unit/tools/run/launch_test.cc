@@ -155,7 +155,7 @@ TEST(PlanLaunchTest, AWorkerAtAPortIsToldWhoseTokensItTakesAndOneAtASocketIsNot)
   config.mutable_environment()->set_socket_group("agents");
   EXPECT_THAT(words("unix:/run/environment.sock"), ElementsAre("--socket-mode", "0660", "--socket-group", "agents"));
   EXPECT_THAT(words("127.0.0.1:7080"), ElementsAre("--token-file", "certs/rollouter.tokens"));
-  EXPECT_THAT(words("10.0.0.7:7080"), ElementsAre("--token-file", "certs/rollouter.tokens", "--insecure-bind"));
+  EXPECT_THAT(words("10.0.0.7:7080"), ElementsAre("--insecure-bind"));
 }
 
 TEST(PlanLaunchTest, WhoTrainsAndGeneratesIsToldTheWorkersDigestUnlessTheConfigurationSaysIt) {

@@ -150,14 +150,15 @@ TEST(PromptRowTest, ToolsAreTheRowsOwnOrThoseOfItsEnvironment) {
   EXPECT_EQ(name(R"({"prompt": "?", "environment": "bare"})", WithTools()), "");
   EXPECT_EQ(name(R"({"prompt": "?", "tools": []})", WithTools()), "look");
   EXPECT_EQ(name(R"({"prompt": "?"})", {}), "");
+  EXPECT_EQ(name(R"({"prompt": "?", "tools": ["of another kind"]})", {}), "") << "a row that is not played";
   const std::string own = R"([{"type": "function", "function": {"name": "own"}}])";
   EXPECT_EQ(name(R"({"prompt": "?", "tools": )" + own + "}", WithTools()), "own");
-  EXPECT_EQ(name(Json({{"prompt", "?"}, {"tools", own}}).dump(), {}), "own") << "as parquet has it: text";
+  EXPECT_EQ(name(Json({{"prompt", "?"}, {"tools", own}}).dump(), WithTools()), "own") << "as parquet has it: text";
 }
 
 TEST(PromptRowTest, WhatIsNoListOfToolsIsABadRow) {
   for (const char* tools : {R"({"name": "look"})", R"(["look"])", R"([{"function": {}}])", R"("[{")", "7"}) {
-    const auto row = Parse(absl::StrCat(R"({"prompt": "?", "tools": )", tools, "}"));
+    const auto row = Parse(absl::StrCat(R"({"prompt": "?", "tools": )", tools, "}"), WithTools());
     EXPECT_THAT(row, HasReason("BAD_ROW")) << tools;
     EXPECT_THAT(row, HasMessage(HasSubstr("the field 'tools'"))) << tools;
   }

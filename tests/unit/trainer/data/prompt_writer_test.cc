@@ -177,7 +177,11 @@ TEST(PromptWriterTest, ATemplateThatCannotBeReadIsAnErrorAtOnce) {
   EXPECT_THAT(PromptWriter::Load(FileSystem::Real(), "/nowhere", {}), HasReason("NO_SUCH_FILE"));
 }
 
-constexpr char kTooled[] = R"({"prompt": "Why?", "tools": [{"type": "function", "function": {"name": "look"}}]})";
+PromptRow TooledRow() {
+  return ParsePromptRow(R"({"prompt": "Why?", "tools": [{"type": "function", "function": {"name": "look"}}]})",
+                        {.environment = "desk"}, 1 << 20)
+      .value();
+}
 
 TEST(PromptWriterTest, TheTemplateShowsTheToolsOfARow) {
   const TextFiles files;
@@ -185,15 +189,18 @@ TEST(PromptWriterTest, TheTemplateShowsTheToolsOfARow) {
               "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
               "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
               "{% if add_generation_prompt %}<assistant>{% endif %}");
-  EXPECT_EQ(Written(*files.Writer(), kTooled), "[look]<user>Why?\n<assistant>");
+  const auto writer = files.Writer();
+  const auto prompt = writer->Write(TooledRow(), nullptr);
+  ASSERT_THAT(prompt, IsOk());
+  EXPECT_EQ(writer->tokenizer().Decode(prompt->prompt_ids, false), "[look]<user>Why?\n<assistant>");
   EXPECT_EQ(Written(*files.Writer(), kText), "<user>Why?\n<assistant>");
 }
 
 TEST(PromptWriterTest, ToolsThatTheTemplateDoesNotShowAreABadRow) {
   const TextFiles files;
-  EXPECT_THAT(files.Writer()->Write(MakeRow(kTooled), nullptr), HasReason("NO_CHAT_TEMPLATE"));
+  EXPECT_THAT(files.Writer()->Write(TooledRow(), nullptr), HasReason("NO_CHAT_TEMPLATE"));
   files.WriteTemplate();
-  const auto prompt = files.Writer()->Write(MakeRow(kTooled), nullptr);
+  const auto prompt = files.Writer()->Write(TooledRow(), nullptr);
   EXPECT_THAT(prompt, HasReason("TOOLS_NOT_SHOWN"));
   EXPECT_THAT(prompt, HasMessage(HasSubstr("does not show the tool look")));
 }
