@@ -96,6 +96,8 @@ class Desk:
         if action.text == "new tools": return {"text": "", "tools": []}
         if action.text == "both": return Turn("a", tool_results=["b"])
         if action.text == "one": return Turn(tool_results="b")
+        if action.text == "many": return Turn(tool_results=["x"] * int(action.content))
+        if action.text == "long": return Turn(tool_results=["a" * 700_000, "\u4e2d" * 700_000, "b", "c" * 700_000] * 2)
         if not action.tool_calls: return "call it: " + action.content
         return Turn(tool_results=[f"{call.name} {call.arguments!r}" for call in action.tool_calls])
 
@@ -230,6 +232,21 @@ class PlayTest(PlayCase):
             closed = await self.read()
             self.assertEqual(closed.outcome.error.code, 3)
             self.assertIn(why, closed.outcome.error.message)
+
+    async def test_the_results_of_a_turn_fit_one_message_together(self):
+        row = '{"tools": [{"type": "function", "function": {"name": "look"}}]}'
+        await self.begin("desk", row=row)
+        await self.act("long", 1)
+        said = await self.read()
+        rest = ((1 << 20) - 700_000) // 3
+        self.assertTrue(list(said.tool_results) == ["a" * 700_000, "\u4e2d" * rest, *[""] * 6],
+                        [len(one) for one in said.tool_results])
+        await self.act("many", 2, content="256")
+        self.assertEqual(len((await self.read()).tool_results), 256)
+        await self.act("many", 3, content="257")
+        closed = await self.read()
+        self.assertEqual(closed.outcome.error.code, 3)
+        self.assertIn("Turn.tool_results has 257 texts; a turn may have 256", closed.outcome.error.message)
 
     async def test_an_environment_whose_tools_the_prompt_does_not_show_is_not_played(self):
         closed = await self.begin("desk")

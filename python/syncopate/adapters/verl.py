@@ -93,7 +93,7 @@ class _Episode:
             return registry.Turn(reward=reward + await self._closing_reward(), done=True)
         texts = [text for text, _ in answers]
         if action.tool_calls:
-            return registry.Turn(reward=reward, tool_results=texts)
+            return registry.Turn(reward=reward, tool_results=texts[:judging.MOST_RESULTS])
         return registry.Turn(tool_calls.write_answers(texts), reward)
 
     async def close(self):
