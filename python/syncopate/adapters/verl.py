@@ -157,7 +157,7 @@ class _Episode:
         await self._caller.idle()
         for instance in self._instances.values():
             try:
-                await self._caller.call(instance.tool.release, instance.id, **(instance.options.get("release_kwargs") or {}))
+                await self._caller.end(instance.tool.release, instance.id, **(instance.options.get("release_kwargs") or {}))
             except Exception as error:  # the tool's
                 if instance.is_created:  # else it may not know the instance
                     judging.raised(error)
