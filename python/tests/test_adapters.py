@@ -317,6 +317,12 @@ class VerlToolsTest(PlayCase):
         await asyncio.to_thread(lambda: open(path, "w").close())
         self.assertEqual(await self.lines(file, "release"), ["reads", "release"])
 
+    async def test_more_calls_than_a_turn_has_results_do_not_end_the_episode(self):
+        file, _ = await self.begin_tools("short")
+        await self.act("...", 1, file, calls=[("add", '{"a": 1, "b": 2}')] * 300)
+        said = await self.read()
+        self.assertEqual(list(said.tool_results), ["3", *["Not called: a turn may have 1 calls"] * 255])
+
     async def test_a_row_may_select_tools(self):
         file = self.new_file()
         row = {"tools": TOOLS, "extra_info": {"tool_selection": ["echo"]}}
