@@ -8,13 +8,14 @@ import os
 import sys
 import time
 import traceback
-from typing import List, Optional, Union
+from typing import List, Optional, Sequence, Union
 
 from . import registry, wire
 
 _MOST_MESSAGE = 2000  # characters of an error
 _MOST_VALUE = 1e30  # of a reward: what rollouters take
-_MOST_TEXT = 1 << 20  # characters, and bytes, of what an environment says to one call: more is cut off
+_MOST_TEXT = 1 << 20  # characters, and bytes, of what an environment says to one call, in all: more is cut off
+MOST_RESULTS = 256  # of tools in one turn
 
 
 def failed(code: int, message: str) -> wire.Outcome:
@@ -122,6 +123,9 @@ def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.
     results = turn.tool_results
     if not isinstance(results, (list, tuple)) or not all(isinstance(one, str) for one in results):
         return failed(wire.INVALID_ARGUMENT, "Turn.tool_results must be a list of texts, one for each call that is answered")
+    if len(results) > MOST_RESULTS:
+        return failed(wire.INVALID_ARGUMENT, f"Turn.tool_results has {len(results)} texts; a turn may have {MOST_RESULTS}: "
+                                             "answer the first calls, and leave the others without an answer")
     if results and turn.text:
         return failed(wire.INVALID_ARGUMENT, "a Turn has text or tool_results, not both")
     reward = None
@@ -132,12 +136,18 @@ def said(returned, error: Optional[BaseException]) -> Union[registry.Turn, wire.
         reward = judged.value
     if turn.done or turn.rejected:
         return wire.Outcome(reward or 0.0, rejected=bool(turn.rejected))
-    return registry.Turn(_cut(turn.text), reward, tool_results=[_cut(one) for one in results])
+    return registry.Turn(*_cut([turn.text]), reward, tool_results=_cut(results))
 
 
-def _cut(text: str) -> str:
-    """A lone surrogate, which is no text in UTF-8, becomes a question mark."""
-    return text[:_MOST_TEXT].encode("utf-8", "replace")[:_MOST_TEXT].decode("utf-8", "ignore")
+def _cut(texts: Sequence[str]) -> List[str]:
+    """All together have so many bytes: the later ones get what the earlier ones leave. A lone surrogate, which is no text in
+    UTF-8, becomes a question mark."""
+    cut, left = [], _MOST_TEXT
+    for text in texts:
+        kept = text[:left].encode("utf-8", "replace")[:left]
+        left -= len(kept)
+        cut.append(kept.decode("utf-8", "ignore"))
+    return cut
 
 
 def read_row(row_json: str) -> dict:

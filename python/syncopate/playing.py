@@ -4,7 +4,7 @@ import collections
 import json
 import sys
 import time
-from typing import Dict, Optional, Set
+from typing import Callable, Dict, Optional, Set
 
 from . import judging, registry, wire
 
@@ -63,6 +63,7 @@ async def _close(state) -> None:
 class _Episode:
     def __init__(self, opening: wire.Open):
         self.opening = opening
+        self.environment: Optional[registry.Environment] = None
         self.state = None  # the user's object
         self.budget = 0.0  # seconds of each call
         self.answered = -1  # the last turn that was answered; 0: the reset
@@ -72,13 +73,45 @@ class _Episode:
         self.call: Optional[asyncio.Task] = None  # the last one of user code: it may go on when nobody waits for it
 
 
+class Places:
+    """The episodes that are open at each environment, over all streams of the worker. Who finds no place waits, in order."""
+
+    def __init__(self):
+        self._open: Dict[str, Set[_Episode]] = collections.defaultdict(set)
+        self._waiting: Dict[str, "collections.OrderedDict[_Episode, Callable]"] = collections.defaultdict(collections.OrderedDict)
+
+    def enter(self, episode: _Episode, begin: Callable[[], None]) -> None:
+        """Calls `begin` once the episode has a place: now, or when others leave."""
+        self._waiting[episode.environment.name][episode] = begin
+        self._fill(episode.environment)
+
+    def waits(self, episode: _Episode) -> bool:
+        return episode.environment is not None and episode in self._waiting[episode.environment.name]
+
+    def leave(self, episode: _Episode) -> None:
+        """Of an episode that has a place, or waits, or neither."""
+        if episode.environment is None:
+            return
+        self._waiting[episode.environment.name].pop(episode, None)
+        self._open[episode.environment.name].discard(episode)
+        self._fill(episode.environment)
+
+    def _fill(self, environment: registry.Environment) -> None:
+        taken, waiting = self._open[environment.name], self._waiting[environment.name]
+        while waiting and len(taken) < environment.episodes:
+            episode, begin = waiting.popitem(last=False)
+            taken.add(episode)
+            begin()
+
+
 class Stream:
     """The episodes of one stream: requests in, responses into `out`. Each call of user code is a task of its own, so a slow
     one holds up nobody else."""
 
-    def __init__(self, out: "asyncio.Queue", calls: Optional[Calls] = None):
+    def __init__(self, out: "asyncio.Queue", calls: Calls, places: Places):
         self._out = out
-        self._calls = calls or Calls()
+        self._calls = calls
+        self._places = places
         self._episodes: Dict[str, _Episode] = {}
         self._closed: "collections.OrderedDict[str, bytes]" = collections.OrderedDict()
 
@@ -92,7 +125,8 @@ class Stream:
 
     def close(self) -> None:
         """The stream has ended: so has everything of it."""
-        for episode in self._episodes.values():
+        # Those that wait go first: they are not to begin at the places that the others leave.
+        for episode in sorted(self._episodes.values(), key=self._places.waits, reverse=True):
             task, episode.task = episode.task, None
             if task is not None:
                 task.cancel()
@@ -102,11 +136,15 @@ class Stream:
     def _open(self, opening: wire.Open) -> None:
         if self._repeat(opening.episode, 0):
             return
+        if opening.episode in self._episodes:
+            return self._close(self._episodes[opening.episode],
+                               judging.failed(wire.INVALID_ARGUMENT, "the episode was opened again after its first turn"))
         episode = self._episodes[opening.episode] = _Episode(opening)
         environment = registry.ENVIRONMENTS.get(opening.environment)
         if environment is None:
             return self._close(episode, judging.failed(wire.NOT_FOUND,
                                                        f"this worker has no environment named {opening.environment}"))
+        episode.environment = environment
         episode.budget = min(opening.budget or environment.budget, environment.budget)
 
         async def reset():
@@ -118,7 +156,7 @@ class Stream:
             episode.state = environment.make()
             return await episode.state.reset(row, opening.seed)
 
-        self._call(episode, 0, reset)
+        self._places.enter(episode, lambda: self._call(episode, 0, reset))
 
     def _act(self, act: wire.Act) -> None:
         if self._repeat(act.episode, act.turn):
@@ -146,7 +184,7 @@ class Stream:
         if turn == episode.answered:
             self._out.put_nowait(episode.answer)
             return True
-        return episode.task is not None and turn == episode.turn
+        return turn == episode.turn and (episode.task is not None or self._places.waits(episode))
 
     def _cancel(self, cancel: wire.Cancel) -> None:
         episode = self._episodes.get(cancel.episode)
@@ -218,11 +256,12 @@ class Stream:
         self._release(episode)
 
     def _release(self, episode: _Episode) -> None:
-        """Closes the user's object once its last call has ended: its methods never run beside each other."""
+        """Closes the user's object once its last call has ended: its methods never run beside each other. Its place is free."""
         if episode.call is None or episode.call.done():
             self._calls.close(episode.state)
         else:
             episode.call.add_done_callback(lambda _: self._calls.close(episode.state))
+        self._places.leave(episode)
 
 
 def _tool_call(name: str, arguments_json: str) -> registry.ToolCall:

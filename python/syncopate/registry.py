@@ -143,6 +143,8 @@ def environment(name: str, *, tools: Iterable[dict] = (), episodes: int = 1024, 
     def register(cls):
         if name in ENVIRONMENTS:
             raise ValueError(f"two environments are named {name!r}")
+        if episodes < 1:
+            raise ValueError(f"the environment {name!r} has episodes={episodes}; it must play one at least")
         for method in ("reset", "step"):
             if not inspect.iscoroutinefunction(getattr(cls, method, None)):
                 raise TypeError(f"the environment {name!r} needs a method `async def {method}`")

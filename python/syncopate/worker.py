@@ -32,7 +32,7 @@ STALL_SECONDS = 60.0  # the loop has not moved for so long: a coroutine blocks i
 class Worker:
     def __init__(self, digest: str, pool: Pool, processes: int):
         self._digest, self._pool, self._processes = digest, pool, processes
-        self._calls = playing.Calls()
+        self._calls, self._places = playing.Calls(), playing.Places()
         self._streams: Set[playing.Stream] = set()
 
     async def finish(self) -> None:
@@ -123,7 +123,7 @@ class Worker:
 
     async def play(self, requests, context):
         out: "asyncio.Queue" = asyncio.Queue()
-        stream = playing.Stream(out, self._calls)
+        stream = playing.Stream(out, self._calls, self._places)
         self._streams.add(stream)
 
         async def read() -> None:

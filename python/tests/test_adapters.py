@@ -90,6 +90,7 @@ verl_tools("adder", [add])
 verl_tools("strict", [add], errors="fail")
 verl_tools("short", [add], max_turns=2, max_calls=1)
 verl_tools("plain", [Plain()])
+verl_tools("plain alone", [Plain()], threads=1)
 verl_tools("two", [add, Echo({}, schema("echo"))])
 '''
 
@@ -301,6 +302,27 @@ class VerlToolsTest(PlayCase):
         await asyncio.to_thread(lambda: open(path, "w").close())
         self.assertEqual(await self.lines(file, "release"), ["reads", "release"])
 
+    async def test_an_instance_is_released_although_all_threads_are_lost(self):
+        idle, _ = await self.begin_tools("plain alone")
+        file, _ = await self.begin_tools("plain alone")
+        path = self.new_file()
+        os.unlink(path)
+        os.mkfifo(path)
+        await self.act(f'<tool_call>{json.dumps({"name": "read", "arguments": {"file": path}})}</tool_call>', 1, file)
+        await self.lines(file, "reads")
+        await self.cancel(file)
+        await self.read()
+        await self.cancel(idle)
+        self.assertEqual(await self.lines(idle, "release"), ["release"])
+        await asyncio.to_thread(lambda: open(path, "w").close())
+        self.assertEqual(await self.lines(file, "release"), ["reads", "release"])
+
+    async def test_more_calls_than_a_turn_has_results_do_not_end_the_episode(self):
+        file, _ = await self.begin_tools("short")
+        await self.act("...", 1, file, calls=[("add", '{"a": 1, "b": 2}')] * 300)
+        said = await self.read()
+        self.assertEqual(list(said.tool_results), ["3", *["Not called: a turn may have 1 calls"] * 255])
+
     async def test_a_row_may_select_tools(self):
         file = self.new_file()
         row = {"tools": TOOLS, "extra_info": {"tool_selection": ["echo"]}}
@@ -390,6 +412,17 @@ class SkyRLGymTest(PlayCase):
         await self.lines(file, "close")
         _, said = await self.begin_reader("alone")
         self.assertEqual(said.turn, 0, "it plays again")
+
+    async def test_an_episode_is_closed_although_all_threads_are_lost(self):
+        idle, _ = await self.begin_reader("alone")
+        file, path = await self.blocked("alone")
+        await self.cancel(file)
+        await self.read()
+        await self.cancel(idle)
+        self.assertEqual(await self.lines(idle, "close"), ["made", "init", "close"])
+        self.assertEqual(await self.lines(file, "step"), ["made", "init", "step"])
+        await asyncio.to_thread(lambda: open(path, "w").close())
+        await self.lines(file, "close")
 
 
 def schema(name):

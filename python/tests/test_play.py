@@ -96,8 +96,19 @@ class Desk:
         if action.text == "new tools": return {"text": "", "tools": []}
         if action.text == "both": return Turn("a", tool_results=["b"])
         if action.text == "one": return Turn(tool_results="b")
+        if action.text == "many": return Turn(tool_results=["x"] * int(action.content))
+        if action.text == "long": return Turn(tool_results=["a" * 700_000, "\u4e2d" * 700_000, "b", "c" * 700_000] * 2)
         if not action.tool_calls: return "call it: " + action.content
         return Turn(tool_results=[f"{call.name} {call.arguments!r}" for call in action.tool_calls])
+
+@environment("pair", episodes=2)
+class Pair:
+    """Two at once, each with a call that takes as long as its file is not there."""
+    async def reset(self, task, seed):
+        if task.get("file"):
+            while not os.path.exists(task["file"]): await asyncio.sleep(0.005)
+        return "begun"
+    async def step(self, action): return Turn(done=True)
 
 @environment("broken")
 class Broken:
@@ -172,8 +183,8 @@ class PlayCase(unittest.IsolatedAsyncioTestCase):
         request.cancel.episode, request.cancel.reason = episode, "not wanted"
         await self.call.write(request)
 
-    async def read(self):
-        response = await asyncio.wait_for(self.call.read(), 20)
+    async def read(self, call=None):
+        response = await asyncio.wait_for((call or self.call).read(), 20)
         return response.observe if response.HasField("observe") else response.closed
 
     async def begin(self, environment, **options):
@@ -205,7 +216,7 @@ class PlayTest(PlayCase):
             response_deserializer=self.message("DescribeResponse").FromString)(self.message("DescribeRequest")())
         known = {one.name: one for one in described.environments}
         self.assertEqual(sorted(name for name in known if known[name].plays),
-                         ["bad", "broken", "calculator", "closes", "counts", "desk", "guess", "tool"])
+                         ["bad", "broken", "calculator", "closes", "counts", "desk", "guess", "pair", "tool"])
         self.assertEqual(json.loads(known["desk"].tools_json)[0]["function"]["name"], "look")
         self.assertEqual(known["counts"].tools_json, "")
         self.assertEqual((known["counts"].episodes, known["counts"].call_budget.seconds), (1024, 5))
@@ -230,6 +241,21 @@ class PlayTest(PlayCase):
             closed = await self.read()
             self.assertEqual(closed.outcome.error.code, 3)
             self.assertIn(why, closed.outcome.error.message)
+
+    async def test_the_results_of_a_turn_fit_one_message_together(self):
+        row = '{"tools": [{"type": "function", "function": {"name": "look"}}]}'
+        await self.begin("desk", row=row)
+        await self.act("long", 1)
+        said = await self.read()
+        rest = ((1 << 20) - 700_000) // 3
+        self.assertTrue(list(said.tool_results) == ["a" * 700_000, "\u4e2d" * rest, *[""] * 6],
+                        [len(one) for one in said.tool_results])
+        await self.act("many", 2, content="256")
+        self.assertEqual(len((await self.read()).tool_results), 256)
+        await self.act("many", 3, content="257")
+        closed = await self.read()
+        self.assertEqual(closed.outcome.error.code, 3)
+        self.assertIn("Turn.tool_results has 257 texts; a turn may have 256", closed.outcome.error.message)
 
     async def test_an_environment_whose_tools_the_prompt_does_not_show_is_not_played(self):
         closed = await self.begin("desk")
@@ -283,6 +309,12 @@ class PlayTest(PlayCase):
         first = await self.read()
         await self.act("end", 2)
         self.assertEqual(await self.read(), first)
+
+    async def test_an_episode_that_is_opened_again_after_its_first_turn_ends(self):
+        await self.begin("counts")
+        await self.act("go")
+        await self.read()
+        self.assertIn("opened again", (await self.begin("counts")).outcome.error.message)
 
     async def test_a_turn_out_of_order_ends_the_episode_alone(self):
         await self.begin("counts")
@@ -424,6 +456,53 @@ class PlayTest(PlayCase):
             await raw.read()
         self.assertEqual((await self.begin("counts")).turn, 0)
 
+    async def test_all_streams_together_have_as_many_episodes_open_as_the_environment_says(self):
+        other = self.play()
+        await self.begin("pair", episode="a")
+        await self.open("pair", "b", call=other)
+        self.assertEqual((await self.read(other)).text, "begun")
+        await self.open("pair", "c", call=other)
+        await self.open("pair", "c", call=other)  # is the same episode
+        await self.open("counts", "later", call=other)
+        self.assertEqual((await self.read(other)).episode, "later", "c waits")
+        await self.open("pair", "d")
+        await self.cancel("d")
+        said = await self.read()
+        self.assertEqual((said.episode, said.outcome.error.code), ("d", 1), "who waits is told at once that it is cancelled")
+        await self.open("pair", "e")
+        self.assertEqual((await self.begin("counts", episode="beside")).episode, "beside", "e waits")
+        await self.act("over", 1, "a")
+        self.assertEqual((await self.read()).episode, "a")
+        self.assertEqual((await self.read(other)).episode, "c", "they wait in order")
+        other.cancel()
+        self.assertEqual((await self.read()).episode, "e", "the end of a stream leaves its places")
+        await self.begin("pair", episode="f")
+
+    async def test_the_end_of_a_stream_takes_those_that_wait_with_it(self):
+        for name in ("a", "b"):
+            await self.begin("pair", episode=name)
+        for name in ("c", "d", "e"):
+            await self.open("pair", name)
+        await self.begin("counts", episode="beside")
+        before = await self.calls()
+        self.call.cancel()
+        self.call = self.play()
+        for name in ("f", "g"):
+            self.assertEqual((await self.begin("pair", episode=name)).text, "begun")
+        now = await self.calls()
+        self.assertEqual(tuple(a - b for a, b in zip(now, before)), (2, 2, 0), "what waited did not begin")
+
+    async def test_the_budget_of_an_episode_that_waited_counts_from_its_beginning(self):
+        row = json.dumps({"file": self.new_file() + ".never"})
+        began = time.monotonic()
+        for name in ("a", "b"):
+            await self.open("pair", name, row=row, budget=1.0)
+        await self.open("pair", "c", row=row, budget=1.0)
+        said = [await self.read() for _ in range(3)]
+        self.assertEqual([(one.episode, one.outcome.error.code) for one in said], [("a", 4), ("b", 4), ("c", 4)])
+        self.assertGreaterEqual(said[2].seconds, 0.9)
+        self.assertGreaterEqual(time.monotonic() - began, 1.9, "it began when the others were over")
+
     def worker_seconds(self):
         """That it has computed: what else runs on the machine does not count."""
         with open(f"/proc/{self.worker.pid}/stat") as file:
@@ -462,6 +541,14 @@ class RegistryTest(unittest.TestCase):
             class Plain:
                 async def reset(self, task, seed): pass
                 def step(self, action): pass
+        self.assertNotIn("plain", registry.ENVIRONMENTS)
+
+    def test_an_environment_that_plays_no_episode_is_refused_by_name(self):
+        with self.assertRaisesRegex(ValueError, "'plain' has episodes=0; it must play one at least"):
+            @registry.environment("plain", episodes=0)
+            class Plain:
+                async def reset(self, task, seed): pass
+                async def step(self, action): pass
         self.assertNotIn("plain", registry.ENVIRONMENTS)
 
     def test_a_close_that_is_not_async_is_refused_by_name(self):

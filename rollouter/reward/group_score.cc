@@ -145,7 +145,14 @@ GroupScore::Actions GroupScore::OnTick(absl::Time now, const Availability& avail
     if (!waiting.called.empty() || paused || !failure_.ok()) continue;
     const absl::Status there = availability(waiting.to, waiting.reward);
     if (there.ok()) {
+      // What was refused lets others go first: the refusal may be of what it asks.
+      const bool yields = waiting.refused && waiting.since != absl::InfiniteFuture();
       waiting.since = absl::InfiniteFuture();
+      if (yields) {
+        waiting.due = now + rules_.pause;
+        continue;
+      }
+      waiting.refused = false;
       waiting.due = now + rules_.timeout;
       // Each call has an id of its own, so that a late answer to an earlier call matches no entry.
       waiting.called = absl::StrCat(id_, "/", ++calls_);
@@ -226,7 +233,10 @@ void GroupScore::OnAnswer(const std::string& item, const absl::StatusOr<RemoteSc
 }
 
 // The remote is away, or will be found to be: that is seen before the next call.
-void GroupScore::Postpone(Waiting* waiting, absl::Time now) const { waiting->due = now + rules_.pause; }
+void GroupScore::Postpone(Waiting* waiting, absl::Time now) const {
+  waiting->refused = true;
+  waiting->due = now + rules_.pause;
+}
 
 void GroupScore::Keep(Waiting* waiting, int32_t sample, const RemoteReward& reward) {
   values_[waiting->term][static_cast<size_t>(sample)] = reward.value;

@@ -52,7 +52,7 @@ struct ScoringRules {
 //                             ^---- failed, or no answer within the timeout; `attempts` times, then the group fails
 //   While the remote is away its terms wait, for `timeout` at most; then the group fails with SCORER_AWAY. While the
 //   remote is busy (RESOURCE_EXHAUSTED) its terms wait without a limit. A call that the remote refused (kScorerRefused)
-//   has not failed: its term waits again.
+//   has not failed: its term waits again, and when the remote is back it lets terms of other groups go first.
 //   The undecided answers of a built-in term wait for the judge by the same rules.
 //
 // Sans-IO: events in, actions out; no thread, lock or clock. Equal events give equal actions.
@@ -102,9 +102,10 @@ class GroupScore {
     bool judges = false;  // true: the remote is the judge of undecided answers
     std::vector<int32_t> samples;
     int32_t failures = 0;
-    std::string called;  // the id of the item in progress; "" while the term waits
-    absl::Time due;      // called: its deadline; else: when it may be called; InfiniteFuture: when there is room
-    absl::Time since;    // when the remote was first found away; InfiniteFuture while it is available
+    bool refused = false;  // the remote refused the last call
+    std::string called;    // the id of the item in progress; "" while the term waits
+    absl::Time due;        // called: its deadline; else: when it may be called; InfiniteFuture: when there is room
+    absl::Time since;      // when the remote was first found away; InfiniteFuture while it is available
   };
   using Components = std::map<std::string, std::vector<float>>;  // by sample; NaN where a sample has none
 

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -138,6 +139,7 @@ class HttpScorer::Loop {
 
     std::vector<Unit> units;        // empty: this is a probe
     std::vector<HttpAnswer> asked;  // empty: a probe that connects alone
+    std::string token;              // that was shown
     std::string body;
     std::string response;
     curl_slist* headers = nullptr;  // owned
@@ -211,7 +213,8 @@ class HttpScorer::Loop {
       }
       request->asked = std::move(answers);
       if (const absl::Status headers = SetHeaders(request.get()); !headers.ok()) {
-        if (ErrorReason(headers) == kScorerRefused) NoteRefusal(request.get(), headers);
+        if (ErrorReason(headers) == kScorerRefused)
+          NoteRefusal(request.get(), headers, /*may_be_of_what_it_asks=*/false);
         Answer(*request, headers);
         continue;
       }
@@ -233,7 +236,7 @@ class HttpScorer::Loop {
   }
 
   absl::Status SetHeaders(Request* request) const {
-    std::string token;
+    std::string& token = request->token;
     if (options_.protocol.bearer) {
       absl::StatusOr<std::string> read = options_.protocol.bearer();
       if (!read.ok() && options_.protocol.refuse) return options_.protocol.refuse(std::string(read.status().message()));
@@ -247,7 +250,7 @@ class HttpScorer::Loop {
     return absl::OkStatus();
   }
 
-  // Opens a connection and sends nothing; but to a service that refused a request it sends that again.
+  // Opens a connection and sends nothing; but to a service that refused a request it may send that again.
   void Probe(absl::Time now) {
     next_probe_ = now + options_.probe_every;
     auto request = std::make_unique<Request>();
@@ -255,7 +258,7 @@ class HttpScorer::Loop {
       request->asked = std::move(trial_);
       trial_.clear();
       if (const absl::Status headers = SetHeaders(request.get()); !headers.ok()) {
-        return NoteRefusal(request.get(), headers);
+        return NoteRefusal(request.get(), headers, /*may_be_of_what_it_asks=*/false);
       }
       probing_ = true;
       return Send(std::move(request), kTrialTimeout);
@@ -302,9 +305,12 @@ class HttpScorer::Loop {
       const std::unique_ptr<Request> request = Close(easy);
       NoteEnd(*request);
       absl::StatusOr<Rewards> rewards = Rewards();
-      if (!request->asked.empty()) rewards = Read(*request, code, http);
+      if (!request->asked.empty()) {
+        if (code == CURLE_OK && http >= 200 && http <= 299) taken_token_ = request->token;
+        rewards = Read(*request, code, http);
+      }
       if (ErrorReason(rewards.status()) == kScorerRefused) {
-        NoteRefusal(request.get(), rewards.status());
+        NoteRefusal(request.get(), rewards.status(), /*may_be_of_what_it_asks=*/http == 403);
       } else {
         NoteConnection(request.get(), code);
       }
@@ -316,10 +322,13 @@ class HttpScorer::Loop {
     if (options_.protocol.ended && !request.asked.empty()) options_.protocol.ended(request.asked, request.response);
   }
 
-  // The service is away until it does not refuse this request any more.
-  void NoteRefusal(Request* request, const absl::Status& refusal) {
-    const bool was_trial = request->units.empty();
-    trial_ = std::move(request->asked);
+  // The service is away until it does not refuse this request any more. If the reason may be what the request asks, it is
+  // tried once alone: afterwards the service counts as there after each pause, and the next answers are the trial.
+  void NoteRefusal(Request* request, const absl::Status& refusal, bool may_be_of_what_it_asks) {
+    const bool was_trial = request->units.empty() || (others_are_tried_ && shared_->IsThere());
+    others_are_tried_ = may_be_of_what_it_asks && (was_trial || others_are_tried_);
+    trial_.clear();
+    if (!others_are_tried_) trial_ = std::move(request->asked);
     next_probe_ = Clock::Real()->Now() + trial_pause_;
     if (was_trial) trial_pause_ = std::min(2 * trial_pause_, kLongestTrialPause);
     shared_->SetThere(refusal);
@@ -327,8 +336,11 @@ class HttpScorer::Loop {
 
   void NoteConnection(Request* request, CURLcode code) {
     if (code == CURLE_OK) {
-      trial_.clear();
-      trial_pause_ = options_.probe_every;
+      if (!request->asked.empty()) {
+        trial_.clear();
+        others_are_tried_ = false;
+        trial_pause_ = options_.probe_every;
+      }
       return shared_->SetThere(absl::OkStatus());
     }
     // A trial that came to nothing is made again.
@@ -348,7 +360,9 @@ class HttpScorer::Loop {
     if (http < 200 || http > 299) {
       const std::string why = options_.protocol.explain ? options_.protocol.explain(request.response) : "";
       const std::string what = absl::StrCat("POST ", options_.url, " gave ", http, why.empty() ? "" : ": ", why);
-      if ((http == 401 || http == 403) && options_.protocol.refuse) return options_.protocol.refuse(what);
+      // A service that has taken this token means what was asked: one that moderates says so of a single prompt.
+      const bool is_of_the_token = http == 401 || (http == 403 && taken_token_ != request.token);
+      if (is_of_the_token && options_.protocol.refuse) return options_.protocol.refuse(what);
       return Error(IsFinal(http) ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable, "HTTP_STATUS",
                    what);
     }
@@ -385,7 +399,9 @@ class HttpScorer::Loop {
   std::map<CURL*, std::unique_ptr<Request>> requests_;
   bool probing_ = false;
   absl::Time next_probe_ = absl::InfinitePast();
-  std::vector<HttpAnswer> trial_;  // of the last request that the service refused; empty: it does not refuse
+  std::vector<HttpAnswer> trial_;  // of the last request that the service refused, to be sent again; empty: none
+  bool others_are_tried_ = false;  // a trial was refused for what may be its own: other answers are tried
+  std::optional<std::string> taken_token_;  // of the last request that had a response with a code of 2xx
   absl::Duration trial_pause_ = options_.probe_every;
 };
 

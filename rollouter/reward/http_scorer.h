@@ -25,7 +25,9 @@ namespace syncopate::rollouter {
 //
 // The service counts as away at the start and after a failed connection, until a connection succeeds; a probe tries to
 // connect every `probe_every`. With Protocol::refuse it also counts as away while it refuses this client: the refused
-// request is then sent again, alone and less and less often, until another response comes. Thread-safe.
+// request is then sent again, alone and less and less often, until another response comes. After a 403, which may be about
+// one prompt, it is sent again once; then the service counts as there after each pause, so that other answers are tried.
+// Thread-safe.
 class HttpScorer final : public RemoteScorer {
  public:
   // What is sent and how the response is read. All of it runs on the scorer's thread and must not block for long.
@@ -38,8 +40,9 @@ class HttpScorer final : public RemoteScorer {
     std::function<std::string(absl::string_view body)> explain = nullptr;
     // The bearer token of the next request; null or "": none. An error fails the request's answers, or is a refusal.
     std::function<absl::StatusOr<std::string>()> bearer = nullptr;
-    // The error, of reason kScorerRefused, for a service that refuses this client with 401 or 403, or for which there is
-    // no token; `what` says which. Null: such a response fails its answers as others do.
+    // The error, of reason kScorerRefused, for a service that refuses this client with 401, or with 403 before a request
+    // with this token had a response with a code of 2xx, or for which there is no token; `what` says which. Null: such a
+    // response fails its answers as others do.
     std::function<absl::Status(const std::string& what)> refuse = nullptr;
     // Called for each request that was sent, when it has ended, before its answers are: with what was asked and as much
     // of the body as came, also if it was cancelled or its time was over. Null: nothing.

@@ -29,8 +29,8 @@ namespace syncopate::rollouter {
 // The tokens that the endpoint says it used are counted, whatever becomes of the judgement; the trainer keeps the run
 // within its budget (reward.judge_tokens). A request that ends before its response has come says nothing.
 //
-// While the endpoint refuses the key (401, 403), or there is none to be read, the judge is away: the error is of reason
-// kScorerRefused and names reward.judge_url and reward.judge_key_file.
+// While the endpoint refuses the key (401; or 403, before it has judged with this key), or there is none to be read, the
+// judge is away: the error is of reason kScorerRefused and names reward.judge_url and reward.judge_key_file.
 class JudgeScorer final : public RemoteScorer {
  public:
   struct Options {

@@ -68,7 +68,7 @@ class _Episode:
     async def _close(self) -> None:
         await self._caller.idle()
         if self._env is not None:
-            await self._caller.call(self._env.close)
+            await self._caller.end(self._env.close)
 
 
 def _turn(output, action: str, env: str) -> registry.Turn:

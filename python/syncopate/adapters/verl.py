@@ -93,7 +93,7 @@ class _Episode:
             return registry.Turn(reward=reward + await self._closing_reward(), done=True)
         texts = [text for text, _ in answers]
         if action.tool_calls:
-            return registry.Turn(reward=reward, tool_results=texts)
+            return registry.Turn(reward=reward, tool_results=texts[:judging.MOST_RESULTS])
         return registry.Turn(tool_calls.write_answers(texts), reward)
 
     async def close(self):
@@ -157,7 +157,7 @@ class _Episode:
         await self._caller.idle()
         for instance in self._instances.values():
             try:
-                await self._caller.call(instance.tool.release, instance.id, **(instance.options.get("release_kwargs") or {}))
+                await self._caller.end(instance.tool.release, instance.id, **(instance.options.get("release_kwargs") or {}))
             except Exception as error:  # the tool's
                 if instance.is_created:  # else it may not know the instance
                     judging.raised(error)

@@ -246,7 +246,7 @@ TEST_F(JudgeScorerTest, AJudgeThatRefusesTheKeyIsAwayUntilThereIsAnotherAndNoAns
   std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   Serve([](const http::Request& request) {
     if (request.authorization == "Bearer sk-new") return ByLength(request);
-    return http::Response{.code = 403, .body = R"({"error": {"message": "expired"}})"};
+    return http::Response{.code = 401, .body = R"({"error": {"message": "expired"}})"};
   });
   JudgeScorer::Options options = Options();
   options.key_file = file;
@@ -256,7 +256,7 @@ TEST_F(JudgeScorerTest, AJudgeThatRefusesTheKeyIsAwayUntilThereIsAnotherAndNoAns
   const absl::Status away = scorer_->Availability("");
   EXPECT_EQ(ErrorReason(away), rollouter::kScorerRefused);
   for (const std::string& named : {options.url, std::string("reward.judge_url"), "reward.judge_key_file " + file,
-                                   std::string("gave 403: expired"), std::string("reward.judge_model referee")}) {
+                                   std::string("gave 401: expired"), std::string("reward.judge_model referee")}) {
     EXPECT_THAT(away.message(), HasSubstr(named));
   }
   ASSERT_TRUE(requests_.WaitFor(3)) << "it is tried again by itself";
@@ -266,6 +266,45 @@ TEST_F(JudgeScorerTest, AJudgeThatRefusesTheKeyIsAwayUntilThereIsAnotherAndNoAns
   EXPECT_EQ(scorer_->used_tokens(), 10) << "what was tried has its price";
   EXPECT_EQ(Ask(Item({"four"})).value()[0]->value, 4);
   EXPECT_EQ(scorer_->used_tokens(), 10) << "and is of use";
+}
+
+// Of an endpoint that moderates: it judges by its length whatever is not bad.
+http::Response Moderated(const http::Request& request) {
+  if (!absl::StrContains(request.body, "A: bad")) return ByLength(request);
+  return http::Response{.code = 403, .body = R"({"error": {"message": "flagged"}})"};
+}
+
+TEST_F(JudgeScorerTest, OnceTheKeyWasTakenAPromptThatIsForbiddenFailsAlone) {
+  const std::string file = dir_.path() + "/key";
+  std::ofstream(file) << "sk-one\n";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  Serve(Moderated);
+  JudgeScorer::Options options = Options();
+  options.key_file = file;
+  options.probe_every = absl::Minutes(1);  // no request is made again
+  Connect(options);
+  EXPECT_EQ(Ask(Item({"good"})).value()[0]->value, 4);
+  const absl::Status forbidden = Ask(Item({"bad"})).value().at(0).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(forbidden)) << forbidden;
+  EXPECT_THAT(forbidden.message(), HasSubstr("gave 403: flagged"));
+  EXPECT_TRUE(scorer_->Availability("").ok()) << "for everybody else it is there";
+  std::ofstream(file) << "sk-two\n";
+  EXPECT_EQ(ErrorReason(Ask(Item({"bad"})).value().at(0).status()), rollouter::kScorerRefused)
+      << "another key may be one that is refused";
+}
+
+TEST_F(JudgeScorerTest, APromptThatIsForbiddenBeforeTheKeyWasTakenIsNotTheOnlyOneThatIsTried) {
+  Serve(Moderated);
+  Connect(Options());
+  EXPECT_EQ(ErrorReason(Ask(Item({"bad"})).value().at(0).status()), rollouter::kScorerRefused);
+  ASSERT_TRUE(requests_.WaitFor(2)) << "it is tried again";
+  ASSERT_TRUE(Await([](const absl::Status& there) { return there.ok(); }));
+  EXPECT_EQ(ErrorReason(Ask(Item({"bad"})).value().at(0).status()), rollouter::kScorerRefused);
+  ASSERT_TRUE(Await([](const absl::Status& there) { return there.ok(); }));
+  EXPECT_EQ(requests_.size(), 3u) << "only what comes is tried now";
+  EXPECT_EQ(Ask(Item({"good"})).value()[0]->value, 4);
+  EXPECT_TRUE(absl::IsInvalidArgument(Ask(Item({"bad"})).value().at(0).status()));
+  EXPECT_TRUE(scorer_->Availability("").ok());
 }
 
 TEST_F(JudgeScorerTest, WithoutAKeyTheErrorSaysWhichSettingNamesOne) {

@@ -228,6 +228,22 @@ TEST_F(GroupScoreTest, ACallThatItsServiceRefusedIsNoFailureAndIsMadeAgain) {
   EXPECT_TRUE(absl::StrContains(away.message(), "gave 401"));
 }
 
+TEST_F(GroupScoreTest, WhatItsServiceRefusedLetsOthersGoFirstWhenThatIsBack) {
+  Begin("judge");
+  there_ = Error(absl::StatusCode::kPermissionDenied, kScorerRefused, "gave 403");
+  EXPECT_TRUE(Tick().calls.empty());
+  there_ = absl::OkStatus();
+  Answer(OnlyCall(), Error(absl::StatusCode::kPermissionDenied, kScorerRefused, "gave 403"));
+  for (int32_t time = 0; time < 2; ++time) {
+    there_ = Error(absl::StatusCode::kPermissionDenied, kScorerRefused, "gave 403");
+    EXPECT_TRUE(Tick(rules_.pause).calls.empty());
+    there_ = absl::OkStatus();
+    EXPECT_TRUE(Tick().calls.empty()) << time;
+    EXPECT_EQ(score_->NextTick(), now_ + rules_.pause);
+  }
+  OnlyCall(rules_.pause);
+}
+
 TEST_F(GroupScoreTest, WaitsForAsLongAsItTakesWhileThereIsNoRoom) {
   there_ = absl::ResourceExhaustedError("64 answers are being judged");
   Begin("python:judge");
