@@ -84,11 +84,10 @@ absl::Status StepLoop::MakeSteps() {
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     if (parts_.turns != nullptr) {
       parts_.turns->Look();
-      // The version that is evaluated stays on the device until the last answer.
-      if (evaluations_.under_way()) {
-        evaluations_.Collect(Now() + kBatchPoll);
-        continue;
-      }
+      // The version that is evaluated stays on the device until the last answer. A postponed evaluation begins here, and
+      // none from here to the step.
+      evaluations_.Collect(evaluations_.IsAnswerable() ? Now() + kBatchPoll : absl::InfinitePast());
+      if (evaluations_.IsAnswerable()) continue;
     }
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
@@ -103,7 +102,7 @@ absl::Status StepLoop::MakeSteps() {
       SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
     }
     // Takes results that are ready and waits for none.
-    evaluations_.Collect(absl::InfinitePast());
+    if (parts_.turns == nullptr) evaluations_.Collect(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
     phases_.AddRest(Now());
   }

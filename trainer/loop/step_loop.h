@@ -39,7 +39,7 @@ namespace syncopate::trainer {
 // If rollouters share the policy's device, the loop takes turns with them (TurnDesk): the policy is in rollout mode but
 // for the turns in which it publishes first and makes a step. A turn goes on until something is published: repeated and
 // supervised steps before that are made in one. No turn begins while an evaluation is under way, as rollouters then must
-// keep the version that it asks.
+// keep the version that it asks; one that they have all left for a newer version holds up nothing.
 //
 // After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
 // serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.

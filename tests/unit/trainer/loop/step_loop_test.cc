@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <string>
@@ -153,6 +154,29 @@ class TurnsLoopTest : public ::testing::Test {
   TurnDesk desk_{{.still_limit = absl::Hours(1)}, {.clock = Clock::Real()}};
   ObedientRollouter rollouter_{&desk_};
 };
+
+TEST_F(TurnsLoopTest, NoStepBeginsDuringTheFirstEvaluationThoughABatchIsReadyBefore) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, true);
+  world.Sync({1, 0});  // answers come before the loop runs
+  ASSERT_TRUE(world.rollouter().acks.WaitFor(kBatchGroups));
+  StepLoop::Options options = Steps(1);
+  options.evaluate_every_steps = 100;
+  world.Start(options);
+  const auto evaluates = [&] {
+    const std::vector<Lease> leases = world.rollouter().leases.All();
+    return std::any_of(leases.begin(), leases.end(),
+                       [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; });
+  };
+  for (size_t heard = 1; !evaluates(); ++heard) ASSERT_TRUE(world.rollouter().leases.WaitFor(heard));
+  ASSERT_THAT(world.SaveCheckpoint(), IsOk()) << "between two steps, after the pass in which the evaluation began";
+  EXPECT_EQ(world.policy.begun(), 0);
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_THAT(world.Wait(), IsOk());
+  EXPECT_EQ(world.policy.begun(), 1);
+  EXPECT_THAT(world.observer.lost_evaluations.All(), IsEmpty());
+}
 
 TEST_F(TurnsLoopTest, AStopEndsTheWaitForATurnAndWhatIsTrainedIsSaved) {
   StepLoopWorld world;
