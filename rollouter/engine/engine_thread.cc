@@ -460,8 +460,12 @@ void EngineThread::CallPinListener() {
 absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
   {
     MutexLock lock(&mutex_);
-    if (status_.sleep_level == 2) return 0;  // nothing is on the device
+    if (status_.sleep_level == 2) {  // nothing is on the device
+      device_given_up_ = true;
+      return 0;
+    }
     SYNCOPATE_RETURN_IF_ERROR(CheckNotReceivingLocked());
+    device_given_up_ = true;
     if (status_.sleep_level == 0) status_.yielded = true;
     status_.sleep_level = 2;  // from here on no weights are accepted
   }
@@ -478,13 +482,22 @@ absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
 }
 
 absl::Status EngineThread::EndYield() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t had_yielded, RunFallible([this] { return TakeDeviceBack(); }));
+  if (had_yielded > 0) CallPinListener();  // weights are accepted again
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> EngineThread::TakeDeviceBack() {
+  bool yielded = false;
   {
     MutexLock lock(&mutex_);
-    if (!status_.yielded) return absl::OkStatus();
+    yielded = status_.yielded;
   }
-  SYNCOPATE_RETURN_IF_ERROR(RunFallible([this] { return Wake(); }).status());
-  CallPinListener();  // weights are accepted again
-  return absl::OkStatus();
+  // Who has laid it to sleep wakes it.
+  if (yielded) SYNCOPATE_RETURN_IF_ERROR(Wake().status());
+  MutexLock lock(&mutex_);
+  device_given_up_ = false;
+  return yielded ? 1 : 0;
 }
 
 bool EngineThread::AwaitReceived(absl::Duration deadline) {
@@ -497,15 +510,18 @@ bool EngineThread::AwaitReceived(absl::Duration deadline) {
 }
 
 absl::Status EngineThread::WakeUp() {
-  {
-    MutexLock lock(&mutex_);
-    SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
-  }
-  return RunFallible([this] { return Wake(); }).status();
+  auto wake = [this]() -> absl::StatusOr<int64_t> {
+    {
+      MutexLock lock(&mutex_);
+      SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
+    }
+    return Wake();
+  };
+  return RunFallible(wake).status();
 }
 
 absl::Status EngineThread::CheckNotYieldedLocked() const {
-  if (!status_.yielded || status_.sleep_level == 0) return absl::OkStatus();
+  if (!device_given_up_) return absl::OkStatus();
   return Error(absl::StatusCode::kFailedPrecondition, "YIELDED",
                "the trainer has its turn on this rollouter's device (run.share_gpu); it wakes by itself");
 }
