@@ -49,6 +49,7 @@ absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<Gen
     engine_->Add(std::move(*shared), sink);
     MutexLock inner(&mutex_);
     --added_;
+    has_requests_ = true;  // a command before this one may have published that there are none
   });
   return absl::OkStatus();
 }
@@ -107,9 +108,8 @@ absl::Status EngineThread::Drain(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
   // Resume() ends the wait too: it clears draining_.
-  auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopped_ || !draining_ || (commands_.empty() && !has_requests_);
-  };
+  auto drained = [this]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !draining_ || !HasRequestsLocked(); };
   if (!mutex_.AwaitWithTimeout(Condition(&drained), deadline)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "DRAIN_DEADLINE",
                  absl::StrCat("requests still run after ", absl::FormatDuration(deadline),
@@ -142,7 +142,7 @@ EngineStatus EngineThread::GetStatus() const {
   } else if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
-    status.state = has_requests_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
+    status.state = HasRequestsLocked() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
   } else {
     status.state = paused_ ? EngineStatus::State::kPaused : EngineStatus::State::kRunning;
   }

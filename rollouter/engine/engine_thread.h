@@ -77,6 +77,10 @@ class EngineThread final : public EngineLoop {
     absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
   };
 
+  bool HasRequestsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return has_requests_ || added_ > 0 || !commands_.empty();
+  }
+
   // Runs `command` on the engine's thread, later.
   void Post(std::function<void()> command);
   WeightArenas& arenas() const { return engine_->backend().arenas(); }

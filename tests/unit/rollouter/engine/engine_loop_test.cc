@@ -643,6 +643,28 @@ TEST(EngineLoopYieldedTest, AWakeUpThatWaitsBehindAYieldIsRefused) {
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
 }
 
+TEST(EngineLoopYieldedTest, ADrainWaitsForRequestsThatWereAcceptedBehindAYield) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());
+  HeldEngine held(*loop);
+  std::thread yield = HeldEngine::Begin([&] { EXPECT_TRUE(loop->Yield(kDeadline).ok()); });
+  std::vector<std::shared_ptr<WaitingSink>> sinks(1000);
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    sinks[i] = std::make_shared<WaitingSink>();
+    ASSERT_TRUE(loop->Submit(Request(absl::StrCat("r", i)), sinks[i]).ok());
+  }
+  absl::Status drained;
+  std::thread drain = HeldEngine::Begin([&] { drained = loop->Drain(kDeadline); });
+  held.Release();
+  yield.join();
+  EXPECT_TRUE(loop->EndYield().ok());
+  EXPECT_EQ(sinks.front()->finished(), 0u);
+  EXPECT_TRUE(InstallWeights(*loop, {1, 2}).ok());
+  drain.join();
+  EXPECT_TRUE(drained.ok()) << drained;
+  for (const auto& sink : sinks) EXPECT_EQ(sink->finished(), 1u);
+}
+
 TEST(EngineLoopSleepTest, RefusesWhileRequestsRunOrWaitAndChangesNothing) {
   const model::ModelConfig config = LongContext();
   auto loop = StartLoop(config);

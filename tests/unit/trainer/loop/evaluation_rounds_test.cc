@@ -16,7 +16,8 @@ using syncopate::testing::IsOk;
 TEST(EvaluationRoundsTest, AnEvaluationCanBeAnsweredUntilItsVersionIsLeftForANewerOne) {
   TrainingDataWorld world;
   const std::unique_ptr<TrainingData> data = world.Open().value();
-  const auto rollouter = std::make_shared<FakeRollouter>(data.get()), idle = std::make_shared<FakeRollouter>(data.get());
+  const auto rollouter = std::make_shared<FakeRollouter>(data.get()),
+             idle = std::make_shared<FakeRollouter>(data.get());
   const SessionId session =
       data->Connect(TrainingDataWorld::Member("rollouter-0"), TrainingDataWorld::kRunId, rollouter).value();
   ASSERT_THAT(data->Connect(TrainingDataWorld::Member("rollouter-1"), TrainingDataWorld::kRunId, idle), IsOk());
