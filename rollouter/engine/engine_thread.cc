@@ -49,6 +49,7 @@ absl::Status EngineThread::Submit(GenerationRequest request, std::shared_ptr<Gen
     engine_->Add(std::move(*shared), sink);
     MutexLock inner(&mutex_);
     --added_;
+    has_requests_ = true;  // a command before this one may have published that there are none
   });
   return absl::OkStatus();
 }
@@ -107,9 +108,8 @@ absl::Status EngineThread::Drain(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
   // Resume() ends the wait too: it clears draining_.
-  auto drained = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopped_ || !draining_ || (commands_.empty() && !has_requests_);
-  };
+  auto drained = [this]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !draining_ || !HasRequestsLocked(); };
   if (!mutex_.AwaitWithTimeout(Condition(&drained), deadline)) {
     return Error(absl::StatusCode::kDeadlineExceeded, "DRAIN_DEADLINE",
                  absl::StrCat("requests still run after ", absl::FormatDuration(deadline),
@@ -142,7 +142,7 @@ EngineStatus EngineThread::GetStatus() const {
   } else if (status.serving.IsNone()) {
     status.state = EngineStatus::State::kWaitingForWeights;
   } else if (draining_) {
-    status.state = has_requests_ || !commands_.empty() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
+    status.state = HasRequestsLocked() ? EngineStatus::State::kDraining : EngineStatus::State::kDrained;
   } else {
     status.state = paused_ ? EngineStatus::State::kPaused : EngineStatus::State::kRunning;
   }
@@ -460,8 +460,12 @@ void EngineThread::CallPinListener() {
 absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
   {
     MutexLock lock(&mutex_);
-    if (status_.sleep_level == 2) return 0;  // nothing is on the device
+    if (status_.sleep_level == 2) {  // nothing is on the device
+      device_given_up_ = true;
+      return 0;
+    }
     SYNCOPATE_RETURN_IF_ERROR(CheckNotReceivingLocked());
+    device_given_up_ = true;
     if (status_.sleep_level == 0) status_.yielded = true;
     status_.sleep_level = 2;  // from here on no weights are accepted
   }
@@ -478,13 +482,22 @@ absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
 }
 
 absl::Status EngineThread::EndYield() {
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t had_yielded, RunFallible([this] { return TakeDeviceBack(); }));
+  if (had_yielded > 0) CallPinListener();  // weights are accepted again
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> EngineThread::TakeDeviceBack() {
+  bool yielded = false;
   {
     MutexLock lock(&mutex_);
-    if (!status_.yielded) return absl::OkStatus();
+    yielded = status_.yielded;
   }
-  SYNCOPATE_RETURN_IF_ERROR(RunFallible([this] { return Wake(); }).status());
-  CallPinListener();  // weights are accepted again
-  return absl::OkStatus();
+  // Who has laid it to sleep wakes it.
+  if (yielded) SYNCOPATE_RETURN_IF_ERROR(Wake().status());
+  MutexLock lock(&mutex_);
+  device_given_up_ = false;
+  return yielded ? 1 : 0;
 }
 
 bool EngineThread::AwaitReceived(absl::Duration deadline) {
@@ -497,15 +510,18 @@ bool EngineThread::AwaitReceived(absl::Duration deadline) {
 }
 
 absl::Status EngineThread::WakeUp() {
-  {
-    MutexLock lock(&mutex_);
-    SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
-  }
-  return RunFallible([this] { return Wake(); }).status();
+  auto wake = [this]() -> absl::StatusOr<int64_t> {
+    {
+      MutexLock lock(&mutex_);
+      SYNCOPATE_RETURN_IF_ERROR(CheckNotYieldedLocked());
+    }
+    return Wake();
+  };
+  return RunFallible(wake).status();
 }
 
 absl::Status EngineThread::CheckNotYieldedLocked() const {
-  if (!status_.yielded || status_.sleep_level == 0) return absl::OkStatus();
+  if (!device_given_up_) return absl::OkStatus();
   return Error(absl::StatusCode::kFailedPrecondition, "YIELDED",
                "the trainer has its turn on this rollouter's device (run.share_gpu); it wakes by itself");
 }

@@ -77,6 +77,10 @@ class EngineThread final : public EngineLoop {
     absl::StatusOr<synchronizer::InstallResult> result = synchronizer::InstallResult();
   };
 
+  bool HasRequestsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return has_requests_ || added_ > 0 || !commands_.empty();
+  }
+
   // Runs `command` on the engine's thread, later.
   void Post(std::function<void()> command);
   WeightArenas& arenas() const { return engine_->backend().arenas(); }
@@ -128,10 +132,12 @@ class EngineThread final : public EngineLoop {
   absl::StatusOr<int64_t> RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
                                              absl::Duration deadline);
   void CallPinListener();
-  // Commands of Sleep(), WakeUp() and Yield(); they run on the engine's thread.
+  // Commands of Sleep(), WakeUp(), Yield() and EndYield(); they run on the engine's thread.
   absl::StatusOr<int64_t> FallAsleep(int32_t level);
   absl::StatusOr<int64_t> Wake();
   absl::StatusOr<int64_t> GiveUpDevice();
+  // Of EndYield(). Returns 1 if the engine had yielded, 0 if it sleeps for another reason or is awake.
+  absl::StatusOr<int64_t> TakeDeviceBack();
 
   const Manifest manifest_;
   const int threads_;                     // intra-op threads of libtorch
@@ -151,6 +157,8 @@ class EngineThread final : public EngineLoop {
   // Requests accepted by Submit() that the engine has not added yet.
   int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;
   synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);
+  // From Yield() to EndYield(), whether or not it was asleep before.
+  bool device_given_up_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -222,6 +222,11 @@ absl::Status TrainingData::AwaitReadyBatch(absl::Time deadline) {
   }
 }
 
+bool TrainingData::RepeatsNext() const {
+  MutexLock lock(&mutex_);
+  return desk_->ledger().replays_left() > 0;
+}
+
 absl::StatusOr<TrainingData::Batch> TrainingData::TakeBatch() {
   std::optional<Ledger::Take> take;
   {

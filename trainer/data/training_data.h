@@ -113,6 +113,8 @@ class TrainingData {
   // INVALID_ARGUMENT (the reason of PromptSource::failure() or GroupLedger::failure()): no batch will come any more;
   // OUT_OF_RANGE (reason DATA_ENDED): there will be none; CANCELLED (reason STOPPED).
   absl::Status AwaitBatch(absl::Time deadline);
+  // Whether the next batch is the repetition of a step that the log contains.
+  bool RepeatsNext() const;
   // The next batch, its take durable; the errors of AwaitBatch without a wait, and the disk's: the same batch comes
   // with the next call.
   absl::StatusOr<Batch> TakeBatch();

@@ -44,6 +44,10 @@ class EvaluationRounds {
   // Starts the evaluation of `version`, which is published; does nothing if it was evaluated already.
   void Start(const PolicyVersion& version);
   bool under_way() const { return under_way_; }
+  // One is under way, and rollouters serve its version or may come to: nobody serves a newer one instead.
+  bool IsAnswerable() const {
+    return under_way_ && (parts_.data->EvaluationIsServed() || parts_.data->NewestServed() <= evaluated_);
+  }
   const PolicyVersion& last_started() const { return evaluated_; }  // none: there was none
 
   // Reports the evaluation under way if it ends by `deadline`, then starts one that was postponed, if any.

@@ -84,11 +84,10 @@ absl::Status StepLoop::MakeSteps() {
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     if (parts_.turns != nullptr) {
       parts_.turns->Look();
-      // The version that is evaluated stays on the device until the last answer.
-      if (evaluations_.under_way()) {
-        evaluations_.Collect(Now() + kBatchPoll);
-        continue;
-      }
+      // The version that is evaluated stays on the device until the last answer. A postponed evaluation begins here, and
+      // none from here to the step.
+      evaluations_.Collect(evaluations_.IsAnswerable() ? Now() + kBatchPoll : absl::InfinitePast());
+      if (evaluations_.IsAnswerable()) continue;
     }
     absl::StatusOr<std::optional<TrainingData::Batch>> batch = NextBatch();
     if (ErrorReason(batch.status()) == reason::kDataEnded) return absl::OkStatus();
@@ -96,12 +95,14 @@ absl::Status StepLoop::MakeSteps() {
     // A replay publishes nothing (the header says why). Neither do supervised steps. The first step after either
     // publishes what rollouters begin with, before it waits for their answers.
     const bool is_replay = batch->has_value() && (*batch)->is_replay;
-    if (!is_replay && !IsSupervised() && publisher_.published().IsNone()) {
-      SYNCOPATE_RETURN_IF_ERROR(InTurn([this] { return publisher_.Publish(version_); }));
+    if (!is_replay && IsFirstPublicationDue()) {
+      const absl::Status published = InTurn([this] { return publisher_.Publish(version_); });
+      if (ErrorReason(published) == kTurnUnwanted) continue;  // the stop is looked at
+      SYNCOPATE_RETURN_IF_ERROR(published);
       SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
     }
     // Takes results that are ready and waits for none.
-    evaluations_.Collect(absl::InfinitePast());
+    if (parts_.turns == nullptr) evaluations_.Collect(absl::InfinitePast());
     if (batch->has_value()) SYNCOPATE_RETURN_IF_ERROR(Train(**batch));
     phases_.AddRest(Now());
   }
@@ -122,11 +123,21 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const absl::Time begin = Now();
   // Before the first publication only a batch that is ready counts: rollouters have no version, so no more would come.
   const bool wait = IsSupervised() || !publisher_.published().IsNone();
-  absl::StatusOr<TrainingData::Batch> batch = BeginStep(wait ? begin + kBatchPoll : absl::InfinitePast());
-  const absl::Duration waited = Now() - begin;
+  const absl::Status ready = AwaitStep(wait ? begin + kBatchPoll : absl::InfinitePast());
+  absl::Duration waited = Now() - begin;
+  // Before the take: after a stop in the wait for the turn the data are between two steps, and can be saved.
+  if (ready.ok()) {
+    const absl::Status begun = BeginTurn();
+    if (ErrorReason(begun) == kTurnUnwanted) return std::optional<TrainingData::Batch>();
+    SYNCOPATE_RETURN_IF_ERROR(begun);
+  }
+  const absl::Time may_take = Now();
+  absl::StatusOr<TrainingData::Batch> batch = ready.ok() ? parts_.data->TakeBatch() : ready;
+  waited += Now() - may_take;
   waited_seconds_ += absl::ToDoubleSeconds(waited);
   phases_.Add(LoopPhase::kIdle, waited);
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
+  SYNCOPATE_RETURN_IF_ERROR(EndTurn());  // there is no step that would end it
   // The run ends on the end of the data, a stop, or unusable data. Every other error passes.
   const bool ended = absl::IsOutOfRange(batch.status()) || absl::IsCancelled(batch.status());
   if (ended || absl::IsInvalidArgument(batch.status())) return batch.status();
@@ -140,13 +151,17 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
 }
 
 // A pause that was answered is kept: it is looked at after the wait, and nothing waits between that and the take.
-absl::StatusOr<TrainingData::Batch> StepLoop::BeginStep(absl::Time deadline) {
+absl::Status StepLoop::AwaitStep(absl::Time deadline) {
   SYNCOPATE_RETURN_IF_ERROR(parts_.data->AwaitBatch(deadline));
   if (!control_.MayBeginStep()) {
     return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch,
                  "a pause or a stop was requested before the step began");
   }
-  return parts_.data->TakeBatch();
+  // A batch that is taken must be trained, so that the evaluation of this version would have no time.
+  if (parts_.turns != nullptr && IsFirstPublicationDue() && !parts_.data->RepeatsNext()) {
+    return Error(absl::StatusCode::kDeadlineExceeded, reason::kNoBatch, "the present version is published first");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
@@ -161,10 +176,11 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
     const absl::Time begin = Now();
     return InUse(*parts_.policy, [&] { return MakeVersion(batch, begin, &report); });
   }));
-  report.figures.turn_drain_seconds = turn_drain_seconds_;
-  report.figures.turn_load_seconds = turn_load_.load_seconds;
-  report.figures.turn_offload_seconds = turn_offload_.offload_seconds;
-  report.figures.turn_moved_bytes = turn_load_.bytes + turn_offload_.bytes;
+  const StateMoves load = std::exchange(turn_load_, {}), offload = std::exchange(turn_offload_, {});
+  report.figures.turn_drain_seconds = std::exchange(turn_drain_seconds_, 0);
+  report.figures.turn_load_seconds = load.load_seconds;
+  report.figures.turn_offload_seconds = offload.offload_seconds;
+  report.figures.turn_moved_bytes = load.bytes + offload.bytes;
   report.figures.wait_seconds = waited;
   ReportStep(batch, std::move(report));
   if (!batch.is_replay) SYNCOPATE_RETURN_IF_ERROR(StartEvaluationIfDue());
@@ -172,18 +188,16 @@ absl::Status StepLoop::Train(const TrainingData::Batch& batch) {
 }
 
 absl::Status StepLoop::InTurn(const std::function<absl::Status()>& work) {
-  if (parts_.turns == nullptr) return work();
-  turn_drain_seconds_ = 0;
-  turn_load_ = turn_offload_ = {};
-  if (!in_turn_) SYNCOPATE_RETURN_IF_ERROR(BeginTurn());
+  SYNCOPATE_RETURN_IF_ERROR(BeginTurn());
   SYNCOPATE_RETURN_IF_ERROR(work());
-  // Rollouters have left their weights behind: before the first publication they could not come back.
-  return publisher_.launched().IsNone() ? absl::OkStatus() : EndTurn();
+  return EndTurn();
 }
 
 absl::Status StepLoop::BeginTurn() {
+  if (parts_.turns == nullptr || in_turn_) return absl::OkStatus();
   const absl::Time begin = Now();
-  SYNCOPATE_RETURN_IF_ERROR(parts_.turns->Take());
+  turn_offload_ = {};
+  SYNCOPATE_RETURN_IF_ERROR(parts_.turns->Take([this] { return control_.stop_requested(); }));
   const absl::Time taken = Now();
   turn_drain_seconds_ = absl::ToDoubleSeconds(taken - begin);
   SYNCOPATE_ASSIGN_OR_RETURN(turn_load_, parts_.policy->EnterTrainerMode());
@@ -193,6 +207,8 @@ absl::Status StepLoop::BeginTurn() {
 }
 
 absl::Status StepLoop::EndTurn() {
+  // Rollouters have left their weights behind: before the first publication they could not come back.
+  if (!in_turn_ || publisher_.launched().IsNone()) return absl::OkStatus();
   // What is staged is read from the device.
   SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
   const absl::Time begin = Now();
@@ -346,7 +362,9 @@ absl::StatusOr<StepLoop::Outcome> StepLoop::EndRun() {
     // A resumed run that had been complete: this incarnation has published nothing, as no step was left.
     const bool found_complete = publisher_.published().IsNone() && !options_.evaluate_only;
     if ((!found_complete || options_.serve_complete) && publisher_.launched() != version_) {
-      SYNCOPATE_RETURN_IF_ERROR(InTurn([this] { return publisher_.Publish(version_); }));
+      const absl::Status made = InTurn([this] { return publisher_.Publish(version_); });
+      if (ErrorReason(made) == kTurnUnwanted) return EndRun();  // as one that was stopped
+      SYNCOPATE_RETURN_IF_ERROR(made);
     }
     if (!found_complete) evaluations_.Finish(version_, publisher_.published(), options_.last_evaluation_deadline);
   }

@@ -39,7 +39,7 @@ namespace syncopate::trainer {
 // If rollouters share the policy's device, the loop takes turns with them (TurnDesk): the policy is in rollout mode but
 // for the turns in which it publishes first and makes a step. A turn goes on until something is published: repeated and
 // supervised steps before that are made in one. No turn begins while an evaluation is under way, as rollouters then must
-// keep the version that it asks.
+// keep the version that it asks; one that they have all left for a newer version holds up nothing.
 //
 // After a restore the logged takes are repeated first and nothing is published meanwhile: rollouters that survived
 // serve the bits at which the repetition ends, so they are relabelled instead of sent backwards.
@@ -132,16 +132,17 @@ class StepLoop {
   absl::Status MakeSteps();
   // The present requests to the loop; blocks while it is paused.
   LoopControl::Requests AwaitRequests();
-  // nullopt: no batch is ready, or the disk refuses the take for now. OUT_OF_RANGE (reason DATA_ENDED): there is none
-  // left.
+  // Takes a batch, in a turn if the device is shared. nullopt: no batch is ready, the disk refuses the take for now, or a
+  // stop has come before the turn. OUT_OF_RANGE (reason DATA_ENDED): there is none left.
   absl::StatusOr<std::optional<TrainingData::Batch>> NextBatch();
-  // Takes a batch unless a pause or a stop was asked for: from here on the step is under way. Else as AwaitBatch.
-  absl::StatusOr<TrainingData::Batch> BeginStep(absl::Time deadline);
+  // OK if a step can be made, unless a pause or a stop was asked for: from here on it is under way. Else as AwaitBatch.
+  absl::Status AwaitStep(absl::Time deadline);
   absl::Status Train(const TrainingData::Batch& batch);
   // Does `work` in a turn of the policy on its device, if that is shared, and ends the turn if anything is published.
+  // Error of reason TURN_UNWANTED: a stop has come before the turn.
   absl::Status InTurn(const std::function<absl::Status()>& work);
-  absl::Status BeginTurn();
-  absl::Status EndTurn();
+  absl::Status BeginTurn();  // unless it has begun
+  absl::Status EndTurn();    // if anything is published
   absl::Status LeaveDevice();
   // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
@@ -152,6 +153,8 @@ class StepLoop {
   absl::StatusOr<StepFigures> MakeStep(const TrainingData::Batch& batch);
   // The next step is a supervised one.
   bool IsSupervised() const { return version_.step < options_.supervised_steps; }
+  // The present version is published before the next step, unless that repeats one.
+  bool IsFirstPublicationDue() const { return !IsSupervised() && publisher_.published().IsNone(); }
   bool HeldOutIsDue() const;
   absl::StatusOr<HeldOutLoss> MeasureHeldOut();
   bool CheckpointIsDue() const;

@@ -46,7 +46,7 @@ void TurnDesk::Disconnect(const std::string& rollouter, int64_t stream, bool in_
   Perform(in_order ? turns_.Died(rollouter, now) : turns_.Disconnect(rollouter, now));
 }
 
-absl::Status TurnDesk::Take() {
+absl::Status TurnDesk::Take(const std::function<bool()>& is_unwanted) {
   {
     MutexLock lock(&mutex_);
     Perform(turns_.Ask(parts_.clock->Now()));
@@ -63,6 +63,9 @@ absl::Status TurnDesk::Take() {
       evicted = std::exchange(to_evict_, {});
     }
     EvictThose(evicted);
+    if (!is_unwanted()) continue;
+    GiveBack();
+    return Error(absl::StatusCode::kCancelled, kTurnUnwanted, "the turn was given back before it began");
   }
 }
 

@@ -15,6 +15,8 @@
 
 namespace syncopate::trainer {
 
+inline constexpr char kTurnUnwanted[] = "TURN_UNWANTED";
+
 // The turns of a trainer and the rollouters on its cards: a thread-safe shell round CardTurns. The step thread takes the
 // cards and gives them back; streams of rollouters connect and report.
 class TurnDesk {
@@ -52,8 +54,9 @@ class TurnDesk {
 
   // -- The step thread.
   // Blocks until the cards are the trainer's. FAILED_PRECONDITION (reason TURN_STUCK): they never will be, and the
-  // message names who holds them.
-  absl::Status Take();
+  // message names who holds them. CANCELLED (reason TURN_UNWANTED): `is_unwanted`, which is asked twice a second, has
+  // said so, and the turn is given back. It must not call this object.
+  absl::Status Take(const std::function<bool()>& is_unwanted);
   void GiveBack();
   // Looks for rollouters that do not come back; call it while nothing else is done.
   void Look();

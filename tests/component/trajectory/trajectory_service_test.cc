@@ -98,7 +98,7 @@ TEST_F(TrajectoryServiceTest, TakesTurnsWithTheRolloutersOnItsOwnCardAlone) {
   ASSERT_THAT(far.WaitForWelcome(), IsOk());
   EXPECT_TRUE(near.takes_turns());
   EXPECT_FALSE(far.takes_turns());
-  std::future<absl::Status> taken = std::async(std::launch::async, [this] { return desk_.Take(); });
+  std::future<absl::Status> taken = std::async(std::launch::async, [this] { return desk_.Take([] { return false; }); });
   turn = near.WaitForTurn(1);
   ASSERT_THAT(turn, IsOk());
   EXPECT_TRUE(turn->yield());

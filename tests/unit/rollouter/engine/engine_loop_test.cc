@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
 #include <vector>
@@ -572,17 +574,95 @@ TEST(EngineLoopYieldedTest, WhatHoldsInstallsEndsAsNoOtherVersionMayAnswerIt) {
   EXPECT_EQ(training->WaitForSamples(1)[0].tokens.size(), 500u);
 }
 
-TEST(EngineLoopYieldedTest, OneThatSleepsDropsItsWeightsAndSleepsOn) {
+class EngineLoopAsleepYieldTest : public ::testing::TestWithParam<int32_t> {};
+
+TEST_P(EngineLoopAsleepYieldTest, OneThatSleepsDropsItsWeightsAndSleepsOnAndCannotBeWokenMeanwhile) {
   auto loop = StartLoop();
   ASSERT_TRUE(InstallWeights(*loop, {1, 3}).ok());
-  ASSERT_TRUE(loop->Sleep(1, kDeadline).ok());
+  ASSERT_TRUE(loop->Sleep(GetParam(), kDeadline).ok());
   ASSERT_TRUE(loop->Yield(kDeadline).ok());
+  EXPECT_EQ(ErrorReason(loop->WakeUp()), "YIELDED");
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
   EXPECT_EQ(loop->GetStatus().weight_bytes, 0);
   EXPECT_FALSE(loop->GetStatus().yielded);
   ASSERT_TRUE(loop->EndYield().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep) << "who laid it to sleep wakes it";
   ASSERT_TRUE(loop->WakeUp().ok());
   EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kWaitingForWeights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, EngineLoopAsleepYieldTest, ::testing::Values(1, 2));
+
+// Has the engine's thread wait in the answer to a request until Release().
+class HeldEngine {
+ public:
+  explicit HeldEngine(EngineLoop& loop) {
+    EXPECT_TRUE(loop.Submit(Request("held", 1, 1), sink_).ok());
+    EXPECT_TRUE(sink_->holding.WaitFor(1));
+  }
+  ~HeldEngine() { Release(); }
+  void Release() { sink_->go_on.Put(true); }
+  // Runs `call`, which waits for the engine's thread, and gives it time to begin.
+  static std::thread Begin(std::function<void()> call) {
+    std::atomic<bool> begun = false;
+    std::thread thread([&begun, call = std::move(call)] {
+      begun = true;
+      call();
+    });
+    while (!begun) std::this_thread::yield();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    return thread;
+  }
+
+ private:
+  struct Sink final : GenerationSink {
+    bool OnToken(int32_t, int32_t, float, const PolicyVersion&, const std::vector<TokenLogProb>&) override {
+      return true;
+    }
+    void OnFinished(int32_t, Trajectory) override {
+      holding.Put(true);
+      go_on.WaitFor(1);
+    }
+    Mailbox<bool> holding, go_on;
+  };
+  const std::shared_ptr<Sink> sink_ = std::make_shared<Sink>();
+};
+
+// Who asks while the engine's thread is busy is answered by what is true when its turn comes.
+TEST(EngineLoopYieldedTest, AWakeUpThatWaitsBehindAYieldIsRefused) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());
+  HeldEngine held(*loop);
+  std::thread yield = HeldEngine::Begin([&] { EXPECT_TRUE(loop->Yield(kDeadline).ok()); });
+  absl::Status woken;
+  std::thread wake = HeldEngine::Begin([&] { woken = loop->WakeUp(); });
+  held.Release();
+  yield.join();
+  wake.join();
+  EXPECT_EQ(ErrorReason(woken), "YIELDED");
+  EXPECT_EQ(loop->GetStatus().state, EngineStatus::State::kAsleep);
+}
+
+TEST(EngineLoopYieldedTest, ADrainWaitsForRequestsThatWereAcceptedBehindAYield) {
+  auto loop = StartLoop();
+  ASSERT_TRUE(InstallWeights(*loop, {1, 1}).ok());
+  HeldEngine held(*loop);
+  std::thread yield = HeldEngine::Begin([&] { EXPECT_TRUE(loop->Yield(kDeadline).ok()); });
+  std::vector<std::shared_ptr<WaitingSink>> sinks(1000);
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    sinks[i] = std::make_shared<WaitingSink>();
+    ASSERT_TRUE(loop->Submit(Request(absl::StrCat("r", i)), sinks[i]).ok());
+  }
+  absl::Status drained;
+  std::thread drain = HeldEngine::Begin([&] { drained = loop->Drain(kDeadline); });
+  held.Release();
+  yield.join();
+  EXPECT_TRUE(loop->EndYield().ok());
+  EXPECT_EQ(sinks.front()->finished(), 0u);
+  EXPECT_TRUE(InstallWeights(*loop, {1, 2}).ok());
+  drain.join();
+  EXPECT_TRUE(drained.ok()) << drained;
+  for (const auto& sink : sinks) EXPECT_EQ(sink->finished(), 1u);
 }
 
 TEST(EngineLoopSleepTest, RefusesWhileRequestsRunOrWaitAndChangesNothing) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <set>
 #include <string>
 #include <utility>
@@ -122,10 +124,15 @@ class ObedientRollouter {
  public:
   explicit ObedientRollouter(TurnDesk* desk) : desk_(desk) {
     desk_->Connect("rollouter-0", "1", kStream, /*yielded=*/false, [this](bool yield, int64_t turn) {
+      told.Put(turn);
+      if (turn >= deaf_from) return;
       const auto state = yield ? TurnDesk::Report::State::kYielded : TurnDesk::Report::State::kBack;
       EXPECT_TRUE(worker_.Post([this, turn, state] { desk_->Record("rollouter-0", kStream, {turn, state, 0}); }));
     });
   }
+
+  Mailbox<int64_t> told;                              // turns
+  std::atomic<int64_t> deaf_from = int64_t{1} << 40;  // from this turn on it does nothing
 
  private:
   static constexpr int64_t kStream = 1;
@@ -135,9 +142,84 @@ class ObedientRollouter {
 
 class TurnsLoopTest : public ::testing::Test {
  protected:
-  TurnDesk desk_{{}, {.clock = Clock::Real()}};
+  // Waits until this turn is asked for.
+  bool AwaitTurn(int64_t turn) {
+    for (size_t count = 1; rollouter_.told.WaitFor(count); ++count) {
+      if (rollouter_.told.All()[count - 1] == turn) return true;
+    }
+    return false;
+  }
+
+  // Nobody is evicted while a test runs.
+  TurnDesk desk_{{.still_limit = absl::Hours(1)}, {.clock = Clock::Real()}};
   ObedientRollouter rollouter_{&desk_};
 };
+
+TEST_F(TurnsLoopTest, NoStepBeginsDuringTheFirstEvaluationThoughABatchIsReadyBefore) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, true);
+  world.Sync({1, 0});  // answers come before the loop runs
+  ASSERT_TRUE(world.rollouter().acks.WaitFor(kBatchGroups));
+  StepLoop::Options options = Steps(1);
+  options.evaluate_every_steps = 100;
+  world.Start(options);
+  const auto evaluates = [&] {
+    const std::vector<Lease> leases = world.rollouter().leases.All();
+    return std::any_of(leases.begin(), leases.end(),
+                       [](const Lease& lease) { return lease.kind == LeaseKind::kEvaluation; });
+  };
+  for (size_t heard = 1; !evaluates(); ++heard) ASSERT_TRUE(world.rollouter().leases.WaitFor(heard));
+  ASSERT_THAT(world.SaveCheckpoint(), IsOk()) << "between two steps, after the pass in which the evaluation began";
+  EXPECT_EQ(world.policy.begun(), 0);
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_THAT(world.Wait(), IsOk());
+  EXPECT_EQ(world.policy.begun(), 1);
+  EXPECT_THAT(world.observer.lost_evaluations.All(), IsEmpty());
+}
+
+TEST_F(TurnsLoopTest, AStopEndsTheWaitForATurnAndWhatIsTrainedIsSaved) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  rollouter_.deaf_from = 3;  // the first is the publication's, the second is step 1's
+  world.Start(Steps(100));
+  ASSERT_TRUE(AwaitTurn(3));
+  world.loop().Stop();
+  const auto outcome = world.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kStopped);
+  EXPECT_EQ(world.policy.begun(), 1);
+  EXPECT_THAT(world.Checkpoints(), ElementsAre("e1-s1"));
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kReceiving);
+}
+
+TEST_F(TurnsLoopTest, ATrainerThatAnotherHasReplacedDoesNotWaitForItsFirstTurn) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  rollouter_.deaf_from = 1;
+  world.Start(Steps(100));
+  ASSERT_TRUE(AwaitTurn(1));
+  world.loop().StopFenced();
+  const auto outcome = world.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kFenced);
+  EXPECT_THAT(world.published.All(), IsEmpty());
+}
+
+TEST_F(TurnsLoopTest, AStopEndsTheWaitForTheTurnOfTheLastPublication) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  rollouter_.deaf_from = 1;
+  StepLoop::Options options = Steps(0);
+  options.serve_complete = true;
+  world.Start(options);
+  ASSERT_TRUE(AwaitTurn(1));
+  world.loop().Stop();
+  const auto outcome = world.Wait();
+  ASSERT_THAT(outcome, IsOk());
+  EXPECT_EQ(*outcome, Outcome::kStopped);
+  EXPECT_THAT(world.Checkpoints(), ElementsAre("e1-s0"));
+}
 
 TEST_F(TurnsLoopTest, PublishesFirstAndMakesEachStepInATurnOfItsOwnAndHasLeftTheDeviceBetweenThem) {
   StepLoopWorld world;

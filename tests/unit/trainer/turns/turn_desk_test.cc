@@ -39,17 +39,17 @@ class TurnDeskTest : public ::testing::Test {
       if (obeys) answers_.push_back({name, stream, {turn, yield ? State::kYielded : State::kBack, ++bytes_}});
     });
   }
-  // Delivers the answers that have been given until the step thread has what it waits for.
-  absl::Status Take() {
+  // Lets time pass and delivers the answers that have been given until the step thread has what it waits for.
+  absl::Status Take(absl::Duration pace = absl::Milliseconds(100)) {
     absl::Status taken;
     std::atomic<bool> done = false;
     std::thread step([&] {
-      taken = desk_.Take();
+      taken = desk_.Take([this] { return unwanted_.load(); });
       done = true;
     });
     while (!done) {
       Deliver();
-      clock_.Advance(absl::Milliseconds(100));
+      clock_.Advance(pace);
       std::this_thread::yield();
     }
     step.join();
@@ -78,6 +78,7 @@ class TurnDeskTest : public ::testing::Test {
   std::vector<Away> away_;
   std::vector<int64_t> evicted_;
   std::atomic<bool> has_room_ = true;
+  std::atomic<bool> unwanted_ = false;
   TurnDesk desk_{{},
                  {.clock = &clock_,
                   .set_away = [this](int64_t stream, bool away) { away_.emplace_back(stream, away); },
@@ -139,6 +140,41 @@ TEST_F(TurnDeskTest, WhoDoesNothingIsEvictedAndIfTheCardThenHasNoRoomTheTurnIsSt
   const absl::Status stuck = Take();
   EXPECT_THAT(stuck, HasReason("TURN_STUCK"));
   EXPECT_THAT(std::string(stuck.message()), ::testing::HasSubstr("a did not leave it"));
+}
+
+TEST_F(TurnDeskTest, ATurnThatIsNoLongerWantedIsGivenBackToThoseWhoHaveLeftForIt) {
+  Connect("a", 1);
+  Connect("slow", 2, /*obeys=*/false);
+  unwanted_ = true;
+  EXPECT_THAT(Take(/*pace=*/absl::ZeroDuration()), HasReason("TURN_UNWANTED"));
+  using Told = std::pair<std::string, bool>;
+  {
+    MutexLock lock(&mutex_);
+    EXPECT_THAT(told_, ElementsAre(Told("a", false), Told("slow", false), Told("a", true), Told("slow", true),
+                                   Told("a", false), Told("slow", false)));
+  }
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kReceiving);
+  int calls = 0;
+  desk_.CallInRolloutersTurn([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+// A sync that moves bytes and fails, for ever.
+TEST_F(TurnDeskTest, SoIsOneThatWaitsForARollouterThatIsAlwaysOnItsWayBack) {
+  Connect("a", 1);
+  ASSERT_THAT(Take(), IsOk());
+  desk_.GiveBack();
+  EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kReceiving);
+  {
+    MutexLock lock(&mutex_);
+    answers_.clear();
+  }
+  unwanted_ = true;
+  EXPECT_THAT(Take(/*pace=*/absl::ZeroDuration()), HasReason("TURN_UNWANTED"));
+  EXPECT_EQ(desk_.GetStatus().turn, 1) << "none has begun";
+  unwanted_ = false;
+  desk_.Record("a", 1, {.turn = 1, .state = State::kBack});
+  EXPECT_THAT(Take(), IsOk()) << "the next can be asked for";
 }
 
 TEST_F(TurnDeskTest, WhoDoesNotComeBackIsEvictedWhileTheStepThreadWaitsForABatch) {
