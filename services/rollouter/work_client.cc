@@ -25,8 +25,7 @@ std::string Name(const LeaseId& lease) {
 
 // Room in a message for everything except the group.
 constexpr int64_t kEnvelopeBytes = 1024;
-constexpr absl::Duration kYieldDeadline = absl::Seconds(5);  // for a weight sync that is under way
-constexpr absl::Duration kYieldRetry = absl::Seconds(1);     // without a trainer that asks for it
+constexpr absl::Duration kYieldRetry = absl::Seconds(1);  // without a trainer that asks for it
 // The shortest time between two log lines about failed rewards.
 constexpr absl::Duration kRewardLineEvery = absl::Seconds(1);
 
@@ -37,12 +36,13 @@ absl::Status WorkClient::Options::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(stream.Validate());
   SYNCOPATE_RETURN_IF_ERROR(CheckSpeaksFor(member, secret.Reveal()));
   if (min_backoff > absl::ZeroDuration() && max_backoff >= min_backoff && heartbeat > absl::ZeroDuration() &&
-      yields_after > absl::ZeroDuration() && max_send_bytes > kEnvelopeBytes) {
+      yields_after > absl::ZeroDuration() && yields_within > absl::ZeroDuration() && max_send_bytes > kEnvelopeBytes) {
     return absl::OkStatus();
   }
   return Error(
       absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-      "WorkClient: backoff, heartbeat and yields_after must be positive, and max_send_bytes at least a small group");
+      "WorkClient: backoff, heartbeat, yields_after and yields_within must be positive, and max_send_bytes at least a "
+      "small group");
 }
 
 absl::StatusOr<std::shared_ptr<WorkClient>> WorkClient::Create(Options options, rollouter::EngineLoop* engine,
@@ -277,7 +277,7 @@ void WorkClient::Beat(int64_t stream) {
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
   // The device had no room, or a weight sync did not end in time: another try.
-  if (!options_.card.empty() && !turn_.done) ObeyTurnLater();
+  if (!options_.card.empty() && !turn_.done) ObeyTurnLaterLocked();
 }
 
 void WorkClient::AddPartsLocked(int64_t least, v1::ExchangeRequest* request) {
@@ -366,7 +366,7 @@ void WorkClient::OnWelcome(const v1::ExchangeResponse::Welcome& welcome) {
   shares_card_ = welcome.takes_turns();
   if (!shares_card_ && turn_.yield) {
     turn_ = {};  // this trainer has a device of its own
-    ObeyTurnLater();
+    ObeyTurnLaterLocked();
   }
   SYNCOPATE_LOG(kInfo, "connected to the trainer at %s, epoch %d", trainer_.address, welcome.epoch());
   SendCreditsLocked();
@@ -575,7 +575,7 @@ void WorkClient::OnTurn(int64_t stream, const v1::ExchangeResponse::CardTurn& tu
     book_.SetYielded(true);
     SendCreditsLocked();
   }
-  ObeyTurnLater();
+  ObeyTurnLaterLocked();
 }
 
 void WorkClient::ScheduleYieldLocked(absl::Duration delay) {
@@ -591,24 +591,28 @@ void WorkClient::YieldIfStillLost() {
   SYNCOPATE_LOG(kWarning, "the device is given up, as the trainer that shares it cannot be reached");
   turn_ = {.number = turn_.number, .yield = true};
   book_.SetYielded(true);
-  ObeyTurnLater();
+  ObeyTurnLaterLocked();
 }
 
-void WorkClient::ObeyTurnLater() {
-  const bool posted = turns_.Post([this] { ObeyTurn(); });
-  if (!posted) SYNCOPATE_LOG(kDebug, "the device is neither given up nor taken back: this rollouter stops");
+void WorkClient::ObeyTurnLaterLocked() {
+  // One that waits for its try will obey what was said last.
+  if (obeys_later_) return;
+  obeys_later_ = turns_.Post([this] { ObeyTurn(); });
+  if (!obeys_later_) SYNCOPATE_LOG(kDebug, "the device is neither given up nor taken back: this rollouter stops");
 }
 
 void WorkClient::ObeyTurn() {
   CardTurn turn;
   {
     MutexLock lock(&mutex_);
+    obeys_later_ = false;
+    if (stopping_) return;
     turn = turn_;
   }
   if (turn.done) return;
   absl::StatusOr<int64_t> moved = 0;
   if (turn.yield) {
-    moved = engine_->Yield(kYieldDeadline);
+    moved = engine_->Yield(options_.yields_within);
   } else if (const absl::Status taken = engine_->EndYield(); !taken.ok()) {
     moved = taken;
   }

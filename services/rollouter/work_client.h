@@ -49,7 +49,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     // After so long without a stream the engine gives a shared device up by itself. Half of what the trainer waits
     // before it counts the rollouter as gone (CardTurns::Options::absent_limit).
     absl::Duration yields_after = absl::Seconds(5);
-    int64_t max_send_bytes = 64 << 20;  // a larger group cannot be submitted and is handed back
+    absl::Duration yields_within = absl::Seconds(5);  // one try waits so long for a weight sync that is under way
+    int64_t max_send_bytes = 64 << 20;                // a larger group cannot be submitted and is handed back
     rpc::StreamOptions stream = {};
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // null: plaintext
 
@@ -150,7 +151,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
   void OnTurn(int64_t stream, const v1::ExchangeResponse::CardTurn& turn);
   // Gives the device up, or takes it back, as the trainer said last. By a thread of its own.
   void ObeyTurn();
-  void ObeyTurnLater();
+  void ObeyTurnLaterLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ScheduleYieldLocked(absl::Duration delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void YieldIfStillLost();
   void AddTurnLocked(v1::ExchangeRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -185,6 +186,7 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     bool done = false;  // it has been obeyed
   };
   CardTurn turn_ ABSL_GUARDED_BY(mutex_);
+  bool obeys_later_ ABSL_GUARDED_BY(mutex_) = false;  // ObeyTurn() is posted and has not begun
   bool shares_card_ ABSL_GUARDED_BY(mutex_) = false;  // with the trainer, as that has said last
   std::atomic<int64_t> moved_bytes_ = 0;              // to host memory, and received
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);   // logged when it changes

@@ -39,6 +39,7 @@ class WorkClientTest : public ::testing::Test {
     options.play = play;
     options.card = card;
     options.yields_after = absl::Milliseconds(100);
+    options.yields_within = absl::Seconds(1);
     client_ = WorkClient::Create(options, engine_.get(), scorer_.get()).value();
     engine_->SetInstallListener([this](const PolicyVersion& version) { client_->SetServing(version); });
     InstallTinyWeights(*engine_, {1, 5});
@@ -166,6 +167,21 @@ TEST_F(SharedDeviceTest, GivesTheDeviceUpByItselfWithoutATrainerAndTellsTheNextO
   // One with a device of its own.
   next->Welcome();
   EXPECT_TRUE(AwaitEngine(rollouter::EngineStatus::State::kWaitingForWeights));
+}
+
+// Each heartbeat asks for another try, and a stop waits for no more than the one under way.
+TEST_F(SharedDeviceTest, AStopDoesNotWaitForTriesToGiveTheDeviceUp) {
+  FakeTrainer trainer;
+  Join(trainer);
+  ASSERT_TRUE(engine_->BeginAttempt().ok());  // a weight sync that does not end
+  Tell(trainer, 1, true);
+  ASSERT_TRUE(trainer.heard().WaitFor(trainer.heard().size() + 15));
+  EXPECT_FALSE(engine_->GetStatus().yielded);
+  const absl::Time begin = Clock::Real()->Now();
+  client_->Stop();
+  EXPECT_LT(Clock::Real()->Now() - begin, absl::Seconds(5));
+  EXPECT_FALSE(engine_->GetStatus().yielded);
+  engine_->EndAttempt();
 }
 
 TEST_F(WorkClientTest, IsHeardFromWhileItHasNothingToDo) {
