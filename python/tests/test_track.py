@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -152,9 +153,14 @@ class ToolsTest(unittest.TestCase):
             self.main("wandb")
         found = glob.glob(os.path.join(self.run_dir.path, "wandb", "offline-run-*", "*.wandb"))
         self.assertEqual(len(found), 1)
-        with open(found[0], "rb") as file:
-            content = file.read()
-        for part in (b"train.learning_rate", b"loss", b"0.25", b"eval.best"):
+        parts = (b"train.learning_rate", b"loss", b"0.25", b"eval.best")
+        # A process of the package writes the file, on a busy machine after the call has returned.
+        limit, content = time.monotonic() + 60, b""
+        while not all(part in content for part in parts) and time.monotonic() < limit:
+            time.sleep(0.05)
+            with open(found[0], "rb") as file:
+                content = file.read()
+        for part in parts:
             self.assertIn(part, content)
 
     def test_mlflow_keeps_them_in_its_store(self):
