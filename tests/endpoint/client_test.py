@@ -252,7 +252,12 @@ class LimitsTest(unittest.TestCase):
                     self.assertLess(time.monotonic() - left, 10)
             # A second is promised; the machine that tests may be busy.
             self.assertLess(time.monotonic() - left, 3)
-            unfinished = self.long_stream(client)
+            unfinished = None
+            while unfinished is None:
+                try:
+                    unfinished = self.long_stream(client)
+                except openai.RateLimitError:  # a place is free a moment after its response has arrived
+                    self.assertLess(time.monotonic() - left, 20)
             self.assertEqual(server.stop(), 0)
             with self.assertRaises(Exception):
                 for _ in unfinished:
