@@ -58,15 +58,7 @@ void EnvironmentFleet::Close(const std::string& episode, const std::string& reas
 
 RemoteEnvironment::Counters EnvironmentFleet::counters() const {
   Counters sum;
-  for (const RemoteEnvironment* worker : workers_) {
-    const Counters one = worker->counters();
-    sum.opened += one.opened;
-    sum.turns += one.turns;
-    sum.failed += one.failed;
-    sum.cancels += one.cancels;
-    sum.cancels_answered += one.cancels_answered;
-    sum.cancels_lost += one.cancels_lost;
-  }
+  for (const RemoteEnvironment* worker : workers_) sum += worker->counters();
   return sum;
 }
 

@@ -45,6 +45,16 @@ class RemoteEnvironment {
     int64_t cancels = 0;           // cancels that were sent
     int64_t cancels_answered = 0;  // cancelled episodes of which the environment said that they are closed
     int64_t cancels_lost = 0;  // cancelled episodes of which it did not say so in time, or before its connection ended
+
+    Counters& operator+=(const Counters& more) {
+      opened += more.opened;
+      turns += more.turns;
+      failed += more.failed;
+      cancels += more.cancels;
+      cancels_answered += more.cancels_answered;
+      cancels_lost += more.cancels_lost;
+      return *this;
+    }
   };
 
   virtual ~RemoteEnvironment() = default;

@@ -11,15 +11,6 @@ using rollouter::RemoteEpisode;
 
 namespace {
 
-void Add(const rollouter::RemoteEnvironment::Counters& more, rollouter::RemoteEnvironment::Counters* sum) {
-  sum->opened += more.opened;
-  sum->turns += more.turns;
-  sum->failed += more.failed;
-  sum->cancels += more.cancels;
-  sum->cancels_answered += more.cancels_answered;
-  sum->cancels_lost += more.cancels_lost;
-}
-
 // A connection that is there knows that it has no environment without a name.
 bool IsThere(const rollouter::RemoteEnvironment& play) {
   const absl::Status status = play.Availability("");
@@ -84,7 +75,7 @@ void SpreadEnvironment::Renew() {
 }
 
 void SpreadEnvironment::EndLaterLocked(const std::shared_ptr<Held>& held) {
-  Add(held->connection.play->counters(), &ended_);
+  ended_ += held->connection.play->counters();
   (void)ends_.Post([held] { held->connection.stop(); });  // false: Stop is under way, and `held` is none of its own
 }
 
@@ -164,8 +155,8 @@ void SpreadEnvironment::NotifyListener() const {
 rollouter::RemoteEnvironment::Counters SpreadEnvironment::counters() const {
   MutexLock lock(&mutex_);
   Counters sum = ended_;
-  for (const auto& held : older_) Add(held->connection.play->counters(), &sum);
-  if (newest_ != nullptr) Add(newest_->connection.play->counters(), &sum);
+  for (const auto& held : older_) sum += held->connection.play->counters();
+  if (newest_ != nullptr) sum += newest_->connection.play->counters();
   return sum;
 }
 
