@@ -7,6 +7,10 @@
 #   One GoogleTest program, registered with ctest under its name. A SIMULATION computes for long itself, so it is
 #   optimised like what it tests; of its runs AddressSanitizer makes one in SYNCOPATE_ONE_RUN_IN, as it slows them down
 #   tenfold and looks for other things; ThreadSanitizer makes none, as a simulation has one thread.
+# syncopate_test_program(NAME name PREFIX prefix SUBJECTS s ... [DEPS ...] [LABELS label ...] [TIMEOUT seconds])
+#   One GoogleTest program of the files s_test.cc, which takes less time to compile and link than a program for each file.
+#   ctest runs the suites of each file in a process of their own, as the test prefix_s_test. The names of the suites are
+#   read from the files, so that no suite is left out.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
 #   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
@@ -93,7 +97,7 @@ function(syncopate_test)
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
     if(ARG_SIMULATION)
       _syncopate_precompile(${ARG_NAME})
-      target_compile_definitions(${ARG_NAME} PRIVATE SYNCOPATE_ONE_RUN_IN=$<IF:$<BOOL:${SYNCOPATE_SANITIZER}>,10,1>)
+      target_compile_definitions(${ARG_NAME} PRIVATE SYNCOPATE_ONE_RUN_IN=$<IF:$<BOOL:${SYNCOPATE_SANITIZER}>,20,1>)
     else()
       target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_TEST_OPTIONS}")
       if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(component|e2e|fault)")
@@ -111,4 +115,28 @@ function(syncopate_test)
     set_property(TEST ${ARG_NAME} APPEND PROPERTY
                  ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
   endif()
+endfunction()
+
+function(syncopate_test_program)
+  cmake_parse_arguments(ARG "" "NAME;PREFIX;TIMEOUT" "SUBJECTS;DEPS;LABELS" ${ARGN})
+  list(TRANSFORM ARG_SUBJECTS APPEND _test.cc OUTPUT_VARIABLE sources)
+  add_executable(${ARG_NAME} ${sources})
+  set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ${SYNCOPATE_UNITY} UNITY_BUILD_BATCH_SIZE 9)
+  _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_TEST_OPTIONS}")
+  target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_service_test_pch)
+  foreach(subject ${ARG_SUBJECTS})
+    set(source "${CMAKE_CURRENT_SOURCE_DIR}/${subject}_test.cc")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
+    file(STRINGS "${source}" tests REGEX "^TEST(_F|_P)?\\([A-Za-z0-9]+,")
+    list(TRANSFORM tests REPLACE "^TEST(_F|_P)?\\(([A-Za-z0-9]+),.*$" "\\2.*:*/\\2.*")
+    list(REMOVE_DUPLICATES tests)
+    if(NOT tests)
+      message(FATAL_ERROR "${source} has no test")
+    endif()
+    list(JOIN tests ":" filter)
+    set(test ${ARG_PREFIX}_${subject}_test)
+    add_test(NAME ${test} COMMAND ${ARG_NAME} "--gtest_filter=${filter}")
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  endforeach()
 endfunction()

@@ -10,18 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::adapters_learning_test {
 namespace {
-
-void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
-  ASSERT_THAT(process, IsOk());
-  const auto exit = (*process)->WaitExit(4 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, 0) << (*process)->Log();
-}
 
 // The base is made once: a small model of random weights, a supervised run of all its weights, and its export.
 class AdapterLearningTest : public ::testing::Test {
@@ -33,7 +27,7 @@ class AdapterLearningTest : public ::testing::Test {
                                           random, "' --vocabulary 300 --context 64");
     ASSERT_EQ(std::system(make.c_str()), 0) << make;
     RunHarness taught({"model.path=" + random, "train.objective=sft", "run.steps=150", "train.learning_rate=2e-3"});
-    ASSERT_NO_FATAL_FAILURE(ExpectSuccess(taught.Run()));
+    ASSERT_NO_FATAL_FAILURE(ExpectEnd(taught.Run(), 0, 4 * kPatience));
     const auto exported =
         RunCommand("syncopate", {"export", taught.Path("checkpoints/e1-s150"), Base(), "--dtype", "float32"});
     ASSERT_THAT(exported, IsOk());
@@ -65,7 +59,7 @@ class AdapterLearningTest : public ::testing::Test {
 
 TEST_F(AdapterLearningTest, RewardsTeachAdaptersAloneWhatTheBaseDoesNotKnow) {
   RunHarness run(Overrides({"run.steps=200"}));
-  ASSERT_NO_FATAL_FAILURE(ExpectSuccess(run.Run()));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0, 4 * kPatience));
   const double before = run.Records("eval").at(0)["eval_exact"];
   EXPECT_GE(before, 0.4);
   EXPECT_LE(before, 0.7);
@@ -95,7 +89,7 @@ TEST_F(AdapterLearningTest, RewardsTeachAdaptersAloneWhatTheBaseDoesNotKnow) {
 TEST_F(AdapterLearningTest, HeldToTheirBaseTheyLearnWithinAStatedDivergence) {
   constexpr size_t kSteps = 50, kLast = 20;
   RunHarness run(Overrides({absl::StrCat("run.steps=", kSteps), "train.kl_coef=0.3"}));
-  ASSERT_NO_FATAL_FAILURE(ExpectSuccess(run.Run()));
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0, 4 * kPatience));
   EXPECT_GE(run.Summary()["eval"]["best"], 0.7) << run.Summary()["eval"];
   const std::vector<Json> steps = run.Records("step");
   ASSERT_EQ(steps.size(), kSteps);
@@ -106,4 +100,4 @@ TEST_F(AdapterLearningTest, HeldToTheirBaseTheyLearnWithinAStatedDivergence) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::adapters_learning_test

@@ -18,11 +18,12 @@
 #include "model/model_config.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::adapters_test {
 namespace {
 
 using ::testing::AllOf;
@@ -45,13 +46,6 @@ WireBytes CountWireBytes(int64_t rank) {
   }
   bytes.padded_base = manifest.arena_bytes() - bytes.adapters;
   return bytes;
-}
-
-void ExpectEnd(absl::StatusOr<std::unique_ptr<Process>> process, int code) {
-  ASSERT_THAT(process, IsOk());
-  auto exit = (*process)->WaitExit(2 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, code) << (*process)->Log();
 }
 
 TEST(AdaptersTest, StrictlyOnPolicyARunHasTheBitsOfItsTwinAndItsFirstSyncsAloneSendTheBase) {
@@ -270,12 +264,6 @@ std::string OutputOfFailedRun(const std::vector<std::string>& overrides) {
   return OutputOfFailed(run.Run());
 }
 
-CommandResult Syncopate(const std::vector<std::string>& args) {
-  auto result = RunCommand("syncopate", args);
-  EXPECT_THAT(result, IsOk());
-  return result.value_or(CommandResult());
-}
-
 // Exchanges the byte at `back` from the end of a file for another.
 void ChangeByte(const std::string& path, int back, char mask) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -321,20 +309,20 @@ TEST(AdapterInputTest, AdaptersGoWithTheirOwnBaseAlone) {
   ASSERT_NO_FATAL_FAILURE(ChangeByte(weights, /*back=*/2, /*mask=*/1));
 
   const std::string checkpoint = run.Path("checkpoints/e1-s2"), merged = run.temp_dir() + "/merged";
-  CommandResult exported = Syncopate({"export", checkpoint, merged, "--merged", "--base", other});
+  CommandResult exported = RunSyncopate({"export", checkpoint, merged, "--merged", "--base", other});
   EXPECT_EQ(exported.code, 1);
   EXPECT_THAT(exported.output, HasSubstr("is not the base that the adapters were trained on"));
   EXPECT_FALSE(std::filesystem::exists(merged));
-  exported = Syncopate({"export", checkpoint, merged, "--merged", "--dtype", "float32"});
+  exported = RunSyncopate({"export", checkpoint, merged, "--merged", "--dtype", "float32"});
   EXPECT_EQ(exported.code, 0) << exported.output;
   const Golden golden = ReadGolden("llama-linear");
-  const CommandResult generated = Syncopate(
+  const CommandResult generated = RunSyncopate(
       {"generate", merged, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
   EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
 
   const std::string adapters = run.temp_dir() + "/adapters";
-  exported = Syncopate({"export", checkpoint, adapters, "--adapter"});
+  exported = RunSyncopate({"export", checkpoint, adapters, "--adapter"});
   ASSERT_EQ(exported.code, 0) << exported.output;
   EXPECT_THAT(OutputOfFailedRun({"lora.path=" + adapters, "model.path=" + other}),
               AllOf(HasSubstr("lora.path: the adapters were trained on a base of digest"), HasSubstr("BASE_MISMATCH")));
@@ -352,4 +340,4 @@ TEST(AdapterInputTest, AdaptersGoWithTheirOwnBaseAlone) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::adapters_test

@@ -14,7 +14,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::bad_input_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST_F(DamagedCheckpointTest, IfNoneIsWholeTheResumeFailsSayingWhatIsWrongAndKee
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::bad_input_test

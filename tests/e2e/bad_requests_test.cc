@@ -19,7 +19,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::bad_requests_test {
 namespace {
 
 using ::testing::AllOf;
@@ -206,4 +206,4 @@ TEST_F(LiveRunTest, ARollouterOfAnotherRunIsRefused) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::bad_requests_test

@@ -14,7 +14,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::by_hand_test {
 namespace {
 
 using ::testing::AllOf;
@@ -135,4 +135,4 @@ TEST_F(ByHandTest, AnEvictedRollouterEndsAndStaysOut) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::by_hand_test

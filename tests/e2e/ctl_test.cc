@@ -13,7 +13,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::ctl_test {
 namespace {
 
 using ::testing::AllOf;
@@ -302,4 +302,4 @@ TEST_F(CtlTest, AWrongCommandLineHasItsOwnExitCode) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::ctl_test

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::data_test {
 namespace {
 
 using ::testing::AllOf;
@@ -70,20 +71,13 @@ class DataTest : public ::testing::Test {
   TempDir folder_;
 };
 
-void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
-  ASSERT_THAT(process, IsOk());
-  const auto exit = (*process)->WaitExit(2 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, 0) << (*process)->Log();
-}
-
 // The stop texts belong to the run and to its twin. A resume may not change them.
 TEST_F(DataTest, AnswersEndWithTheTokenThatCompletesAStopInTheRunAsInItsTwin) {
   RunHarness run(Settings(4, {"staleness.max_staleness=0", "rollout.stop=[\"1\", \"2\", 5, 6, 7, 8, 9, 10]",
                               "rollout.max_new_tokens=16", "data.max_prompt_tokens=16"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 4);
   ASSERT_THAT(twin, IsOk());
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   EXPECT_EQ(run.Digests(), *twin);
   for (const Json& step : run.Records("step")) EXPECT_LT(step["truncated_samples"], 100) << step;
   auto changed = run.Resume({"run.steps=8", "rollout.stop=[5]"});
@@ -100,7 +94,7 @@ TEST_F(DataTest, EvaluatesFurtherSetsWithSeveralAnswersToAPrompt) {
   RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few, " n=4 temperature=0.8, many: ", many,
                                            " n=3 prompts=5 ", "max_new_tokens=2 reward=match"),
                               "eval.every_steps=2"}));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_GE(evaluations.size(), 2u);
   for (const Json& evaluation : evaluations) {
@@ -127,7 +121,7 @@ TEST_F(DataTest, EvaluatesFurtherSetsWithSeveralAnswersToAPrompt) {
 TEST_F(DataTest, EvalGivesACheckpointTheFiguresOfItsRun) {
   const std::string few = Write("few.jsonl", Rows(9));
   RunHarness run(Settings(4, {absl::StrCat("eval.sets=few: ", few)}));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   ASSERT_FALSE(run.Records("eval").empty());
   const Json in_run = run.Records("eval").back();
   ASSERT_EQ(in_run["step"], 4);
@@ -156,7 +150,7 @@ TEST_F(DataTest, AnEvaluationEndsAtItsDeadline) {
   const std::string many = Write("many.jsonl", Rows(40));
   RunHarness run(Settings(2, {absl::StrCat("eval.sets=many: ", many, " n=1000"), "eval.deadline=2s",
                               "eval.every_steps=0", "rollout.max_sequences=16"}));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_FALSE(evaluations.empty());
   const Json& set = evaluations.back()["eval_sets"]["many"];
@@ -170,7 +164,7 @@ TEST_F(DataTest, TheRunHasTheBitsOfItsTwinAndBothSkipBadRows) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 8);
   ASSERT_THAT(twin, IsOk());
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   EXPECT_EQ(run.Digests(), *twin);
   EXPECT_NE(twin->at(1), twin->at(8));  // the model learns
   const Json dropped = run.Summary()["groups"]["dropped"];
@@ -182,7 +176,7 @@ TEST_F(DataTest, TheRunHasTheBitsOfItsTwinAndBothSkipBadRows) {
 
 TEST_F(DataTest, SamplesAreShownAsText) {
   RunHarness run(Settings(1));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_FALSE(evaluations.empty());
   ASSERT_EQ(evaluations.back()["samples"].size(), 2u);
@@ -198,8 +192,8 @@ TEST_F(DataTest, SupervisedStepsTeachTheRowsAnswersByTheChatTemplateAndGoOnAfter
                               "data.max_prompt_tokens=64", "data.response_field=answer"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 8);
   ASSERT_THAT(twin, IsOk());
-  ExpectSuccess(run.Run({"run.steps=4"}));
-  ExpectSuccess(run.Resume({"run.steps=8"}));
+  ExpectEnd(run.Run({"run.steps=4"}), 0);
+  ExpectEnd(run.Resume({"run.steps=8"}), 0);
   EXPECT_EQ(run.Digests(), *twin);
   const std::vector<Json> steps = run.Records("step");
   ASSERT_EQ(steps.size(), 8u);
@@ -235,7 +229,7 @@ std::map<std::string, std::string> Kept(const RunHarness& run) {
 // One override that `run` refuses, one that the trainer refuses, and two that end a child other than the trainer.
 TEST_F(DataTest, AnOverrideThatFailsIsNotKeptAndTheRunGoesOnWithoutIt) {
   RunHarness run(Settings(3, {"run.rollouters=1", "train.sft_steps=1"}));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   const std::map<std::string, std::string> before = Kept(run);
   EXPECT_GT(before.size(), 6u);
   const std::string other = Write("other.jsonl", Rows(7));
@@ -252,9 +246,9 @@ TEST_F(DataTest, AnOverrideThatFailsIsNotKeptAndTheRunGoesOnWithoutIt) {
     EXPECT_EQ(exit->code, code) << setting << "\n" << (*process)->Log();
     EXPECT_EQ(Kept(run), before) << setting;
   }
-  ExpectSuccess(run.Resume());
+  ExpectEnd(run.Resume(), 0);
   EXPECT_EQ(run.LastStep(), 3);
-  ExpectSuccess(run.Resume({"run.steps=4"}));
+  ExpectEnd(run.Resume({"run.steps=4"}), 0);
   EXPECT_EQ(run.LastStep(), 4);
   EXPECT_FALSE(std::filesystem::exists(run.Path("config.next.yaml")));
   EXPECT_NE(Kept(run).at(run.Path("state/trainer/config.json")), before.at(run.Path("state/trainer/config.json")));
@@ -265,16 +259,16 @@ TEST_F(DataTest, AResumeGoesOnInTheOrderOfItsPass) {
   RunHarness run(Settings(8, {"staleness.max_staleness=0"}));
   const auto twin = TwinDigests(run.config(), run.overrides(), 8);
   ASSERT_THAT(twin, IsOk());
-  ExpectSuccess(run.Run({"run.steps=3"}));
+  ExpectEnd(run.Run({"run.steps=3"}), 0);
   std::filesystem::remove_all(Path("model"));
   std::filesystem::rename(Path("rows.jsonl"), Path("moved.jsonl"));
-  ExpectSuccess(run.Resume({"run.steps=8", "data.files=" + Path("moved.jsonl")}));
+  ExpectEnd(run.Resume({"run.steps=8", "data.files=" + Path("moved.jsonl")}), 0);
   EXPECT_EQ(run.Digests(), *twin);
 }
 
 TEST_F(DataTest, AResumeWithOtherContentsIsRefused) {
   RunHarness run(Settings(2));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   Write("rows.jsonl", Rows(30));
   const auto resumed = run.Resume({"run.steps=4"});
   ASSERT_THAT(resumed, IsOk());
@@ -437,4 +431,4 @@ TEST_F(DataTest, ConfigCheckAndDoctorLookAtModelAndRows) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::data_test

@@ -12,7 +12,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::deadline_test {
 namespace {
 
 constexpr int64_t kSteps = 40;
@@ -97,4 +97,4 @@ TEST_F(DeadlineTest, MaskTrainsEveryAnswerAndNoTokenBeyondTheBound) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::deadline_test

@@ -21,7 +21,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::exactness_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -282,4 +282,4 @@ TEST(ExactnessTest, AnotherSeedHasOtherBits) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::exactness_test

@@ -14,7 +14,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_cluster.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::kubernetes_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -237,4 +237,4 @@ TEST_F(KubernetesTest, PodsThatAreToldToStopEndWithinTheirGraceAndTheirSuccessor
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::kubernetes_test

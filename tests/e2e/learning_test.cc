@@ -11,7 +11,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::learning_test {
 namespace {
 
 constexpr int64_t kSteps = 80;
@@ -105,4 +105,4 @@ INSTANTIATE_TEST_SUITE_P(SeedsAndBounds, LearningTest,
                          });
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::learning_test

@@ -17,7 +17,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::lifecycle_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -305,4 +305,4 @@ TEST_F(LifecycleTest, ANamedRollouterIsKnownByItsNameEverywhere) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::lifecycle_test

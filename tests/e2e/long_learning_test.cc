@@ -11,7 +11,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::long_learning_test {
 namespace {
 
 constexpr absl::Duration kLongest = absl::Minutes(60);
@@ -72,4 +72,4 @@ TEST_F(LongLearningTest, ACalculatorIsUsedForWhatTheModelCannotCompute) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::long_learning_test

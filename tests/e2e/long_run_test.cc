@@ -17,7 +17,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::long_run_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -132,4 +132,4 @@ TEST(LongRunTest, TheTrainersMemoryIsThatOfItsFirstStepsAfterEightThousand) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::long_run_test

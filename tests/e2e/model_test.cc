@@ -13,10 +13,11 @@
 #include "absl/strings/str_join.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::model_test {
 namespace {
 
 using ::testing::AllOf;
@@ -33,19 +34,6 @@ std::vector<std::string> SmallRun(const std::string& model, int steps) {
           "rollout.max_new_tokens=5"};
 }
 
-CommandResult Syncopate(const std::vector<std::string>& args) {
-  auto result = RunCommand("syncopate", args);
-  EXPECT_THAT(result, IsOk());
-  return result.ok() ? *result : CommandResult();
-}
-
-void ExpectSuccess(const absl::StatusOr<std::unique_ptr<Process>>& process) {
-  ASSERT_THAT(process, IsOk());
-  const auto exit = (*process)->WaitExit(2 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, 0) << (*process)->Log();
-}
-
 std::vector<std::string> NamesIn(const std::string& folder) {
   auto names = FileSystem::Real()->List(folder);
   return names.ok() ? *names : std::vector<std::string>{names.status().ToString()};
@@ -54,8 +42,9 @@ std::vector<std::string> NamesIn(const std::string& folder) {
 TEST(GenerateTest, GivesTheGreedyTokensOfTransformers) {
   for (const char* name : {"llama-biases", "qwen2-tied", "mistral", "qwen3-moe"}) {
     const Golden golden = ReadGolden(name);
-    const CommandResult result = Syncopate({"generate", GoldenModelPath(name), "--ids",
-                                            absl::StrJoin(golden.prompts[0], ","), "--max-new-tokens", "8", "--json"});
+    const CommandResult result =
+        RunSyncopate({"generate", GoldenModelPath(name), "--ids", absl::StrJoin(golden.prompts[0], ","),
+                      "--max-new-tokens", "8", "--json"});
     ASSERT_EQ(result.code, 0) << result.output;
     const std::vector<Json> lines = JsonLines(result.output);
     ASSERT_EQ(lines.size(), 1u) << result.output;
@@ -69,31 +58,31 @@ TEST(GenerateTest, GivesTheGreedyTokensOfPeftWithItsAdapters) {
   for (const char* name : kGoldenAdapters) {
     const Golden golden = ReadGoldenFolder(GoldenAdapterPath(name));
     const CommandResult result =
-        Syncopate({"generate", GoldenModelPath(golden.base), "--adapter", GoldenAdapterPath(name), "--ids",
-                   absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
+        RunSyncopate({"generate", GoldenModelPath(golden.base), "--adapter", GoldenAdapterPath(name), "--ids",
+                      absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
     ASSERT_EQ(result.code, 0) << result.output;
     EXPECT_EQ(JsonLines(result.output).at(0)["ids"].get<std::vector<int32_t>>(), golden.greedy[1]) << name;
   }
-  const CommandResult other =
-      Syncopate({"generate", GoldenModelPath("mistral"), "--adapter", GoldenAdapterPath("llama-all"), "--ids", "1,2"});
+  const CommandResult other = RunSyncopate(
+      {"generate", GoldenModelPath("mistral"), "--adapter", GoldenAdapterPath("llama-all"), "--ids", "1,2"});
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.output, HasSubstr("were the adapters made for another base?"));
 }
 
 TEST(GenerateTest, SaysWhatItCannotDo) {
   const std::string model = GoldenModelPath("mistral-window");  // a window of 48 tokens
-  const CommandResult table = Syncopate({"generate", model, "--ids=1,2", "--temperature=0.7", "--max-new-tokens=3"});
+  const CommandResult table = RunSyncopate({"generate", model, "--ids=1,2", "--temperature=0.7", "--max-new-tokens=3"});
   EXPECT_EQ(table.code, 0) << table.output;
   EXPECT_THAT(table.output, HasSubstr("LOG-PROB"));
-  const CommandResult unknown = Syncopate({"generate", model, "--ids", "1,72"});
+  const CommandResult unknown = RunSyncopate({"generate", model, "--ids", "1,72"});
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.output, HasSubstr("token id 72"));
-  const CommandResult beyond = Syncopate({"generate", model, "--ids", "1,2", "--max-new-tokens", "60", "--json"});
+  const CommandResult beyond = RunSyncopate({"generate", model, "--ids", "1,2", "--max-new-tokens", "60", "--json"});
   EXPECT_EQ(beyond.code, 0) << beyond.output << "a window is no limit on the CPU";
-  const CommandResult nowhere = Syncopate({"generate", "some-org/some-model", "--ids", "1"});
+  const CommandResult nowhere = RunSyncopate({"generate", "some-org/some-model", "--ids", "1"});
   EXPECT_EQ(nowhere.code, 1);
   EXPECT_THAT(nowhere.output, HasSubstr("hf download some-org/some-model"));
-  EXPECT_EQ(Syncopate({"generate", model}).code, 2);
+  EXPECT_EQ(RunSyncopate({"generate", model}).code, 2);
 }
 
 // The build of the demo may be older than the program; the files of a bundle may have been separated.
@@ -110,7 +99,7 @@ TEST(GenerateTest, SaysHowItsProgramIsBuiltWhereItIsNot) {
 void ExpectGolden(const std::string& exported, const std::string& name = "llama-linear") {
   EXPECT_THAT(NamesIn(exported), ElementsAre("config.json", "generation_config.json", "model.safetensors"));
   const Golden golden = ReadGolden(name);
-  const CommandResult generated = Syncopate(
+  const CommandResult generated = RunSyncopate(
       {"generate", exported, "--ids", absl::StrJoin(golden.prompts[1], ","), "--max-new-tokens", "8", "--json"});
   ASSERT_EQ(JsonLines(generated.output).size(), 1u) << generated.output;
   EXPECT_EQ(JsonLines(generated.output)[0]["ids"].get<std::vector<int32_t>>(), golden.greedy[1]);
@@ -119,7 +108,7 @@ void ExpectGolden(const std::string& exported, const std::string& name = "llama-
 // Writes a checkpoint of a run of `name` to `exported`.
 void ExportAndGenerate(const std::string& checkpoint, const std::string& exported,
                        const std::string& name = "llama-linear") {
-  const CommandResult result = Syncopate({"export", checkpoint, exported, "--dtype", "float32"});
+  const CommandResult result = RunSyncopate({"export", checkpoint, exported, "--dtype", "float32"});
   EXPECT_EQ(result.code, 0) << result.output;
   ExpectGolden(exported, name);
 }
@@ -127,16 +116,16 @@ void ExportAndGenerate(const std::string& checkpoint, const std::string& exporte
 TEST(ModelDirectoryTest, ARunBeginsWithItsWeightsAndItsCheckpointsGoOutAgain) {
   // Steps this small change each number of a bf16 model by less than rounding does.
   RunHarness run(SmallRun(GoldenModelPath("llama-linear"), 3));
-  ExpectSuccess(run.Run({"train.learning_rate=1e-12"}));
+  ExpectEnd(run.Run({"train.learning_rate=1e-12"}), 0);
   EXPECT_EQ(run.LastStep(), 3);
   EXPECT_THAT(NamesIn(run.Path("model")), ElementsAre("config.json", "generation_config.json"));
 
   const std::string exported = run.temp_dir() + "/exported";
   ExportAndGenerate(run.Path("checkpoints/e1-s3"), exported);
-  const CommandResult again = Syncopate({"export", run.Path("checkpoints/e1-s3"), exported});
+  const CommandResult again = RunSyncopate({"export", run.Path("checkpoints/e1-s3"), exported});
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.output, HasSubstr("is not empty"));
-  EXPECT_EQ(Syncopate({"export", run.Path("checkpoints/e1-s9"), exported}).code, 1);
+  EXPECT_EQ(RunSyncopate({"export", run.Path("checkpoints/e1-s9"), exported}).code, 1);
 }
 
 TEST(ModelDirectoryTest, WhatTwoRanksHoldGoesOutAsOneModelWhileTheyTrainAndFromTheirCheckpoint) {
@@ -167,11 +156,11 @@ TEST(ModelDirectoryTest, WhatTwoRanksHoldGoesOutAsOneModelWhileTheyTrainAndFromT
 // The model passes through all daemons: two ranks train it, and a rollouter of two ranks generates with it.
 TEST(ModelDirectoryTest, ExpertsAndWindowsTrainSyncGenerateAndGoOutAgain) {
   RunHarness run(SmallRun(GoldenModelPath("qwen3-moe"), 3));
-  ExpectSuccess(run.Run({"train.learning_rate=1e-12", "trainer.world=2", "rollout.tensor_parallel=2"}));
+  ExpectEnd(run.Run({"train.learning_rate=1e-12", "trainer.world=2", "rollout.tensor_parallel=2"}), 0);
   EXPECT_EQ(run.LastStep(), 3);
   ExportAndGenerate(run.Path("checkpoints/e1-s3"), run.temp_dir() + "/exported", "qwen3-moe");
   RunHarness slides(SmallRun(GoldenModelPath("mistral-slides"), 3));
-  ExpectSuccess(slides.Run({"train.learning_rate=1e-12"}));
+  ExpectEnd(slides.Run({"train.learning_rate=1e-12"}), 0);
   ExportAndGenerate(slides.Path("checkpoints/e1-s3"), slides.temp_dir() + "/exported", "mistral-slides");
 }
 
@@ -179,15 +168,15 @@ TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {
   RunHarness run(SmallRun("given-below", 2));
   const std::string model = run.temp_dir() + "/model";
   std::filesystem::copy(GoldenModelPath("llama-biases"), model);
-  ExpectSuccess(run.Run({"model.path=" + model}));
+  ExpectEnd(run.Run({"model.path=" + model}), 0);
   std::filesystem::remove_all(model);
-  ExpectSuccess(run.Resume({"--steps=4"}));
+  ExpectEnd(run.Resume({"--steps=4"}), 0);
   EXPECT_EQ(run.LastStep(), 4);
 }
 
 TEST(ModelDirectoryTest, ARunIsResumedWithTheSameModelElsewhereAndWithNoOther) {
   RunHarness run(SmallRun(GoldenModelPath("llama-biases"), 1));
-  ExpectSuccess(run.Run());
+  ExpectEnd(run.Run(), 0);
   const std::string moved = run.temp_dir() + "/moved", other = run.temp_dir() + "/other";
   std::filesystem::copy(GoldenModelPath("llama-biases"), moved);
   std::filesystem::copy(GoldenModelPath("llama-biases"), other);
@@ -205,7 +194,7 @@ TEST(ModelDirectoryTest, ARunIsResumedWithTheSameModelElsewhereAndWithNoOther) {
   EXPECT_THAT(run.Log("trainer-0"),
               AllOf(HasSubstr("FIXED_KEY"), HasSubstr("model-00003-of-00003.safetensors differs")));
   EXPECT_EQ(run.LastStep(), 1);
-  ExpectSuccess(run.Resume({"--steps=2", "model.path=" + moved}));
+  ExpectEnd(run.Resume({"--steps=2", "model.path=" + moved}), 0);
   EXPECT_EQ(run.LastStep(), 2);
 }
 
@@ -224,7 +213,7 @@ TEST(ModelDirectoryTest, ATrainerWritesItsPolicyWhenItIsAsked) {
   EXPECT_EQ(exported->path(), run.Path("exports/first"));
   EXPECT_EQ(exported->version().step(), 0);
   EXPECT_GT(exported->bytes(), 10000);
-  EXPECT_EQ(Syncopate({"generate", exported->path(), "--ids=1,2,3", "--json"}).code, 0);
+  EXPECT_EQ(RunSyncopate({"generate", exported->path(), "--ids=1,2,3", "--json"}).code, 0);
   EXPECT_THAT(Call<TrainerService>(endpoint->grpc, &TrainerService::Stub::ExportModel, request),
               HasReason("FOLDER_TAKEN"));
   request.set_name("../outside");
@@ -248,4 +237,4 @@ TEST(ModelDirectoryTest, ATrainerThatCannotReadItSaysWhichFileAndTensor) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::model_test

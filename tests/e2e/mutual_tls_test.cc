@@ -15,7 +15,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::mutual_tls_test {
 namespace {
 
 using ::testing::AllOf;
@@ -253,4 +253,4 @@ TEST_F(MutualTlsTest, ADaemonWithAWrongCertificateSaysSoAndDisturbsNobody) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::mutual_tls_test

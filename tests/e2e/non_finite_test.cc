@@ -26,7 +26,7 @@
 #include "tests/support/status_matchers.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::non_finite_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -241,4 +241,4 @@ TEST(SpoiltCheckpointTest, ItsWeightsAreRefusedNamingTheTensorBeforeAnybodyGetsT
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::non_finite_test

@@ -18,7 +18,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::observability_test {
 namespace {
 
 using ::testing::AllOf;
@@ -215,4 +215,4 @@ TEST_F(ObservabilityTest, HealthAndReflectionAnswerOnEveryDaemon) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::observability_test

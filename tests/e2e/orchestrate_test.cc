@@ -16,7 +16,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::orchestrate_test {
 namespace {
 
 using ::testing::AllOf;
@@ -144,4 +144,4 @@ TEST_F(OrchestrateTest, WhereNobodyListensItSaysSoAndEnds) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::orchestrate_test

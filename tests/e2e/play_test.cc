@@ -14,7 +14,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::play_test {
 namespace {
 
 using ::testing::AllOf;
@@ -245,4 +245,4 @@ TEST_F(TextPlayTest, ATemplateThatCannotBeExtendedIsRefusedAtTheStart) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::play_test

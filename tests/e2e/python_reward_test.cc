@@ -16,7 +16,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::python_reward_test {
 namespace {
 
 using ::testing::AllOf;
@@ -167,4 +167,4 @@ TEST_F(PythonRewardTest, AResumeWithOtherCodeIsRefusedUnlessItIsMeant) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::python_reward_test

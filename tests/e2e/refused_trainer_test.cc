@@ -17,7 +17,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::refused_trainer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -96,4 +96,4 @@ TEST(RefusedTrainerTest, SyncsOfWhichNoneSucceedsForSyncGiveUpAfterEndItWithWhyT
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::refused_trainer_test

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -35,13 +36,6 @@ std::map<std::string, std::string> Files(const std::string& folder) {
     if (entry.is_regular_file()) bytes.assign(std::istreambuf_iterator<char>(file), {});
   }
   return files;
-}
-
-void ExpectEnd(absl::StatusOr<std::unique_ptr<Process>> process, int code) {
-  ASSERT_THAT(process, IsOk());
-  auto exit = (*process)->WaitExit(2 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, code) << (*process)->Log();
 }
 
 // The lines of samples.jsonl, which only its owner may read.
@@ -178,4 +172,4 @@ TEST(ResumeTest, TheSummaryOfARunThatWasKilledIsOfTheWholeRun) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::resume_test

@@ -11,20 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::supervised_test {
 namespace {
 
 using ::testing::HasSubstr;
-
-void ExpectEnd(absl::StatusOr<std::unique_ptr<Process>> process, int code) {
-  ASSERT_THAT(process, IsOk());
-  auto exit = (*process)->WaitExit(2 * kPatience);
-  ASSERT_THAT(exit, IsOk());
-  EXPECT_EQ(exit->code, code) << (*process)->Log();
-}
 
 TEST(SupervisedTest, AWarmStartTeachesReverseAndRewardsGoOnFromThereWithTheBitsOfTheTwin) {
   constexpr int kSupervised = 120, kSteps = 130;
@@ -144,4 +138,4 @@ TEST(SupervisedTest, AKilledAndResumedRunHasTheBitsOfOneThatWasNeverKilled) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::supervised_test

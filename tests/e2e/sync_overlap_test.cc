@@ -16,7 +16,7 @@
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::sync_overlap_test {
 namespace {
 
 constexpr int32_t kTokens = 250;
@@ -103,4 +103,4 @@ TEST(SyncOverlapTest, TokensAreMadeBetweenPrepareAndInstallAndVersionsChangeMidA
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::sync_overlap_test

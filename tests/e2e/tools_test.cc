@@ -9,22 +9,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/rpc/server.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::tools_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-CommandResult Syncopate(const std::vector<std::string>& args) {
-  auto result = RunCommand("syncopate", args);
-  EXPECT_THAT(result, IsOk());
-  return result.ok() ? *result : CommandResult();
-}
 
 // The finding about `subject` whose `looked_at` contains `about`; null if there is none.
 Json MakeFinding(const std::vector<Json>& findings, const std::string& subject, const std::string& about = "") {
@@ -42,18 +37,18 @@ TEST(CommandLineTest, AnUnknownCommandIsNamedWithTheNearest) {
       {{"config", "chekc"}, "syncopate config has no command 'chekc'; the nearest is check"},
   };
   for (const auto& [words, sentence] : cases) {
-    const CommandResult result = Syncopate(words);
+    const CommandResult result = RunSyncopate(words);
     EXPECT_EQ(result.code, 2);
     EXPECT_THAT(result.output, HasSubstr(sentence));
   }
-  EXPECT_THAT(Syncopate({"ctl"}).output, HasSubstr("required"));
+  EXPECT_THAT(RunSyncopate({"ctl"}).output, HasSubstr("required"));
 }
 
 TEST(DoctorTest, WhereTheseTestsRunNothingIsBad) {
-  const CommandResult text = Syncopate({"doctor", ExamplePath("reverse.yaml")});
+  const CommandResult text = RunSyncopate({"doctor", ExamplePath("reverse.yaml")});
   EXPECT_EQ(text.code, 0) << text.output;
   EXPECT_THAT(text.output, HasSubstr(" 0 bad, "));
-  const std::vector<Json> findings = JsonLines(Syncopate({"doctor", ExamplePath("reverse.yaml"), "--json"}).output);
+  const std::vector<Json> findings = JsonLines(RunSyncopate({"doctor", ExamplePath("reverse.yaml"), "--json"}).output);
   EXPECT_GE(findings.size(), 14u);
   for (const Json& finding : findings) {
     EXPECT_NE(finding["level"], "bad") << finding;
@@ -67,8 +62,8 @@ TEST(DoctorTest, WhereTheseTestsRunNothingIsBad) {
 TEST(DoctorTest, NamesEverythingThatWouldStopARun) {
   auto taken = rpc::Server::Start({}, {});
   ASSERT_THAT(taken, IsOk());
-  const CommandResult result = Syncopate({"doctor", ExamplePath("reverse.yaml"), "--json", "run.dir=/proc/nowhere",
-                                          "rollout.device=cuda:63", "trainer.listen=" + (*taken)->address()});
+  const CommandResult result = RunSyncopate({"doctor", ExamplePath("reverse.yaml"), "--json", "run.dir=/proc/nowhere",
+                                             "rollout.device=cuda:63", "trainer.listen=" + (*taken)->address()});
   EXPECT_EQ(result.code, 1);
   const std::vector<Json> findings = JsonLines(result.output);
   EXPECT_EQ(MakeFinding(findings, "run directory")["level"], "bad");
@@ -79,8 +74,8 @@ TEST(DoctorTest, NamesEverythingThatWouldStopARun) {
 }
 
 TEST(DoctorTest, AWrongConfigurationIsItsOwnExitCode) {
-  EXPECT_EQ(Syncopate({"doctor", "/nowhere.yaml"}).code, 2);
-  EXPECT_THAT(Syncopate({"doctor", ExamplePath("reverse.yaml"), "train.lr=1"}).output, HasSubstr("learning_rate"));
+  EXPECT_EQ(RunSyncopate({"doctor", "/nowhere.yaml"}).code, 2);
+  EXPECT_THAT(RunSyncopate({"doctor", ExamplePath("reverse.yaml"), "train.lr=1"}).output, HasSubstr("learning_rate"));
 }
 
 TEST(ConfigTest, DiffSaysByItsExitCodeWhetherTwoAreEqual) {
@@ -88,24 +83,24 @@ TEST(ConfigTest, DiffSaysByItsExitCodeWhetherTwoAreEqual) {
   const std::string other = folder.path() + "/other.yaml", broken = folder.path() + "/broken.yaml";
   std::ofstream(other) << std::ifstream(ExamplePath("reverse.yaml")).rdbuf();
   std::ofstream(broken) << "run: {stpes: 5}\n";
-  const CommandResult same = Syncopate({"config", "diff", ExamplePath("reverse.yaml"), other});
+  const CommandResult same = RunSyncopate({"config", "diff", ExamplePath("reverse.yaml"), other});
   EXPECT_EQ(same.code, 0);
   EXPECT_THAT(same.output, IsEmpty());
 
   std::ofstream(other, std::ios::app) << "\nmetrics:\n  trainer_listen: 127.0.0.1:9\n";
-  const CommandResult different = Syncopate({"config", "diff", other, ExamplePath("reverse.yaml")});
+  const CommandResult different = RunSyncopate({"config", "diff", other, ExamplePath("reverse.yaml")});
   EXPECT_EQ(different.code, 1);
   EXPECT_THAT(different.output, AllOf(HasSubstr("metrics.trainer_listen"), HasSubstr("\"127.0.0.1:9\""),
                                       HasSubstr("\"127.0.0.1:0\""), Not(HasSubstr("metrics.rollouter_listen"))));
-  EXPECT_THAT(Syncopate({"config", "diff", other}).output, HasSubstr("DEFAULT"));
-  EXPECT_EQ(Syncopate({"config", "diff", other, broken}).code, 2);
+  EXPECT_THAT(RunSyncopate({"config", "diff", other}).output, HasSubstr("DEFAULT"));
+  EXPECT_EQ(RunSyncopate({"config", "diff", other, broken}).code, 2);
 }
 
 TEST(ConfigTest, SchemaIsJson) {
-  const CommandResult schema = Syncopate({"config", "schema"});
+  const CommandResult schema = RunSyncopate({"config", "schema"});
   EXPECT_EQ(schema.code, 0);
   EXPECT_TRUE(Json::accept(schema.output));
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::tools_test

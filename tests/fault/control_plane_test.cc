@@ -15,7 +15,7 @@
 #include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::control_plane_test {
 namespace {
 
 using v1::SynchronizerService;
@@ -99,4 +99,4 @@ TEST_F(ControlPlaneTest, HeadersWithoutEndCostItNeitherItsMemoryNorItsAnswers) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::control_plane_test

@@ -18,7 +18,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::disk_full_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ TEST_F(DiskFullTest, ASynchronizerWithoutRoomSaysSoAtItsStartAndLaterHoldsTheRun
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::disk_full_test

@@ -13,7 +13,7 @@
 #include "tests/support/hostile_peer.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::hostile_peer_test {
 namespace {
 
 constexpr int kMutePeers = 50;  // at each port
@@ -67,4 +67,4 @@ TEST(HostilePeerTest, GarbageAndSilenceAtEveryPortLeaveTheRunAlone) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::hostile_peer_test

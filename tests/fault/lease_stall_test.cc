@@ -16,7 +16,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::lease_stall_test {
 namespace {
 
 using trainerd::FakeRollouter;
@@ -132,4 +132,4 @@ TEST_F(LeaseStallTest, OneThatHeartbeatsAndNeverAnswersHoldsTheRunUpOnceAndGetsN
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::lease_stall_test

@@ -9,7 +9,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::long_kills_test {
 namespace {
 
 constexpr absl::Duration kLives = absl::Seconds(5);
@@ -54,4 +54,4 @@ TEST(LongKillsTest, ARollouterThatDiesEveryFiveSecondsForTwoMinutesLosesNoAcknow
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::long_kills_test

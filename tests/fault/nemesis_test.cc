@@ -13,7 +13,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::nemesis_test {
 namespace {
 
 constexpr int kBlows = 14;
@@ -101,4 +101,4 @@ TEST_F(NemesisTest, AfterTheLastBlowAllServeTheCurrentVersionAndWorkAndNothingWa
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::nemesis_test

@@ -14,7 +14,7 @@
 #include "tests/support/environment_worker.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::play_kill_test {
 namespace {
 
 constexpr int kKills = 6, kTrainerKills = 3;
@@ -137,4 +137,4 @@ TEST_F(PlayKillTest, ATrainerThatIsKilledAmongEpisodesLosesNoneThatItHasAcknowle
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::play_kill_test

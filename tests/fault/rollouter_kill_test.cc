@@ -14,7 +14,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::rollouter_kill_test {
 namespace {
 
 constexpr absl::Duration kWorksAgainWithin = absl::Seconds(10);
@@ -155,4 +155,4 @@ TEST(RollouterKillTest, AnswersThatWereContinuedAreThoseOfAnUndisturbedRun) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::rollouter_kill_test

@@ -19,7 +19,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/tcp_relay.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::rollouter_ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -220,4 +220,4 @@ TEST(RollouterRanksTest, RanksByHandThatDisagreeBothEndWithTheReason) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::rollouter_ranks_test

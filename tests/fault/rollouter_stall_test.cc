@@ -11,7 +11,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::rollouter_stall_test {
 namespace {
 
 constexpr absl::Duration kSyncDeadline = absl::Seconds(10);  // the default of sync.deadline
@@ -115,4 +115,4 @@ TEST_F(RollouterStallTest, TheOtherGetsEachVersionAndTheStalledOneRejoinsByItsel
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::rollouter_stall_test

@@ -13,7 +13,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::synchronizer_kill_test {
 namespace {
 
 constexpr absl::Duration kReregisteredWithin = absl::Seconds(5);
@@ -96,4 +96,4 @@ TEST(SynchronizerKillTest, AnEpochIsNeverGivenTwiceEvenIfTheTrainerDiesWithIt) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::synchronizer_kill_test

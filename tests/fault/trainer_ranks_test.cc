@@ -27,7 +27,7 @@
 #include "tests/support/status_matchers.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::trainer_ranks_test {
 namespace {
 
 using ::testing::AllOf;
@@ -355,4 +355,4 @@ TEST(TrainerRanksTest, ARankByHandInAnotherFolderIsToldWhatItNeedsAndHarmsNobody
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::trainer_ranks_test

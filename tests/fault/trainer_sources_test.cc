@@ -26,7 +26,7 @@
 #include "tests/support/tcp_relay.h"
 #include "trainer/checkpoint/checkpoint_store.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::trainer_sources_test {
 namespace {
 
 using ::testing::AllOf;
@@ -363,4 +363,4 @@ TEST_F(ResumedSourcesTest, ATrainerOfAsManyRanksIsRelabelledAndOneOfOtherRanksSe
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::trainer_sources_test

@@ -16,7 +16,7 @@
 #include "tests/fault/fault_support.h"
 #include "tests/support/status_matchers.h"
 
-namespace syncopate::testing {
+namespace syncopate::testing::zombie_trainer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -157,4 +157,4 @@ TEST_F(ZombieTrainerTest, ASecondThatDoesNotResumeIsRefusedAndTheFirstGoesOn) {
 }
 
 }  // namespace
-}  // namespace syncopate::testing
+}  // namespace syncopate::testing::zombie_trainer_test
