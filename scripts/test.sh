@@ -6,7 +6,7 @@
 # clang looks at the code of the daemons, with every annotated lock proved to be held; it makes and runs nothing.
 # cuda builds the programs and the GPU tests, and runs those that need no libtorch, which skip where there is no GPU; the
 # others need the vendor's libraries that torch brings to a GPU host: scripts/gpu_tests.sh runs all.
-# --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps, half an hour on
+# --long: then the tests with the label `long`, one after the other: runs of hundreds and thousands of steps, an hour and a half on
 # two cores; and scripts/reference_tests.sh: packages that our results are held against, and searches for inputs that break us.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -353,7 +353,13 @@ void CheckTrain(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(train.max_grad_growth() == 0 || train.max_grad_growth() > 1, {"train.max_grad_growth"},
                 "0, or more than 1, so that gradients can grow");
   const int64_t end = train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config);
-  rules->Expect(train.schedule() == "constant" || train.warmup_updates() < end,
+  const bool own_rate = train.sft_learning_rate() > 0;  // the warm-up is then part of the supervised steps
+  rules->Expect(!own_rate || train.sft_steps() > 0, {"train.sft_learning_rate", "train.sft_steps"},
+                "0, as the run begins without supervised steps: train.sft_steps is 0");
+  rules->Expect(!own_rate || train.sft_steps() == 0 || train.warmup_updates() < train.sft_steps(),
+                {"train.warmup_updates", "train.sft_steps", "train.sft_learning_rate"},
+                absl::StrCat("fewer than train.sft_steps ", train.sft_steps(), ", which have train.sft_learning_rate"));
+  rules->Expect(own_rate || train.schedule() == "constant" || train.warmup_updates() < end,
                 {"train.warmup_updates", "train.schedule_updates", "run.steps", "train.schedule"},
                 absl::StrCat("fewer than the ", end, " updates at which the schedule ends"));
 }

@@ -27,8 +27,13 @@ trainer::AdamWOptions MakeOptimizerOptions(const v1::RunConfig& config) {
                        : train.schedule() == "cosine" ? trainer::Schedule::kCosine
                                                       : trainer::Schedule::kConstant;
   optimizer.warmup_updates = train.warmup_updates();
+  if (train.sft_learning_rate() > 0) {
+    optimizer.supervised_updates = train.sft_steps();
+    optimizer.supervised_rate = train.sft_learning_rate();
+  }
   // A schedule without a length ends with the run.
-  optimizer.schedule_updates = train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config);
+  optimizer.schedule_updates =
+      train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config) - optimizer.supervised_updates;
   optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
 }

@@ -1,4 +1,4 @@
-// What is learned in minutes: an example with a tokenizer and a tool, from nothing. `scripts/test.sh --long`.
+// What is learned in minutes, from nothing: examples with a tokenizer, a tool and a game. `scripts/test.sh --long`.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +69,24 @@ TEST_F(LongLearningTest, ACalculatorIsUsedForWhatTheModelCannotCompute) {
   EXPECT_LE(Reward(evaluations.front()), 0.6);
   EXPECT_GE(Reward(evaluations.back()), 0.9);
   EXPECT_GE(Turns(evaluations.back()), 1.9) << "answers without the tool";
+}
+
+// The supervised steps teach how a sum is written and half of the sums; rewards for right answers teach the others.
+TEST_F(LongLearningTest, RewardsTeachTheSumsThatSupervisedStepsDidNot) {
+  ASSERT_NO_FATAL_FAILURE(MakeText("", "--vocabulary 360 --hidden 128 --context 64"));
+  const std::vector<Json> evaluations = Learn("arithmetic.yaml", TextSettings());
+  ASSERT_FALSE(evaluations.empty());
+  EXPECT_LE(Reward(evaluations.front()), 0.6);
+  EXPECT_GE(Reward(evaluations.back()), 0.95);
+}
+
+// The best play needs 4.22 turns, random play inside the interval that is left 5.37, and a model that has learned how a
+// turn is written but not how to play at least 8.
+TEST_F(LongLearningTest, AGameOfSeveralTurnsIsLearnedFromItsRewardsAlone) {
+  const std::vector<Json> evaluations = Learn("guess.yaml", {});
+  ASSERT_FALSE(evaluations.empty());
+  EXPECT_GE(Turns(evaluations.front()), 8);
+  EXPECT_LE(Turns(evaluations.back()), 5);
 }
 
 }  // namespace

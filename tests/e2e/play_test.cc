@@ -6,11 +6,13 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/environment_worker.h"
+#include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -110,6 +112,21 @@ class TextPlayTest : public ::testing::Test {
 
   TempDir folder_;
 };
+
+// A minute of the example that `LongLearningTest` runs to its end.
+TEST(PlayTest, AMinuteOfTheBuiltInGameBringsMoreRewardThanItsBeginning) {
+  constexpr size_t kCompared = 40;
+  RunHarness run({"run.steps=300", "eval.every_steps=0"}, "guess.yaml");
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0, 4 * kPatience));
+  std::vector<double> rewards;
+  for (const Json& step : run.Records("step")) {
+    if (step["objective"] == "rl") rewards.push_back(step["reward_mean"]);
+  }
+  ASSERT_GE(rewards.size(), 2 * kCompared);
+  const double first = std::accumulate(rewards.begin(), rewards.begin() + kCompared, 0.0) / kCompared;
+  const double last = std::accumulate(rewards.end() - kCompared, rewards.end(), 0.0) / kCompared;
+  EXPECT_GE(last, first + 0.1) << "from " << first;
+}
 
 TEST_F(TextPlayTest, TheCalculatorIsPlayedByAModelOfText) {
   constexpr int64_t kFewSteps = 4;

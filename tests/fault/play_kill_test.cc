@@ -1,17 +1,23 @@
-// A run of several turns whose rollouters, worker of users' Python and trainer die.
+// A run of several turns whose rollouters, worker of users' Python, trainer and gateway die.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/fault/fault_support.h"
 #include "tests/support/environment_worker.h"
+#include "tests/support/eventually.h"
+#include "tests/support/process.h"
+#include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::testing::play_kill_test {
@@ -41,6 +47,7 @@ class PlayKillTest : public ::testing::Test {
     run_ = std::make_unique<RunHarness>(
         EndlessRun({"data.task=guess", "environment.name=guess", "reward.name=environment", "rollout.max_turns=5",
                     "rollout.max_total_tokens=18", "model.max_position_embeddings=20", "run.rollouters=2",
+                    "endpoint.listen=127.0.0.1:0", "endpoint.sequences=4",
                     absl::StrCat("environment.command=env PYTHONPATH=", SYNCOPATE_SOURCE_DIR, "/python ",
                                  SYNCOPATE_PYTHON, " -m syncopate.worker ", code)}));
   }
@@ -134,6 +141,87 @@ TEST_F(PlayKillTest, ATrainerThatIsKilledAmongEpisodesLosesNoneThatItHasAcknowle
     EXPECT_GE(kept == findings.accepted_by_epoch.end() ? 0 : kept->second, groups) << "epoch " << epoch;
   }
   for (const Json& step : run_->Records("step")) EXPECT_GT(step["turns_mean"].get<double>(), 1);
+}
+
+// Asks one address for completions until it ends, one after the other, and counts the answers.
+class EndpointClient {
+ public:
+  explicit EndpointClient(std::string address) : address_(std::move(address)), thread_([this] { Ask(); }) {}
+  ~EndpointClient() { Stop(); }
+  void Stop() {
+    stopped_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  bool AwaitMore(int64_t count) const {
+    const int64_t before = answered_;
+    return Eventually(kPatience, [&] { return answered_ >= before + count; });
+  }
+  int64_t malformed() const { return malformed_; }
+
+ private:
+  void Ask() {
+    const Json question = {{"prompt", {1, 2, 3}}, {"max_tokens", 4}, {"return_token_ids", true}};
+    while (!stopped_) {
+      const auto body = HttpPost(address_, "/v1/completions", question);
+      if (!body.ok()) continue;  // nobody listens while the gateway is dead, and it knows no rollouter at first
+      const Json answer = Json::parse(*body, nullptr, false);
+      const bool whole = answer.is_object() && !answer["choices"][0]["token_ids"].empty();
+      ++(whole ? answered_ : malformed_);
+    }
+  }
+
+  const std::string address_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<int64_t> answered_{0}, malformed_{0};
+  std::thread thread_;
+};
+
+TEST_F(PlayKillTest, AGatewayThatIsKilledWithOthersAmongEpisodesCostsNoEpisodeAndItsClientsGoOn) {
+  auto process = run_->Run();
+  ASSERT_THAT(process, IsOk());
+  const RunWatch watch(run_.get());
+  ASSERT_THAT(watch.AwaitWork(0), IsOk());
+  const auto port = FreePort();
+  ASSERT_THAT(port, IsOk());
+  const std::string address = absl::StrCat("127.0.0.1:", *port);
+  const auto start = [&] {
+    auto gateway = Process::Start({.program = BinaryPath("syncopate"),
+                                   .args = {"gateway", "--run", run_->run_dir(), "--listen", address},
+                                   .log_path = folder_.path() + "/gateway.log"});
+    if (gateway.ok()) {
+      EXPECT_THAT((*gateway)->WaitForLogLine("gateway at http://" + address, kPatience), IsOk());
+    }
+    return gateway;
+  };
+  auto gateway = start();
+  ASSERT_THAT(gateway, IsOk());
+  EndpointClient client(address);
+  ASSERT_TRUE(client.AwaitMore(3));
+  Dice dice(13);
+  for (int i = 0; i < kKills; ++i) {
+    SCOPED_TRACE(absl::StrCat("kill ", i));
+    ASSERT_THAT(watch.AwaitRandomMoment(dice), IsOk());
+    (*gateway)->Kill();
+    ASSERT_THAT((*gateway)->WaitExit(kPatience), IsOk());
+    if (i % 3 == 1) {
+      ASSERT_NO_FATAL_FAILURE(KillWorker());
+    }
+    if (i % 3 == 2) {
+      ASSERT_NO_FATAL_FAILURE(KillRollouter(watch, dice.Between(0, 1)));
+    }
+    gateway = start();
+    ASSERT_THAT(gateway, IsOk());
+    ASSERT_TRUE(client.AwaitMore(3));
+  }
+  client.Stop();
+  EXPECT_EQ(client.malformed(), 0);
+  ASSERT_THAT(watch.AwaitMoreSteps(5), IsOk());
+  ASSERT_THAT(watch.Stop(), IsOk());
+  const auto exit = (*process)->WaitExit(kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_THAT(Judge(*run_), IsClean());
+  EXPECT_EQ(run_->Summary()["groups"]["duplicate"], 0);
 }
 
 }  // namespace

@@ -82,6 +82,23 @@ std::string ReadAll(int fd, absl::Duration timeout) {
   return text;
 }
 
+// Sends one request and returns the body of the answer, whose status must be 200.
+absl::StatusOr<std::string> Http(const std::string& address, const std::string& request) {
+  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, ParseHostPort(address));
+  Socket socket(Connect(parsed.host, parsed.port));
+  const auto size = static_cast<ssize_t>(request.size());
+  if (socket.fd() < 0 || ::send(socket.fd(), request.data(), request.size(), MSG_NOSIGNAL) != size) {
+    return Unreachable(address);
+  }
+  std::string answer = ReadAll(socket.fd(), absl::Seconds(10));
+  const size_t body = answer.find("\r\n\r\n");
+  if (body == std::string::npos) return Unreachable(address);
+  if (!absl::StrContains(answer.substr(0, answer.find("\r\n")), " 200 ")) {
+    return absl::NotFoundError(answer.substr(0, body));
+  }
+  return answer.substr(body + 4);
+}
+
 }  // namespace
 
 std::string BinaryPath(const std::string& name) { return absl::StrCat(SYNCOPATE_BINARY_DIR, "/", name); }
@@ -119,21 +136,14 @@ absl::StatusOr<std::map<int64_t, std::string>> TwinDigests(const std::string& co
 }
 
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto parsed, ParseHostPort(address));
-  Socket socket(Connect(parsed.host, parsed.port));
-  const std::string request =
-      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
-  const auto size = static_cast<ssize_t>(request.size());
-  if (socket.fd() < 0 || ::send(socket.fd(), request.data(), request.size(), MSG_NOSIGNAL) != size) {
-    return Unreachable(address);
-  }
-  std::string answer = ReadAll(socket.fd(), absl::Seconds(10));
-  const size_t body = answer.find("\r\n\r\n");
-  if (body == std::string::npos) return Unreachable(address);
-  if (!absl::StrContains(answer.substr(0, answer.find("\r\n")), " 200 ")) {
-    return absl::NotFoundError(answer.substr(0, body));
-  }
-  return answer.substr(body + 4);
+  return Http(address, absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n"));
+}
+
+absl::StatusOr<std::string> HttpPost(const std::string& address, const std::string& path, const Json& body) {
+  const std::string text = body.dump();
+  return Http(address,
+              absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n",
+                           "Content-Type: application/json\r\nContent-Length: ", text.size(), "\r\n\r\n", text));
 }
 
 RunHarness::RunHarness(std::vector<std::string> overrides, const std::string& example)

@@ -30,7 +30,16 @@ absl::Status AdamWOptions::Validate() const {
     return BadOption(absl::StrCat("warmup_updates ", warmup_updates, " must not be negative, and final_fraction ",
                                   final_fraction, " in [0, 1]"));
   }
-  if (schedule != Schedule::kConstant && schedule_updates <= warmup_updates) {
+  if (supervised_updates < 0 || (supervised_updates > 0 && !(supervised_rate > 0))) {
+    return BadOption(absl::StrCat("supervised_updates ", supervised_updates,
+                                  " must not be negative, and supervised_rate ", supervised_rate,
+                                  " positive with them"));
+  }
+  if (supervised_updates > 0 && warmup_updates >= supervised_updates) {
+    return BadOption(
+        absl::StrCat("warmup_updates ", warmup_updates, " must be fewer than supervised_updates ", supervised_updates));
+  }
+  if (supervised_updates == 0 && schedule != Schedule::kConstant && schedule_updates <= warmup_updates) {
     return BadOption(
         absl::StrCat("schedule_updates ", schedule_updates, " must be more than warmup_updates ", warmup_updates));
   }
@@ -38,14 +47,21 @@ absl::Status AdamWOptions::Validate() const {
 }
 
 double LearningRateAt(const AdamWOptions& options, int64_t update) {
-  if (update <= options.warmup_updates) {
-    return options.learning_rate * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  const bool supervised = update <= options.supervised_updates;
+  const int64_t warmup = options.supervised_updates > 0 && !supervised ? 0 : options.warmup_updates;
+  const double rate = supervised ? options.supervised_rate : options.learning_rate;
+  if (!supervised) update -= options.supervised_updates;
+  if (update <= warmup) return rate * static_cast<double>(update) / static_cast<double>(warmup);
+  if (supervised) {
+    const double share =
+        static_cast<double>(update - warmup) / static_cast<double>(options.supervised_updates - warmup);
+    return rate + (options.learning_rate - rate) * share;
   }
-  if (options.schedule == Schedule::kConstant) return options.learning_rate;
-  const double made = static_cast<double>(update - 1 - options.warmup_updates);
-  const double share = std::min(1.0, made / static_cast<double>(options.schedule_updates - options.warmup_updates));
+  if (options.schedule == Schedule::kConstant) return rate;
+  const double made = static_cast<double>(update - 1 - warmup);
+  const double share = std::min(1.0, made / static_cast<double>(options.schedule_updates - warmup));
   const double left = options.schedule == Schedule::kLinear ? 1 - share : (1 + std::cos(M_PI * share)) / 2;
-  return options.learning_rate * (options.final_fraction + (1 - options.final_fraction) * left);
+  return rate * (options.final_fraction + (1 - options.final_fraction) * left);
 }
 
 }  // namespace syncopate::trainer

@@ -25,13 +25,19 @@ struct AdamWOptions {
   int64_t warmup_updates = 0;    // the rate rises linearly over these
   int64_t schedule_updates = 0;  // made when linear and cosine have come to their end, where they stay
   double final_fraction = 0;     // of learning_rate, at that end
+  // Supervised updates that a run begins with at a rate of their own: after the warm-up it falls linearly from
+  // supervised_rate to learning_rate. The schedule then begins at its first update, without warm-up. 0: none.
+  int64_t supervised_updates = 0;
+  double supervised_rate = 0;
 
   absl::Status Validate() const;
 };
 
 // The learning rate of update number `update`, from 1. With W = warmup_updates: rate * update / W up to W; then, with p
 // the share of the updates from W to schedule_updates that were made before this one, rate * (1 - (1 - final) p) or,
-// for kCosine, rate * (final + (1 - final) (1 + cos(pi p)) / 2).
+// for kCosine, rate * (final + (1 - final) (1 + cos(pi p)) / 2). With S = supervised_updates > 0: supervised_rate *
+// update / W up to W, supervised_rate + (rate - supervised_rate) (update - W) / (S - W) up to S, and then the above of
+// update - S with W = 0.
 double LearningRateAt(const AdamWOptions& options, int64_t update);
 
 // What backward computes again instead of finding it kept.

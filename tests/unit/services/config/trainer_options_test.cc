@@ -120,6 +120,20 @@ TEST(OptionsTest, TheScheduleEndsWithTheRunUnlessToldOtherwise) {
   EXPECT_EQ(ParseRunConfig("", "defaults", {"train.schedule=linear", "train.warmup_updates=100"}).problems.size(), 1u);
 }
 
+TEST(OptionsTest, SupervisedStepsMayHaveALearningRateOfTheirOwnBeforeTheSchedule) {
+  const auto options = MakePolicyTrainerOptions(
+      Config({"train.sft_steps=20", "train.sft_learning_rate=0.01", "train.schedule=linear", "run.steps=50"}), {});
+  EXPECT_EQ(options.optimizer.supervised_updates, 20);
+  EXPECT_EQ(options.optimizer.supervised_rate, 0.01);
+  EXPECT_EQ(options.optimizer.schedule_updates, 30);
+  EXPECT_EQ(MakePolicyTrainerOptions(Config({"train.sft_steps=20"}), {}).optimizer.supervised_updates, 0);
+  EXPECT_EQ(ParseRunConfig("", "defaults", {"train.sft_learning_rate=0.01"}).problems.size(), 1u);
+  EXPECT_EQ(
+      ParseRunConfig("", "defaults", {"train.sft_learning_rate=0.01", "train.sft_steps=5", "train.warmup_updates=5"})
+          .problems.size(),
+      1u);
+}
+
 TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
   const auto options = [](const std::vector<std::string>& overrides) {
     return MakePolicyTrainerOptions(Config(overrides), {});

@@ -40,7 +40,8 @@ TEST(ToYamlTest, LeavesOutTheShapeThatAModelDirectoryGives) {
 
 TEST(ToYamlTest, WritesDefaultsToo) {
   std::string yaml = ToYaml(ParseRunConfig("", "f").config);
-  EXPECT_THAT(yaml, HasSubstr("train:\n  objective: \"rl\"\n  sft_steps: 0\n  learning_rate: 0.002\n"));
+  EXPECT_THAT(
+      yaml, HasSubstr("train:\n  objective: \"rl\"\n  sft_steps: 0\n  sft_learning_rate: 0\n  learning_rate: 0.002\n"));
   EXPECT_THAT(yaml, HasSubstr("  heartbeat: \"1s\"\n"));
   EXPECT_THAT(yaml, HasSubstr("  duration: \"\"\n"));
 }

@@ -198,6 +198,21 @@ TEST(LearningRateTest, RisesOverTheWarmUpAndStaysOrFalls) {
   EXPECT_NEAR(cosine[4], 2, 1e-12);
 }
 
+TEST(LearningRateTest, OfSupervisedUpdatesFallsToThatOfTheOthersWhoseScheduleBeginsAfterThem) {
+  AdamWOptions options;
+  options.learning_rate = 2;
+  options.supervised_rate = 10;
+  options.supervised_updates = 6;
+  options.warmup_updates = 2;
+  options.schedule = Schedule::kLinear;
+  options.schedule_updates = 4;
+  options.final_fraction = 0.5;
+  EXPECT_TRUE(options.Validate().ok());
+  std::vector<double> rates;
+  for (const int64_t update : {1, 2, 3, 5, 6, 7, 9, 11, 1000}) rates.push_back(LearningRateAt(options, update));
+  EXPECT_EQ(rates, (std::vector<double>{5, 10, 8, 4, 2, 2, 1.5, 1, 1}));
+}
+
 TEST(ActorTest, UpdatesGoByTheScheduleAlsoAfterARestore) {
   AdamWOptions options = Plain();
   options.schedule = Schedule::kLinear;
@@ -224,6 +239,16 @@ TEST(AdamWOptionsTest, AScheduleThatEndsBeforeItsWarmUpIsRefused) {
   EXPECT_EQ(ErrorReason(options.Validate()), "BAD_STEP_OPTIONS");
   options.schedule_updates = 11;
   EXPECT_TRUE(options.Validate().ok());
+}
+
+TEST(AdamWOptionsTest, SupervisedUpdatesNeedARateAndMoreOfThemThanTheWarmUp) {
+  AdamWOptions options;
+  options.supervised_updates = 5;
+  EXPECT_EQ(ErrorReason(options.Validate()), "BAD_STEP_OPTIONS");
+  options.supervised_rate = 0.1;
+  EXPECT_TRUE(options.Validate().ok());
+  options.warmup_updates = 5;
+  EXPECT_EQ(ErrorReason(options.Validate()), "BAD_STEP_OPTIONS");
 }
 
 TEST(AdamWOptionsTest, AGrowthThatWouldHoldGradientsDownForEverIsRefused) {
