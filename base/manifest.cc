@@ -1,6 +1,7 @@
 #include "base/manifest.h"
 
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -22,9 +23,9 @@ absl::Status BadManifest(const std::string& message) {
 }
 
 std::string Describe(const TensorSpec& spec) {
-  return absl::StrFormat("%s %s[%s] unit %d split %d head %d%s%s", spec.name, DTypeName(spec.dtype),
+  return absl::StrFormat("%s %s[%s] unit %d split %d head %d%s%s%s", spec.name, DTypeName(spec.dtype),
                          absl::StrJoin(spec.shape, ","), spec.unit, static_cast<int>(spec.split), spec.head,
-                         spec.joint.empty() ? "" : " joint ", spec.joint);
+                         spec.joint.empty() ? "" : " joint ", spec.joint, spec.adapter ? " adapter" : "");
 }
 
 absl::Status CheckSpec(const TensorSpec& spec) {
@@ -53,6 +54,11 @@ int64_t TensorSpec::NumElements() const {
   return elements;
 }
 
+int64_t Manifest::AlignAdapters(int64_t base_end, int64_t bucket_bytes) {
+  const int64_t step = std::lcm(bucket_bytes, kPageBytes);
+  return (base_end + step - 1) / step * step;
+}
+
 absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes) {
   if (bucket_bytes <= 0 || bucket_bytes % kAlignment != 0) {
     return BadManifest(absl::StrFormat("bucket size %d is not a positive multiple of %d", bucket_bytes, kAlignment));
@@ -63,11 +69,17 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
   std::string identity = absl::StrFormat("bucket %d;", bucket_bytes);
   int64_t offset = 0;
   int32_t unit = 0;
+  bool adapters = false;
   for (const TensorSpec& spec : tensors) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSpec(spec));
     if (!names.insert(spec.name).second) return BadManifest("two tensors are named " + spec.name);
     if (spec.unit < unit) return BadManifest(Describe(spec) + " comes after a tensor of a later unit");
     unit = spec.unit;
+    if (adapters && !spec.adapter) return BadManifest(Describe(spec) + " of the base comes after an adapter");
+    if (spec.adapter && !std::exchange(adapters, true)) {
+      offset = AlignAdapters(offset, bucket_bytes);
+      manifest.adapters_begin_ = offset;
+    }
     manifest.ranges_.push_back({offset, offset + spec.NumBytes()});
     manifest.weight_bytes_ += spec.NumBytes();
     offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -80,6 +92,7 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
                                        offset, kMaxBuckets, bucket_bytes));
   }
   manifest.arena_bytes_ = offset;
+  if (!adapters) manifest.adapters_begin_ = offset;
   for (int64_t begin = 0; begin < offset; begin += bucket_bytes) {
     manifest.buckets_.push_back({begin, std::min(begin + bucket_bytes, offset)});
   }

@@ -54,11 +54,15 @@ class Builder {
   }
 
   absl::Status Add(const Local& made_of) {
+    const bool adapter = manifest_.tensors()[made_of.parts.front()].adapter;
+    if (adapter && !std::exchange(has_adapters_, true)) {
+      end_ = Manifest::AlignAdapters(end_, manifest_.bucket_bytes());
+    }
     const int64_t begin = end_;
     std::optional<TensorSpec> local;
     for (int32_t tensor : made_of.parts) {
       const TensorSpec& spec = manifest_.tensors()[tensor];
-      TensorSpec part{.name = made_of.name, .dtype = spec.dtype, .unit = spec.unit};
+      TensorSpec part{.name = made_of.name, .dtype = spec.dtype, .unit = spec.unit, .adapter = spec.adapter};
       for (int32_t rank = 0; rank < options_.ranks; ++rank) {
         SYNCOPATE_ASSIGN_OR_RETURN(Slice slice, Cut(spec, rank));
         slice.piece.tensor = tensor;
@@ -153,6 +157,7 @@ class Builder {
   std::vector<Piece> pieces_;
   std::vector<LocalTensor> tensors_;
   int64_t end_ = 0;  // the end of the arena built so far
+  bool has_adapters_ = false;
 };
 
 }  // namespace

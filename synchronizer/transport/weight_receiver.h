@@ -139,13 +139,21 @@ class WeightReceiver {
   ReceiveRequest RequestFor(const Offer& offer, const synchronizer::Transfer& command, const SyncMember& self,
                             std::vector<Copy> copies) const;
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
+  // Whether a transfer overwrites what serves.
+  bool IsInPlace(bool sends_base) const { return target_->in_place() || (target_->shares_base() && sends_base); }
+  // Whether only adapters are written and verified, because the target shares the base that it has.
+  bool TakesAdaptersAlone(bool sends_base) const { return target_->shares_base() && !sends_base; }
+  // Of a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
+  absl::Status CheckSubset(const Subset& subset) const;
+  // Digests of all buckets, of those that arrived now and those that were verified when the base arrived.
+  absl::StatusOr<std::vector<uint64_t>> AllDigests(std::vector<uint64_t> arrived, bool adapters_alone) const;
   // Copies base weights that are not sent into the shadow, if they are not there yet.
   absl::Status KeepBase(const std::vector<ByteRange>& kept);
   std::stop_token StopToken() const;
   static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
                                    const std::vector<uint64_t>& arrived);
   // Stops generation if the target is in place, but only for a version that the sources still have.
-  absl::Status PauseIfInPlace(const ReceiveRequest& request);
+  absl::Status PauseIfInPlace(const ReceiveRequest& request, bool sends_base);
   void NoteOverwriting();
   bool Overwrites() const;
   // If this attempt has begun to overwrite the live weights, no weights serve any more; else generation continues.
@@ -172,6 +180,10 @@ class WeightReceiver {
     std::shared_ptr<const PlannedLayouts> planned;
     std::vector<WireBucket> buckets;
     ShadowContents contents;
+    // Of targets that share the base: the part of `contents` that is adapters, whose first bucket has the number
+    // `first_adapter`. No bucket is of both.
+    size_t first_adapter = 0;
+    ShadowContents adapters;
   };
   std::shared_ptr<const Expected> expected_;  // for the last plan
   // What a weight set contained when it was verified.

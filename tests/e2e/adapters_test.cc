@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "model/decoder_spec.h"
 #include "model/model_config.h"
+#include "synchronizer/plan/layout.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/run_harness.h"
@@ -40,10 +41,11 @@ struct WireBytes {
 WireBytes CountWireBytes(int64_t rank) {
   const Manifest manifest = *model::MakeManifest(WithAdapters(SmallModel(), rank), DType::kFloat32);
   WireBytes bytes;
-  for (const TensorSpec& spec : manifest.tensors()) {
-    (model::IsAdapterName(spec.name) ? bytes.adapters : bytes.base) += spec.NumBytes();
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    (spec.adapter ? bytes.adapters : bytes.base) += spec.NumBytes();
+    if (!spec.adapter) bytes.padded_base = synchronizer::AlignUp(manifest.ranges()[i].end);
   }
-  bytes.padded_base = manifest.arena_bytes() - bytes.adapters;
   return bytes;
 }
 
