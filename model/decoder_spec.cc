@@ -159,7 +159,6 @@ class Lister {
   void AddMatrix(const AdapterSpec& adapter, char matrix, int32_t unit) {
     const bool is_a = matrix == 'A', is_column = adapter.role == ModuleRole::kColumn;
     TensorSpec tensor{AdapterName(adapter.module, matrix), dtype_, {adapter.rank, adapter.inputs}, unit};
-    tensor.adapter = true;
     if (!is_a) tensor.shape = {adapter.outputs, adapter.rank};
     if (is_a != is_column) {
       tensor.split = is_a ? Split::kColumns : Split::kRows;

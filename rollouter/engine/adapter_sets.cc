@@ -39,9 +39,7 @@ void AdapterSets::Install() {
   ChooseShadow();
 }
 
-bool AdapterSets::IsNamed(int32_t set) const {
-  return set == live_ || set == pinned_ || plans_naming(set) > 0;
-}
+bool AdapterSets::IsNamed(int32_t set) const { return set == live_ || set == pinned_ || plans_naming(set) > 0; }
 
 void AdapterSets::ChooseShadow() {
   if (shadow_ != kNone) return;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <deque>
 
+#include "model/model_config.h"
+
 namespace syncopate::rollouter {
 
 // Decides what each adapter set of a rollouter serves for. The sets lie at fixed addresses and share the base's memory.
@@ -20,7 +22,7 @@ namespace syncopate::rollouter {
 // Pure and deterministic; not thread-safe.
 class AdapterSets {
  public:
-  static constexpr int32_t kSets = 3;
+  static constexpr int32_t kSets = model::kAdapterSets;
   static constexpr int32_t kNone = -1;
 
   virtual ~AdapterSets() = default;
@@ -55,7 +57,7 @@ class AdapterSets {
     int32_t live = 0;
     int32_t pinned = kNone;
   };
-  std::deque<Named> under_way_;             // by age
+  std::deque<Named> under_way_;            // by age
   std::array<int64_t, kSets> plans_ = {};  // the number of plans under way that name the set
 };
 

@@ -152,7 +152,8 @@ class HostBackend::AdapterArenas final : public WeightArenas {
 
 std::unique_ptr<WeightArenas> HostBackend::MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
                                                       int weight_sets) {
-  if (config.lora.enabled()) return std::make_unique<AdapterArenas>(config, manifest);
+  // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and pages.
+  if (manifest.adapters_begin() < manifest.arena_bytes()) return std::make_unique<AdapterArenas>(config, manifest);
   return std::make_unique<Arenas>(config, manifest, weight_sets);
 }
 

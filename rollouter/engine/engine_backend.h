@@ -86,7 +86,8 @@ class EngineBackend {
 };
 
 // The CPU backend in float32 or bfloat16. An install exchanges pointers; with one weight set it does nothing. A model
-// with adapters has adapter sets, whatever number of weight sets is asked for.
+// with adapters, by its wire manifest (model::MakeWireManifest), has adapter sets, whatever number of weight sets is asked
+// for.
 class HostBackend final : public EngineBackend {
  public:
   // `manifest` is the manifest of `config`, all tensors in one dtype. Allocates weight_sets (1 or 2) *

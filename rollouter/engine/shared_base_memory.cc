@@ -9,15 +9,14 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "base/manifest.h"
 #include "base/status.h"
 
 namespace syncopate::rollouter {
 namespace {
 
-int64_t RoundUpToPages(int64_t bytes) {
-  return (bytes + Manifest::kPageBytes - 1) / Manifest::kPageBytes * Manifest::kPageBytes;
-}
+constexpr int64_t kPageBytes = 4096;
+
+int64_t RoundUpToPages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 absl::Status SystemError(const char* what) {
   const int code = errno;
@@ -32,7 +31,7 @@ SharedBaseMemory::SharedBaseMemory(int64_t base_bytes, int64_t bytes)
       requested_bytes_(bytes),
       base_(memfd_create("base weights", MFD_CLOEXEC)),
       has_adapters_(AdapterSets::kSets, true) {
-  SYNCOPATE_CHECK(base_bytes % Manifest::kPageBytes == 0 && bytes > base_bytes);
+  SYNCOPATE_CHECK(base_bytes % kPageBytes == 0 && bytes > base_bytes);
   // Memory that cannot be had is found here, and not at the first write, which would end the process.
   if (base_.get() < 0 || (base_bytes > 0 && posix_fallocate(base_.get(), 0, base_bytes) != 0)) throw std::bad_alloc();
   for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
@@ -74,8 +73,9 @@ absl::Status SharedBaseMemory::Release(std::optional<int32_t> kept) {
 
 absl::Status SharedBaseMemory::Restore() {
   if (!has_base_ && base_bytes_ > 0 && posix_fallocate(base_.get(), 0, base_bytes_) != 0) {
-    return Error(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
-                 absl::StrCat("the base weights need ", base_bytes_ >> 20, " MiB of host memory, which is not there now"));
+    return Error(
+        absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
+        absl::StrCat("the base weights need ", base_bytes_ >> 20, " MiB of host memory, which is not there now"));
   }
   has_base_ = true;
   std::fill(has_adapters_.begin(), has_adapters_.end(), true);

@@ -34,8 +34,8 @@ class SharedBaseMemory {
   const int64_t base_bytes_;
   const int64_t adapter_bytes_;  // rounded up to pages
   const int64_t requested_bytes_;
-  FileDescriptor base_;          // anonymous memory with a descriptor, so that it can be mapped several times
-  std::vector<char*> ranges_;    // by set
+  FileDescriptor base_;        // anonymous memory with a descriptor, so that it can be mapped several times
+  std::vector<char*> ranges_;  // by set
   bool has_base_ = true;
   std::vector<bool> has_adapters_;  // by set
 };

@@ -71,7 +71,8 @@ class Builder {
         if (slice.piece.begin < slice.piece.end) pieces_.push_back(slice.piece);
         part.shape = std::move(slice.shape);
       }
-      end_ += part.NumBytes();
+      part.spare_rows = spec.spare_rows;
+      end_ += part.NumBytes() + part.SpareBytes();
       if (local) {
         SYNCOPATE_ASSIGN_OR_RETURN(local, Stack(*local, part, spec.name));
       } else {
@@ -88,7 +89,9 @@ class Builder {
     bool fits = above.dtype == below.dtype && !above.shape.empty() && above.shape.size() == below.shape.size() &&
                 std::equal(above.shape.begin() + 1, above.shape.end(), below.shape.begin() + 1);
     if (!fits) return BadLayout(name + " cannot be fused: its dtype or rows differ from its neighbours'");
+    if (above.spare_rows > 0) return BadLayout(name + " cannot be fused: its neighbour leaves rows free between them");
     above.shape[0] += below.shape[0];
+    above.spare_rows = below.spare_rows;
     return above;
   }
 

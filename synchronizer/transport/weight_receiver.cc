@@ -105,7 +105,11 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   const ReceiverWeights weights = WeightsFor(command);
   ForgetLostWeights(weights);
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command));
-  if (command.check_weights) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
+  // A base that was on the host while the target slept serves all later versions, so it is digested once it is back.
+  if (!weights.slept) checked_since_sleep_ = false;
+  const bool woken = target_->shares_base() && weights.slept && !checked_since_sleep_;
+  if (command.check_weights || woken) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
+  checked_since_sleep_ = checked_since_sleep_ || woken;
   offer_.prepare = command;
   offer_.deadline = options_.clock->Now() + command.deadline;
   already_serves_ = !serving().IsNone() && weights.digest == command.digest;

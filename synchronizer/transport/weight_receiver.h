@@ -52,7 +52,7 @@ class WeightReceiver {
     std::string rendezvous;       // where other members find this receiver, if they need to
     ReceiverWeights weights;      // decides whether base weights are sent
   };
-  // With Prepare::check_weights digests the live weights first: DATA_LOSS reason WEIGHTS_DAMAGED if they have changed
+  // With Prepare::check_weights, and after a sleep of a target that shares its base, digests the live weights first: DATA_LOSS reason WEIGHTS_DAMAGED if they have changed
   // since they arrived. From then on this receiver has neither a version nor base weights, and refuses every attempt.
   // A refusal touches nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version; if the weights are checked, below it), UNAVAILABLE
@@ -195,6 +195,7 @@ class WeightReceiver {
   Verified shadow_verified_;
   ReceiverTransport* transport_ = nullptr;
   bool already_serves_ = false;
+  bool checked_since_sleep_ = false;  // the live weights, of a target that shares its base
   std::atomic<uint64_t> live_base_ =
       0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow

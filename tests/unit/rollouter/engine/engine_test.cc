@@ -28,10 +28,11 @@ struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)
       : Rig(config, Engine::Options{.max_sequences = max_sequences, .max_prefill_tokens = max_prefill_tokens}) {}
   Rig(const model::ModelConfig& config, const Engine::Options& options)
-      : Rig(config, options, std::make_shared<HostBackend>(config, *model::MakeManifest(config, DType::kFloat32))) {}
+      : Rig(config, options, std::make_shared<HostBackend>(config, *model::MakeWireManifest(config, DType::kFloat32))) {
+  }
   Rig(const model::ModelConfig& config, const Engine::Options& options, std::shared_ptr<EngineBackend> backend)
       : config(config),
-        manifest(*model::MakeManifest(config, DType::kFloat32)),
+        manifest(*model::MakeWireManifest(config, DType::kFloat32)),
         made(Engine::Create(config, std::move(backend), options).value()),
         engine(*made) {
     at::set_num_threads(1);
@@ -109,7 +110,7 @@ TEST_P(EngineOverModels, GivesTheSameTokensWhenThePromptIsPrefilledInChunks) {
 class PatientBackend final : public EngineBackend {
  public:
   explicit PatientBackend(const model::ModelConfig& config)
-      : host_(config, *model::MakeManifest(config, DType::kFloat32)) {}
+      : host_(config, *model::MakeWireManifest(config, DType::kFloat32)) {}
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return host_.arenas(); }
@@ -583,11 +584,11 @@ TEST(EngineTest, AnInstallOfAdaptersDrainsNothing) {
 
 TEST(EngineTest, AdapterSetsShareOneBaseInMemory) {
   const model::ModelConfig adapted = testing::WithAdapters(testing::SmallModel());
-  const Manifest manifest = *model::MakeManifest(adapted, DType::kFloat32);
+  const Manifest manifest = *model::MakeWireManifest(adapted, DType::kFloat32);
   HostBackend backend(adapted, manifest);
   WeightArenas& arenas = backend.arenas();
   const int64_t base = manifest.adapters_begin(), adapters = manifest.arena_bytes() - base;
-  EXPECT_EQ(base % Manifest::kPageBytes, 0);
+  EXPECT_EQ(base % Manifest::kMappingBytes, 0);
   EXPECT_EQ(base % manifest.bucket_bytes(), 0);
   EXPECT_EQ(arenas.bytes(), base + 3 * adapters);
   arenas.shadow()[base - 1] = 5;
@@ -621,7 +622,7 @@ TEST(EngineTest, AdapterSetsShareOneBaseInMemory) {
 class PolicyOnlyBackend final : public EngineBackend {
  public:
   explicit PolicyOnlyBackend(const model::ModelConfig& config)
-      : host_(config, *model::MakeManifest(config, DType::kFloat32)), plain_(config.Base(), Plain(config)) {}
+      : host_(config, *model::MakeWireManifest(config, DType::kFloat32)), plain_(config.Base(), Plain(config)) {}
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return host_.arenas(); }
@@ -649,7 +650,7 @@ TEST(EngineTest, RefusesToAnswerByABaseThatThereIsNotOrThatItsRunnerCannotRun) {
 
 TEST(EngineTest, RefusesAContextLongerThanTheModelsAndSaysBoth) {
   const model::ModelConfig config = testing::SmallModel();
-  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  const Manifest manifest = *model::MakeWireManifest(config, DType::kFloat32);
   const absl::Status refused = Engine::Create(config, std::make_shared<HostBackend>(config, manifest),
                                               {.max_context = config.max_position_embeddings + 1})
                                    .status();
