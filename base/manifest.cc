@@ -1,6 +1,7 @@
 #include "base/manifest.h"
 
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -16,21 +17,28 @@ constexpr int64_t kMaxBytes = int64_t{1} << 50;
 // A peer may name any bucket size, which decides the length of a list: this bounds the list to 64 MiB, enough for 16
 // TiB in buckets of 4 MiB.
 constexpr int64_t kMaxBuckets = 1 << 22;
+// Adapters begin at a multiple of the bucket and of kMappingBytes. A bucket that has little in common with the latter
+// would leave a gap of terabytes.
+constexpr int64_t kMaxAdapterStep = 1 << 30;
 
 absl::Status BadManifest(const std::string& message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MANIFEST", message);
 }
 
 std::string Describe(const TensorSpec& spec) {
-  return absl::StrFormat("%s %s[%s] unit %d split %d head %d%s%s", spec.name, DTypeName(spec.dtype),
+  return absl::StrFormat("%s %s[%s] unit %d split %d head %d%s%s%s spare %d", spec.name, DTypeName(spec.dtype),
                          absl::StrJoin(spec.shape, ","), spec.unit, static_cast<int>(spec.split), spec.head,
-                         spec.joint.empty() ? "" : " joint ", spec.joint);
+                         spec.joint.empty() ? "" : " joint ", spec.joint, spec.adapter ? " adapter" : "",
+                         spec.spare_rows);
 }
 
 absl::Status CheckSpec(const TensorSpec& spec) {
   if (spec.name.empty()) return BadManifest("a tensor has no name");
   if (spec.unit < 0) return BadManifest(Describe(spec) + " is of no unit");
   if (spec.head < 0) return BadManifest(Describe(spec) + " has heads of less than nothing");
+  if (spec.spare_rows < 0 || (spec.spare_rows > 0 && (spec.shape.empty() || spec.shape[0] == 0))) {
+    return BadManifest(Describe(spec) + " has spare rows of less than nothing");
+  }
   int64_t elements = 1;
   for (int64_t extent : spec.shape) {
     if (extent < 0) return BadManifest(Describe(spec) + " has a negative extent");
@@ -53,6 +61,13 @@ int64_t TensorSpec::NumElements() const {
   return elements;
 }
 
+int64_t TensorSpec::SpareBytes() const { return spare_rows == 0 ? 0 : NumBytes() / shape[0] * spare_rows; }
+
+int64_t Manifest::AlignAdapters(int64_t base_end, int64_t bucket_bytes) {
+  const int64_t step = std::lcm(bucket_bytes, kMappingBytes);
+  return (base_end + step - 1) / step * step;
+}
+
 absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes) {
   if (bucket_bytes <= 0 || bucket_bytes % kAlignment != 0) {
     return BadManifest(absl::StrFormat("bucket size %d is not a positive multiple of %d", bucket_bytes, kAlignment));
@@ -63,14 +78,27 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
   std::string identity = absl::StrFormat("bucket %d;", bucket_bytes);
   int64_t offset = 0;
   int32_t unit = 0;
+  bool adapters = false;
   for (const TensorSpec& spec : tensors) {
     SYNCOPATE_RETURN_IF_ERROR(CheckSpec(spec));
     if (!names.insert(spec.name).second) return BadManifest("two tensors are named " + spec.name);
     if (spec.unit < unit) return BadManifest(Describe(spec) + " comes after a tensor of a later unit");
     unit = spec.unit;
+    if (adapters && !spec.adapter) return BadManifest(Describe(spec) + " of the base comes after an adapter");
+    if (spec.adapter && !std::exchange(adapters, true)) {
+      if (std::lcm(bucket_bytes, kMappingBytes) > kMaxAdapterStep) {
+        return BadManifest(absl::StrFormat(
+            "with adapters a bucket is a multiple of 2 MiB or a part of it, not %d bytes", bucket_bytes));
+      }
+      offset = AlignAdapters(offset, bucket_bytes);
+      manifest.adapters_begin_ = offset;
+    }
     manifest.ranges_.push_back({offset, offset + spec.NumBytes()});
     manifest.weight_bytes_ += spec.NumBytes();
-    offset = (offset + spec.NumBytes() + kAlignment - 1) / kAlignment * kAlignment;
+    if (spec.spare_rows > 0 && spec.NumBytes() / spec.shape[0] > kMaxBytes / spec.spare_rows) {
+      return BadManifest(Describe(spec) + " has too many spare rows");
+    }
+    offset = (offset + spec.NumBytes() + spec.SpareBytes() + kAlignment - 1) / kAlignment * kAlignment;
     if (offset > kMaxBytes) return BadManifest("the weights are too large");
     // All fields, in this order: equal fingerprints mean equal byte offsets and equal buckets on both sides.
     identity += Describe(spec) + ";";
@@ -80,6 +108,7 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
                                        offset, kMaxBuckets, bucket_bytes));
   }
   manifest.arena_bytes_ = offset;
+  if (!adapters) manifest.adapters_begin_ = offset;
   for (int64_t begin = 0; begin < offset; begin += bucket_bytes) {
     manifest.buckets_.push_back({begin, std::min(begin + bucket_bytes, offset)});
   }

@@ -31,9 +31,14 @@ struct TensorSpec {
   Split split = Split::kAll;
   int64_t head = 0;  // rows (kRows) or columns (kColumns) of an attention head, which stay on one rank; 0: no heads
   std::string joint = {};  // the tensor into which a rank joins its parts of all tensors with this `joint`; "" if none
+  bool adapter = false;    // of an adapter: the last tensors of a manifest, which lie apart from the base
+  // Rows that an arena leaves free behind the tensor, where a receiver may put rows of its own: they are neither sent
+  // nor digested.
+  int64_t spare_rows = 0;
 
   int64_t NumElements() const;
   int64_t NumBytes() const { return NumElements() * DTypeBytes(dtype); }
+  int64_t SpareBytes() const;  // of spare_rows
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
@@ -52,9 +57,14 @@ class Manifest {
  public:
   static constexpr int64_t kAlignment = 256;               // bytes; every tensor starts on such a boundary
   static constexpr int64_t kDefaultBucketBytes = 4 << 20;  // a bucket has one digest and is one unit of transfer
+  static constexpr int64_t kMappingBytes = 2 << 20;        // of a GPU's memory; a multiple of a host's pages
+
+  // The place where adapters begin in an arena whose base ends at `base_end`: behind it, at a multiple of the bucket
+  // and of kMappingBytes. So a base and its adapters share no bucket, and may be in different memory.
+  static int64_t AlignAdapters(int64_t base_end, int64_t bucket_bytes);
 
   // INVALID_ARGUMENT (reason BAD_MANIFEST) on an empty or duplicate name, a negative or overflowing shape, units that
-  // descend, a head of less than 0, a bucket size that is not a positive multiple of kAlignment, or one that makes more
+  // descend, a tensor of the base behind one of an adapter, a head or spare rows of less than 0, a bucket size that is not a positive multiple of kAlignment, or one that makes more
   // than 4,194,304 buckets.
   static absl::StatusOr<Manifest> Create(std::vector<TensorSpec> tensors, int64_t bucket_bytes = kDefaultBucketBytes);
   Manifest() = default;
@@ -63,8 +73,9 @@ class Manifest {
   // Bytes of tensors()[i] in the arena; gaps up to the next tensor are zero.
   const std::vector<ByteRange>& ranges() const { return ranges_; }
   const std::vector<ByteRange>& buckets() const { return buckets_; }
-  int64_t arena_bytes() const { return arena_bytes_; }    // with gaps
-  int64_t weight_bytes() const { return weight_bytes_; }  // without
+  int64_t arena_bytes() const { return arena_bytes_; }        // with gaps
+  int64_t adapters_begin() const { return adapters_begin_; }  // AlignAdapters(); arena_bytes() if there are none
+  int64_t weight_bytes() const { return weight_bytes_; }      // without
   int64_t bucket_bytes() const { return bucket_bytes_; }
   // Equal iff all fields of all tensors, their order and the bucket size are equal.
   uint64_t fingerprint() const { return fingerprint_; }
@@ -78,6 +89,7 @@ class Manifest {
   std::vector<ByteRange> ranges_;
   std::vector<ByteRange> buckets_;
   int64_t arena_bytes_ = 0;
+  int64_t adapters_begin_ = 0;
   int64_t weight_bytes_ = 0;
   int64_t bucket_bytes_ = kDefaultBucketBytes;
   uint64_t fingerprint_ = 0;

@@ -16,6 +16,7 @@ inline constexpr char kNewStream[] = "NEW_STREAM";
 inline constexpr char kGroupLost[] = "GROUP_LOST";
 inline constexpr char kNotPrepared[] = "NOT_PREPARED";
 inline constexpr char kBaseLacking[] = "BASE_LACKING";  // a receiver no longer has the base weights of the version
+inline constexpr char kBaseHeld[] = "BASE_HELD";        // a receiver has the base weights that were to be sent to it
 inline constexpr char kDeadline[] = "DEADLINE";
 inline constexpr char kDigestMismatch[] = "DIGEST_MISMATCH";
 inline constexpr char kNonFinite[] = "NON_FINITE";

@@ -94,6 +94,9 @@ void AddCaseOptions(CLI::App* sync, SyncArguments* arguments) {
       ->capture_default_str();
   sync->add_option("--sources", sync_case.sources, "Trainer ranks, which send")->capture_default_str();
   sync->add_option("--replicas", sync_case.replicas, "Replicas that receive")->capture_default_str();
+  sync->add_option("--lora", sync_case.lora,
+                   "Rank of adapters on all projections, which the syncs bring; 0: all weights")
+      ->capture_default_str();
   sync->add_option("--tp", sync_case.tensor_parallel, "Tensor-parallel ranks of each")->capture_default_str();
   sync->add_option("--transport", sync_case.transport, "How weights travel")
       ->capture_default_str()

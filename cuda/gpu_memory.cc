@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -164,15 +165,21 @@ AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
 }
 
 absl::Status AddressRange::Map(const GpuMemoryBlock& block, int device) {
-  SYNCOPATE_CHECK(!mapped() && block.bytes() <= reserved_bytes_);
+  SYNCOPATE_CHECK(!mapped());
+  return MapBehind(block, device);
+}
+
+absl::Status AddressRange::MapBehind(const GpuMemoryBlock& block, int device) {
+  SYNCOPATE_CHECK(std::accumulate(mapped_.begin(), mapped_.end(), block.bytes()) <= reserved_bytes_);
   absl::Status status = MapChunks(block, device);
-  // Unmaps the chunks that were mapped before the failure: Map() maps all or nothing.
+  // Unmaps the chunks that were mapped before the failure: all is mapped, or nothing.
   if (!status.ok()) Unmap().IgnoreError();
   return status;
 }
 
 absl::Status AddressRange::MapChunks(const GpuMemoryBlock& block, int device) {
-  CUdeviceptr at = address_;
+  const CUdeviceptr begin = std::accumulate(mapped_.begin(), mapped_.end(), address_);
+  CUdeviceptr at = begin;
   for (const GpuMemoryBlock::Chunk& chunk : block.chunks_) {
     SYNCOPATE_RETURN_IF_ERROR(
         DriverStatus(driver_->map(at, static_cast<size_t>(chunk.bytes), 0, chunk.handle, 0), "mapping GPU memory"));
@@ -183,7 +190,7 @@ absl::Status AddressRange::MapChunks(const GpuMemoryBlock& block, int device) {
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  CUresult result = driver_->set_access(address_, at - address_, &access, 1);
+  CUresult result = driver_->set_access(begin, at - begin, &access, 1);
   if (result == CUDA_ERROR_INVALID_DEVICE || result == CUDA_ERROR_NOT_SUPPORTED) {
     return Error(
         absl::StatusCode::kFailedPrecondition, "NO_PEER_ACCESS",

@@ -63,7 +63,7 @@ class GpuMemoryBlock {
   std::vector<Chunk> chunks_;
 };
 
-// A fixed range of addresses, at which one block of memory is mapped at a time, or none.
+// A fixed range of addresses, at which blocks of memory are mapped, one behind the other, or none.
 class AddressRange {
  public:
   // Reserves addresses for blocks of up to `bytes`. Costs no memory. `driver` as in GpuMemoryBlock::Create.
@@ -78,6 +78,8 @@ class AddressRange {
   // NO_PEER_ACCESS or CUDA_ERROR). No block may be mapped before, and none is after an error. The block may be
   // destroyed while it is mapped.
   absl::Status Map(const GpuMemoryBlock& block, int device);
+  // Maps `block` behind what is mapped here. After an error nothing is mapped.
+  absl::Status MapBehind(const GpuMemoryBlock& block, int device);
   // Ends the mapping, if there is one. All work on these addresses must have ended.
   absl::Status Unmap();
   bool mapped() const { return !mapped_.empty(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -197,6 +198,25 @@ std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype) {
 absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype, int64_t bucket_bytes) {
   SYNCOPATE_RETURN_IF_ERROR(config.Validate());
   return Manifest::Create(ParameterSpecs(config, dtype), bucket_bytes);
+}
+
+absl::StatusOr<Manifest> MakeWireManifest(const ModelConfig& config, DType dtype, int64_t bucket_bytes) {
+  SYNCOPATE_RETURN_IF_ERROR(config.Validate());
+  std::vector<TensorSpec> specs = ParameterSpecs(config, dtype);
+  std::map<std::string, int64_t> adapted;  // the rank of each projection with an adapter, by its weight and its bias
+  for (const AdapterSpec& adapter : MakeDecoderSpec(config).adapters) {
+    for (const char* leaf : {".weight", ".bias"}) adapted[adapter.module + leaf] = adapter.rank;
+  }
+  int64_t rows = 0;  // of one set behind the tensors that are joined with this one
+  for (size_t i = 0; i < specs.size(); ++i) {
+    specs[i].adapter = IsAdapterName(specs[i].name);
+    if (const auto found = adapted.find(specs[i].name); found != adapted.end()) rows += found->second;
+    const bool ends = i + 1 == specs.size() || specs[i].joint.empty() || specs[i + 1].joint != specs[i].joint;
+    if (!ends) continue;
+    if (dtype == DType::kBFloat16) specs[i].spare_rows = kAdapterSets * rows;
+    rows = 0;
+  }
+  return Manifest::Create(std::move(specs), bucket_bytes);
 }
 
 namespace {

@@ -62,7 +62,9 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
   SYNCOPATE_RETURN_IF_ERROR(FillActivations(named.shape, buffers, rows));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::Stream::Create(0));
   SYNCOPATE_ASSIGN_OR_RETURN(const model::MatmulLibrary library, model::MatmulLibrary::Create(buffers.workspace()));
-  SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, DecodeProducts::Create(library, named.shape, {.rows = rows}));
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      DecodeProducts products,
+      DecodeProducts::Create(library, named.shape, {.rows = rows, .layer = &model.weights().layers.front()}));
   SYNCOPATE_RETURN_IF_ERROR(products.ChooseFastest(model.weights(), buffers, stream.get()));
   const rollouter::DecodeWeights weights = model.weights();
   rollouter::HeadProducts head(library, named.shape, weights, buffers,
@@ -73,7 +75,7 @@ absl::StatusOr<PartTimes> TimeProducts(const NamedShape& named, const RandomMode
                                for (const rollouter::DecodeLayer& layer : model.weights().layers) {
                                  SYNCOPATE_RETURN_IF_ERROR(products.Qkv(layer, buffers, stream.get()));
                                  SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers, stream.get()));
-                                 SYNCOPATE_RETURN_IF_ERROR(products.GateUp(layer, buffers, stream.get()));
+                                 SYNCOPATE_RETURN_IF_ERROR(products.GateUpActivated(layer, buffers, stream.get()));
                                  SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers, stream.get()));
                                }
                                return absl::OkStatus();

@@ -111,6 +111,8 @@ absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend
                                      rollouter::CudaInstall::kRemap, /*memory_share=*/0.9, group));
   // Before the engine measures its products, because products of zeros are faster.
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
+  // Adapter sets share the base, and the engine decides which of them serves for what.
+  if (backend->arenas().adapter_sets() > 0) return backend;
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   return backend;
@@ -150,7 +152,7 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory before, cuda::ReadGpuMemory(/*device=*/0));
   const auto begin = SteadyClock::now();
   std::unique_ptr<EngineWorld> world(new EngineWorld(config));
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(config, DType::kBFloat16));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeWireManifest(config, DType::kBFloat16));
   std::shared_ptr<EngineBackend> backend;
   if (options.tensor_parallel == 1) {
     SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeBackend(manifest, /*rank=*/0));

@@ -176,7 +176,7 @@ double GetShare(std::vector<double> values, double share) {
 
 absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seconds) {
   Engine& engine = world.engine();
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(world.config(), DType::kBFloat16));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeWireManifest(world.config(), DType::kBFloat16));
   int gpus = 0;
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(cudaGetDeviceCount(&gpus), "counting GPUs"));
   const int from = gpus > 1 ? 1 : 0;

@@ -58,6 +58,7 @@ std::vector<std::string> BenchRunWords(const SyncCase& sync_case, const model::M
       "metrics.tensorboard=false",
   };
   words.insert(words.end(), more.begin(), more.end());
+  if (sync_case.lora > 0) words.push_back(absl::StrCat("lora.rank=", sync_case.lora));
   return words;
 }
 

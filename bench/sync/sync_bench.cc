@@ -51,7 +51,12 @@ absl::StatusOr<PlannedCase> PlanCase(const SyncCase& sync_case) {
   SYNCOPATE_RETURN_IF_ERROR(sync_case.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(model::ModelConfig shape, BenchShape(sync_case.model, sync_case.layers));
   const DType dtype = sync_case.cpu ? DType::kFloat32 : DType::kBFloat16;
-  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, model::MakeManifest(shape, dtype, BenchBucketBytes(shape)));
+  if (sync_case.lora > 0) {
+    shape.lora = {.rank = sync_case.lora,
+                  .alpha = 2.0 * static_cast<double>(sync_case.lora),
+                  .projections = model::LoraConfig::AllProjections()};
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, model::MakeWireManifest(shape, dtype, BenchBucketBytes(shape)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto source, synchronizer::BuildLayout(manifest, MakeSourceLayout(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::BuildLayout(manifest, MakeReceiverLayout(sync_case)));
   SYNCOPATE_ASSIGN_OR_RETURN(auto plan, synchronizer::SyncPlan::Create(manifest, source, receiver));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "model/model_config.h"
 #include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::bench {
@@ -43,6 +44,7 @@ absl::Status SyncCase::Validate() const {
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--tp", tensor_parallel, 1, 8));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--sources and receivers together", sources + receivers(), 2, kMostProcesses));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--layers", layers, 0, 1000));
+  SYNCOPATE_RETURN_IF_ERROR(CheckRange("--lora", lora, 0, model::kMaxGpuAdapterRank));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--answers", answers, 2, 65536));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--answer-tokens", answer_tokens, 0, 65536));
   SYNCOPATE_RETURN_IF_ERROR(CheckRange("--syncs", syncs, 1, 100000));
@@ -62,7 +64,8 @@ absl::Status SyncCase::Validate() const {
 }
 
 std::string SyncCase::ToString() const {
-  return absl::StrCat(model, layers > 0 ? absl::StrCat(" of ", layers, " layers") : "", ", ", sources,
+  return absl::StrCat(model, layers > 0 ? absl::StrCat(" of ", layers, " layers") : "",
+                      lora > 0 ? absl::StrCat(" with adapters of rank ", lora) : "", ", ", sources,
                       sources == 1 ? " source -> " : " sources -> ", replicas,
                       replicas == 1 ? " replica x TP" : " replicas x TP", tensor_parallel, ", ", transport,
                       cpu ? ", host memory" : absl::StrCat(", ", install));

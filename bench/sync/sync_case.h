@@ -22,6 +22,7 @@ struct BenchFault {
 struct SyncCase {
   std::string model = "qwen2.5-0.5b";
   int32_t layers = 0;  // of the model; 0: all. A trainer needs 16 bytes a parameter and more
+  int32_t lora = 0;    // rank of adapters on all projections, which the measured syncs bring; 0: all weights
   int32_t sources = 1;
   int32_t replicas = 1;
   int32_t tensor_parallel = 1;

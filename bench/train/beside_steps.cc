@@ -83,7 +83,7 @@ class ExportFolders {
 
 absl::StatusOr<json> MeasureStaging(PolicyTrainer& policy, const TrainBatch& batch, const BesideSteps& asked) {
   const DType dtype = asked.on_gpu ? DType::kBFloat16 : DType::kFloat32;
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, model::MakeManifest(asked.shape, dtype));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, model::MakeWireManifest(asked.shape, dtype));
   SYNCOPATE_ASSIGN_OR_RETURN(const auto stager, MakeTrainStager(&policy, wire, asked.device, asked.on_gpu));
   std::vector<double> step_ms, staged_step_ms, launch_ms, update_wait_ms, digests_ms, alone_ms;
   PolicyVersion version{1, 0};

@@ -3,7 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -18,6 +20,7 @@
 #include "rollouter/cuda/cuda_model_runner.h"
 #include "rollouter/cuda/decode_views.h"
 #include "rollouter/cuda/nccl_device_ranks.h"
+#include "rollouter/engine/adapter_sets.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
 
@@ -197,6 +200,167 @@ class CudaBackend::InPlace final : public Arenas {
   const std::unique_ptr<cuda::ReleasableArena> arena_;
 };
 
+// Adapter sets: three address ranges [base | adapters], which all begin with the same memory of the base.
+class CudaBackend::Adapted final : public Arenas {
+ public:
+  static absl::StatusOr<std::unique_ptr<Arenas>> Create(const model::ModelConfig& config, const Manifest& manifest,
+                                                        at::Device device, std::unique_ptr<CudaShadowChecker> checker) {
+    if (manifest.adapters_begin() % Manifest::kMappingBytes != 0) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL", "adapters do not begin where memory can be mapped");
+    }
+    std::vector<cuda::AddressRange> ranges;
+    std::vector<model::TransformerWeights> views;
+    for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
+      // A block is a multiple of the mapping's granularity, so the whole range is less than one longer.
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange range,
+                                 cuda::AddressRange::Reserve(manifest.arena_bytes() + Manifest::kMappingBytes));
+      views.push_back(ViewsAt(config, manifest, range.data(), device));
+      ranges.push_back(std::move(range));
+    }
+    SYNCOPATE_ASSIGN_OR_RETURN(auto copies, cuda::Stream::Create(device.index()));
+    std::unique_ptr<Adapted> arenas(new Adapted(manifest, device.index(), std::move(ranges), std::move(views),
+                                                std::move(copies), std::move(checker)));
+    SYNCOPATE_RETURN_IF_ERROR(arenas->RestoreMemory());
+    return arenas;
+  }
+
+  char* shadow() override {
+    const int32_t set = shadow_;
+    return set == AdapterSets::kNone ? nullptr : ranges_[static_cast<size_t>(set)].data();
+  }
+  const char* live() const override { return ranges_[static_cast<size_t>(live_.load())].data(); }
+  int64_t bytes() const override { return has_memory_ ? base_bytes_ + AdapterSets::kSets * adapter_bytes_ : 0; }
+  const model::TransformerWeights& weights() const override { return views_[static_cast<size_t>(live_.load())]; }
+  int32_t adapter_sets() const override { return AdapterSets::kSets; }
+  const model::TransformerWeights& weights_of(int32_t set) const override {
+    return set == kNoSet ? base_ : views_[static_cast<size_t>(set)];
+  }
+  void ChooseShadow(int32_t set) override { shadow_ = set; }
+  int32_t shadow_set() const override { return shadow_; }
+
+  // The plans that are under way read other sets, so this waits for none of them.
+  absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
+    const int32_t set = shadow_.load();
+    SYNCOPATE_CHECK(set != AdapterSets::kNone);
+    SYNCOPATE_RETURN_IF_ERROR(PlaceRows(set));
+    shadow_ = AdapterSets::kNone;
+    live_ = set;
+    return absl::OkStatus();
+  }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
+    std::vector<Rows> parts;
+    for (const ByteRange& range : ranges) {
+      const int64_t begin = std::max(range.begin, base_bytes_);  // the base is the same memory
+      if (begin < range.end) parts.push_back({live() + begin, shadow() + begin, range.end - begin});
+    }
+    return Copy(parts, "copying the live adapters to the shadow");
+  }
+  absl::StatusOr<ExportedMemory> ExportShadow() const override {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "adapter sets are not lent");
+  }
+
+ protected:
+  absl::Status ReleaseMemory() override {
+    const cuda::DeviceScope scope(copies_.device());
+    for (cuda::AddressRange& range : ranges_) SYNCOPATE_RETURN_IF_ERROR(range.Unmap());
+    has_memory_ = false;
+    return absl::OkStatus();
+  }
+  absl::Status RestoreMemory() override {
+    const absl::Status mapped = MapAll();
+    if (mapped.ok()) {
+      has_memory_ = true;
+    } else {
+      ReleaseMemory().IgnoreError();  // `mapped` has the error
+    }
+    return mapped;
+  }
+
+ private:
+  struct Rows {
+    const char* from = nullptr;
+    char* to = nullptr;
+    int64_t bytes = 0;
+  };
+
+  Adapted(const Manifest& manifest, int device, std::vector<cuda::AddressRange> ranges,
+          std::vector<model::TransformerWeights> views, cuda::Stream copies, std::unique_ptr<CudaShadowChecker> checker)
+      : Arenas(device, manifest.arena_bytes(), views.front(), std::move(checker)),
+        base_bytes_(manifest.adapters_begin()),
+        adapter_bytes_(manifest.arena_bytes() - manifest.adapters_begin()),
+        ranges_(std::move(ranges)),
+        views_(std::move(views)),
+        base_(model::WithoutAdapters(views_.front())),
+        copies_(std::move(copies)) {
+    for (const TensorSpec& spec : manifest.tensors()) has_spare_rows_ = has_spare_rows_ || spec.spare_rows > 0;
+  }
+
+  // The mappings keep the memory: no block is needed afterwards.
+  absl::Status MapAll() {
+    const int device = copies_.device();
+    const cuda::DeviceScope scope(device);
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        const cuda::GpuMemoryBlock base,
+        cuda::GpuMemoryBlock::Create(device, base_bytes_, /*chunk_bytes=*/0, "the base weights"));
+    SYNCOPATE_CHECK(base.bytes() == base_bytes_);
+    for (cuda::AddressRange& range : ranges_) {
+      SYNCOPATE_ASSIGN_OR_RETURN(
+          const cuda::GpuMemoryBlock adapters,
+          cuda::GpuMemoryBlock::Create(device, adapter_bytes_, /*chunk_bytes=*/0, "an adapter set"));
+      SYNCOPATE_RETURN_IF_ERROR(range.Map(base, device));
+      SYNCOPATE_RETURN_IF_ERROR(range.MapBehind(adapters, device));
+      SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(device, range.data() + base_bytes_, adapter_bytes_));
+    }
+    return cuda::ZeroGpuMemory(device, ranges_.front().data(), base_bytes_);
+  }
+
+  // Puts the A of a set behind the projections that they belong to, where the decoder multiplies with them.
+  absl::Status PlaceRows(int32_t set) {
+    if (!has_spare_rows_) return absl::OkStatus();
+    std::vector<Rows> rows;
+    const auto place = [&rows, set](const model::JointLinear& linears) {
+      if (linears.size() != 1) return;  // the decoder takes no such model
+      const model::Linear& linear = linears.front();
+      int64_t bytes = 0;  // of a set
+      for (const model::Adapter& adapter : linear.adapters) bytes += static_cast<int64_t>(adapter.a.nbytes());
+      char* to = static_cast<char*>(linear.weight.data_ptr()) + linear.weight.nbytes() + set * bytes;
+      for (const model::Adapter& adapter : linear.adapters) {
+        rows.push_back(
+            {static_cast<const char*>(adapter.a.const_data_ptr()), to, static_cast<int64_t>(adapter.a.nbytes())});
+        to += adapter.a.nbytes();
+      }
+    };
+    for (const model::LayerWeights& layer : views_[static_cast<size_t>(set)].layers) {
+      place(layer.qkv);
+      place({layer.output});
+      place(layer.gate_up);
+      if (layer.down.weight.defined()) place({layer.down});
+    }
+    return Copy(rows, "placing a version's adapters");
+  }
+
+  absl::Status Copy(const std::vector<Rows>& all, const char* what) const {
+    const cuda::DeviceScope scope(copies_.device());
+    for (const Rows& rows : all) {
+      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+          cudaMemcpyAsync(rows.to, rows.from, static_cast<size_t>(rows.bytes), cudaMemcpyDeviceToDevice, copies_.get()),
+          what));
+    }
+    return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), what);
+  }
+
+  const int64_t base_bytes_;
+  const int64_t adapter_bytes_;
+  std::vector<cuda::AddressRange> ranges_;              // by set
+  const std::vector<model::TransformerWeights> views_;  // by set
+  const model::TransformerWeights base_;
+  const cuda::Stream copies_;
+  bool has_spare_rows_ = false;
+  std::atomic<bool> has_memory_ = false;
+  std::atomic<int32_t> live_ = 0;
+  std::atomic<int32_t> shadow_ = 1;
+};
+
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
                                                                  CudaInstall install, double memory_share,
@@ -209,7 +373,9 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   const at::Device place(at::kCUDA, static_cast<c10::DeviceIndex>(device));
   SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
   std::unique_ptr<Arenas> arenas;
-  if (install == CudaInstall::kRemap) {
+  if (manifest.adapters_begin() < manifest.arena_bytes()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas, Adapted::Create(config, manifest, place, std::move(checker)));
+  } else if (install == CudaInstall::kRemap) {
     SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
     SYNCOPATE_ASSIGN_OR_RETURN(auto copies, cuda::Stream::Create(device));
     auto weights = ViewsAt(config, manifest, pair->live(), place);
@@ -242,12 +408,18 @@ WeightArenas& CudaBackend::arenas() { return *arenas_; }
 int64_t CudaBackend::prefill_tokens(bool deterministic) const {
   constexpr int64_t kLeast = 4096, kMost = 16384;
   constexpr double kOperations = 0.05 * 500e12;  // the operations that an H100 does in 50 ms
-  if (deterministic || !ViewForDecoding(config_, arenas_->weights()).ok()) return kLeast;
+  if (deterministic || !MakeViews().ok()) return kLeast;
   const int64_t weights = config_.num_hidden_layers * config_.hidden_size *
                           (2 * config_.query_size() + 2 * config_.key_value_size() + 3 * config_.intermediate_size);
   int64_t tokens = kLeast;
   while (tokens < kMost && 2.0 * static_cast<double>(2 * tokens * weights) <= kOperations) tokens *= 2;
   return tokens;
+}
+
+absl::StatusOr<DecodeViews> CudaBackend::MakeViews() const {
+  std::vector<const model::TransformerWeights*> sets;
+  for (int32_t set = 0; set < std::max(arenas_->adapter_sets(), 1); ++set) sets.push_back(&arenas_->weights_of(set));
+  return ViewForDecoding(config_, sets);
 }
 
 // Both runners keep keys and values in the data type of the weights.
@@ -256,7 +428,7 @@ int64_t CudaBackend::kv_block_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
-  const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
+  const absl::StatusOr<DecodeViews> views = MakeViews();
   if (views.ok()) {
     CudaModelRunner::Options runner{.device = device_.index(), .memory_share = memory_share_, .runner = options};
     if (ranks_ != nullptr) {
@@ -268,7 +440,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
   SYNCOPATE_LOG(kInfo, "decodes by operators of libtorch, not by graphs: %s", views.status().message());
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
                                        .host_blocks = options.host_blocks,
-                                       .plans_under_way = std::max(1, options.plans_under_way)};
+                                       .plans_under_way = std::max(1, options.plans_under_way),
+                                       .serves_base = config_.lora.enabled()};
   auto store = std::make_unique<CudaKvStore>(config_, capacity.blocks, capacity.host_blocks,
                                              at::TensorOptions(model::ToScalarType(dtype_)).device(device_));
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device_, options, capacity, group_);

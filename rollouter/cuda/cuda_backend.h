@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ranks/nccl/nccl_ranks.h"
+#include "rollouter/cuda/decode_views.h"
 #include "rollouter/cuda/make_cuda_backend.h"
 #include "rollouter/engine/engine_backend.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
@@ -14,6 +15,7 @@ class NcclDeviceRanks;
 
 // The backend for one GPU, in float32 or bfloat16. Weights are in CUDA virtual memory at addresses that never change.
 // With two weight sets an install exchanges the memory behind the addresses; with one weight set it exchanges nothing.
+// A model with adapters has adapter sets, whatever install is asked for, and lends no shadow.
 class CudaBackend final : public EngineBackend {
  public:
   // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT (reason BAD_MODEL) for too large
@@ -37,14 +39,16 @@ class CudaBackend final : public EngineBackend {
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
   // Exports the shadow's memory for transports that map it; thread-safe. FAILED_PRECONDITION (reason NOT_LENT) with
-  // kInPlace.
+  // kInPlace or adapter sets.
   absl::StatusOr<cuda::ExportedMemory> ExportShadow() const;
 
  private:
   class Arenas;
   class Remapped;
   class InPlace;
+  class Adapted;
 
+  absl::StatusOr<DecodeViews> MakeViews() const;
   CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
               double memory_share, NcclGroup* ranks);
 

@@ -130,7 +130,8 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                           .max_kept_blocks = blocks,  // their memory is allocated in any case
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
-                                                 : GraphDecoder::kMostUnderWay};
+                                                 : GraphDecoder::kMostUnderWay,
+                          .serves_base = shape.adapter_rank > 0};
   std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
   made->packed_scratch_ = scratch;
   SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
@@ -195,6 +196,7 @@ absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& star
   filters_.Return(std::move(slot.filter));
   slot = {.drawn = static_cast<int32_t>(start.drawn.size()),
           .next_token = start.drawn.empty() ? -1 : start.drawn.back(),
+          .adapter = start.adapter,
           .sampling = start.sampling};
   // Only rank 0 draws, so only it needs a filter.
   if (leads()) {
@@ -228,11 +230,12 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
   for (const TableEntry& entry : plan.tables) tables.push_back({entry.slot, entry.index, entry.block});
 
   UnderWay launched{plan.id, plan.version, {}};
+  const auto get_set = [&](SlotIndex slot) { return GetAdapterSet(slots_[slot].adapter, plan.live_set); };
   std::vector<PassRow> chunk_rows;
   std::vector<PassDraw> chunk_draws;
   for (const PrefillChunk& chunk : plan.chunks) {
     int32_t length = chunk.begin;
-    for (int32_t token : chunk.tokens) chunk_rows.push_back({chunk.slot, token, ++length});
+    for (int32_t token : chunk.tokens) chunk_rows.push_back({chunk.slot, token, ++length, get_set(chunk.slot)});
     const int32_t last = static_cast<int32_t>(chunk_rows.size()) - 1;
     for (SlotIndex slot : chunk.draws) chunk_draws.push_back(AddDraw(slot, last, launched));
   }
@@ -240,7 +243,7 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
   for (const DecodeRow& row : plan.rows) {
     const int32_t token = slots_[row.slot].next_token;
     const PassDraw draw = AddDraw(row.slot, /*row=*/0, launched);
-    rows.push_back({row.slot, token, row.position + 1, draw.number, draw.wants_logits, draw.filter});
+    rows.push_back({row.slot, token, row.position + 1, draw.number, draw.wants_logits, draw.filter, get_set(row.slot)});
   }
   SYNCOPATE_RETURN_IF_ERROR(decoder_->Launch(
       {.sampling = sampling, .tables = tables, .chunk_rows = chunk_rows, .chunk_draws = chunk_draws, .rows = rows}));

@@ -55,6 +55,7 @@ class CudaModelRunner final : public ModelRunner {
   struct Slot {
     int32_t drawn = 0;        // tokens of the answer, including draws in progress
     int32_t next_token = -1;  // the token that the next row inputs; -1: the token that the device drew last
+    int64_t adapter = 0;      // see SlotStart
     std::shared_ptr<const SamplingParams> sampling = nullptr;
     std::unique_ptr<SlotFilters::Lent> filter = nullptr;
   };

@@ -142,6 +142,7 @@ void Engine::Add(GenerationRequest request, std::shared_ptr<GenerationSink> sink
   }
   active.sink = std::move(sink);
   holding_ += request.holds_install ? 1 : 0;
+  if (request.holds_install && !request.by_base && policy_.has_sets()) to_pin_.push_back(last_key_);
   Scheduler::Request scheduled = SchedulerRequest(request);
   scheduled.key = last_key_;
   scheduled.prompt = std::make_shared<std::vector<int32_t>>(std::move(request.prompt_ids));
@@ -244,10 +245,9 @@ absl::Status Engine::ReleaseMemory(bool keep_weights) {
 absl::StatusOr<int64_t> Engine::Yield() {
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   AbortHolding();
-  const StepPlan plan = scheduler_.Yield();
+  StepPlan plan = scheduler_.Yield();
   if (!plan.IsEmpty()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
-    launched_.push_back(ticket);
+    SYNCOPATE_RETURN_IF_ERROR(LaunchPlan(plan));
     SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   }
   SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(/*keep_weights=*/false));
@@ -273,20 +273,38 @@ absl::Status Engine::WakeUp() {
 absl::Status Engine::Launch() {
   // An install changed the version since the last plan.
   if (scheduler_.version() != policy_.version()) scheduler_.SetVersion(policy_.version());
-  const StepPlan plan = scheduler_.Plan();
+  PinRequests();
+  StepPlan plan = scheduler_.Plan();
   if (plan.IsEmpty()) return absl::OkStatus();
   for (const SlotStart& start : plan.starts) {
     ActiveRequest& active = active_.at(start.key);
     active.started = std::min(active.started, Clock::Real()->Now());
   }
+  return LaunchPlan(plan);
+}
+
+absl::Status Engine::LaunchPlan(StepPlan& plan) {
+  plan.live_set = policy_.live_set();
+  policy_.BeginPlan();
   SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
   launched_.push_back(ticket);
   return absl::OkStatus();
 }
 
+void Engine::PinRequests() {
+  for (const uint64_t key : std::exchange(to_pin_, {})) {
+    const auto found = active_.find(key);
+    if (found == active_.end()) continue;
+    const ServingPolicy::Pinned pinned = policy_.Pin();
+    found->second.pinned = pinned.version;
+    scheduler_.Pin(key, PinnedAdapter(pinned.set), pinned.version);
+  }
+}
+
 absl::Status Engine::AwaitOldest() {
   SYNCOPATE_ASSIGN_OR_RETURN(StepResult result, runner_->Await(launched_.front()));
   launched_.pop_front();
+  policy_.EndPlan();
   decoded_until_ = Clock::Real()->Now();
   for (const Scheduler::Drawn& drawn : scheduler_.Complete(result.plan, result.tokens)) {
     HandOn(drawn, result, decoded_until_);
@@ -305,7 +323,9 @@ void Engine::HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Tim
   if (active.request.sampling.top_logprobs > 0) {
     trajectory.top_logprobs.push_back(std::move(result.top_logprobs[drawn.draw]));
   }
-  const PolicyVersion version = active.request.by_base ? PolicyVersion() : result.version;
+  const PolicyVersion version = active.request.by_base      ? PolicyVersion()
+                                : active.pinned.has_value() ? *active.pinned
+                                                            : result.version;
   // A span ends where the version changes, which happens at an install in the middle of an answer, and at given tokens.
   if (trajectory.spans.empty() || trajectory.spans.back().version != version ||
       trajectory.spans.back().end != position) {
@@ -360,6 +380,7 @@ void Engine::FinishSample(uint64_t key, ActiveRequest& active, int32_t sample, F
   // The request stays active until its last sample has ended, because an install waits for the whole request.
   if (--active.live > 0) return;
   holding_ -= active.request.holds_install ? 1 : 0;
+  if (active.pinned.has_value()) policy_.Unpin();
   active_.erase(key);
 }
 

@@ -76,7 +76,8 @@ class Engine {
   bool HasWork() const { return scheduler_.HasWork() || !launched_.empty(); }
   // True while a request has not ended, or a step is in progress.
   bool HasRequests() const { return scheduler_.HasRequests() || !launched_.empty(); }
-  // True while a request with holds_install runs or waits: an install must wait for its end.
+  // True while a request with holds_install runs or waits. Without adapter sets an install must wait for its end; with
+  // them the request is answered by a set that stays, and only a transfer of the base waits.
   bool InstallHeld() const { return holding_ > 0; }
 
   // The thread that calls BindThread() makes all steps until UnbindThread(), on a stream of its own. Steps outside such
@@ -142,6 +143,7 @@ class Engine {
     std::vector<Trajectory> samples;
     std::vector<SampleTimes> times;  // by sample
     int32_t live = 0;
+    std::optional<PolicyVersion> pinned;  // the version that answers it, if that is pinned
   };
 
   Engine(const model::ModelConfig& config, std::shared_ptr<EngineBackend> backend, std::unique_ptr<ModelRunner> runner,
@@ -150,6 +152,9 @@ class Engine {
   absl::Status CheckTokens(const std::vector<int32_t>& tokens) const;
   static Scheduler::Request SchedulerRequest(const GenerationRequest& request);
   absl::Status Launch();
+  absl::Status LaunchPlan(StepPlan& plan);
+  // Gives requests with holds_install the version that answers them; see AdapterSets.
+  void PinRequests();
   absl::Status AwaitOldest();
   void HandOn(const Scheduler::Drawn& drawn, StepResult& result, absl::Time now);
   absl::Status ReleaseMemory(bool keep_weights);
@@ -175,6 +180,7 @@ class Engine {
   std::deque<ModelRunner::Ticket> launched_;
   uint64_t last_key_ = 0;
   int64_t holding_ = 0;
+  std::vector<uint64_t> to_pin_;  // keys of requests that are to be pinned before the next plan
   absl::Time decoded_until_ = absl::InfinitePast();
   int64_t generated_tokens_ = 0;
   RequestFigures figures_;

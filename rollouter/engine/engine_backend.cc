@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/torch_error.h"
+#include "rollouter/engine/adapter_sets.h"
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/host_kv_store.h"
 #include "rollouter/engine/host_model_runner.h"
+#include "rollouter/engine/shared_base_memory.h"
 #include "synchronizer/transport/host_shadow_check.h"
 
 namespace syncopate::rollouter {
@@ -85,11 +89,79 @@ class HostBackend::Arenas final : public WeightArenas {
   int live_ = 0;
 };
 
+// One base, which memory of its own begins each of three address ranges with, and behind it the adapters of each set.
+class HostBackend::AdapterArenas final : public WeightArenas {
+ public:
+  AdapterArenas(const model::ModelConfig& config, const Manifest& manifest)
+      : config_(config), manifest_(manifest), memory_(manifest.adapters_begin(), manifest.arena_bytes()) {
+    for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
+      const DType dtype = manifest.tensors().front().dtype;
+      const at::Tensor arena =
+          at::from_blob(memory_.range(set), {manifest.arena_bytes() / DTypeBytes(dtype)}, model::ToScalarType(dtype));
+      views_.push_back(model::ViewWeights(config, manifest, arena));
+    }
+    base_ = model::WithoutAdapters(views_.front());
+  }
+
+  char* shadow() override {
+    const int32_t set = shadow_;
+    return set == AdapterSets::kNone ? nullptr : memory_.range(set);
+  }
+  const char* live() const override { return memory_.range(live_); }
+  int64_t bytes() const override { return memory_.bytes(); }
+  const model::TransformerWeights& weights() const override { return views_[static_cast<size_t>(live_)]; }
+  int32_t adapter_sets() const override { return AdapterSets::kSets; }
+  const model::TransformerWeights& weights_of(int32_t set) const override {
+    return set == kNoSet ? base_ : views_[static_cast<size_t>(set)];
+  }
+  void ChooseShadow(int32_t set) override { shadow_ = set; }
+  int32_t shadow_set() const override { return shadow_; }
+
+  absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
+    live_ = shadow_.exchange(AdapterSets::kNone);
+    SYNCOPATE_CHECK(live_ != AdapterSets::kNone);
+    return absl::OkStatus();
+  }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
+    for (const ByteRange& range : ranges) {
+      // The base is the same memory.
+      const int64_t begin = std::max(range.begin, manifest_.adapters_begin());
+      if (begin >= range.end) continue;
+      std::memcpy(shadow() + begin, live() + begin, static_cast<size_t>(range.end - begin));
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
+      synchronizer::ShadowContents contents) override {
+    return std::make_unique<synchronizer::HostShadowCheck>(shadow(), std::move(contents));
+  }
+  absl::Status Release(bool keep_live) override {
+    return memory_.Release(keep_live ? std::optional<int32_t>(live_) : std::nullopt);
+  }
+  absl::Status Restore() override { return memory_.Restore(); }
+
+ private:
+  const model::ModelConfig config_;
+  const Manifest manifest_;
+  SharedBaseMemory memory_;
+  std::vector<model::TransformerWeights> views_;  // by set
+  model::TransformerWeights base_;
+  std::atomic<int32_t> live_ = 0;
+  std::atomic<int32_t> shadow_ = 1;
+};
+
+std::unique_ptr<WeightArenas> HostBackend::MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
+                                                      int weight_sets) {
+  // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and pages.
+  if (manifest.adapters_begin() < manifest.arena_bytes()) return std::make_unique<AdapterArenas>(config, manifest);
+  return std::make_unique<Arenas>(config, manifest, weight_sets);
+}
+
 HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets,
                          Communicator* ranks)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(std::make_unique<Arenas>(config, manifest, weight_sets)),
+      arenas_(MakeArenas(config, manifest, weight_sets)),
       ranks_(ranks) {}
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,

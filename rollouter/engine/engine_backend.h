@@ -23,7 +23,7 @@ namespace syncopate::rollouter {
 class WeightArenas {
  public:
   virtual ~WeightArenas() = default;
-  // Returns manifest.arena_bytes() bytes on the backend's device.
+  // Returns manifest.arena_bytes() bytes on the backend's device. Without a shadow (shadow_set()): null.
   virtual char* shadow() = 0;
   virtual const char* live() const = 0;
   virtual int64_t bytes() const = 0;  // memory allocated now on the backend's device, all weight sets together
@@ -31,6 +31,18 @@ class WeightArenas {
   virtual bool in_place() const { return false; }
   // Returns views of the live bytes. After Exchange() it returns another object, perhaps with the same addresses.
   virtual const model::TransformerWeights& weights() const = 0;
+
+  // The number of adapter sets (AdapterSets); 0: there are none, and the next three are not called. Each set has an
+  // address range [base | adapters] whose base is the same memory, so live() and shadow() differ in adapters alone.
+  // Set 0 is live at first, and set 1 the shadow. Exchange() makes the shadow live; afterwards there is no shadow until
+  // ChooseShadow(), and plans may go on to use what was live.
+  virtual int32_t adapter_sets() const { return 0; }
+  // Returns views of the base and the adapters of `set`; kNoSet: of the base alone.
+  virtual const model::TransformerWeights& weights_of(int32_t /*set*/) const { return weights(); }
+  // Names the set that receives; AdapterSets::kNone: none. Called by the engine's thread while no attempt uses the
+  // shadow. Any thread may call shadow_set().
+  virtual void ChooseShadow(int32_t /*set*/) {}
+  virtual int32_t shadow_set() const { return -1; }
 
   // Exchanges shadow and live contents. Call only between decode steps, when no work on either is in progress. Blocks
   // for the exchange, at most for `deadline`. After an error the live bytes are unchanged; except INTERNAL (reason
@@ -73,11 +85,13 @@ class EngineBackend {
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;
 };
 
-// The CPU backend in float32 or bfloat16. An install exchanges pointers; with one weight set it does nothing.
+// The CPU backend in float32 or bfloat16. An install exchanges pointers; with one weight set it does nothing. A model
+// with adapters, by its wire manifest (model::MakeWireManifest), has adapter sets, whatever number of weight sets is asked
+// for.
 class HostBackend final : public EngineBackend {
  public:
   // `manifest` is the manifest of `config`, all tensors in one dtype. Allocates weight_sets (1 or 2) *
-  // manifest.arena_bytes(). With `ranks` (borrowed) this is one rank of a replica, and `config` and `manifest` are
+  // manifest.arena_bytes(), or with adapters one base and AdapterSets::kSets sets of them. With `ranks` (borrowed) this is one rank of a replica, and `config` and `manifest` are
   // those of its slice (rank_slice.h).
   HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2,
               Communicator* ranks = nullptr);
@@ -91,9 +105,13 @@ class HostBackend final : public EngineBackend {
 
  private:
   class Arenas;
+  class AdapterArenas;
+  static std::unique_ptr<WeightArenas> MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
+                                                  int weight_sets);
+
   const model::ModelConfig config_;
   const DType dtype_;
-  const std::unique_ptr<Arenas> arenas_;
+  const std::unique_ptr<WeightArenas> arenas_;
   Communicator* const ranks_;
 };
 

@@ -58,6 +58,14 @@ class LeadingArenas final : public WeightArenas {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->BeginOverwrite(version));
     return followers_->Send({.kind = EngineCommand::Kind::kBeginInPlace, .version = version});
   }
+  int32_t adapter_sets() const override { return arenas_->adapter_sets(); }
+  const model::TransformerWeights& weights_of(int32_t set) const override { return arenas_->weights_of(set); }
+  void ChooseShadow(int32_t set) override {
+    arenas_->ChooseShadow(set);
+    // A rank that is lost ends the replica with the next plan.
+    followers_->Send({.kind = EngineCommand::Kind::kChooseShadow, .set = set}).IgnoreError();
+  }
+  int32_t shadow_set() const override { return arenas_->shadow_set(); }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas_->CopyLive(ranges); }
   absl::Status Release(bool keep_live) override {
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Release(keep_live));
@@ -130,6 +138,12 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
     return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 has a plan before there is a runner");
   }
   if (command.kind == EngineCommand::Kind::kPlan) return Launch(command.plan);
+  if (command.kind == EngineCommand::Kind::kExchange && backend_->arenas().adapter_sets() > 0) {
+    // Plans in progress go on with the adapter set that they name.
+    SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Exchange(command.version, command.digest, absl::InfiniteDuration()));
+    serving_ = command.version;
+    return absl::OkStatus();
+  }
   // Every other command changes weights or blocks, which plans in progress may still read.
   SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   switch (command.kind) {
@@ -147,6 +161,9 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
       return runner_->ReleaseBlocks();
     case EngineCommand::Kind::kRestoreBlocks:
       return runner_->RestoreBlocks();
+    case EngineCommand::Kind::kChooseShadow:
+      backend_->arenas().ChooseShadow(command.set);
+      return absl::OkStatus();
     case EngineCommand::Kind::kMakeRunner:
     case EngineCommand::Kind::kPlan:
       break;

@@ -28,6 +28,7 @@ struct EngineCommand {
     kRestoreWeights,
     kReleaseBlocks,
     kRestoreBlocks,
+    kChooseShadow,  // uses `set`: see WeightArenas::ChooseShadow()
   };
   Kind kind = Kind::kPlan;
   RunnerOptions runner = {};
@@ -35,6 +36,7 @@ struct EngineCommand {
   PolicyVersion version = {};
   uint64_t digest = 0;
   bool keep_live = false;
+  int32_t set = 0;
 };
 
 // The connection from rank 0 to all other ranks.

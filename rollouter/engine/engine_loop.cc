@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<EngineLoop>> EngineLoop::Start(const Options& opt
   engine_options.deterministic = options.deterministic;
   SYNCOPATE_RETURN_IF_ERROR(engine_options.Validate());
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest,
-                             model::MakeManifest(options.model, options.dtype, options.bucket_bytes));
+                             model::MakeWireManifest(options.model, options.dtype, options.bucket_bytes));
   std::shared_ptr<EngineBackend> backend = options.backend;
   try {
     if (backend == nullptr) backend = std::make_shared<HostBackend>(options.model, manifest);

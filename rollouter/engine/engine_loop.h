@@ -35,7 +35,9 @@ struct EngineStatus {
   int64_t host_kv_bytes = 0;     // host memory for swapped keys and values allocated now
   int64_t weight_bytes = 0;      // all weight sets, on the engine's device
   int32_t sleep_level = 0;       // 0: awake
-  bool pins_version = false;     // a request with holds_install runs or waits
+  bool pins_version = false;     // no version is taken now: a request with holds_install runs or waits; with adapter
+                                 // sets: none is free
+  PolicyVersion pinned;          // that of a pinned adapter set, which answers evaluations; none: there is none
   bool yielded = false;          // from Yield() to the next install: sequences are kept, requests are accepted
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // tokens of prompts that were computed

@@ -207,7 +207,7 @@ bool EngineThread::AwaitWork() {
   MutexLock lock(&mutex_);
   idle_since_ = Clock::Real()->Now();
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked(status_.pins_version);
+    return stopping_ || !commands_.empty() || (has_work_ && MayStepLocked()) || ChangeIsDueLocked();
   };
   round_since_ = absl::InfiniteFuture();
   mutex_.Await(Condition(&something_to_do));
@@ -265,7 +265,9 @@ void EngineThread::PublishStatus() {
 void EngineThread::PublishStatusLocked() {
   has_work_ = engine_->HasWork();
   has_requests_ = engine_->HasRequests();
+  holds_install_ = HoldsInstallLocked();
   status_.pins_version = PinsVersionLocked();
+  status_.pinned = engine_->policy().pinned_version();
   status_.running_sequences = engine_->running_sequences();
   status_.waiting_sequences = engine_->waiting_sequences();
   status_.parked_sequences = engine_->parked_sequences();
@@ -300,7 +302,9 @@ absl::StatusOr<InstallResult> EngineThread::Relabel(const PolicyVersion& version
 
 absl::Status EngineThread::BeginInPlace(const PolicyVersion& version, absl::Duration deadline) {
   // EngineLoop declares it again for its comment alone, and defines nothing.
-  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);  // NOLINT(bugprone-parent-virtual-call)
+  if (!in_place() && !shares_base()) {
+    return WeightTarget::BeginInPlace(version, deadline);  // NOLINT(bugprone-parent-virtual-call)
+  }
   return ChangeWeights(Change::kBeginInPlace, version, /*digest=*/0, deadline).status();
 }
 
@@ -363,7 +367,8 @@ absl::Status EngineThread::RunChange() {
   std::shared_ptr<PendingChange> change;
   {
     MutexLock lock(&mutex_);
-    if (!ChangeIsDueLocked(PinsVersionLocked())) return absl::OkStatus();
+    holds_install_ = HoldsInstallLocked();
+    if (!ChangeIsDueLocked()) return absl::OkStatus();
     change = change_;
     change->begun = true;
   }
@@ -392,7 +397,8 @@ absl::Status EngineThread::RunChange() {
 }
 
 absl::Status EngineThread::Apply(const PendingChange& change) {
-  broken_.Update(engine_->Synchronize());
+  // Plans that are under way go on with the adapter set that they name.
+  if (!shares_base() || change.change == Change::kBeginInPlace) broken_.Update(engine_->Synchronize());
   SYNCOPATE_RETURN_IF_ERROR(broken_);
   switch (change.change) {
     case Change::kInstall:
@@ -412,12 +418,15 @@ InstallResult EngineThread::FinishChangeLocked(const PendingChange& change, absl
     stands_still_since_ = begin;
     return InstallResult();
   }
-  if (std::exchange(transferring_in_place_, false)) begin = stands_still_since_;
+  const bool stood_still = std::exchange(transferring_in_place_, false);
+  if (stood_still) begin = stands_still_since_;
   status_.serving = change.version;
   status_.serving_digest = engine_->policy().digest();
   ++status_.installs;
   status_.yielded = false;
   last_sleep_.slept = false;
+  // With adapter sets decode steps are kept from nothing: later plans have another number.
+  if (shares_base() && !stood_still) return InstallResult();
   return InstallResult{absl::ToDoubleSeconds(Clock::Real()->Now() - begin)};
 }
 
@@ -598,7 +607,12 @@ absl::Status EngineThread::BeginAttempt() {
   }
   // An attempt is refused at its start, not in the middle: an install that has begun to receive would wait for later
   // evaluation requests too (ChangeWeights).
-  if (status_.pins_version) {
+  // Asked of the policy too: an install may have taken the shadow since the status was published.
+  if (shares_base() && !engine_->policy().has_shadow()) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
+                 "plans and evaluations still use all adapter sets; weights are taken again when one is free");
+  }
+  if (status_.pins_version && !shares_base()) {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "an evaluation has pinned the version here; weights are taken again when it has ended");
   }

@@ -54,6 +54,7 @@ class EngineThread final : public EngineLoop {
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas().CopyLive(ranges); }
   bool in_place() const override { return arenas().in_place(); }
+  bool shares_base() const override { return engine_->policy().has_sets(); }
   absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override;
   void Invalidate() override;
@@ -88,16 +89,21 @@ class EngineThread final : public EngineLoop {
   absl::StatusOr<synchronizer::InstallResult> ChangeWeights(Change change, const PolicyVersion& version,
                                                             uint64_t digest, absl::Duration deadline);
   absl::Status CheckChangeLocked(const PendingChange& change) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Requests with holds_install that wait for a transfer in place have no token yet, so they do not delay its end.
-  bool ChangeIsDueLocked(bool held) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return change_ != nullptr && !change_->begun && (!held || transferring_in_place_);
+  // Requests with holds_install that wait for a transfer in place have no token yet, so they do not delay its end. With
+  // adapter sets they delay only a transfer of the base.
+  bool ChangeIsDueLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (change_ == nullptr || change_->begun) return false;
+    return !holds_install_ || transferring_in_place_ || (shares_base() && change_->change != Change::kBeginInPlace);
   }
   bool MayStepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !paused_ && !transferring_in_place_ && !status_.yielded;
   }
   // An engine that has yielded has no version that a request could pin: the request waits for the next install, too.
-  bool PinsVersionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool HoldsInstallLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return engine_->InstallHeld() && !status_.yielded;
+  }
+  bool PinsVersionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return shares_base() ? !engine_->policy().has_shadow() : HoldsInstallLocked();
   }
 
   void Run();
@@ -163,8 +169,9 @@ class EngineThread final : public EngineLoop {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;      // a step can be made
-  bool has_requests_ ABSL_GUARDED_BY(mutex_) = false;  // a request has not ended: parked samples count
+  bool holds_install_ ABSL_GUARDED_BY(mutex_) = false;  // a request with holds_install runs or waits
+  bool has_work_ ABSL_GUARDED_BY(mutex_) = false;       // a step can be made
+  bool has_requests_ ABSL_GUARDED_BY(mutex_) = false;   // a request has not ended: parked samples count
   EngineStatus status_ ABSL_GUARDED_BY(mutex_);
   absl::Time idle_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();   // infinite: not idle
   absl::Time round_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // infinite: the thread waits

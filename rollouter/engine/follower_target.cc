@@ -84,9 +84,10 @@ absl::StatusOr<InstallResult> FollowerTarget::AwaitRank0(const PolicyVersion& ve
 }
 
 bool FollowerTarget::in_place() const { return arenas_.in_place(); }
+bool FollowerTarget::shares_base() const { return arenas_.adapter_sets() > 0; }
 
 absl::Status FollowerTarget::BeginInPlace(const PolicyVersion& version, absl::Duration deadline) {
-  if (!in_place()) return WeightTarget::BeginInPlace(version, deadline);
+  if (!in_place() && !shares_base()) return WeightTarget::BeginInPlace(version, deadline);
   bool begins = false;
   {
     MutexLock lock(&mutex_);
@@ -174,6 +175,10 @@ absl::Status FollowerTarget::BeginAttempt() {
   if (serving_.asleep) {
     return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
                  "this replica sleeps; it takes weights again when it is woken");
+  }
+  if (shares_base() && arenas_.shadow_set() == kNoSet) {
+    return Error(absl::StatusCode::kUnavailable, synchronizer::kHeld,
+                 "plans and evaluations still use all adapter sets; weights are taken again when one is free");
   }
   ++receiving_;
   return absl::OkStatus();

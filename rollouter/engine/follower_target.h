@@ -46,6 +46,7 @@ class FollowerTarget final : public synchronizer::WeightTarget {
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override;
   synchronizer::ReceiverWeights LastSleep() const override;
   bool in_place() const override;
+  bool shares_base() const override;
   // After DEADLINE_EXCEEDED this rank goes on waiting until EndAttempt: the next call finds what happened meanwhile.
   absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override { Abandon(/*overwritten=*/false); }

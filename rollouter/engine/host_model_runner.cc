@@ -56,10 +56,13 @@ absl::Status HostModelRunner::Execute(const StepPlan& plan, StepResult& result) 
   const auto count = static_cast<size_t>(plan.draws());
   std::vector<SlotIndex> slots(count);
   std::vector<at::Tensor> logits(count);  // of each draw, [1, V]
-  for (const bool by_base : {false, true}) {
-    Batch batch = MakeBatch(plan, by_base);
+  // Without adapter sets there is one, which is live.
+  const int32_t sets = std::max(arenas_->adapter_sets(), plan.live_set + 1);
+  for (int32_t set = kNoSet; set < sets; ++set) {
+    Batch batch = MakeBatch(plan, set);
     if (batch.ids.empty()) continue;
-    const model::TransformerWeights weights = by_base ? model::WithoutAdapters(arenas_->weights()) : arenas_->weights();
+    const model::TransformerWeights weights =
+        set == kNoSet ? model::WithoutAdapters(arenas_->weights()) : arenas_->weights_of(set);
     const at::Tensor all = fixed_rows_ ? ForwardInPasses(weights, batch) : Forward(weights, batch);
     for (const Batch::Draw& draw : batch.draws) {
       slots[draw.number] = draw.slot;
@@ -115,7 +118,7 @@ void HostModelRunner::StartSlot(const SlotStart& start) {
   Slot& slot = slots_[start.slot];
   slot = Slot();
   slot.seed = start.seed;
-  slot.by_base = start.adapter == kBaseAdapter;
+  slot.adapter = start.adapter;
   slot.sampling = start.sampling;
   slot.drawn = static_cast<int64_t>(start.drawn.size());
   if (!start.drawn.empty()) slot.last_token = start.drawn.back();
@@ -124,7 +127,7 @@ void HostModelRunner::StartSlot(const SlotStart& start) {
   for (int32_t token : start.drawn) slot.counts->AddDrawn(token);
 }
 
-HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan, bool by_base) const {
+HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan, int32_t set) const {
   Batch batch;
   size_t draws = 0;  // of the plan, before the present chunk or row
   auto add_row = [&batch](int32_t token, int32_t position) {
@@ -133,7 +136,7 @@ HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan, bool by_
   };
   for (const PrefillChunk& chunk : plan.chunks) {
     const size_t first = std::exchange(draws, draws + chunk.draws.size());
-    if (slots_[chunk.slot].by_base != by_base) continue;
+    if (!IsOf(chunk.slot, plan, set)) continue;
     batch.kv.tables.push_back(slots_[chunk.slot].table);
     for (size_t i = 0; i < chunk.tokens.size(); ++i) add_row(chunk.tokens[i], chunk.begin + static_cast<int32_t>(i));
     if (chunk.draws.empty()) continue;
@@ -144,7 +147,7 @@ HostModelRunner::Batch HostModelRunner::MakeBatch(const StepPlan& plan, bool by_
   }
   for (const DecodeRow& row : plan.rows) {
     const size_t number = draws++;
-    if (slots_[row.slot].by_base != by_base) continue;
+    if (!IsOf(row.slot, plan, set)) continue;
     batch.kv.tables.push_back(slots_[row.slot].table);
     batch.draws.push_back({number, row.slot, static_cast<int64_t>(batch.sampled_rows.size())});
     batch.sampled_rows.push_back(static_cast<int64_t>(batch.ids.size()));

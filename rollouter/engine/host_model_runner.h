@@ -52,7 +52,7 @@ class HostModelRunner final : public ModelRunner {
     int32_t last_token = 0;
     std::optional<TokenCounts> counts;  // set if its penalties need counts
     std::vector<BlockIndex> table;
-    bool by_base = false;
+    int64_t adapter = 0;  // see SlotStart
   };
   // The rows of a plan that the same weights compute, and which rows give tokens to which slots.
   struct Batch {
@@ -70,8 +70,11 @@ class HostModelRunner final : public ModelRunner {
   static constexpr int64_t kFixedRows = 64;
 
   void StartSlot(const SlotStart& start);
-  // The rows of the sequences of the base, or of all others.
-  Batch MakeBatch(const StepPlan& plan, bool by_base) const;
+  // The rows of the sequences that the adapter set computes; kNoSet: those of the base.
+  Batch MakeBatch(const StepPlan& plan, int32_t set) const;
+  bool IsOf(SlotIndex slot, const StepPlan& plan, int32_t set) const {
+    return GetAdapterSet(slots_[static_cast<size_t>(slot)].adapter, plan.live_set) == set;
+  }
   void Pad(Batch& batch) const;
   // Returns the logits of the sampled rows, float32 on the CPU; an empty tensor on ranks that do not lead.
   at::Tensor Forward(const model::TransformerWeights& weights, Batch& batch);

@@ -48,6 +48,7 @@ class LeadingTarget final : public synchronizer::WeightTarget {
   synchronizer::ReceiverWeights LastSleep() const override { return engine_->LastSleep(); }
 
   bool in_place() const override { return engine_->in_place(); }
+  bool shares_base() const override { return engine_->shares_base(); }
   absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override {
     const absl::Time until = Clock::Real()->Now() + deadline;
     SYNCOPATE_RETURN_IF_ERROR(ranks_->AwaitStopAwaited(version, deadline));

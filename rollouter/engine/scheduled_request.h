@@ -25,6 +25,7 @@ struct SchedulerRequest {
   int32_t priority = 0;
   int64_t deadline = INT64_MAX;  // in any unit: only the order counts
   int64_t adapter = 0;           // see kBaseAdapter
+  PolicyVersion pinned = {};  // the version of its adapter set, once Scheduler::Pin() has named one; none: not pinned
   // Above 0: the samples have turns. The end of a turn parks a sample, `sampling->max_new_tokens` is the limit of one
   // turn, and this the limit of a sample's answer, given tokens counted.
   int64_t max_total_tokens = 0;

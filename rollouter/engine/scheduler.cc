@@ -223,7 +223,6 @@ Scheduler::Sequence& Scheduler::LastOffering() const {
 }
 
 void Scheduler::SetVersion(const PolicyVersion& version) {
-  SYNCOPATE_CHECK(under_way_.empty());
   version_ = version;
   pool_.ForgetOtherVersions(GetScope(/*adapter=*/0).version);
   // A sequence that only found a prefix of the older version, and computed nothing itself, starts again: it can then
@@ -231,12 +230,25 @@ void Scheduler::SetVersion(const PolicyVersion& version) {
   const std::deque<Unit> started = std::exchange(prefilling_, {});
   for (const Unit& unit : started) {
     const Sequence& leader = *unit.front();
-    if (leader.has_computed || leader.scope == GetScope(leader.request->request.adapter)) {
+    if (leader.has_computed || leader.scope == ScopeOf(leader)) {
       prefilling_.push_back(unit);
     } else {
       PutBack(unit);
     }
   }
+}
+
+void Scheduler::Pin(uint64_t key, int64_t adapter, const PolicyVersion& version) {
+  const auto found = requests_.find(key);
+  if (found == requests_.end()) return;
+  found->second->request.adapter = adapter;
+  found->second->request.pinned = version;
+}
+
+PrefixScope Scheduler::ScopeOf(const Sequence& sequence) const {
+  const Request& request = sequence.request->request;
+  // What the policy of the same version has computed is shared.
+  return request.pinned.IsNone() ? GetScope(request.adapter) : PrefixScope::Make(request.pinned, /*adapter=*/0);
 }
 
 void Scheduler::ForgetBlocks() {
@@ -536,7 +548,7 @@ BlockPool::Prefix Scheduler::FindPrefix(const Sequence& leader) const {
   if (!leader.on_host.empty() || !leader.table.empty()) return {};
   // At least one token is computed even if all are cached, because its logits are needed.
   const int64_t known = KnownTokens(leader);
-  return pool_.Find(GetScope(leader.request->request.adapter), GetTokens(leader, 0, known), (known - 1) / kBlockTokens);
+  return pool_.Find(ScopeOf(leader), GetTokens(leader, 0, known), (known - 1) / kBlockTokens);
 }
 
 std::optional<BlockPool::Prefix> Scheduler::FindRoom(const Unit& unit) {
@@ -601,7 +613,7 @@ void Scheduler::Start(const Unit& unit, const BlockPool::Prefix& prefix, StepPla
   leader.table = prefix.blocks;
   while (leader.table.size() < blocks) leader.table.push_back(pool_.Allocate());
   for (size_t i = 0; i < blocks; ++i) plan.tables.push_back({leader.slot, static_cast<int32_t>(i), leader.table[i]});
-  leader.scope = GetScope(leader.request->request.adapter);
+  leader.scope = ScopeOf(leader);
   leader.indexed = static_cast<int64_t>(prefix.blocks.size());
   leader.node = prefix.end;
   leader.computed = leader.indexed * kBlockTokens;
@@ -738,7 +750,7 @@ void Scheduler::Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan) {
 
 void Scheduler::IndexBlocks(Sequence& sequence) {
   // After an install the blocks of a running sequence mix two versions: no other sequence may continue from them.
-  if (!sequence.scope.has_value() || *sequence.scope != GetScope(sequence.request->request.adapter)) return;
+  if (!sequence.scope.has_value() || *sequence.scope != ScopeOf(sequence)) return;
   const int64_t full = std::min(sequence.computed, KnownTokens(sequence)) / kBlockTokens;
   for (; sequence.indexed < full; ++sequence.indexed) {
     const int64_t begin = sequence.indexed * kBlockTokens;

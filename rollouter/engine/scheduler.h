@@ -113,9 +113,12 @@ class Scheduler {
   // Begins the next turn of a parked sample behind `given`. Precondition: MayExtend().
   void Extend(uint64_t key, int32_t sample, absl::Span<const int32_t> given);
 
-  // Declares that later plans run on weights of this version. Precondition: no plan is in progress.
+  // Declares that later plans run on weights of this version. Plans in progress keep theirs.
   void SetVersion(const PolicyVersion& version);
   const PolicyVersion& version() const { return version_; }
+  // Has a request that has not started answered by the adapters of `adapter` (SlotStart), which are those of `version`,
+  // whatever version the plans have. No effect if it has ended.
+  void Pin(uint64_t key, int64_t adapter, const PolicyVersion& version);
   // Declares that all blocks have lost their contents. Precondition: all requests have ended, and no plan is in
   // progress.
   void ForgetBlocks();
@@ -202,6 +205,7 @@ class Scheduler {
   // prompt, or one sample that has such tokens.
   using Unit = std::vector<Sequence*>;
 
+  PrefixScope ScopeOf(const Sequence& sequence) const;
   static int64_t Blocks(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
   absl::Status CheckStarts(const Request& request) const;
   // The largest number of positions that need keys and values: of a request's samples, and of a sequence in its current

@@ -33,8 +33,15 @@ struct BlockCopy {
   int32_t tokens = 0;
 };
 
-// The number of the adapters that compute a sequence: 0 for the policy's, this for none, so that the base answers.
+// The adapters that compute a sequence: 0 is the policy's, in the plan's live set; kBaseAdapter none, so that the base
+// answers; PinnedAdapter(set) those of one adapter set, whatever set is live.
 constexpr int64_t kBaseAdapter = -1;
+constexpr int64_t PinnedAdapter(int32_t set) { return 1 + set; }
+// The adapter set that computes a sequence of `adapter` in a plan whose live set is `live`; kNoSet: the base.
+constexpr int32_t kNoSet = -1;
+constexpr int32_t GetAdapterSet(int64_t adapter, int32_t live) {
+  return adapter == kBaseAdapter ? kNoSet : adapter == 0 ? live : static_cast<int32_t>(adapter - 1);
+}
 
 // Starts a sequence in a slot: the earlier state of the slot, including its table, is forgotten.
 struct SlotStart {
@@ -46,7 +53,7 @@ struct SlotStart {
   std::shared_ptr<const SamplingParams> sampling;
   // The tokens of its answer so far, given ones too: not empty if it ran before in another slot, or began with tokens.
   std::vector<int32_t> drawn;
-  int64_t adapter = 0;
+  int64_t adapter = 0;  // see kBaseAdapter
 };
 
 // Sets entry `index` of the block table of `slot` to `block`.
@@ -84,6 +91,7 @@ struct DecodeRow {
 struct StepPlan {
   int64_t id = 0;         // 1, 2, ..
   PolicyVersion version;  // the version of the weights it runs on
+  int32_t live_set = 0;   // the adapter set of that version, with runners of WeightArenas::adapter_sets()
   std::vector<BlockSwap> swaps_out;
   std::vector<BlockSwap> swaps_in;
   std::vector<BlockCopy> copies;

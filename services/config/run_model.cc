@@ -138,7 +138,7 @@ DType ToWireDType(const v1::RunConfig& config) {
 }
 
 absl::StatusOr<Manifest> MakeWireManifest(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return model::MakeManifest(shape, ToWireDType(config), config.sync().bucket_bytes());
+  return model::MakeWireManifest(shape, ToWireDType(config), config.sync().bucket_bytes());
 }
 
 std::string MakeRolloutLayout(const v1::RunConfig& config, const model::ModelConfig& shape) {

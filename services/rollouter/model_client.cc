@@ -68,7 +68,7 @@ class ModelAnswer {
     model.bucket_bytes = description_.bucket_bytes();
     // Both sides compute the layout of the weights; a difference is found here, before anything is generated.
     SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest,
-                               model::MakeManifest(model.shape, model.dtype, model.bucket_bytes));
+                               model::MakeWireManifest(model.shape, model.dtype, model.bucket_bytes));
     if (manifest.fingerprint() != description_.manifest_fingerprint()) {
       return BadAnswer("another manifest follows from it here; are both sides of one version?");
     }

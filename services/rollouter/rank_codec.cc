@@ -69,6 +69,7 @@ rollouter::SlotStart FromProto(const v1::ReplicaServiceAttendResponse::Start& me
 v1::ReplicaServiceAttendResponse::Plan ToProto(const StepPlan& plan) {
   v1::ReplicaServiceAttendResponse::Plan message;
   message.set_id(plan.id);
+  message.set_live_set(plan.live_set);
   *message.mutable_version() = wire::ToProto(plan.version);
   auto add = [](Ints* list, std::initializer_list<int32_t> numbers) {
     for (int32_t number : numbers) list->Add(number);
@@ -98,6 +99,7 @@ absl::StatusOr<StepPlan> FromProto(const v1::ReplicaServiceAttendResponse::Plan&
   if (!is_whole) return Damaged();
   StepPlan plan;
   plan.id = message.id();
+  plan.live_set = message.live_set();
   plan.version = wire::FromProto(message.version());
   const Ints& out = message.swaps_out();
   for (int i = 0; i < out.size(); i += 2) plan.swaps_out.push_back({out[i], out[i + 1]});
@@ -149,6 +151,9 @@ v1::ReplicaServiceAttendResponse ToProto(const EngineCommand& command) {
     case EngineCommand::Kind::kRestoreBlocks:
       message.mutable_restore_blocks();
       break;
+    case EngineCommand::Kind::kChooseShadow:
+      message.mutable_choose_shadow()->set_set(command.set);
+      break;
   }
   return message;
 }
@@ -186,6 +191,10 @@ absl::StatusOr<EngineCommand> FromProto(const v1::ReplicaServiceAttendResponse& 
       return command;
     case v1::ReplicaServiceAttendResponse::kRestoreBlocks:
       command.kind = EngineCommand::Kind::kRestoreBlocks;
+      return command;
+    case v1::ReplicaServiceAttendResponse::kChooseShadow:
+      command.kind = EngineCommand::Kind::kChooseShadow;
+      command.set = message.choose_shadow().set();
       return command;
     default:  // an unknown command cannot be skipped: the other ranks carry it out
       return Damaged();

@@ -106,7 +106,10 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   if (daemon::MayOffer(config, "grpc"))
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
-                DTypeName(config::ToWireDType(config)), in_place ? "transfer in place" : "remap");
+                DTypeName(config::ToWireDType(config)),
+                shape.lora.enabled() ? "adapter sets"
+                : in_place           ? "transfer in place"
+                                     : "remap");
   return device;
 }
 

@@ -668,6 +668,9 @@ void WorkClient::AbortRequestLater(const std::string& id) {
 void WorkClient::SendLocked(v1::ExchangeRequest request) {
   if (stream_ == nullptr) return;
   *request.mutable_serving() = wire::ToProto(serving_);
+  if (const PolicyVersion pinned = engine_->GetStatus().pinned; !pinned.IsNone()) {
+    *request.mutable_pinned() = wire::ToProto(pinned);
+  }
   stream_->Write(std::move(request));  // if the stream is ending, on_done reports it
 }
 

@@ -54,7 +54,9 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
       stream_->Finish(Error(absl::StatusCode::kInvalidArgument, "HELLO_EXPECTED", "a stream has one hello, its first"));
       return;
     }
-    if (message.has_serving()) data_->SetServing(session_, wire::FromProto(message.serving()));
+    if (message.has_serving()) {
+      data_->SetServing(session_, wire::FromProto(message.serving()), wire::FromProto(message.pinned()));
+    }
     if (message.has_work()) {
       data_->SetWork(session_, {.generated_tokens = message.work().generated_tokens(),
                                 .groups_submitted = message.work().groups_submitted(),

@@ -339,6 +339,8 @@ v1::Manifest ToProto(const Manifest& manifest) {
     tensor->set_split(static_cast<v1::TensorSpec::Split>(spec.split));
     tensor->set_head(spec.head);
     tensor->set_joint(spec.joint);
+    tensor->set_adapter(spec.adapter);
+    tensor->set_spare_rows(spec.spare_rows);
   }
   message.set_bucket_bytes(manifest.bucket_bytes());
   message.set_fingerprint(manifest.fingerprint());
@@ -363,7 +365,9 @@ absl::StatusOr<Manifest> FromProto(const v1::Manifest& message) {
                      .unit = tensor.unit(),
                      .split = static_cast<Split>(tensor.split()),
                      .head = tensor.head(),
-                     .joint = tensor.joint()});
+                     .joint = tensor.joint(),
+                     .adapter = tensor.adapter(),
+                     .spare_rows = tensor.spare_rows()});
   }
   // All checks of a manifest are made again, because its numbers become offsets into memory.
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest manifest, Manifest::Create(std::move(specs), message.bucket_bytes()));

@@ -307,13 +307,15 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   transfer.bucket_digests = spec_.version.bucket_digests;
   for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
   std::vector<MemberId> receivers;
+  const bool has_adapters = !spec_.version.subset.adapters.empty();
   for (auto& [replica_id, part] : parts_) {
-    if (!part.ended && MissesBase(part)) {
-      output.Append(End(part, reason::kBaseLacking, "it no longer has the base weights; they are sent to it", now));
-    }
+    if (part.ended || !has_adapters || !AnyAt(part, RankState::kPrepared) || LacksBase(part) == spec_.sends_base)
+      continue;
+    output.Append(spec_.sends_base
+                      ? End(part, reason::kBaseHeld, "it has the base weights; only adapters are sent to it", now)
+                      : End(part, reason::kBaseLacking, "it no longer has the base weights; they are sent to it", now));
   }
-  // Without a group each receiver gets what it has said that it needs.
-  const bool all_get_base = spec_.version.subset.adapters.empty() || (spec_.group_transport && spec_.sends_base);
+  const bool sends_base = !has_adapters || spec_.sends_base;
   for (auto& [replica_id, part] : parts_) {
     if (part.ended || !AnyAt(part, RankState::kPrepared)) continue;
     part.transfer_sent = now;
@@ -321,7 +323,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
       if (rank.state != RankState::kPrepared) continue;
       rank.state = RankState::kTransferring;
       receivers.push_back(rank.id);
-      transfer.receivers.push_back({rank.id, rank.rendezvous, rank.needs_base || all_get_base});
+      transfer.receivers.push_back({rank.id, rank.rendezvous, sends_base});
     }
   }
   if (receivers.empty()) return output;
@@ -340,8 +342,7 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   return output;
 }
 
-bool SyncAttempt::MissesBase(const Part& part) const {
-  if (spec_.version.subset.adapters.empty() || !spec_.group_transport || spec_.sends_base) return false;
+bool SyncAttempt::LacksBase(const Part& part) {
   return absl::c_any_of(part.ranks,
                         [](const Rank& rank) { return rank.state == RankState::kPrepared && rank.needs_base; });
 }

@@ -40,8 +40,10 @@ struct AttemptOutput {
 // Therefore wrong bytes are judged only when all sources have reported. When the last replica has ended, the sources
 // are told to unpin the version.
 //
-// A group moves the same bytes to all of its members. If a group does not send the base weights, and a replica reports
-// at Prepare that it lacks them, that replica ends with BASE_LACKING.
+// An attempt sends the base weights to all of its receivers or to none (Spec::sends_base): a receiver takes them in
+// place, and what serves is never overwritten by what it has. A replica that reports at Prepare that it lacks them in an
+// attempt that does not send them ends with BASE_LACKING, and one whose ranks all have them in one that does, with
+// BASE_HELD.
 //
 // A rehearsal (Spec::rehearsal) runs Prepare and Transfer only. Its members form the communicators that a sync between
 // them would need; no version is touched. All replicas end together: with "connected" when all members have reported,
@@ -64,7 +66,7 @@ class SyncAttempt {
     std::string transport;
     std::string transport_reason;
     bool group_transport = false;
-    bool sends_base = false;          // group_transport: all receivers get the base weights, else none does
+    bool sends_base = false;          // of a version with adapters: all receivers get the base weights, else none does
     bool checks_weights = false;      // receivers digest their live weights again; they may serve the version already
     bool receivers_meet = false;      // false: a receiver is told about itself only, which keeps messages short
     double stage_seconds = 0;         // 0.0 unless this attempt starts right after the staging
@@ -150,8 +152,8 @@ class SyncAttempt {
   AttemptOutput FailRehearsal(const std::string& reason, const std::string& detail, absl::Time now);
   AttemptOutput OpenBarrierIfComplete(absl::Time now);
   AttemptOutput SendTransfers(absl::Time now);
-  // Whether the part needs base weights that this attempt does not send.
-  bool MissesBase(const Part& part) const;
+  // Whether a rank that needs bytes of the part lacks the base weights: then all of its ranks get them together.
+  static bool LacksBase(const Part& part);
   AttemptOutput SendInstalls(Part& part, absl::Time now);
   // Ends the part. If the part broke the communicator, ends the other parts that still transfer too.
   AttemptOutput Fail(Part& part, const std::string& result, const std::string& detail, absl::Time now);

@@ -444,6 +444,8 @@ void SyncCoordinator::RecordOutcome(const SyncRecord& record, absl::Time now) {
     state.not_before = now + options_.max_backoff;  // unless it reports earlier that it takes versions again
   } else if (record.reason == reason::kBaseLacking) {
     state.replica.base_digest = 0;  // its next attempt, at once, is one that sends the base
+  } else if (record.reason == reason::kBaseHeld) {
+    state.replica.base_digest = state.offered_base;  // and the next one, at once, one that does not
   } else if (IsPermanent(record.reason)) {
     state.refusal = record.reason;  // left alone until the replica, the sources or the version changes
   } else if (record.reason != reason::kGroupLost) {

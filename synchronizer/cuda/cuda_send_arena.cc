@@ -81,12 +81,13 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
   std::vector<ByteRange> buckets = plan.StagedBuckets(source);
   const StageProgram program = MakeStageProgram(ops, buckets);
   std::unique_ptr<CudaSendArena> arena(new CudaSendArena(manifest.fingerprint(), plan.send_bytes(source),
-                                                         std::move(buckets), GetNumbers(manifest, ops), options));
-  SYNCOPATE_RETURN_IF_ERROR(arena->Allocate(program, manifest.tensors().size()));
+                                                         std::move(buckets), plan.StagedAdapters(manifest, source),
+                                                         GetNumbers(manifest, ops), options));
+  SYNCOPATE_RETURN_IF_ERROR(arena->Allocate(program, manifest));
   return arena;
 }
 
-absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors) {
+absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest& manifest) {
   const int device = options_.device;
   cuda::DeviceScope scope(device);
   {
@@ -106,24 +107,37 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, size_t tensors
   SYNCOPATE_ASSIGN_OR_RETURN(begun_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
   SYNCOPATE_ASSIGN_OR_RETURN(read_, cuda::Event::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(done_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
-  return LoadTables(program, tensors);
+  return LoadTables(program, manifest);
 }
 
-absl::Status CudaSendArena::LoadTables(const StageProgram& program, size_t tensors) {
+absl::StatusOr<CudaSendArena::Work> CudaSendArena::LoadWork(int device, const StageProgram& program) {
+  const std::string what = "the stage's tables";
+  Work work;
+  SYNCOPATE_ASSIGN_OR_RETURN(work.vectors, Upload(device, program.vectors, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(work.elements, Upload(device, program.elements, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(work.words, Upload(device, program.words, what));
+  work.vector_items = static_cast<int64_t>(program.vectors.size());
+  work.element_items = static_cast<int64_t>(program.elements.size());
+  work.word_items = static_cast<int64_t>(program.words.size());
+  return work;
+}
+
+absl::Status CudaSendArena::LoadTables(const StageProgram& program, const Manifest& manifest) {
   const int device = options_.device;
   const std::string what = "the stage's tables";
+  const auto tensors = static_cast<int64_t>(manifest.tensors().size());
   const int64_t findings = static_cast<int64_t>(buckets_.size() + 1) * 8;
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.vectors, Upload(device, program.vectors, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.elements, Upload(device, program.elements, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.words, Upload(device, program.words, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.bases,
-                             cuda::DeviceBuffer::Create(device, static_cast<int64_t>(tensors) * 8, what));
+  SYNCOPATE_ASSIGN_OR_RETURN(all_, LoadWork(device, program));
+  StageProgram adapters = program;
+  const auto is_base = [&manifest](const auto& item) { return !manifest.tensors()[item.tensor].adapter; };
+  std::erase_if(adapters.vectors, is_base);
+  std::erase_if(adapters.elements, is_base);
+  std::erase_if(adapters.words, [this](const CheckItem& item) { return !adapters_[static_cast<size_t>(item.digest)]; });
+  SYNCOPATE_ASSIGN_OR_RETURN(adapters_alone_, LoadWork(device, adapters));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.bases, cuda::DeviceBuffer::Create(device, tensors * 8, what));
   SYNCOPATE_ASSIGN_OR_RETURN(tables_.findings, cuda::DeviceBuffer::Create(device, findings, what));
-  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_bases, cuda::PinnedBuffer::Create(static_cast<int64_t>(tensors) * 8));
+  SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_bases, cuda::PinnedBuffer::Create(tensors * 8));
   SYNCOPATE_ASSIGN_OR_RETURN(tables_.host_findings, cuda::PinnedBuffer::Create(findings));
-  vector_items_ = static_cast<int64_t>(program.vectors.size());
-  element_items_ = static_cast<int64_t>(program.elements.size());
-  word_items_ = static_cast<int64_t>(program.words.size());
   return absl::OkStatus();
 }
 
@@ -136,8 +150,7 @@ CudaSendArena::~CudaSendArena() {
 }
 
 int64_t CudaSendArena::scratch_bytes() const {
-  return tables_.vectors.bytes() + tables_.elements.bytes() + tables_.words.bytes() + tables_.bases.bytes() +
-         tables_.findings.bytes();
+  return all_.bytes() + adapters_alone_.bytes() + tables_.bases.bytes() + tables_.findings.bytes();
 }
 
 absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& bases, cudaStream_t stream) {
@@ -156,21 +169,25 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
   }
   Slot* slot = TakeSlot();
   char* memory = nullptr;
+  bool adapters_alone = false;
   {
     MutexLock lock(&mutex_);
     memory = slot->arena->data();
+    const bool has_adapters = std::find(adapters_.begin(), adapters_.end(), true) != adapters_.end();
+    adapters_alone = slot->has_base && has_adapters;
+    slot->has_base = adapters_alone;  // while it is overwritten
   }
   // The slot is empty now: nothing else touches its bytes, except superseded copies, whose results are not used.
   cuda::DeviceScope scope(options_.device);
   // The parameters may move between stages (a policy's state leaves the device and comes back), so each launch passes
   // their addresses.
   std::copy(bases.begin(), bases.end(), tables_.host_bases.as<uint64_t>());
-  SYNCOPATE_RETURN_IF_ERROR(RunKernels(memory, stream));
-  staging_ = Staging{version, slot};
+  SYNCOPATE_RETURN_IF_ERROR(RunKernels(adapters_alone ? adapters_alone_ : all_, memory, stream));
+  staging_ = Staging{version, slot, adapters_alone};
   return absl::OkStatus();
 }
 
-absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
+absl::Status CudaSendArena::RunKernels(const Work& work, char* arena, cudaStream_t stream) {
   const Findings findings{tables_.findings.as<uint64_t>(), tables_.findings.as<uint64_t>() + buckets_.size()};
   const uint64_t* bases = tables_.bases.as<uint64_t>();
   SYNCOPATE_RETURN_IF_ERROR(begun_.Record(stream));
@@ -182,15 +199,15 @@ absl::Status CudaSendArena::RunKernels(char* arena, cudaStream_t stream) {
   // digest what was packed, read back. Nothing waits here.
   SYNCOPATE_RETURN_IF_ERROR(ClearFindings(findings, static_cast<int64_t>(buckets_.size()), stream));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
-      LaunchPackElements(tables_.elements.as<ElementItem>(), element_items_, bases, arena, findings, blocks_, stream),
+      LaunchPackElements(work.elements.as<ElementItem>(), work.element_items, bases, arena, findings, blocks_, stream),
       "staging weights"));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
-      LaunchPack(tables_.vectors.as<PackItem>(), vector_items_, bases, arena, findings, blocks_, stream),
+      LaunchPack(work.vectors.as<PackItem>(), work.vector_items, bases, arena, findings, blocks_, stream),
       "staging weights"));
   // What follows reads the arena alone.
   SYNCOPATE_RETURN_IF_ERROR(read_.Record(stream));
   SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
-      LaunchCheck(tables_.words.as<CheckItem>(), word_items_, arena, findings, blocks_, stream), "digesting weights"));
+      LaunchCheck(work.words.as<CheckItem>(), work.word_items, arena, findings, blocks_, stream), "digesting weights"));
   SYNCOPATE_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaMemcpyAsync(tables_.host_findings.data(), tables_.findings.data(),
                                        static_cast<size_t>(tables_.findings.bytes()), cudaMemcpyDeviceToHost, stream),
@@ -224,10 +241,15 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Await(absl::Duration deadli
   Staged staged;
   staged.version = staging.version;
   staged.digests = FinishDigests(tables_.host_findings.as<uint64_t>(), buckets_);
+  for (size_t i = 0; staging.adapters_alone && i < staged.digests.size(); ++i) {
+    if (!adapters_[i]) staged.digests[i] = first_digests_[i];
+  }
+  if (first_digests_.empty()) first_digests_ = staged.digests;
   SYNCOPATE_ASSIGN_OR_RETURN(staged.seconds, cuda::Event::SecondsBetween(begun_, done_));
   MutexLock lock(&mutex_);
   // Only now can the version be opened: before, its bytes were not known to be good.
   staging.slot->version = newest_ = staging.version;
+  staging.slot->has_base = true;
   return staged;
 }
 

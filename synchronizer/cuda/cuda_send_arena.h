@@ -33,6 +33,9 @@ class DeviceReader : public WeightReader {
 // A source rank's copies of its newest weights in GPU memory, in wire order. Receivers are served from them while
 // training goes on.
 //
+// If the manifest has adapters, the base is the same in all versions: it is copied once to each slot and digested once,
+// and later versions bring the adapters alone.
+//
 // A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
 // the oldest slot from its readers: they are notified, and their copies no longer count. So the trainer never waits for
 // a receiver, only for the copy of at most one chunk to host memory that is in progress. Thread-safe; one thread
@@ -97,6 +100,7 @@ class CudaSendArena final : public WeightStore {
   struct Slot {
     std::unique_ptr<cuda::CudaArena> arena;
     PolicyVersion version;         // none: empty, or being staged
+    bool has_base = false;         // of the run, wholly
     uint64_t occupancy = 0;        // number of stagings in this slot; a reader of an older one is superseded
     std::vector<Reader*> readers;  // the readers of the present occupancy
     int copies = 0;                // copies to host memory in progress, of any occupancy
@@ -104,25 +108,36 @@ class CudaSendArena final : public WeightStore {
 
   // The kernels' tables on the device and the host.
   struct Tables {
-    cuda::DeviceBuffer vectors, elements, words, bases, findings;
+    cuda::DeviceBuffer bases, findings;
     cuda::PinnedBuffer host_bases, host_findings;
+  };
+  // A program on the device.
+  struct Work {
+    cuda::DeviceBuffer vectors, elements, words;
+    int64_t vector_items = 0;
+    int64_t element_items = 0;
+    int64_t word_items = 0;
+    int64_t bytes() const { return vectors.bytes() + elements.bytes() + words.bytes(); }
   };
 
   struct Staging {
     PolicyVersion version;
     Slot* slot = nullptr;
+    bool adapters_alone = false;
   };
 
-  CudaSendArena(uint64_t fingerprint, int64_t send_bytes, std::vector<ByteRange> buckets,
+  CudaSendArena(uint64_t fingerprint, int64_t send_bytes, std::vector<ByteRange> buckets, std::vector<bool> adapters,
                 std::vector<TypedRange> numbers, const Options& options)
       : fingerprint_(fingerprint),
         send_bytes_(send_bytes),
         buckets_(std::move(buckets)),
+        adapters_(std::move(adapters)),
         numbers_(std::move(numbers)),
         options_(options) {}
-  absl::Status Allocate(const StageProgram& program, size_t tensors);
-  absl::Status LoadTables(const StageProgram& program, size_t tensors);
-  absl::Status RunKernels(char* arena, cudaStream_t stream);
+  absl::Status Allocate(const StageProgram& program, const Manifest& manifest);
+  absl::Status LoadTables(const StageProgram& program, const Manifest& manifest);
+  static absl::StatusOr<Work> LoadWork(int device, const StageProgram& program);
+  absl::Status RunKernels(const Work& work, char* arena, cudaStream_t stream);
   Slot* TakeSlot();
   absl::StatusOr<std::unique_ptr<Reader>> Pin(PolicyVersion version, std::function<void()> on_superseded);
   absl::Status CheckCurrent(const Slot* slot, uint64_t occupancy) const;
@@ -132,16 +147,17 @@ class CudaSendArena final : public WeightStore {
   const uint64_t fingerprint_;
   const int64_t send_bytes_;
   const std::vector<ByteRange> buckets_;   // by digest index
+  const std::vector<bool> adapters_;       // by digest index: SyncPlan::StagedAdapters
   const std::vector<TypedRange> numbers_;  // ranges of the send arena, for errors
   const Options options_;
 
   // Used by the staging thread only; constant after Create, except for the contents of `tables_`.
   int blocks_ = 0;
-  int64_t vector_items_ = 0;
-  int64_t element_items_ = 0;
-  int64_t word_items_ = 0;
+  Work all_;
+  Work adapters_alone_;  // the part of `all_` that concerns adapters; empty if there are none
   Tables tables_;
-  cuda::Stream copies_;  // for copies to host memory
+  std::vector<uint64_t> first_digests_;  // of the first version that was staged
+  cuda::Stream copies_;                  // for copies to host memory
   cuda::Event begun_;
   cuda::Event read_;  // the shard of the last Launch
   cuda::Event done_;

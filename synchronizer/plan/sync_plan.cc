@@ -197,6 +197,21 @@ std::vector<ByteRange> SyncPlan::StagedBuckets(int32_t source) const {
   return staged;
 }
 
+std::vector<bool> SyncPlan::StagedAdapters(const Manifest& manifest, int32_t source) const {
+  const std::vector<ByteRange> buckets = StagedBuckets(source);
+  std::vector<bool> adapters(buckets.size(), false);
+  for (const PackOp& op : packs_[source]) {
+    if (!manifest.tensors()[op.tensor].adapter) continue;
+    const int64_t end = op.send_offset + (op.rows - 1) * op.send_stride + op.row_elements * DTypeBytes(op.to);
+    auto bucket = std::upper_bound(buckets.begin(), buckets.end(), op.send_offset,
+                                   [](int64_t at, const ByteRange& range) { return at < range.end; });
+    for (; bucket != buckets.end() && bucket->begin < end; ++bucket) {
+      adapters[static_cast<size_t>(bucket - buckets.begin())] = true;
+    }
+  }
+  return adapters;
+}
+
 int64_t SyncPlan::bytes() const {
   int64_t sum = 0;
   for (const Copy& copy : copies_) sum += copy.bytes;

@@ -54,11 +54,15 @@ class Builder {
   }
 
   absl::Status Add(const Local& made_of) {
+    const bool adapter = manifest_.tensors()[made_of.parts.front()].adapter;
+    if (adapter && !std::exchange(has_adapters_, true)) {
+      end_ = Manifest::AlignAdapters(end_, manifest_.bucket_bytes());
+    }
     const int64_t begin = end_;
     std::optional<TensorSpec> local;
     for (int32_t tensor : made_of.parts) {
       const TensorSpec& spec = manifest_.tensors()[tensor];
-      TensorSpec part{.name = made_of.name, .dtype = spec.dtype, .unit = spec.unit};
+      TensorSpec part{.name = made_of.name, .dtype = spec.dtype, .unit = spec.unit, .adapter = spec.adapter};
       for (int32_t rank = 0; rank < options_.ranks; ++rank) {
         SYNCOPATE_ASSIGN_OR_RETURN(Slice slice, Cut(spec, rank));
         slice.piece.tensor = tensor;
@@ -67,7 +71,8 @@ class Builder {
         if (slice.piece.begin < slice.piece.end) pieces_.push_back(slice.piece);
         part.shape = std::move(slice.shape);
       }
-      end_ += part.NumBytes();
+      part.spare_rows = spec.spare_rows;
+      end_ += part.NumBytes() + part.SpareBytes();
       if (local) {
         SYNCOPATE_ASSIGN_OR_RETURN(local, Stack(*local, part, spec.name));
       } else {
@@ -84,7 +89,9 @@ class Builder {
     bool fits = above.dtype == below.dtype && !above.shape.empty() && above.shape.size() == below.shape.size() &&
                 std::equal(above.shape.begin() + 1, above.shape.end(), below.shape.begin() + 1);
     if (!fits) return BadLayout(name + " cannot be fused: its dtype or rows differ from its neighbours'");
+    if (above.spare_rows > 0) return BadLayout(name + " cannot be fused: its neighbour leaves rows free between them");
     above.shape[0] += below.shape[0];
+    above.spare_rows = below.spare_rows;
     return above;
   }
 
@@ -153,6 +160,7 @@ class Builder {
   std::vector<Piece> pieces_;
   std::vector<LocalTensor> tensors_;
   int64_t end_ = 0;  // the end of the arena built so far
+  bool has_adapters_ = false;
 };
 
 }  // namespace

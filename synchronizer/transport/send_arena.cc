@@ -36,14 +36,15 @@ absl::Status SendArena::Options::Validate() const {
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::Create(Manifest manifest, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  Wire wire{manifest.arena_bytes(), 0, manifest.buckets(), {}};
+  Wire wire{manifest.arena_bytes(), 0, manifest.buckets(), {}, {}};
   return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
 }
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::CreateForPlan(Manifest manifest, const SyncPlan& plan,
                                                                     int32_t source, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  Wire wire{plan.send_bytes(source), plan.hash(), plan.StagedBuckets(source), plan.pack(source)};
+  Wire wire{plan.send_bytes(source), plan.hash(), plan.StagedBuckets(source), plan.pack(source),
+            plan.StagedAdapters(manifest, source)};
   return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
 }
 
@@ -52,9 +53,10 @@ SendArena::SendArena(Manifest manifest, Wire wire, const Options& options)
   for (Slot& slot : slots_) slot.buffer = HostBuffer(wire_.bytes);
 }
 
-absl::Status SendArena::CheckNumbers(const char* bytes) const {
+absl::Status SendArena::CheckNumbers(const char* bytes, bool adapters_alone) const {
   if (wire_.plan_hash == 0) return CheckFinite(manifest_, bytes);
   for (const PackOp& op : wire_.ops) {
+    if (adapters_alone && !manifest_.tensors()[op.tensor].adapter) continue;
     for (int64_t row = 0; row < op.rows; ++row) {
       const char* numbers = bytes + op.send_offset + row * op.send_stride;
       if (!FindNonFinite(op.to, numbers, op.row_elements).has_value()) continue;
@@ -67,12 +69,26 @@ absl::Status SendArena::CheckNumbers(const char* bytes) const {
   return absl::OkStatus();
 }
 
+std::vector<uint64_t> SendArena::Digest(const char* bytes, bool adapters_alone) const {
+  if (!adapters_alone) return DigestRanges(wire_.buckets, bytes);
+  std::vector<ByteRange> buckets;
+  for (size_t i = 0; i < wire_.buckets.size(); ++i) {
+    if (wire_.adapters[i]) buckets.push_back(wire_.buckets[i]);
+  }
+  const std::vector<uint64_t> fresh = DigestRanges(buckets, bytes);
+  std::vector<uint64_t> digests = first_digests_;
+  for (size_t i = 0, next = 0; i < digests.size(); ++i) {
+    if (wire_.adapters[i]) digests[i] = fresh[next++];
+  }
+  return digests;
+}
+
 SendArena::~SendArena() {
   MutexLock lock(&mutex_);
   for (const Slot& slot : slots_) SYNCOPATE_CHECK(slot.pins == 0 && slot.copies == 0);
 }
 
-absl::Status SendArena::Launch(PolicyVersion version, Fill fill) {
+absl::Status SendArena::Launch(PolicyVersion version, Fill fill, Fill fill_adapters) {
   const absl::Time begun = options_.clock->Now();
   MutexLock lock(&mutex_);
   if (staging_.has_value()) {
@@ -86,10 +102,14 @@ absl::Status SendArena::Launch(PolicyVersion version, Fill fill) {
         absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(), newest_.ToString()));
   }
   Slot* const slot = TakeSlot();
+  const bool adapters_alone = fill_adapters != nullptr && slot->has_base && !wire_.adapters.empty();
+  slot->has_base = adapters_alone;  // while it is overwritten
+  if (adapters_alone) fill = std::move(fill_adapters);
   staging_ = Staging{.version = version,
                      .slot = slot,
                      .bytes = slot->buffer.data(),
                      .fill = std::move(fill),
+                     .adapters_alone = adapters_alone,
                      .seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun)};
   return absl::OkStatus();
 }
@@ -136,14 +156,16 @@ absl::StatusOr<SendArena::Staged> SendArena::Await() {
     staging = *std::exchange(staging_, std::nullopt);
   }
   SYNCOPATE_RETURN_IF_ERROR(staging.filled);
-  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(staging.bytes));
+  SYNCOPATE_RETURN_IF_ERROR(CheckNumbers(staging.bytes, staging.adapters_alone));
   Staged staged;
   staged.version = staging.version;
-  staged.bucket_digests = DigestRanges(wire_.buckets, staging.bytes);
+  staged.bucket_digests = Digest(staging.bytes, staging.adapters_alone);
+  if (first_digests_.empty()) first_digests_ = staged.bucket_digests;
   staged.digest = CombineDigests(staged.bucket_digests);
   {
     MutexLock lock(&mutex_);
     staging.slot->version = newest_ = staging.version;
+    staging.slot->has_base = true;
   }
   staged.seconds = staging.seconds + absl::ToDoubleSeconds(options_.clock->Now() - begun);
   return staged;

@@ -51,7 +51,10 @@ class SendArena final : public WeightStore {
   // Begins to stage `version`: takes a slot, which FinishCopy or Await fills by `fill`. FAILED_PRECONDITION reason
   // VERSION_ORDER unless `version` is above all versions staged before; reason STAGING if the previous Launch was not
   // awaited.
-  absl::Status Launch(PolicyVersion version, Fill fill);
+  //
+  // `fill_adapters`, if given, writes at least the adapters (TensorSpec::adapter), and says that all else is the same in
+  // all versions: a slot that has had a version is filled by it, and of the base nothing is copied or digested again.
+  absl::Status Launch(PolicyVersion version, Fill fill, Fill fill_adapters = nullptr);
   // Calls the `fill` of the last Launch, unless a thread has called it; waits while another thread runs it. Returns its
   // error. Any thread may call this: the first one that needs the copy makes it.
   absl::Status FinishCopy();
@@ -79,11 +82,13 @@ class SendArena final : public WeightStore {
     uint64_t plan_hash = 0;          // 0: the manifest's own order
     std::vector<ByteRange> buckets;  // in the order of their digests
     std::vector<PackOp> ops;         // with a plan: where numbers are
+    std::vector<bool> adapters;      // with a plan: SyncPlan::StagedAdapters
   };
 
   struct Slot {
     HostBuffer buffer;
     PolicyVersion version;   // none: empty, or being staged
+    bool has_base = false;   // of the run, wholly
     uint64_t occupancy = 0;  // number of stagings in this slot; a reader of an older one is superseded
     int pins = 0;            // readers of the present occupancy
     int copies = 0;          // chunk copies in progress, of any occupancy
@@ -98,13 +103,16 @@ class SendArena final : public WeightStore {
     Slot* slot = nullptr;
     char* bytes = nullptr;
     Fill fill = nullptr;
+    bool adapters_alone = false;
     State state = State::kLaunched;
     absl::Status filled = absl::OkStatus();  // kFilled
     double seconds = 0;
   };
 
   SendArena(Manifest manifest, Wire wire, const Options& options);
-  absl::Status CheckNumbers(const char* bytes) const;
+  absl::Status CheckNumbers(const char* bytes, bool adapters_alone) const;
+  // Digests of all buckets. With adapters alone those of the base are the ones of the first version.
+  std::vector<uint64_t> Digest(const char* bytes, bool adapters_alone) const;
   Slot* TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to);
   void Unpin(Slot* slot, uint64_t occupancy);
@@ -118,6 +126,7 @@ class SendArena final : public WeightStore {
   // while its slot is empty; `copies` counts the copies that read them.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> first_digests_;  // of the first version that was staged; used by Await alone
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -102,7 +105,11 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   const ReceiverWeights weights = WeightsFor(command);
   ForgetLostWeights(weights);
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command));
-  if (command.check_weights) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
+  // A base that was on the host while the target slept serves all later versions, so it is digested once it is back.
+  if (!weights.slept) checked_since_sleep_ = false;
+  const bool woken = target_->shares_base() && weights.slept && !checked_since_sleep_;
+  if (command.check_weights || woken) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
+  checked_since_sleep_ = checked_since_sleep_ || woken;
   offer_.prepare = command;
   offer_.deadline = options_.clock->Now() + command.deadline;
   already_serves_ = !serving().IsNone() && weights.digest == command.digest;
@@ -180,6 +187,18 @@ void WeightReceiver::Expect(const std::shared_ptr<const PlannedLayouts>& planned
   expected->planned = planned;
   expected->buckets = planned->plan.BucketsTo(rank);
   expected->contents = GetContents(options_.manifest, planned->destination, expected->buckets, rank);
+  const ShadowContents& all = expected->contents;
+  int64_t adapters_begin = std::numeric_limits<int64_t>::max();
+  for (const Piece& piece : planned->destination.pieces()) {
+    if (piece.rank != rank || !options_.manifest.tensors()[piece.tensor].adapter) continue;
+    adapters_begin = std::min(adapters_begin, piece.offset);
+  }
+  const auto is_base = [adapters_begin](const ByteRange& range) { return range.begin < adapters_begin; };
+  expected->first_adapter = static_cast<size_t>(std::count_if(all.buckets.begin(), all.buckets.end(), is_base));
+  std::copy_if(all.buckets.begin(), all.buckets.end(), std::back_inserter(expected->adapters.buckets),
+               std::not_fn(is_base));
+  std::copy_if(all.numbers.begin(), all.numbers.end(), std::back_inserter(expected->adapters.numbers),
+               [&is_base](const TypedRange& numbers) { return !is_base(numbers.range); });
   expected_ = std::move(expected);
 }
 
@@ -313,16 +332,22 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const SyncMember* self, FindSelf(command));
   const int32_t rank = options_.member.rank;
+  SYNCOPATE_RETURN_IF_ERROR(CheckSubset(offer_.prepare.subset));
+  const bool adapters_alone = TakesAdaptersAlone(self->base);
   SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
                             offer_.prepare.subset.adapters, self->base);
   ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
   // The check is made before generation stops for a target in place, so that making it does not lengthen the pause.
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured, target_->BeginCheck(expected_->contents));
-  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured,
+                             target_->BeginCheck(adapters_alone ? expected_->adapters : expected_->contents));
+  SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request, self->base));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
-  // Base weights that are not sent are verified too; otherwise a base damaged in memory would serve forever.
-  for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
+  // Base weights that are not sent are verified too if they were copied; otherwise a damaged copy would serve for ever. A
+  // base that is shared was verified when it arrived, and is when the weights are to be checked (CheckLive).
+  if (!adapters_alone) {
+    for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
+  }
   // Connecting, moving bytes and verifying are timed separately. Checks run inside Receive() as pieces arrive, so their
   // time is subtracted from the transfer's.
   const absl::Duration checked_before = check.busy();
@@ -341,8 +366,16 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(offer_.deadline - arrived));
+  SYNCOPATE_ASSIGN_OR_RETURN(digests, AllDigests(std::move(digests), adapters_alone));
   const absl::Status intact = CheckDigests(expected_->buckets, command.bucket_digests, digests);
-  if (!intact.ok() && !self->base) live_base_ = 0;  // the base weights may be damaged: have them sent again
+  // The base weights that were copied may be damaged: have them sent again. What is shared was not touched, but if it
+  // is not that of the version, it is not the base that its digest names.
+  const bool base_differs =
+      !adapters_alone || !std::equal(digests.begin(), digests.begin() + static_cast<int64_t>(expected_->first_adapter),
+                                     expected_->buckets.begin(), [&command](uint64_t digest, const WireBucket& bucket) {
+                                       return digest == command.bucket_digests[bucket.digest_index];
+                                     });
+  if (!intact.ok() && !self->base && base_differs) live_base_ = 0;
   SYNCOPATE_RETURN_IF_ERROR(intact);
   shadow_base_ = offer_.prepare.subset.base_digest;
   shadow_verified_ = {expected_, std::move(digests)};
@@ -360,8 +393,29 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
 absl::Status WeightReceiver::KeepBase(const std::vector<ByteRange>& kept) {
   const bool there = !kept.empty() && shadow_base_ == offer_.prepare.subset.base_digest;
   shadow_base_ = 0;  // until the transfer has been verified
-  if (kept.empty() || there || target_->in_place()) return absl::OkStatus();
+  if (kept.empty() || there || target_->in_place() || target_->shares_base()) return absl::OkStatus();
   return target_->CopyLive(kept);
+}
+
+absl::Status WeightReceiver::CheckSubset(const Subset& subset) const {
+  if (!target_->shares_base() || subset.adapters.empty()) return absl::OkStatus();
+  const std::vector<TensorSpec>& tensors = options_.manifest.tensors();
+  const auto first = std::find_if(tensors.begin(), tensors.end(), [](const TensorSpec& spec) { return spec.adapter; });
+  const TensorRange own{static_cast<int32_t>(first - tensors.begin()), static_cast<int32_t>(tensors.size())};
+  if (subset.adapters.size() == 1 && subset.adapters[0] == own) return absl::OkStatus();
+  return Refuse(reason::kModelMismatch, "the version differs from others in more or less than the model's adapters");
+}
+
+absl::StatusOr<std::vector<uint64_t>> WeightReceiver::AllDigests(std::vector<uint64_t> arrived,
+                                                                 bool adapters_alone) const {
+  if (!adapters_alone) return arrived;
+  // The synchronizer sends the base to a receiver that does not name it, so this one has verified it.
+  if (live_verified_.expected != expected_) {
+    return Refuse(reason::kBaseLacking, "the base weights were verified for another plan; they are sent again");
+  }
+  std::vector<uint64_t> all = live_verified_.digests;
+  std::copy(arrived.begin(), arrived.end(), all.begin() + static_cast<int64_t>(expected_->first_adapter));
+  return all;
 }
 
 std::stop_token WeightReceiver::StopToken() const {
@@ -370,8 +424,8 @@ std::stop_token WeightReceiver::StopToken() const {
 }
 
 // Whatever delays a pause (an evaluation) may outlast the version or the attempt, so both are checked while waiting.
-absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request) {
-  if (!target_->in_place()) return absl::OkStatus();
+absl::Status WeightReceiver::PauseIfInPlace(const ReceiveRequest& request, bool sends_base) {
+  if (!IsInPlace(sends_base)) return absl::OkStatus();
   const std::stop_token stop = StopToken();
   for (;;) {
     // Generation stops only for a version that the sources have, not for a superseded one. Each iteration asks again,
@@ -416,7 +470,7 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
   absl::StatusOr<Installed> installed =
       unchanged ? Installed{.relabelled = true, .unchanged = true} : CallTarget(already_serves_);
   if (installed.ok() && !already_serves_) {
-    if (target_->in_place()) {
+    if (target_->in_place() || target_->shares_base()) {  // one base
       live_base_ = shadow_base_;
       live_verified_ = shadow_verified_;
     }

@@ -52,7 +52,7 @@ class WeightReceiver {
     std::string rendezvous;       // where other members find this receiver, if they need to
     ReceiverWeights weights;      // decides whether base weights are sent
   };
-  // With Prepare::check_weights digests the live weights first: DATA_LOSS reason WEIGHTS_DAMAGED if they have changed
+  // With Prepare::check_weights, and after a sleep of a target that shares its base, digests the live weights first: DATA_LOSS reason WEIGHTS_DAMAGED if they have changed
   // since they arrived. From then on this receiver has neither a version nor base weights, and refuses every attempt.
   // A refusal touches nothing: FAILED_PRECONDITION reason MODEL_MISMATCH, LAYOUT_MISMATCH, PLAN_MISMATCH,
   // TRANSPORT_UNKNOWN or OLD_VERSION (not above the served version; if the weights are checked, below it), UNAVAILABLE
@@ -139,13 +139,21 @@ class WeightReceiver {
   ReceiveRequest RequestFor(const Offer& offer, const synchronizer::Transfer& command, const SyncMember& self,
                             std::vector<Copy> copies) const;
   absl::StatusOr<Received> ReceiveAndVerify(const synchronizer::Transfer& command);
+  // Whether a transfer overwrites what serves.
+  bool IsInPlace(bool sends_base) const { return target_->in_place() || (target_->shares_base() && sends_base); }
+  // Whether only adapters are written and verified, because the target shares the base that it has.
+  bool TakesAdaptersAlone(bool sends_base) const { return target_->shares_base() && !sends_base; }
+  // Of a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
+  absl::Status CheckSubset(const Subset& subset) const;
+  // Digests of all buckets, of those that arrived now and those that were verified when the base arrived.
+  absl::StatusOr<std::vector<uint64_t>> AllDigests(std::vector<uint64_t> arrived, bool adapters_alone) const;
   // Copies base weights that are not sent into the shadow, if they are not there yet.
   absl::Status KeepBase(const std::vector<ByteRange>& kept);
   std::stop_token StopToken() const;
   static absl::Status CheckDigests(const std::vector<WireBucket>& buckets, const std::vector<uint64_t>& announced,
                                    const std::vector<uint64_t>& arrived);
   // Stops generation if the target is in place, but only for a version that the sources still have.
-  absl::Status PauseIfInPlace(const ReceiveRequest& request);
+  absl::Status PauseIfInPlace(const ReceiveRequest& request, bool sends_base);
   void NoteOverwriting();
   bool Overwrites() const;
   // If this attempt has begun to overwrite the live weights, no weights serve any more; else generation continues.
@@ -172,6 +180,10 @@ class WeightReceiver {
     std::shared_ptr<const PlannedLayouts> planned;
     std::vector<WireBucket> buckets;
     ShadowContents contents;
+    // Of targets that share the base: the part of `contents` that is adapters, whose first bucket has the number
+    // `first_adapter`. No bucket is of both.
+    size_t first_adapter = 0;
+    ShadowContents adapters;
   };
   std::shared_ptr<const Expected> expected_;  // for the last plan
   // What a weight set contained when it was verified.
@@ -183,6 +195,7 @@ class WeightReceiver {
   Verified shadow_verified_;
   ReceiverTransport* transport_ = nullptr;
   bool already_serves_ = false;
+  bool checked_since_sleep_ = false;  // the live weights, of a target that shares its base
   std::atomic<uint64_t> live_base_ =
       0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow

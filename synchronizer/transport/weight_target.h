@@ -84,6 +84,10 @@ class WeightTarget {
 
   // True for a target with one weight set: shadow() is the live set, so generation stops while a transfer writes to it.
   virtual bool in_place() const { return false; }
+  // True if live weights and shadow differ in their adapters alone (TensorSpec::adapter), and share the memory of the
+  // base. A transfer of adapters then touches nothing that serves. A transfer of the base is one in place: generation
+  // stops with BeginInPlace, and the adapters behind the base become live with Install.
+  virtual bool shares_base() const { return false; }
   // Stops generation between two decode steps, for a transfer of `version` into the live weights. Call Install,
   // Invalidate or CancelInPlace next; the pause that Install reports begins here. Blocks at most `deadline`; after an
   // error generation continues, and DEADLINE_EXCEEDED may be tried again.

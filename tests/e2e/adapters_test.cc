@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,12 +41,13 @@ struct WireBytes {
 
 // The bytes of the example's model with adapters of this rank, whose tensors leave no gaps.
 WireBytes CountWireBytes(int64_t rank) {
-  const Manifest manifest = *model::MakeManifest(WithAdapters(SmallModel(), rank), DType::kFloat32);
+  const Manifest manifest = *model::MakeWireManifest(WithAdapters(SmallModel(), rank), DType::kFloat32);
   WireBytes bytes;
-  for (const TensorSpec& spec : manifest.tensors()) {
-    (model::IsAdapterName(spec.name) ? bytes.adapters : bytes.base) += spec.NumBytes();
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    (spec.adapter ? bytes.adapters : bytes.base) += spec.NumBytes();
+    if (!spec.adapter) bytes.padded_base = manifest.ranges()[i].end + Manifest::kAlignment;
   }
-  bytes.padded_base = manifest.arena_bytes() - bytes.adapters;
   return bytes;
 }
 
@@ -187,6 +190,90 @@ TEST_F(AdapterSyncsTest, TheBaseIsSentToThoseWhoLackItAndToNobodyElse) {
   ASSERT_THAT(daemons_["synchronizer-0"]->WaitExit(kPatience), IsOk());
   ASSERT_NO_FATAL_FAILURE(Start("synchronizer"));
   for (const char* name : {"rollouter-0", "rollouter-1"}) ExpectNext("a restarted synchronizer", name, false);
+}
+
+// The process among those of this run whose command line has all these words.
+pid_t FindProcess(const RunHarness& run, const std::vector<std::string>& words) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string line((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    bool all = line.find(run.temp_dir()) != std::string::npos;
+    for (const std::string& word : words) all = all && line.find(word) != std::string::npos;
+    if (all) return std::stoi(name);
+  }
+  return 0;
+}
+
+// Changes a bit in the middle of the base weights that a rollouter's process holds.
+void DamageBase(pid_t pid) {
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  uint64_t begin = 0, end = 0;
+  for (std::string line; begin == 0 && std::getline(maps, line);) {
+    if (line.find("memfd:base weights") == std::string::npos) continue;
+    ASSERT_EQ(std::sscanf(line.c_str(), "%lx-%lx", &begin, &end), 2);
+  }
+  ASSERT_GT(begin, 0u) << "the process has no such memory";
+  // The base of the example's model is the first part of its mapping.
+  const auto place = static_cast<std::streamoff>(begin) + 4096;
+  std::fstream memory(absl::StrCat("/proc/", pid, "/mem"), std::ios::in | std::ios::out | std::ios::binary);
+  memory.seekg(place);
+  const char byte = static_cast<char>(memory.get() ^ 1);
+  memory.seekp(place);
+  memory.put(byte);
+  memory.flush();
+  ASSERT_TRUE(memory.good());
+}
+
+// The base that one rank of a replica holds is changed in its memory. Generation goes on, and syncs of adapters do not
+// read it; a check of the weights finds it, and the processes that take the ranks' place are sent the base.
+TEST(AdapterDamageTest, ADamagedBaseOfOneRankIsFoundByACheckAndTheReplicaIsSentItAgain) {
+  RunHarness run({"lora.rank=4", "run.steps=1000000", "run.rollouters=1", "rollout.tensor_parallel=2",
+                  "eval.every_steps=0", "checkpoint.every_steps=0"});
+  const auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(3), IsOk());
+  const auto base_syncs = [&] {
+    const auto printed = run.Ctl({"syncs", "--last", "1000", "--json"});
+    int count = 0;
+    if (!printed.ok()) return count;
+    for (const Json& line : JsonLines(printed->output)) {
+      count += line["result"] == "ok" && line["bytes_by_kind"].contains("full") &&
+                       line["bytes_by_kind"]["full"] != "0" && line["bytes_by_kind"]["full"] != 0
+                   ? 1
+                   : 0;
+    }
+    return count;
+  };
+  ASSERT_EQ(base_syncs(), 1);
+  const pid_t rank = FindProcess(run, {"syncopate-rollouter", "rollouter.rank=1"});
+  ASSERT_GT(rank, 0);
+  ASSERT_NO_FATAL_FAILURE(DamageBase(rank));
+  const int64_t step = run.LastStep();
+  ASSERT_THAT(run.AwaitStep(step + 3), IsOk()) << "nobody knows yet";
+  EXPECT_EQ(base_syncs(), 1);
+  ASSERT_THAT(run.Ctl({"sync"}), IsOk());
+  ASSERT_TRUE(Eventually(2 * kPatience, [&] { return base_syncs() == 2; })) << run.Log("rollouter-0");
+  EXPECT_NE(FindProcess(run, {"syncopate-rollouter", "rollouter.rank=1"}), rank);
+  ASSERT_THAT(run.AwaitStep(run.LastStep() + 2), IsOk());
+  ASSERT_THAT(run.Ctl({"stop"}), IsOk());
+  ASSERT_THAT((*process)->WaitExit(2 * kPatience), IsOk());
+}
+
+// Evaluations of many prompts, with a sync after every step: each is answered by its version, while newer ones are
+// installed.
+TEST(AdaptersTest, EvaluationsBesideSyncsAreAnsweredByTheirVersionAndDelayNone) {
+  RunHarness run({"lora.rank=4", "run.steps=30", "run.rollouters=1", "eval.every_steps=5", "eval.prompts=200",
+                  "rollout.max_sequences=16", "checkpoint.every_steps=0", "staleness.max_staleness=4"});
+  ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
+  const std::vector<Json> evaluations = run.Records("eval");
+  ASSERT_GE(evaluations.size(), 3u);
+  for (const Json& evaluation : evaluations) EXPECT_EQ(evaluation["eval_prompts"], 200) << evaluation;
+  const Json syncs = run.Summary()["syncs"];
+  EXPECT_EQ(syncs["failed"], 0);
+  EXPECT_GE(syncs["count"].get<int64_t>(), 25) << "an evaluation holds no install back: " << syncs;
+  EXPECT_EQ(run.Summary()["pause_ms"]["p50"], 0) << "an install of adapters pauses nothing";
 }
 
 // A checkpoint is a PEFT directory. A resume on another base is refused, and so is a model that cannot be exported.

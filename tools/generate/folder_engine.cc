@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<rollouter::EngineLoop>> StartFolderEngine(const F
   engine_options.max_sequences = options.max_sequences;
   engine_options.kv_tokens = options.kv_tokens;
   engine_options.threads = options.threads;
-  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeManifest(shape, engine_options.dtype));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeWireManifest(shape, engine_options.dtype));
   SYNCOPATE_ASSIGN_OR_RETURN(engine_options.backend, rollouter::MakeInPlaceHostBackend(shape, manifest));
   SYNCOPATE_ASSIGN_OR_RETURN(auto engine, rollouter::EngineLoop::Start(engine_options));
   SYNCOPATE_RETURN_IF_ERROR(engine->BeginInPlace({1, 0}, kInstallDeadline));

@@ -484,7 +484,8 @@ absl::Status Actor::FinishRead() {
   return finish == nullptr ? absl::OkStatus() : finish();
 }
 
-absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink) const {
+absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink,
+                              bool trained_alone) const {
   at::NoGradGuard no_grad;
   const auto width = static_cast<int64_t>(sizeof(float));
   const int64_t elements = shards_.local_elements();
@@ -500,7 +501,7 @@ absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::st
   };
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
   return reading_.RunAfter(read_from_, [&]() -> absl::Status {
-    for (int64_t begin = 0; begin < elements;) {
+    for (int64_t begin = trained_alone ? shards_.trained_begin() : 0; begin < elements;) {
       const int64_t count = std::min(kCopiedAtOnce, (begin < base ? base : elements) - begin);
       const at::Tensor piece = read(begin, count);
       SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));

@@ -129,9 +129,10 @@ class Actor {
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
   // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
-  // As Policy::SetReader and Policy::ReadShard.
+  // As Policy::SetReader and Policy::ReadShard; with `trained_alone` as Policy::ReadTrained.
   void SetReader(std::function<absl::Status()> finish);
-  absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink) const;
+  absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink,
+                         bool trained_alone = false) const;
   // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
   absl::Status FinishRead();
   // True if the base of adapters is in bfloat16 alone.

@@ -87,7 +87,7 @@ std::vector<IssuedLease> Evaluation::NextLeases(RolloutSessions* sessions, absl:
     RolloutSession* best = nullptr;
     int64_t fewest = 0;
     for (auto& [id, session] : sessions->all()) {
-      if (session.room < 1 || session.serving != options_.version || session.IsHeldBack(now)) continue;
+      if (session.room < 1 || !IsAnsweredBy(session) || session.IsHeldBack(now)) continue;
       const auto holds = held_.find(id);
       const int64_t count = holds != held_.end() ? holds->second : 0;
       if (count >= share || (count == 0 && static_cast<int64_t>(held_.size()) >= most)) continue;
@@ -217,13 +217,14 @@ void Evaluation::LeaveOutFailed() {
 bool Evaluation::IsOvertaken(const RolloutSessions& sessions) const {
   // Without rollouters the evaluation is not overtaken: a rollouter that connects later may still serve the version.
   if (done() || sessions.all().empty()) return false;
-  return std::all_of(sessions.all().begin(), sessions.all().end(),
-                     [this](const auto& entry) { return entry.second.serving > options_.version; });
+  return std::all_of(sessions.all().begin(), sessions.all().end(), [this](const auto& entry) {
+    return entry.second.serving > options_.version && !IsAnsweredBy(entry.second);
+  });
 }
 
 bool Evaluation::IsServed(const RolloutSessions& sessions) const {
   return std::any_of(sessions.all().begin(), sessions.all().end(),
-                     [this](const auto& entry) { return entry.second.serving == options_.version; });
+                     [this](const auto& entry) { return IsAnsweredBy(entry.second); });
 }
 
 EvaluationResult Evaluation::Result() const {

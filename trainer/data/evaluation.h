@@ -59,7 +59,8 @@ struct EvaluationSet {
   SamplingParams sampling;
 };
 
-// One evaluation of one policy version: a rollouter that serves exactly this version answers each prompt once,
+// One evaluation of one policy version: a rollouter that serves exactly this version, or has pinned it for the
+// evaluation's earlier prompts (RolloutSession::pinned), answers each prompt once,
 // greedily, and those of the sets as often as they ask for. The evaluation's own prompts come first. The prompt is
 // leased again if its answer is lost, invalid or made by another version; a prompt whose reward has failed
 // kMaxRewardFailures times is left out. An evaluation passes neither the staleness gate nor the log: a restarted
@@ -110,9 +111,10 @@ class Evaluation {
   void LeaveOutFailed();
 
   bool done() const { return answered_ + failed_ == static_cast<int64_t>(asked_.size()); }
-  // True if every connected rollouter serves a newer version and some prompts are not answered.
+  // True if every connected rollouter serves a newer version, none has pinned this one, and some prompts are not
+  // answered.
   bool IsOvertaken(const RolloutSessions& sessions) const;
-  // True if a connected rollouter serves the version, so that answers can be expected.
+  // True if a connected rollouter serves the version, or has pinned it, so that answers can be expected.
   bool IsServed(const RolloutSessions& sessions) const;
   int64_t answered() const { return answered_; }
   int64_t asked() const { return static_cast<int64_t>(asked_.size()); }  // answers, of the sets too
@@ -138,6 +140,10 @@ class Evaluation {
   };
 
   bool IsRecorded(const Asked& asked) const;
+  // Whether the rollouter answers an evaluation by this version: it serves it, or has pinned it.
+  bool IsAnsweredBy(const RolloutSession& session) const {
+    return session.serving == options_.version || session.pinned == options_.version;
+  }
   EvaluatedAnswer MakeRecord(int64_t index) const;  // of asked_
   Lease MakeLease(int64_t index) const;             // of asked_
   SampledFigures FiguresOfSet(int32_t set) const;

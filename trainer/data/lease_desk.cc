@@ -44,9 +44,12 @@ void LeaseDesk::Disconnect(SessionId session) {
   if (Evaluation* const evaluation = evaluations_.current()) evaluation->OnSessionLost(session);
 }
 
-void LeaseDesk::SetServing(SessionId session, const PolicyVersion& version) {
+void LeaseDesk::SetServing(SessionId session, const PolicyVersion& version, const PolicyVersion& pinned) {
   ledger_->OnServing(session, version);
-  if (auto* known = ledger_->sessions().Find(session)) roster_.SetServing(known->member.incarnation, version);
+  if (auto* known = ledger_->sessions().Find(session)) {
+    known->pinned = pinned;
+    roster_.SetServing(known->member.incarnation, version);
+  }
 }
 
 void LeaseDesk::SetCredits(SessionId session, int32_t groups, const std::string& no_rewards) {

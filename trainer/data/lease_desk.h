@@ -44,7 +44,7 @@ class LeaseDesk {
 
   RolloutSessions::Connected Connect(const MemberId& member);
   void Disconnect(SessionId session);
-  void SetServing(SessionId session, const PolicyVersion& version);
+  void SetServing(SessionId session, const PolicyVersion& version, const PolicyVersion& pinned);
   // `no_rewards`: why the rollouter cannot compute rewards, and therefore asks for no work; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards);
   void SetWork(SessionId session, const RolloutRoster::Work& work);

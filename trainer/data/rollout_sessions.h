@@ -64,13 +64,14 @@ struct RolloutConduct {
 struct RolloutSession {
   SessionId id = 0;
   MemberId member = {};
-  PolicyVersion serving = {};   // as its last message said
-  int64_t room = 0;             // samples it takes on beside those it has
-  RecentMedian slots{15};       // groups that it works on at once, as its last messages imply
-  RolloutPace pace = {};        // of the training groups it works on
-  int64_t accepted = 0;         // groups of this session that were accepted
-  int64_t invalid = 0;          // answers of this session that were refused
-  int64_t returned = 0;         // leases that it handed back
+  PolicyVersion serving = {};  // as its last message said
+  PolicyVersion pinned = {};   // answers evaluations beside the one that serves, as its last message said; none: no one
+  int64_t room = 0;            // samples it takes on beside those it has
+  RecentMedian slots{15};      // groups that it works on at once, as its last messages imply
+  RolloutPace pace = {};       // of the training groups it works on
+  int64_t accepted = 0;        // groups of this session that were accepted
+  int64_t invalid = 0;         // answers of this session that were refused
+  int64_t returned = 0;        // leases that it handed back
   std::string no_rewards = {};  // why it can have none, and so asks for no work; "": it can
   RolloutConduct conduct = {};
   absl::Time away_since = absl::InfiniteFuture();  // infinite: it is not away

@@ -334,8 +334,8 @@ absl::StatusOr<SessionId> TrainingData::Connect(const MemberId& member, const st
   return session;
 }
 
-void TrainingData::SetServing(SessionId session, const PolicyVersion& version) {
-  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetServing(session, version); });
+void TrainingData::SetServing(SessionId session, const PolicyVersion& version, const PolicyVersion& pinned) {
+  Decide([&](Actions*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { desk_->SetServing(session, version, pinned); });
 }
 
 void TrainingData::SetCredits(SessionId session, int32_t groups, const std::string& no_rewards) {

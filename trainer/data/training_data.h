@@ -146,7 +146,8 @@ class TrainingData {
   // NOT_A_ROLLOUTER), CANCELLED (reason STOPPED). An older stream of the same replica is closed.
   absl::StatusOr<SessionId> Connect(const MemberId& member, const std::string& run_id,
                                     std::shared_ptr<RolloutSink> sink);
-  void SetServing(SessionId session, const PolicyVersion& version);
+  // `pinned`: RolloutSession::pinned.
+  void SetServing(SessionId session, const PolicyVersion& version, const PolicyVersion& pinned = {});
   // `no_rewards`: why the rollouter can have none, and so asks for nothing; "": it can.
   void SetCredits(SessionId session, int32_t groups, const std::string& no_rewards = "");
   void SetWork(SessionId session, const RolloutRoster::Work& work);

@@ -72,6 +72,7 @@ class LeadingPolicy final : public Policy {
     return policy_->SetReader(std::move(finish));
   }
   absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
+  absl::Status ReadTrained(const ShardSink& sink) const override { return policy_->ReadTrained(sink); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   absl::Status BeginUse() override;

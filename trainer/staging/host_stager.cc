@@ -23,13 +23,20 @@ HostStager::~HostStager() {
 }
 
 absl::Status HostStager::Launch(const PolicyVersion& version) {
-  SYNCOPATE_RETURN_IF_ERROR(arena_->Launch(version, [this](char* arena) {
-    return policy_->ReadShard([&](int64_t begin, absl::string_view bytes) {
+  const auto packs_into = [](const std::vector<synchronizer::PackOp>& ops, char* arena) {
+    return [&ops, arena](int64_t begin, absl::string_view bytes) {
       const ByteRange part{begin, begin + static_cast<int64_t>(bytes.size())};
-      synchronizer::PackPartOnHost(pack_, part, bytes.data(), arena);
+      synchronizer::PackPartOnHost(ops, part, bytes.data(), arena);
       return absl::OkStatus();
-    });
-  }));
+    };
+  };
+  synchronizer::SendArena::Fill adapters;
+  if (!adapter_pack_.empty()) {
+    adapters = [this, packs_into](char* arena) { return policy_->ReadTrained(packs_into(adapter_pack_, arena)); };
+  }
+  SYNCOPATE_RETURN_IF_ERROR(arena_->Launch(
+      version, [this, packs_into](char* arena) { return policy_->ReadShard(packs_into(pack_, arena)); },
+      std::move(adapters)));
   return policy_->SetReader([this] { return FinishRead(); });
 }
 

@@ -12,7 +12,8 @@
 namespace syncopate::trainer {
 
 // Staging of one rank's shard in host memory, for policies on any device: what the transports "inproc" and "grpc" send.
-// Await makes the copy, one pass over the shard, then checks and digests it. A policy that comes to change its weights
+// Await makes the copy, one pass over the shard, then checks and digests it; of a model with adapters the base is copied
+// once to each slot and digested once, and later versions are a pass over the adapters. A policy that comes to change its weights
 // first makes the copy itself, or waits for the thread that does.
 class HostStager final : public WeightStager {
  public:
@@ -33,7 +34,11 @@ class HostStager final : public WeightStager {
  private:
   HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, int slots, std::string layout,
              std::vector<synchronizer::PackOp> pack)
-      : policy_(policy), arena_(std::move(arena)), slots_(slots), layout_(std::move(layout)), pack_(std::move(pack)) {}
+      : policy_(policy), arena_(std::move(arena)), slots_(slots), layout_(std::move(layout)), pack_(std::move(pack)) {
+    for (const synchronizer::PackOp& op : pack_) {
+      if (arena_->manifest().tensors()[op.tensor].adapter) adapter_pack_.push_back(op);
+    }
+  }
 
   absl::Status FinishRead();
 
@@ -42,7 +47,8 @@ class HostStager final : public WeightStager {
   const int slots_;
   const std::string layout_;
   const std::vector<synchronizer::PackOp> pack_;
-  double wait_seconds_ = 0;  // of the policy's thread
+  std::vector<synchronizer::PackOp> adapter_pack_;  // of pack_, those of adapters: what changes between versions
+  double wait_seconds_ = 0;                         // of the policy's thread
 };
 
 }  // namespace syncopate::trainer

@@ -65,6 +65,8 @@ class Policy {
   // Blocks; passes the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
+  // The same for the pieces of trained() at least.
+  virtual absl::Status ReadTrained(const ShardSink& sink) const { return ReadShard(sink); }
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;
   // DATA_LOSS (reason NON_FINITE) naming the first tensor with a parameter that is not finite. Looks where they are.

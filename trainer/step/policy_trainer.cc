@@ -340,6 +340,11 @@ absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {
 }
 
 // On any thread, so it touches nothing that the policy's thread changes, such as the count of uses.
+absl::Status PolicyTrainer::ReadTrained(const ShardSink& sink) const {
+  return core_->OnDevice("the weights cannot be copied to the host",
+                         [&] { return core_->actor.ReadShard(sink, /*trained_alone=*/true); });
+}
+
 absl::Status PolicyTrainer::ReadShard(const ShardSink& sink) const {
   return core_->OnDevice("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
 }

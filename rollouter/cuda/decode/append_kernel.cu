@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kMostThreads)
   if (position < 0) return;
   const int dim = heads.head_dim, half = dim / 2, threads = half / kVector;
   const int rotated = (heads.heads + heads.kv_heads) * threads, copied = heads.kv_heads * (dim / kVector);
-  const bf16* from =
-      static_cast<const bf16*>(inputs.qkv) + static_cast<int64_t>(row) * (heads.heads + 2 * heads.kv_heads) * dim;
+  const int stride = inputs.stride > 0 ? inputs.stride : (heads.heads + 2 * heads.kv_heads) * dim;
+  const bf16* from = static_cast<const bf16*>(inputs.qkv) + static_cast<int64_t>(row) * stride;
   const int64_t block =
       rows.tables[static_cast<int64_t>(rows.slots[row]) * rows.table_stride + position / kTokensPerBlock];
   // The offset of head 0 in the block; the next head is kTokensPerBlock * dim further.

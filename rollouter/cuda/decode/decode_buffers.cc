@@ -31,7 +31,8 @@ DecodeBuffers::InputPlaces DecodeBuffers::PlacesFor(const Options& options) {
   InputPlaces at;
   at.slots = row_numbers;
   at.lengths = at.slots + row_numbers;
-  at.draw_slots = at.lengths + row_numbers;
+  at.sets = at.lengths + row_numbers;
+  at.draw_slots = at.sets + row_numbers;
   at.draw_numbers = at.draw_slots + draw_numbers;
   at.logits_rows = at.draw_numbers + draw_numbers;
   at.drawn_rows = at.logits_rows + draw_numbers;
@@ -110,15 +111,14 @@ std::vector<DecodeBuffers::Piece> DecodeBuffers::Pieces(const DecodeShape& shape
       {&B::residual_, rows * shape.hidden * kHalfBytes, "residuals"},
       {&B::normed_, rows * shape.hidden * kHalfBytes, "normed residuals"},
       {&B::gathered_, draws * shape.hidden * kHalfBytes, "rows that are drawn from"},
-      {&B::projected_, rows * shape.hidden * kHalfBytes, "projected rows"},
-      {&B::qkv_, rows * shape.qkv_size() * kHalfBytes, "queries, keys and values"},
+      {&B::projected_, rows * (shape.hidden + shape.inner_columns(1)) * kHalfBytes, "projected rows"},
+      {&B::qkv_, rows * (shape.qkv_size() + shape.inner_columns(3)) * kHalfBytes, "queries, keys and values"},
       {&B::queries_, rows * shape.query_size() * kHalfBytes, "queries"},
       {&B::attended_, rows * shape.query_size() * kHalfBytes, "attended rows"},
       {&B::packed_keys_, packed_bytes, "packed keys"},
       {&B::packed_values_, packed_bytes, "packed values"},
-      {&B::gate_up_, rows * 2 * shape.intermediate * kHalfBytes, "gates"},
+      {&B::gate_up_, rows * (2 * shape.intermediate + shape.inner_columns(2)) * kHalfBytes, "gates"},
       {&B::activated_, rows * shape.intermediate * kHalfBytes, "activations"},
-      {&B::adapted_, rows * 3 * shape.adapter_rank * kHalfBytes, "the adapters' inner products"},
       {&B::logits_, logit_bytes, "logits"},
       {&B::sample_scratch_, SampleScratchBytes(options.max_draws, shape.vocab), "the sampler's sums"},
       {&B::drawn_, draws * int64_t{sizeof(Drawn)}, "draws"},
@@ -163,11 +163,13 @@ void DecodeBuffers::PutRows(const PinnedBuffer& host, absl::Span<const PassRow> 
   int32_t* given = At<int32_t>(host, inputs_at_.given);
   int32_t* slots = At<int32_t>(host, inputs_at_.slots);
   int32_t* lengths = At<int32_t>(host, inputs_at_.lengths);
+  int32_t* sets = At<int32_t>(host, inputs_at_.sets);
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const PassRow row = i < rows.size() ? rows[i] : PassRow{.slot = max_slots_, .token = 0};
     given[i] = row.token;
     slots[i] = row.slot;
     lengths[i] = row.length;
+    sets[i] = row.set;
   }
 }
 

@@ -22,6 +22,7 @@ struct PassRow {
   int32_t token = -1;  // -1: the token that the slot drew last
   // Tokens of the sequence including this one, whose key and value are appended; 0: the row is empty.
   int32_t length = 0;
+  int32_t set = -1;  // the adapter set that computes it; below 0: none
 };
 
 // A draw of token `number` of a slot's answer, from the logits of a row.
@@ -98,6 +99,7 @@ class DecodeBuffers {
   }
 
   PagedRows rows(int32_t count) const;
+  const int32_t* sets() const { return At<int32_t>(inputs_, inputs_at_.sets); }  // by row
   model::TokenSource tokens() const;
   // The draws of a pass: draw d is from logits row d (draws), or from the row that the pass gives (shared_draws).
   Draws draws(int32_t count) const;
@@ -122,7 +124,6 @@ class DecodeBuffers {
   void* packed_values() const { return packed_values_.data(); }
   void* gate_up() const { return gate_up_.data(); }
   void* activated() const { return activated_.data(); }
-  void* adapted() const { return adapted_.data(); }  // x a^T of a product's adapters, at most [rows, 3 adapter_rank]
   void* logits() const { return logits_at_; }
   void* sample_scratch() const { return sample_scratch_.data(); }
   Drawn* drawn() const { return drawn_.as<Drawn>(); }
@@ -136,7 +137,7 @@ class DecodeBuffers {
 
   // Byte offsets in a pass's inputs, which are one buffer: a number for each row and draw, then the settings.
   struct InputPlaces {
-    int64_t given = 0, slots = 0, lengths = 0;                   // per row
+    int64_t given = 0, slots = 0, lengths = 0, sets = 0;         // per row
     int64_t draw_slots = 0, draw_numbers = 0, logits_rows = 0;   // per draw
     int64_t drawn_rows = 0;                                      // per logits row
     int64_t packed_slots = 0, query_starts = 0, key_starts = 0;  // per packed sequence
@@ -165,8 +166,7 @@ class DecodeBuffers {
   int64_t logits_stride_ = 0;
   InputPlaces inputs_at_;
   DeviceBuffer inputs_, tables_, sampling_, rotations_, workspace_;
-  DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, adapted_,
-      logits_;
+  DeviceBuffer residual_, normed_, gathered_, projected_, qkv_, queries_, attended_, gate_up_, activated_, logits_;
   DeviceBuffer packed_keys_, packed_values_;
   DeviceBuffer sample_scratch_, drawn_, drawn_tokens_;
   DeviceBuffer row_tiles_, pieces_, parts_, arrivals_;

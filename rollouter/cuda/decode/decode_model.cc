@@ -10,6 +10,8 @@
 namespace syncopate::rollouter {
 namespace {
 
+static_assert(kDecodedAdapterSets == model::kAdapterSets);
+
 absl::Status Unsupported(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_SHAPE",
                absl::StrCat("the decode kernels are not made for ", what));

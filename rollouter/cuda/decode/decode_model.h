@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "model/model_config.h"
+#include "rollouter/cuda/decode/adapter_kernels.h"
 #include "rollouter/cuda/decode/paged_cache.h"
 
 // The model in the form that decode steps read: sizes and addresses. No libtorch.
@@ -24,22 +25,19 @@ struct DecodeShape {
 
   int32_t query_size() const { return heads.heads * heads.head_dim; }
   int32_t qkv_size() const { return (heads.heads + 2 * heads.kv_heads) * heads.head_dim; }
+  // The columns that a product of `adapters` adapters has beside the base's: x a^T of each in all sets.
+  int32_t inner_columns(size_t adapters) const {
+    return kDecodedAdapterSets * static_cast<int32_t>(adapters) * adapter_rank;
+  }
 
   // FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming what the kernels do not support.
   absl::Status Validate() const;
 };
 DecodeShape GetShape(const model::ModelConfig& config);
 
-// A low-rank adapter of some columns of a product y = x W^T: y[:, begin : begin + outputs] += scale (x a^T) b^T.
-struct DecodeAdapter {
-  const void* a = nullptr;  // [adapter_rank, the product's inputs]
-  const void* b = nullptr;  // [outputs, adapter_rank]
-  int32_t begin = 0;
-  int32_t outputs = 0;
-};
-
 // The weights of one layer: bf16 device memory, rows as in Hugging Face checkpoints; q, k and v are one matrix, gate
-// and up are another. All layers have adapters of the same columns.
+// and up are another. Behind each matrix that has adapters are the rows of their A, set by set, and behind the bias as
+// many zeros (TensorSpec::spare_rows). All layers have adapters of the same columns.
 struct DecodeLayer {
   const void* input_norm = nullptr;  // [hidden]
   const void* qkv = nullptr;         // [qkv_size, hidden]
@@ -50,7 +48,8 @@ struct DecodeLayer {
   const void* post_norm = nullptr;  // [hidden]
   const void* gate_up = nullptr;    // [2 intermediate, hidden]
   const void* down = nullptr;       // [hidden, intermediate]
-  std::vector<DecodeAdapter> qkv_adapters = {}, output_adapters = {}, gate_up_adapters = {}, down_adapters = {};
+  // At most kMostAdapters each.
+  std::vector<AdapterColumns> qkv_adapters = {}, output_adapters = {}, gate_up_adapters = {}, down_adapters = {};
 };
 struct DecodeWeights {
   const void* tokens = nullptr;  // [vocab, hidden]

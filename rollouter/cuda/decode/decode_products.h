@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "model/cuda/matmul.h"
 #include "model/cuda/matmul_trial.h"
+#include "rollouter/cuda/decode/adapter_kernels.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
 
@@ -19,8 +20,9 @@ namespace syncopate::rollouter {
 absl::StatusOr<model::Matmul> MakeBitIdentical(const model::MatmulLibrary& library, const model::MatmulShape& shape,
                                                const model::Matmul* reference, const model::MatmulTrial* trial);
 
-// The matrix products of a pass with a fixed number of rows, and what their adapters add: x a^T is rounded to bf16, its
-// product with b is scaled and added to y, which is rounded again. DecodeBuffers gives the places of the results.
+// The matrix products of a pass with a fixed number of rows, and what adapters add (adapter_kernels.h). DecodeBuffers
+// gives the places of the results. A product whose matrix has adapters also makes x a^T of all sets, in columns behind
+// its own, rounded to bf16; their product with b is scaled and added to y, which is rounded again.
 class DecodeProducts {
  public:
   struct Options {
@@ -44,45 +46,44 @@ class DecodeProducts {
 
   absl::Status Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
-  absl::Status GateUp(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
+  // With the activation: from the normed rows to DecodeBuffers::activated().
+  absl::Status GateUpActivated(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
 
   // Chooses each product's kernel by measuring it over the layers. Overwrites the buffers; blocks.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
-  bool adds_to_residual() const { return output_.base.shape().accumulate; }
+  // Elements from row to row of DecodeBuffers::qkv().
+  int32_t qkv_stride() const { return qkv_.shape().n; }
+  // The norm behind output (which = 0) or down (1), with what is still to be added to the residual. Only without other
+  // ranks.
+  absl::Status AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape, const void* weight,
+                          const DecodeBuffers& buffers, cudaStream_t stream) const;
 
  private:
-  // A product of all layers and its adapters.
-  struct Product {
-    model::Matmul base;
-    std::vector<model::Matmul> inner;  // x a^T: one for all adapters if their a are one matrix, else one for each
-    std::vector<model::Matmul> outer;  // what each adapter adds to its columns of y
-  };
-  struct Operands {
-    model::MatmulOperands base;
-    absl::Span<const DecodeAdapter> adapters;
-  };
-  // Whether x a^T of these adapters is one product: their a lie side by side.
-  static bool AreJoint(const DecodeShape& shape, const model::MatmulShape& base,
-                       absl::Span<const DecodeAdapter> adapters);
-  static model::MatmulShape GetInnerShape(const DecodeShape& shape, const model::MatmulShape& base, size_t joint);
-  static model::MatmulShape GetOuterShape(const DecodeShape& shape, const model::MatmulShape& base,
-                                          const DecodeAdapter& adapter, size_t joint);
-  static absl::StatusOr<Product> MakeProduct(const model::MatmulLibrary& library, const DecodeShape& shape,
-                                             const model::MatmulShape& base, absl::Span<const DecodeAdapter> adapters,
-                                             const Product* reference, const model::MatmulTrial* trial);
-  static absl::Status Queue(Product& product, const Operands& operands, const DecodeBuffers& buffers,
-                            cudaStream_t stream);
-  static absl::Status ChooseFastest(Product& product, absl::Span<const Operands> operands, const DecodeBuffers& buffers,
-                                    cudaStream_t stream);
+  // The result of `base`, of `columns` columns beside x a^T.
+  static AdaptedProduct GetAdapted(const model::Matmul& base, const DecodeShape& shape, int32_t columns,
+                                   absl::Span<const AdapterColumns> adapters, const DecodeBuffers& buffers);
+  // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks.
+  absl::Status AddToResidual(int which, const model::Matmul& base, absl::Span<const AdapterColumns> adapters,
+                             const DecodeBuffers& buffers, cudaStream_t stream) const;
 
-  DecodeProducts(Product qkv, Product output, Product gate_up, Product down, std::array<void*, 2> parts);
-  // The destination of output (which = 0) or down (which = 1).
+  DecodeProducts(const DecodeShape& shape, const Options& options, std::array<model::Matmul, 4> products);
+  // The destination of output's (which = 0) or down's (1) matrix product, and of what the rank adds to the sum.
+  void* GetProduct(int which, const DecodeBuffers& buffers) const;
   void* GetResult(int which, const DecodeBuffers& buffers) const;
+  bool IsAdapted(int which) const { return is_adapted_[static_cast<size_t>(which)]; }
+  // Whether the norm's kernel adds what the adapters of output or down add.
+  bool IsFused(int which) const {
+    return IsAdapted(which) && parts_[0] == nullptr && qkv_.shape().rows <= kMostFusedRows &&
+           !qkv_.shape().bit_identical_rows;
+  }
 
-  Product qkv_, output_, gate_up_, down_;
+  DecodeShape shape_;
+  model::Matmul qkv_, output_, gate_up_, down_;
   std::array<void*, 2> parts_;
+  std::array<bool, 2> is_adapted_;  // whether output and down have adapters
+  bool add_to_residual_;
 };
 
 }  // namespace syncopate::rollouter

@@ -300,8 +300,8 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
   const void* next_norm = index + 1 < shape.layers ? options_.weights.layers[static_cast<size_t>(index) + 1].input_norm
                                                    : options_.weights.norm;
   const model::NormShape norm = {rows, shape.hidden, shape.norm_epsilon};
-  const void* added = products.adds_to_residual() ? nullptr : buffers_.projected();
   const AppendInputs append = {.qkv = buffers_.qkv(),
+                               .stride = products.qkv_stride(),
                                .q_norm = shape.qk_norm ? layer.q_norm : nullptr,
                                .k_norm = shape.qk_norm ? layer.k_norm : nullptr,
                                .epsilon = shape.norm_epsilon,
@@ -313,20 +313,18 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
       "appending keys and values"));
   SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, norm, added, layer.post_norm));
-  SYNCOPATE_RETURN_IF_ERROR(products.GateUp(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(
-      model::SwiGlu(rows, shape.intermediate, buffers_.gate_up(), buffers_.activated(), stream), "an activation"));
+  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, products, layer, norm, layer.post_norm));
+  SYNCOPATE_RETURN_IF_ERROR(products.GateUpActivated(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers_, stream));
-  return AddAndNorm(1, norm, added, next_norm);
+  return AddAndNorm(1, products, layer, norm, next_norm);
 }
 
-absl::Status GraphDecoder::AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight) {
+absl::Status GraphDecoder::AddAndNorm(int which, const DecodeProducts& products, const DecodeLayer& layer,
+                                      const model::NormShape& shape, const void* weight) {
   if (options_.ranks != nullptr) {
     return options_.ranks->SumAndNorm(which, shape, weight, buffers_.residual(), buffers_.normed(), stream_.get());
   }
-  return CudaStatus(model::AddAndNorm(shape, added, weight, buffers_.residual(), buffers_.normed(), stream_.get()),
-                    "a norm");
+  return products.AddAndNorm(which, layer, shape, weight, buffers_, stream_.get());
 }
 
 int32_t GraphDecoder::BatchSizeFor(int32_t rows) const {
@@ -417,7 +415,7 @@ absl::Status GraphDecoder::LaunchRows(Pass pass, const DecoderStep& step, UnderW
   std::vector<PassDraw> draws;
   for (const DecoderRow& row : step.rows) {
     draws.push_back({row.slot, row.number, static_cast<int32_t>(rows.size()), row.wants_logits, row.filter});
-    rows.push_back({row.slot, row.token, row.length});
+    rows.push_back({row.slot, row.token, row.length, row.set});
   }
   const int32_t batch_size = BatchSizeFor(static_cast<int32_t>(rows.size()));
   pass.rows = rows;

@@ -33,6 +33,7 @@ struct DecoderRow {
   int32_t number = 0;                  // the drawn token's number in the answer
   bool wants_logits = false;           // see PassDraw::wants_logits
   const DrawFilter* filter = nullptr;  // see PassDraw::filter
+  int32_t set = -1;                    // see PassRow::set
 };
 
 // The input of one step. The decoder applies the settings first, then computes the chunks of prompts, in one or several
@@ -197,7 +198,8 @@ class GraphDecoder {
   int32_t BatchSizeFor(int32_t rows) const;
   bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
   // Adds the result of output (`which` = 0) or down (1), summed over all ranks, to the residual, and computes its norm.
-  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* added, const void* weight);
+  absl::Status AddAndNorm(int which, const DecodeProducts& products, const DecodeLayer& layer,
+                          const model::NormShape& shape, const void* weight);
   // Blocks as Event::Wait does, at most kStepDeadline; returns earlier if a rank is lost (DeviceRanks::Check).
   absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 

@@ -40,6 +40,7 @@ struct PagedRows {
 // The inputs of the append kernel besides the rows.
 struct AppendInputs {
   const void* qkv = nullptr;     // [rows, (heads + 2 kv_heads) * head_dim]
+  int32_t stride = 0;            // elements from row to row of qkv; 0: the rows are dense
   const void* q_norm = nullptr;  // [head_dim] each; both nullptr if queries and keys are not normed
   const void* k_norm = nullptr;
   float epsilon = 0;

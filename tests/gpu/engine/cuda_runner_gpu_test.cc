@@ -99,7 +99,7 @@ class Rig {
  public:
   explicit Rig(const model::ModelConfig& config, Engine::Options options = {.max_sequences = 64},
                bool by_operators = false)
-      : config_(config), manifest_(model::MakeManifest(config, DType::kBFloat16).value()) {
+      : config_(config), manifest_(model::MakeWireManifest(config, DType::kBFloat16).value()) {
     backend_ = CudaBackend::Create(config, manifest_, /*device=*/0, CudaInstall::kRemap, /*memory_share=*/0.4).value();
     std::shared_ptr<EngineBackend> backend = backend_;
     if (by_operators) backend = std::make_shared<ByOperators>(config, backend_);
@@ -447,7 +447,7 @@ TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
   SYNCOPATE_NEED_GPUS(1);
   constexpr absl::Duration kDeadline = absl::Seconds(30);
   const model::ModelConfig config = GraphModel(64, 14, 2);
-  const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
+  const Manifest manifest = model::MakeWireManifest(config, DType::kBFloat16).value();
   EngineLoop::Options options;
   options.model = config;
   options.dtype = DType::kBFloat16;
@@ -497,7 +497,7 @@ TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
 TEST(CudaRunnerTest, RefusesWhatDoesNotFitAndSaysWhatWould) {
   SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = GraphModel(64, 14, 2);
-  const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
+  const Manifest manifest = model::MakeWireManifest(config, DType::kBFloat16).value();
   auto create = [&](const Engine::Options& options) {
     return Engine::Create(config, CudaBackend::Create(config, manifest, 0, CudaInstall::kInPlace).value(), options)
         .status();
@@ -511,7 +511,7 @@ TEST(CudaRunnerTest, RefusesWhatDoesNotFitAndSaysWhatWould) {
 TEST(CudaRunnerTest, GraphsReadTheWeightsThatWereInstalledLast) {
   SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = GraphModel(64, 14, 2);
-  const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
+  const Manifest manifest = model::MakeWireManifest(config, DType::kBFloat16).value();
   auto engine = Engine::Create(config, CudaBackend::Create(config, manifest, 0, CudaInstall::kRemap).value(),
                                {.max_sequences = 8})
                     .value();

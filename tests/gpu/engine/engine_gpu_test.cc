@@ -30,7 +30,7 @@ constexpr absl::Duration kDeadline = absl::Seconds(30);
 class Rig {
  public:
   Rig(const model::ModelConfig& config, bool gpu, DType dtype = DType::kFloat32)
-      : config_(config), manifest_(model::MakeManifest(config, dtype).value()), gpu_(gpu) {
+      : config_(config), manifest_(model::MakeWireManifest(config, dtype).value()), gpu_(gpu) {
     std::shared_ptr<EngineBackend> backend;
     if (gpu) {
       backend = CudaBackend::Create(config, manifest_, /*device=*/0, Install::kRemap).value();
@@ -281,7 +281,7 @@ TEST_F(CudaEngineLoopTest, ATransferInPlaceStopsGenerationAndOneThatFailsLeavesN
 TEST(CudaBackendSleepTest, KeptWeightsComeBackAsTheyWereAndDroppedOnesAsZeros) {
   SYNCOPATE_NEED_GPUS(1);
   const model::ModelConfig config = testing::SmallModel();
-  const Manifest manifest = model::MakeManifest(config, DType::kBFloat16).value();
+  const Manifest manifest = model::MakeWireManifest(config, DType::kBFloat16).value();
   const std::vector<char> weights = RandomWeights(config, manifest, 7);
   for (Install install : {Install::kRemap, Install::kInPlace}) {
     const auto backend = CudaBackend::Create(config, manifest, /*device=*/0, install).value();

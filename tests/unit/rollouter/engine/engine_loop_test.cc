@@ -52,6 +52,10 @@ class WaitingSink final : public GenerationSink {
     MutexLock lock(&mutex_);
     return finished_.size();
   }
+  int tokens() {
+    MutexLock lock(&mutex_);
+    return tokens_;
+  }
 
  private:
   Mutex mutex_;
@@ -270,6 +274,45 @@ TEST(EngineLoopTest, AnInstallWaitsForARequestThatHoldsIt) {
   EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{1, 0}));
   loop->Abort("a");
   EXPECT_TRUE(InstallWeights(*loop, {1, 2}, config).ok());
+}
+
+TEST(EngineLoopTest, WithAdapterSetsAnEvaluationHoldsNoInstallBackAndNoInstallPauses) {
+  model::ModelConfig config = LongContext();
+  config.lora.rank = 4;
+  config.lora.alpha = 8;
+  config.lora.projections = model::LoraConfig::AllProjections();
+  auto loop = StartLoop(config);
+  ASSERT_TRUE(InstallWeights(*loop, {1, 0}, config).ok());
+  GenerationRequest evaluation = Request("evaluation", 1, 10000);
+  evaluation.holds_install = true;
+  auto sink = std::make_shared<WaitingSink>(), policy = std::make_shared<WaitingSink>();
+  ASSERT_TRUE(loop->Submit(evaluation, sink).ok());
+  ASSERT_TRUE(loop->Submit(Request("training", 1, 10000), policy).ok());
+  ASSERT_TRUE(sink->WaitForTokens(1));
+  for (int64_t step = 1; step < 4; ++step) {
+    ASSERT_TRUE(loop->BeginAttempt().ok());
+    const int64_t base = loop->manifest().adapters_begin();
+    std::memset(loop->shadow() + base, 0, static_cast<size_t>(loop->manifest().arena_bytes() - base));
+    const auto installed = loop->Install({1, step}, /*digest=*/static_cast<uint64_t>(step), kDeadline);
+    ASSERT_TRUE(installed.ok()) << installed.status();
+    EXPECT_EQ(installed->pause_seconds, 0.0);
+    loop->EndAttempt();
+    EXPECT_EQ(loop->GetStatus().serving, (PolicyVersion{1, step}));
+    ASSERT_TRUE(sink->WaitForTokens(sink->tokens() + 3)) << "the set before is free when its plans have ended";
+  }
+  EXPECT_EQ(loop->GetStatus().pinned, (PolicyVersion{1, 0}));
+  EXPECT_TRUE(loop->shares_base());
+  // The base is what all sets compute with: it waits for the evaluation.
+  EXPECT_EQ(ErrorReason(loop->BeginInPlace({1, 4}, absl::Milliseconds(50))), "INSTALL_DEADLINE");
+  loop->Abort("evaluation");
+  ASSERT_TRUE(loop->BeginInPlace({1, 4}, kDeadline).ok());
+  const auto installed = InstallWeights(*loop, {1, 4}, config);
+  ASSERT_TRUE(installed.ok()) << installed.status();
+  EXPECT_GT(installed->pause_seconds, 0.0) << "generation stood still for the base";
+  loop->Abort("training");
+  const auto answer = policy->WaitForSamples(1)[0];
+  EXPECT_EQ(answer.spans.front().version, (PolicyVersion{1, 0}));
+  loop->Stop();
 }
 
 TEST(EngineLoopTest, ASyncThatBeginsWhileARequestPinsTheVersionIsHeldBackUntilThatHasEnded) {

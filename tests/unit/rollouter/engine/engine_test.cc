@@ -28,10 +28,11 @@ struct Rig {
   explicit Rig(const model::ModelConfig& config, int64_t max_sequences = 64, int64_t max_prefill_tokens = 4096)
       : Rig(config, Engine::Options{.max_sequences = max_sequences, .max_prefill_tokens = max_prefill_tokens}) {}
   Rig(const model::ModelConfig& config, const Engine::Options& options)
-      : Rig(config, options, std::make_shared<HostBackend>(config, *model::MakeManifest(config, DType::kFloat32))) {}
+      : Rig(config, options, std::make_shared<HostBackend>(config, *model::MakeWireManifest(config, DType::kFloat32))) {
+  }
   Rig(const model::ModelConfig& config, const Engine::Options& options, std::shared_ptr<EngineBackend> backend)
       : config(config),
-        manifest(*model::MakeManifest(config, DType::kFloat32)),
+        manifest(*model::MakeWireManifest(config, DType::kFloat32)),
         made(Engine::Create(config, std::move(backend), options).value()),
         engine(*made) {
     at::set_num_threads(1);
@@ -109,7 +110,7 @@ TEST_P(EngineOverModels, GivesTheSameTokensWhenThePromptIsPrefilledInChunks) {
 class PatientBackend final : public EngineBackend {
  public:
   explicit PatientBackend(const model::ModelConfig& config)
-      : host_(config, *model::MakeManifest(config, DType::kFloat32)) {}
+      : host_(config, *model::MakeWireManifest(config, DType::kFloat32)) {}
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return host_.arenas(); }
@@ -515,11 +516,113 @@ TEST_P(EngineOverModels, TheBaseAnswersBesideThePolicyAsAModelWithoutAdaptersDoe
   }
 }
 
+// Answers of `request` by the adapters of one version alone.
+std::vector<Trajectory> AnswersOf(const model::ModelConfig& config, const GenerationRequest& request, uint64_t adapters,
+                                  const Engine::Options& options) {
+  Rig rig(config, options);
+  InstallAdapters(rig, {1, 1}, 7, adapters);
+  const auto sink = rig.Add(request);
+  rig.RunDry();
+  std::vector<Trajectory> answers;
+  for (const auto& [sample, answer] : sink->finished) answers.push_back(answer);
+  return answers;
+}
+
+TEST_P(EngineOverModels, WhatPinsAVersionIsAnsweredByItBesideNewerOnesBitForBit) {
+  constexpr uint64_t kBase = 7;
+  for (const int32_t under_way : {1, 2}) {
+    const Engine::Options options{.max_sequences = 64, .max_prefill_tokens = 5, .plans_under_way = under_way};
+    const model::ModelConfig adapted = testing::WithAdapters(GetParam());
+    GenerationRequest evaluation = RandomRequest(adapted, 1004, /*samples=*/2);
+    const std::vector<Trajectory> expected = AnswersOf(adapted, evaluation, 50, options);
+    GenerationRequest late = RandomRequest(adapted, 1005);
+    const std::vector<Trajectory> expected_late = AnswersOf(adapted, late, 50, options);
+    evaluation.holds_install = late.holds_install = true;
+
+    Rig rig(adapted, options);
+    InstallAdapters(rig, {1, 1}, kBase, 50);
+    const auto policy = rig.Add(RandomRequest(adapted, 2000, /*samples=*/3));
+    const auto pinned = rig.Add(evaluation);
+    rig.Step();
+    const auto joins = rig.Add(late);
+    for (int step = 2; step < 5; ++step) {
+      InstallAdapters(rig, {1, step}, kBase, 50 + 10 * static_cast<uint64_t>(step));
+      rig.Step();
+    }
+    EXPECT_EQ(rig.engine.policy().pinned_version(), (PolicyVersion{1, 1}));
+    rig.RunDry();
+    for (const auto& [sample, answer] : pinned->finished) {
+      EXPECT_EQ(answer.tokens, expected[static_cast<size_t>(sample)].tokens);
+      EXPECT_EQ(answer.logprobs, expected[static_cast<size_t>(sample)].logprobs);
+      EXPECT_THAT(answer.spans, ElementsAre(VersionSpan{{1, 1}, 0, static_cast<int32_t>(answer.tokens.size())}));
+    }
+    EXPECT_EQ(joins->finished.at(0).tokens, expected_late[0].tokens) << "an evaluation that begins meanwhile joins it";
+    EXPECT_EQ(joins->finished.at(0).spans.front().version, (PolicyVersion{1, 1}));
+    EXPECT_EQ(policy->finished.at(0).spans.back().version, (PolicyVersion{1, 4}));
+    EXPECT_EQ(rig.engine.policy().pinned_version(), PolicyVersion());
+    // The next one is answered by what is live now.
+    const auto next = rig.Add(evaluation);
+    rig.RunDry();
+    EXPECT_EQ(next->finished.at(0).tokens, AnswersOf(adapted, evaluation, 90, options)[0].tokens);
+    EXPECT_EQ(next->finished.at(0).spans.front().version, (PolicyVersion{1, 4}));
+  }
+}
+
+TEST(EngineTest, AnInstallOfAdaptersDrainsNothing) {
+  const model::ModelConfig adapted = testing::WithAdapters(testing::SmallModel());
+  Rig rig(adapted, {.plans_under_way = 2});
+  auto answer = rig.Add(RandomRequest(adapted, 1));
+  rig.Step();
+  ASSERT_TRUE(rig.engine.HasWork());
+  const int64_t before = rig.engine.generated_tokens();
+  ASSERT_TRUE(rig.engine.policy().Install({1, 1}, 1).ok());
+  EXPECT_EQ(rig.engine.generated_tokens(), before) << "the plan that was launched is under way yet";
+  rig.RunDry();
+  EXPECT_EQ(answer->finished.at(0).spans.front().version, (PolicyVersion{1, 0}));
+  EXPECT_EQ(answer->finished.at(0).spans.back().version, (PolicyVersion{1, 1}));
+}
+
+TEST(EngineTest, AdapterSetsShareOneBaseInMemory) {
+  const model::ModelConfig adapted = testing::WithAdapters(testing::SmallModel());
+  const Manifest manifest = *model::MakeWireManifest(adapted, DType::kFloat32);
+  HostBackend backend(adapted, manifest);
+  WeightArenas& arenas = backend.arenas();
+  const int64_t base = manifest.adapters_begin(), adapters = manifest.arena_bytes() - base;
+  EXPECT_EQ(base % Manifest::kMappingBytes, 0);
+  EXPECT_EQ(base % manifest.bucket_bytes(), 0);
+  EXPECT_EQ(arenas.bytes(), base + 3 * adapters);
+  arenas.shadow()[base - 1] = 5;
+  EXPECT_EQ(arenas.live()[base - 1], 5) << "the base is the same memory";
+  arenas.shadow()[base] = 6;
+  EXPECT_EQ(arenas.live()[base], 0) << "adapters are not";
+  const char* const before = arenas.live();
+  ASSERT_TRUE(arenas.Exchange({1, 1}, 1, absl::InfiniteDuration()).ok());
+  EXPECT_NE(arenas.live(), before);
+  EXPECT_EQ(arenas.live()[base], 6);
+  EXPECT_EQ(arenas.shadow(), nullptr) << "none is chosen";
+  arenas.ChooseShadow(0);
+  ASSERT_TRUE(arenas.CopyLive({{0, manifest.arena_bytes()}}).ok());
+  EXPECT_EQ(arenas.shadow()[base], 6);
+
+  ASSERT_TRUE(arenas.Release(/*keep_live=*/true).ok());
+  EXPECT_EQ(arenas.bytes(), base + adapters);
+  ASSERT_TRUE(arenas.Restore().ok());
+  EXPECT_EQ(arenas.bytes(), base + 3 * adapters);
+  EXPECT_EQ(arenas.live()[base - 1], 5);
+  EXPECT_EQ(arenas.live()[base], 6);
+  EXPECT_EQ(arenas.shadow()[base], 0);
+  ASSERT_TRUE(arenas.Release(/*keep_live=*/false).ok());
+  EXPECT_EQ(arenas.bytes(), 0);
+  ASSERT_TRUE(arenas.Restore().ok());
+  EXPECT_EQ(arenas.live()[base - 1], 0);
+  EXPECT_EQ(arenas.live()[base], 0);
+}
+
 // A backend whose runner knows nothing of the base, as those of GPUs.
 class PolicyOnlyBackend final : public EngineBackend {
  public:
   explicit PolicyOnlyBackend(const model::ModelConfig& config)
-      : host_(config, *model::MakeManifest(config, DType::kFloat32)), plain_(config.Base(), Plain(config)) {}
+      : host_(config, *model::MakeWireManifest(config, DType::kFloat32)), plain_(config.Base(), Plain(config)) {}
   at::Device device() const override { return host_.device(); }
   DType dtype() const override { return host_.dtype(); }
   WeightArenas& arenas() override { return host_.arenas(); }
@@ -547,7 +650,7 @@ TEST(EngineTest, RefusesToAnswerByABaseThatThereIsNotOrThatItsRunnerCannotRun) {
 
 TEST(EngineTest, RefusesAContextLongerThanTheModelsAndSaysBoth) {
   const model::ModelConfig config = testing::SmallModel();
-  const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);
+  const Manifest manifest = *model::MakeWireManifest(config, DType::kFloat32);
   const absl::Status refused = Engine::Create(config, std::make_shared<HostBackend>(config, manifest),
                                               {.max_context = config.max_position_embeddings + 1})
                                    .status();

@@ -23,7 +23,16 @@ using testing::RecordingSink;
 
 std::vector<char> Weights(const model::ModelConfig& config, const Manifest& whole, uint64_t seed) {
   std::vector<char> arena(static_cast<size_t>(whole.arena_bytes()));
-  model::InitialiseWeights(config, whole, seed, reinterpret_cast<float*>(arena.data()));
+  auto* const numbers = reinterpret_cast<float*>(arena.data());
+  // With adapters all versions have one base.
+  model::InitialiseWeights(config, whole, config.lora.enabled() ? 7 : seed, numbers);
+  for (size_t i = 0; i < whole.tensors().size(); ++i) {
+    if (!whole.tensors()[i].adapter) continue;
+    for (int64_t n = 0; n < whole.tensors()[i].NumElements(); ++n) {
+      numbers[whole.ranges()[i].begin / 4 + n] =
+          static_cast<float>(Philox4x32(seed * 1000 + i, static_cast<uint64_t>(n))[0] % 1000) * 4e-4f - 0.2f;
+    }
+  }
   return arena;
 }
 
@@ -31,7 +40,7 @@ std::vector<char> Weights(const model::ModelConfig& config, const Manifest& whol
 class Replica {
  public:
   Replica(const model::ModelConfig& config, int32_t world, const Engine::Options& options)
-      : config_(config), whole_(*model::MakeManifest(config, DType::kFloat32)), world_(world) {
+      : config_(config), whole_(*model::MakeWireManifest(config, DType::kFloat32)), world_(world) {
     at::set_num_threads(1);
     std::shared_ptr<EngineBackend> backend;
     if (world == 1) {
@@ -171,6 +180,60 @@ TEST(TensorParallelTest, AllRanksAnswerByTheirBaseIfAsked) {
   EXPECT_EQ(answer->finished.at(0).tokens, expected->finished.at(0).tokens);
   EXPECT_EQ(answer->finished.at(0).logprobs, expected->finished.at(0).logprobs);
   EXPECT_TRUE(answer->finished.at(0).spans.at(0).version.IsNone());
+}
+
+TEST(TensorParallelTest, AllRanksAnswerByAPinnedVersionBesideNewerOnes) {
+  const model::ModelConfig config = testing::WithAdapters(WideModel());
+  Replica one(config, 1, {}), two(config, 2, {}), calm(config, 1, {});
+  GenerationRequest pinned = RandomRequest(config, 5, 1.0f);
+  const auto alone = calm.Add(pinned);
+  calm.RunDry();
+  pinned.holds_install = true;
+  std::vector<std::vector<Trajectory>> answers;
+  for (Replica* replica : {&one, &two}) {
+    const auto evaluation = replica->Add(pinned);
+    const auto policy = replica->Add(RandomRequest(config, 6, 1.0f));
+    for (int64_t step = 1; step < 5; ++step) {
+      replica->Step();
+      replica->Install({1, step}, 7 + static_cast<uint64_t>(step));
+      for (int32_t rank = 0; replica == &two && rank < 2; ++rank) {
+        replica->followers().AwaitDone();
+        EXPECT_EQ(replica->backend(rank).arenas().shadow_set(), replica->backend(0).arenas().shadow_set());
+        EXPECT_EQ(replica->backend(rank).arenas().bytes(),
+                  replica->slice().manifest.adapters_begin() +
+                      3 * (replica->slice().manifest.arena_bytes() - replica->slice().manifest.adapters_begin()));
+      }
+    }
+    replica->RunDry();
+    EXPECT_EQ(evaluation->finished.at(0).spans.front().version, (PolicyVersion{1, 0}));
+    EXPECT_EQ(evaluation->finished.at(0).tokens, alone->finished.at(0).tokens);
+    EXPECT_EQ(policy->finished.at(0).spans.back().version, (PolicyVersion{1, 4}));
+    answers.push_back({evaluation->finished.at(0), evaluation->finished.at(1), policy->finished.at(0)});
+  }
+  ExpectSame(answers[1], answers[0]);
+}
+
+TEST(RankSliceTest, EachRankLeavesRowsForTheAdaptersOfItsSliceAndThoseLieApart) {
+  const model::ModelConfig config = testing::WithAdapters(testing::GroupedQueryModel(), /*rank=*/4);
+  const Manifest whole = *model::MakeWireManifest(config, DType::kBFloat16);
+  const RankSlice slice = *MakeRankSlice(config, whole, 2);
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < slice.manifest.tensors().size(); ++i) places[slice.manifest.tensors()[i].name] = i;
+  const std::string layer = "model.layers.0.";
+  const std::vector<std::pair<std::string, int64_t>> expected = {{"self_attn.qkv_proj.weight", 3 * 3 * 4},
+                                                                 {"self_attn.o_proj.weight", 3 * 4},
+                                                                 {"mlp.gate_up_proj.weight", 3 * 2 * 4},
+                                                                 {"mlp.down_proj.weight", 3 * 4},
+                                                                 {"input_layernorm.weight", 0}};
+  for (const auto& [name, rows] : expected) {
+    const size_t at = places.at(layer + name);
+    const TensorSpec& spec = slice.manifest.tensors()[at];
+    EXPECT_EQ(spec.spare_rows, rows) << name;
+    EXPECT_GE(slice.manifest.ranges()[at + 1].begin - slice.manifest.ranges()[at].end, spec.SpareBytes()) << name;
+  }
+  EXPECT_EQ(slice.manifest.adapters_begin() % Manifest::kMappingBytes, 0);
+  EXPECT_LT(slice.manifest.adapters_begin(), slice.manifest.arena_bytes());
+  EXPECT_EQ(model::MakeWireManifest(config, DType::kFloat32)->tensors()[1].spare_rows, 0) << "for graphs on GPUs alone";
 }
 
 TEST(TensorParallelTest, EachRankHoldsItsPartOfWeightsAndKeysAlone) {

@@ -177,8 +177,9 @@ TEST(CodecTest, ManifestsAreRebuiltAndTheirFingerprintIsCompared) {
                        .split = Split::kColumns,
                        .head = 2,
                        .joint = "ab"};
-  const TensorSpec whole{.name = "b", .dtype = DType::kBFloat16, .shape = {7}, .unit = 2};
-  const Manifest manifest = Manifest::Create({cut, whole}, 512).value();
+  const TensorSpec whole{.name = "b", .dtype = DType::kBFloat16, .shape = {7}, .unit = 2, .spare_rows = 3};
+  const TensorSpec adapter{.name = "c", .dtype = DType::kBFloat16, .shape = {7}, .unit = 2, .adapter = true};
+  const Manifest manifest = Manifest::Create({cut, whole, adapter}, 512).value();
   absl::StatusOr<Manifest> back = FromProto(ToProto(manifest));
   ASSERT_TRUE(back.ok());
   EXPECT_TRUE(manifest.CheckSame(*back).ok());

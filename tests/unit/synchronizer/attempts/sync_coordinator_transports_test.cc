@@ -48,27 +48,34 @@ TEST_F(SyncCoordinatorTest, ReceiversAreToldOfEachOtherOnlyWhereTheyMeet) {
   }
 }
 
-TEST_F(SyncCoordinatorTest, BaseWeightsGoToThoseWhoLackThemAndInAGroupToAllOrNobody) {
+TEST_F(SyncCoordinatorTest, AMemberThatHasTheBaseWeightsThatItWasToBeSentGetsAdaptersAtOnce) {
   for (const char* transport : {"grpc", "nccl"}) {
     SetTransport(transport);
     SetSources();
     AddReceiver(0);
     AddReceiver(1);
-    PublishedVersion version = VersionWith({1, 1});
-    version.subset = {{{1, 2}}, 77};
-    Take(coordinator_.Publish(version, 0, now_));
+    PublishWithBase(1, 77);
     SyncReport holds = Report(SyncStage::kPrepare);
     holds.weights.base_present = true;
     FromSource(Report(SyncStage::kPrepare));
     FromReceiver(0, holds);
     FromReceiver(1, Report(SyncStage::kPrepare));
+    EXPECT_EQ(records_.back().result(), "BASE_HELD");
     std::map<std::string, bool> base;
     for (const auto& [to, command] : output_.sends) {
-      for (const SyncMember& receiver : std::get<Transfer>(command).receivers)
-        base[receiver.id.replica_id] = receiver.base;
+      const auto* transfer = std::get_if<Transfer>(&command);
+      if (transfer == nullptr) continue;
+      for (const SyncMember& receiver : transfer->receivers) base[receiver.id.replica_id] = receiver.base;
     }
-    EXPECT_EQ(base["rollouter-0"], transport == std::string("nccl"));
-    EXPECT_TRUE(base["rollouter-1"]);
+    EXPECT_EQ(base, (std::map<std::string, bool>{{"rollouter-1", true}}));
+    ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"})) << "what serves there is not overwritten";
+    FromSource(Report(SyncStage::kPrepare));
+    FromReceiver(0, holds);
+    ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"}));
+    EXPECT_FALSE(std::get<Transfer>(output_.sends.back().second).receivers[0].base);
+    Take(coordinator_.RemoveReceiver("rollouter-0", "DISCONNECTED", "", now_));
+    Take(coordinator_.RemoveReceiver("rollouter-1", "DISCONNECTED", "", now_));
+    records_.clear();
   }
 }
 
@@ -96,7 +103,7 @@ TEST_F(SyncCoordinatorTest, ThoseWhoLackTheBaseOfAVersionGetAnAttemptOfTheirOwn)
   }
 }
 
-TEST_F(SyncCoordinatorTest, AMemberOfAGroupThatHasLostItsBaseIsLeftOutAndSentItAtOnce) {
+TEST_F(SyncCoordinatorTest, AMemberThatHasLostItsBaseIsLeftOutAndSentItAtOnce) {
   SetTransport("nccl");
   SetSources();
   for (int index : {0, 1}) AddReceiver(index, {}, 1, "", /*base_digest=*/77);

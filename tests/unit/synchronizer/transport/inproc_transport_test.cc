@@ -385,5 +385,230 @@ TEST_F(InPlaceTest, AnEngineThatCannotStopKeepsItsWeights) {
   EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
 }
 
+// A target whose live weights and shadow share one base: the shadow is [base | adapters], and what is live has adapters
+// of its own.
+class SharedBaseTarget final : public WeightTarget {
+ public:
+  SharedBaseTarget(int64_t base, int64_t bytes)
+      : base_(base), bytes_(bytes), arena(bytes), live_adapters(bytes - base) {}
+
+  char* shadow() override { return arena.data(); }
+  bool shares_base() const override { return true; }
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>&) override {
+    std::memcpy(arena.data() + base_, live_adapters.data(), static_cast<size_t>(bytes_ - base_));
+    return absl::OkStatus();
+  }
+  absl::Status BeginInPlace(const PolicyVersion&, absl::Duration) override {
+    ++pauses;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t, absl::Duration) override {
+    std::memcpy(live_adapters.data(), arena.data() + base_, static_cast<size_t>(bytes_ - base_));
+    serving = version;
+    sleep.slept = false;
+    return InstallResult();
+  }
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration) override {
+    serving = version;
+    return InstallResult();
+  }
+  ReceiverWeights LastSleep() const override { return sleep; }
+  void CancelInPlace() override { ++cancels; }
+  void Invalidate() override { serving = PolicyVersion(); }
+  absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override {
+    checked = 0;
+    for (const ByteRange& range : contents.buckets) checked += range.size();
+    return WeightTarget::BeginCheck(std::move(contents));
+  }
+
+ private:
+  const int64_t base_, bytes_;
+
+ public:
+  HostBuffer arena, live_adapters;
+  PolicyVersion serving;
+  ReceiverWeights sleep;
+  int64_t checked = 0;  // bytes that the latest check has digested, or would have
+  int pauses = 0, cancels = 0;
+};
+
+class SharedBaseTest : public ::testing::Test {
+ protected:
+  static Manifest AdaptedModel() {
+    TensorSpec a{.name = "a", .shape = {40, 10}, .unit = 1, .adapter = true}, b = a;
+    b.name = "b";
+    return Manifest::Create({{.name = "base", .shape = {100, 30}}, {.name = "norm", .shape = {30}}, a, b}, 1024)
+        .value();
+  }
+  SharedBaseTest() { Stage(1); }
+  void Stage(int64_t step) { rig_.StageAdapters(step, subset_); }
+
+  absl::StatusOr<WeightReceiver::Received> Sync(const std::function<void(Transfer&)>& change = nullptr,
+                                                bool check_weights = false) {
+    Prepare prepare = rig_.Offer();
+    prepare.check_weights = check_weights;
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
+    auto prepared = receiver_.Prepare(prepare);
+    absl::StatusOr<WeightReceiver::Received> received = WeightReceiver::Received();
+    if (!prepared.ok()) {
+      received = prepared.status();
+    } else if (!prepared->already_serves) {
+      Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, rendezvous);
+      transfer.receivers[0].id = id_;
+      transfer.receivers[0].base = NeedsBase(prepared->weights);
+      if (change) change(transfer);
+      received = receiver_.Transfer(transfer);
+    }
+    if (received.ok()) {
+      const auto installed = receiver_.Install({prepare.attempt});
+      if (!installed.ok()) received = installed.status();
+    }
+    receiver_.Finish(prepare.attempt);
+    rig_.source()->Finish(prepare.attempt);
+    return received;
+  }
+  // Whether the target has the bits of `step`.
+  bool HasBits(int64_t step) {
+    std::vector<char> expected(static_cast<size_t>(manifest_.arena_bytes()), 0);
+    EXPECT_TRUE(FillAdapters(manifest_, subset_.base_digest, subset_.adapters, step, expected.data()).ok());
+    const auto base = static_cast<size_t>(manifest_.adapters_begin());
+    return std::memcmp(expected.data(), target_.arena.data(), base) == 0 &&
+           std::memcmp(expected.data() + base, target_.live_adapters.data(), expected.size() - base) == 0;
+  }
+  void Break(bool broken) {
+    rig_.store()->SetOnChunk([broken](int, ByteRange, char*) {
+      return broken ? Error(absl::StatusCode::kUnavailable, "PEER_LOST", "it died") : absl::OkStatus();
+    });
+  }
+
+  const Manifest manifest_ = AdaptedModel();
+  Subset subset_{{{2, 4}}, 99};
+  InprocHarness harness_;
+  SyncRig rig_{&harness_, manifest_};
+  const MemberId id_ = RollouterId(7, "r");
+  int damaged_ = 0;
+  SharedBaseTarget target_{manifest_.adapters_begin(), manifest_.arena_bytes()};
+  WeightReceiver receiver_{
+      {.manifest = manifest_, .member = id_, .on_damaged = [this](const absl::Status&) { ++damaged_; }},
+      &target_,
+      {harness_.receiver()}};
+};
+
+TEST_F(SharedBaseTest, TheBaseIsReceivedInPlaceOnceAndAnAdapterSyncNeitherStopsNorReadsIt) {
+  auto received = Sync();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(target_.pauses, 1) << "what computes with the base stands still while it arrives";
+  EXPECT_GT(received->bytes.full, 0);
+  EXPECT_TRUE(HasBits(1));
+  EXPECT_EQ(receiver_.base_digest(), 99u);
+  for (int64_t step = 2; step < 5; ++step) {
+    Stage(step);
+    received = Sync();
+    ASSERT_TRUE(received.ok()) << received.status();
+    EXPECT_EQ(received->bytes, (PayloadBytes{.full = 0, .lora = 3200}));
+    EXPECT_EQ(target_.pauses, 1);
+    EXPECT_EQ(target_.checked, manifest_.arena_bytes() - manifest_.adapters_begin());
+    EXPECT_TRUE(HasBits(step));
+    EXPECT_EQ(receiver_.base_digest(), 99u);
+  }
+}
+
+TEST_F(SharedBaseTest, ABaseThatHasChangedInMemoryIsFoundWhenTheWeightsAreChecked) {
+  ASSERT_TRUE(Sync().ok());
+  Stage(2);
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(Sync(nullptr, /*check_weights=*/true).ok());
+  EXPECT_EQ(damaged_, 0);
+  EXPECT_TRUE(HasBits(2));
+  target_.arena.data()[500] ^= 1;
+  Stage(3);
+  ASSERT_TRUE(Sync().ok()) << "a sync of adapters does not read the base";
+  EXPECT_EQ(ErrorReason(Sync(nullptr, /*check_weights=*/true).status()), "WEIGHTS_DAMAGED");
+  EXPECT_EQ(damaged_, 1);
+  EXPECT_EQ(receiver_.base_digest(), 0u);
+}
+
+TEST_F(SharedBaseTest, AfterALightSleepTheBaseIsDigested) {
+  ASSERT_TRUE(Sync().ok());
+  target_.sleep = AfterSleep(target_.sleep, 1);
+  Stage(2);
+  Break(true);
+  EXPECT_EQ(ErrorReason(Sync().status()), "PEER_LOST");
+  EXPECT_EQ(target_.checked, manifest_.arena_bytes() - manifest_.adapters_begin()) << "by the transfer";
+  Break(false);
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_EQ(target_.pauses, 1);
+  EXPECT_TRUE(HasBits(2));
+
+  target_.sleep = AfterSleep(target_.sleep, 1);
+  target_.arena.data()[500] ^= 1;  // on the host
+  Stage(3);
+  EXPECT_EQ(ErrorReason(Sync().status()), "WEIGHTS_DAMAGED");
+  EXPECT_EQ(damaged_, 1);
+}
+
+TEST_F(SharedBaseTest, WhatADeepSleepHasDroppedIsSentAgain) {
+  ASSERT_TRUE(Sync().ok());
+  target_.sleep = AfterSleep(target_.sleep, 2);
+  std::memset(target_.arena.data(), 0, static_cast<size_t>(manifest_.arena_bytes()));
+  Stage(2);
+  const auto received = Sync();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GT(received->bytes.full, 0);
+  EXPECT_EQ(target_.pauses, 2);
+  EXPECT_TRUE(HasBits(2));
+}
+
+TEST_F(SharedBaseTest, AdaptersThatArriveDamagedCostNoBaseAndAVersionOfAnotherBaseDoes) {
+  ASSERT_TRUE(Sync().ok());
+  Stage(2);
+  rig_.store()->SetOnChunk([](int, ByteRange, char* bytes) {
+    bytes[0] ^= 1;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(ErrorReason(Sync().status()), "DIGEST_MISMATCH");
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+  EXPECT_TRUE(HasBits(1)) << "what serves was not touched";
+  EXPECT_EQ(receiver_.base_digest(), 99u);
+  rig_.store()->SetOnChunk([](int, ByteRange, char*) { return absl::OkStatus(); });
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(HasBits(2));
+
+  // The next version's base is another one under the same name.
+  subset_.base_digest = 100;
+  Stage(3);
+  const auto kept = Sync([](Transfer& transfer) { transfer.receivers[0].base = false; });
+  EXPECT_EQ(ErrorReason(kept.status()), "DIGEST_MISMATCH");
+  EXPECT_EQ(receiver_.base_digest(), 0u) << "it is sent the base";
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_EQ(target_.pauses, 2);
+  EXPECT_TRUE(HasBits(3));
+}
+
+TEST_F(SharedBaseTest, ABaseThatStopsInTheMiddleLeavesNothingServing) {
+  ASSERT_TRUE(Sync().ok());
+  subset_.base_digest = 100;
+  Stage(2);
+  Break(true);
+  EXPECT_EQ(ErrorReason(Sync().status()), "PEER_LOST");
+  EXPECT_TRUE(receiver_.serving().IsNone());
+  EXPECT_TRUE(target_.serving.IsNone());
+  EXPECT_EQ(receiver_.base_digest(), 0u);
+  Break(false);
+  ASSERT_TRUE(Sync().ok());
+  EXPECT_TRUE(HasBits(2));
+}
+
+TEST_F(SharedBaseTest, VersionsThatDifferInMoreOrLessThanTheAdaptersAreRefused) {
+  ASSERT_TRUE(Sync().ok());
+  for (const TensorRange& range : {TensorRange{1, 4}, TensorRange{3, 4}}) {
+    subset_.adapters = {range};
+    Stage(2);
+    EXPECT_EQ(ErrorReason(Sync().status()), "MODEL_MISMATCH");
+  }
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+}
+
 }  // namespace
 }  // namespace syncopate::synchronizer

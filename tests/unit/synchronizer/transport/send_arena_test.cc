@@ -164,5 +164,72 @@ TEST(SendArenaForPlanTest, StagesAShardInWireOrderAndNamesWhatIsNotFinite) {
   }
 }
 
+// Over one rank and over two, to whole receivers and to ranks that share the model.
+TEST(SendArenaForPlanTest, TheBaseIsCopiedOnceToEachSlotAndDigestedOnce) {
+  std::vector<TensorSpec> tensors = {
+      {.name = "base", .shape = {64, 24}, .split = Split::kRows},
+      {.name = "norm", .shape = {24}},
+      {.name = "a", .shape = {8, 24}, .unit = 1, .adapter = true},
+      {.name = "b", .shape = {64, 8}, .unit = 1, .split = Split::kRows, .adapter = true}};
+  auto manifest = std::make_shared<const Manifest>(Manifest::Create(tensors, 1024).value());
+  for (const PlanKey& key : {PlanKey{"units:1:fp32", 1, "whole:1", 1}, PlanKey{"units:2:fp32", 2, "tp:2", 2}}) {
+    const auto planned = *PlanCache(manifest).Get(key);
+    for (int32_t rank = 0; rank < key.sources; ++rank) {
+      const std::vector<PackOp>& all = planned->plan.pack(rank);
+      std::vector<PackOp> adapters;
+      for (const PackOp& op : all) {
+        if (tensors[static_cast<size_t>(op.tensor)].adapter) adapters.push_back(op);
+      }
+      auto arena = *SendArena::CreateForPlan(*manifest, planned->plan, rank, {.slots = 2});
+      int whole = 0, parts = 0;
+      std::vector<char> shard;
+      const auto stage = [&](int64_t step) {
+        shard = LayoutContents(*manifest, planned->source, rank, step);
+        if (step > 1) {  // the base is that of the first version
+          const std::vector<char> first = LayoutContents(*manifest, planned->source, rank, 1);
+          for (const PackOp& op : all) {
+            if (tensors[static_cast<size_t>(op.tensor)].adapter) continue;
+            for (int64_t row = 0; row < op.rows; ++row) {
+              const int64_t at = op.source_offset + row * op.source_stride;
+              std::copy_n(first.begin() + at, op.row_elements * 4, shard.begin() + at);
+            }
+          }
+        }
+        EXPECT_TRUE(arena
+                        ->Launch(
+                            {1, step},
+                            [&](char* bytes) {
+                              ++whole;
+                              PackOnHost(all, shard.data(), bytes);
+                              return absl::OkStatus();
+                            },
+                            [&](char* bytes) {
+                              ++parts;
+                              PackOnHost(adapters, shard.data(), bytes);
+                              return absl::OkStatus();
+                            })
+                        .ok());
+        return arena->Await();
+      };
+      for (int64_t step = 1; step < 6; ++step) {
+        const auto staged = stage(step);
+        ASSERT_TRUE(staged.ok()) << staged.status();
+        auto fresh = *SendArena::CreateForPlan(*manifest, planned->plan, rank, {.slots = 1});
+        const auto expected = fresh->Stage({1, step}, [&](char* bytes) {
+          PackOnHost(all, shard.data(), bytes);
+          return absl::OkStatus();
+        });
+        EXPECT_EQ(staged->bucket_digests, expected->bucket_digests) << "step " << step;
+        std::vector<char> got(static_cast<size_t>(arena->arena_bytes())), wanted = got;
+        ASSERT_TRUE((*arena->Open({1, step}))->Read({0, arena->arena_bytes()}, got.data()).ok());
+        ASSERT_TRUE((*fresh->Open({1, step}))->Read({0, arena->arena_bytes()}, wanted.data()).ok());
+        EXPECT_EQ(got, wanted) << "step " << step;
+      }
+      EXPECT_EQ(whole, 2) << "once for each slot";
+      EXPECT_EQ(parts, 3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace syncopate::synchronizer

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// What the adapters of a matrix product add to its result. The product's weights have the A of all adapter sets as
+// further rows, so that it makes x a^T beside y = x w^T; these kernels multiply that with B by the tensor cores. A
+// result depends on the row's own numbers and adapter set alone, to the last bit: sets of other rows contribute exact
+// zeros. Launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch.
+namespace syncopate::rollouter {
+
+constexpr int32_t kMostAdapters = 3;       // of one product: those of q, k and v
+constexpr int32_t kDecodedAdapterSets = 3;  // model::kAdapterSets, in a header that nvcc compiles
+
+// The adapter of columns [begin, begin + outputs) of a product.
+struct AdapterColumns {
+  int32_t begin = 0;
+  int32_t outputs = 0;                      // a multiple of 8
+  const void* b[kDecodedAdapterSets] = {};  // [outputs, rank], by set
+};
+
+// A product y [rows, stride] in bf16: `columns` of the base, then for each set x a^T of each adapter in order, `rank`
+// numbers each.
+struct AdaptedProduct {
+  int32_t rows = 0;
+  int32_t columns = 0;
+  int32_t rank = 0;  // a multiple of 8
+  float scale = 1;
+  int32_t count = 0;
+  AdapterColumns adapters[kMostAdapters] = {};
+  const int32_t* sets = nullptr;  // [rows], device memory: the row's adapter set; below 0: none
+
+  int32_t stride() const { return columns + kDecodedAdapterSets * count * rank; }
+};
+
+// out[row][c] = y[row][c] + scale * (x a^T)[row] b^T[c] + added[row][c] for the columns that have an adapter. `out` may
+// be y itself. `out_stride`: elements from row to row of `out` and `added`; `added` may be nullptr.
+cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
+                        cudaStream_t stream);
+
+// As model::SwiGlu, of a product of 2 `width` columns whose adapters are those of the first half, of the second half,
+// or both: activated[row] = silu(gate) * up, where gate and up are rounded to bf16 with what their adapters add.
+cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
+                                 cudaStream_t stream);
+
+// AddAdapters of one adapter of all columns to the residual, and model::AddAndNorm behind it, for few rows: residual += y +
+// scale * (x a^T) b^T; normed = RmsNorm(residual) * weight. `columns` is at most model::kMaxHidden. Sums are added up in
+// another order than AddAdapters adds them.
+cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, const void* y, const void* weight,
+                               void* residual, void* normed, cudaStream_t stream);
+// More rows than this take less time in two kernels.
+constexpr int32_t kMostFusedRows = 512;
+
+}  // namespace syncopate::rollouter
