@@ -282,6 +282,18 @@ void Scheduler::Lend() {
   CloseLent(nothing);
 }
 
+StepPlan Scheduler::PlanLend() {
+  StepPlan plan;
+  plan.version = version_;
+  if (!must_lend_) return plan;
+  CloseLent(plan);
+  moved_.clear();
+  if (plan.IsEmpty()) return plan;
+  plan.id = last_use_ = ++last_plan_;
+  under_way_.push_back({plan.id, {}});
+  return plan;
+}
+
 bool Scheduler::LosesLentBlocks(const Sequence& sequence) const {
   return std::any_of(sequence.table.begin(), sequence.table.end(),
                      [this](BlockIndex block) { return block >= options_.blocks - options_.lent_blocks; });
@@ -289,7 +301,7 @@ bool Scheduler::LosesLentBlocks(const Sequence& sequence) const {
 
 void Scheduler::Return() {
   must_lend_ = false;
-  if (std::exchange(lent_, false)) pool_.Reopen();
+  if (std::exchange(lent_, false)) OpenReturned(pool_);
 }
 
 StepPlan Scheduler::Plan() {

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "model/cuda/torch_stream.h"
 #include "ranks/nccl/nccl_ranks.h"
@@ -81,9 +82,15 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
-  const bool in_place = config.sync().install() == "in_place";
+  const config::WeightMemory memory = config::ChooseWeightMemory(config, shape);
+  const bool in_place = memory == config::WeightMemory::kInPlace;
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
-  if (!model::IsCuda(name)) return OpenHostDevice(in_place, shape, wire, std::move(security), part);
+  if (!model::IsCuda(name)) return OpenHostDevice(memory, shape, wire, std::move(security), part);
+  if (memory == config::WeightMemory::kBorrowed) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+                 absl::StrCat("sync.install is borrowed, but rollout.device is ", name,
+                              ", where keys and values cannot be lent yet; set sync.install=auto"));
+  }
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));

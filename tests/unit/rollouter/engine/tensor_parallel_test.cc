@@ -225,7 +225,7 @@ TEST(TensorParallelTest, ARankThatIsLostEndsTheNextStepWithAnErrorInsteadOfAnAns
   const Manifest whole = *model::MakeManifest(config, DType::kFloat32);
   const RankSlice slice = MakeRankSlice(config, whole, 2).value();
   auto ranks = MakeThreadRanks(2, absl::Seconds(20));
-  auto backend = std::make_shared<HostBackend>(slice.config, slice.manifest, 2, ranks[0].get());
+  auto backend = std::make_shared<HostBackend>(slice.config, slice.manifest, HostInstall::kSwap, ranks[0].get());
   auto engine = Engine::Create(config, backend, {}).value();
   ASSERT_TRUE(engine->policy().Install({1, 0}, 7).ok());
   engine->Add(RandomRequest(config, 5, 1), std::make_shared<RecordingSink>());
