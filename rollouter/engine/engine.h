@@ -127,6 +127,9 @@ class Engine {
   int64_t parked_sequences() const { return scheduler_.parked_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  // Tokens that keys and values have room for, and of them those whose memory may be lent.
+  int64_t kv_tokens() const { return runner_->capacity().blocks * kBlockTokens; }
+  int64_t lent_tokens() const { return runner_->capacity().lent_blocks * kBlockTokens; }
   int64_t host_kv_bytes() const { return runner_->host_kv_bytes(); }
   double host_kv_usage() const { return scheduler_.host_block_usage(); }
   int64_t buffer_bytes() const { return runner_->buffer_bytes(); }

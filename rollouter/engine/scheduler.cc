@@ -435,9 +435,9 @@ std::vector<BlockIndex> Scheduler::FindBlocksToMove(StepPlan& plan, bool* preemp
     return used;
   };
   std::vector<BlockIndex> used = find();
-  // The loop ends: without sequences no block has a user. It also leaves room for the step's own writes: a sequence
-  // that is preempted after the copies were planned would be swapped out before they are made.
-  while (!used.empty() && running_sequences() > 0 &&
+  // The loop ends: without sequences and parked samples no block has a user. It also leaves room for the step's own
+  // writes: a sequence that is preempted after the copies were planned would be swapped out before they are made.
+  while (!used.empty() && (running_sequences() > 0 || MayTakeOffered()) &&
          MustPreempt(std::ssize(used) + BlocksForDecode(), pool_.available())) {
     if (MayTakeOffered()) {
       GiveUpBlocks(LastOffering());

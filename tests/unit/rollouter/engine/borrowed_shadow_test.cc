@@ -379,8 +379,8 @@ TEST_F(BorrowedShadowTest, TooFewTokensForBothAreRefusedWithTheSum) {
   options.model = config_;
   options.max_sequences = 4;
   options.kv_tokens = 320;
-  options.backend = std::make_shared<HostBackend>(config_, *model::MakeManifest(config_, DType::kFloat32),
-                                                  HostInstall::kBorrowed);
+  options.backend =
+      std::make_shared<HostBackend>(config_, *model::MakeManifest(config_, DType::kFloat32), HostInstall::kBorrowed);
   const absl::Status refused = EngineLoop::Start(options).status();
   EXPECT_EQ(ErrorReason(refused), "BAD_OPTIONS");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("sync.install: borrowed"));

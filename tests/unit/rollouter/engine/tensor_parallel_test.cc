@@ -41,7 +41,8 @@ class Replica {
       slice_ = MakeRankSlice(config, whole_, world).value();
       ranks_ = MakeThreadRanks(world, absl::Seconds(20));
       for (const auto& rank : ranks_) {
-        backends_.push_back(std::make_shared<HostBackend>(slice_->config, slice_->manifest, 2, rank.get()));
+        backends_.push_back(
+            std::make_shared<HostBackend>(slice_->config, slice_->manifest, HostInstall::kSwap, rank.get()));
       }
       followers_ = std::make_unique<testing::FollowerThreads>(
           world, [this](int32_t rank) { return backends_[static_cast<size_t>(rank)]; },

@@ -172,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"sync.install=borrowed"}, nullptr}, Case{{"sync.install=borrowed", "rollout.device=cuda"}, nullptr},
         Case{{"sync.install=borrowed", "lora.rank=4"}, nullptr},
         Case{{"sync.install=borrowed", "rollout.tensor_parallel=2"},
-             "sync.install, rollout.tensor_parallel: auto or in_place"},
-        Case{{"sync.install=borrowed", "run.share_gpu=true"}, "sync.install, run.share_gpu: auto with run.share_gpu"}));
+             "sync.install: auto or in_place, as only a rollouter of one rank"},
+        Case{{"sync.install=borrowed", "run.share_gpu=true"}, "sync.install: auto with run.share_gpu"}));
 
 // The configuration reports the cases that trainer/loss refuses, by their keys; trainer/loss has tests of every case.
 INSTANTIATE_TEST_SUITE_P(
