@@ -62,8 +62,8 @@ absl::Status LendingArena::Restore() {
 absl::Status LendingArena::Allocate(Own& own) {
   if (!own.block.empty()) return absl::OkStatus();
   const DeviceScope scope(options_.device);
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      GpuMemoryBlock block, GpuMemoryBlock::Create(options_.device, own.bytes, options_.chunk_bytes, options_.what));
+  SYNCOPATE_ASSIGN_OR_RETURN(GpuMemoryBlock block,
+                             GpuMemoryBlock::Create(options_.device, own.bytes, options_.chunk_bytes, options_.what));
   SYNCOPATE_RETURN_IF_ERROR(own.range.Map(block, options_.device));
   own.block.push_back(std::move(block));
   // Zeros: attention multiplies numbers beyond a sequence's end by zero, and they must not be NaN.

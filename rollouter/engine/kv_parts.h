@@ -17,8 +17,8 @@ namespace syncopate::rollouter {
 // The piece of block b in layer l is number Place(b) + l * layer_pieces, and value_pieces further for values. Kernels
 // are given places instead of blocks, and so need to know nothing of parts.
 struct KvParts {
-  int64_t part_blocks = 0;   // blocks of a part
-  int64_t part_pieces = 0;   // distance from one part to the next
+  int64_t part_blocks = 0;  // blocks of a part
+  int64_t part_pieces = 0;  // distance from one part to the next
   int64_t parts = 1;
   int64_t lent_parts = 0;    // of them, the last ones, which are lent
   int64_t layer_pieces = 0;  // distance from one layer to the next

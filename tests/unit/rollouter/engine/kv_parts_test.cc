@@ -13,7 +13,6 @@ using ::syncopate::testing::HasMessage;
 using ::syncopate::testing::HasReason;
 using ::testing::HasSubstr;
 
-
 constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kGibi = int64_t{1} << 30;
 
