@@ -143,9 +143,18 @@ absl::StatusOr<AddressRange> AddressRange::Reserve(int64_t bytes, const Driver* 
   return AddressRange(driver, address, whole);
 }
 
+AddressRange AddressRange::Part(int64_t offset, int64_t bytes) const {
+  const int64_t whole = RoundUp(bytes, kAddressGranularity);
+  SYNCOPATE_CHECK(offset % kAddressGranularity == 0 && offset + whole <= reserved_bytes_);
+  AddressRange part(driver_, address_ + static_cast<CUdeviceptr>(offset), whole);
+  part.is_part_ = true;
+  return part;
+}
+
 AddressRange::~AddressRange() {
   if (address_ == 0) return;
   Unmap().IgnoreError();  // the mapping ends with the process anyway
+  if (is_part_) return;
   driver_->free_reservation(address_, static_cast<size_t>(reserved_bytes_));
 }
 
@@ -153,6 +162,7 @@ AddressRange::AddressRange(AddressRange&& other) noexcept
     : driver_(other.driver_),
       address_(std::exchange(other.address_, 0)),
       reserved_bytes_(other.reserved_bytes_),
+      is_part_(other.is_part_),
       mapped_(std::exchange(other.mapped_, {})) {}
 
 AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
@@ -160,6 +170,7 @@ AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
   std::swap(driver_, taken.driver_);
   std::swap(address_, taken.address_);
   std::swap(reserved_bytes_, taken.reserved_bytes_);
+  std::swap(is_part_, taken.is_part_);
   std::swap(mapped_, taken.mapped_);
   return *this;
 }

@@ -68,6 +68,9 @@ class AddressRange {
  public:
   // Reserves addresses for blocks of up to `bytes`. Costs no memory. `driver` as in GpuMemoryBlock::Create.
   static absl::StatusOr<AddressRange> Reserve(int64_t bytes, const Driver* driver = nullptr);
+  // The addresses [offset, offset + bytes) of this range, on which other memory may be mapped than on the rest. `offset`
+  // is a multiple of 2 MiB. This range keeps the reservation: it must outlive its parts, and maps nothing itself.
+  AddressRange Part(int64_t offset, int64_t bytes) const;
   ~AddressRange();  // unmaps
   AddressRange(AddressRange&& other) noexcept;
   AddressRange& operator=(AddressRange&& other) noexcept;
@@ -92,6 +95,7 @@ class AddressRange {
   const Driver* driver_;
   CUdeviceptr address_;
   int64_t reserved_bytes_;
+  bool is_part_ = false;         // the reservation is another range's
   std::vector<int64_t> mapped_;  // bytes of the chunks that are mapped, in the order of their addresses
 };
 

@@ -35,7 +35,7 @@ absl::StatusOr<DeviceBuffer> Zeros(int64_t bytes) { return Upload(std::vector<ch
 
 std::vector<int32_t> ShuffledTables(const rollouter::BlockStorage& storage, int32_t rows, int32_t context) {
   const size_t each = static_cast<size_t>((context + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
-  std::vector<int32_t> blocks(static_cast<size_t>(storage.blocks));
+  std::vector<int32_t> blocks(static_cast<size_t>(storage.layer_pieces));
   std::iota(blocks.begin(), blocks.end(), 0);
   // In a running engine the blocks of a sequence are scattered over the storage: blocks in order would be read like one
   // array, faster than in reality.

@@ -64,9 +64,9 @@ absl::StatusOr<RandomModel> RandomModel::Create(const NamedShape& named, int64_t
   SYNCOPATE_RETURN_IF_ERROR(model.DrawWeights(named));
   const rollouter::HeadCounts& heads = named.shape.heads;
   model.storage_.layers = named.shape.layers;
-  model.storage_.blocks = static_cast<int32_t>((tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock);
-  const int64_t elements = int64_t{named.shape.layers} * model.storage_.blocks * heads.kv_heads *
-                           rollouter::kTokensPerBlock * heads.head_dim;
+  model.storage_.layer_pieces = (tokens + rollouter::kTokensPerBlock - 1) / rollouter::kTokensPerBlock;
+  model.storage_.pieces = named.shape.layers * model.storage_.layer_pieces;
+  const int64_t elements = model.storage_.pieces * heads.kv_heads * rollouter::kTokensPerBlock * heads.head_dim;
   SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.keys, model.AllocateRandom(elements, 0, 1));
   SYNCOPATE_ASSIGN_OR_RETURN(model.storage_.values, model.AllocateRandom(elements, 0, 1));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "drawing weights"));

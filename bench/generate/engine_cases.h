@@ -37,10 +37,17 @@ absl::StatusOr<nlohmann::json> MeasurePrefill(EngineWorld& world, int32_t prompt
 // Nothing serves afterwards.
 absl::StatusOr<nlohmann::json> MeasureSleep(EngineWorld& world);
 
-// New sequences start as others end, `batch` at a time, without and with a weight sync each second for `seconds`: a
-// copy into the shadow by a copy engine, from another GPU's memory if there is one, its check beside the decode steps,
-// and an install. Reports the remaining share of the tokens a second, and the pauses.
-absl::StatusOr<nlohmann::json> MeasureSyncs(EngineWorld& world, int32_t batch, double seconds);
+// New sequences start as others end, `batch` at a time, without and with a weight sync each `every_seconds` for
+// `seconds`: a copy into the shadow by a copy engine, from another GPU's memory if there is one, its check beside the
+// decode steps, and an install. A borrowed shadow is taken before the copy and given back behind the install. Reports
+// the remaining share of the tokens a second, the pauses, and what the lending moved.
+struct SyncLoad {
+  int32_t batch = 256;
+  int32_t answer_tokens = 512;
+  double seconds = 60;
+  double every_seconds = 1;
+};
+absl::StatusOr<nlohmann::json> MeasureSyncs(EngineWorld& world, const SyncLoad& sync);
 
 // Episodes of kTurns turns: 512 tokens are given to each turn and 256 are sampled. First `slots` episodes whose environment
 // answers at once, then `episodes` of them whose environment takes 0.2 to 5 s (uniform), each for `seconds` after a warm-up.

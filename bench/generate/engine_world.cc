@@ -34,6 +34,8 @@ class TimedRunner final : public ModelRunner {
   int64_t buffer_bytes() const override { return runner_->buffer_bytes(); }
   absl::Status ReleaseBlocks() override { return runner_->ReleaseBlocks(); }
   absl::Status RestoreBlocks() override { return runner_->RestoreBlocks(); }
+  absl::Status LendBlocks() override { return runner_->LendBlocks(); }
+  absl::Status ReturnBlocks() override { return runner_->ReturnBlocks(); }
   void BindThread() override { runner_->BindThread(); }
   void UnbindThread() override { runner_->UnbindThread(); }
   absl::StatusOr<Ticket> Launch(const rollouter::StepPlan& plan) override {
@@ -93,8 +95,8 @@ absl::Status FillWeights(const Manifest& manifest, char* arena) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend(const Manifest& manifest,
-                                                                                 int32_t rank) {
+absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend(const Manifest& manifest, int32_t rank,
+                                                                                 bool borrowed) {
   const cuda::DeviceScope device(rank);
   NcclGroup* group = nullptr;
   if (slice_.has_value()) {
@@ -108,7 +110,12 @@ absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend
   SYNCOPATE_ASSIGN_OR_RETURN(
       std::shared_ptr<rollouter::CudaBackend> backend,
       rollouter::CudaBackend::Create(slice_.has_value() ? slice_->config : config_, manifest, rank,
-                                     rollouter::CudaInstall::kRemap, /*memory_share=*/0.9, group));
+                                     borrowed ? rollouter::CudaInstall::kBorrowed : rollouter::CudaInstall::kRemap,
+                                     /*memory_share=*/0.9, group));
+  if (borrowed) {  // there is no second set yet
+    SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, const_cast<char*>(backend->arenas().live())));
+    return backend;
+  }
   // Before the engine measures its products, because products of zeros are faster.
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   // Adapter sets share the base, and the engine decides which of them serves for what.
@@ -155,20 +162,30 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeWireManifest(config, DType::kBFloat16));
   std::shared_ptr<EngineBackend> backend;
   if (options.tensor_parallel == 1) {
-    SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeBackend(manifest, /*rank=*/0));
+    SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeBackend(manifest, /*rank=*/0, options.borrowed));
   } else {
     SYNCOPATE_ASSIGN_OR_RETURN(backend, world->MakeRanks(manifest, options.tensor_parallel));
   }
   world->prefill_tokens_ =
       options.max_prefill_tokens > 0 ? options.max_prefill_tokens : backend->prefill_tokens(options.deterministic);
-  SYNCOPATE_ASSIGN_OR_RETURN(world->engine_,
-                             rollouter::Engine::Create(config, std::make_shared<TimedBackend>(backend, world->times_),
-                                                       {.max_sequences = options.max_sequences,
-                                                        .max_prefill_tokens = world->prefill_tokens_,
-                                                        .kv_blocks = options.kv_tokens / rollouter::kBlockTokens,
-                                                        .deterministic = options.deterministic}));
+  const double host_bytes = options.host_kv_gib * static_cast<double>(int64_t{1} << 30);
+  const int64_t host_blocks = static_cast<int64_t>(host_bytes) / backend->kv_block_bytes();
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      world->engine_,
+      rollouter::Engine::Create(config, std::make_shared<TimedBackend>(backend, world->times_),
+                                {.max_sequences = options.max_sequences,
+                                 .max_prefill_tokens = world->prefill_tokens_,
+                                 .kv_blocks = options.kv_tokens / rollouter::kBlockTokens,
+                                 .host_kv_blocks = host_blocks,
+                                 .preemption = host_blocks > 0 ? rollouter::Scheduler::Preemption::kSwap
+                                                               : rollouter::Scheduler::Preemption::kRecompute,
+                                 .deterministic = options.deterministic}));
   world->engine_->BindThread();
-  SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
+  if (options.borrowed) {  // the live weights were drawn in place
+    world->engine_->policy().Relabel({1, 1});
+  } else {
+    SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
+  }
   world->create_s_ = SecondsSince(begin);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory after, cuda::ReadGpuMemory(/*device=*/0));
   world->used_bytes_ = before.free - after.free;

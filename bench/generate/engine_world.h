@@ -22,8 +22,8 @@ struct RunnerTimes {
   int64_t steps = 0;
 };
 
-// An engine with random weights on GPU 0, like a rollouter's: two weight sets, exchanged by remap. With several ranks
-// each rank is a thread and uses the GPU of its number.
+// An engine with random weights on GPU 0, like a rollouter's: two weight sets, exchanged by remap; the second one may be
+// borrowed. With several ranks each rank is a thread and uses the GPU of its number.
 class EngineWorld {
  public:
   struct Options {
@@ -35,6 +35,8 @@ class EngineWorld {
     bool deterministic = false;      // RunnerOptions::deterministic
     int32_t tensor_parallel = 1;     // ranks
     int64_t lora_rank = 0;           // of adapters on all projections; 0: none
+    bool borrowed = false;           // sync.install: borrowed; of one rank
+    double host_kv_gib = 0;          // rollout.host_kv_memory
   };
   // NOT_FOUND reason UNKNOWN_MODEL; INVALID_ARGUMENT reasons BAD_CONFIG, TOO_FEW_GPUS; errors of CudaBackend::Create
   // and Engine::Create.
@@ -52,7 +54,8 @@ class EngineWorld {
   explicit EngineWorld(const model::ModelConfig& config) : config_(config) {}
 
   // Makes the backend of one rank, on that rank's thread.
-  absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> MakeBackend(const Manifest& manifest, int32_t rank);
+  absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> MakeBackend(const Manifest& manifest, int32_t rank,
+                                                                      bool borrowed = false);
   absl::StatusOr<std::shared_ptr<rollouter::EngineBackend>> MakeRanks(const Manifest& whole, int32_t world);
 
   const model::ModelConfig config_;

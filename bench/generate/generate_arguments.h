@@ -26,6 +26,10 @@ struct GenerateArguments {
   bool deterministic = false;
   int32_t tensor_parallel = 1;
   int64_t lora_rank = 0;
+  std::string install = "remap";  // or "borrowed"
+  double sync_every = 1;
+  double host_kv_gib = 0;
+  int32_t answer_tokens = 512;
 };
 
 inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
@@ -56,6 +60,19 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->capture_default_str();
   app->add_option("--sync-seconds", arguments->sync_seconds, "How long the case sync has a weight sync each second")
       ->check(CLI::Range(2.0, 600.0))
+      ->capture_default_str();
+  app->add_option("--install", arguments->install, "As sync.install")
+      ->check(CLI::IsMember({"remap", "borrowed"}))
+      ->capture_default_str();
+  app->add_option("--sync-every", arguments->sync_every, "Of the case sync: seconds from one weight sync to the next")
+      ->check(CLI::Range(0.1, 600.0))
+      ->capture_default_str();
+  app->add_option("--answer-tokens", arguments->answer_tokens,
+                  "Of the case sync: tokens of an answer; prompts have 512")
+      ->check(CLI::Range(16, 16384))
+      ->capture_default_str();
+  app->add_option("--host-kv-memory", arguments->host_kv_gib, "As rollout.host_kv_memory, in GiB")
+      ->check(CLI::Range(0.0, 4096.0))
       ->capture_default_str();
   app->add_option("--episodes", arguments->episodes,
                   "Of the case turns: in flight while their environment takes its time")

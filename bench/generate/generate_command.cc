@@ -16,7 +16,8 @@ namespace {
 constexpr char kFooter[] =
     "Runs an engine of random weights on the first GPU and prints a JSON object a line as each case ends: prefill (16 "
     "prompts), fixed (decode steps at one context), install (what one costs beside these), mix (256 requests of 100 to "
-    "1024 tokens in and out), sync (what a weight sync each second leaves of the rate), turns (what the waiting for an "
+    "1024 tokens in and out), sync (what a weight sync each --sync-every seconds leaves of the rate), turns (what the "
+    "waiting for an "
     "environment leaves of it), sleep (what is given back, and what it takes).";
 
 // Replaces this process by the program, which links libraries that the command line does not.
@@ -36,6 +37,10 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--turn-seconds=", arguments.turn_seconds),
                                           absl::StrCat("--tensor-parallel=", arguments.tensor_parallel),
                                           absl::StrCat("--lora=", arguments.lora_rank),
+                                          absl::StrCat("--install=", arguments.install),
+                                          absl::StrCat("--sync-every=", arguments.sync_every),
+                                          absl::StrCat("--host-kv-memory=", arguments.host_kv_gib),
+                                          absl::StrCat("--answer-tokens=", arguments.answer_tokens),
                                           absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));

@@ -36,9 +36,15 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
   if (arguments.tensor_parallel > 1 && (wants("sync") || wants("turns") || wants("sleep"))) {
     return absl::InvalidArgumentError("the cases sync, turns and sleep are of one rank: leave out --tensor-parallel");
   }
+  if (arguments.install == "borrowed" &&
+      (arguments.tensor_parallel > 1 || arguments.lora_rank > 0 || wants("install") || wants("sleep"))) {
+    return absl::InvalidArgumentError(
+        "--install borrowed is for the cases prefill, fixed, mix, short, sync and turns, of one rank without --lora");
+  }
   const int32_t most = *std::max_element(arguments.batches.begin(), arguments.batches.end());
   const int64_t context =
-      std::max<int64_t>(arguments.context + arguments.context / 2, wants("turns") ? kEpisodeTokens : kLongestOfMix);
+      std::max<int64_t>({arguments.context + arguments.context / 2, wants("turns") ? kEpisodeTokens : kLongestOfMix,
+                         wants("sync") ? 512 + arguments.answer_tokens : 0});
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<EngineWorld> world,
                              EngineWorld::Create({.model = model,
                                                   .max_sequences = std::max(most, 256),
@@ -47,14 +53,19 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                                   .max_prefill_tokens = arguments.prefill_tokens,
                                                   .deterministic = arguments.deterministic,
                                                   .tensor_parallel = arguments.tensor_parallel,
-                                                  .lora_rank = arguments.lora_rank}));
+                                                  .lora_rank = arguments.lora_rank,
+                                                  .borrowed = arguments.install == "borrowed",
+                                                  .host_kv_gib = arguments.host_kv_gib}));
   SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
                                   json({{"event", "engine"},
                                         {"create_s", world->create_s()},
                                         {"deterministic", arguments.deterministic},
                                         {"prefill_tokens", world->prefill_tokens()},
                                         {"used_mib", world->used_bytes() >> 20},
+                                        {"install", arguments.install},
                                         {"kv_mib", world->engine().kv_bytes() >> 20},
+                                        {"kv_tokens", world->engine().kv_tokens()},
+                                        {"lent_tokens", world->engine().lent_tokens()},
                                         {"weights_mib", world->engine().weight_bytes() >> 20}})));
   if (wants("prefill")) {
     SYNCOPATE_RETURN_IF_ERROR(
@@ -69,7 +80,11 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
     if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureFixed(*world, fixed)));
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureInstall(*world, fixed)));
     if (wants("sync"))
-      SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureSyncs(*world, batch, arguments.sync_seconds)));
+      SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
+                                      MeasureSyncs(*world, {.batch = batch,
+                                                            .answer_tokens = arguments.answer_tokens,
+                                                            .seconds = arguments.sync_seconds,
+                                                            .every_seconds = arguments.sync_every})));
     if (wants("turns")) {
       SYNCOPATE_RETURN_IF_ERROR(
           Print(model, arguments, MeasureTurns(*world, batch, arguments.episodes, arguments.turn_seconds)));

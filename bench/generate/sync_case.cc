@@ -32,11 +32,11 @@ class CountingSink final : public rollouter::GenerationSink {
   int64_t ended = 0;
 };
 
-// Keeps `batch` sequences running: 512 tokens in, 512 out; the first ones are shorter, so that they do not all end
+// Keeps `batch` sequences asked for: 512 tokens in, `answer` out; the first ones are shorter, so that they do not all end
 // together.
 class SteadyLoad {
  public:
-  SteadyLoad(EngineWorld& world, int32_t batch) : world_(world), batch_(batch) {}
+  SteadyLoad(EngineWorld& world, int32_t batch, int32_t answer) : world_(world), batch_(batch), answer_(answer) {}
 
   absl::Status Step() {
     for (; asked_ - sink_->ended < batch_; ++asked_) {
@@ -45,7 +45,7 @@ class SteadyLoad {
       for (uint64_t i = 0; i < 512; ++i) {
         request.prompt_ids.push_back(static_cast<int32_t>(Philox4x32(seed, i)[0] % world_.config().vocab_size));
       }
-      request.sampling.max_new_tokens = asked_ < batch_ ? 1 + static_cast<int32_t>(asked_ * 512 / batch_) : 512;
+      request.sampling.max_new_tokens = asked_ < batch_ ? 1 + static_cast<int32_t>(asked_ * answer_ / batch_) : answer_;
       request.seeds = {seed};
       SYNCOPATE_RETURN_IF_ERROR(world_.engine().CheckShape(request));
       world_.engine().Add(std::move(request), sink_);
@@ -55,17 +55,22 @@ class SteadyLoad {
 
  private:
   EngineWorld& world_;
-  const int32_t batch_;
+  const int32_t batch_, answer_;
   const std::shared_ptr<CountingSink> sink_ = std::make_shared<CountingSink>();
   int64_t asked_ = 0;
 };
 
-// The receiver's part of a sync, each second, on its own thread; the engine's thread installs the received weights.
-class SecondlySyncs {
+// The receiver's part of a sync, each `every` seconds, on its own thread; the engine's thread lends the shadow's memory if
+// it is borrowed, and installs the received weights.
+class RegularSyncs {
  public:
   // `source` is device memory that GPU 0 can read, as large as a weight set.
-  SecondlySyncs(WeightArenas& arenas, const Manifest& manifest, const char* source, cuda::Stream stream)
-      : arenas_(arenas), source_(source), bytes_(manifest.arena_bytes()), stream_(std::move(stream)) {
+  RegularSyncs(WeightArenas& arenas, const Manifest& manifest, const char* source, cuda::Stream stream, double every)
+      : arenas_(arenas),
+        source_(source),
+        bytes_(manifest.arena_bytes()),
+        stream_(std::move(stream)),
+        every_(std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(every))) {
     for (int64_t begin = 0; begin < bytes_; begin += kBucketBytes) {
       contents_.buckets.push_back({begin, std::min(bytes_, begin + kBucketBytes)});
     }
@@ -74,8 +79,17 @@ class SecondlySyncs {
     }
     thread_ = std::thread([this] { Run(); });
   }
-  ~SecondlySyncs() { Stop().IgnoreError(); }
+  ~RegularSyncs() { Stop().IgnoreError(); }
 
+  // Whether a sync waits for the shadow's memory.
+  bool WaitsForShadow() {
+    MutexLock lock(&mutex_);
+    return waits_;
+  }
+  void GiveShadow() {
+    MutexLock lock(&mutex_);
+    waits_ = false;
+  }
   // Whether a weight set has arrived and waits for its install.
   bool Arrived() {
     MutexLock lock(&mutex_);
@@ -99,12 +113,16 @@ class SecondlySyncs {
  private:
   void Run() {
     auto next = SteadyClock::now();
-    for (;; next += std::chrono::seconds(1)) {
+    for (;; next += every_) {
       {
         MutexLock lock(&mutex_);
         auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
         const double left = -SecondsSince(next);
         if (mutex_.AwaitWithTimeout(Condition(&done), absl::Seconds(std::max(0.0, left)))) return;
+        waits_ = arenas_.borrowed_bytes() > 0;
+        auto may_go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !waits_; };
+        mutex_.Await(Condition(&may_go_on));
+        if (stopping_) return;
       }
       const auto begin = SteadyClock::now();
       status_ = Receive();
@@ -134,10 +152,12 @@ class SecondlySyncs {
   const char* const source_;
   const int64_t bytes_;
   const cuda::Stream stream_;
+  const SteadyClock::duration every_;
   synchronizer::ShadowContents contents_;
   absl::Status status_;            // the thread's, until it is joined
   std::vector<double> transfers_;  // the thread's, until it is joined
   Mutex mutex_;
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;
   bool arrived_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
@@ -167,6 +187,54 @@ absl::Status InstallArrived(Engine& engine, std::vector<double>& waits, std::vec
   return absl::OkStatus();
 }
 
+// The engine's part of a sync, between two steps.
+class EnginePart {
+ public:
+  EnginePart(Engine& engine, RegularSyncs& syncs) : engine_(engine), syncs_(syncs) {}
+
+  absl::Status Advance() {
+    // Behind the step that followed the install, as a rollouter's engine does it.
+    if (std::exchange(returns_, false))
+      SYNCOPATE_RETURN_IF_ERROR(Timed(returned, [&] { return engine_.ReturnShadow(); }));
+    if (syncs_.WaitsForShadow()) {
+      if (!std::exchange(lends_, true)) {
+        asked_ = SteadyClock::now();
+        engine_.Lend();
+      }
+      if (engine_.has_lent()) {
+        closed.push_back(SecondsSince(asked_));
+        SYNCOPATE_RETURN_IF_ERROR(Timed(taken, [&] { return engine_.TakeShadow(); }));
+        syncs_.GiveShadow();
+      }
+    }
+    if (!syncs_.Arrived()) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(InstallArrived(engine_, waits, exchanges));
+    returns_ = std::exchange(lends_, false);
+    if (returns_) lent += SecondsSince(asked_) - closed.back();
+    syncs_.Installed();
+    return absl::OkStatus();
+  }
+  absl::Status End() { return std::exchange(returns_, false) || lends_ ? engine_.ReturnShadow() : absl::OkStatus(); }
+
+  std::vector<double> waits, exchanges;         // seconds
+  std::vector<double> closed, taken, returned;  // until no step used the blocks; the mapping of memory there and back
+  double lent = 0;                              // seconds
+
+ private:
+  template <typename Function>
+  absl::Status Timed(std::vector<double>& times, const Function& function) {
+    const auto begin = SteadyClock::now();
+    const absl::Status status = function();
+    times.push_back(SecondsSince(begin));
+    return status;
+  }
+
+  Engine& engine_;
+  RegularSyncs& syncs_;
+  SteadyClock::time_point asked_;
+  bool lends_ = false, returns_ = false;
+};
+
 double GetShare(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
@@ -174,7 +242,8 @@ double GetShare(std::vector<double> values, double share) {
 
 }  // namespace
 
-absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seconds) {
+absl::StatusOr<json> MeasureSyncs(EngineWorld& world, const SyncLoad& sync) {
+  const double seconds = sync.seconds;
   Engine& engine = world.engine();
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest, model::MakeWireManifest(world.config(), DType::kBFloat16));
   int gpus = 0;
@@ -191,36 +260,52 @@ absl::StatusOr<json> MeasureSyncs(EngineWorld& world, int32_t batch, double seco
       "copying the live weights"));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::Create(/*device=*/0));
 
-  SteadyLoad load(world, batch);
+  SteadyLoad load(world, sync.batch, sync.answer_tokens);
   auto nothing = [] { return absl::OkStatus(); };
   SYNCOPATE_RETURN_IF_ERROR(ComputeRate(world, load, seconds / 8, nothing).status());  // warm-up
   SYNCOPATE_ASSIGN_OR_RETURN(const double before, ComputeRate(world, load, seconds / 4, nothing));
-  std::vector<double> waits, exchanges;
-  SecondlySyncs syncs(engine.backend().arenas(), manifest, source.data(), std::move(stream));
-  SYNCOPATE_ASSIGN_OR_RETURN(const double beside, ComputeRate(world, load, seconds, [&]() -> absl::Status {
-                               if (!syncs.Arrived()) return absl::OkStatus();
-                               SYNCOPATE_RETURN_IF_ERROR(InstallArrived(engine, waits, exchanges));
-                               syncs.Installed();
-                               return absl::OkStatus();
-                             }));
+  const double usage = engine.kv_usage();
+  const rollouter::Scheduler::Counters counted = engine.counters();
+  RegularSyncs syncs(engine.backend().arenas(), manifest, source.data(), std::move(stream), sync.every_seconds);
+  EnginePart part(engine, syncs);
+  SYNCOPATE_ASSIGN_OR_RETURN(const double beside,
+                             ComputeRate(world, load, seconds, [&part] { return part.Advance(); }));
+  const rollouter::Scheduler::Counters& counters = engine.counters();
+  const json moved = {{"blocks", counters.moved_blocks - counted.moved_blocks},
+                      {"preemptions", counters.preemptions - counted.preemptions},
+                      {"swaps", counters.swaps - counted.swaps}};
   SYNCOPATE_RETURN_IF_ERROR(syncs.Stop());
+  SYNCOPATE_RETURN_IF_ERROR(part.End());
   SYNCOPATE_ASSIGN_OR_RETURN(const double after, ComputeRate(world, load, seconds / 4, nothing));
   engine.Abort("");
   while (engine.HasWork()) SYNCOPATE_RETURN_IF_ERROR(engine.Step());
-  if (exchanges.empty()) return Error(absl::StatusCode::kInternal, "BENCH", "no weights were installed");
+  if (part.exchanges.empty()) return Error(absl::StatusCode::kInternal, "BENCH", "no weights were installed");
   auto ms = [](double value) { return Rounded(value * 1e3, 1e-3); };
+  // The median and the most; null without a shadow to borrow.
+  auto both = [&ms](const std::vector<double>& values) -> json {
+    if (values.empty()) return nullptr;
+    return {{"p50", ms(GetShare(values, 0.5))}, {"max", ms(GetShare(values, 1))}};
+  };
   return json({{"event", "generate"},
                {"case", "sync"},
-               {"batch", batch},
+               {"batch", sync.batch},
+               {"answer_tokens", sync.answer_tokens},
                {"seconds", seconds},
+               {"every_seconds", sync.every_seconds},
+               {"kv_usage", Rounded(usage, 1e-3)},
                {"source_gpu", from},
-               {"installs", exchanges.size()},
+               {"installs", part.exchanges.size()},
                {"tokens_per_second", std::round(beside)},
                {"calm_tokens_per_second", {std::round(before), std::round(after)}},
                {"kept", Rounded(2 * beside / (before + after), 1e-4)},
                {"transfer_ms", ms(GetShare(syncs.transfers(), 0.5))},
-               {"wait_ms", {{"p50", ms(GetShare(waits, 0.5))}, {"max", ms(GetShare(waits, 1))}}},
-               {"exchange_ms", {{"p50", ms(GetShare(exchanges, 0.5))}, {"max", ms(GetShare(exchanges, 1))}}}});
+               {"wait_ms", both(part.waits)},
+               {"exchange_ms", both(part.exchanges)},
+               {"close_ms", both(part.closed)},
+               {"take_ms", both(part.taken)},
+               {"return_ms", both(part.returned)},
+               {"lent_share", Rounded(part.lent / seconds, 1e-4)},
+               {"lending_moved", moved}});
 }
 
 }  // namespace syncopate::bench

@@ -69,6 +69,10 @@ class CudaBackend::Arenas : public WeightArenas {
     return checker_->Begin(shadow(), std::move(contents));
   }
   virtual absl::StatusOr<ExportedMemory> ExportShadow() const = 0;
+  // Of kBorrowed and kAuto, see CudaModelRunner::Options.
+  virtual int64_t mapped_set_bytes() const { return 0; }
+  virtual absl::Status AddSet(bool /*lends*/) { return absl::OkStatus(); }
+  virtual const cuda::GpuMemoryBlock* spare() const { return nullptr; }
 
   absl::Status Release(bool keep_live) override {
     if (!keep_live) kept_ = cuda::PinnedBuffer();
@@ -104,16 +108,19 @@ class CudaBackend::Arenas : public WeightArenas {
   const std::unique_ptr<CudaShadowChecker> checker_;
 };
 
-// Two weight sets: an install changes the memory behind the live address, not the address.
+// Two weight sets, of which the second may be borrowed: an install changes the memory behind the live address, not the
+// address.
 class CudaBackend::Remapped final : public Arenas {
  public:
-  Remapped(std::unique_ptr<RemappableArenas> arenas, cuda::Stream copies, model::TransformerWeights weights,
-           std::unique_ptr<CudaShadowChecker> checker)
+  // `has_second`: the shadow has memory already.
+  Remapped(std::unique_ptr<RemappableArenas> arenas, bool has_second, cuda::Stream copies,
+           model::TransformerWeights weights, std::unique_ptr<CudaShadowChecker> checker)
       : Arenas(arenas->device(), arenas->bytes(), std::move(weights), std::move(checker)),
         copies_(std::move(copies)),
         live_(arenas->live()),
         shadow_(arenas->shadow()),
-        arenas_(std::move(arenas)) {}
+        arenas_(std::move(arenas)),
+        has_second_(has_second) {}
 
   // Maps the shadow again after an exchange. If that fails, BeginCheck returns the error.
   char* shadow() override {
@@ -123,7 +130,45 @@ class CudaBackend::Remapped final : public Arenas {
   const char* live() const override { return live_; }
   int64_t bytes() const override {
     MutexLock lock(&mutex_);
-    return arenas_->released() ? 0 : 2 * arenas_->bytes();
+    if (arenas_->released()) return 0;
+    return (has_second_ && (!borrows_ || taken_) ? 2 : 1) * arenas_->bytes();
+  }
+  int64_t borrowed_bytes() const override {
+    MutexLock lock(&mutex_);
+    return borrows_ ? arenas_->mapped_bytes() : 0;
+  }
+  absl::Status TakeShadow() override {
+    MutexLock lock(&mutex_);
+    if (!borrows_ || taken_) return absl::OkStatus();
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->MapShadow());
+    taken_ = true;
+    return absl::OkStatus();
+  }
+  absl::Status DropShadow() override {
+    MutexLock lock(&mutex_);
+    if (!borrows_ || !taken_) return absl::OkStatus();
+    // Attention multiplies what lies beyond a sequence's end by zero. Old weights are finite; what a transfer that
+    // failed has left need not be. Only that set is at the shadow's address, and only then.
+    if (!exchanged_)
+      SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(arenas_->device(), shadow_, arenas_->mapped_bytes()));
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->UnmapShadow());
+    taken_ = exchanged_ = false;
+    return absl::OkStatus();
+  }
+  int64_t mapped_set_bytes() const override {
+    MutexLock lock(&mutex_);
+    return arenas_->mapped_bytes();
+  }
+  absl::Status AddSet(bool lends) override {
+    MutexLock lock(&mutex_);
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->AddShadow());
+    has_second_ = true;
+    borrows_ = lends;
+    return lends ? arenas_->UnmapShadow() : absl::OkStatus();
+  }
+  const cuda::GpuMemoryBlock* spare() const override {
+    MutexLock lock(&mutex_);
+    return &arenas_->spare();
   }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
@@ -132,7 +177,9 @@ class CudaBackend::Remapped final : public Arenas {
   }
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
     MutexLock lock(&mutex_);
-    return arenas_->Exchange();
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Exchange());
+    exchanged_ = taken_;
+    return absl::OkStatus();
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
     constexpr char kWhat[] = "copying the live weights to the shadow";
@@ -158,7 +205,9 @@ class CudaBackend::Remapped final : public Arenas {
   }
   absl::Status RestoreMemory() override {
     MutexLock lock(&mutex_);
-    return arenas_->Restore();
+    SYNCOPATE_RETURN_IF_ERROR(arenas_->Restore());
+    taken_ = exchanged_ = false;
+    return borrows_ ? arenas_->UnmapShadow() : absl::OkStatus();
   }
 
  private:
@@ -172,6 +221,10 @@ class CudaBackend::Remapped final : public Arenas {
   char* const shadow_;
   mutable Mutex mutex_;
   const std::unique_ptr<RemappableArenas> arenas_ ABSL_PT_GUARDED_BY(mutex_);
+  bool has_second_ ABSL_GUARDED_BY(mutex_);
+  bool borrows_ ABSL_GUARDED_BY(mutex_) = false;    // the second set is mapped elsewhere, unless it is taken
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;      // between TakeShadow() and DropShadow()
+  bool exchanged_ ABSL_GUARDED_BY(mutex_) = false;  // since TakeShadow()
 };
 
 // One weight set, which receives while no decode step runs.
@@ -374,28 +427,33 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
   std::unique_ptr<Arenas> arenas;
   if (manifest.adapters_begin() < manifest.arena_bytes()) {
+    install = CudaInstall::kRemap;  // adapter sets have no second base: nothing is lent to one
     SYNCOPATE_ASSIGN_OR_RETURN(arenas, Adapted::Create(config, manifest, place, std::move(checker)));
-  } else if (install == CudaInstall::kRemap) {
-    SYNCOPATE_ASSIGN_OR_RETURN(auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device}));
+  } else if (install != CudaInstall::kInPlace) {
+    const bool has_second = install == CudaInstall::kRemap;
+    SYNCOPATE_ASSIGN_OR_RETURN(
+        auto pair, RemappableArenas::Create(manifest.arena_bytes(), {.device = device, .shadow_later = !has_second}));
     SYNCOPATE_ASSIGN_OR_RETURN(auto copies, cuda::Stream::Create(device));
     auto weights = ViewsAt(config, manifest, pair->live(), place);
-    arenas = std::make_unique<Remapped>(std::move(pair), std::move(copies), std::move(weights), std::move(checker));
+    arenas = std::make_unique<Remapped>(std::move(pair), has_second, std::move(copies), std::move(weights),
+                                        std::move(checker));
   } else {
     SYNCOPATE_ASSIGN_OR_RETURN(
         auto arena, cuda::ReleasableArena::Create(manifest.arena_bytes(), {.device = device, .what = "the weights"}));
     auto weights = ViewsAt(config, manifest, arena->data(), place);
     arenas = std::make_unique<InPlace>(device, std::move(arena), std::move(weights), std::move(checker));
   }
-  return std::shared_ptr<CudaBackend>(
-      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share, ranks));
+  return std::shared_ptr<CudaBackend>(new CudaBackend(config, manifest.tensors().front().dtype, place,
+                                                      std::move(arenas), install, memory_share, ranks));
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas, double memory_share, NcclGroup* ranks)
+                         std::unique_ptr<Arenas> arenas, CudaInstall install, double memory_share, NcclGroup* ranks)
     : config_(config),
       dtype_(dtype),
       device_(device),
       arenas_(std::move(arenas)),
+      install_(install),
       memory_share_(memory_share),
       group_(ranks),
       ranks_(ranks != nullptr ? std::make_unique<NcclDeviceRanks>(ranks, device.index()) : nullptr) {}
@@ -429,15 +487,30 @@ int64_t CudaBackend::kv_block_bytes() const {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
   const absl::StatusOr<DecodeViews> views = MakeViews();
+  const bool may_lend = install_ == CudaInstall::kBorrowed || install_ == CudaInstall::kAuto;
   if (views.ok()) {
     CudaModelRunner::Options runner{.device = device_.index(), .memory_share = memory_share_, .runner = options};
     if (ranks_ != nullptr) {
       runner.ranks = ranks_.get();
       runner.agree_on_least = [this](int64_t mine) { return ranks_->AgreeOnLeast(mine); };
     }
+    if (may_lend) {
+      runner.lending = install_ == CudaInstall::kAuto ? KvLending::kAuto : KvLending::kAlways;
+      runner.set_bytes = arenas_->mapped_set_bytes();
+      runner.add_set = [this](bool lends) { return arenas_->AddSet(lends); };
+      runner.lent_memory = [this]() -> const cuda::GpuMemoryBlock& { return *arenas_->spare(); };
+    }
     return CudaModelRunner::Create(config_, *views, runner);
   }
   SYNCOPATE_LOG(kInfo, "decodes by operators of libtorch, not by graphs: %s", views.status().message());
+  if (install_ == CudaInstall::kBorrowed) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_CONFIG",
+        absl::StrCat("sync.install is borrowed, but this model does not decode by graphs, whose keys and values "
+                     "alone can be lent (",
+                     views.status().message(), "); set sync.install=auto"));
+  }
+  if (may_lend) SYNCOPATE_RETURN_IF_ERROR(arenas_->AddSet(/*lends=*/false));
   const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
                                        .host_blocks = options.host_blocks,
                                        .plans_under_way = std::max(1, options.plans_under_way),

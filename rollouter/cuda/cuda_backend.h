@@ -18,7 +18,8 @@ class NcclDeviceRanks;
 // A model with adapters has adapter sets, whatever install is asked for, and lends no shadow.
 class CudaBackend final : public EngineBackend {
  public:
-  // Allocates the weight sets: two with kRemap, one with kInPlace. INVALID_ARGUMENT (reason BAD_MODEL) for too large
+  // Allocates the weight sets: two with kRemap, one with kInPlace; with kBorrowed and kAuto the live one, and MakeRunner()
+  // adds the other. INVALID_ARGUMENT (reason BAD_MODEL) for too large
   // heads; RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY), FAILED_PRECONDITION (reason NO_GPU). `memory_share` is the
   // share of the GPU's memory that may be in use in the end, see KvBudget. With `ranks` (borrowed) this is one rank of
   // a replica, and `config` and `manifest` are those of its slice (rank_slice.h).
@@ -35,7 +36,7 @@ class CudaBackend final : public EngineBackend {
   // and 16384; 4096 with `deterministic` or another runner.
   int64_t prefill_tokens(bool deterministic) const override;
   // Creates a CudaModelRunner if its kernels support the model, otherwise a HostModelRunner with GPU kernels for
-  // attention; the log says which and why.
+  // attention; the log says which and why. Only the former lends: INVALID_ARGUMENT (reason BAD_CONFIG) with kBorrowed.
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) override;
 
   // Exports the shadow's memory for transports that map it; thread-safe. FAILED_PRECONDITION (reason NOT_LENT) with
@@ -50,12 +51,13 @@ class CudaBackend final : public EngineBackend {
 
   absl::StatusOr<DecodeViews> MakeViews() const;
   CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
-              double memory_share, NcclGroup* ranks);
+              CudaInstall install, double memory_share, NcclGroup* ranks);
 
   const model::ModelConfig config_;
   const DType dtype_;
   const at::Device device_;
   const std::unique_ptr<Arenas> arenas_;
+  const CudaInstall install_;
   const double memory_share_;
   NcclGroup* const group_;
   const std::unique_ptr<NcclDeviceRanks> ranks_;  // null: this is the whole replica

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/status.h"
 #include "model/model_config.h"
 #include "rollouter/engine/kv_store.h"
 
@@ -23,6 +24,8 @@ class CudaKvStore final : public KvStore {
   int64_t host_bytes() const override { return static_cast<int64_t>(swapped_.nbytes()); }
   void Release() override;
   void Restore() override;
+  // All memory is one tensor: only runners that lend none may use this store.
+  void FreeFrom(BlockIndex first) override { SYNCOPATE_CHECK(first == blocks_); }
   void SwapOut(absl::Span<const BlockSwap> swaps) override;
   void SwapIn(absl::Span<const BlockSwap> swaps) override;
   void Copy(absl::Span<const BlockCopy> copies) override;

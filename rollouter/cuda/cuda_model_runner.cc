@@ -112,27 +112,35 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t decoder_bytes, GraphDecoder::DeviceBytes(decoder));
   const int64_t filter_bytes = runner.max_sequences * SlotFilters::BytesOfOne(shape.vocab);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(options.device));
-  SYNCOPATE_ASSIGN_OR_RETURN(int64_t blocks,
-                             BlocksThatFit({.total = memory.total,
-                                            .free = memory.free,
-                                            .share = options.memory_share,
-                                            .reserved = decoder_bytes + filter_bytes + kUncounted,
-                                            .block_bytes = 2 * shape.layers * LayerBlockBytes(shape.heads),
-                                            .max_context = runner.max_context,
-                                            .blocks_asked = runner.blocks,
-                                            .blocks_of_use = runner.BlocksForAll()}));
+  const KvForm form{.layers = shape.layers, .piece_bytes = LayerBlockBytes(shape.heads)};
+  SYNCOPATE_ASSIGN_OR_RETURN(KvChoice choice, ChooseKvParts({.total = memory.total,
+                                                             .free = memory.free,
+                                                             .share = options.memory_share,
+                                                             .reserved = decoder_bytes + filter_bytes + kUncounted,
+                                                             .block_bytes = form.block_bytes(),
+                                                             .max_context = runner.max_context,
+                                                             .blocks_asked = runner.blocks,
+                                                             .blocks_of_use = runner.BlocksForAll()},
+                                                            form, options.lending, options.set_bytes));
+  if (options.lending != KvLending::kNever) {
+    SYNCOPATE_LOG(kInfo, "sync.install %s: %s", options.lending == KvLending::kAuto ? "auto" : "borrowed", choice.why);
+    SYNCOPATE_RETURN_IF_ERROR(options.add_set(choice.lends));
+  }
   // All ranks must have the same number of blocks, because one scheduler allocates for all of them.
   if (options.agree_on_least != nullptr) {
-    SYNCOPATE_ASSIGN_OR_RETURN(blocks, options.agree_on_least(blocks));
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t least, options.agree_on_least(choice.parts.blocks()));
+    choice.parts = KvParts::MakeWhole(least, form.layers, form.piece_bytes);
   }
+  const int64_t blocks = choice.parts.blocks();
   const Capacity capacity{.blocks = blocks,
                           .host_blocks = runner.host_blocks,
+                          .lent_blocks = choice.parts.lent_blocks(),
                           .max_kept_blocks = blocks,  // their memory is allocated in any case
                           .plans_under_way = runner.plans_under_way > 0
                                                  ? std::min(runner.plans_under_way, GraphDecoder::kMostUnderWay)
                                                  : GraphDecoder::kMostUnderWay,
                           .serves_base = shape.adapter_rank > 0};
-  std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, capacity));
+  std::unique_ptr<CudaModelRunner> made(new CudaModelRunner(options, shape, choice.parts, capacity));
   made->packed_scratch_ = scratch;
   SYNCOPATE_RETURN_IF_ERROR(made->Allocate(std::move(decoder)));
   SYNCOPATE_LOG(kInfo, "decodes by graphs: %d sequences, keys and values of %d tokens in %d MiB, buffers of %d MiB",
@@ -142,9 +150,13 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
 
 absl::Status CudaModelRunner::Allocate(GraphDecoder::Options decoder) {
   const int64_t layer_bytes = shape_.layers * LayerBlockBytes(shape_.heads);
-  SYNCOPATE_ASSIGN_OR_RETURN(storage_,
-                             cuda::ReleasableArena::Create(2 * capacity_.blocks * layer_bytes,
-                                                           {.device = options_.device, .what = "keys and values"}));
+  const bool lends = parts_.lent_parts > 0;
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      storage_,
+      cuda::LendingArena::Create(parts_.bytes(),
+                                 {.offset = lends ? parts_.lent_offset() : 0, .bytes = lends ? options_.set_bytes : 0},
+                                 {.device = options_.device, .what = "keys and values"}));
+  SYNCOPATE_RETURN_IF_ERROR(ReturnBlocks());
   absl::StatusOr<cuda::PinnedBuffer> swapped = cuda::PinnedBuffer::Create(2 * capacity_.host_blocks * layer_bytes);
   SYNCOPATE_RETURN_IF_ERROR(Annotate(swapped.status(), "rollout.host_kv_memory cannot be had, lower it"));
   swapped_ = *std::move(swapped);
@@ -154,15 +166,15 @@ absl::Status CudaModelRunner::Allocate(GraphDecoder::Options decoder) {
                                cuda::PinnedBuffer::Create(most_pairs * int64_t{sizeof(BlockPair)}));
     pairs_.push_back(std::move(pairs));
   }
-  decoder.storage = {storage_->data(), storage_->data() + capacity_.blocks * layer_bytes, shape_.layers,
-                     static_cast<int32_t>(capacity_.blocks)};
+  decoder.storage = {storage_->data(), storage_->data() + parts_.value_pieces * parts_.piece_bytes, shape_.layers,
+                     parts_.layer_pieces, parts_.parts * parts_.part_pieces};
   SYNCOPATE_ASSIGN_OR_RETURN(decoder_, GraphDecoder::Create(decoder));
   return absl::OkStatus();
 }
 
 BlockPlaces CudaModelRunner::DevicePlaces() const {
-  const int64_t block = LayerBlockBytes(shape_.heads), layer = capacity_.blocks * block;
-  return {storage_->data(), storage_->data() + shape_.layers * layer, layer, block};
+  const int64_t piece = parts_.piece_bytes;
+  return {storage_->data(), storage_->data() + parts_.value_pieces * piece, parts_.layer_pieces * piece, piece};
 }
 
 BlockPlaces CudaModelRunner::HostPlaces() const {
@@ -181,13 +193,13 @@ absl::Status CudaModelRunner::MoveBlocks(const StepPlan& plan) {
         "moving blocks");
   };
   BlockPair* begin = end;
-  for (const BlockSwap& swap : plan.swaps_out) *end++ = {swap.block, swap.host_block};
+  for (const BlockSwap& swap : plan.swaps_out) *end++ = {parts_.Place(swap.block), swap.host_block};
   SYNCOPATE_RETURN_IF_ERROR(move(begin, DevicePlaces(), HostPlaces()));
   begin = end;
-  for (const BlockSwap& swap : plan.swaps_in) *end++ = {swap.host_block, swap.block};
+  for (const BlockSwap& swap : plan.swaps_in) *end++ = {swap.host_block, parts_.Place(swap.block)};
   SYNCOPATE_RETURN_IF_ERROR(move(begin, HostPlaces(), DevicePlaces()));
   begin = end;
-  for (const BlockCopy& copy : plan.copies) *end++ = {copy.from, copy.to};
+  for (const BlockCopy& copy : plan.copies) *end++ = {parts_.Place(copy.from), parts_.Place(copy.to)};
   return move(begin, DevicePlaces(), DevicePlaces());
 }
 
@@ -227,7 +239,9 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
   // GraphDecoder::Launch, so they may be prepared first.
   SYNCOPATE_RETURN_IF_ERROR(MoveBlocks(plan));
   std::vector<TableSetting> tables;
-  for (const TableEntry& entry : plan.tables) tables.push_back({entry.slot, entry.index, entry.block});
+  for (const TableEntry& entry : plan.tables) {
+    tables.push_back({entry.slot, entry.index, parts_.Place(entry.block)});
+  }
 
   UnderWay launched{plan.id, plan.version, {}};
   const auto get_set = [&](SlotIndex slot) { return GetAdapterSet(slots_[slot].adapter, plan.live_set); };

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cuda/releasable_arena.h"
+#include "cuda/lending_arena.h"
 #include "cuda/stream.h"
 #include "rollouter/cuda/decode/block_kernels.h"
 #include "rollouter/cuda/decode/graph_decoder.h"
 #include "rollouter/cuda/decode_views.h"
 #include "rollouter/cuda/slot_filters.h"
 #include "rollouter/engine/engine_backend.h"
+#include "rollouter/engine/kv_parts.h"
 #include "rollouter/engine/model_runner.h"
 
 namespace syncopate::rollouter {
@@ -31,6 +32,13 @@ class CudaModelRunner final : public ModelRunner {
     // uses it for the number of blocks.
     DeviceRanks* ranks = nullptr;
     std::function<absl::StatusOr<int64_t>(int64_t)> agree_on_least = nullptr;
+    // Not kNever: the weights have one set yet, and keys and values may lend `set_bytes` (as mapped) to a second one.
+    // add_set(lends) is called when that is decided, before keys and values are allocated. If it lends, lent_memory()
+    // returns the memory that does not serve; LendBlocks() unmaps it here, ReturnBlocks() maps it. Not with `ranks`.
+    KvLending lending = KvLending::kNever;
+    int64_t set_bytes = 0;
+    std::function<absl::Status(bool lends)> add_set = nullptr;
+    std::function<const cuda::GpuMemoryBlock&()> lent_memory = nullptr;
   };
   // `views` has addresses that outlive the runner. INVALID_ARGUMENT (reason BAD_OPTIONS) for bad options, also for
   // determinism over more than two ranks, because NCCL then sums in an order that depends on the batch;
@@ -45,6 +53,10 @@ class CudaModelRunner final : public ModelRunner {
   int64_t buffer_bytes() const override { return decoder_->device_bytes() + packed_scratch_->bytes(); }
   absl::Status ReleaseBlocks() override { return storage_->Release(); }
   absl::Status RestoreBlocks() override { return storage_->Restore(); }
+  absl::Status LendBlocks() override { return storage_->UnmapBorrowed(); }
+  absl::Status ReturnBlocks() override {
+    return parts_.lent_parts == 0 ? absl::OkStatus() : storage_->MapBorrowed(options_.lent_memory());
+  }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;
   absl::StatusOr<StepResult> Await(const Ticket& ticket) override;
   absl::Status Synchronize() override;
@@ -65,9 +77,10 @@ class CudaModelRunner final : public ModelRunner {
     std::vector<std::shared_ptr<const SamplingParams>> draws;  // by number of the draw; null: without top_logprobs
   };
 
-  CudaModelRunner(const Options& options, const DecodeShape& shape, const Capacity& capacity)
+  CudaModelRunner(const Options& options, const DecodeShape& shape, const KvParts& parts, const Capacity& capacity)
       : options_(options),
         shape_(shape),
+        parts_(parts),
         capacity_(capacity),
         filters_({.device = options.device, .vocab = shape.vocab, .max_context = options.runner.max_context}),
         slots_(static_cast<size_t>(options.runner.max_sequences)) {}
@@ -81,10 +94,11 @@ class CudaModelRunner final : public ModelRunner {
 
   const Options options_;
   const DecodeShape shape_;
+  const KvParts parts_;
   const Capacity capacity_;
-  std::unique_ptr<cuda::ReleasableArena> storage_;  // keys, then values
-  cuda::PinnedBuffer swapped_;                      // host_blocks of keys, then of values
-  std::vector<cuda::PinnedBuffer> pairs_;           // blocks to move; one buffer per plan in progress
+  std::unique_ptr<cuda::LendingArena> storage_;  // by parts_
+  cuda::PinnedBuffer swapped_;                   // host_blocks of keys, then of values
+  std::vector<cuda::PinnedBuffer> pairs_;        // blocks to move; one buffer per plan in progress
   std::shared_ptr<const cuda::DeviceBuffer> packed_scratch_;
   SlotFilters filters_;
   std::unique_ptr<GraphDecoder> decoder_;  // destroyed before the members above: it waits for work that reads them

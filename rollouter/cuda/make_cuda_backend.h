@@ -17,7 +17,14 @@ namespace syncopate::rollouter {
 
 class EngineBackend;
 
-enum class CudaInstall { kRemap, kInPlace };
+enum class CudaInstall {
+  kRemap,    // two weight sets
+  kInPlace,  // one
+  // Two, of which the one that does not serve is memory of the keys and values except during a weight sync. kAuto: this
+  // or kRemap, see ChooseKvParts.
+  kBorrowed,
+  kAuto,
+};
 
 struct CudaEngine {
   std::shared_ptr<EngineBackend> backend;

@@ -57,11 +57,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::ModelConfig&
                                                   .max_context = max_context,
                                                   .blocks = options.kv_blocks,
                                                   .host_blocks = options.host_kv_blocks,
+                                                  .lent_bytes = backend->arenas().borrowed_bytes(),
                                                   .plans_under_way = options.plans_under_way,
                                                   .deterministic = options.deterministic}));
   Scheduler::Options scheduling;
   scheduling.blocks = runner->capacity().blocks;
   scheduling.host_blocks = runner->capacity().host_blocks;
+  scheduling.lent_blocks = runner->capacity().lent_blocks;
   scheduling.max_kept_blocks =
       options.max_kept_blocks >= 0 ? options.max_kept_blocks : runner->capacity().max_kept_blocks;
   scheduling.max_sequences = options.max_sequences;
@@ -254,6 +256,30 @@ absl::StatusOr<int64_t> Engine::Yield() {
   return std::ssize(plan.swaps_out) * backend_->kv_block_bytes();
 }
 
+absl::Status Engine::CloseLent() {
+  SYNCOPATE_RETURN_IF_ERROR(AwaitLaunched());
+  const StepPlan plan = scheduler_.PlanLend();
+  if (plan.IsEmpty()) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const ModelRunner::Ticket ticket, runner_->Launch(plan));
+  launched_.push_back(ticket);
+  return AwaitLaunched();
+}
+
+absl::Status Engine::TakeShadow() {
+  SYNCOPATE_CHECK(has_lent());
+  SYNCOPATE_RETURN_IF_ERROR(runner_->LendBlocks());
+  const absl::Status taken = backend_->arenas().TakeShadow();
+  if (!taken.ok()) SYNCOPATE_RETURN_IF_ERROR(ReturnShadow());
+  return taken;
+}
+
+absl::Status Engine::ReturnShadow() {
+  SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().DropShadow());
+  SYNCOPATE_RETURN_IF_ERROR(runner_->ReturnBlocks());
+  scheduler_.Return();
+  return absl::OkStatus();
+}
+
 void Engine::AbortHolding() {
   std::vector<std::string> ids;
   for (const auto& [key, active] : active_) {
@@ -267,7 +293,8 @@ absl::Status Engine::WakeUp() {
   const absl::Status restored = backend_->arenas().Restore();
   // Blocks can always be released again; keeping the weights again could fail for lack of host memory.
   if (!restored.ok()) SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-  return restored;
+  SYNCOPATE_RETURN_IF_ERROR(restored);
+  return runner_->ReturnBlocks();  // the lent blocks' memory may be that of the second weight set
 }
 
 absl::Status Engine::Launch() {

@@ -108,6 +108,18 @@ class Engine {
   // unusable.
   absl::StatusOr<int64_t> Yield();
 
+  // For a borrowed shadow (WeightArenas::borrowed_bytes). Lend() asks for the memory of the last blocks: the next step
+  // ends their use. CloseLent() ends it without a step, for an engine that makes none; it waits for launched steps.
+  void Lend() { scheduler_.Lend(); }
+  absl::Status CloseLent();
+  // Whether no launched or later step uses the lent blocks, so that TakeShadow() may be called.
+  bool has_lent() const { return scheduler_.has_lent(); }
+  // Moves the lent blocks' memory to the shadow. After an error the blocks have their memory again.
+  absl::Status TakeShadow();
+  // Ends the lending, at any moment after Lend(): the memory that does not serve goes to the blocks. Does nothing if
+  // nothing is lent. After an error the engine is unusable.
+  absl::Status ReturnShadow();
+
   ServingPolicy& policy() { return policy_; }
   const ServingPolicy& policy() const { return policy_; }
 
@@ -116,6 +128,9 @@ class Engine {
   int64_t parked_sequences() const { return scheduler_.parked_sequences(); }
   double kv_usage() const { return scheduler_.block_usage(); }
   int64_t kv_bytes() const { return runner_->kv_bytes(); }
+  // Tokens that keys and values have room for, and of them those whose memory may be lent.
+  int64_t kv_tokens() const { return runner_->capacity().blocks * kBlockTokens; }
+  int64_t lent_tokens() const { return runner_->capacity().lent_blocks * kBlockTokens; }
   int64_t host_kv_bytes() const { return runner_->host_kv_bytes(); }
   double host_kv_usage() const { return scheduler_.host_block_usage(); }
   int64_t buffer_bytes() const { return runner_->buffer_bytes(); }

@@ -20,8 +20,8 @@ namespace syncopate::rollouter {
 
 class HostBackend::Arenas final : public WeightArenas {
  public:
-  Arenas(const model::ModelConfig& config, const Manifest& manifest, int weight_sets)
-      : config_(config), manifest_(manifest), weight_sets_(weight_sets) {
+  Arenas(const model::ModelConfig& config, const Manifest& manifest, HostInstall install)
+      : config_(config), manifest_(manifest), install_(install) {
     AllocateMissing();
   }
 
@@ -32,7 +32,15 @@ class HostBackend::Arenas final : public WeightArenas {
     for (const at::Tensor& arena : arenas_) allocated += arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
     return allocated;
   }
-  bool in_place() const override { return weight_sets_ == 1; }
+  bool in_place() const override { return install_ == HostInstall::kInPlace; }
+  int64_t borrowed_bytes() const override { return borrows() ? manifest_.arena_bytes() : 0; }
+  absl::Status TakeShadow() override {
+    return borrows() ? Allocate([this] { AllocateSet(Other()); }) : absl::OkStatus();
+  }
+  absl::Status DropShadow() override {
+    if (borrows()) FreeSet(Other());
+    return absl::OkStatus();
+  }
   const model::TransformerWeights& weights() const override { return views_[live_]; }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
@@ -53,37 +61,46 @@ class HostBackend::Arenas final : public WeightArenas {
   }
   // Kept weights stay where they are: they are already in host memory.
   absl::Status Release(bool keep_live) override {
-    for (int i = 0; i < weight_sets_; ++i) {
-      if (keep_live && i == live_) continue;
-      arenas_[i] = at::Tensor();
-      views_[i] = model::TransformerWeights();
+    for (int set : {0, 1}) {
+      if (!keep_live || set != live_) FreeSet(set);
     }
     return absl::OkStatus();
   }
   absl::Status Restore() override {
+    return Allocate([this] { AllocateMissing(); });
+  }
+
+ private:
+  bool borrows() const { return install_ == HostInstall::kBorrowed; }
+  int Other() const { return in_place() ? live_ : 1 - live_; }
+  char* Data(int set) const { return arenas_[set].defined() ? static_cast<char*>(arenas_[set].data_ptr()) : nullptr; }
+  template <typename Function>
+  absl::Status Allocate(const Function& function) {
     try {
-      AllocateMissing();
+      function();
       return absl::OkStatus();
     } catch (const std::exception& error) {
       return model::TorchError(error, absl::StrCat("a weight set needs ", manifest_.arena_bytes() >> 20, " MiB"));
     }
   }
-
- private:
-  int Other() const { return in_place() ? live_ : 1 - live_; }
-  char* Data(int set) const { return arenas_[set].defined() ? static_cast<char*>(arenas_[set].data_ptr()) : nullptr; }
   void AllocateMissing() {
+    AllocateSet(live_);
+    if (!borrows()) AllocateSet(Other());
+  }
+  void AllocateSet(int set) {
+    if (arenas_[set].defined()) return;
     const DType dtype = manifest_.tensors().front().dtype;
-    for (int i = 0; i < weight_sets_; ++i) {
-      if (arenas_[i].defined()) continue;
-      arenas_[i] = at::zeros({manifest_.arena_bytes() / DTypeBytes(dtype)}, model::ToScalarType(dtype));
-      views_[i] = model::ViewWeights(config_, manifest_, arenas_[i]);
-    }
+    arenas_[set] = at::zeros({manifest_.arena_bytes() / DTypeBytes(dtype)}, model::ToScalarType(dtype));
+    views_[set] = model::ViewWeights(config_, manifest_, arenas_[set]);
+  }
+  void FreeSet(int set) {
+    arenas_[set] = at::Tensor();
+    views_[set] = model::TransformerWeights();
   }
 
   const model::ModelConfig config_;
   const Manifest manifest_;
-  const int weight_sets_;
+  const HostInstall install_;
   std::array<at::Tensor, 2> arenas_;
   std::array<model::TransformerWeights, 2> views_;
   int live_ = 0;
@@ -151,37 +168,48 @@ class HostBackend::AdapterArenas final : public WeightArenas {
 };
 
 std::unique_ptr<WeightArenas> HostBackend::MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
-                                                      int weight_sets) {
+                                                      HostInstall install) {
   // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and pages.
   if (manifest.adapters_begin() < manifest.arena_bytes()) return std::make_unique<AdapterArenas>(config, manifest);
-  return std::make_unique<Arenas>(config, manifest, weight_sets);
+  return std::make_unique<Arenas>(config, manifest, install);
 }
 
-HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets,
+HostBackend::HostBackend(const model::ModelConfig& config, const Manifest& manifest, HostInstall install,
                          Communicator* ranks)
     : config_(config),
       dtype_(manifest.tensors().front().dtype),
-      arenas_(MakeArenas(config, manifest, weight_sets)),
+      arenas_(MakeArenas(config, manifest, install)),
       ranks_(ranks) {}
+
+namespace {
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostBackend(const model::ModelConfig& config,
+                                                               const Manifest& manifest, HostInstall install,
+                                                               Communicator* ranks) {
+  try {
+    return std::make_shared<HostBackend>(config, manifest, install, ranks);
+  } catch (const std::exception& error) {
+    const int64_t sets = install == HostInstall::kSwap ? 2 : 1;
+    return model::TorchError(error, absl::StrCat("the weights need ", sets * manifest.arena_bytes() >> 20, " MiB"));
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest) {
-  try {
-    return std::make_shared<HostBackend>(config, manifest, /*weight_sets=*/1);
-  } catch (const std::exception& error) {
-    return model::TorchError(error, absl::StrCat("the weights need ", manifest.arena_bytes() >> 20, " MiB"));
-  }
+  return MakeHostBackend(config, manifest, HostInstall::kInPlace, /*ranks=*/nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeBorrowingHostBackend(const model::ModelConfig& config,
+                                                                        const Manifest& manifest) {
+  return MakeHostBackend(config, manifest, HostInstall::kBorrowed, /*ranks=*/nullptr);
 }
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,
                                                                    const Manifest& manifest, int weight_sets,
                                                                    Communicator* ranks) {
-  try {
-    return std::make_shared<HostBackend>(config, manifest, weight_sets, ranks);
-  } catch (const std::exception& error) {
-    return model::TorchError(error,
-                             absl::StrCat("the weights need ", weight_sets * manifest.arena_bytes() >> 20, " MiB"));
-  }
+  return MakeHostBackend(config, manifest, weight_sets == 1 ? HostInstall::kInPlace : HostInstall::kSwap, ranks);
 }
 
 HostBackend::~HostBackend() = default;
@@ -191,8 +219,10 @@ WeightArenas& HostBackend::arenas() { return *arenas_; }
 int64_t HostBackend::kv_block_bytes() const { return HostKvStore::BlockBytes(config_); }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const RunnerOptions& options) {
-  const ModelRunner::Capacity capacity{.blocks = options.blocks > 0 ? options.blocks : options.BlocksForAll(),
+  SYNCOPATE_ASSIGN_OR_RETURN(const LentBlocks lent, HostKvStore::FindLent(config_, options));
+  const ModelRunner::Capacity capacity{.blocks = lent.blocks,
                                        .host_blocks = options.host_blocks,
+                                       .lent_blocks = lent.lent,
                                        // The host runner does all work in Launch, so more plans in progress do not help
                                        // by default.
                                        .plans_under_way = std::max(1, options.plans_under_way),

@@ -29,6 +29,14 @@ class WeightArenas {
   virtual int64_t bytes() const = 0;  // memory allocated now on the backend's device, all weight sets together
   // True if there is one weight set; shadow() is then live().
   virtual bool in_place() const { return false; }
+  // Not 0: the shadow has no memory of its own, but is lent this many bytes of the keys and values by TakeShadow().
+  virtual int64_t borrowed_bytes() const { return 0; }
+  // For a borrowed shadow. TakeShadow() gives shadow() memory with undefined contents, once ModelRunner::LendBlocks()
+  // has freed as much; after an error there is no shadow (RESOURCE_EXHAUSTED). DropShadow() takes away the memory that
+  // does not serve: after an Exchange() that is the one that served before. Repeated calls do nothing. Call both when
+  // nobody uses the shadow.
+  virtual absl::Status TakeShadow() { return absl::OkStatus(); }
+  virtual absl::Status DropShadow() { return absl::OkStatus(); }
   // Returns views of the live bytes. After Exchange() it returns another object, perhaps with the same addresses.
   virtual const model::TransformerWeights& weights() const = 0;
 
@@ -85,15 +93,21 @@ class EngineBackend {
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;
 };
 
+// The memory of the weight sets on the CPU.
+enum class HostInstall : uint8_t {
+  kSwap,      // two sets
+  kInPlace,   // one set, which receives
+  kBorrowed,  // one set; the second one is there only while keys and values lend its memory
+};
+
 // The CPU backend in float32 or bfloat16. An install exchanges pointers; with one weight set it does nothing. A model
-// with adapters, by its wire manifest (model::MakeWireManifest), has adapter sets, whatever number of weight sets is asked
-// for.
+// with adapters, by its wire manifest (model::MakeWireManifest), has adapter sets whatever HostInstall says.
 class HostBackend final : public EngineBackend {
  public:
-  // `manifest` is the manifest of `config`, all tensors in one dtype. Allocates weight_sets (1 or 2) *
-  // manifest.arena_bytes(), or with adapters one base and AdapterSets::kSets sets of them. With `ranks` (borrowed) this is one rank of a replica, and `config` and `manifest` are
-  // those of its slice (rank_slice.h).
-  HostBackend(const model::ModelConfig& config, const Manifest& manifest, int weight_sets = 2,
+  // `manifest` is the manifest of `config`, all tensors in one dtype. Allocates manifest.arena_bytes() for each weight
+  // set, or with adapters one base and AdapterSets::kSets sets of them. With `ranks` (borrowed) this is one rank of a
+  // replica, and `config` and `manifest` are those of its slice (rank_slice.h).
+  HostBackend(const model::ModelConfig& config, const Manifest& manifest, HostInstall install = HostInstall::kSwap,
               Communicator* ranks = nullptr);
   ~HostBackend() override;
 
@@ -107,7 +121,7 @@ class HostBackend final : public EngineBackend {
   class Arenas;
   class AdapterArenas;
   static std::unique_ptr<WeightArenas> MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
-                                                  int weight_sets);
+                                                  HostInstall install);
 
   const model::ModelConfig config_;
   const DType dtype_;

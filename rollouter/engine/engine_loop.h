@@ -34,6 +34,7 @@ struct EngineStatus {
   double host_kv_usage = 0;      // the share of blocks for swapping in use, 0 to 1
   int64_t host_kv_bytes = 0;     // host memory for swapped keys and values allocated now
   int64_t weight_bytes = 0;      // all weight sets, on the engine's device
+  int64_t lent_bytes = 0;        // of kv_bytes' memory, what is lent to a borrowed shadow now
   int32_t sleep_level = 0;       // 0: awake
   bool pins_version = false;     // no version is taken now: a request with holds_install runs or waits; with adapter
                                  // sets: none is free
@@ -47,6 +48,9 @@ struct EngineStatus {
   int64_t swaps = 0;              // the preemptions that swapped to the host; the others are computed again
   int64_t yielded_sequences = 0;  // sequences that Yield() took off the device
   int64_t yielded_swaps = 0;      // of them, swapped to the host; the others are computed again
+  int64_t lendings = 0;           // times that memory of keys and values was lent to the shadow
+  double lent_seconds = 0;        // for which it was lent, the present lending included
+  int64_t moved_blocks = 0;       // blocks that were copied out of the lent part
   RequestFigures requests;
   int64_t installs = 0;
   double busy_seconds = 0;  // time in decode steps
@@ -186,6 +190,11 @@ class EngineLoop : public synchronizer::WeightTarget {
 // the manifest of `config`. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much memory is needed.
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const model::ModelConfig& config,
                                                                       const Manifest& manifest);
+
+// Creates a CPU backend whose second weight set is lent by the keys and values while a weight sync needs it. Otherwise
+// as MakeInPlaceHostBackend.
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeBorrowingHostBackend(const model::ModelConfig& config,
+                                                                        const Manifest& manifest);
 
 // Creates a CPU backend for one rank of a replica: `config` and `manifest` are those of its slice (rank_slice.h);
 // `weight_sets` is 2, or 1 for installs in place; `ranks` is borrowed. RESOURCE_EXHAUSTED as MakeInPlaceHostBackend.

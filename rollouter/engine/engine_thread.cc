@@ -134,6 +134,7 @@ EngineStatus EngineThread::GetStatus() const {
   EngineStatus status = status_;
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
+  if (status.lent_bytes > 0) status.lent_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - lent_since_);
   if (round_since_ != absl::InfiniteFuture()) {
     status.round_seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - round_since_);
   }
@@ -198,6 +199,7 @@ absl::Status EngineThread::Loop() {
       idle_since_ = absl::InfiniteFuture();
     }
     if (step) SYNCOPATE_RETURN_IF_ERROR(StepOnce());
+    SYNCOPATE_RETURN_IF_ERROR(ServeLending());
     PublishStatus();
   }
   return absl::OkStatus();
@@ -281,6 +283,7 @@ void EngineThread::PublishStatusLocked() {
   status_.swaps = engine_->counters().swaps;
   status_.yielded_sequences = engine_->counters().yielded;
   status_.yielded_swaps = engine_->counters().yielded_swaps;
+  status_.moved_blocks = engine_->counters().moved_blocks;
   status_.host_kv_usage = engine_->host_kv_usage();
   status_.requests = engine_->request_figures();
 }
@@ -391,6 +394,8 @@ absl::Status EngineThread::RunChange() {
   {
     MutexLock lock(&mutex_);
     change->done = true;
+    // The older weights are of no more use. Their memory goes back behind the next step, so that it is not waited for.
+    if (applied.ok() && change->change == Change::kInstall) ReturnShadowLocked();
   }
   // Without mapped weights no later step is possible, so the loop must end. The caller handles any other error.
   return ErrorReason(applied) == kWeightsUnmapped ? applied : absl::OkStatus();
@@ -622,7 +627,69 @@ absl::Status EngineThread::BeginAttempt() {
 
 void EngineThread::EndAttempt() {
   MutexLock lock(&mutex_);
-  --receiving_;
+  if (--receiving_ == 0) ReturnShadowLocked();
+}
+
+absl::StatusOr<bool> EngineThread::TakeShadow(absl::Duration deadline) {
+  if (arenas().borrowed_bytes() == 0) return false;
+  const absl::Time until = Clock::Real()->Now() + deadline;
+  MutexLock lock(&mutex_);
+  if (lending_ == Lending::kLent) return false;
+  auto is_back = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return lending_ == Lending::kNone || stopped_; };
+  mutex_.AwaitWithTimeout(Condition(&is_back), deadline);
+  if (lending_ == Lending::kNone && !stopping_) {
+    lending_ = Lending::kWanted;
+    lending_failure_ = absl::OkStatus();
+    commands_.push_back([this] { engine_->Lend(); });
+    auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return lending_ != Lending::kWanted || stopped_; };
+    mutex_.AwaitWithTimeout(Condition(&ended), until - Clock::Real()->Now());
+    SYNCOPATE_RETURN_IF_ERROR(lending_failure_);
+    if (lending_ == Lending::kLent) return true;
+    ReturnShadowLocked();
+  }
+  return Error(
+      absl::StatusCode::kUnavailable, "NO_SHADOW",
+      absl::StrCat("keys and values lent no memory for the new weights within ", absl::FormatDuration(deadline),
+                   " (sync.install: borrowed); the older version goes on serving"));
+}
+
+void EngineThread::ReturnShadowLocked() {
+  if (lending_ == Lending::kNone || lending_ == Lending::kReturning) return;
+  lending_ = Lending::kReturning;
+  commands_.push_back([this] { broken_.Update(EndLending()); });
+}
+
+absl::Status EngineThread::ServeLending() {
+  bool may_step = false;
+  {
+    MutexLock lock(&mutex_);
+    if (lending_ != Lending::kWanted) return absl::OkStatus();
+    may_step = MayStepLocked();
+  }
+  // Without a later step nothing else ends the use of the last blocks.
+  if (!engine_->has_lent() && !(may_step && engine_->HasWork())) SYNCOPATE_RETURN_IF_ERROR(engine_->CloseLent());
+  if (!engine_->has_lent()) return absl::OkStatus();
+  const absl::Status taken = engine_->TakeShadow();
+  if (!taken.ok() && !absl::IsResourceExhausted(taken)) return taken;
+  MutexLock lock(&mutex_);
+  PublishMemoryLocked();
+  if (lending_ == Lending::kWanted) lending_ = taken.ok() ? Lending::kLent : Lending::kNone;
+  lending_failure_ = taken;
+  if (!taken.ok()) return absl::OkStatus();
+  ++status_.lendings;
+  status_.lent_bytes = arenas().borrowed_bytes();
+  lent_since_ = Clock::Real()->Now();
+  return absl::OkStatus();
+}
+
+absl::Status EngineThread::EndLending() {
+  SYNCOPATE_RETURN_IF_ERROR(engine_->ReturnShadow());
+  MutexLock lock(&mutex_);
+  lending_ = Lending::kNone;
+  if (status_.lent_bytes > 0) status_.lent_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - lent_since_);
+  status_.lent_bytes = 0;
+  PublishMemoryLocked();
+  return absl::OkStatus();
 }
 
 ReceiverWeights EngineThread::LastSleep() const {

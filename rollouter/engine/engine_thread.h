@@ -46,8 +46,11 @@ class EngineThread final : public EngineLoop {
   absl::StatusOr<synchronizer::InstallResult> Relabel(const PolicyVersion& version, absl::Duration deadline) override;
   absl::Status BeginAttempt() override;
   void EndAttempt() override;
+  absl::StatusOr<bool> TakeShadow(absl::Duration deadline) override;
   synchronizer::ReceiverWeights LastSleep() const override;
-  void RestoreShadow() override { shadow(); }  // shadow() moves it back to its address
+  void RestoreShadow() override {
+    if (arenas().borrowed_bytes() == 0) shadow();  // shadow() moves it back to its address
+  }
   absl::StatusOr<std::unique_ptr<synchronizer::ShadowCheck>> BeginCheck(
       synchronizer::ShadowContents contents) override {
     return arenas().BeginCheck(std::move(contents));
@@ -138,6 +141,10 @@ class EngineThread final : public EngineLoop {
   absl::StatusOr<int64_t> RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
                                              absl::Duration deadline);
   void CallPinListener();
+  // The steps of a lending, on the engine's thread: moves the memory once no step uses it any more, and gives it back.
+  absl::Status ServeLending();
+  absl::Status EndLending();
+  void ReturnShadowLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Commands of Sleep(), WakeUp(), Yield() and EndYield(); they run on the engine's thread.
   absl::StatusOr<int64_t> FallAsleep(int32_t level);
   absl::StatusOr<int64_t> Wake();
@@ -159,7 +166,13 @@ class EngineThread final : public EngineLoop {
   bool transferring_in_place_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time stands_still_since_ ABSL_GUARDED_BY(mutex_);  // when transferring_in_place_ began
   int receiving_ ABSL_GUARDED_BY(mutex_) = 0;              // calls of BeginAttempt() without their EndAttempt()
-  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;         // sleeps that wait for receiving_ to become 0
+  // The memory of a borrowed shadow: kNone --TakeShadow()--> kWanted --no step uses it--> kLent --installed, or no
+  // attempt is left--> kReturning --> kNone. From kWanted also to kReturning, at its deadline.
+  enum class Lending : uint8_t { kNone, kWanted, kLent, kReturning };
+  Lending lending_ ABSL_GUARDED_BY(mutex_) = Lending::kNone;
+  absl::Status lending_failure_ ABSL_GUARDED_BY(mutex_);  // why the memory could not be moved
+  absl::Time lent_since_ ABSL_GUARDED_BY(mutex_);         // while kLent or kReturning
+  int waiting_sleeps_ ABSL_GUARDED_BY(mutex_) = 0;        // sleeps that wait for receiving_ to become 0
   // Requests accepted by Submit() that the engine has not added yet.
   int64_t added_ ABSL_GUARDED_BY(mutex_) = 0;
   synchronizer::ReceiverWeights last_sleep_ ABSL_GUARDED_BY(mutex_);

@@ -38,6 +38,11 @@ class HostModelRunner final : public ModelRunner {
   int64_t host_kv_bytes() const override { return store_->host_bytes(); }
   absl::Status ReleaseBlocks() override;
   absl::Status RestoreBlocks() override;
+  // Memory is allocated when a block is used, so ReturnBlocks() has nothing to do.
+  absl::Status LendBlocks() override {
+    store_->FreeFrom(static_cast<BlockIndex>(capacity_.blocks - capacity_.lent_blocks));
+    return absl::OkStatus();
+  }
   void BindThread() override { stream_.emplace(device_); }
   void UnbindThread() override { stream_.reset(); }
   absl::StatusOr<Ticket> Launch(const StepPlan& plan) override;

@@ -9,11 +9,15 @@
 
 namespace syncopate::rollouter {
 
-absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
-  constexpr int64_t kMiB = int64_t{1} << 20;
+int64_t RoomForBlocks(const KvBudget& budget) {
   // The share is of the whole device, so memory used by other processes reduces what is left.
   const int64_t kept_free = budget.total - std::llround(budget.share * static_cast<double>(budget.total));
-  const int64_t room = std::max<int64_t>(budget.free - kept_free - budget.reserved, 0);
+  return std::max<int64_t>(budget.free - kept_free - budget.reserved, 0);
+}
+
+absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const int64_t room = RoomForBlocks(budget);
   const int64_t fit = room / budget.block_bytes;
   const int64_t of_one = (budget.max_context + kBlockTokens - 1) / kBlockTokens;
   const int64_t needed = std::max(of_one, budget.blocks_asked);

@@ -19,6 +19,9 @@ struct KvBudget {
   int64_t blocks_of_use = 0;
 };
 
+// The bytes that the share leaves for keys and values; 0 or more.
+int64_t RoomForBlocks(const KvBudget& budget);
+
 // Returns the number of blocks to allocate. RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY) with the numbers and what to
 // change, if one sequence of max_context tokens, or blocks_asked, do not fit. Pure.
 absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget);

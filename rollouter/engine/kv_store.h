@@ -33,6 +33,10 @@ class KvStore {
   virtual void Release() = 0;
   virtual void Restore() = 0;
 
+  // Frees the memory of the blocks from `first` on, and loses their contents. Their memory is allocated again when they
+  // are used.
+  virtual void FreeFrom(BlockIndex first) = 0;
+
   virtual void SwapOut(absl::Span<const BlockSwap> swaps) = 0;
   virtual void SwapIn(absl::Span<const BlockSwap> swaps) = 0;
   virtual void Copy(absl::Span<const BlockCopy> copies) = 0;

@@ -17,6 +17,7 @@ struct RunnerOptions {
   int64_t max_context = 0;      // tokens of one sequence, at most the model's limit
   int64_t blocks = 0;           // blocks for keys and values; 0: the runner chooses
   int64_t host_blocks = 0;      // blocks for swapping; a runner that cannot swap ignores it
+  int64_t lent_bytes = 0;       // memory of keys and values that LendBlocks() frees at least; 0: nothing is lent
   int32_t plans_under_way = 0;  // 0: the runner chooses; it may take fewer
   // True: the bits of a token and its log-probability depend only on the tokens before it, the weights, the seed and
   // the sampling. They do not depend on the other sequences of its batch, on the chunks of its prompt, on a found
@@ -54,6 +55,7 @@ class ModelRunner {
   struct Capacity {
     int64_t blocks = 0;              // blocks on the device
     int64_t host_blocks = 0;         // blocks for swapping; 0: the runner cannot swap
+    int64_t lent_blocks = 0;         // of `blocks`, the last ones, whose memory LendBlocks() frees
     int64_t max_kept_blocks = 1024;  // the most blocks without a user that are worth keeping for their prefix
     // The most plans in progress before the oldest one must be awaited. 1: each step's tokens are known before the next
     // step is planned. 2: the runner has a plan to work on while the tokens of the previous plan are processed.
@@ -77,6 +79,12 @@ class ModelRunner {
   // nothing. RestoreBlocks(): RESOURCE_EXHAUSTED if there is too little memory now; it may be called again.
   virtual absl::Status ReleaseBlocks() = 0;
   virtual absl::Status RestoreBlocks() = 0;
+
+  // LendBlocks() frees the memory of the last capacity().lent_blocks blocks, whose contents are lost; no plan may use
+  // them before ReturnBlocks(). Plans of other blocks may be in progress during both. A repeated call does nothing.
+  // ReturnBlocks(): RESOURCE_EXHAUSTED if there is too little memory now.
+  virtual absl::Status LendBlocks() { return absl::OkStatus(); }
+  virtual absl::Status ReturnBlocks() { return absl::OkStatus(); }
 
   // The thread that calls BindThread() makes all calls until UnbindThread().
   virtual void BindThread() {}

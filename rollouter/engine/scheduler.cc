@@ -294,6 +294,18 @@ void Scheduler::Lend() {
   CloseLent(nothing);
 }
 
+StepPlan Scheduler::PlanLend() {
+  StepPlan plan;
+  plan.version = version_;
+  if (!must_lend_) return plan;
+  CloseLent(plan);
+  moved_.clear();
+  if (plan.IsEmpty()) return plan;
+  plan.id = last_use_ = ++last_plan_;
+  under_way_.push_back({plan.id, {}});
+  return plan;
+}
+
 bool Scheduler::LosesLentBlocks(const Sequence& sequence) const {
   return std::any_of(sequence.table.begin(), sequence.table.end(),
                      [this](BlockIndex block) { return block >= options_.blocks - options_.lent_blocks; });
@@ -301,7 +313,7 @@ bool Scheduler::LosesLentBlocks(const Sequence& sequence) const {
 
 void Scheduler::Return() {
   must_lend_ = false;
-  if (std::exchange(lent_, false)) pool_.Reopen();
+  if (std::exchange(lent_, false)) OpenReturned(pool_);
 }
 
 StepPlan Scheduler::Plan() {
@@ -435,9 +447,9 @@ std::vector<BlockIndex> Scheduler::FindBlocksToMove(StepPlan& plan, bool* preemp
     return used;
   };
   std::vector<BlockIndex> used = find();
-  // The loop ends: without sequences no block has a user. It also leaves room for the step's own writes: a sequence
-  // that is preempted after the copies were planned would be swapped out before they are made.
-  while (!used.empty() && running_sequences() > 0 &&
+  // The loop ends: without sequences and parked samples no block has a user. It also leaves room for the step's own
+  // writes: a sequence that is preempted after the copies were planned would be swapped out before they are made.
+  while (!used.empty() && (running_sequences() > 0 || MayTakeOffered()) &&
          MustPreempt(std::ssize(used) + BlocksForDecode(), pool_.available())) {
     if (MayTakeOffered()) {
       GiveUpBlocks(LastOffering());

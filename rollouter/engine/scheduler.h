@@ -129,8 +129,11 @@ class Scheduler {
   StepPlan Yield();
   // The next plan closes the last blocks; without anything that runs they are closed at once. Idempotent.
   void Lend();
+  // After Lend(), when no step may be made: a plan that closes the last blocks and does nothing else. It is to be
+  // launched and completed like any other; empty if they are closed without one, or were before.
+  StepPlan PlanLend();
   // True when neither a plan in progress nor a later one uses the lent blocks. False again after Return().
-  bool has_lent() const { return lent_ && (under_way_.empty() || under_way_.front().plan > last_use_); }
+  bool has_lent() const { return lent_ && !UsesLentYet(); }
   // The lent blocks are there again, without contents. May be called at any time.
   void Return();
 
@@ -185,6 +188,8 @@ class Scheduler {
   virtual bool IsShared(BlockIndex block) const { return users(block) > 1; }
   virtual void CloseFreeBlocks(BlockPool& pool, BlockIndex first) { pool.CloseFree(first); }
   virtual void ForgetKeptPrefixes(BlockPool& pool) { pool.ForgetKeptInClosed(); }
+  virtual bool UsesLentYet() const { return !under_way_.empty() && under_way_.front().plan <= last_use_; }
+  virtual void OpenReturned(BlockPool& pool) { pool.Reopen(); }
   virtual int32_t TokensToMove() const { return kBlockTokens; }
   virtual bool MustPreempt(int64_t wanted, int64_t available) const { return wanted > available; }
   virtual bool MayTakeOffered() const { return !offering_.empty(); }

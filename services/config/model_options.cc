@@ -57,8 +57,19 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
   SYNCOPATE_RETURN_IF_ERROR(CheckTransport(config, request, device));
   const std::string& install = config.sync().install();
   // "swap" exchanges two pointers and works only on the CPU; "remap" needs GPU memory.
-  const bool fits = install == "auto" || install == "in_place" || (install == "swap") != model::IsCuda(device);
+  const bool fits = install == "auto" || install == "in_place" || install == "borrowed" ||
+                    (install == "swap") != model::IsCuda(device);
   return fits ? absl::OkStatus() : DoesNotFit("sync.install", install, request, device);
+}
+
+WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  const std::string& install = config.sync().install();
+  if (install == "in_place") return WeightMemory::kInPlace;
+  if (shape.lora.enabled()) return WeightMemory::kTwoSets;
+  if (install == "borrowed") return WeightMemory::kBorrowed;
+  // A rollouter that takes turns with the trainer, or is one rank of several, does not borrow.
+  const bool may_borrow = !config.run().share_gpu() && config.rollout().tensor_parallel() == 1;
+  return install == "auto" && may_borrow ? WeightMemory::kAuto : WeightMemory::kTwoSets;
 }
 
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {

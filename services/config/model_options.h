@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "model/device.h"
@@ -24,6 +25,11 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
 // rollouter, sync.install work on `device`, else INVALID_ARGUMENT (reason BAD_CONFIG) that names the keys.
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device);
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
+
+// Where a rollouter of this configuration receives a version. kAuto: two sets, or borrowed if the device has too little
+// memory for them. With LoRA there is nothing to borrow: versions are small.
+enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto };
+WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape);

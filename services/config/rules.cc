@@ -216,9 +216,12 @@ void CheckDevices(const v1::RunConfig& config, Rules* rules) {
                              train == "cpu" ? "train.device" : "rollout.device", " is cpu"));
   const std::string& install = config.sync().install();
   rules->Expect(install != "swap" || !absl::StartsWith(rollout, "cuda"), {"sync.install", "rollout.device"},
-                "auto, remap or in_place, as swap is for rollouters on the CPU");
+                "auto, remap, borrowed or in_place, as swap is for rollouters on the CPU");
   rules->Expect(install != "remap" || rollout != "cpu", {"sync.install", "rollout.device"},
-                "auto, swap or in_place, as remap is for rollouters on a GPU");
+                "auto, swap, borrowed or in_place, as remap is for rollouters on a GPU");
+  rules->Expect(install != "borrowed" || config.rollout().tensor_parallel() == 1,
+                {"sync.install", "rollout.tensor_parallel"},
+                "auto or in_place, as only a rollouter of one rank borrows memory for the new weights");
 }
 
 void CheckTurns(const v1::RunConfig& config, Rules* rules) {
@@ -228,6 +231,8 @@ void CheckTurns(const v1::RunConfig& config, Rules* rules) {
   rules->Expect(config.trainer().world() == 1, {"trainer.world", "run.share_gpu"}, "1 with run.share_gpu");
   rules->Expect(config.rollout().tensor_parallel() == 1, {"rollout.tensor_parallel", "run.share_gpu"},
                 "1 with run.share_gpu");
+  rules->Expect(config.sync().install() != "borrowed", {"sync.install", "run.share_gpu"},
+                "auto with run.share_gpu, as a rollouter that takes turns has one weight set anyway");
   rules->Expect(config.train().objective() != "sft", {"run.share_gpu", "train.objective"},
                 "false with train.objective sft, which has no rollouters to share with");
 }

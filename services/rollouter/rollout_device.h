@@ -11,6 +11,7 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/auth/transport_security.h"
+#include "services/config/model_options.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
@@ -43,8 +44,8 @@ inline constexpr absl::Duration kRankStepDeadline = absl::Seconds(30);
 // A rollouter on the CPU, with the transport "grpc".
 std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::TransportSecurity> security = nullptr);
 // What OpenRolloutDevice opens on the CPU; `wire` is the manifest of `shape`.
-absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(bool in_place, const model::ModelConfig& shape,
-                                                              const Manifest& wire,
+absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(config::WeightMemory memory,
+                                                              const model::ModelConfig& shape, const Manifest& wire,
                                                               std::shared_ptr<const auth::TransportSecurity> security,
                                                               const ReplicaPart* part);
 

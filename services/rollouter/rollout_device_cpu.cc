@@ -17,7 +17,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
   SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, shape));
-  return OpenHostDevice(config.sync().install() == "in_place", shape, wire, std::move(security), part);
+  return OpenHostDevice(config::ChooseWeightMemory(config, shape), shape, wire, std::move(security), part);
 }
 
 }  // namespace syncopate::rollouterd

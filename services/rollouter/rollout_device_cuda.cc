@@ -57,6 +57,20 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
   return absl::OkStatus();
 }
 
+rollouter::CudaInstall ToCudaInstall(config::WeightMemory memory) {
+  switch (memory) {
+    case config::WeightMemory::kTwoSets:
+      return rollouter::CudaInstall::kRemap;
+    case config::WeightMemory::kInPlace:
+      return rollouter::CudaInstall::kInPlace;
+    case config::WeightMemory::kBorrowed:
+      return rollouter::CudaInstall::kBorrowed;
+    case config::WeightMemory::kAuto:
+      return rollouter::CudaInstall::kAuto;
+  }
+  return rollouter::CudaInstall::kRemap;
+}
+
 }  // namespace
 
 absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
@@ -81,9 +95,9 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
-  const bool in_place = config.sync().install() == "in_place";
+  const config::WeightMemory memory = config::ChooseWeightMemory(config, shape);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
-  if (!model::IsCuda(name)) return OpenHostDevice(in_place, shape, wire, std::move(security), part);
+  if (!model::IsCuda(name)) return OpenHostDevice(memory, shape, wire, std::move(security), part);
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
@@ -91,11 +105,9 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
   // Made before the transports, which write to the backend's arenas.
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      const rollouter::CudaEngine engine,
-      rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,
-                                 in_place ? rollouter::CudaInstall::kInPlace : rollouter::CudaInstall::kRemap,
-                                 config.rollout().gpu_memory(), ranks));
+  SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::CudaEngine engine,
+                             rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,
+                                                        ToCudaInstall(memory), config.rollout().gpu_memory(), ranks));
   device->backend = engine.backend;
   // A transport that is not available is an error only if the configuration asks for it by name; otherwise the others
   // are used.
@@ -107,9 +119,9 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
                 DTypeName(config::ToWireDType(config)),
-                shape.lora.enabled() ? "adapter sets"
-                : in_place           ? "transfer in place"
-                                     : "remap");
+                shape.lora.enabled()                       ? "adapter sets"
+                : memory == config::WeightMemory::kInPlace ? "transfer in place"
+                                                           : "remap");
   return device;
 }
 

@@ -29,6 +29,10 @@ telemetry::RolloutFigures GetFigures(const rollouter::EngineStatus& engine, cons
   figures.kv_usage = engine.kv_usage;
   figures.kv_bytes = engine.kv_bytes;
   figures.weight_bytes = engine.weight_bytes;
+  figures.lent_bytes = engine.lent_bytes;
+  figures.lendings = engine.lendings;
+  figures.lent_seconds = engine.lent_seconds;
+  figures.moved_blocks = engine.moved_blocks;
   figures.generated_tokens = engine.generated_tokens;
   figures.prompt_tokens = engine.prompt_tokens;
   figures.prefix_tokens = engine.prefix_tokens;

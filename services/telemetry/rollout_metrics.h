@@ -29,6 +29,10 @@ struct RolloutFigures {
   double host_kv_usage = 0;  // 0 to 1
   int64_t host_kv_bytes = 0;
   int64_t weight_bytes = 0;
+  int64_t lent_bytes = 0;  // memory of keys and values that new weights have now (sync.install: borrowed)
+  int64_t lendings = 0;
+  double lent_seconds = 0;
+  int64_t moved_blocks = 0;  // blocks of keys and values that were copied out of the lent part
   int64_t generated_tokens = 0;
   int64_t prompt_tokens = 0;  // computed or found as a cached prefix
   int64_t prefix_tokens = 0;  // those found as a cached prefix

@@ -26,31 +26,42 @@ absl::Status Released() {
 // Two blocks of memory and two ranges of addresses. An install exchanges which block is mapped at which range: no byte
 // moves, and CUDA graphs, which contain addresses, stay valid. Between Exchange() and MapShadow() both ranges map the
 // block that serves: memory may be mapped more than once, so Exchange() leaves the shadow's range as it is.
-absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> RemappableArenas::MakeBlocks(int64_t bytes, const Options& options) {
-  std::vector<cuda::GpuMemoryBlock> blocks;
-  for (const char* what : {"the live weights' arena", "the shadow arena (sync.install: in_place does without)"}) {
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        cuda::GpuMemoryBlock block,
-        cuda::GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver));
-    blocks.push_back(std::move(block));
-  }
-  return blocks;
+absl::StatusOr<cuda::GpuMemoryBlock> RemappableArenas::MakeBlock(int64_t bytes, const Options& options,
+                                                                 bool of_shadow) {
+  const char* const what =
+      of_shadow ? "the shadow arena (sync.install: in_place does without)" : "the live weights' arena";
+  return cuda::GpuMemoryBlock::Create(options.device, bytes, options.chunk_bytes, what, options.driver);
 }
 
 absl::StatusOr<std::unique_ptr<RemappableArenas>> RemappableArenas::Create(int64_t bytes, const Options& options) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::vector<cuda::GpuMemoryBlock> blocks, MakeBlocks(bytes, options));
-  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange live, cuda::AddressRange::Reserve(blocks[0].bytes(), options.driver));
-  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange shadow, cuda::AddressRange::Reserve(blocks[1].bytes(), options.driver));
+  std::vector<cuda::GpuMemoryBlock> blocks;
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuMemoryBlock first, MakeBlock(bytes, options, /*of_shadow=*/false));
+  blocks.push_back(std::move(first));
+  const int64_t mapped = blocks[0].bytes();
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange live, cuda::AddressRange::Reserve(mapped, options.driver));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange shadow, cuda::AddressRange::Reserve(mapped, options.driver));
   std::unique_ptr<RemappableArenas> arenas(
       new RemappableArenas(options, bytes, std::move(blocks), std::move(live), std::move(shadow)));
-  SYNCOPATE_RETURN_IF_ERROR(arenas->MapAndZero());
+  arenas->mapped_bytes_ = mapped;
+  SYNCOPATE_RETURN_IF_ERROR(arenas->MapLive(0));
+  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options.device, arenas->live(), mapped));
+  if (!options.shadow_later) SYNCOPATE_RETURN_IF_ERROR(arenas->AddShadow());
   return arenas;
 }
 
+absl::Status RemappableArenas::AddShadow() {
+  SYNCOPATE_CHECK(blocks_.size() == 1);
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuMemoryBlock second, MakeBlock(bytes_, options_, /*of_shadow=*/true));
+  blocks_.push_back(std::move(second));
+  SYNCOPATE_RETURN_IF_ERROR(MapShadow());
+  return cuda::ZeroGpuMemory(options_.device, shadow(), mapped_bytes_);
+}
+
+// Whole blocks: who maps the spare one elsewhere uses all of it.
 absl::Status RemappableArenas::MapAndZero() {
   SYNCOPATE_RETURN_IF_ERROR(MapAs(0));
-  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options_.device, live(), bytes_));
-  return cuda::ZeroGpuMemory(options_.device, shadow(), bytes_);
+  SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options_.device, live(), mapped_bytes_));
+  return cuda::ZeroGpuMemory(options_.device, shadow(), mapped_bytes_);
 }
 
 absl::Status RemappableArenas::Release() {
@@ -64,7 +75,12 @@ absl::Status RemappableArenas::Release() {
 
 absl::Status RemappableArenas::Restore() {
   if (!released()) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(blocks_, MakeBlocks(bytes_, options_));
+  std::vector<cuda::GpuMemoryBlock> blocks;
+  for (const bool of_shadow : {false, true}) {
+    SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuMemoryBlock block, MakeBlock(bytes_, options_, of_shadow));
+    blocks.push_back(std::move(block));
+  }
+  blocks_ = std::move(blocks);
   const absl::Status mapped = MapAndZero();
   if (!mapped.ok()) Release().IgnoreError();  // `mapped` has the error
   return mapped;
@@ -97,6 +113,11 @@ absl::Status RemappableArenas::MapShadow() {
   SYNCOPATE_RETURN_IF_ERROR(shadow_.Map(blocks_[1 - live_block_], options_.device));
   shadow_block_ = 1 - live_block_;
   return absl::OkStatus();
+}
+
+absl::Status RemappableArenas::UnmapShadow() {
+  cuda::DeviceScope scope(options_.device);
+  return shadow_.Unmap();
 }
 
 absl::Status RemappableArenas::Exchange() {

@@ -25,6 +25,8 @@ class RemappableArenas {
     int device = 0;
     int64_t chunk_bytes = 0;               // 0: one handle for each set; an exchange costs time per handle
     const cuda::Driver* driver = nullptr;  // see GpuMemoryBlock::Create; tests pass one that fails
+    // True: Create() allocates the live set alone, and nothing else may be called before AddShadow().
+    bool shadow_later = false;
   };
 
   // Allocates 2 x `bytes` of zeros. RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
@@ -35,6 +37,12 @@ class RemappableArenas {
   int64_t bytes() const { return bytes_; }
   int device() const { return options_.device; }
   bool released() const { return blocks_.empty(); }
+  // The memory of a set as mapped: rounded up.
+  int64_t mapped_bytes() const { return mapped_bytes_; }
+  // The memory that does not serve. It may be mapped elsewhere while it is not at the shadow's address.
+  const cuda::GpuMemoryBlock& spare() const { return blocks_[1 - live_block_]; }
+  // Allocates the second set, of zeros, and maps it at the shadow's address. Errors as Create; then there is none.
+  absl::Status AddShadow();
   // Id of the memory that is mapped at the shadow's address now.
   uint64_t shadow_id() const { return blocks_[1 - live_block_].id(); }
   // FAILED_PRECONDITION reason RELEASED.
@@ -56,6 +64,8 @@ class RemappableArenas {
   // shadow; work on the live weights goes on meanwhile. Does nothing if it is done already. FAILED_PRECONDITION reason
   // RELEASED, INTERNAL reason WEIGHTS_UNMAPPED; after another error it may be called again.
   absl::Status MapShadow();
+  // The shadow's address has no memory until MapShadow(). Work on it must have ended.
+  absl::Status UnmapShadow();
 
  private:
   RemappableArenas(const Options& options, int64_t bytes, std::vector<cuda::GpuMemoryBlock> blocks,
@@ -65,8 +75,8 @@ class RemappableArenas {
         blocks_(std::move(blocks)),
         live_(std::move(live)),
         shadow_(std::move(shadow)) {}
-  // Allocates the memory of both sets.
-  static absl::StatusOr<std::vector<cuda::GpuMemoryBlock>> MakeBlocks(int64_t bytes, const Options& options);
+  // Allocates the memory of the live set, or of the shadow.
+  static absl::StatusOr<cuda::GpuMemoryBlock> MakeBlock(int64_t bytes, const Options& options, bool of_shadow);
   absl::Status MapAndZero();
   // Maps blocks_[live] at the live address and the other block at the shadow's, whatever is mapped now.
   absl::Status MapAs(int live);
@@ -74,7 +84,8 @@ class RemappableArenas {
 
   const Options options_;
   const int64_t bytes_;
-  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; empty while the memory is released
+  int64_t mapped_bytes_ = 0;
+  std::vector<cuda::GpuMemoryBlock> blocks_;  // two; one before AddShadow(); empty while the memory is released
   cuda::AddressRange live_;
   cuda::AddressRange shadow_;
   int live_block_ = 0;

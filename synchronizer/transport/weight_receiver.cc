@@ -116,6 +116,8 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   transport_ = transport;
   // The live bits already are those of the version: nothing is opened, and Install only relabels.
   if (already_serves_) return Prepared{true, "", weights};
+  // Before Open(), by which other processes may map the shadow's memory.
+  SYNCOPATE_RETURN_IF_ERROR(TakeShadow(command.deadline));
   SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, transport_->Open(command));
   MutexLock lock(&mutex_);
   opened_ = transport_;
@@ -126,6 +128,14 @@ absl::Status WeightReceiver::ClaimTarget() {
   SYNCOPATE_RETURN_IF_ERROR(target_->BeginAttempt());
   MutexLock lock(&mutex_);
   claimed_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status WeightReceiver::TakeShadow(absl::Duration deadline) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const bool is_new, target_->TakeShadow(deadline));
+  if (!is_new) return absl::OkStatus();
+  shadow_base_ = 0;
+  shadow_verified_ = {};
   return absl::OkStatus();
 }
 
@@ -209,7 +219,10 @@ absl::Status WeightReceiver::CheckLive(absl::Duration deadline) {
   }
   const ShadowContents& contents = live_verified_.expected->contents;
   shadow_base_ = 0;  // until the copy is known to be good
-  if (copies) SYNCOPATE_RETURN_IF_ERROR(target_->CopyLive(contents.buckets));
+  if (copies) {
+    SYNCOPATE_RETURN_IF_ERROR(TakeShadow(deadline));
+    SYNCOPATE_RETURN_IF_ERROR(target_->CopyLive(contents.buckets));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(const std::unique_ptr<ShadowCheck> check, target_->BeginCheck(contents));
   for (const ByteRange& range : contents.buckets) check->Arrived(range, nullptr);
   const absl::StatusOr<std::vector<uint64_t>> digests = check->Finish(deadline);

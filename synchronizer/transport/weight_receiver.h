@@ -120,6 +120,8 @@ class WeightReceiver {
   // The rest of Prepare. After an error, ClearUp or ReleaseTarget undoes what it has begun.
   absl::StatusOr<Prepared> PrepareTarget(const synchronizer::Prepare& command, ReceiverTransport* transport);
   absl::Status ClaimTarget();
+  // Makes sure that the shadow has memory for the rest of the attempt; notes if that has lost its contents.
+  absl::Status TakeShadow(absl::Duration deadline);
   void ReleaseTarget();
   // A sleep has dropped the weights: forgets what was known about the arenas' contents.
   void ForgetLostWeights(const ReceiverWeights& weights);

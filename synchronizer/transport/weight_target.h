@@ -62,6 +62,10 @@ class WeightTarget {
   // EndAttempt once after each success, from any thread; it does not block. Attempts may overlap.
   virtual absl::Status BeginAttempt() { return absl::OkStatus(); }
   virtual void EndAttempt() {}
+  // Call in an attempt before its first use of shadow(). A target whose shadow has no memory between attempts gets it
+  // here, blocks for that at most `deadline`, and returns true: what the shadow had is lost. Its memory leaves after an
+  // Install, or with EndAttempt, by which nobody may write there any more. UNAVAILABLE reason NO_SHADOW.
+  virtual absl::StatusOr<bool> TakeShadow(absl::Duration /*deadline*/) { return false; }
   // Optional work that Install left to do, called by the receiver's thread after it has reported the install. If it is
   // not called, the operation that needs the work does it.
   virtual void RestoreShadow() {}

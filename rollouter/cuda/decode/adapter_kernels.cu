@@ -75,8 +75,8 @@ __device__ __forceinline__ void Multiply(const AdaptedProduct& product, const Ad
         const int row = at / kVectors, element = at % kVectors * kVector;
         Vector vector = {};
         if (column + row < adapter.outputs && depth + element < product.rank) {
-          vector = *reinterpret_cast<const Vector*>(b + static_cast<int64_t>(column + row) * product.rank + depth +
-                                                    element);
+          vector =
+              *reinterpret_cast<const Vector*>(b + static_cast<int64_t>(column + row) * product.rank + depth + element);
         }
         *reinterpret_cast<Vector*>(&tile.outer[row][element]) = vector;
       }
@@ -173,8 +173,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] += others[i];
     }
-    model::Store(out + static_cast<int64_t>(first_row + place.row) * out_stride + adapter.begin + column + place.element,
-                 values);
+    model::Store(
+        out + static_cast<int64_t>(first_row + place.row) * out_stride + adapter.begin + column + place.element,
+        values);
   }
 }
 
@@ -188,7 +189,8 @@ __device__ __forceinline__ void AddToHalf(const AdaptedProduct& product, int hal
   Clear(sums);
   for (int index = 0; index < product.count; ++index) {
     if (product.adapters[index].begin != half) continue;
-    Multiply(product, product.adapters[index], product.columns + index * product.rank, first_row, column, y, tile, sums);
+    Multiply(product, product.adapters[index], product.columns + index * product.rank, first_row, column, y, tile,
+             sums);
   }
   Share(sums, tile);
 #pragma unroll
@@ -256,9 +258,11 @@ __global__ void __launch_bounds__(kMostNormThreads)
       for (int i = 0; i < kVector; ++i) x[r][i] += base[i];
     }
     for (int k = static_cast<int>(threadIdx.x); k < product.rank; k += static_cast<int>(blockDim.x)) {
-      inner[r][k] = sets[r] < 0 ? 0.0f
-                                : __bfloat162float(y[static_cast<int64_t>(first_row + r) * stride + product.columns +
-                                                     sets[r] * product.rank + k]);
+      inner[r][k] =
+          sets[r] < 0
+              ? 0.0f
+              : __bfloat162float(
+                    y[static_cast<int64_t>(first_row + r) * stride + product.columns + sets[r] * product.rank + k]);
     }
   }
   __syncthreads();
@@ -266,7 +270,8 @@ __global__ void __launch_bounds__(kMostNormThreads)
 #pragma unroll
   for (int r = 0; r < kRowsTogether; ++r) {
     if (!mine || sets[r] < 0 || (same && r > 0)) continue;
-    const bf16* b = static_cast<const bf16*>(product.adapters[0].b[sets[r]]) + static_cast<int64_t>(element) * product.rank;
+    const bf16* b =
+        static_cast<const bf16*>(product.adapters[0].b[sets[r]]) + static_cast<int64_t>(element) * product.rank;
     float sums[kRowsTogether][kVector] = {};
     for (int k = 0; k < product.rank; k += kVector) {
 #pragma unroll
@@ -321,9 +326,10 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
   if (!Fits(product) || out_stride % kVector != 0) return cudaErrorInvalidValue;
   unsigned columns = 0;
   for (int32_t i = 0; i < product.count; ++i) columns += CountTiles(product.adapters[i].outputs, kTileColumns);
-  return model::LaunchChained(product.rank <= 32 ? Add<32> : Add<64>, dim3(CountTiles(product.rows, kTileRows), columns), dim3(kThreads), 0, stream,
-                              product, static_cast<const bf16*>(y), static_cast<const bf16*>(added),
-                              static_cast<bf16*>(out), out_stride);
+  return model::LaunchChained(product.rank <= 32 ? Add<32> : Add<64>,
+                              dim3(CountTiles(product.rows, kTileRows), columns), dim3(kThreads), 0, stream, product,
+                              static_cast<const bf16*>(y), static_cast<const bf16*>(added), static_cast<bf16*>(out),
+                              out_stride);
 }
 
 cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, const void* y, const void* weight,
@@ -334,8 +340,9 @@ cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, con
   if (!Fits(product) || !whole) return cudaErrorInvalidValue;
   const int threads = (product.columns / kVector + model::kWarp - 1) / model::kWarp * model::kWarp;
   return model::LaunchChained(Norm, dim3(CountTiles(product.rows, kRowsTogether)), dim3(static_cast<unsigned>(threads)),
-                              0, stream, product, epsilon, static_cast<const bf16*>(y), static_cast<const bf16*>(weight),
-                              static_cast<bf16*>(residual), static_cast<bf16*>(normed));
+                              0, stream, product, epsilon, static_cast<const bf16*>(y),
+                              static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
+                              static_cast<bf16*>(normed));
 }
 
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
@@ -346,7 +353,8 @@ cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, c
     halves = adapter.outputs == width && (adapter.begin == 0 || adapter.begin == width);
   }
   if (!Fits(product) || !halves) return cudaErrorInvalidValue;
-  return model::LaunchChained(product.rank <= 32 ? Activate<32> : Activate<64>, dim3(CountTiles(product.rows, kTileRows), CountTiles(width, kTileColumns)),
+  return model::LaunchChained(product.rank <= 32 ? Activate<32> : Activate<64>,
+                              dim3(CountTiles(product.rows, kTileRows), CountTiles(width, kTileColumns)),
                               dim3(kThreads), 0, stream, product, width, static_cast<const bf16*>(y),
                               static_cast<bf16*>(activated));
 }

@@ -10,7 +10,7 @@
 // zeros. Launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch.
 namespace syncopate::rollouter {
 
-constexpr int32_t kMostAdapters = 3;       // of one product: those of q, k and v
+constexpr int32_t kMostAdapters = 3;        // of one product: those of q, k and v
 constexpr int32_t kDecodedAdapterSets = 3;  // model::kAdapterSets, in a header that nvcc compiles
 
 // The adapter of columns [begin, begin + outputs) of a product.

@@ -89,8 +89,7 @@ cudaError_t RotateAndAppend(const PagedRows& rows, const HeadCounts& heads, cons
                             const BlockStorage& storage, int32_t layer, void* queries, cudaStream_t stream) {
   const bool fits = heads.head_dim == 32 || heads.head_dim == 64 || heads.head_dim == 128 || heads.head_dim == 256;
   if (!fits || rows.rows <= 0 || layer < 0 || layer >= storage.layers) return cudaErrorInvalidValue;
-  const int64_t layer_elements =
-      static_cast<int64_t>(storage.blocks) * heads.kv_heads * kTokensPerBlock * heads.head_dim;
+  const int64_t layer_elements = storage.layer_pieces * heads.kv_heads * kTokensPerBlock * heads.head_dim;
   const Layer place = {static_cast<bf16*>(storage.keys) + layer * layer_elements,
                        static_cast<bf16*>(storage.values) + layer * layer_elements};
   const int work = (heads.heads + heads.kv_heads) * (heads.head_dim / 16) + heads.kv_heads * (heads.head_dim / kVector);

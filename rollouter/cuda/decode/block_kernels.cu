@@ -66,8 +66,7 @@ cudaError_t CopyBlocks(const BlockPair* pairs, int32_t count, int32_t layers, in
 cudaError_t PackTokens(const PackedSequencesOf& sequences, const PagedRows& rows, const HeadCounts& heads,
                        const BlockStorage& storage, int32_t layer, void* keys, void* values, cudaStream_t stream) {
   if (sequences.sequences <= 0 || sequences.keys <= 0 || heads.head_dim % kVector != 0) return cudaErrorInvalidValue;
-  const int64_t layer_elements =
-      static_cast<int64_t>(storage.blocks) * heads.kv_heads * kTokensPerBlock * heads.head_dim;
+  const int64_t layer_elements = storage.layer_pieces * heads.kv_heads * kTokensPerBlock * heads.head_dim;
   const int64_t vectors = static_cast<int64_t>(sequences.keys) * heads.kv_heads * (heads.head_dim / kVector);
   return model::LaunchChained(Pack, dim3(static_cast<unsigned>((vectors + kThreads - 1) / kThreads)), dim3(kThreads), 0,
                               stream, sequences, rows, heads.kv_heads, heads.head_dim,

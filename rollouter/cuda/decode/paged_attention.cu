@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "rollouter/cuda/decode/attention_line.cuh"
 #include "rollouter/cuda/decode/attention_part.cuh"
@@ -60,7 +61,7 @@ struct Call {
   PagedRows rows;
   int kv_heads = 0;
   int group = 0;            // query heads per key/value head
-  int first_block = 0;      // the layer's first block in the storage
+  int first_piece = 0;      // the layer's first piece in the storage
   bool wait_first = false;  // wait for the previous kernel before any read
   float scale = 0;          // factor of scores, for powers of two
   const int* row_tiles = nullptr;
@@ -142,7 +143,7 @@ __device__ __forceinline__ void AskForTiles(const Call& call, const Shared& shar
       if (lane == 0) ExpectBytes(full, static_cast<uint32_t>(request.blocks * kTokensPerBlock * K::kHeadDim * 4));
       __syncwarp();
       if (asks && box_block < request.blocks) {
-        const int piece = (call.first_block + request.block) * call.kv_heads + request.head;
+        const int piece = (call.first_piece + request.block) * call.kv_heads + request.head;
         CopyBox(to + stage * K::kStageBytes, map, half * 64, 0, piece, full, policy);
       }
       if (++stage == K::kStages) stage = 0, parity ^= 1;
@@ -433,8 +434,9 @@ CUresult DescribeStorage(decltype(&::cuTensorMapEncodeTiled) encode, const Block
                          const HeadCounts& heads, StorageMaps* maps) {
   if (!Fits(heads)) return CUDA_ERROR_INVALID_VALUE;
   const cuuint64_t dim = static_cast<cuuint64_t>(heads.head_dim);
-  const cuuint64_t sizes[3] = {dim, kTokensPerBlock,
-                               static_cast<cuuint64_t>(storage.layers) * storage.blocks * heads.kv_heads};
+  // The copy engine's coordinates have 32 bits.
+  if (storage.pieces * heads.kv_heads > std::numeric_limits<int32_t>::max()) return CUDA_ERROR_INVALID_VALUE;
+  const cuuint64_t sizes[3] = {dim, kTokensPerBlock, static_cast<cuuint64_t>(storage.pieces) * heads.kv_heads};
   const cuuint64_t strides[2] = {dim * sizeof(bf16), kTokensPerBlock * dim * sizeof(bf16)};
   const cuuint32_t box[3] = {64, kTokensPerBlock, 1}, steps[3] = {1, 1, 1};
   for (auto [map, data] : {std::pair(&maps->keys, storage.keys), std::pair(&maps->values, storage.values)}) {
@@ -479,7 +481,7 @@ cudaError_t AttendPaged(const PagedRows& rows, const HeadCounts& heads, const St
   call.rows = rows;
   call.kv_heads = heads.kv_heads;
   call.group = heads.heads / heads.kv_heads;
-  call.first_block = layer * storage.blocks;
+  call.first_piece = static_cast<int>(layer * storage.layer_pieces);
   call.scale = kLog2E / std::sqrt(static_cast<float>(heads.head_dim));
   call.row_tiles = scratch.row_tiles;
   call.pieces = scratch.pieces;

@@ -17,18 +17,22 @@ struct HeadCounts {
   int32_t head_dim = 0;
 };
 
-// The memory of the blocks: keys and values are each [layers, blocks, kv_heads, kTokensPerBlock, head_dim], so that one
-// head's part of a block is contiguous. The addresses must stay valid as long as a copy of this struct is used.
+// The memory of the blocks. The keys of a block in a layer are one piece, [kv_heads, kTokensPerBlock, head_dim], so that
+// one head's part of it is contiguous; so are its values. The piece of keys at place p, in layer l, is number p + l *
+// layer_pieces behind `keys`, that of values the same behind `values`. Places are what tables name: block numbers, unless
+// the storage is cut into parts (rollouter/engine/kv_parts.h). The addresses must stay valid as long as a copy of this
+// struct is used.
 struct BlockStorage {
   void* keys = nullptr;
   void* values = nullptr;
   int32_t layers = 0;
-  int32_t blocks = 0;
+  int64_t layer_pieces = 0;
+  int64_t pieces = 0;  // an upper bound of all numbers of pieces, behind `keys` or behind `values`
 };
 
 // The rows of a step. Row r is a token of the sequence in slots[r], which has lengths[r] tokens including it; length 0
-// is an empty row, for which nothing is computed. Token t of slot s is in block tables[s * table_stride + t /
-// kTokensPerBlock].
+// is an empty row, for which nothing is computed. Token t of slot s is in the block at place tables[s * table_stride +
+// t / kTokensPerBlock].
 struct PagedRows {
   const int32_t* slots = nullptr;
   const int32_t* lengths = nullptr;

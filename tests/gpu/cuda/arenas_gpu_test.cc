@@ -8,6 +8,7 @@
 #include "bench/cuda/probe.h"
 #include "cuda/cuda_arena.h"
 #include "cuda/driver.h"
+#include "cuda/lending_arena.h"
 #include "synchronizer/cuda/cuda_arena_pair.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/status_matchers.h"
@@ -64,6 +65,33 @@ TEST(CudaArenaTest, IsZeroAtFirst) {
   SYNCOPATE_NEED_GPUS(1);
   std::unique_ptr<cuda::CudaArena> arena = *cuda::CudaArena::Create(kBytes, {});
   EXPECT_EQ(ToHost(0, arena->data(), kBytes), std::vector<char>(kBytes, 0));
+}
+
+TEST(LendingArenaTest, ARangeInItsMiddleHasTheMemoryThatIsMappedThereAndTheRestStays) {
+  SYNCOPATE_NEED_GPUS(1);
+  constexpr int64_t kRange = int64_t{32} << 20, kOffset = int64_t{32} << 20;
+  auto arena = *cuda::LendingArena::Create(kBytes, {.offset = kOffset, .bytes = kRange}, {});
+  char* const data = arena->data();
+  EXPECT_EQ(arena->allocated_bytes(), kBytes - kRange);
+  cuda::GpuMemoryBlock first = *cuda::GpuMemoryBlock::Create(0, kRange, 0, "the first");
+  cuda::GpuMemoryBlock second = *cuda::GpuMemoryBlock::Create(0, kRange, 0, "the second");
+  ASSERT_THAT(arena->MapBorrowed(first), IsOk());
+  EXPECT_EQ(arena->allocated_bytes(), kBytes);
+  Fill(data, kBytes, 1);
+  const std::vector<char> whole = ToHost(0, data, kBytes);
+  ASSERT_THAT(arena->UnmapBorrowed(), IsOk());
+  ASSERT_THAT(arena->MapBorrowed(second), IsOk());
+  Fill(data + kOffset, kRange, 2);
+  ASSERT_THAT(arena->UnmapBorrowed(), IsOk());
+  ASSERT_THAT(arena->MapBorrowed(first), IsOk());
+  EXPECT_EQ(ToHost(0, data, kBytes), whole);
+  ASSERT_THAT(arena->Release(), IsOk());
+  EXPECT_EQ(arena->allocated_bytes(), 0);
+  ASSERT_THAT(arena->Restore(), IsOk());
+  EXPECT_EQ(arena->data(), data);
+  EXPECT_EQ(ToHost(0, data, kOffset), std::vector<char>(kOffset, 0));
+  ASSERT_THAT(arena->MapBorrowed(second), IsOk());
+  Fill(data, kBytes, 3);
 }
 
 TEST(CudaArenaTest, TooLargeAnArenaSaysHowMuchIsNeededAndHowMuchIsFree) {

@@ -441,7 +441,9 @@ class CountingSink final : public GenerationSink {
 };
 
 class CudaRunnerLoopTest : public ::testing::TestWithParam<CudaInstall> {};
-INSTANTIATE_TEST_SUITE_P(Installs, CudaRunnerLoopTest, ::testing::Values(CudaInstall::kRemap, CudaInstall::kInPlace));
+INSTANTIATE_TEST_SUITE_P(Installs, CudaRunnerLoopTest,
+                         ::testing::Values(CudaInstall::kRemap, CudaInstall::kInPlace, CudaInstall::kBorrowed,
+                                           CudaInstall::kAuto));
 
 TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
   SYNCOPATE_NEED_GPUS(1);
@@ -459,8 +461,12 @@ TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
     if (loop->in_place()) {
       EXPECT_TRUE(loop->BeginInPlace(PolicyVersion{1, 1}, kDeadline).ok());
     }
+    EXPECT_TRUE(loop->BeginAttempt().ok());
+    EXPECT_TRUE(loop->TakeShadow(kDeadline).ok());
     ToDevice(0, loop->shadow(), weights.data(), static_cast<int64_t>(weights.size()));
-    return loop->Install({1, step}, 7, kDeadline);
+    auto installed = loop->Install({1, step}, 7, kDeadline);
+    loop->EndAttempt();
+    return installed;
   };
   ASSERT_TRUE(install(0).ok());
   auto sink = std::make_shared<CountingSink>();

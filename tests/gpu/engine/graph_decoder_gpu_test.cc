@@ -207,7 +207,7 @@ class DecoderRig {
     absl::StatusOr<std::unique_ptr<GraphDecoder>> decoder =
         GraphDecoder::Create({.shape = shape,
                               .weights = model_.weights(),
-                              .storage = {keys_.data(), values_.data(), shape.layers, blocks},
+                              .storage = {keys_.data(), values_.data(), shape.layers, blocks, shape.layers * blocks},
                               .max_slots = kSequences,
                               .max_positions = kPositions,
                               .rotations = RotaryTable(kPositions, shape.heads.head_dim, kTheta),

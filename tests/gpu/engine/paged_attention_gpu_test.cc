@@ -119,7 +119,7 @@ std::vector<float> Attend(const Rig& rig, int32_t grid, int times, RowsOf rows_o
   const DeviceBuffer slots = Upload(rig.slots), lengths = Upload(rig.lengths), tables = Upload(rig.tables);
   const DeviceBuffer out = Upload(std::vector<Half>(rig.queries.size(), kHalfNan));
   const int32_t rows = static_cast<int32_t>(rig.lengths.size());
-  const BlockStorage storage = {keys.data(), values.data(), kLayers, rig.blocks};
+  const BlockStorage storage = {keys.data(), values.data(), kLayers, rig.blocks, kLayers * rig.blocks};
   const PagedRows paged = {slots.as<int32_t>(), lengths.as<int32_t>(), tables.as<int32_t>(), rig.table_stride, rows};
   const AttentionScratchBytes bytes = ScratchBytes(rig.heads, rows, grid);
   auto zeros = [](int64_t count) { return Upload(std::vector<char>(static_cast<size_t>(count))); };

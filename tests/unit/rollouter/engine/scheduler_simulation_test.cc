@@ -41,6 +41,7 @@ Totals SimulateMany(int runs, const MakeScheduler& make_scheduler, bool lends = 
     totals.sums.overtaken += outcome.overtaken;
     totals.sums.counters.moved_blocks += outcome.counters.moved_blocks;
     totals.sums.lends += outcome.lends;
+    totals.sums.lends_without_a_step += outcome.lends_without_a_step;
     totals.sums.returned_early += outcome.returned_early;
     totals.sums.moving_plans += outcome.moving_plans;
     totals.sums.counters.given_up += outcome.counters.given_up;
@@ -77,6 +78,7 @@ TEST(SchedulerSimulationTest, KeepsItsPromisesThroughPreemptionsAbortsAndInstall
   EXPECT_GT(totals.sums.installs, 10000 / kOneRunIn);
   EXPECT_GT(totals.sums.overtaken, 10000 / kOneRunIn);
   EXPECT_GT(totals.sums.lends, 5000 / kOneRunIn);
+  EXPECT_GT(totals.sums.lends_without_a_step, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.returned_early, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.moving_plans, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.counters.moved_blocks, 2000 / kOneRunIn);
@@ -121,6 +123,31 @@ TEST(SchedulerSimulationTest, NoticesABlockThatIsCopiedDownInPart) {
 TEST(SchedulerSimulationTest, NoticesASequenceThatMakesNoRoom) {
   const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<PreemptsNobody>());
   EXPECT_GT(totals.failed, 30 / kOneRunIn) << totals.first_error;
+}
+
+// Lends the blocks while a plan that uses them is in progress.
+struct LendsTooEarly : Scheduler {
+  using Scheduler::Scheduler;
+  bool UsesLentYet() const override { return false; }
+};
+
+TEST(SchedulerSimulationTest, NoticesALentBlockThatAPlanInProgressUses) {
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<LendsTooEarly>());
+  EXPECT_GT(Count(totals, "a plan in progress uses a lent block"), 30 / kOneRunIn) << totals.first_error;
+}
+
+// Keeps one of the blocks when they are returned.
+struct KeepsAReturnedBlock : Scheduler {
+  using Scheduler::Scheduler;
+  void OpenReturned(BlockPool& pool) override {
+    pool.Reopen();
+    if (pool.available() > 0) pool.Allocate();
+  }
+};
+
+TEST(SchedulerSimulationTest, NoticesABlockThatIsNotGivenBack) {
+  const Totals totals = SimulateMany(400 / kOneRunIn, MakeSchedulerWith<KeepsAReturnedBlock>());
+  EXPECT_GT(totals.failed, 100 / kOneRunIn) << totals.first_error;
 }
 
 // Now and then forgets to free a block that its last user leaves.

@@ -160,10 +160,15 @@ void SchedulerWorld::LendOrReturn() {
     lending_ = true;
     lending_since_ = 0;
   }
+  if (!scheduler_->has_lent() && Chance(0.2)) LendWithoutAStep();
   // The plan that moves the blocks comes next; it is awaited after as many rounds as plans may be in progress.
   if (++lending_since_ > 2 * depth_ + 2 && !taken_away_) Fail("blocks that are not lent in time");
   if (scheduler_->has_lent() && !taken_away_) {
-    runner_.TakeAway(static_cast<BlockIndex>(options_.blocks - options_.lent_blocks));
+    const BlockIndex first = static_cast<BlockIndex>(options_.blocks - options_.lent_blocks);
+    for (const Launched& launched : launched_) {
+      if (launched.highest >= first) Fail("a plan in progress uses a lent block");
+    }
+    runner_.TakeAway(first);
     taken_away_ = true;
     ++outcome_.lends;
   }
@@ -175,6 +180,23 @@ void SchedulerWorld::LendOrReturn() {
   runner_.GiveBack();
   scheduler_->Return();
   lending_ = taken_away_ = false;
+}
+
+void SchedulerWorld::LendWithoutAStep() {
+  while (!launched_.empty()) CompleteOldest();
+  ++outcome_.lends_without_a_step;
+  const int64_t running = scheduler_->running_sequences(), preempted = scheduler_->counters().preemptions;
+  const StepPlan plan = scheduler_->PlanLend();
+  moved_ = scheduler_->counters().moved_blocks;
+  preempted_ = scheduler_->counters().preemptions;
+  if (plan.HasRows() || !plan.starts.empty() || !plan.swaps_in.empty()) Fail("a lending that computes");
+  if (scheduler_->running_sequences() < running && preempted_ == preempted) Fail("a lending that ends sequences");
+  if (!plan.IsEmpty()) {
+    if (!runner_.Execute(plan).empty()) Fail("a lending that draws");
+    for (const std::string& error : runner_.errors()) Fail(error);
+    scheduler_->Complete(plan.id, {});
+  }
+  if (!scheduler_->has_lent()) Fail("blocks that are not lent without a step");
 }
 
 bool SchedulerWorld::LaunchOne() {
@@ -193,7 +215,7 @@ bool SchedulerWorld::LaunchOne() {
   moved_ = scheduler_->counters().moved_blocks;
   if (scheduler_->parked_sequences() != std::ssize(parked_)) Fail("another number of parked samples");
   NoteStarts(plan);
-  launched_.push_back({plan.id, runner_.Execute(plan)});
+  launched_.push_back({plan.id, runner_.Execute(plan), runner_.highest()});
   for (const std::string& error : runner_.errors()) Fail(error);
   return true;
 }

@@ -27,7 +27,7 @@ struct SchedulerOutcome {
   Scheduler::Counters counters;
   int64_t finished = 0, aborted = 0, ended_by_sink = 0, installs = 0, plans = 0, overtaken = 0;
   // Lends that succeeded, lends given up before, plans that moved blocks.
-  int64_t lends = 0, returned_early = 0, moving_plans = 0, yields = 0;
+  int64_t lends = 0, lends_without_a_step = 0, returned_early = 0, moving_plans = 0, yields = 0;
   int64_t parks = 0, extensions = 0, ended_parked = 0, aborted_parked = 0, rewinds = 0;
 };
 
@@ -70,6 +70,8 @@ class SchedulerWorld {
   void Install();
   // Lends the last blocks, notices when they are lent, and takes them back, each at a random moment.
   void LendOrReturn();
+  // Closes the blocks by a plan that makes no step, as an engine does that is paused or has no work.
+  void LendWithoutAStep();
   void Yield();
   // Makes and launches one plan; false if there was nothing to plan.
   bool LaunchOne();
@@ -98,6 +100,7 @@ class SchedulerWorld {
   struct Launched {
     int64_t plan = 0;
     std::vector<int32_t> tokens;
+    BlockIndex highest = -1;  // that it has touched
   };
   std::deque<Launched> launched_;
   int64_t to_add_ = 0;

@@ -21,6 +21,7 @@ void StampingRunner::TakeAway(BlockIndex first) {
 }
 
 void StampingRunner::CheckThere(const StepPlan& plan, BlockIndex block) {
+  highest_ = std::max(highest_, block);
   if (block >= there_) Fail(plan, "it touches a lent block");
 }
 
@@ -37,6 +38,7 @@ void StampingRunner::Fail(const StepPlan& plan, const std::string& what) {
 }
 
 std::vector<int32_t> StampingRunner::Execute(const StepPlan& plan) {
+  highest_ = -1;
   CheckShape(plan);
   if (!errors_.empty()) return std::vector<int32_t>(plan.draws(), 0);
   MoveBlocks(plan);
@@ -142,6 +144,7 @@ void StampingRunner::SetTables(const StepPlan& plan) {
 StampingRunner::Cell* StampingRunner::CellAt(const Slot& slot, int64_t position) {
   const size_t index = static_cast<size_t>(position / kBlockTokens);
   if (index >= slot.table.size() || slot.table[index] < 0 || slot.table[index] >= there_) return nullptr;
+  highest_ = std::max(highest_, slot.table[index]);
   return &cells_[int64_t{slot.table[index]} * kBlockTokens + position % kBlockTokens];
 }
 

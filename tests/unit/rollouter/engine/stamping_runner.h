@@ -25,6 +25,8 @@ class StampingRunner {
 
   // Executes a plan; returns the draws, in their order.
   std::vector<int32_t> Execute(const StepPlan& plan);
+  // The highest block that the latest plan has touched; -1: none.
+  BlockIndex highest() const { return highest_; }
   const std::vector<std::string>& errors() const { return errors_; }
 
   static constexpr int32_t kVocabulary = 24;
@@ -69,6 +71,7 @@ class StampingRunner {
   // key: (key, sample); value: the writes that a sequence has read, by position. It may read them again after an
   // install.
   std::map<std::pair<uint64_t, int32_t>, std::vector<int64_t>> read_;
+  BlockIndex highest_ = -1;
   int64_t last_plan_ = 0;
   int64_t last_write_ = 0;
   std::vector<std::string> errors_;

@@ -50,7 +50,8 @@ class Replica {
       slice_ = MakeRankSlice(config, whole_, world).value();
       ranks_ = MakeThreadRanks(world, absl::Seconds(20));
       for (const auto& rank : ranks_) {
-        backends_.push_back(std::make_shared<HostBackend>(slice_->config, slice_->manifest, 2, rank.get()));
+        backends_.push_back(
+            std::make_shared<HostBackend>(slice_->config, slice_->manifest, HostInstall::kSwap, rank.get()));
       }
       followers_ = std::make_unique<testing::FollowerThreads>(
           world, [this](int32_t rank) { return backends_[static_cast<size_t>(rank)]; },
@@ -288,7 +289,7 @@ TEST(TensorParallelTest, ARankThatIsLostEndsTheNextStepWithAnErrorInsteadOfAnAns
   const Manifest whole = *model::MakeManifest(config, DType::kFloat32);
   const RankSlice slice = MakeRankSlice(config, whole, 2).value();
   auto ranks = MakeThreadRanks(2, absl::Seconds(20));
-  auto backend = std::make_shared<HostBackend>(slice.config, slice.manifest, 2, ranks[0].get());
+  auto backend = std::make_shared<HostBackend>(slice.config, slice.manifest, HostInstall::kSwap, ranks[0].get());
   auto engine = Engine::Create(config, backend, {}).value();
   ASSERT_TRUE(engine->policy().Install({1, 0}, 7).ok());
   engine->Add(RandomRequest(config, 5, 1), std::make_shared<RecordingSink>());

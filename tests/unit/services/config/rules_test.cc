@@ -165,9 +165,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"rollout.device=cuda", "rollout.tensor_parallel=2"}, nullptr},
         Case{{"sync.transport=nccl"}, "sync.transport: auto or grpc, as nccl goes from GPU to GPU and train.device"},
         Case{{"train.device=cuda", "sync.transport=ipc"}, "and rollout.device is cpu"},
-        Case{{"sync.install=remap"}, "sync.install: auto, swap or in_place"}, Case{{"sync.install=swap"}, nullptr},
-        Case{{"sync.install=in_place"}, nullptr}, Case{{"sync.install=in_place", "rollout.tensor_parallel=2"}, nullptr},
-        Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap or in_place"}));
+        Case{{"sync.install=remap"}, "sync.install: auto, swap, borrowed or in_place"},
+        Case{{"sync.install=swap"}, nullptr}, Case{{"sync.install=in_place"}, nullptr},
+        Case{{"sync.install=in_place", "rollout.tensor_parallel=2"}, nullptr},
+        Case{{"rollout.device=cuda", "sync.install=swap"}, "sync.install: auto, remap, borrowed or in_place"},
+        Case{{"sync.install=borrowed"}, nullptr}, Case{{"sync.install=borrowed", "rollout.device=cuda"}, nullptr},
+        Case{{"sync.install=borrowed", "lora.rank=4"}, nullptr},
+        Case{{"sync.install=borrowed", "rollout.tensor_parallel=2"},
+             "sync.install: auto or in_place, as only a rollouter of one rank"},
+        Case{{"sync.install=borrowed", "run.share_gpu=true"}, "sync.install: auto with run.share_gpu"}));
 
 // The configuration reports the cases that trainer/loss refuses, by their keys; trainer/loss has tests of every case.
 INSTANTIATE_TEST_SUITE_P(

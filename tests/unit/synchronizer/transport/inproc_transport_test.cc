@@ -1,6 +1,11 @@
 #include "tests/support/transport_conformance.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstring>
+#include <map>
+#include <random>
 
 #include "synchronizer/transport/inproc_transport.h"
 
@@ -216,6 +221,180 @@ TEST_F(WeightReceiverTest, ChecksForNonFiniteWeightsItself) {
   Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, "source-0");
   transfer.bucket_digests = digests;
   EXPECT_THAT(rig_.receiver()->receiver->Transfer(transfer).status(), HasReason("NON_FINITE"));
+}
+
+// A shadow whose memory belongs to somebody else between attempts (sync.install: borrowed). Whoever writes to it then
+// damages what is there.
+class BorrowingTarget final : public WeightTarget {
+ public:
+  explicit BorrowingTarget(int64_t bytes) : memory_{HostBuffer(bytes), HostBuffer(bytes)}, bytes_(bytes) { Own(); }
+
+  absl::Status BeginAttempt() override {
+    ++attempts;
+    return absl::OkStatus();
+  }
+  void EndAttempt() override {
+    if (--attempts == 0) Return();
+  }
+  absl::StatusOr<bool> TakeShadow(absl::Duration) override {
+    SYNCOPATE_RETURN_IF_ERROR(take_status);
+    if (lent) return false;
+    CheckOwned();
+    lent = true;
+    ++lendings;
+    std::memset(memory_[1 - live_].data(), 0xee, static_cast<size_t>(bytes_));
+    return true;
+  }
+  char* shadow() override {
+    EXPECT_TRUE(lent) << "the shadow is used without its memory";
+    return memory_[1 - live_].data();
+  }
+  absl::StatusOr<InstallResult> Install(const PolicyVersion& version, uint64_t, absl::Duration) override {
+    EXPECT_TRUE(lent);
+    SYNCOPATE_RETURN_IF_ERROR(install_status);
+    live_ = 1 - live_;
+    serving = version;
+    Return();
+    return InstallResult();
+  }
+  absl::StatusOr<InstallResult> Relabel(const PolicyVersion& version, absl::Duration) override {
+    serving = version;
+    return InstallResult();
+  }
+  bool can_copy_live() const override { return true; }
+  absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
+    for (const ByteRange& range : ranges) {
+      std::memcpy(shadow() + range.begin, live() + range.begin, static_cast<size_t>(range.size()));
+    }
+    return absl::OkStatus();
+  }
+  const char* live() { return memory_[live_].data(); }
+  // What the owner has written since the latest lending is still there.
+  void CheckOwned() {
+    const char* const mine = memory_[1 - live_].data();
+    EXPECT_TRUE(std::all_of(mine, mine + bytes_, [](char byte) { return byte == kOwners; })) << "it was written to";
+  }
+
+  int attempts = 0;
+  bool lent = false;
+  int lendings = 0;
+  PolicyVersion serving;
+  absl::Status take_status, install_status;
+
+ private:
+  static constexpr char kOwners = 0x55;
+  void Own() { std::memset(memory_[1 - live_].data(), kOwners, static_cast<size_t>(bytes_)); }
+  void Return() {
+    if (std::exchange(lent, false)) Own();
+  }
+
+  std::array<HostBuffer, 2> memory_;
+  const int64_t bytes_;
+  int live_ = 0;
+};
+
+class BorrowedShadowTest : public WeightReceiverTest {
+ protected:
+  enum class Cut { kNever, kPrepared, kInTransfer, kVerified, kInstall, kStream };
+
+  // One attempt, which ends at `cut` as it does when a member, or the stream to the synchronizer, is lost.
+  absl::Status Sync(const Prepare& prepare, Cut cut = Cut::kNever) {
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string rendezvous, rig_.source()->Prepare(prepare));
+    const absl::Status status = Receive(prepare, rendezvous, cut);
+    receiver_.Finish(prepare.attempt);
+    rig_.source()->Finish(prepare.attempt);
+    EXPECT_FALSE(target_.lent) << "an attempt that is over has given the memory back";
+    EXPECT_EQ(target_.attempts, 0);
+    target_.CheckOwned();
+    return status;
+  }
+  absl::Status Receive(const Prepare& prepare, const std::string& rendezvous, Cut cut) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const WeightReceiver::Prepared prepared, receiver_.Prepare(prepare));
+    EXPECT_EQ(target_.lent, !prepared.already_serves);
+    if (cut == Cut::kPrepared) receiver_.Finish(prepare.attempt);
+    if (cut == Cut::kStream) receiver_.FinishAny();
+    if (!prepared.already_serves) {
+      Transfer transfer = rig_.TransferFor(rig_.receiver(), prepare, rendezvous);
+      transfer.receivers[0].id = id_;
+      rig_.store()->SetOnChunk([&](int, ByteRange, char*) -> absl::Status {
+        if (cut != Cut::kInTransfer) return absl::OkStatus();
+        return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "it died");
+      });
+      SYNCOPATE_RETURN_IF_ERROR(receiver_.Transfer(transfer).status());
+    }
+    if (cut == Cut::kVerified) receiver_.Finish(prepare.attempt);
+    target_.install_status = cut == Cut::kInstall
+                                 ? Error(absl::StatusCode::kDeadlineExceeded, "INSTALL_DEADLINE", "an evaluation runs")
+                                 : absl::OkStatus();
+    const absl::Status installed = receiver_.Install({prepare.attempt}).status();
+    if (installed.ok()) receiver_.WorkAfterReport();
+    EXPECT_TRUE(!installed.ok() || !target_.lent) << "the older weights are of no more use";
+    return installed;
+  }
+  std::string LiveBytes() { return {target_.live(), static_cast<size_t>(SmallModel().arena_bytes())}; }
+
+  const MemberId id_ = RollouterId(7, "r");
+  BorrowingTarget target_{SmallModel().arena_bytes()};
+  WeightReceiver receiver_{{SmallModel(), id_}, &target_, {harness_.receiver()}};
+};
+
+TEST_F(BorrowedShadowTest, ASyncTakesTheMemoryAndGivesItBackWithTheInstall) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_EQ(target_.serving, (PolicyVersion{1, 1}));
+  rig_.Stage(2);
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 2}));
+  EXPECT_EQ(target_.lendings, 2);
+}
+
+TEST_F(BorrowedShadowTest, ARelabelTakesNoMemoryAndACheckOfTheWeightsDoes) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  Prepare prepare = rig_.Offer();
+  prepare.version = {2, 0};
+  ASSERT_TRUE(Receive(prepare, /*rendezvous=*/"", Cut::kNever).ok());
+  receiver_.Finish(prepare.attempt);
+  EXPECT_EQ(target_.lendings, 1);
+  EXPECT_EQ(target_.serving, (PolicyVersion{2, 0}));
+  prepare = rig_.Offer();
+  prepare.version = {2, 0};
+  prepare.check_weights = true;
+  ASSERT_TRUE(receiver_.Prepare(prepare).ok());
+  EXPECT_EQ(target_.lendings, 2) << "the copy that is digested";
+  receiver_.Finish(prepare.attempt);
+  EXPECT_FALSE(target_.lent);
+}
+
+TEST_F(BorrowedShadowTest, AShadowThatIsNotLentRefusesTheAttemptAndTheNextOneIsWhole) {
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  rig_.Stage(2);
+  target_.take_status = Error(absl::StatusCode::kUnavailable, "NO_SHADOW", "a step takes long");
+  EXPECT_THAT(Sync(rig_.Offer()), HasReason("NO_SHADOW"));
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
+  target_.take_status = absl::OkStatus();
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 2}));
+}
+
+// Attempts that end in every phase, in random order: the memory is always back, the version that serves is never
+// touched, and each attempt that is not cut brings the newest one.
+TEST_F(BorrowedShadowTest, AttemptsThatEndInAnyPhaseGiveTheMemoryBackAndLeaveTheWeightsWhole) {
+  constexpr Cut kCuts[] = {Cut::kNever, Cut::kPrepared, Cut::kInTransfer, Cut::kVerified, Cut::kInstall, Cut::kStream};
+  std::mt19937_64 random(11);
+  int64_t step = 1;
+  std::map<Cut, int> seen;
+  ASSERT_TRUE(Sync(rig_.Offer()).ok());
+  for (int attempt = 0; attempt < 300; ++attempt) {
+    const Cut cut = kCuts[random() % std::size(kCuts)];
+    if (random() % 2 == 0 || receiver_.serving().step == step) rig_.Stage(++step);
+    const PolicyVersion before = receiver_.serving();
+    const std::string live = LiveBytes();
+    const absl::Status status = Sync(rig_.Offer(), cut);
+    ++seen[cut];
+    EXPECT_EQ(status.ok(), cut == Cut::kNever) << status;
+    EXPECT_EQ(receiver_.serving(), cut == Cut::kNever ? (PolicyVersion{1, step}) : before);
+    EXPECT_EQ(LiveBytes() == live, cut != Cut::kNever);
+  }
+  for (const Cut cut : kCuts) EXPECT_GT(seen[cut], 20);
 }
 
 // One weight set: received bytes overwrite the weights that serve.
