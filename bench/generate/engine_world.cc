@@ -108,7 +108,7 @@ absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend
   SYNCOPATE_ASSIGN_OR_RETURN(
       std::shared_ptr<rollouter::CudaBackend> backend,
       rollouter::CudaBackend::Create(slice_.has_value() ? slice_->config : config_, manifest, rank,
-                                     rollouter::CudaInstall::kRemap, /*memory_share=*/0.9, group));
+                                     rollouter::CudaInstall::kRemap, {.share = 0.9}, group));
   // Before the engine measures its products, because products of zeros are faster.
   SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   SYNCOPATE_RETURN_IF_ERROR(backend->arenas().Exchange({1, 0}, /*digest=*/1, absl::InfiniteDuration()));

@@ -199,7 +199,7 @@ class CudaBackend::InPlace final : public Arenas {
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
-                                                                 CudaInstall install, double memory_share,
+                                                                 CudaInstall install, CudaMemoryUse memory,
                                                                  NcclGroup* ranks) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
@@ -221,16 +221,16 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     arenas = std::make_unique<InPlace>(device, std::move(arena), std::move(weights), std::move(checker));
   }
   return std::shared_ptr<CudaBackend>(
-      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory_share, ranks));
+      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), memory, ranks));
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas, double memory_share, NcclGroup* ranks)
+                         std::unique_ptr<Arenas> arenas, CudaMemoryUse memory, NcclGroup* ranks)
     : config_(config),
       dtype_(dtype),
       device_(device),
       arenas_(std::move(arenas)),
-      memory_share_(memory_share),
+      memory_(memory),
       group_(ranks),
       ranks_(ranks != nullptr ? std::make_unique<NcclDeviceRanks>(ranks, device.index()) : nullptr) {}
 
@@ -258,7 +258,10 @@ int64_t CudaBackend::kv_block_bytes() const {
 absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const RunnerOptions& options) {
   const absl::StatusOr<DecodeViews> views = ViewForDecoding(config_, arenas().weights());
   if (views.ok()) {
-    CudaModelRunner::Options runner{.device = device_.index(), .memory_share = memory_share_, .runner = options};
+    CudaModelRunner::Options runner{.device = device_.index(),
+                                    .memory_share = memory_.share,
+                                    .others_bytes = memory_.others_bytes,
+                                    .runner = options};
     if (ranks_ != nullptr) {
       runner.ranks = ranks_.get();
       runner.agree_on_least = [this](int64_t mine) { return ranks_->AgreeOnLeast(mine); };
@@ -277,9 +280,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share, NcclGroup* ranks) {
+                                           CudaInstall install, CudaMemoryUse memory, NcclGroup* ranks) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
-                             CudaBackend::Create(config, manifest, device, install, memory_share, ranks));
+                             CudaBackend::Create(config, manifest, device, install, memory, ranks));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
 }
 

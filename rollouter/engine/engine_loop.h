@@ -36,6 +36,7 @@ struct EngineStatus {
   int64_t weight_bytes = 0;      // all weight sets, on the engine's device
   int32_t sleep_level = 0;       // 0: awake
   bool pins_version = false;     // a request with holds_install runs or waits
+  bool draining = false;         // it takes no new work, also while it sleeps
   bool yielded = false;          // from Yield() to the next install: sequences are kept, requests are accepted
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // tokens of prompts that were computed

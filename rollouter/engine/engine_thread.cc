@@ -132,6 +132,7 @@ void EngineThread::SetPinListener(std::function<void()> listener) {
 EngineStatus EngineThread::GetStatus() const {
   MutexLock lock(&mutex_);
   EngineStatus status = status_;
+  status.draining = draining_;
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
   if (round_since_ != absl::InfiniteFuture()) {

@@ -12,6 +12,11 @@ std::shared_ptr<RolloutDevice> HostRolloutDevice(std::shared_ptr<const auth::Tra
   return device;
 }
 
+bool InstallsInPlace(const v1::RunConfig& config) {
+  const std::string& install = config.sync().install();
+  return install == "in_place" || (install == "auto" && config.run().share_gpu());
+}
+
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(bool in_place, const model::ModelConfig& shape,
                                                               const Manifest& wire,
                                                               std::shared_ptr<const auth::TransportSecurity> security,

@@ -31,6 +31,14 @@ struct RolloutDevice {
 // implementation a binary has, as for OpenRolloutDevice. Errors of OpenRolloutDevice.
 absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config);
 
+// The name of the device that rollout.device asks for, by which trainer and rollouter know that they share one
+// (run.share_gpu; base/daemon/card_name.h). Allocates nothing there. The linked library decides, and errors are as for
+// FindRolloutPlace.
+absl::StatusOr<std::string> FindRolloutCard(const v1::RunConfig& config);
+// Whether versions are received in place, in one weight set: asked for, or by "auto" where rollouters take turns with
+// the trainer, after which they have no weights to go on with.
+bool InstallsInPlace(const v1::RunConfig& config);
+
 // One rank's part of a replica with several ranks.
 struct ReplicaPart {
   rollouter::RankSlice slice;

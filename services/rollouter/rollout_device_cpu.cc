@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/daemon/card_name.h"
 #include "services/config/model_options.h"
 #include "services/rollouter/rollout_device.h"
 
@@ -12,12 +13,17 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
   return place;
 }
 
+absl::StatusOr<std::string> FindRolloutCard(const v1::RunConfig& config) {
+  SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
+  return daemon::CardName("");
+}
+
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     const v1::RunConfig& config, const model::ModelConfig& shape,
     std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
   SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, shape));
-  return OpenHostDevice(config.sync().install() == "in_place", shape, wire, std::move(security), part);
+  return OpenHostDevice(InstallsInPlace(config), shape, wire, std::move(security), part);
 }
 
 }  // namespace syncopate::rollouterd

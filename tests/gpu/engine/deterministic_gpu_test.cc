@@ -51,9 +51,10 @@ class Rig {
   Rig(const Kind& kind, const Engine::Options& options)
       : config_(MakeModel(kind)),
         manifest_(model::MakeManifest(config_, kind.dtype).value()),
-        engine_(Engine::Create(config_,
-                               CudaBackend::Create(config_, manifest_, /*device=*/0, CudaInstall::kRemap, 0.4).value(),
-                               options)
+        engine_(Engine::Create(
+                    config_,
+                    CudaBackend::Create(config_, manifest_, /*device=*/0, CudaInstall::kRemap, {.share = 0.4}).value(),
+                    options)
                     .value()) {
     for (uint64_t set = 0; set < kWeightSets; ++set) weights_.push_back(RandomWeights(config_, manifest_, 7 + set));
     engine_->BindThread();
