@@ -19,7 +19,7 @@ struct JsonLimits {
 // value is built, so memory stays proportional to the text. Never throws.
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, const JsonLimits& limits);
 
-// As ParseStrictJson, but objects keep the order of their keys.
+// Parses as ParseStrictJson does, but objects keep the order of their keys.
 absl::StatusOr<nlohmann::ordered_json> ParseStrictOrderedJson(absl::string_view text, const JsonLimits& limits);
 
 // The value as text; `indent` < 0 means on one line. INVALID_ARGUMENT (reason BAD_JSON) if a string in it is not UTF-8.

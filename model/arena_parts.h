@@ -16,7 +16,7 @@ struct ArenaPart {
   at::Tensor memory;  // flat, beginning with the byte at range.begin; several parts may use the same memory in turn
 };
 
-// As ViewWeights() of one arena, but with views into `parts`, which are in order. Tensors in none of them are
+// The same views as ViewWeights() of one arena, but with views into `parts`, which are in order. Tensors in none of them are
 // undefined.
 TransformerWeights ViewWeights(const ModelConfig& config, const Manifest& manifest,
                                const std::vector<ArenaPart>& parts);

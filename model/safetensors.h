@@ -91,11 +91,11 @@ absl::Status WriteSafetensors(const std::vector<StoredTensor>& tensors,
 // `tensors` as TensorToWrite, whose `write` writes their data.
 std::vector<TensorToWrite> ToWrite(const std::vector<StoredTensor>& tensors);
 
-// As WriteSafetensors, for tensors whose bytes are made while they are written.
+// Does what WriteSafetensors does, for tensors whose bytes are made while they are written.
 absl::Status StreamSafetensors(const std::vector<TensorToWrite>& tensors,
                                const std::map<std::string, std::string>& metadata, const ByteSink& sink);
 
-// As WriteSafetensors, into one string.
+// Does what WriteSafetensors does, into one string.
 absl::StatusOr<std::string> SerializeSafetensors(const std::vector<StoredTensor>& tensors,
                                                  const std::map<std::string, std::string>& metadata = {});
 

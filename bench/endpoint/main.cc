@@ -187,7 +187,7 @@ absl::StatusOr<Json> Flood(const Arguments& arguments) {
   return result;
 }
 
-// As TimeFirstTokens, by gRPC.
+// Measures what TimeFirstTokens measures, by gRPC.
 absl::StatusOr<std::vector<int32_t>> TimeFirstTokensOfGrpc(uint16_t port, int rounds) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                              rpc::MakeChannel(absl::StrCat("127.0.0.1:", port)));

@@ -111,7 +111,7 @@ absl::StatusOr<std::shared_ptr<rollouter::CudaBackend>> EngineWorld::MakeBackend
       std::shared_ptr<rollouter::CudaBackend> backend,
       rollouter::CudaBackend::Create(slice_.has_value() ? slice_->config : config_, manifest, rank,
                                      borrowed ? rollouter::CudaInstall::kBorrowed : rollouter::CudaInstall::kRemap,
-                                     /*memory_share=*/0.9, group));
+                                     {.share = 0.9}, group));
   if (borrowed) {  // there is no second set yet
     SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, const_cast<char*>(backend->arenas().live())));
     return backend;

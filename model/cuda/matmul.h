@@ -70,7 +70,7 @@ class Matmul {
   // algorithm for shape.rows rows.
   static absl::StatusOr<Matmul> CreateWithReference(const MatmulLibrary& library, const MatmulShape& shape,
                                                     const Matmul& reference);
-  // As CreateWithReference, but uses the first algorithm of the heuristic for shape.rows rows whose result on the
+  // The same as CreateWithReference, but it uses the first algorithm of the heuristic for shape.rows rows whose result on the
   // operands of `trial` is bit-identical to that of the reference's algorithm; tries three, else uses that. `shape`
   // must have bit_identical_rows and an even k. Blocks.
   static absl::StatusOr<Matmul> CreateBitIdentical(const MatmulLibrary& library, const MatmulShape& shape,

@@ -416,7 +416,7 @@ class CudaBackend::Adapted final : public Arenas {
 
 absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::ModelConfig& config,
                                                                  const Manifest& manifest, int device,
-                                                                 CudaInstall install, double memory_share,
+                                                                 CudaInstall install, CudaMemoryUse memory,
                                                                  NcclGroup* ranks) {
   if (config.head_dim > kMaxHeadDim) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL",
@@ -443,18 +443,18 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
     auto weights = ViewsAt(config, manifest, arena->data(), place);
     arenas = std::make_unique<InPlace>(device, std::move(arena), std::move(weights), std::move(checker));
   }
-  return std::shared_ptr<CudaBackend>(new CudaBackend(config, manifest.tensors().front().dtype, place,
-                                                      std::move(arenas), install, memory_share, ranks));
+  return std::shared_ptr<CudaBackend>(
+      new CudaBackend(config, manifest.tensors().front().dtype, place, std::move(arenas), install, memory, ranks));
 }
 
 CudaBackend::CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device,
-                         std::unique_ptr<Arenas> arenas, CudaInstall install, double memory_share, NcclGroup* ranks)
+                         std::unique_ptr<Arenas> arenas, CudaInstall install, CudaMemoryUse memory, NcclGroup* ranks)
     : config_(config),
       dtype_(dtype),
       device_(device),
       arenas_(std::move(arenas)),
       install_(install),
-      memory_share_(memory_share),
+      memory_(memory),
       group_(ranks),
       ranks_(ranks != nullptr ? std::make_unique<NcclDeviceRanks>(ranks, device.index()) : nullptr) {}
 
@@ -489,7 +489,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
   const absl::StatusOr<DecodeViews> views = MakeViews();
   const bool may_lend = install_ == CudaInstall::kBorrowed || install_ == CudaInstall::kAuto;
   if (views.ok()) {
-    CudaModelRunner::Options runner{.device = device_.index(), .memory_share = memory_share_, .runner = options};
+    CudaModelRunner::Options runner{.device = device_.index(),
+                                    .memory_share = memory_.share,
+                                    .others_bytes = memory_.others_bytes,
+                                    .runner = options};
     if (ranks_ != nullptr) {
       runner.ranks = ranks_.get();
       runner.agree_on_least = [this](int64_t mine) { return ranks_->AgreeOnLeast(mine); };
@@ -523,9 +526,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
 absl::StatusOr<ExportedMemory> CudaBackend::ExportShadow() const { return arenas_->ExportShadow(); }
 
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share, NcclGroup* ranks) {
+                                           CudaInstall install, CudaMemoryUse memory, NcclGroup* ranks) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<CudaBackend> backend,
-                             CudaBackend::Create(config, manifest, device, install, memory_share, ranks));
+                             CudaBackend::Create(config, manifest, device, install, memory, ranks));
   return CudaEngine{backend, [backend] { return backend->ExportShadow(); }};
 }
 

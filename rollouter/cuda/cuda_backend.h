@@ -19,12 +19,12 @@ class NcclDeviceRanks;
 class CudaBackend final : public EngineBackend {
  public:
   // Allocates the weight sets: two with kRemap, one with kInPlace; with kBorrowed and kAuto the live one, and MakeRunner()
-  // adds the other. INVALID_ARGUMENT (reason BAD_MODEL) for too large
-  // heads; RESOURCE_EXHAUSTED (reason OUT_OF_GPU_MEMORY), FAILED_PRECONDITION (reason NO_GPU). `memory_share` is the
-  // share of the GPU's memory that may be in use in the end, see KvBudget. With `ranks` (borrowed) this is one rank of
+  // adds the other. INVALID_ARGUMENT (reason BAD_MODEL) for too large heads; RESOURCE_EXHAUSTED (reason
+  // OUT_OF_GPU_MEMORY), FAILED_PRECONDITION (reason NO_GPU). `memory` says how much of the GPU may be used, see
+  // KvBudget. With `ranks` (borrowed) this is one rank of
   // a replica, and `config` and `manifest` are those of its slice (rank_slice.h).
   static absl::StatusOr<std::shared_ptr<CudaBackend>> Create(const model::ModelConfig& config, const Manifest& manifest,
-                                                             int device, CudaInstall install, double memory_share = 0.9,
+                                                             int device, CudaInstall install, CudaMemoryUse memory = {},
                                                              NcclGroup* ranks = nullptr);
   ~CudaBackend() override;
 
@@ -51,14 +51,14 @@ class CudaBackend final : public EngineBackend {
 
   absl::StatusOr<DecodeViews> MakeViews() const;
   CudaBackend(const model::ModelConfig& config, DType dtype, at::Device device, std::unique_ptr<Arenas> arenas,
-              CudaInstall install, double memory_share, NcclGroup* ranks);
+              CudaInstall install, CudaMemoryUse memory, NcclGroup* ranks);
 
   const model::ModelConfig config_;
   const DType dtype_;
   const at::Device device_;
   const std::unique_ptr<Arenas> arenas_;
   const CudaInstall install_;
-  const double memory_share_;
+  const CudaMemoryUse memory_;
   NcclGroup* const group_;
   const std::unique_ptr<NcclDeviceRanks> ranks_;  // null: this is the whole replica
 };

@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
                                                              .free = memory.free,
                                                              .share = options.memory_share,
                                                              .reserved = decoder_bytes + filter_bytes + kUncounted,
+                                                             .others = options.others_bytes,
                                                              .block_bytes = form.block_bytes(),
                                                              .max_context = runner.max_context,
                                                              .blocks_asked = runner.blocks,

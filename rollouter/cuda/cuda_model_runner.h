@@ -27,6 +27,7 @@ class CudaModelRunner final : public ModelRunner {
   struct Options {
     int device = 0;
     double memory_share = 0.9;  // see KvBudget
+    int64_t others_bytes = 0;   // see CudaMemoryUse
     RunnerOptions runner;
     // See GraphDecoder::Options::ranks. If set, agree_on_least(n) returns the least n that any rank passes; the runner
     // uses it for the number of blocks.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -26,14 +27,20 @@ enum class CudaInstall {
   kAuto,
 };
 
+// How much of a GPU's memory an engine may use.
+struct CudaMemoryUse {
+  double share = 0.9;        // of the GPU's memory that may be in use in the end, by all processes
+  int64_t others_bytes = 0;  // of it, for what other processes have there at times, and may not have now
+};
+
 struct CudaEngine {
   std::shared_ptr<EngineBackend> backend;
   // Calls CudaBackend::ExportShadow; a copy of this function keeps the backend alive.
   std::function<absl::StatusOr<cuda::ExportedMemory>()> export_shadow;
 };
 
-// Errors, `memory_share` and `ranks` as in CudaBackend::Create.
+// Errors, `memory` and `ranks` as in CudaBackend::Create.
 absl::StatusOr<CudaEngine> MakeCudaBackend(const model::ModelConfig& config, const Manifest& manifest, int device,
-                                           CudaInstall install, double memory_share, NcclGroup* ranks = nullptr);
+                                           CudaInstall install, CudaMemoryUse memory, NcclGroup* ranks = nullptr);
 
 }  // namespace syncopate::rollouter

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/device.h"
 #include "rollouter/engine/sampler.h"
 
 namespace syncopate::rollouter {
@@ -241,7 +242,11 @@ absl::Status Engine::ReleaseMemory(bool keep_weights) {
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
-  return runner_->ReleaseBlocks();
+  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  // What the tensors of prompts have left in libtorch's cache is memory in use to other processes.
+  const at::Device device = backend_->device();
+  if (device.is_cuda()) model::EmptyAllocator(device.str());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> Engine::Yield() {

@@ -39,6 +39,7 @@ struct EngineStatus {
   bool pins_version = false;     // no version is taken now: a request with holds_install runs or waits; with adapter
                                  // sets: none is free
   PolicyVersion pinned;          // that of a pinned adapter set, which answers evaluations; none: there is none
+  bool draining = false;         // it takes no new work, also while it sleeps
   bool yielded = false;          // from Yield() to the next install: sequences are kept, requests are accepted
   int64_t generated_tokens = 0;
   int64_t prefilled_tokens = 0;  // tokens of prompts that were computed

@@ -132,6 +132,7 @@ void EngineThread::SetPinListener(std::function<void()> listener) {
 EngineStatus EngineThread::GetStatus() const {
   MutexLock lock(&mutex_);
   EngineStatus status = status_;
+  status.draining = draining_;
   const absl::Duration idle = Clock::Real()->Now() - idle_since_;
   if (idle > absl::ZeroDuration()) status.idle_seconds += absl::ToDoubleSeconds(idle);
   if (status.lent_bytes > 0) status.lent_seconds += absl::ToDoubleSeconds(Clock::Real()->Now() - lent_since_);

@@ -149,7 +149,7 @@ class EngineThread final : public EngineLoop {
   absl::StatusOr<int64_t> FallAsleep(int32_t level);
   absl::StatusOr<int64_t> Wake();
   absl::StatusOr<int64_t> GiveUpDevice();
-  // Of EndYield(). Returns 1 if the engine had yielded, 0 if it sleeps for another reason or is awake.
+  // This part of EndYield() returns 1 if the engine had yielded, 0 if it sleeps for another reason or is awake.
   absl::StatusOr<int64_t> TakeDeviceBack();
 
   const Manifest manifest_;

@@ -12,7 +12,7 @@ namespace syncopate::rollouter {
 int64_t RoomForBlocks(const KvBudget& budget) {
   // The share is of the whole device, so memory used by other processes reduces what is left.
   const int64_t kept_free = budget.total - std::llround(budget.share * static_cast<double>(budget.total));
-  return std::max<int64_t>(budget.free - kept_free - budget.reserved, 0);
+  return std::max<int64_t>(budget.free - kept_free - budget.reserved - budget.others, 0);
 }
 
 absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
@@ -24,8 +24,12 @@ absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
   if (fit < needed) {
     const bool asked = budget.blocks_asked > of_one;
     return Error(absl::StatusCode::kResourceExhausted, "OUT_OF_GPU_MEMORY",
-                 absl::StrCat("beside the weights and the engine's ", budget.reserved / kMiB,
-                              " MiB, rollout.gpu_memory ", budget.share, " of the GPU's ", budget.total / kMiB,
+                 absl::StrCat("beside the weights and the engine's ", budget.reserved / kMiB, " MiB, ",
+                              budget.others == 0 ? ""
+                                                 : absl::StrCat("and ", budget.others / kMiB,
+                                                                " MiB for the send slots of the trainer that "
+                                                                "shares the GPU (run.share_gpu), "),
+                              "rollout.gpu_memory ", budget.share, " of the GPU's ", budget.total / kMiB,
                               " MiB leaves ", room / kMiB, " MiB for keys and values; ",
                               asked ? absl::StrCat("rollout.kv_tokens ", budget.blocks_asked * kBlockTokens)
                                     : absl::StrCat("one sequence of ", budget.max_context, " tokens"),

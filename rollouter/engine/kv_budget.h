@@ -12,6 +12,7 @@ struct KvBudget {
   int64_t free = 0;          // the free part of it now
   double share = 0.9;        // the share of total that may be in use in the end; (0, 1]
   int64_t reserved = 0;      // what the engine needs besides keys and values
+  int64_t others = 0;        // what the trainer has there at times, on a device that it shares: its send slots
   int64_t block_bytes = 0;   // one block, in all layers
   int64_t max_context = 0;   // tokens of one sequence
   int64_t blocks_asked = 0;  // 0: as many as fit, at most blocks_of_use

@@ -12,6 +12,8 @@ absl::Status NotReady(const char* reason, const std::string& message) {
   return Error(absl::StatusCode::kUnavailable, reason, message);
 }
 
+absl::Status Drained() { return NotReady("DRAINING", "takes no new work: it was drained"); }
+
 absl::Status CheckVersion(const PolicyVersion& serving, const PolicyVersion& newest, int64_t allowed_lag) {
   // A newer epoch than the published one counts as current; steps are compared only within one epoch.
   const bool current_epoch = serving.epoch >= newest.epoch;
@@ -28,6 +30,7 @@ absl::Status CheckReady(const EngineStatus& engine, const PolicyVersion& newest,
   using State = EngineStatus::State;
   // Requests are accepted, and answered when the device is this rollouter's again.
   const bool waits = engine.state == State::kAsleep || engine.state == State::kWaitingForWeights;
+  if (engine.yielded && waits && engine.draining) return Drained();
   if (engine.yielded && waits) return absl::OkStatus();
   switch (engine.state) {
     case State::kWaitingForWeights:
@@ -36,7 +39,7 @@ absl::Status CheckReady(const EngineStatus& engine, const PolicyVersion& newest,
       return NotReady("PAUSED", "generation is paused");
     case State::kDraining:
     case State::kDrained:
-      return NotReady("DRAINING", "takes no new work: it was drained");
+      return Drained();
     case State::kFailed:
       return NotReady("ENGINE_FAILED", std::string(engine.failure.message()));
     case State::kAsleep:

@@ -70,7 +70,7 @@ class PlayAssembly final : public GenerationSink {
   // Continues a parked sample behind given tokens: EngineLoop::Extend of the lease's request.
   using Extend = std::function<absl::Status(int32_t sample, std::vector<int32_t> given)>;
 
-  // As GroupAssembly; each sample's `reward` is what its environment gave. `rules` must outlive the assembly. `done`
+  // The parameters are those of GroupAssembly; each sample's `reward` is what its environment gave. `rules` must outlive the assembly. `done`
   // also gets
   //   ABORTED (reason ENVIRONMENT_FAILED)   the game cannot be played, or a play failed
   PlayAssembly(const Lease& lease, const MemberId& member, GroupAssembly::Done done, std::shared_ptr<TokenCount> made,

@@ -64,12 +64,12 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape) {
   const std::string& install = config.sync().install();
-  if (install == "in_place") return WeightMemory::kInPlace;
+  // After a turn of the trainer there are no weights to go on with, so nothing is lost by receiving in place.
+  if (install == "in_place" || (install == "auto" && config.run().share_gpu())) return WeightMemory::kInPlace;
   if (shape.lora.enabled()) return WeightMemory::kTwoSets;
   if (install == "borrowed") return WeightMemory::kBorrowed;
-  // A rollouter that takes turns with the trainer, or is one rank of several, does not borrow.
-  const bool may_borrow = !config.run().share_gpu() && config.rollout().tensor_parallel() == 1;
-  return install == "auto" && may_borrow ? WeightMemory::kAuto : WeightMemory::kTwoSets;
+  // One rank of several does not borrow.
+  return install == "auto" && config.rollout().tensor_parallel() == 1 ? WeightMemory::kAuto : WeightMemory::kTwoSets;
 }
 
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "base/daemon/card_name.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -82,11 +81,13 @@ class NodeMetrics final : public prometheus::Collectable {
   std::shared_ptr<const prometheus::Collectable> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Every process can build a model from keys; for a model from files, the trainer has the files and describes them.
-absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& metrics_address) {
+// Every process can build a model from keys; for a model from files, the trainer has the files and describes them. One
+// that may share its device, `card`, asks in any case: the answer says that the device is the rollouters'.
+absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& metrics_address,
+                                     const std::string& card) {
   FoundModel found;
   found.config = daemon.config();
-  if (found.config.model().path().empty()) {
+  if (found.config.model().path().empty() && card.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(found.config));
     found.shape = model.shape;
     return found;
@@ -96,6 +97,7 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
   options.security = daemon.security();
   options.member = daemon.Member();
   options.secret = daemon.secret();
+  options.card = card;
   options.run_id = found.config.run().id();
   options.metrics_address = metrics_address;
   options.build = daemon::BuildVersion();
@@ -231,7 +233,11 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_ASSIGN_OR_RETURN(
       std::string metrics_address,
       daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics, MakeEndpointCollector(endpoint_counts)}));
-  SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address));
+  std::string card;
+  if (config.run().share_gpu()) {
+    SYNCOPATE_ASSIGN_OR_RETURN(card, FindRolloutCard(config));
+  }
+  SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address, card));
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
   if (rank > 0) return FollowReplica(&daemon, model.config, model.shape, rank);
@@ -247,7 +253,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.leader = replica->leader();
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
-  if (config.run().share_gpu()) options.card = daemon::CardName(options.device->facts.gpu_uuid);
+  options.card = card;
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
   SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),
                                                                      model.text.tokenizer, model.shape.vocab_size));

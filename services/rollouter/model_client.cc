@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "services/member/member_client.h"
 #include "services/rpc/channel.h"
+#include "services/wire/codec.h"
 #include "services/wire/model_codec.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
 
@@ -136,13 +137,18 @@ class Whereabouts {
 };
 
 absl::StatusOr<LearnedModel> AskUntilAnswered(const LearnModelOptions& options, const Whereabouts& whereabouts) {
+  v1::GetModelRequest request;
+  if (!options.card.empty()) {
+    *request.mutable_member() = wire::ToProto(options.member);
+    request.set_card(options.card);
+  }
   absl::Status last;
   while (!options.stop_requested(kPoll)) {
     SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Directory directory, whereabouts.directory());
     if (directory.completed && options.exit_on_completion) break;
     const std::string& trainer = directory.trainer_address;
     if (trainer.empty()) continue;
-    auto model = GetModel(trainer, options.security, Clock::Real()->Now() + kCallTimeout);
+    auto model = GetModel(trainer, options.security, Clock::Real()->Now() + kCallTimeout, request);
     if (model.ok()) return model;
     // The trainer is starting, or credentials are being renewed. Any other error is a mistake that waiting does not
     // correct.
@@ -163,12 +169,12 @@ absl::StatusOr<LearnedModel> AskUntilAnswered(const LearnModelOptions& options, 
 
 absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
-                                      absl::Time deadline) {
+                                      absl::Time deadline, const v1::GetModelRequest& request) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address, {.security = security, .peer_role = "trainer"}));
   const auto stub = v1::TrainerService::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(rpc::CallDeadline(deadline - Clock::Real()->Now()));
-  auto stream = stub->GetModel(&context, v1::GetModelRequest());
+  auto stream = stub->GetModel(&context, request);
   ModelAnswer answer;
   v1::GetModelResponse message;
   absl::Status added;

@@ -13,6 +13,7 @@
 #include "base/trajectory.h"
 #include "model/model_config.h"
 #include "services/auth/transport_security.h"
+#include "syncopate/v1/trainer.pb.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace syncopate::rollouterd {
@@ -30,11 +31,11 @@ struct LearnedModel {
 };
 
 // Asks the trainer at `address` (TrainerService.GetModel) and checks the answer: digests and sizes of the files, that
-// the manifest follows from the shape, and that the tokenizer can be read. Blocks until `deadline`. The call's errors;
+// the manifest follows from the shape, and that the tokenizer can be read. `request` says who asks. Blocks until `deadline`. The call's errors;
 // INVALID_ARGUMENT or DATA_LOSS (reason BAD_MODEL_ANSWER) for an impossible answer; those of ModelConfig and Tokenizer.
 absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
-                                      absl::Time deadline);
+                                      absl::Time deadline, const v1::GetModelRequest& request = {});
 
 // The error with which a rollouter ends that asked the trainer for its model and cannot go on because of `why`. The
 // reasons MODEL_MISMATCH and DTYPE_MISMATCH, which end other daemons for good, become MODEL_CHANGED: a new trainer may
@@ -49,6 +50,7 @@ struct LearnModelOptions {
   std::shared_ptr<const auth::TransportSecurity> security = nullptr;
   MemberId member;
   MemberSecret secret;
+  std::string card = {};  // see WorkClient::Options
   std::string run_id = {};
   std::string metrics_address = {};
   std::string build = {};

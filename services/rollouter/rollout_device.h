@@ -32,6 +32,11 @@ struct RolloutDevice {
 // implementation a binary has, as for OpenRolloutDevice. Errors of OpenRolloutDevice.
 absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config);
 
+// The name of the device that rollout.device asks for, by which trainer and rollouter know that they share one
+// (run.share_gpu; base/daemon/card_name.h). Allocates nothing there. The linked library decides, and errors are as for
+// FindRolloutPlace.
+absl::StatusOr<std::string> FindRolloutCard(const v1::RunConfig& config);
+
 // One rank's part of a replica with several ranks.
 struct ReplicaPart {
   rollouter::RankSlice slice;

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/daemon/card_name.h"
 #include "services/config/model_options.h"
 #include "services/rollouter/rollout_device.h"
 
@@ -10,6 +11,11 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
   SYNCOPATE_ASSIGN_OR_RETURN(place.name, model::ChooseDevice(config::RolloutDeviceRequest(config), model::Hardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, place.name));
   return place;
+}
+
+absl::StatusOr<std::string> FindRolloutCard(const v1::RunConfig& config) {
+  SYNCOPATE_RETURN_IF_ERROR(FindRolloutPlace(config).status());
+  return daemon::CardName("");
 }
 
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(

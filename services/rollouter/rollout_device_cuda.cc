@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <utility>
 
+#include "base/daemon/card_name.h"
 #include "base/log.h"
 #include "model/cuda/torch_stream.h"
 #include "ranks/nccl/nccl_ranks.h"
@@ -19,18 +21,23 @@ namespace {
 
 using synchronizer::ipc::CudaCopyEngine;
 
-absl::Status AddIpc(int index, const rollouter::CudaEngine& engine, RolloutDevice* device) {
+// `relays`: the receiver has a shadow that other processes can map.
+absl::Status AddIpc(const v1::RunConfig& config, int index, const rollouter::CudaEngine& engine, bool relays,
+                    RolloutDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<CudaCopyEngine> made, CudaCopyEngine::Create(index));
   const std::shared_ptr<CudaCopyEngine> copies = std::move(made);
   synchronizer::IpcReceiver::Options options;
   // The address is exported again at each Prepare: an install exchanges the memory behind the shadow's address, and a
   // repeated attempt must not write to the memory that serves by then.
   options.engine = copies.get();
-  options.shadow = [export_shadow = engine.export_shadow,
-                    gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
-    SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, export_shadow());
-    return synchronizer::LendGpuMemory(std::move(memory), gpu);
-  };
+  // The trainer gives its send slots back after each sync, which a mapping would keep there.
+  if (config.run().share_gpu()) options.mapped_memories = 0;
+  if (relays)
+    options.shadow = [export_shadow = engine.export_shadow,
+                      gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, export_shadow());
+      return synchronizer::LendGpuMemory(std::move(memory), gpu);
+    };
   SYNCOPATE_ASSIGN_OR_RETURN(auto receiver, synchronizer::IpcReceiver::Create(std::move(options)));
   device->borrowed.push_back(copies);  // destroyed after the transports, which use it
   device->transports.push_back(std::move(receiver));
@@ -89,39 +96,55 @@ absl::StatusOr<RankPlace> FindRolloutPlace(const v1::RunConfig& config) {
                     facts.gpu);
 }
 
+absl::StatusOr<std::string> FindRolloutCard(const v1::RunConfig& config) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
+                             model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
+  SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
+  if (!model::IsCuda(name)) return daemon::CardName("");
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::DeviceFacts facts, daemon::ReadDeviceFacts(daemon::CudaIndex(name)));
+  return daemon::CardName(facts.gpu_uuid);
+}
+
 absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     const v1::RunConfig& config, const model::ModelConfig& shape,
     std::shared_ptr<const auth::TransportSecurity> security, const ReplicaPart* part) {
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string name,
                              model::ChooseDevice(config::RolloutDeviceRequest(config), model::ProbeHardware()));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckRolloutDevice(config, name));
-  const config::WeightMemory memory = config::ChooseWeightMemory(config, shape);
+  const config::WeightMemory sets = config::ChooseWeightMemory(config, shape);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, shape));
-  if (!model::IsCuda(name)) return OpenHostDevice(memory, shape, wire, std::move(security), part);
+  if (!model::IsCuda(name)) return OpenHostDevice(sets, shape, wire, std::move(security), part);
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
+  rollouter::CudaMemoryUse memory{.share = config.rollout().gpu_memory()};
+  // The trainer's send slots are there while weights are received.
+  if (config.run().share_gpu() && config.sync().transport() != "grpc") {
+    memory.others_bytes = std::max<int64_t>(config.sync().send_slots(), 1) * wire.arena_bytes();
+  }
   // Made before the transports, which write to the backend's arenas.
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::CudaEngine engine,
                              rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,
-                                                        ToCudaInstall(memory), config.rollout().gpu_memory(), ranks));
+                                                        ToCudaInstall(sets), memory, ranks));
   device->backend = engine.backend;
   // A transport that is not available is an error only if the configuration asks for it by name; otherwise the others
   // are used.
   if (daemon::MayOffer(config, "ipc")) {
-    SYNCOPATE_RETURN_IF_ERROR(daemon::RequiredTransport(config, "ipc", AddIpc(index, engine, device.get())));
+    const bool relays = sets != config::WeightMemory::kInPlace && !shape.lora.enabled();
+    SYNCOPATE_RETURN_IF_ERROR(
+        daemon::RequiredTransport(config, "ipc", AddIpc(config, index, engine, relays, device.get())));
   }
   if (daemon::MayOffer(config, "nccl")) SYNCOPATE_RETURN_IF_ERROR(AddNccl(config, index, device.get()));
   if (daemon::MayOffer(config, "grpc"))
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
                 DTypeName(config::ToWireDType(config)),
-                shape.lora.enabled()                       ? "adapter sets"
-                : memory == config::WeightMemory::kInPlace ? "transfer in place"
-                                                           : "remap");
+                shape.lora.enabled()                     ? "adapter sets"
+                : sets == config::WeightMemory::kInPlace ? "transfer in place"
+                                                         : "remap");
   return device;
 }
 

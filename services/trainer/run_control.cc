@@ -122,10 +122,11 @@ v1::Sizing ToMessage(const trainer::SizingAdvice& advice) {
 
 RunControl::RunControl(Options options) : options_(std::move(options)) {}
 
-void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns) {
+void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns, std::string card) {
   MutexLock lock(&mutex_);
   offer_ = std::move(offer);
   turns_ = turns;
+  card_ = std::move(card);
 }
 
 void RunControl::Start(const Run& run) {
@@ -225,14 +226,21 @@ absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   return offer_;
 }
 
-void RunControl::CallInRolloutersTurn(std::function<void()> answer) {
+std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, const std::string& card,
+                                                       std::function<void()> answer) {
   trainer::TurnDesk* turns = nullptr;
+  trainer::TurnDesk::Newcomer newcomer;
   {
     MutexLock lock(&mutex_);
     turns = turns_;
+    if (card == card_) newcomer = {who.replica_id, who.incarnation};
   }
-  if (turns == nullptr) return answer();
-  turns->CallInRolloutersTurn(std::move(answer));
+  if (turns == nullptr) {
+    answer();
+    return [] {};
+  }
+  const int64_t waiting = turns->CallInRolloutersTurn(newcomer, std::move(answer));
+  return [turns, waiting] { turns->Forget(waiting); };
 }
 
 }  // namespace syncopate::trainerd

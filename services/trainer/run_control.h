@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "services/trainer/model_offer.h"
 #include "syncopate/v1/trainer.pb.h"
@@ -33,9 +34,9 @@ class RunControl {
 
   explicit RunControl(Options options);
 
-  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its device; null: it
-  // has a device of its own.
-  void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr);
+  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its device, `card`; null:
+  // it has a device of its own.
+  void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr, std::string card = {});
   // From now on all methods succeed.
   void Start(const Run& run);
   // UNAVAILABLE (reason STARTING) before Start().
@@ -59,9 +60,11 @@ class RunControl {
   void TrainerMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
   // UNAVAILABLE (reason STARTING) before SetModel().
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
-  // Calls `answer` once: now, or if the trainer has its turn on a shared device, when that is over. The engine that a
-  // rollouter makes of the answer takes memory of the device.
-  void CallInRolloutersTurn(std::function<void()> answer);
+  // Calls `answer` once: now, or if the trainer has its turn on a shared device, when that is over. The engine that the
+  // rollouter `who` makes of the answer takes memory of `card`. Call the result when nobody waits for the answer any
+  // more.
+  std::function<void()> CallInRolloutersTurn(const MemberId& who, const std::string& card,
+                                             std::function<void()> answer);
 
  private:
   absl::Status CallLoop(void (trainer::StepLoop::*work)());
@@ -75,6 +78,7 @@ class RunControl {
   mutable Mutex mutex_;
   std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
   trainer::TurnDesk* turns_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::string card_ ABSL_GUARDED_BY(mutex_);
   std::optional<Run> run_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::Sizing> sizing_ ABSL_GUARDED_BY(mutex_);
 };

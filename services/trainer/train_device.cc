@@ -4,8 +4,12 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/file_system.h"
 #include "base/host_memory.h"
+#include "base/log.h"
 #include "services/config/model_options.h"
 #include "services/config/trainer_options.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -45,6 +49,36 @@ absl::StatusOr<trainer::PolicyTrainer::Options> InitialPolicyOptions(const v1::R
   return options;
 }
 
+// Waits for room on a device that rollouters share, who may still have it from before this trainer was started.
+absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> CreateWithRoom(const v1::RunConfig& config,
+                                                                       const RankDevice& device,
+                                                                       trainer::PolicyTrainer::Options options) {
+  constexpr absl::Duration kLook = absl::Milliseconds(200);
+  if (config.run().share_gpu() && device.total_bytes > 0) {
+    trainer::PolicyTrainer::Options alone = options;
+    alone.device_bytes = device.total_bytes;
+    SYNCOPATE_RETURN_IF_ERROR(trainer::PolicyTrainer::CheckFits(alone));  // nobody's leaving would help
+  }
+  const absl::Time deadline = Clock::Real()->Now() + kRolloutersLeaveWithin;
+  for (bool said = false;; said = true) {
+    absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> policy = trainer::PolicyTrainer::Create(options);
+    const bool waits = config.run().share_gpu() && device.read_free_bytes != nullptr;
+    if (policy.ok() || !waits || !absl::IsResourceExhausted(policy.status())) return policy;
+    if (Clock::Real()->Now() >= deadline) {
+      return Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
+                   absl::StrCat("rollouters that share ", options.device, " have not left it within ",
+                                absl::FormatDuration(kRolloutersLeaveWithin),
+                                "; end them, or whatever else uses it: ", std::string(policy.status().message())));
+    }
+    if (!said) {
+      SYNCOPATE_LOG(kInfo, "waits until rollouters have left %s: %s", options.device,
+                    std::string(policy.status().message()));
+    }
+    absl::SleepFor(kLook);
+    SYNCOPATE_ASSIGN_OR_RETURN(options.device_bytes, device.read_free_bytes());
+  }
+}
+
 int CountHostSlots(const v1::RunConfig& config) {
   constexpr int kDefaultSlots = 2;
   return config.sync().send_slots() == 0 ? kDefaultSlots : static_cast<int>(config.sync().send_slots());
@@ -58,7 +92,7 @@ absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDe
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world > 1) device->ranks = std::make_shared<LateRanks>(device->rank, world);
   if (world > 1) options.mesh = *device->ranks;
-  SYNCOPATE_ASSIGN_OR_RETURN(device->policy, trainer::PolicyTrainer::Create(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(device->policy, CreateWithRoom(config, device->device, options));
   SYNCOPATE_RETURN_IF_ERROR(config::CheckBase(*device->policy, options.adapters.get()));
   if (world > 1 && device->rank == 0) {
     device->leading = std::make_unique<trainer::LeadingPolicy>(device->policy.get());

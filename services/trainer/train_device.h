@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "ranks/late_ranks.h"
 #include "ranks/meeting.h"
@@ -24,6 +26,8 @@ struct RankDevice {
   RankPlace place;
   trainer::StateArenaFactory arenas;  // device memory that state can leave; null: PolicyTrainer's
   int64_t state_bytes = 0;            // available for a policy's state; 0: the memory of the machine
+  int64_t total_bytes = 0;            // of the device; 0: the CPU
+  std::function<absl::StatusOr<int64_t>()> read_free_bytes = nullptr;  // of the device now; null: the CPU
 };
 
 // Opens the device of rank `rank`, by train.device: "cuda" is a different GPU of this host for each rank, as long as
@@ -55,8 +59,12 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
+// Rollouters yield 5 s after they have lost their trainer, and a yield that waits for a weight sync takes 5 s more.
+inline constexpr absl::Duration kRolloutersLeaveWithin = absl::Seconds(30);
+
 // Makes device->policy, whether its weights are those of model.path, random, or about to be restored from a checkpoint,
-// and on rank 0 of several the LeadingPolicy. Its state and `send_bytes` must fit the device.
+// and on rank 0 of several the LeadingPolicy. Its state and `send_bytes` must fit the device: if rollouters share it
+// (run.share_gpu), those that an earlier trainer has left there have kRolloutersLeaveWithin to leave.
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device);
 
 // What rank `device.rank` of the run sends, and for whom it packs.

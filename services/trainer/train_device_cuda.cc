@@ -89,6 +89,11 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   device.arenas = trainer::CudaStateArenas(index);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
   device.state_bytes = memory.free;
+  device.total_bytes = memory.total;
+  device.read_free_bytes = [index]() -> absl::StatusOr<int64_t> {
+    SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory now, cuda::ReadGpuMemory(index));
+    return now.free;
+  };
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world == 1) return device;
   // Identifies the GPU as NCCL does: two ranks on one GPU are refused, unless NCCL_HOSTID gives each a host of its own.

@@ -155,7 +155,7 @@ absl::Status TrainerDaemon::OpenPrompts() {
 }
 
 void TrainerDaemon::ShowMemory() {
-  recorder_->SetSendBytes(device_.arena_bytes);
+  recorder_->SetSendBytes(device_.arena_bytes == 0 ? 0 : device_.stager->bytes());
   recorder_->RecordMemory(device_.policy->memory());
 }
 
@@ -290,13 +290,31 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                    .roster = ending_->flow_before().roster,
                                    .begin = false}));
   if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
+  // All of the state is on the device, in what is to be had again in each turn.
+  const trainer::PolicyMemory memory = device_.policy->memory();
+  turn_bytes_ = memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes + memory.reference_bytes +
+                device_.stager->bytes();
+  const bool measures = device_.device.read_free_bytes != nullptr;
   turns_ = std::make_unique<trainer::TurnDesk>(
-      trainer::CardTurns::Options{},
-      trainer::TurnDesk::Parts{
-          .clock = Clock::Real(),
-          .set_away = [this](int64_t stream, bool away) { data_->SetAway(stream, away); },
-          .evict = [this](int64_t stream, const absl::Status& why) { data_->Evict(stream, why); }});
+      trainer::CardTurns::Options{.looks_always = measures},
+      trainer::TurnDesk::Parts{.clock = Clock::Real(),
+                               .set_away = [this](int64_t stream, bool away) { data_->SetAway(stream, away); },
+                               .evict = [this](int64_t stream, const absl::Status& why) { data_->Evict(stream, why); },
+                               .has_room = [this] { return CheckRoom(); }});
   return absl::OkStatus();
+}
+
+absl::Status TrainerDaemon::CheckRoom() const {
+  if (device_.device.read_free_bytes == nullptr) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t free, device_.device.read_free_bytes());
+  // What stays on the device in the rollouters' turn need not be had again.
+  const trainer::PolicyMemory memory = device_.policy->memory();
+  const int64_t there = memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes +
+                        memory.reference_bytes + device_.stager->bytes();
+  const int64_t needed = std::max<int64_t>(turn_bytes_ - there, 0);
+  if (free >= needed) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "NO_ROOM",
+               absl::StrCat(free >> 20, " MiB are free, and it needs ", needed >> 20, " MiB"));
 }
 
 absl::Status TrainerDaemon::RecordConfig(const std::string& run_id) const {
@@ -354,8 +372,11 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<const ModelOffer> offer,
                              ModelOffer::Make(run_id, device_.model, device_.stager->manifest()));
   // A rollouter that knows the model makes its engine, and sizes keys and values by what is free on the device.
-  if (turns_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(device_.shared_policy()->EnterRolloutMode().status());
-  control_.SetModel(std::move(offer), turns_.get());
+  if (turns_ != nullptr) {
+    SYNCOPATE_RETURN_IF_ERROR(device_.shared_policy()->EnterRolloutMode().status());
+    SYNCOPATE_RETURN_IF_ERROR(device_.stager->LeaveDevice().status());
+  }
+  control_.SetModel(std::move(offer), turns_.get(), daemon::CardName(device_.facts.gpu_uuid));
   return absl::OkStatus();
 }
 

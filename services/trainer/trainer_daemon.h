@@ -76,6 +76,8 @@ class TrainerDaemon {
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
+  // Whether the shared device has room for what the policy and its stager have on it in a turn.
+  absl::Status CheckRoom() const;
   absl::Status OpenExports();
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.
@@ -103,6 +105,7 @@ class TrainerDaemon {
   std::string metrics_address_;
   std::unique_ptr<RunEnding> ending_;
   std::unique_ptr<trainer::TrainingData> data_;
+  int64_t turn_bytes_ = 0;  // what the trainer has on a shared device in its turn, but for a step's own
   std::unique_ptr<trainer::TurnDesk> turns_;  // null: no rollouter shares the device
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<TrainerMembership> membership_;

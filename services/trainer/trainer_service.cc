@@ -132,11 +132,21 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
     stream->Finish(Error(absl::StatusCode::kUnavailable, "TRAINERS_TURN",
                          "the trainer has its turn on the device that it shares with rollouters; ask again"));
   });
-  control_->CallInRolloutersTurn([write_next, stream, patience] {
+  MemberId who;
+  if (request->has_member()) {
+    const absl::StatusOr<MemberId> member = wire::FromProto(request->member());
+    if (!member.ok()) {
+      stream->Finish(member.status());
+      return stream->Start({});
+    }
+    who = *member;
+  }
+  auto forget = control_->CallInRolloutersTurn(who, request->card(), [write_next, stream, patience] {
     patience->Cancel();
     write_next(stream.get());
   });
-  return stream->Start({.on_drained = [write_next, raw = stream.get()] { write_next(raw); }});
+  return stream->Start({.on_drained = [write_next, raw = stream.get()] { write_next(raw); },
+                        .on_done = [forget = std::move(forget)](const absl::Status&) { forget(); }});
 }
 
 grpc::ServerWriteReactor<v1::WatchStepsResponse>* TrainerServiceImpl::WatchSteps(grpc::CallbackServerContext* context,

@@ -94,10 +94,7 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest
     MutexLock lock(&mutex_);
     slots_.resize(options_.slots);
     for (Slot& slot : slots_) {
-      // A rank that sends nothing still needs an address that peers can ask for.
-      const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
-      SYNCOPATE_ASSIGN_OR_RETURN(slot.arena,
-                                 cuda::CudaArena::Create(bytes, {device, options_.chunk_bytes, "the send arena"}));
+      SYNCOPATE_ASSIGN_OR_RETURN(slot.arena, MakeSlotMemory());
     }
   }
   blocks_ = BlocksThatFill(device);
@@ -108,6 +105,12 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest
   SYNCOPATE_ASSIGN_OR_RETURN(read_, cuda::Event::Create(device));
   SYNCOPATE_ASSIGN_OR_RETURN(done_, cuda::Event::Create(device, cuda::Event::Timing::kOn));
   return LoadTables(program, manifest);
+}
+
+absl::StatusOr<std::unique_ptr<cuda::CudaArena>> CudaSendArena::MakeSlotMemory() const {
+  // A rank that sends nothing still needs an address that peers can ask for.
+  const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
+  return cuda::CudaArena::Create(bytes, {options_.device, options_.chunk_bytes, "the send arena"});
 }
 
 absl::StatusOr<CudaSendArena::Work> CudaSendArena::LoadWork(int device, const StageProgram& program) {
@@ -167,7 +170,7 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
                                    newest_.ToString()));
     }
   }
-  Slot* slot = TakeSlot();
+  SYNCOPATE_ASSIGN_OR_RETURN(Slot* const slot, TakeSlot());
   char* memory = nullptr;
   bool adapters_alone = false;
   {
@@ -259,7 +262,7 @@ absl::StatusOr<CudaSendArena::Staged> CudaSendArena::Stage(PolicyVersion version
   return Await(deadline);
 }
 
-CudaSendArena::Slot* CudaSendArena::TakeSlot() {
+absl::StatusOr<CudaSendArena::Slot*> CudaSendArena::TakeSlot() {
   Slot* slot = nullptr;
   std::vector<std::function<void()>> tell;
   {
@@ -276,28 +279,139 @@ CudaSendArena::Slot* CudaSendArena::TakeSlot() {
   }
   // Outside the lock: it ends a sender's NCCL calls, which call this arena.
   for (const std::function<void()>& on_superseded : tell) on_superseded();
+  bool has_left = false;
+  {
+    MutexLock lock(&mutex_);
+    // Bounded: a copy is at most one chunk, a move one slot, and no new one begins.
+    auto is_unused = [slot] { return slot->copies == 0 && !slot->moving; };
+    mutex_.Await(Condition(&is_unused));
+    has_left = slot->arena == nullptr;
+  }
+  if (!has_left) return slot;
+  // Its bytes are not wanted any more. Only this thread moves or stages a slot without a version.
+  SYNCOPATE_ASSIGN_OR_RETURN(auto memory, MakeSlotMemory());
   MutexLock lock(&mutex_);
-  auto no_copy_under_way = [slot] { return slot->copies == 0; };
-  mutex_.Await(Condition(&no_copy_under_way));  // bounded: a copy is at most one chunk, and no new one begins
+  slot->arena = std::move(memory);
+  slot->has_base = false;
   return slot;
 }
 
+absl::StatusOr<bool> CudaSendArena::LeaveDevice() {
+  if (staging_.has_value()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STAGING",
+                 absl::StrFormat("version %s is being staged on the device", staging_->version.ToString()));
+  }
+  std::vector<Slot*> leaving;
+  bool all = true;
+  {
+    MutexLock lock(&mutex_);
+    for (Slot& slot : slots_) {
+      if (slot.moving || slot.copies > 0 || !slot.readers.empty()) {
+        all = all && !slot.moving && slot.arena == nullptr;
+        continue;
+      }
+      if (slot.arena == nullptr) continue;
+      slot.moving = true;
+      leaving.push_back(&slot);
+    }
+  }
+  absl::Status left;
+  for (Slot* slot : leaving) left.Update(MoveToHost(slot));
+  SYNCOPATE_RETURN_IF_ERROR(left);
+  return all;
+}
+
+absl::Status CudaSendArena::MoveToHost(Slot* slot) {
+  char* memory = nullptr;
+  bool is_empty = false, has_room = false;
+  {
+    MutexLock lock(&mutex_);
+    memory = slot->arena->data();
+    is_empty = slot->version.IsNone() || send_bytes_ == 0;
+    has_room = slot->kept.bytes() >= send_bytes_;
+  }
+  absl::StatusOr<cuda::PinnedBuffer> kept = cuda::PinnedBuffer();
+  if (!is_empty && !has_room) kept = cuda::PinnedBuffer::Create(send_bytes_);
+  absl::Status copied = kept.status();
+  std::unique_ptr<cuda::CudaArena> released;  // without the lock
+  {
+    MutexLock lock(&mutex_);
+    if (copied.ok() && kept->bytes() > 0) slot->kept = *std::move(kept);
+  }
+  // Nobody else uses a slot that is moving.
+  if (copied.ok() && !is_empty) copied = CopySlot(slot->kept.data(), memory, cudaMemcpyDeviceToHost);
+  MutexLock lock(&mutex_);
+  slot->moving = false;
+  if (copied.ok()) released = std::move(slot->arena);
+  return copied;
+}
+
+absl::Status CudaSendArena::MoveToDevice(Slot* slot) {
+  absl::StatusOr<std::unique_ptr<cuda::CudaArena>> memory = MakeSlotMemory();
+  absl::Status copied = memory.status();
+  if (copied.ok() && send_bytes_ > 0) copied = CopySlot((*memory)->data(), slot->kept.data(), cudaMemcpyHostToDevice);
+  MutexLock lock(&mutex_);
+  slot->moving = false;
+  if (copied.ok()) slot->arena = *std::move(memory);
+  return copied;
+}
+
+absl::Status CudaSendArena::CopySlot(char* to, const char* from, cudaMemcpyKind kind) const {
+  constexpr char kWhat[] = "moving a send slot between GPU and host";
+  constexpr absl::Duration kDeadline = absl::Seconds(60);  // 100 GB take 2 to 4 s
+  const cuda::DeviceScope scope(options_.device);
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Stream stream,
+                             cuda::Stream::Create(options_.device, cuda::Stream::Priority::kLow));
+  SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Event done, cuda::Event::Create(options_.device));
+  SYNCOPATE_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(send_bytes_), kind, stream.get()), kWhat));
+  SYNCOPATE_RETURN_IF_ERROR(done.Record(stream.get()));
+  return done.Wait(kDeadline, kWhat);
+}
+
+void CudaSendArena::AwaitMovedLocked(Slot* slot) const {
+  auto is_still = [slot] { return !slot->moving; };
+  mutex_.Await(Condition(&is_still));  // bounded by CopySlot's deadline
+}
+
+int64_t CudaSendArena::device_bytes() const {
+  MutexLock lock(&mutex_);
+  int64_t bytes = 0;
+  for (const Slot& slot : slots_) bytes += slot.arena == nullptr ? 0 : send_bytes_;
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<WeightReader>> CudaSendArena::Open(PolicyVersion version) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<WeightReader> reader, Pin(version, [] {}));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<WeightReader> reader, Pin(version, /*on_device=*/false, [] {}));
   return reader;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceReader>> CudaSendArena::OpenOnDevice(PolicyVersion version,
                                                                           std::function<void()> on_superseded) {
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceReader> reader, Pin(version, std::move(on_superseded)));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceReader> reader,
+                             Pin(version, /*on_device=*/true, std::move(on_superseded)));
   return reader;
 }
 
-absl::StatusOr<std::unique_ptr<CudaSendArena::Reader>> CudaSendArena::Pin(PolicyVersion version,
+absl::StatusOr<std::unique_ptr<CudaSendArena::Reader>> CudaSendArena::Pin(PolicyVersion version, bool on_device,
                                                                           std::function<void()> on_superseded) {
+  Slot* back = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    for (Slot& slot : slots_) {
+      if (!on_device || version.IsNone() || slot.version != version) continue;
+      AwaitMovedLocked(&slot);
+      if (slot.version != version || slot.arena != nullptr) continue;
+      slot.moving = true;
+      back = &slot;
+    }
+  }
+  if (back != nullptr) SYNCOPATE_RETURN_IF_ERROR(MoveToDevice(back));
   MutexLock lock(&mutex_);
   for (Slot& slot : slots_) {
     if (version.IsNone() || slot.version != version) continue;
+    AwaitMovedLocked(&slot);
+    if (slot.version != version || (on_device && slot.arena == nullptr)) continue;
     auto reader = std::make_unique<Reader>(this, &slot, slot.arena.get(), slot.occupancy, std::move(on_superseded));
     slot.readers.push_back(reader.get());
     return reader;
@@ -317,11 +431,20 @@ absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range
                  absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, send_bytes_));
   }
   const char* from = nullptr;
+  bool on_device = false;
   {
     MutexLock lock(&mutex_);
+    AwaitMovedLocked(slot);
     if (slot->occupancy != occupancy) return Superseded();
     ++slot->copies;
-    from = slot->arena->data() + range.begin;
+    on_device = slot->arena != nullptr;
+    from = (on_device ? slot->arena->data() : slot->kept.data()) + range.begin;
+  }
+  if (!on_device) {
+    std::memcpy(to, from, static_cast<size_t>(range.size()));
+    MutexLock lock(&mutex_);
+    --slot->copies;
+    return absl::OkStatus();
   }
   cuda::DeviceScope scope(options_.device);
   // The target is pageable memory: the bytes have arrived when this returns.

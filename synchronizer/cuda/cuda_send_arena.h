@@ -40,6 +40,9 @@ class DeviceReader : public WeightReader {
 // the oldest slot from its readers: they are notified, and their copies no longer count. So the trainer never waits for
 // a receiver, only for the copy of at most one chunk to host memory that is in progress. Thread-safe; one thread
 // stages.
+//
+// The memory of slots without readers can leave the device: then page-locked host memory keeps their bytes. Readers on
+// the host are served from there; a reader on the device brings the slot back, as does the next stage in it.
 class CudaSendArena final : public WeightStore {
  public:
   struct Options {
@@ -79,16 +82,25 @@ class CudaSendArena final : public WeightStore {
   absl::StatusOr<Staged> Stage(PolicyVersion version, const ShardBases& bases, cudaStream_t stream,
                                absl::Duration deadline);
 
+  // Gives the memory of the slots back to the device and keeps their bytes in host memory, which is taken at the first
+  // time and kept. True if nothing of the slots is on the device now; false if one has a reader: call again when it may
+  // have ended. Blocks for the copies. Called by the thread that stages, and not between Launch and Await
+  // (FAILED_PRECONDITION reason STAGING). RESOURCE_EXHAUSTED if the host has no room: that slot stays.
+  absl::StatusOr<bool> LeaveDevice();
+  // Bytes of device memory that the slots have now.
+  int64_t device_bytes() const;
+
   uint64_t fingerprint() const override { return fingerprint_; }
   int device() const { return options_.device; }
   int64_t send_bytes() const { return send_bytes_; }
   // Bytes of device memory for the kernels' tables, besides the slots.
   int64_t scratch_bytes() const;
 
-  // Returns a reader whose Read copies to host memory.
+  // Returns a reader whose Read copies to host memory, also from a slot that has left the device.
   absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
   // `on_superseded` is called at most once, before the slot is written to again, by the thread that stages. It must be
-  // quick and must not call this arena.
+  // quick and must not call this arena. Blocks for a copy if the slot has left the device; RESOURCE_EXHAUSTED reason
+  // OUT_OF_GPU_MEMORY if the device has no room for it.
   absl::StatusOr<std::unique_ptr<DeviceReader>> OpenOnDevice(
       PolicyVersion version, std::function<void()> on_superseded = [] {});
 
@@ -98,7 +110,9 @@ class CudaSendArena final : public WeightStore {
   class Reader;
 
   struct Slot {
-    std::unique_ptr<cuda::CudaArena> arena;
+    std::unique_ptr<cuda::CudaArena> arena;  // null: it has left the device, and `kept` has the bytes of `version`
+    cuda::PinnedBuffer kept;
+    bool moving = false;           // from the device or to it: nobody else may use arena or kept
     PolicyVersion version;         // none: empty, or being staged
     bool has_base = false;         // of the run, wholly
     uint64_t occupancy = 0;        // number of stagings in this slot; a reader of an older one is superseded
@@ -138,8 +152,17 @@ class CudaSendArena final : public WeightStore {
   absl::Status LoadTables(const StageProgram& program, const Manifest& manifest);
   static absl::StatusOr<Work> LoadWork(int device, const StageProgram& program);
   absl::Status RunKernels(const Work& work, char* arena, cudaStream_t stream);
-  Slot* TakeSlot();
-  absl::StatusOr<std::unique_ptr<Reader>> Pin(PolicyVersion version, std::function<void()> on_superseded);
+  absl::StatusOr<std::unique_ptr<cuda::CudaArena>> MakeSlotMemory() const;
+  // The slot for the next version, on the device.
+  absl::StatusOr<Slot*> TakeSlot();
+  absl::Status MoveToHost(Slot* slot);
+  // Copies what the slot keeps to new memory of the device; `slot` is marked as moving.
+  absl::Status MoveToDevice(Slot* slot);
+  void AwaitMovedLocked(Slot* slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With `on_device` the slot is brought back to the device if it has left.
+  absl::StatusOr<std::unique_ptr<Reader>> Pin(PolicyVersion version, bool on_device,
+                                              std::function<void()> on_superseded);
+  absl::Status CopySlot(char* to, const char* from, cudaMemcpyKind kind) const;
   absl::Status CheckCurrent(const Slot* slot, uint64_t occupancy) const;
   absl::Status Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to);
   void Unpin(Slot* slot, uint64_t occupancy, Reader* reader);
@@ -164,8 +187,8 @@ class CudaSendArena final : public WeightStore {
   std::optional<Staging> staging_;
 
   mutable Mutex mutex_;
-  // The structure and the arenas' addresses are constant. Only kernels of Launch write a slot's bytes, while the slot
-  // is empty.
+  // The structure is constant, and so are an arena's address and bytes while the slot has readers, copies or `moving`,
+  // or is being staged. Only kernels of Launch write a slot's bytes, while the slot is empty.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -23,7 +23,7 @@ absl::Status Failed(const absl::Status& why) {
 
 absl::Status IpcReceiver::Options::Validate() const {
   bool good = engine != nullptr && chunk_bytes > 0 && bytes_in_flight > 0 && poll_interval > absl::ZeroDuration() &&
-              drain_deadline > absl::ZeroDuration() && mapped_memories > 0;
+              drain_deadline > absl::ZeroDuration();
   if (good) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
                "an ipc receiver needs a copy engine, and sizes and durations above zero");

@@ -38,7 +38,9 @@ class IpcReceiver final : public ReceiverTransport {
     int64_t bytes_in_flight = 256 << 20;                     // of copies queued ahead, so that the engine never waits
     absl::Duration poll_interval = absl::Microseconds(100);  // between two checks of copies under way
     absl::Duration drain_deadline = absl::Seconds(5);        // for the copies under way when an attempt fails
-    size_t mapped_memories = 64;                             // number that stay mapped between syncs
+    // Number that stay mapped between syncs. A mapping keeps memory on its device that its owner has given back: 0 for a
+    // source that gives its memory back after each sync.
+    size_t mapped_memories = 64;
     ipc::IpcServer::Options server;
     const Clock* clock = Clock::Real();
 

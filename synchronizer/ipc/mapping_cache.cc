@@ -15,6 +15,7 @@ std::shared_ptr<const MappedMemory> MappingCache::Find(uint64_t memory_id) {
 }
 
 void MappingCache::Insert(uint64_t memory_id, std::shared_ptr<const MappedMemory> mapped) {
+  if (!keeps()) return;
   std::list<Entry> dropped;  // unmapped without the lock
   MutexLock lock(&mutex_);
   dropped = Extract(memory_id);

@@ -13,7 +13,10 @@ namespace syncopate::synchronizer::ipc {
 // mapping: a dropped mapping is unmapped when its last user is done. Thread-safe.
 class MappingCache {
  public:
+  // Capacity 0: nothing stays mapped without a user.
   explicit MappingCache(size_t capacity) : capacity_(capacity) {}
+
+  bool keeps() const { return capacity_ > 0; }
 
   std::shared_ptr<const MappedMemory> Find(uint64_t memory_id);  // null if it is not mapped
   // Drops the least recently used mapping if there are more than `capacity`.

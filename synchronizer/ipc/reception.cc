@@ -185,12 +185,8 @@ absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDe
   }
   if (grant.with_handles) {
     if (handles.size() != grant.memory.chunks.size()) return BadReply("a grant without its descriptors");
-    FileDescriptor watched(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
     SYNCOPATE_ASSIGN_OR_RETURN(link.mapped, parts_.engine->Map({grant.memory, std::move(handles)}));
-    parts_.mappings->Insert(grant.memory.id, link.mapped);
-    // A mapping keeps the memory of a dead process allocated, so the mapping is dropped when the process is gone.
-    auto drop = [mappings = parts_.mappings, id = grant.memory.id] { mappings->Drop(id); };
-    if (watched.valid()) parts_.server->Watch(std::move(watched), drop);
+    if (parts_.mappings->keeps()) KeepMapped(link, grant.memory.id);
   }
   if (link.mapped == nullptr) return BadReply("a grant without its descriptors");
   link.granted = true;
@@ -199,6 +195,14 @@ absl::Status Reception::OnGrant(size_t upstream, Grant grant, std::vector<FileDe
   }
   if (grant.complete) cursor_.AllAvailable(static_cast<int32_t>(upstream));
   return absl::OkStatus();
+}
+
+void Reception::KeepMapped(const Link& link, uint64_t memory) {
+  FileDescriptor watched(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
+  parts_.mappings->Insert(memory, link.mapped);
+  // A mapping keeps the memory of a dead process allocated, so the mapping is dropped when the process is gone.
+  auto drop = [mappings = parts_.mappings, memory] { mappings->Drop(memory); };
+  if (watched.valid()) parts_.server->Watch(std::move(watched), drop);
 }
 
 absl::Status Reception::CheckTime() const {

@@ -64,6 +64,7 @@ class Reception {
   absl::Status TakeNews(size_t upstream);
   absl::Status OnMessage(size_t upstream, Packet packet);
   absl::Status OnGrant(size_t upstream, Grant grant, std::vector<FileDescriptor> handles);
+  void KeepMapped(const Link& link, uint64_t memory);
   absl::Status CheckTime() const;
   absl::Status Blame(size_t upstream, const absl::Status& status) const;
 

@@ -3,13 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/eventually.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
 
@@ -18,13 +23,48 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The sum of a counter of rollouter 0 over the kinds that are not "other"; -1 if it cannot be read.
-int64_t ReadYielded(const RunHarness& run, const std::string& kind) {
-  auto endpoint = run.Endpoint("rollouter");
-  auto text = endpoint.ok() ? HttpGet(endpoint->metrics, "/metrics") : endpoint.status();
-  const std::string name = absl::StrCat("syncopate_yielded_sequences_total{kind=\"", kind, "\"} ");
+// A figure of one daemon; -1 if it cannot be read.
+int64_t ReadFigure(const daemon::DaemonEndpoint& daemon, const std::string& figure) {
+  auto text = HttpGet(daemon.metrics, "/metrics");
+  const std::string name = figure + " ";
   const size_t begin = text.ok() ? text->find(name) : std::string::npos;
   return begin == std::string::npos ? -1 : std::stoll(text->substr(begin + name.size()));
+}
+
+// Sequences that rollouter 0 took off the device for turns; -1 if that cannot be read.
+int64_t ReadYielded(const RunHarness& run, const std::string& kind) {
+  auto endpoint = run.Endpoint("rollouter");
+  if (!endpoint.ok()) return -1;
+  return ReadFigure(*endpoint, absl::StrCat("syncopate_yielded_sequences_total{kind=\"", kind, "\"}"));
+}
+
+// Waits until the daemon, a rollouter, has left its device, or has it.
+bool AwaitOnDevice(const daemon::DaemonEndpoint& rollouter, bool on_device) {
+  return Eventually(
+      kPatience,
+      [&] {
+        const int64_t bytes = ReadFigure(rollouter, "syncopate_rollouter_memory_bytes{kind=\"weights\"}");
+        return bytes >= 0 && (bytes > 0) == on_device;
+      },
+      absl::Milliseconds(1));
+}
+
+// Steps that take about as long as a look at a daemon, so that a test sees the trainer's turn.
+std::vector<std::string> LongTurns(int64_t steps, std::vector<std::string> more = {}) {
+  std::vector<std::string> words = {"run.share_gpu=true", "data.batch_groups=96", "eval.every_steps=0",
+                                    absl::StrCat("run.steps=", steps)};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+void ExpectNothingLost(const RunHarness& run, Process& process, int64_t steps) {
+  auto exit = process.WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << process.Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["steps"], steps);
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(summary["groups"]["duplicate"], 0);
 }
 
 // Strictly on-policy no answer is under way when a turn begins, so the twin knows nothing of turns.
@@ -87,6 +127,123 @@ TEST(TurnsTest, ARolloutersDeathDelaysTurnsAndLosesNothing) {
   EXPECT_EQ(summary["steps"], kSteps);
   EXPECT_EQ(summary["staleness"]["violations"], 0);
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
+}
+
+TEST(TurnsTest, ARollouterThatDiesInTheTrainersTurnComesBackAfterIt) {
+  constexpr int64_t kSteps = 12;
+  RunHarness run(LongTurns(kSteps));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(3), IsOk());
+  auto trainer = run.Endpoint("trainer"), killed = run.Endpoint("rollouter", 1), other = run.Endpoint("rollouter", 0);
+  ASSERT_TRUE(trainer.ok() && killed.ok() && other.ok());
+  ASSERT_TRUE(AwaitOnDevice(*other, false));
+  ASSERT_EQ(kill(trainer->pid, SIGSTOP), 0);  // its turn lasts until it goes on
+  ASSERT_TRUE(AwaitOnDevice(*killed, false)) << "it was told before the trainer was stopped";
+  ASSERT_EQ(kill(killed->pid, SIGKILL), 0);
+  ASSERT_EQ(kill(trainer->pid, SIGCONT), 0);
+  ASSERT_THAT(run.Endpoint("rollouter", 1, killed->pid), IsOk());
+  ExpectNothingLost(run, **process, kSteps);
+}
+
+// It has been told to leave the device, and does not.
+TEST(TurnsTest, ARollouterThatDiesWhenItIsToldToYieldHoldsTheTurnUpUntilItIsDead) {
+  constexpr int64_t kSteps = 12;
+  RunHarness run(LongTurns(kSteps));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(3), IsOk());
+  auto killed = run.Endpoint("rollouter", 1), other = run.Endpoint("rollouter", 0);
+  ASSERT_TRUE(killed.ok() && other.ok());
+  ASSERT_TRUE(AwaitOnDevice(*killed, true));
+  ASSERT_EQ(kill(killed->pid, SIGSTOP), 0);
+  ASSERT_TRUE(AwaitOnDevice(*other, false)) << "the trainer waits for the one that is stopped";
+  const int64_t step = run.LastStep();
+  ASSERT_EQ(kill(killed->pid, SIGKILL), 0);
+  ASSERT_THAT(run.Endpoint("rollouter", 1, killed->pid), IsOk());
+  EXPECT_LE(step, kSteps);
+  ExpectNothingLost(run, **process, kSteps);
+}
+
+// The synchronizer is stopped meanwhile, so that nobody receives anything.
+TEST(TurnsTest, ARollouterThatDiesWhileItReceivesDelaysNobodysReturn) {
+  constexpr int64_t kSteps = 12;
+  RunHarness run(LongTurns(kSteps));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(3), IsOk());
+  auto synchronizer = run.Endpoint("synchronizer"), killed = run.Endpoint("rollouter", 1);
+  ASSERT_TRUE(synchronizer.ok() && killed.ok());
+  ASSERT_TRUE(AwaitOnDevice(*killed, false));
+  ASSERT_EQ(kill(synchronizer->pid, SIGSTOP), 0);
+  ASSERT_TRUE(AwaitOnDevice(*killed, true)) << "it has taken memory, and waits for weights";
+  ASSERT_EQ(kill(killed->pid, SIGKILL), 0);
+  ASSERT_EQ(kill(synchronizer->pid, SIGCONT), 0);
+  ASSERT_THAT(run.Endpoint("rollouter", 1, killed->pid), IsOk());
+  ExpectNothingLost(run, **process, kSteps);
+}
+
+TEST(TurnsTest, ATrainerThatDiesInItsTurnFreesTheDeviceAndChangesNoBit) {
+  constexpr int64_t kSteps = 12;
+  RunHarness run(LongTurns(kSteps, {"staleness.max_staleness=0"}));
+  auto synchronizer = run.StartDaemon("synchronizer");
+  ASSERT_THAT(synchronizer, IsOk());
+  std::vector<std::unique_ptr<Process>> rollouters;
+  for (int64_t index : {0, 1}) {
+    auto rollouter = run.LaunchDaemon("rollouter", index);
+    ASSERT_THAT(rollouter, IsOk());
+    rollouters.push_back(*std::move(rollouter));
+  }
+  auto trainer = run.StartDaemon("trainer", 0, {"run.resume=false"});
+  ASSERT_THAT(trainer, IsOk());
+  ASSERT_THAT(run.AwaitStep(4), IsOk());
+  auto rollouter = run.Endpoint("rollouter", 0);
+  ASSERT_THAT(rollouter, IsOk());
+  ASSERT_TRUE(AwaitOnDevice(*rollouter, false));
+  (*trainer)->Kill();
+  ASSERT_THAT((*trainer)->WaitExit(kPatience), IsOk());
+  trainer = run.StartDaemon("trainer", 0, {"run.resume=true"});
+  ASSERT_THAT(trainer, IsOk());
+  auto exit = (*trainer)->WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*trainer)->Log();
+  auto twin = TwinDigests(run.config(), run.overrides(), kSteps);
+  ASSERT_THAT(twin, IsOk());
+  EXPECT_EQ(run.Digests(), *twin);
+}
+
+// Resident bytes and open descriptors of a process.
+struct Footprint {
+  int64_t bytes = 0;
+  ptrdiff_t descriptors = 0;
+};
+Footprint ReadFootprint(pid_t pid) {
+  const std::string folder = absl::StrCat("/proc/", pid);
+  int64_t total = 0, resident = 0;
+  std::ifstream(folder + "/statm") >> total >> resident;
+  return {resident * sysconf(_SC_PAGESIZE),
+          std::distance(std::filesystem::directory_iterator(folder + "/fd"), std::filesystem::directory_iterator())};
+}
+
+TEST(TurnsTest, FiftyTurnsTakeNeitherMemoryNorDescriptors) {
+  constexpr int64_t kWarm = 20, kTurns = 50;
+  RunHarness run({"run.share_gpu=true", "rollout.host_kv_memory=0.001", "eval.every_steps=0", "run.steps=100000"});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(kWarm), IsOk());
+  std::map<std::string, std::pair<pid_t, Footprint>> before;
+  for (const char* role : {"trainer", "rollouter", "synchronizer"}) {
+    auto endpoint = run.Endpoint(role);
+    ASSERT_THAT(endpoint, IsOk());
+    before[role] = {endpoint->pid, ReadFootprint(endpoint->pid)};
+  }
+  ASSERT_THAT(run.AwaitStep(kWarm + kTurns), IsOk());
+  for (const auto& [role, one] : before) {
+    const Footprint now = ReadFootprint(one.first);
+    EXPECT_LE(now.bytes, one.second.bytes + (8 << 20)) << role << " had " << one.second.bytes;
+    // A call may be under way at one of the two moments.
+    EXPECT_LE(now.descriptors, one.second.descriptors + 4) << role;
+  }
 }
 
 // Rollouters keep their device, or have given it up and wait; the next trainer, which first repeats what was logged,

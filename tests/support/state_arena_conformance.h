@@ -116,6 +116,36 @@ inline void HandsOutCopiesThatStay(const ArenaRig& rig) {
   EXPECT_TRUE(holds(two, third));
 }
 
+inline void LendsItsCopyWhileItIsAway(const ArenaRig& rig) {
+  constexpr int64_t kBytes = 12 << 20;
+  auto arena = rig.make(kBytes, trainer::StateArena::Kind::kChanging, "the weights").value();
+  const std::vector<char> first = PatternFor(kBytes, 1), second = PatternFor(kBytes, 2);
+  auto holds = [](const std::shared_ptr<const char>& copy, const std::vector<char>& bytes) {
+    return std::equal(bytes.begin(), bytes.end(), copy.get());
+  };
+  rig.write(arena->data(), first);
+  ASSERT_TRUE(arena->Offload().ok());
+  std::shared_ptr<const char> lent = MakeWholeCopy(*arena);
+  EXPECT_EQ(MakeWholeCopy(*arena), lent) << "there is one copy in host memory";
+  EXPECT_FALSE(arena->on_device());
+  EXPECT_TRUE(holds(lent, first));
+  ASSERT_TRUE(arena->Load().ok());
+  rig.write(arena->data(), second);
+  ASSERT_TRUE(arena->Offload().ok());
+  EXPECT_TRUE(holds(lent, first)) << "its reader is not done";
+  lent = MakeWholeCopy(*arena);
+  EXPECT_TRUE(holds(lent, second));
+  // Without a reader the same memory is written again.
+  const char* const place = lent.get();
+  lent = nullptr;
+  ASSERT_TRUE(arena->Load().ok());
+  rig.write(arena->data(), first);
+  ASSERT_TRUE(arena->Offload().ok());
+  lent = MakeWholeCopy(*arena);
+  EXPECT_EQ(lent.get(), place);
+  EXPECT_TRUE(holds(lent, first));
+}
+
 inline void MovesOnlyWhatItsKindNeeds(const ArenaRig& rig) {
   constexpr int64_t kBytes = 2 << 20;
   using Kind = trainer::StateArena::Kind;

@@ -34,7 +34,7 @@ class JsonNode {
   absl::StatusOr<JsonNode> Object(absl::string_view key) const;
   absl::StatusOr<std::vector<JsonNode>> Objects(absl::string_view key) const;
 
-  // As String and Bool, but `otherwise` if the key is missing or null.
+  // The same as String and Bool, but `otherwise` if the key is missing or null.
   absl::StatusOr<std::string> StringOr(absl::string_view key, absl::string_view otherwise) const;
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool otherwise) const;
 

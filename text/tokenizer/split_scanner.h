@@ -15,7 +15,7 @@ class SplitScanner {
   // nullopt if the pattern is not one of the family; use SplitPattern then.
   static std::optional<SplitScanner> Recognise(absl::string_view pattern);
 
-  // As SplitPattern::Split, in one step for each character.
+  // Splits as SplitPattern::Split does, in one step for each character.
   void Split(absl::string_view text, Piece piece, std::vector<Piece>* out) const;
 
  private:

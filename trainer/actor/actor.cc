@@ -421,9 +421,10 @@ absl::StatusOr<std::shared_ptr<PolicySnapshot>> Actor::CopyParts(absl::Span<cons
     std::shared_ptr<const char>& copy = snapshot->arenas[static_cast<size_t>(part)];
     // The arena of parameters may contain the base too, which no checkpoint contains.
     const bool is_whole = part != PolicyPart::kParameters || shards_.trained_begin() == 0 || base_is_rounded();
-    if (StateArena* const arena = GetArena(part); arena != nullptr && is_whole) {
+    if (StateArena* const arena = GetArena(part); arena != nullptr && (is_whole || !arena->on_device())) {
       SYNCOPATE_ASSIGN_OR_RETURN(HostCopy begun, arena->BeginCopy());
-      copy = std::move(begun.bytes);
+      const int64_t base = is_whole ? 0 : shards_.trained_begin() * static_cast<int64_t>(sizeof(float));
+      copy = std::shared_ptr<const char>(begun.bytes, begun.bytes.get() + base);
       if (begun.finish != nullptr) snapshot->under_way.push_back(std::move(begun.finish));
     } else {
       const auto host =
@@ -543,6 +544,14 @@ absl::Status Actor::CheckFinite() const {
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
   const double found = -first.item<double>();
   return std::isinf(found) ? absl::OkStatus() : NotFinite(manifest_.tensors()[static_cast<size_t>(found)]);
+}
+
+absl::Status Actor::CheckFiniteOnHost() const {
+  SYNCOPATE_CHECK(shards_.is_whole());
+  at::NoGradGuard no_grad;
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<PolicySnapshot> weights, TakeWeights());
+  auto* const numbers = const_cast<char*>(weights->arenas[static_cast<size_t>(PolicyPart::kParameters)].get());
+  return trainer::CheckFinite(trained_, at::from_blob(numbers, {shards_.trained_elements()}, at::kFloat));
 }
 
 void Actor::Restore(const PolicySource& source) {

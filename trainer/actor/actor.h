@@ -123,19 +123,23 @@ class Actor {
   void Restore(const PolicySource& source);
   // See Policy::WriteTensor; `index` is in trained(). All ranks must call it; only rank 0's sink gets the tensor.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device.
+  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device, or
+  // in the host memory of their arenas, which is lent then.
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
-  // See Policy::TakeWeights; the same of the weights alone, which must be on the device.
+  // See Policy::TakeWeights; the same of the weights alone.
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
   // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
-  // As Policy::SetReader and Policy::ReadShard; with `trained_alone` as Policy::ReadTrained.
+  // CheckFinite() of weights in the host memory of their arena, with one rank: those that are trained.
+  absl::Status CheckFiniteOnHost() const;
+  // See Policy::SetReader and Policy::ReadShard; with `trained_alone` see Policy::ReadTrained.
   void SetReader(std::function<absl::Status()> finish);
   absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink,
                          bool trained_alone = false) const;
   // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
   absl::Status FinishRead();
   // True if the base of adapters is in bfloat16 alone.
+  bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
   // This rank's weights in `dtype`: float32, unless base_is_rounded(), or `compute`.
   const at::Tensor& shard(at::ScalarType dtype) const {

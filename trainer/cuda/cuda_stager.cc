@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* po
   SYNCOPATE_ASSIGN_OR_RETURN(auto stream, cuda::Stream::Create(device, cuda::Stream::Priority::kLow));
   SYNCOPATE_ASSIGN_OR_RETURN(auto updated, cuda::Event::Create(device));
   return std::unique_ptr<CudaStager>(new CudaStager(policy, std::move(wire), SourceLayoutText(part.world, dtype),
-                                                    std::move(bases), slots, std::move(arena), std::move(stream),
+                                                    std::move(bases), std::move(arena), std::move(stream),
                                                     std::move(updated)));
 }
 

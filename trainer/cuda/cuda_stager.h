@@ -30,21 +30,21 @@ class CudaStager final : public WeightStager {
   absl::Status Launch(const PolicyVersion& version) override;
   absl::StatusOr<Staged> Await() override;
   double TakeWaitSeconds() override { return 0; }
+  absl::StatusOr<bool> LeaveDevice() override { return arena_->LeaveDevice(); }
   synchronizer::WeightStore* store() override { return arena_.get(); }
   std::string layout() const override { return layout_; }
-  int64_t bytes() const override { return slots_ * arena_->send_bytes() + arena_->scratch_bytes(); }
+  int64_t bytes() const override { return arena_->device_bytes() + arena_->scratch_bytes(); }
 
   // For transports between GPUs.
   synchronizer::CudaSendArena* arena() { return arena_.get(); }
 
  private:
-  CudaStager(PolicyTrainer* policy, Manifest manifest, std::string layout, synchronizer::ShardBases bases, int slots,
+  CudaStager(PolicyTrainer* policy, Manifest manifest, std::string layout, synchronizer::ShardBases bases,
              std::unique_ptr<synchronizer::CudaSendArena> arena, cuda::Stream stream, cuda::Event updated)
       : policy_(policy),
         manifest_(std::move(manifest)),
         layout_(std::move(layout)),
         bases_(std::move(bases)),
-        slots_(slots),
         stream_(std::move(stream)),
         updated_(std::move(updated)),
         arena_(std::move(arena)) {}
@@ -53,7 +53,6 @@ class CudaStager final : public WeightStager {
   const Manifest manifest_;
   const std::string layout_;
   const synchronizer::ShardBases bases_;  // of the shard
-  const int slots_;
   const cuda::Stream stream_;
   const cuda::Event updated_;                                 // the last Launch reads what is there after it
   const std::unique_ptr<synchronizer::CudaSendArena> arena_;  // last: it waits for its work on the stream

@@ -113,13 +113,8 @@ class CudaStateArena final : public StateArena {
   }
 
  private:
-  absl::Status CopyToHost() override {
-    if (kept_.bytes() == 0) {
-      SYNCOPATE_ASSIGN_OR_RETURN(kept_, cuda::PinnedBuffer::Create(bytes()));
-    }
-    return Move(kept_.data(), memory_->data(), cudaMemcpyDeviceToHost);
-  }
-  absl::Status CopyFromHost() override { return Move(memory_->data(), kept_.data(), cudaMemcpyHostToDevice); }
+  absl::Status CopyToHost(char* host) override { return Move(host, memory_->data(), cudaMemcpyDeviceToHost); }
+  absl::Status CopyFromHost(const char* host) override { return Move(memory_->data(), host, cudaMemcpyHostToDevice); }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
     SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer taken, cuda::PinnedBuffer::Create(bytes()));
     auto buffer = std::make_shared<cuda::PinnedBuffer>(std::move(taken));
@@ -155,7 +150,6 @@ class CudaStateArena final : public StateArena {
   const std::unique_ptr<cuda::ReleasableArena> memory_;
   const cuda::Event done_;
   const std::string what_;
-  cuda::PinnedBuffer kept_;              // once it has been offloaded
   std::shared_ptr<PiecewiseCopy> copy_;  // the newest, unless it is known to be whole
 };
 

@@ -7,8 +7,14 @@
 namespace syncopate::trainer {
 
 void RolloutPace::OnLeased(absl::Time now) {
-  open_.insert(now);
-  last_leased_ = now;
+  last_leased_ = ToOwn(now);
+  open_.emplace(now, last_leased_);
+}
+
+void RolloutPace::SetAway(bool away, absl::Time now) {
+  if (away == (away_since_ != absl::InfiniteFuture())) return;
+  if (!away) stood_still_ += now - away_since_;
+  away_since_ = away ? now : absl::InfiniteFuture();
 }
 
 void RolloutPace::OnEnded(absl::Time issued) {
@@ -18,7 +24,7 @@ void RolloutPace::OnEnded(absl::Time issued) {
 }
 
 void RolloutPace::OnAccepted(absl::Duration time, std::optional<absl::Duration> patience, absl::Time now) {
-  last_accepted_ = now;
+  last_accepted_ = ToOwn(now);
   // A rollouter that was slow counts as quick after its first answer in time: it gets too few leases to outvote the
   // late
   // answers in the median.
@@ -37,13 +43,13 @@ void RolloutPace::OnSuperseded(absl::Duration age, std::optional<absl::Duration>
 
 absl::Duration RolloutPace::Pace(absl::Duration usual, absl::Time now) const {
   const absl::Duration measured = group_seconds_.empty() ? usual : absl::Seconds(group_seconds_.median());
-  return open_.empty() ? measured : std::max(measured, now - *open_.begin());
+  return open_.empty() ? measured : std::max(measured, ToOwn(now) - OldestOpen());
 }
 
 bool RolloutPace::IsSlow(std::optional<absl::Duration> patience, absl::Time now) const {
   if (!patience.has_value()) return false;
   if (was_late_ || absl::Seconds(group_seconds_.median()) > *patience) return true;
-  return !open_.empty() && now - std::max(*open_.begin(), last_accepted_) > *patience;
+  return !open_.empty() && ToOwn(now) - std::max(OldestOpen(), last_accepted_) > *patience;
 }
 
 }  // namespace syncopate::trainer

@@ -136,6 +136,7 @@ void RolloutSessions::OnHeard(SessionId session, const LeaseId& lease) {
 absl::Time RolloutSessions::SetAway(SessionId session, bool away, absl::Time now) {
   RolloutSession* const found = Find(session);
   if (found == nullptr || found->IsAway() == away) return absl::InfiniteFuture();
+  found->pace.SetAway(away, now);
   const absl::Time since = std::exchange(found->away_since, away ? now : absl::InfiniteFuture());
   return away ? absl::InfiniteFuture() : since;
 }

@@ -36,7 +36,7 @@ absl::Status CheckpointWriter::Save(const PolicyVersion& version, Done done) {
     return before;
   }
   absl::StatusOr<Copied> copied = absl::UnknownError("the weights are not there");
-  const absl::Status used = InUse(*parts_.policy, [&] {
+  const absl::Status used = InCopyUse(*parts_.policy, [&] {
     copied = Copy(version);
     return copied.status();
   });

@@ -83,7 +83,7 @@ absl::Status StepLoop::MakeSteps() {
     if (requests.saves && options_.evaluate_every_steps > 0) SYNCOPATE_RETURN_IF_ERROR(StartEvaluation());
     if (!requests.tasks.empty()) continue;  // they were served in a pause, too, and it goes on
     if (parts_.turns != nullptr) {
-      parts_.turns->Look();
+      SYNCOPATE_RETURN_IF_ERROR(LookAtTurn());
       // The version that is evaluated stays on the device until the last answer. A postponed evaluation begins here, and
       // none from here to the step.
       evaluations_.Collect(evaluations_.IsAnswerable() ? Now() + kBatchPoll : absl::InfinitePast());
@@ -125,15 +125,19 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   const bool wait = IsSupervised() || !publisher_.published().IsNone();
   const absl::Status ready = AwaitStep(wait ? begin + kBatchPoll : absl::InfinitePast());
   absl::Duration waited = Now() - begin;
-  // Before the take: after a stop in the wait for the turn the data are between two steps, and can be saved.
-  if (ready.ok()) {
-    const absl::Status begun = BeginTurn();
-    if (ErrorReason(begun) == kTurnUnwanted) return std::optional<TrainingData::Batch>();
-    SYNCOPATE_RETURN_IF_ERROR(begun);
-  }
+  // Before the take: after a stop in the wait for the turn the data are between two steps, and can be saved. After it if
+  // the disk has refused the last one: rollouters would leave the device at each try.
+  const bool takes_first = ready.ok() && std::exchange(take_refused_, false);
+  absl::Status begun = ready.ok() && !takes_first ? BeginTurn() : absl::OkStatus();
+  if (ErrorReason(begun) == kTurnUnwanted) return std::optional<TrainingData::Batch>();
+  SYNCOPATE_RETURN_IF_ERROR(begun);
   const absl::Time may_take = Now();
   absl::StatusOr<TrainingData::Batch> batch = ready.ok() ? parts_.data->TakeBatch() : ready;
   waited += Now() - may_take;
+  // What is taken must be trained, so that only a trainer that writes no more gives it up.
+  if (takes_first && batch.ok()) begun = BeginTurn(/*is_due=*/true);
+  if (ErrorReason(begun) == kTurnUnwanted) return std::optional<TrainingData::Batch>();
+  SYNCOPATE_RETURN_IF_ERROR(begun);
   waited_seconds_ += absl::ToDoubleSeconds(waited);
   phases_.Add(LoopPhase::kIdle, waited);
   if (batch.ok()) return std::optional<TrainingData::Batch>(*std::move(batch));
@@ -145,6 +149,7 @@ absl::StatusOr<std::optional<TrainingData::Batch>> StepLoop::NextBatch() {
   // full disk delays a run and does not end it.
   if (ErrorReason(batch.status()) != reason::kNoBatch) {
     SYNCOPATE_LOG(kError, "the next step waits for the disk: %s", batch.status().ToString());
+    take_refused_ = true;
     control_.AwaitStop(kDiskRetry);
   }
   return std::optional<TrainingData::Batch>();
@@ -193,11 +198,12 @@ absl::Status StepLoop::InTurn(const std::function<absl::Status()>& work) {
   return EndTurn();
 }
 
-absl::Status StepLoop::BeginTurn() {
+absl::Status StepLoop::BeginTurn(bool is_due) {
   if (parts_.turns == nullptr || in_turn_) return absl::OkStatus();
   const absl::Time begin = Now();
   turn_offload_ = {};
-  SYNCOPATE_RETURN_IF_ERROR(parts_.turns->Take([this] { return control_.stop_requested(); }));
+  SYNCOPATE_RETURN_IF_ERROR(
+      parts_.turns->Take([this, is_due] { return is_due ? control_.fenced() : control_.stop_requested(); }));
   const absl::Time taken = Now();
   turn_drain_seconds_ = absl::ToDoubleSeconds(taken - begin);
   SYNCOPATE_ASSIGN_OR_RETURN(turn_load_, parts_.policy->EnterTrainerMode());
@@ -212,6 +218,8 @@ absl::Status StepLoop::EndTurn() {
   // What is staged is read from the device.
   SYNCOPATE_RETURN_IF_ERROR(publisher_.Await());
   const absl::Time begin = Now();
+  // The save under way reads the copy in host memory, which is about to be written.
+  SYNCOPATE_RETURN_IF_ERROR(checkpoints_.Wait());
   SYNCOPATE_ASSIGN_OR_RETURN(turn_offload_, parts_.policy->EnterRolloutMode());
   in_turn_ = false;
   parts_.turns->GiveBack();
@@ -221,7 +229,21 @@ absl::Status StepLoop::EndTurn() {
 
 // The policy begins on its device, and the first turn is still to come.
 absl::Status StepLoop::LeaveDevice() {
-  return parts_.turns == nullptr ? absl::OkStatus() : parts_.policy->EnterRolloutMode().status();
+  if (parts_.turns == nullptr) return absl::OkStatus();
+  SYNCOPATE_RETURN_IF_ERROR(parts_.policy->EnterRolloutMode().status());
+  return parts_.stager->LeaveDevice().status();
+}
+
+absl::Status StepLoop::LookAtTurn() {
+  parts_.turns->Look();
+  if (in_turn_ || parts_.turns->GetStatus().phase != CardTurns::Phase::kRollouters) return absl::OkStatus();
+  const absl::StatusOr<bool> left = parts_.stager->LeaveDevice();
+  // Without host memory it stays where it is, which costs rollouters nothing that they had counted on.
+  if (!left.ok() && !absl::IsResourceExhausted(left.status())) return left.status();
+  if (!left.ok() && !std::exchange(stays_staged_, true)) {
+    SYNCOPATE_LOG(kWarning, "the staged weights stay on the device: %s", left.status().ToString());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepLoop::MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report) {
@@ -395,7 +417,7 @@ void StepLoop::ExportModel(const ExportWriter::Request& request, ExportWriter::D
     if (!exports_.is_free()) return exports_.CallWhenFree([this, request, done] { ExportModel(request, done); });
     // `done` is owed exactly one answer, also if the weights cannot be brought to the device, or not away again.
     bool begun = false;
-    const absl::Status status = InUse(*parts_.policy, [&]() -> absl::Status {
+    const absl::Status status = InCopyUse(*parts_.policy, [&]() -> absl::Status {
       SYNCOPATE_RETURN_IF_ERROR(AwaitFinite());
       begun = true;
       exports_.Export(version_, request, done);

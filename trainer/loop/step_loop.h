@@ -141,9 +141,13 @@ class StepLoop {
   // Does `work` in a turn of the policy on its device, if that is shared, and ends the turn if anything is published.
   // Error of reason TURN_UNWANTED: a stop has come before the turn.
   absl::Status InTurn(const std::function<absl::Status()>& work);
-  absl::Status BeginTurn();  // unless it has begun
-  absl::Status EndTurn();    // if anything is published
+  // Unless it has begun. TURN_UNWANTED: as InTurn(); with `is_due` only if another trainer has taken over.
+  absl::Status BeginTurn(bool is_due = false);
+  absl::Status EndTurn();  // if anything is published
   absl::Status LeaveDevice();
+  // In a turn of the rollouters: looks for those that do not come back, and lets what is staged leave the device when all
+  // of them have it.
+  absl::Status LookAtTurn();
   // Makes the step, then does everything that reads the new weights. `begin`: the time at which Train() began.
   absl::Status MakeVersion(const TrainingData::Batch& batch, absl::Time begin, StepReport* report);
   void ReportStep(const TrainingData::Batch& batch, StepReport report);
@@ -185,6 +189,8 @@ class StepLoop {
   double waited_seconds_ = 0;  // for a batch, since then
   bool rollout_mode_ = false;
   bool in_turn_ = false;
+  bool take_refused_ = false;  // by the disk, the last time
+  bool stays_staged_ = false;  // as was logged: the host has no room for what is staged on the device
   // What the turn of the present step took; all 0 if the device is not shared.
   double turn_drain_seconds_ = 0;
   StateMoves turn_load_, turn_offload_;

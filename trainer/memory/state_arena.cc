@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,16 +48,12 @@ class HostStateArena final : public StateArena {
   char* data() const override { return pages_.data(); }
 
  private:
-  absl::Status CopyToHost() override {
-    if (!kept_.has_value()) {
-      SYNCOPATE_ASSIGN_OR_RETURN(Pages kept, Pages::Reserve(bytes(), absl::StrCat("the copy of ", what_)));
-      kept_.emplace(std::move(kept));
-    }
-    std::memcpy(kept_->data(), pages_.data(), pages_.size());
+  absl::Status CopyToHost(char* host) override {
+    std::memcpy(host, pages_.data(), pages_.size());
     return absl::OkStatus();
   }
-  absl::Status CopyFromHost() override {
-    std::memcpy(pages_.data(), kept_->data(), pages_.size());
+  absl::Status CopyFromHost(const char* host) override {
+    std::memcpy(pages_.data(), host, pages_.size());
     return absl::OkStatus();
   }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override {
@@ -82,7 +77,6 @@ class HostStateArena final : public StateArena {
 
   const Pages pages_;
   const std::string what_;
-  std::optional<Pages> kept_;  // once it has been offloaded
 };
 
 }  // namespace
@@ -91,7 +85,13 @@ absl::StatusOr<int64_t> StateArena::Offload() {
   if (!on_device_) return 0;
   SYNCOPATE_RETURN_IF_ERROR(FinishCopies());
   const bool copies = kind_ == Kind::kChanging || (kind_ == Kind::kFrozen && !host_has_it_);
-  if (copies) SYNCOPATE_RETURN_IF_ERROR(CopyToHost());
+  if (copies) {
+    if (kept_ == nullptr || kept_.use_count() > 1) {
+      // A reader of what was offloaded before keeps that memory as long as it needs it.
+      SYNCOPATE_ASSIGN_OR_RETURN(kept_, TakeHostMemory());
+    }
+    SYNCOPATE_RETURN_IF_ERROR(CopyToHost(kept_.get()));
+  }
   host_has_it_ = true;
   SYNCOPATE_RETURN_IF_ERROR(Release());
   on_device_ = false;
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> StateArena::Load() {
   SYNCOPATE_RETURN_IF_ERROR(Restore());
   on_device_ = true;
   if (kind_ == Kind::kDerived) return 0;
-  const absl::Status copied = CopyFromHost();
+  const absl::Status copied = CopyFromHost(kept_.get());
   if (copied.ok()) return bytes_;
   // Memory without its contents is of no use, so it is released again.
   const absl::Status released = Release();
@@ -112,7 +112,8 @@ absl::StatusOr<int64_t> StateArena::Load() {
 }
 
 absl::StatusOr<HostCopy> StateArena::BeginCopy() {
-  SYNCOPATE_CHECK(on_device_);
+  SYNCOPATE_CHECK(on_device_ || kind_ != Kind::kDerived);
+  if (!on_device_) return HostCopy{kept_};
   if (copy_ == nullptr || copy_.use_count() > 1) {
     copy_ = nullptr;  // released first, so that two copies never exist at the same time
     SYNCOPATE_ASSIGN_OR_RETURN(copy_, TakeHostMemory());

@@ -51,8 +51,9 @@ class StateArena {
   // Call after a kFrozen arena that may have been offloaded was written once more: the next Offload() copies it.
   void MarkWritten() { host_has_it_ = false; }
   // Begins to copy the contents to host memory, as they are when the work that the calling thread has queued is done.
-  // The arena must be on the device. The memory of an earlier copy is reused once that copy is released.
-  // RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
+  // The memory of an earlier copy is reused once that copy is released. While the arena is offloaded its own copy is
+  // lent, without another: Offload() takes other memory then if that has not been released. An arena of kDerived must be
+  // on the device. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY or OUT_OF_GPU_MEMORY) if the host has no room.
   absl::StatusOr<HostCopy> BeginCopy();
   // Finishes the copies that have begun. Call before the arena is written; Offload() does it itself. Errors as
   // HostCopyWork.
@@ -62,9 +63,9 @@ class StateArena {
   StateArena(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {}
 
  private:
-  // The steps of Offload() and Load(); each blocks until it is done.
-  virtual absl::Status CopyToHost() = 0;  // makes room for the copy if there is none yet
-  virtual absl::Status CopyFromHost() = 0;
+  // The steps of Offload() and Load(); each blocks until it is done. Host memory is that of TakeHostMemory().
+  virtual absl::Status CopyToHost(char* host) = 0;
+  virtual absl::Status CopyFromHost(const char* host) = 0;
   virtual absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const = 0;  // of bytes()
   virtual absl::StatusOr<HostCopyWork> BeginCopyTo(char* host) = 0;
   virtual absl::Status Release() = 0;
@@ -74,7 +75,8 @@ class StateArena {
   const Kind kind_;
   bool on_device_ = true;
   bool host_has_it_ = false;    // of kFrozen
-  std::shared_ptr<char> copy_;  // the newest one
+  std::shared_ptr<char> kept_;  // the contents while it is offloaded, once it has been
+  std::shared_ptr<char> copy_;  // the newest one that was made while it was on the device
 };
 
 // Makes an arena of `bytes` zeros on a policy's device; errors name `what` ("the parameters").

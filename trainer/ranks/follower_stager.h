@@ -21,7 +21,7 @@ class FollowerStager {
   // `stager` is borrowed and of this rank's shard.
   FollowerStager(WeightStager* stager, Tell tell) : stager_(stager), tell_(std::move(tell)) {}
 
-  // As WeightStager::Launch, by the thread that owns the policy. Rank 0 orders the next one when it has heard of this
+  // Called as WeightStager::Launch is, by the thread that owns the policy. Rank 0 orders the next one when it has heard of this
   // one.
   void Stage(const PolicyVersion& version) {
     const absl::Status launched = stager_->Launch(version);

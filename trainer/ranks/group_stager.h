@@ -41,6 +41,7 @@ class GroupStager final : public WeightStager {
   absl::StatusOr<Staged> Await() override;
   // Rank 0's wait only: the wait of another rank delays rank 0 in the exchanges of its step.
   double TakeWaitSeconds() override { return mine_->TakeWaitSeconds(); }
+  absl::StatusOr<bool> LeaveDevice() override { return mine_->LeaveDevice(); }  // rank 0's own slots
   synchronizer::WeightStore* store() override { return mine_->store(); }
   std::string layout() const override { return mine_->layout(); }
   int64_t bytes() const override { return mine_->bytes(); }

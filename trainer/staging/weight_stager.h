@@ -39,10 +39,16 @@ class WeightStager {
     SYNCOPATE_RETURN_IF_ERROR(Launch(version));
     return Await();
   }
+  // Lets what is staged leave the policy's device, for others that share it; receivers go on being served. True if
+  // nothing of it is there now; false if a receiver still reads it there: call again. The next Launch takes memory of
+  // the device again. For the policy's thread, and not between Launch and Await. RESOURCE_EXHAUSTED if the host has no
+  // room.
+  virtual absl::StatusOr<bool> LeaveDevice() { return true; }
   virtual synchronizer::WeightStore* store() = 0;
   // The layout that weight syncs plan from (synchronizer/plan/layout_text.h).
   virtual std::string layout() const = 0;
-  // Memory that the staged versions take, of this rank.
+  // Memory that the staged versions take now, of this rank, on the device or, if they are staged there, in host memory.
+  // Any thread.
   virtual int64_t bytes() const = 0;
 };
 

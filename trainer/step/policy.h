@@ -85,6 +85,10 @@ class Policy {
   // ROLLOUT_MODE).
   virtual absl::StatusOr<StateMoves> EnterRolloutMode() = 0;
   virtual absl::StatusOr<StateMoves> EnterTrainerMode() = 0;
+  // Whether TakeSnapshot(), TakeWeights() and CheckFinite() read the state in host memory now, so that none of it comes
+  // to the device: in rollout mode, where the policy supports it. A snapshot then lends that memory, and the next
+  // EnterRolloutMode() takes more if the snapshot is still in use.
+  virtual bool reads_on_host() const { return false; }
   virtual PolicyMemory memory() const = 0;
   virtual PolicyMoves TakeMoves() = 0;  // since it was called last
 };
@@ -100,6 +104,12 @@ auto InUse(Used& policy, Work&& work) -> decltype(work()) {
   if (result.ok()) return ended;
   SYNCOPATE_LOG(kError, "after an error the weights stay on the device: %s", ended.ToString());
   return result;
+}
+
+// Does `work`, which calls TakeSnapshot(), TakeWeights() and CheckFinite() alone, in a use if it needs one.
+template <typename Work>
+auto InCopyUse(Policy& policy, Work&& work) -> decltype(work()) {
+  return policy.reads_on_host() ? work() : InUse(policy, std::forward<Work>(work));
 }
 
 }  // namespace syncopate::trainer

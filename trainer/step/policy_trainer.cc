@@ -174,6 +174,12 @@ class PolicyTrainer::Core {
     return OnDevice(what, [&] { return InUse(residency, [&] { return Guarded(what, work); }); });
   }
 
+  // A call that copies the state, or what host memory has of it.
+  template <typename Work>
+  auto Read(const char* what, bool on_host, Work work) -> decltype(work()) {
+    return on_host ? OnDevice(what, work) : Use(what, work);
+  }
+
   uint64_t DigestBase();
 
   // The first step on rewards begins: what the supervised steps have made is the reference.
@@ -213,6 +219,15 @@ class PolicyTrainer::Core {
 
 PolicyTrainer::PolicyTrainer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 PolicyTrainer::~PolicyTrainer() = default;
+
+absl::Status PolicyTrainer::CheckFits(const Options& options) {
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest manifest,
+                             model::MakeManifest(options.model, DType::kFloat32, options.bucket_bytes));
+  const Communicator& ranks = options.mesh.along(Mesh::Axis::kShard);
+  SYNCOPATE_ASSIGN_OR_RETURN(const FlatShards shards,
+                             FlatShards::Create(options.model, manifest, ranks.rank(), ranks.world()));
+  return CheckStateFits(GetStateSize(shards, options), options);
+}
 
 absl::StatusOr<std::unique_ptr<PolicyTrainer>> PolicyTrainer::Create(const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.optimizer.Validate());
@@ -311,13 +326,13 @@ absl::Status PolicyTrainer::WriteTensor(PolicyPart part, size_t index, const mod
 }
 
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeSnapshot(const std::string&) const {
-  return core_->Use("the policy cannot be copied to the host",
-                    [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
-                      SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
-                      auto copied = core_->actor.TakeSnapshot();
-                      if (copied.ok() && core_->renews) core_->reference->AddTo(copied->get());
-                      return WithBase(std::move(copied));
-                    });
+  auto copy = [&]() -> absl::StatusOr<std::shared_ptr<const PolicySnapshot>> {
+    if (!reads_on_host()) SYNCOPATE_RETURN_IF_ERROR(core_->residency.NeedOptimizer());
+    auto copied = core_->actor.TakeSnapshot();
+    if (copied.ok() && core_->renews) core_->reference->AddTo(copied->get());
+    return WithBase(std::move(copied));
+  };
+  return core_->Read("the policy cannot be copied to the host", reads_on_host(), copy);
 }
 
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::WithBase(
@@ -329,7 +344,8 @@ absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::WithBase(
 }
 
 absl::StatusOr<std::shared_ptr<const PolicySnapshot>> PolicyTrainer::TakeWeights(const std::string&) const {
-  return core_->Use("the weights cannot be copied to the host", [&] { return WithBase(core_->actor.TakeWeights()); });
+  return core_->Read("the weights cannot be copied to the host", reads_on_host(),
+                     [&] { return WithBase(core_->actor.TakeWeights()); });
 }
 
 absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {
@@ -354,7 +370,9 @@ absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {
 }
 
 absl::Status PolicyTrainer::CheckFinite() const {
-  return core_->Use("the weights cannot be looked at", [&] { return core_->actor.CheckFinite(); });
+  const bool on_host = reads_on_host();
+  return core_->Read("the weights cannot be looked at", on_host,
+                     [&] { return on_host ? core_->actor.CheckFiniteOnHost() : core_->actor.CheckFinite(); });
 }
 
 int64_t PolicyTrainer::updates() const { return core_->actor.updates(); }
@@ -383,6 +401,11 @@ absl::StatusOr<StateMoves> PolicyTrainer::EnterRolloutMode() {
 
 absl::StatusOr<StateMoves> PolicyTrainer::EnterTrainerMode() {
   return core_->OnDevice("the state cannot be brought back", [&] { return core_->residency.EnterTrainerMode(); });
+}
+
+bool PolicyTrainer::reads_on_host() const {
+  const Actor& actor = core_->actor;
+  return core_->residency.is_away() && actor.shards().is_whole() && actor.has_arenas();
 }
 
 PolicyMemory PolicyTrainer::memory() const { return core_->residency.memory(); }

@@ -70,6 +70,8 @@ class PolicyTrainer final : public Policy {
   // device_bytes; DATA_LOSS (reason NON_FINITE) naming file and tensor if a weight is not finite: both before anything
   // is allocated. RESOURCE_EXHAUSTED (reason OUT_OF_MEMORY) saying how much was needed.
   static absl::StatusOr<std::unique_ptr<PolicyTrainer>> Create(const Options& options);
+  // The check of Create() that the state fits `options.device_bytes`; allocates nothing.
+  static absl::Status CheckFits(const Options& options);
   ~PolicyTrainer() override;
   PolicyTrainer(const PolicyTrainer&) = delete;
   PolicyTrainer& operator=(const PolicyTrainer&) = delete;
@@ -98,6 +100,7 @@ class PolicyTrainer final : public Policy {
   absl::Status EndUse() override;
   absl::StatusOr<StateMoves> EnterRolloutMode() override;
   absl::StatusOr<StateMoves> EnterTrainerMode() override;
+  bool reads_on_host() const override;
   PolicyMemory memory() const override;
   PolicyMoves TakeMoves() override;
   // Copies all of `source`, which has the tensors of trained(), tensor by tensor; of several ranks each its shards. With

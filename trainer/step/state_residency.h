@@ -39,6 +39,8 @@ class StateResidency {
   absl::Status EndUse();
   absl::StatusOr<StateMoves> EnterRolloutMode();
   absl::StatusOr<StateMoves> EnterTrainerMode();
+  // All of the state is in host memory, and no use brings it back for now.
+  bool is_away() const { return rollout_mode_ && uses_ == 0; }
   PolicyMemory memory() const;
   PolicyMoves TakeMoves();
 

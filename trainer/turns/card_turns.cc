@@ -11,8 +11,22 @@ using Kind = CardTurns::Action::Kind;
 
 absl::Status CardTurns::Options::Validate() const {
   const absl::Duration least = std::min({still_limit, absent_limit, room_limit});
-  if (least > absl::ZeroDuration()) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS", "CardTurns: the limits must be positive");
+  if (least > absl::ZeroDuration() && arrive_limit >= absent_limit) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+               "CardTurns: the limits must be positive, and arrive_limit at least absent_limit");
+}
+
+void CardTurns::Arrive(const std::string& rollouter, const std::string& incarnation, absl::Time now) {
+  SYNCOPATE_CHECK(!IsTrainersTurn());
+  if (!CountsArrivals()) return;
+  evicted_.erase(rollouter);  // another process has taken its place
+  const auto found = rollouters_.find(rollouter);
+  if (found != rollouters_.end() && found->second.incarnation == incarnation && found->second.connected) return;
+  // Absent until it connects: Tick() gives it up when `arrive_limit` has passed.
+  rollouters_[rollouter] = {.incarnation = incarnation,
+                            .connected = false,
+                            .moved = now,
+                            .absent_since = now + options_.arrive_limit - options_.absent_limit};
 }
 
 CardTurns::Actions CardTurns::Connect(const std::string& rollouter, const std::string& incarnation, bool yielded,
@@ -38,7 +52,8 @@ CardTurns::Actions CardTurns::Connect(const std::string& rollouter, const std::s
 CardTurns::Actions CardTurns::Disconnect(const std::string& rollouter, absl::Time now) {
   Actions actions;
   const auto found = rollouters_.find(rollouter);
-  if (found == rollouters_.end()) return actions;
+  // The end of an older stream does not concern a successor that arrives.
+  if (found == rollouters_.end() || !found->second.connected) return actions;
   found->second.connected = false;
   found->second.absent_since = now;
   Proceed(now, &actions);
@@ -47,6 +62,9 @@ CardTurns::Actions CardTurns::Disconnect(const std::string& rollouter, absl::Tim
 
 CardTurns::Actions CardTurns::Died(const std::string& rollouter, absl::Time now) {
   Actions actions;
+  if (const auto found = rollouters_.find(rollouter); found != rollouters_.end() && found->second.on_card) {
+    left_.insert(rollouter);
+  }
   rollouters_.erase(rollouter);
   evicted_.erase(rollouter);
   Proceed(now, &actions);
@@ -105,10 +123,10 @@ CardTurns::Actions CardTurns::Room(bool has_room, absl::Time now) {
   const bool only_room = phase_ == Phase::kYielding && room_wanted_ != absl::InfiniteFuture() && !IsAnyOnCard();
   if (!only_room) return actions;
   if (has_room) {
-    phase_ = Phase::kTrainer;
-    actions.push_back({.kind = Kind::kBegin, .turn = turn_});
+    Begin(&actions);
   } else if (now - room_wanted_ >= options_.room_limit) {
     Action stuck{.kind = Kind::kStuck, .turn = turn_};
+    stuck.holders.assign(left_.begin(), left_.end());
     for (const auto& [name, incarnation] : evicted_) stuck.holders.push_back(name);
     actions.push_back(std::move(stuck));
   }
@@ -196,7 +214,12 @@ void CardTurns::Proceed(absl::Time now, Actions* actions) {
     actions->push_back({.kind = Kind::kLookForRoom, .turn = turn_});
     return;
   }
+  Begin(actions);
+}
+
+void CardTurns::Begin(Actions* actions) {
   phase_ = Phase::kTrainer;
+  left_.clear();
   actions->push_back({.kind = Kind::kBegin, .turn = turn_});
 }
 

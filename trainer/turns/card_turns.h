@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace syncopate::trainer {
 //   kRollouters ───────► kYielding ───────────────────────────────► kTrainer ───────► kReceiving ──► kRollouters
 //                            └──────────────────── GiveBack() ───────────────────────────▲     all are back
 //
-// A rollouter that the cards wait for and that moves no byte for `still_limit` is evicted. An evicted process may keep
+// A rollouter that is about to make its engine counts from then on, and has `arrive_limit` to connect: what it measures
+// of the card must stay true. A rollouter that the cards wait for and that moves no byte for `still_limit` is evicted. An evicted process may keep
 // its memory: the trainer then begins when the card has room, and is stuck if it has none for `room_limit`. A rollouter
 // whose stream breaks may still be on the card: it counts until it has connected again or is known to be dead; when
 // `absent_limit` has passed it is evicted. A rollouter yields by itself when it has had no stream for half of that.
@@ -32,7 +34,11 @@ class CardTurns {
     absl::Duration still_limit = absl::Seconds(10);
     absl::Duration absent_limit = absl::Seconds(10);  // more than twice what a rollouter needs to leave the card
     absl::Duration room_limit = absl::Seconds(10);
-    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) unless all are positive
+    absl::Duration arrive_limit = absl::Seconds(60);  // at least absent_limit
+    // Looks for room before every turn, and not only after an eviction: memory of a process that has ended goes later
+    // than the process.
+    bool looks_always = false;
+    absl::Status Validate() const;  // INVALID_ARGUMENT (reason BAD_OPTIONS) unless the limits are as they say
   };
 
   struct Action {
@@ -57,6 +63,8 @@ class CardTurns {
   virtual ~CardTurns() = default;
 
   // -- Of a rollouter on one of the trainer's cards; its name is the replica's.
+  // Its process `incarnation` takes memory of the card from now on, and will connect. Only in the rollouters' turn.
+  void Arrive(const std::string& rollouter, const std::string& incarnation, absl::Time now);
   // Its process `incarnation` has a stream now. `yielded`: nothing of it is on the card. An older incarnation is dead.
   Actions Connect(const std::string& rollouter, const std::string& incarnation, bool yielded, absl::Time now);
   Actions Disconnect(const std::string& rollouter, absl::Time now);
@@ -101,7 +109,8 @@ class CardTurns {
   virtual bool IsStill(const Rollouter& rollouter, absl::Time now) const {
     return now - rollouter.moved >= options_.still_limit;
   }
-  virtual bool NeedsRoom() const { return !evicted_.empty(); }
+  virtual bool NeedsRoom() const { return options_.looks_always || !evicted_.empty(); }
+  virtual bool CountsArrivals() const { return true; }
   virtual bool TellsNewcomers() const { return true; }
   virtual bool CountsBytes() const { return true; }
 
@@ -113,6 +122,7 @@ class CardTurns {
   void BeginYielding(absl::Time now, Actions* actions);
   bool IsAnyOnCard() const;
   bool IsAnyAwaited() const;
+  void Begin(Actions* actions);
   // Does what is possible now.
   void Proceed(absl::Time now, Actions* actions);
 
@@ -122,6 +132,7 @@ class CardTurns {
   int64_t turn_ = 0;
   std::map<std::string, Rollouter> rollouters_;
   std::map<std::string, std::string> evicted_;       // value: incarnation; its memory may be there
+  std::set<std::string> left_;                       // have ended since the last turn began: so may theirs
   absl::Time room_wanted_ = absl::InfiniteFuture();  // since when only room is missing
 };
 

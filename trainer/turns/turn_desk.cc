@@ -70,24 +70,44 @@ absl::Status TurnDesk::Take(const std::function<bool()>& is_unwanted) {
 }
 
 void TurnDesk::GiveBack() {
-  std::vector<std::function<void()>> waiting;
+  std::map<int64_t, Waiting> waiting;
   {
     MutexLock lock(&mutex_);
     Perform(turns_.GiveBack(parts_.clock->Now()));
     waiting = std::exchange(waiting_, {});
+    for (const auto& [number, one] : waiting) ArriveLocked(one.who);
   }
-  for (const std::function<void()>& call : waiting) call();
+  for (const auto& [number, one] : waiting) one.call();
 }
 
-void TurnDesk::CallInRolloutersTurn(std::function<void()> call) {
+int64_t TurnDesk::CallInRolloutersTurn(const Newcomer& who, std::function<void()> call) {
   {
     MutexLock lock(&mutex_);
     if (turns_.IsTrainersTurn()) {
-      waiting_.push_back(std::move(call));
-      return;
+      waiting_[next_waiting_] = {who, std::move(call)};
+      return next_waiting_++;
     }
+    ArriveLocked(who);
   }
   call();
+  return 0;
+}
+
+void TurnDesk::Forget(int64_t waiting) {
+  Waiting forgotten;  // freed without the lock
+  MutexLock lock(&mutex_);
+  const auto found = waiting_.find(waiting);
+  if (found == waiting_.end()) return;
+  forgotten = std::move(found->second);
+  waiting_.erase(found);
+}
+
+void TurnDesk::ArriveLocked(const Newcomer& who) {
+  if (who.rollouter.empty()) return;
+  // It has no stream yet, and the end of its predecessor's is not its own.
+  streams_.erase(who.rollouter);
+  away_.erase(who.rollouter);
+  turns_.Arrive(who.rollouter, who.incarnation, parts_.clock->Now());
 }
 
 void TurnDesk::Look() {
@@ -130,16 +150,19 @@ void TurnDesk::Perform(const CardTurns::Actions& actions) {
         }
         break;
       case Kind::kLookForRoom:
-        Perform(turns_.Room(parts_.has_room == nullptr || parts_.has_room(), parts_.clock->Now()));
+        room_ = parts_.has_room == nullptr ? absl::OkStatus() : parts_.has_room();
+        Perform(turns_.Room(room_.ok(), parts_.clock->Now()));
         break;
       case Kind::kBegin:
       case Kind::kFinish:
         break;
       case Kind::kStuck:
         stuck_ = Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
-                       absl::StrCat("turn ", action.turn,
-                                    " on the shared card cannot begin: ", absl::StrJoin(action.holders, ", "),
-                                    " did not leave it, and it has no room for the trainer; end that process"));
+                       absl::StrCat("turn ", action.turn, " on the shared card cannot begin: ",
+                                    action.holders.empty() ? "a process that is no rollouter of this run"
+                                                           : absl::StrJoin(action.holders, ", "),
+                                    " did not leave it, and it has no room for the trainer (",
+                                    std::string(room_.message()), "); end that process"));
         break;
     }
   }

@@ -27,8 +27,9 @@ class TurnDesk {
     // The clocks of a rollouter's leases stand still while it is away.
     std::function<void(int64_t stream, bool away)> set_away = nullptr;
     std::function<void(int64_t stream, const absl::Status& why)> evict = nullptr;  // ends the stream
-    // Whether the trainer's device has room for its state. Null: always.
-    std::function<bool()> has_room = nullptr;
+    // OK if the trainer's device has room for its state; else says how many bytes are free, and how many it needs. Null:
+    // there is always room.
+    std::function<absl::Status()> has_room = nullptr;
   };
   // Tells a rollouter whose turn it is. Must not block or call this object.
   using Tell = std::function<void(bool yield, int64_t turn)>;
@@ -36,6 +37,11 @@ class TurnDesk {
     int64_t turn = 0;  // that it answers
     enum class State : uint8_t { kUnderWay, kYielded, kBack } state = State::kUnderWay;
     int64_t moved_bytes = 0;
+  };
+  // A process that will make its engine on the trainer's cards; an empty name: on other cards, or none.
+  struct Newcomer {
+    std::string rollouter = {};
+    std::string incarnation = {};
   };
   struct Status {
     CardTurns::Phase phase = CardTurns::Phase::kRollouters;
@@ -62,9 +68,12 @@ class TurnDesk {
   void Look();
 
   // -- Any thread.
-  // Calls `call` once: at once if the cards are the rollouters', else when the trainer has given them back. It must not
-  // block or call this object.
-  void CallInRolloutersTurn(std::function<void()> call);
+  // Calls `call` once: at once if the cards are the rollouters', else when the trainer has given them back; `who` counts
+  // as being on the cards from then on. It must not block or call this object. The result is for Forget(); 0: `call` was
+  // called.
+  int64_t CallInRolloutersTurn(const Newcomer& who, std::function<void()> call);
+  // Nobody waits for that call any more: it is freed, and will not be called unless it is being called.
+  void Forget(int64_t waiting);
   Status GetStatus() const;
 
  private:
@@ -75,6 +84,7 @@ class TurnDesk {
   void Perform(const CardTurns::Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateAway(const std::string& rollouter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TickLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ArriveLocked(const Newcomer& who) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EvictThose(const std::vector<int64_t>& streams);
 
   const Parts parts_;
@@ -83,7 +93,13 @@ class TurnDesk {
   std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, bool> away_ ABSL_GUARDED_BY(mutex_);  // as it was said last
   std::vector<int64_t> to_evict_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);  // for the rollouters' turn
+  struct Waiting {
+    Newcomer who;
+    std::function<void()> call;
+  };
+  std::map<int64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // for the rollouters' turn
+  int64_t next_waiting_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::Status room_ ABSL_GUARDED_BY(mutex_);  // as it was looked for last
   absl::Status stuck_ ABSL_GUARDED_BY(mutex_);
   absl::Time ticked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };

@@ -178,6 +178,55 @@ TEST_F(CudaSendArenaTest, ASecondSlotKeepsTheOlderVersionForItsReaders) {
   EXPECT_EQ(arena_->superseded_readers(), 0);
 }
 
+TEST_F(CudaSendArenaTest, ASlotWithoutReadersLeavesTheDeviceAndIsServedFromTheHost) {
+  SYNCOPATE_NEED_GPUS(1);
+  Make("whole:1", "whole");
+  EXPECT_TRUE(arena_->LeaveDevice().value()) << "before the first version";
+  EXPECT_EQ(arena_->device_bytes(), 0);
+  ASSERT_THAT(Stage(1), IsOk());
+  EXPECT_EQ(arena_->device_bytes(), arena_->send_bytes());
+  {
+    const std::unique_ptr<DeviceReader> reader = *arena_->OpenOnDevice({1, 1});
+    EXPECT_FALSE(arena_->LeaveDevice().value()) << "it has a reader";
+    EXPECT_EQ(ToHost(0, reader->arena().data(), arena_->send_bytes()), Expected());
+  }
+  EXPECT_TRUE(arena_->LeaveDevice().value());
+  EXPECT_EQ(arena_->device_bytes(), 0);
+  std::unique_ptr<WeightReader> late = *arena_->Open({1, 1});
+  EXPECT_EQ(ReadAll(late.get()), Expected());
+  // A reader on the device brings it back; one on the host goes on.
+  {
+    const std::unique_ptr<DeviceReader> reader = *arena_->OpenOnDevice({1, 1});
+    EXPECT_EQ(arena_->device_bytes(), arena_->send_bytes());
+    EXPECT_EQ(ToHost(0, reader->arena().data(), arena_->send_bytes()), Expected());
+  }
+  EXPECT_EQ(ReadAll(late.get()), Expected());
+  late = nullptr;
+  ASSERT_TRUE(arena_->LeaveDevice().value());
+  // The next version takes memory of the device again, and the readers of the last one lose it.
+  late = *arena_->Open({1, 1});
+  SetShard(2);
+  ASSERT_THAT(Stage(2), IsOk());
+  EXPECT_EQ(arena_->device_bytes(), arena_->send_bytes());
+  char byte = 0;
+  EXPECT_THAT(late->Read({0, 1}, &byte), HasReason("SUPERSEDED"));
+  late = nullptr;
+  const std::unique_ptr<DeviceReader> reader = *arena_->OpenOnDevice({1, 2});
+  EXPECT_EQ(ToHost(0, reader->arena().data(), arena_->send_bytes()), Expected());
+}
+
+TEST_F(CudaSendArenaTest, ASlotThatLeavesAndComesBackHundredTimesTakesNoMemory) {
+  SYNCOPATE_NEED_GPUS(1);
+  Make("whole:1", "whole");
+  int64_t before = 0;
+  for (int64_t step = 1; step <= 100; ++step) {
+    ASSERT_THAT(Stage(step), IsOk());
+    ASSERT_TRUE(arena_->LeaveDevice().value());
+    if (step == 2) before = cuda::ReadGpuMemory(0)->free;
+  }
+  EXPECT_GE(cuda::ReadGpuMemory(0)->free, before);
+}
+
 TEST_F(CudaSendArenaTest, RefusesWeightsThatAreNotFiniteAndNamesTheTensor) {
   SYNCOPATE_NEED_GPUS(1);
   Make("replicated:1:fp32", "whole");

@@ -58,7 +58,8 @@ TEST_P(AgeZeroTest, LogProbsOfTheEngineAreThoseOfTheTrainersForward) {
   const model::ModelConfig config = MakeModel(GetParam());
   const Manifest manifest = model::MakeManifest(config, GetParam().dtype).value();
   const auto engine =
-      Engine::Create(config, CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kRemap, 0.4).value(),
+      Engine::Create(config,
+                     CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kRemap, {.share = 0.4}).value(),
                      {.max_sequences = 64, .deterministic = GetParam().deterministic})
           .value();
   engine->BindThread();

@@ -100,7 +100,7 @@ class Rig {
   explicit Rig(const model::ModelConfig& config, Engine::Options options = {.max_sequences = 64},
                bool by_operators = false)
       : config_(config), manifest_(model::MakeWireManifest(config, DType::kBFloat16).value()) {
-    backend_ = CudaBackend::Create(config, manifest_, /*device=*/0, CudaInstall::kRemap, /*memory_share=*/0.4).value();
+    backend_ = CudaBackend::Create(config, manifest_, /*device=*/0, CudaInstall::kRemap, {.share = 0.4}).value();
     std::shared_ptr<EngineBackend> backend = backend_;
     if (by_operators) backend = std::make_shared<ByOperators>(config, backend_);
     engine = Engine::Create(config, backend, options).value();
@@ -454,7 +454,7 @@ TEST_P(CudaRunnerLoopTest, InstallsBetweenGraphsStampEveryTokenAndStopNobody) {
   options.model = config;
   options.dtype = DType::kBFloat16;
   options.max_sequences = 64;
-  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, GetParam(), 0.5).value();
+  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, GetParam(), {.share = 0.5}).value();
   const std::unique_ptr<EngineLoop> loop = EngineLoop::Start(options).value();
   const std::vector<char> weights = RandomWeights(config, manifest, 7);
   auto install = [&](int64_t step) {

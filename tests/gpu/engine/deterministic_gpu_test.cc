@@ -57,9 +57,10 @@ class Rig {
   Rig(const Kind& kind, const Engine::Options& options)
       : config_(MakeModel(kind)),
         manifest_(model::MakeWireManifest(config_, kind.dtype).value()),
-        engine_(Engine::Create(config_,
-                               CudaBackend::Create(config_, manifest_, /*device=*/0, CudaInstall::kRemap, 0.4).value(),
-                               options)
+        engine_(Engine::Create(
+                    config_,
+                    CudaBackend::Create(config_, manifest_, /*device=*/0, CudaInstall::kRemap, {.share = 0.4}).value(),
+                    options)
                     .value()) {
     const auto base = static_cast<size_t>(manifest_.adapters_begin());
     for (uint64_t set = 0; set < kWeightSets; ++set) {

@@ -55,6 +55,10 @@ TEST(CudaStateArenaTest, HandsOutCopiesThatStay) {
   SYNCOPATE_NEED_GPUS(1);
   testing::HandsOutCopiesThatStay(GpuRig());
 }
+TEST(CudaStateArenaTest, LendsItsCopyWhileItIsAway) {
+  SYNCOPATE_NEED_GPUS(1);
+  testing::LendsItsCopyWhileItIsAway(GpuRig());
+}
 TEST(CudaStateArenaTest, ACopyHoldsWhatWasThereWhenItBegan) {
   SYNCOPATE_NEED_GPUS(1);
   testing::ACopyHoldsWhatWasThereWhenItBegan(GpuRig(), 512 << 20);
@@ -167,6 +171,23 @@ TEST(CudaOffloadTest, RolloutModeGivesTheGpuItsMemoryAndTrainerModeTakesItBack) 
   EXPECT_GT(policy->EnterTrainerMode().value().load_seconds, 0.0);
   EXPECT_TRUE(PolicyCopy(*policy) == before);
   EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
+}
+
+TEST(CudaOffloadTest, ACheckpointInRolloutModeIsOfTheHostsCopyAndBringsNothingToTheGpu) {
+  SYNCOPATE_NEED_GPUS(1);
+  auto policy = MakePolicy({});
+  ASSERT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
+  const PolicyCopy before(*policy);
+  ASSERT_TRUE(policy->EnterRolloutMode().ok());
+  policy->TakeMoves();
+  const auto snapshot = policy->TakeSnapshot("").value();
+  EXPECT_TRUE(policy->CheckFinite().ok());
+  EXPECT_EQ(policy->TakeMoves().parameters.bytes, 0);
+  EXPECT_EQ(policy->memory().parameter_bytes + policy->memory().optimizer_bytes, 0);
+  ASSERT_TRUE(policy->EnterTrainerMode().ok());
+  ASSERT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
+  ASSERT_TRUE(policy->EnterRolloutMode().ok());
+  EXPECT_TRUE(before.IsHeldBy(*snapshot));
 }
 
 TEST(CudaOffloadTest, AStateThatTheGpuCannotHoldIsSaidWithItsSum) {

@@ -36,7 +36,8 @@ class Replica {
     groups_.resize(static_cast<size_t>(world));
     std::shared_ptr<EngineBackend> backend;
     if (world == 1) {
-      backend = backends_[0] = CudaBackend::Create(config_, whole_, /*device=*/0, CudaInstall::kRemap, 0.3).value();
+      backend = backends_[0] =
+          CudaBackend::Create(config_, whole_, /*device=*/0, CudaInstall::kRemap, {.share = 0.3}).value();
     } else {
       slice_ = MakeRankSlice(config_, whole_, world).value();
       id_ = cuda::NewNcclId().value();
@@ -108,9 +109,9 @@ class Replica {
                                  .stream = model::TorchStream(rank)},
                                 id_, kMeetWithin)
                       .value();
-    backends_[at] =
-        CudaBackend::Create(slice_->config, slice_->manifest, rank, CudaInstall::kRemap, 0.3, groups_[at].get())
-            .value();
+    backends_[at] = CudaBackend::Create(slice_->config, slice_->manifest, rank, CudaInstall::kRemap, {.share = 0.3},
+                                        groups_[at].get())
+                        .value();
     return backends_[at];
   }
 

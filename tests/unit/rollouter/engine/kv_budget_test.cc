@@ -26,6 +26,16 @@ KvBudget Budget() {
 
 TEST(KvBudgetTest, BlocksGetWhatOthersLeaveOfTheShare) { EXPECT_EQ(BlocksThatFit(Budget()).value(), 700 - 100 - 50); }
 
+TEST(KvBudgetTest, ATrainerThatSharesTheDeviceKeepsRoomForItsSendSlotsAndARefusalNamesThem) {
+  KvBudget budget = Budget();
+  budget.others = 30 * kMiB;
+  EXPECT_EQ(BlocksThatFit(budget).value(), 700 - 100 - 50 - 30);
+  budget.others = 545 * kMiB;
+  EXPECT_THAT(BlocksThatFit(budget), HasReason("OUT_OF_GPU_MEMORY"));
+  EXPECT_THAT(BlocksThatFit(budget), HasMessage(HasSubstr("545 MiB for the send slots of the trainer")));
+  EXPECT_THAT(BlocksThatFit(Budget()), ::syncopate::testing::IsOk());
+}
+
 TEST(KvBudgetTest, NoMoreThanAreOfUse) {
   KvBudget budget = Budget();
   budget.blocks_of_use = 77;

@@ -50,8 +50,12 @@ TEST(ReadinessTest, StaysReadyWhileItHasGivenUpItsDeviceForATurn) {
   status.yielded = true;
   for (auto state : {EngineStatus::State::kAsleep, EngineStatus::State::kWaitingForWeights}) {
     status.state = state;
+    status.draining = false;
     EXPECT_THAT(CheckReady(status, {1, 9}, 0), IsOk());
+    status.draining = true;
+    EXPECT_THAT(CheckReady(status, {1, 9}, 0), HasReason("DRAINING")) << "it accepts nothing";
   }
+  status.draining = false;
   status.state = EngineStatus::State::kFailed;
   EXPECT_THAT(CheckReady(status, {1, 9}, 0), HasReason("ENGINE_FAILED"));
   status.state = EngineStatus::State::kAsleep;

@@ -90,7 +90,7 @@ TEST_F(TurnFormatTest, ATemplateThatDropsEarlierThoughtsCanBeExtended) {
             "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// As Qwen's templates have it: results that follow each other are one message of the user.
+// Qwen's templates write results that follow each other as one message of the user.
 constexpr char kWithTools[] =
     "{% for m in messages %}{% if m.role == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"

@@ -90,7 +90,8 @@ class IpcRig {
     bool connected = false;
   };
 
-  IpcRig(const std::string& source_layout, int replicas, const std::string& destination_layout, bool relays = true)
+  IpcRig(const std::string& source_layout, int replicas, const std::string& destination_layout, bool relays = true,
+         size_t mapped_memories = 64)
       : manifest_(BFloat16Model()),
         plan_(*SyncPlan::Create(manifest_, *BuildLayout(manifest_, source_layout),
                                 *BuildLayout(manifest_, destination_layout))),
@@ -99,7 +100,7 @@ class IpcRig {
       stores_.push_back(std::make_unique<HostStore>(100 + rank, plan_.send_bytes(rank), manifest_.fingerprint()));
       sources_.push_back(*IpcSource::Create(stores_.back().get(), {}));
     }
-    for (int32_t i = 0; i < replicas * plan_.destinations(); ++i) AddMember(i, relays);
+    for (int32_t i = 0; i < replicas * plan_.destinations(); ++i) AddMember(i, relays, mapped_memories);
   }
 
   // All members prepare for the staged version.
@@ -183,7 +184,7 @@ class IpcRig {
   int64_t attempt() const { return attempt_; }
 
  private:
-  void AddMember(int32_t index, bool relays) {
+  void AddMember(int32_t index, bool relays, size_t mapped_memories) {
     auto member = std::make_unique<Member>();
     int64_t bytes = 256;
     for (const Copy& copy : plan_.CopiesTo(index % plan_.destinations())) {
@@ -195,6 +196,7 @@ class IpcRig {
     if (relays) options.shadow = [raw = member.get()] { return raw->shadow->Lend(); };
     options.chunk_bytes = 1000;  // makes many chunks, which are not aligned to anything
     options.bytes_in_flight = 3000;
+    options.mapped_memories = mapped_memories;
     member->transport = *IpcReceiver::Create(std::move(options));
     members_.push_back(std::move(member));
   }

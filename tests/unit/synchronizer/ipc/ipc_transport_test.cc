@@ -74,6 +74,25 @@ TEST(IpcTransportTest, ReplicasThatLendNothingAreAllServedByTheSources) {
   for (size_t i = 0; i < rig.members(); ++i) rig.ExpectArrived(static_cast<int32_t>(i));
 }
 
+TEST(IpcTransportTest, AReceiverThatKeepsNothingMappedLetsASourceGiveItsMemoryBackAndCollectsNoDescriptors) {
+  IpcRig rig("flat:2", 1, "whole", /*relays=*/false, /*mapped_memories=*/0);
+  auto count_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  ptrdiff_t before = 0;
+  for (int64_t step = 1; step <= 20; ++step) {
+    rig.Stage(step);
+    ASSERT_THAT(rig.Prepare(step), IsOk());
+    ASSERT_THAT(rig.ReceiveOne(0), IsOk());
+    rig.ExpectArrived(0);
+    rig.Finish();
+    EXPECT_EQ(rig.member()->transport->mapped_memories(), 0u);
+    EXPECT_EQ(rig.member()->engine.maps(), 2 * step);
+    if (step == 2) before = count_descriptors();
+  }
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return count_descriptors() <= before; }));
+}
+
 TEST(IpcTransportTest, ReplicasThatAreSentDifferentBytesDoNotReadFromEachOther) {
   IpcRig rig("whole", 3, "whole");
   rig.Stage(1);

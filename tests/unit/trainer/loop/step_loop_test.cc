@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/worker.h"
+#include "tests/support/eventually.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/trainer/loop/step_loop_world.h"
 
@@ -176,6 +177,41 @@ TEST_F(TurnsLoopTest, NoStepBeginsDuringTheFirstEvaluationThoughABatchIsReadyBef
   ASSERT_THAT(world.Wait(), IsOk());
   EXPECT_EQ(world.policy.begun(), 1);
   EXPECT_THAT(world.observer.lost_evaluations.All(), IsEmpty());
+}
+
+TEST_F(TurnsLoopTest, RolloutersStayOnTheDeviceWhileADiskRefusesTakes) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, true);
+  world.Sync({1, 0});  // answers come before the loop runs
+  ASSERT_TRUE(world.rollouter().acks.WaitFor(kBatchGroups));
+  StepLoop::Options options = Steps(1);
+  options.evaluate_every_steps = 100;
+  world.Start(options);
+  ASSERT_TRUE(AwaitTurn(1)) << "of the publication";
+  world.data_disk().SetCapacity(0);
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_TRUE(AwaitTurn(2)) << "of the take that the disk refuses";
+  for (int tries = 0; tries < 3; ++tries) world.SaveCheckpoint().IgnoreError();  // one between two tries
+  EXPECT_EQ(desk_.GetStatus().turn, 2);
+  world.data_disk().SetCapacity(int64_t{1} << 30);
+  ASSERT_THAT(world.Wait(), IsOk());
+  EXPECT_EQ(world.policy.begun(), 1);
+  EXPECT_EQ(desk_.GetStatus().turn, 3);
+}
+
+TEST_F(TurnsLoopTest, WhatIsStagedLeavesTheDeviceWhenAllRolloutersAreBack) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, true);  // the rollouters' turn lasts as long
+  StepLoop::Options options = Steps(1);
+  options.evaluate_every_steps = 100;
+  world.Start(options);
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return world.stager.left_device() >= 2; }))
+      << "before the first turn, and after it";
+  EXPECT_EQ(desk_.GetStatus().turn, 1);
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_THAT(world.Wait(), IsOk());
 }
 
 TEST_F(TurnsLoopTest, AStopEndsTheWaitForATurnAndWhatIsTrainedIsSaved) {

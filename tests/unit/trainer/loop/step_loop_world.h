@@ -235,6 +235,11 @@ class HeldStager final : public WeightStager {
     return stager_->Await();
   }
   double TakeWaitSeconds() override { return stager_->TakeWaitSeconds(); }
+  absl::StatusOr<bool> LeaveDevice() override {
+    ++left_device_;
+    return true;
+  }
+  int64_t left_device() const { return left_device_; }  // how often it was asked to
   synchronizer::WeightStore* store() override { return stager_->store(); }
   std::string layout() const override { return stager_->layout(); }
   int64_t bytes() const override { return stager_->bytes(); }
@@ -246,6 +251,7 @@ class HeldStager final : public WeightStager {
   int64_t launched_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t held_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNever;
+  std::atomic<int64_t> left_device_ = 0;
 };
 
 // Answers each lease rightly, from a thread of its own, as soon as it may.
@@ -496,6 +502,7 @@ class StepLoopWorld {
 
   StepLoop& loop() { return *loop_; }
   FakeRollouter& rollouter() { return *rollouter_; }
+  testing::FaultyFileSystem& data_disk() { return world_.disk; }
 
   FakePolicy policy;
   // Weights are sent in another dtype than the policy's, so that the digests of both differ.

@@ -30,6 +30,7 @@ TEST(HostStateArenaTest, KeepsItsAddressAndWhatItHeld) { testing::KeepsItsAddres
 TEST(HostStateArenaTest, GivesItsMemoryBackWhileItIsAway) { testing::GivesItsMemoryBackWhileItIsAway(HostRig()); }
 TEST(HostStateArenaTest, MovesOnlyWhatItsKindNeeds) { testing::MovesOnlyWhatItsKindNeeds(HostRig()); }
 TEST(HostStateArenaTest, HandsOutCopiesThatStay) { testing::HandsOutCopiesThatStay(HostRig()); }
+TEST(HostStateArenaTest, LendsItsCopyWhileItIsAway) { testing::LendsItsCopyWhileItIsAway(HostRig()); }
 TEST(HostStateArenaTest, ACopyHoldsWhatWasThereWhenItBegan) {
   testing::ACopyHoldsWhatWasThereWhenItBegan(HostRig(), 12 << 20);
 }
@@ -54,8 +55,8 @@ class FullArena final : public StateArena {
   char* data() const override { return nullptr; }
 
  private:
-  absl::Status CopyToHost() override { return absl::OkStatus(); }
-  absl::Status CopyFromHost() override { return absl::OkStatus(); }
+  absl::Status CopyToHost(char*) override { return absl::OkStatus(); }
+  absl::Status CopyFromHost(const char*) override { return absl::OkStatus(); }
   absl::StatusOr<std::shared_ptr<char>> TakeHostMemory() const override { return std::shared_ptr<char>(); }
   absl::StatusOr<HostCopyWork> BeginCopyTo(char*) override { return HostCopyWork(); }
   absl::Status Release() override { return absl::OkStatus(); }

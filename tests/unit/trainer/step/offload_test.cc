@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -362,6 +363,51 @@ TEST(RolloutModeTest, TakesAllOfTheStateAwayServesReadersAndGivesItBackBitForBit
   }
 }
 
+TEST(RolloutModeTest, ASnapshotLendsTheHostsCopyAndStaysWhatItWasWhenTheNextOneIsMade) {
+  at::set_num_threads(1);
+  for (bool offload : {false, true}) {
+    auto policy = PolicyTrainer::Create(OptionsFor({.offload_params = offload}, Passes::kNone)).value();
+    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
+    const PolicyCopy first(*policy);
+    EXPECT_FALSE(policy->reads_on_host());
+    ASSERT_TRUE(policy->EnterRolloutMode().ok());
+    EXPECT_TRUE(policy->reads_on_host());
+    policy->TakeMoves();
+    const auto snapshot = policy->TakeSnapshot("").value();
+    const auto again = policy->TakeSnapshot("").value();
+    const auto weights = policy->TakeWeights("").value();
+    EXPECT_TRUE(policy->CheckFinite().ok());
+    for (const PolicyPart part : kPolicyParts) {
+      const auto place = static_cast<size_t>(part);
+      EXPECT_EQ(snapshot->arenas[place], again->arenas[place]) << "a copy of the copy was made";
+    }
+    EXPECT_FALSE(weights->has_moments());
+    ExpectEmptyDevice(policy->memory());
+    ExpectNothingMoved(policy->TakeMoves().parameters);
+    EXPECT_TRUE(snapshot->FinishCopy().ok());
+    EXPECT_TRUE(first.IsHeldBy(*snapshot));
+
+    ASSERT_TRUE(policy->EnterTrainerMode().ok());
+    EXPECT_FALSE(policy->reads_on_host());
+    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
+    const PolicyCopy second(*policy);
+    ASSERT_TRUE(policy->EnterRolloutMode().ok());
+    EXPECT_TRUE(first.IsHeldBy(*snapshot)) << "the next copy was written over it";
+    EXPECT_TRUE(second.IsHeldBy(*policy->TakeSnapshot("").value()));
+  }
+}
+
+TEST(RolloutModeTest, WeightsThatAreNotFiniteAreSeenInTheHostsCopy) {
+  at::set_num_threads(1);
+  auto policy = PolicyTrainer::Create(OptionsFor({}, Passes::kNone)).value();
+  PolicyCopy copy(*policy);
+  copy.arena_of(PolicyPart::kParameters)[5] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(policy->Restore(copy).ok());
+  ASSERT_TRUE(policy->EnterRolloutMode().ok());
+  EXPECT_EQ(ErrorReason(policy->CheckFinite()), "NON_FINITE");
+  ExpectEmptyDevice(policy->memory());
+}
+
 TEST(PolicyTrainerTest, AStateThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum) {
   PolicyTrainer::Options options = OptionsFor({}, Passes::kReferenceOfLoss);
   options.model.hidden_size = 8192;
@@ -373,11 +419,13 @@ TEST(PolicyTrainerTest, AStateThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum
   options.device_bytes = int64_t{80} << 30;
   const absl::Status status = PolicyTrainer::Create(options).status();
   EXPECT_EQ(ErrorReason(status), "STATE_TOO_LARGE");
+  EXPECT_EQ(PolicyTrainer::CheckFits(options), status);
   // The model has 68.5 billion parameters.
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("weights 26"), HasSubstr(" + gradients 26"), HasSubstr("+ two moments 52"),
                     HasSubstr("+ reference policy 26"), HasSubstr(" = 13"), HasSubstr("cpu has 81920 MiB")));
   options.model = testing::GroupedQueryModel();
+  EXPECT_TRUE(PolicyTrainer::CheckFits(options).ok());
   EXPECT_TRUE(PolicyTrainer::Create(options).ok());
 }
 

@@ -115,9 +115,48 @@ TEST_F(CardTurnsTest, ANewcomerIsToldWhoseTurnItIsAndNobodyWaitsForItToBeBack) {
   EXPECT_THAT(turns_.Back("a", 1, At(3)), ElementsAre(Just(Kind::kFinish, 1)));
 }
 
+TEST_F(CardTurnsTest, OneThatMakesItsEngineCountsFromItsArrivalUntilItConnectsOrIsTooLate) {
+  turns_.Arrive("a", "1", At(0));
+  EXPECT_THAT(turns_.Holders(), ElementsAre("a"));
+  EXPECT_THAT(turns_.Ask(At(1)), IsEmpty()) << "there is no stream to tell it by";
+  EXPECT_THAT(turns_.Tick(At(30)), IsEmpty());
+  EXPECT_THAT(turns_.Connect("a", "1", false, At(31)), ElementsAre(Yield("a", 1)));
+  EXPECT_THAT(turns_.Yielded("a", 1, At(32)), ElementsAre(Just(Kind::kBegin, 1)));
+  turns_.GiveBack(At(33));
+  turns_.Arrive("a", "2", At(40));
+  turns_.Ask(At(41));
+  EXPECT_THAT(turns_.Tick(At(99)), IsEmpty());
+  EXPECT_THAT(turns_.Tick(At(100)), ElementsAre(Action{Kind::kEvict, "a", 2, {}}, Just(Kind::kLookForRoom, 2)));
+}
+
+TEST_F(CardTurnsTest, TheEndOfAnOlderStreamGivesAnArrivalNoLessTime) {
+  turns_.Connect("a", "1", false, At(0));
+  turns_.Arrive("a", "2", At(1));
+  turns_.Disconnect("a", At(2));
+  turns_.Ask(At(3));
+  EXPECT_THAT(turns_.Tick(At(40)), IsEmpty());
+  EXPECT_THAT(turns_.Connect("a", "2", true, At(41)), ElementsAre(Yield("a", 1), Just(Kind::kBegin, 1)));
+}
+
+TEST_F(CardTurnsTest, ACardThatIsMeasuredIsLookedAtBeforeEveryTurnAndNamesWhoHasEnded) {
+  CardTurns turns({.looks_always = true});
+  turns.Connect("a", "1", false, At(0));
+  turns.Died("a", At(1));
+  EXPECT_THAT(turns.Ask(At(2)), ElementsAre(Just(Kind::kLookForRoom, 1)));
+  EXPECT_THAT(turns.Room(false, At(2)), IsEmpty()) << "the memory of a process goes later than the process";
+  EXPECT_THAT(turns.Tick(At(3)), ElementsAre(Just(Kind::kLookForRoom, 1)));
+  EXPECT_THAT(turns.Room(true, At(3)), ElementsAre(Just(Kind::kBegin, 1)));
+  turns.GiveBack(At(4));
+  turns.Connect("b", "1", false, At(5));
+  turns.Died("b", At(6));
+  turns.Ask(At(7));
+  EXPECT_THAT(turns.Room(false, At(17)), ElementsAre(Action{Kind::kStuck, "", 2, {"b"}}));
+}
+
 TEST_F(CardTurnsTest, LimitsMustBePositive) {
   EXPECT_TRUE(CardTurns::Options().Validate().ok());
   EXPECT_FALSE(CardTurns::Options{.room_limit = absl::ZeroDuration()}.Validate().ok());
+  EXPECT_FALSE(CardTurns::Options{.arrive_limit = absl::Seconds(9)}.Validate().ok()) << "below absent_limit";
 }
 
 constexpr int kOneRunIn = SYNCOPATE_ONE_RUN_IN;
@@ -148,6 +187,7 @@ Totals SimulateMany(int runs, const MakeTurns& make_turns) {
     totals.sums.absent += outcome.absent;
     totals.sums.looked_for_room += outcome.looked_for_room;
     totals.sums.turns_without_somebody += outcome.turns_without_somebody;
+    totals.sums.arrivals += outcome.arrivals;
   }
   return totals;
 }
@@ -177,6 +217,7 @@ TEST(CardTurnsSimulationTest, ACardHasOneOwnerWhateverDiesHangsOrIsCutOff) {
   EXPECT_GT(totals.sums.absent, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.looked_for_room, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.turns_without_somebody, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.arrivals, 1000 / kOneRunIn);
 }
 
 struct ForgetsTheAbsent : CardTurns {
@@ -198,6 +239,10 @@ struct TrustsEvictions : CardTurns {
 struct TellsNewcomersNothing : CardTurns {
   using CardTurns::CardTurns;
   bool TellsNewcomers() const override { return false; }
+};
+struct TakesArrivalsForNothing : CardTurns {
+  using CardTurns::CardTurns;
+  bool CountsArrivals() const override { return false; }
 };
 struct CountsNoBytes : CardTurns {
   using CardTurns::CardTurns;
@@ -227,6 +272,11 @@ TEST(CardTurnsSimulationTest, NoticesATurnOnACardThatHasNoRoom) {
 TEST(CardTurnsSimulationTest, NoticesANewcomerThatIsToldNothing) {
   const Totals totals = SimulateMany(200, MakeTurnsWith<TellsNewcomersNothing>());
   EXPECT_GT(totals.failed, 50) << Describe(totals);
+}
+
+TEST(CardTurnsSimulationTest, NoticesATurnBesideARollouterThatMakesItsEngine) {
+  const Totals totals = SimulateMany(200, MakeTurnsWith<TakesArrivalsForNothing>());
+  EXPECT_GT(Count(totals, "is on the card"), 30) << Describe(totals);
 }
 
 TEST(CardTurnsSimulationTest, NoticesTheEvictionOfASlowRollouter) {

@@ -83,7 +83,9 @@ class TurnDeskTest : public ::testing::Test {
                  {.clock = &clock_,
                   .set_away = [this](int64_t stream, bool away) { away_.emplace_back(stream, away); },
                   .evict = [this](int64_t stream, const absl::Status&) { evicted_.push_back(stream); },
-                  .has_room = [this] { return has_room_.load(); }}};
+                  .has_room = [this]() -> absl::Status {
+                    return has_room_ ? absl::OkStatus() : absl::ResourceExhaustedError("1 MiB are free, of 2");
+                  }}};
 };
 
 TEST_F(TurnDeskTest, TheStepThreadGetsTheCardWhenAllHaveLeftAndTheirClocksStandStillUntilTheyAreBack) {
@@ -114,14 +116,53 @@ TEST_F(TurnDeskTest, AStreamThatAnotherHasReplacedNeitherReportsNorLeaves) {
 
 TEST_F(TurnDeskTest, WhatIsForTheRolloutersTurnWaitsForItsBegin) {
   int calls = 0;
-  desk_.CallInRolloutersTurn([&] { ++calls; });
+  desk_.CallInRolloutersTurn({}, [&] { ++calls; });
   EXPECT_EQ(calls, 1);
   ASSERT_THAT(Take(), IsOk());
-  desk_.CallInRolloutersTurn([&] { ++calls; });
-  desk_.CallInRolloutersTurn([&] { ++calls; });
+  desk_.CallInRolloutersTurn({}, [&] { ++calls; });
+  desk_.CallInRolloutersTurn({}, [&] { ++calls; });
   EXPECT_EQ(calls, 1);
   desk_.GiveBack();
   EXPECT_EQ(calls, 3);
+}
+
+TEST_F(TurnDeskTest, ACallThatNobodyWaitsForAnyMoreIsFreedAtOnce) {
+  ASSERT_THAT(Take(), IsOk());
+  auto alive = std::make_shared<int>(0);
+  const int64_t waiting = desk_.CallInRolloutersTurn({"a", "1"}, [alive] { ++*alive; });
+  EXPECT_EQ(alive.use_count(), 2);
+  desk_.Forget(waiting);
+  EXPECT_EQ(alive.use_count(), 1);
+  desk_.Forget(waiting);
+  desk_.GiveBack();
+  EXPECT_EQ(*alive, 0);
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre());
+}
+
+TEST_F(TurnDeskTest, WhoIsAnsweredCountsAsBeingOnTheCardsAndATurnWaitsUntilItHasLeft) {
+  ASSERT_THAT(Take(), IsOk());
+  int calls = 0;
+  desk_.CallInRolloutersTurn({"a", "1"}, [&] { ++calls; });
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre());
+  desk_.GiveBack();
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("a"));
+  EXPECT_EQ(desk_.CallInRolloutersTurn({"b", "1"}, [&] { ++calls; }), 0);
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("a", "b"));
+  unwanted_ = true;
+  EXPECT_THAT(Take(/*pace=*/absl::ZeroDuration()), HasReason("TURN_UNWANTED"));
+  unwanted_ = false;
+  Connect("a", 1);
+  Connect("b", 2);
+  EXPECT_THAT(Take(), IsOk());
+}
+
+TEST_F(TurnDeskTest, TheEndOfAStreamIsNotThatOfTheSuccessorThatHasAskedForTheModelMeanwhile) {
+  Connect("a", 1);
+  Deliver();
+  desk_.CallInRolloutersTurn({"a", "2"}, [] {});
+  desk_.Disconnect("a", 1, /*in_order=*/true);
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("a"));
 }
 
 TEST_F(TurnDeskTest, WhoLeavesInOrderIsNotWaitedFor) {
@@ -140,6 +181,7 @@ TEST_F(TurnDeskTest, WhoDoesNothingIsEvictedAndIfTheCardThenHasNoRoomTheTurnIsSt
   const absl::Status stuck = Take();
   EXPECT_THAT(stuck, HasReason("TURN_STUCK"));
   EXPECT_THAT(std::string(stuck.message()), ::testing::HasSubstr("a did not leave it"));
+  EXPECT_THAT(std::string(stuck.message()), ::testing::HasSubstr("1 MiB are free, of 2"));
 }
 
 TEST_F(TurnDeskTest, ATurnThatIsNoLongerWantedIsGivenBackToThoseWhoHaveLeftForIt) {
@@ -155,7 +197,7 @@ TEST_F(TurnDeskTest, ATurnThatIsNoLongerWantedIsGivenBackToThoseWhoHaveLeftForIt
   }
   EXPECT_EQ(desk_.GetStatus().phase, CardTurns::Phase::kReceiving);
   int calls = 0;
-  desk_.CallInRolloutersTurn([&] { ++calls; });
+  desk_.CallInRolloutersTurn({}, [&] { ++calls; });
   EXPECT_EQ(calls, 1);
 }
 

@@ -85,13 +85,16 @@ void TurnsWorld::Break(size_t index) {
   Process& process = processes_[index];
   if (process.stream == 0) return;
   const int64_t stream = std::exchange(process.stream, 0);
-  process.lost_at = now_;
   ++outcome_.breaks;
-  After(Int(0, 2000), [this, index, stream] {
-    // A newer stream has replaced it.
-    if (last_stream_ > stream && processes_[index].stream > stream) return;
-    Perform(turns_->Disconnect(processes_[index].name, Now()));
-  });
+  // Of one whose hello was lost the trainer does not know; a rollouter's time counts from its last stream that worked.
+  if (process.known_stream == stream) {
+    process.lost_at = now_;
+    After(Int(0, 2000), [this, index, stream] {
+      // A newer stream has replaced it.
+      if (last_stream_ > stream && processes_[index].stream > stream) return;
+      Perform(turns_->Disconnect(processes_[index].name, Now()));
+    });
+  }
   if (process.alive) After(QuietNow() ? 500 : Int(100, 9000), [this, index] { Connect(index); });
 }
 
@@ -123,13 +126,30 @@ void TurnsWorld::Hang(size_t index) {
   });
 }
 
-// A new process is not on the card before it is told whose turn it is.
+// A new process is not on the card before it is told whose turn it is, or that it may make its engine.
 void TurnsWorld::Restart(size_t index) {
   const std::string name = processes_[index].name;
   // Numbers of work go on, as the old process may have begun some.
   processes_[index] = {
       .name = name, .incarnation = ++last_incarnation_, .on_card = false, .work = processes_[index].work + 1};
-  Connect(index);
+  if (Chance(0.5)) return Connect(index);
+  AskForModel(index, last_incarnation_);
+}
+
+// It is answered in the rollouters' turn, takes the card, and connects when its engine is there.
+void TurnsWorld::AskForModel(size_t index, int64_t incarnation) {
+  Process& process = processes_[index];
+  if (process.incarnation != incarnation || !process.alive || process.hung || process.stream != 0) return;
+  if (turns_->IsTrainersTurn()) {
+    After(200, [this, index, incarnation] { AskForModel(index, incarnation); });
+    return;
+  }
+  ++outcome_.arrivals;
+  turns_->Arrive(process.name, absl::StrCat(incarnation), Now());
+  TakeCard(process);
+  After(QuietNow() ? 500 : Int(500, 20000), [this, index, incarnation] {
+    if (processes_[index].incarnation == incarnation) Connect(index);
+  });
 }
 
 void TurnsWorld::NextFault() {

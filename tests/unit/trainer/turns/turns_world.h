@@ -23,7 +23,7 @@ MakeTurns MakeTurnsWith() {
 struct TurnsOutcome {
   std::vector<std::string> errors;  // the run ends with the first error
   int64_t turns = 0, withdrawn = 0, evictions = 0, stuck = 0, crashes = 0, hangs = 0, breaks = 0, absent = 0;
-  int64_t looked_for_room = 0, turns_without_somebody = 0;
+  int64_t looked_for_room = 0, turns_without_somebody = 0, arrivals = 0;
 };
 
 // A trainer and up to four rollouters on one card, by `seed`: streams with delays that break and are opened again,
@@ -72,6 +72,7 @@ class TurnsWorld {
   void Crash(size_t index);
   void Hang(size_t index);
   void Restart(size_t index);
+  void AskForModel(size_t index, int64_t incarnation);
   void NextFault();
   void Tell(const CardTurns::Action& action);
   void Work(size_t index);
@@ -96,7 +97,7 @@ class TurnsWorld {
   std::mt19937_64 random_;
   const bool big_card_;  // it has room for the trainer and what a hung process keeps
   const double break_share_, crash_share_;
-  const CardTurns::Options options_;
+  const CardTurns::Options options_ = {.arrive_limit = absl::Seconds(40)};
   std::unique_ptr<CardTurns> turns_;
   std::multimap<int64_t, std::function<void()>> events_;
   int64_t now_ = 0, last_stream_ = 0, last_incarnation_ = 0;
