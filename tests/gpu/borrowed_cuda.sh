@@ -2,10 +2,11 @@
 # usage: tests/gpu/borrowed_cuda.sh [FOLDER=build/cuda/bin [MODEL=qwen2.5-7b [CASE ...]]]
 # What a second weight set that keys and values lend (sync.install: borrowed) costs and gives back on this host's first
 # GPU. Prints the lines of syncopate-bench-generate, each case by its name before them:
-#   decode    decode steps without a sync, with two sets and with parts of the storage: at most 2 % apart
-#   half      the pool half used, a sync each second: `kept`, `exchange_ms` (the pause), `kv_tokens` of both
-#   swap      the pool full, 40 GiB for preempted sequences, a sync each 30 s
-#   recompute the same without host memory
+#   decode     decode steps without a sync, with two sets and with parts of the storage, and the capacity of both in
+#              tokens (`kv_tokens` of the line `engine`)
+#   half       a pool of 880,000 tokens half used, a sync each second: `kept`, and `exchange_ms`, the pause
+#   swap       a pool of 700,000 tokens full, 40 GiB for preempted sequences, a sync each 30 s
+#   recompute  the same without host memory
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -24,22 +25,21 @@ bench() {
 
 for case in "$@"; do
   echo "= $case"
-  for install in remap borrowed; do
-    case $case in
-      decode) bench --install "$install" --case fixed --batch 256 --context 1024 ;;
-      half) bench --install "$install" --case sync --batch 576 --sync-every 1 --sync-seconds 24 ;;
-      swap)
-        bench --install "$install" --case sync --batch 1024 --answer-tokens 1024 --sync-every 30 --sync-seconds 92 \
-          --host-kv-memory 40
-        ;;
-      recompute)
-        bench --install "$install" --case sync --batch 1024 --answer-tokens 1024 --sync-every 30 --sync-seconds 92
-        ;;
-      *)
-        echo "borrowed: no case $case" >&2
-        exit 2
-        ;;
-    esac
-  done
+  case $case in
+    decode)
+      for install in remap borrowed; do bench --install "$install" --case fixed --batch 256 --context 1024 --repeats 3; done
+      ;;
+    # The rate without syncs is measured before and after those with them, by the same engine.
+    half) bench --install borrowed --case sync --kv-tokens 880000 --batch 576 --sync-every 1 --sync-seconds 40 ;;
+    swap)
+      bench --install borrowed --case sync --kv-tokens 700000 --batch 1024 --sync-every 30 --sync-seconds 95 \
+        --host-kv-memory 40
+      ;;
+    recompute) bench --install borrowed --case sync --kv-tokens 700000 --batch 1024 --sync-every 30 --sync-seconds 95 ;;
+    *)
+      echo "borrowed: no case $case" >&2
+      exit 2
+      ;;
+  esac
 done
 exit "$failed"
