@@ -2,8 +2,8 @@
 # usage: tests/gpu/borrowed_cuda.sh [FOLDER=build/cuda/bin [MODEL=qwen2.5-7b [CASE ...]]]
 # What a second weight set that keys and values lend (sync.install: borrowed) costs and gives back on this host's first
 # GPU. Prints the lines of syncopate-bench-generate, each case by its name before them:
-#   decode     decode steps without a sync, with two sets and with parts of the storage, and the capacity of both in
-#              tokens (`kv_tokens` of the line `engine`)
+#   capacity   the tokens that have room with two sets and between syncs (`kv_tokens` of the line `engine`)
+#   decode     decode steps without a sync, with two sets and with parts of the storage
 #   half       a pool of 880,000 tokens half used, a sync each second: `kept`, and `exchange_ms`, the pause
 #   swap       a pool of 700,000 tokens full, 40 GiB for preempted sequences, a sync each 30 s
 #   recompute  the same without host memory
@@ -12,7 +12,7 @@ root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
 model=${2:-qwen2.5-7b}
 shift $(($# < 2 ? $# : 2))
-[ "$#" -gt 0 ] || set -- decode half swap recompute
+[ "$#" -gt 0 ] || set -- capacity decode half swap recompute
 
 # shellcheck source=scripts/gpu_libraries.sh
 . "$root/scripts/gpu_libraries.sh" "$folder"
@@ -26,6 +26,9 @@ bench() {
 for case in "$@"; do
   echo "= $case"
   case $case in
+    capacity)
+      for install in remap borrowed; do bench --install "$install" --case short --batch 1024 --repeats 1; done
+      ;;
     decode)
       for install in remap borrowed; do bench --install "$install" --case fixed --batch 256 --context 1024 --repeats 3; done
       ;;
