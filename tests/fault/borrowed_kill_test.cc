@@ -50,7 +50,7 @@ std::vector<std::string> BorrowedRun(std::vector<std::string> more) {
 }
 
 TEST(BorrowedKillTest, ATrainerThatDiesInATransferGetsTheMemoryBackToItsOwnersAndChangesNoBit) {
-  constexpr int64_t kSteps = 25;
+  constexpr int64_t kSteps = 12;
   RunHarness run(BorrowedRun({"staleness.max_staleness=0", absl::StrCat("run.steps=", kSteps)}));
   auto synchronizer = run.StartDaemon("synchronizer");
   ASSERT_THAT(synchronizer, IsOk());

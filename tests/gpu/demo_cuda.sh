@@ -30,6 +30,8 @@ cases=(
   "nccl-in-place 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1 sync.install=in_place"
   "ranks-nccl 2 train.device=cuda trainer.world=2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1"
   "ranks-ipc 2 train.device=cuda trainer.world=2 rollout.device=cuda:1 sync.transport=ipc run.rollouters=1"
+  "borrowed-nccl 2 rollout.device=cuda:1 sync.transport=nccl run.rollouters=1 sync.install=borrowed model.head_dim=64"
+  "borrowed 1 rollout.device=cuda:0 sync.transport=ipc run.rollouters=1 sync.install=borrowed model.head_dim=64 rollout.gpu_memory=0.3"
   "one-gpu 1 rollout.device=cuda:0 sync.transport=ipc run.rollouters=2"
   "cpu-rollouters 1 rollout.device=cpu run.rollouters=2"
 )
