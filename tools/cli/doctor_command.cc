@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "services/config/run_config.h"
 #include "tools/cli/command.h"
+#include "tools/doctor/card_memory.h"
 #include "tools/doctor/finding.h"
 #include "tools/doctor/inputs.h"
 #include "tools/doctor/judge.h"
@@ -61,6 +62,7 @@ int Examine(const DoctorArguments& arguments) {
   const doctor::Machine machine = doctor::InspectMachine(*config, run::OwnBinaryFolder());
   std::vector<doctor::Finding> findings = doctor::Judge(machine, *config);
   for (doctor::Finding& finding : doctor::ExamineRankMemory(machine, *config)) findings.push_back(std::move(finding));
+  for (doctor::Finding& finding : doctor::ExamineCardMemory(machine, *config)) findings.push_back(std::move(finding));
   for (doctor::Finding& finding : doctor::ExamineInputs(*config)) findings.push_back(std::move(finding));
   return Report(findings, arguments.json);
 }

@@ -53,9 +53,12 @@ absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& confi
   const int64_t in_float32 = has_base && IsOnGpu(config) ? trained : elements;
   const int64_t state =
       in_float32 * kWeightBytes + trained * kTrainedBytes + (IsOnGpu(config) ? elements * kBFloat16Bytes : 0);
+  // Gradients begin with 0, and the copy that computes is made of the weights, unless a base is there in it alone.
+  const int64_t moved = in_float32 * kWeightBytes + trained * 2 * kWeightBytes +
+                        (has_base && IsOnGpu(config) ? elements * kBFloat16Bytes : 0);
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < world; ++rank) {
-    ranks.push_back({.state = state, .send = CountSlots(config) * plan.send_bytes(rank)});
+    ranks.push_back({.state = state, .send = CountSlots(config) * plan.send_bytes(rank), .moved = moved});
   }
   return ranks;
 }
