@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> CreateWithRoom(const v1:
     alone.device_bytes = device.total_bytes;
     SYNCOPATE_RETURN_IF_ERROR(trainer::PolicyTrainer::CheckFits(alone));  // nobody's leaving would help
   }
-  const absl::Time deadline = Clock::Real()->Now() + kRolloutersLeaveWithin;
+  const absl::Time deadline = Clock::Real()->Now() + device.leave_within;
   for (bool said = false;; said = true) {
     absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> policy = trainer::PolicyTrainer::Create(options);
     const bool waits = config.run().share_gpu() && device.read_free_bytes != nullptr;
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> CreateWithRoom(const v1:
     if (Clock::Real()->Now() >= deadline) {
       return Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
                    absl::StrCat("rollouters that share ", options.device, " have not left it within ",
-                                absl::FormatDuration(kRolloutersLeaveWithin),
+                                absl::FormatDuration(device.leave_within),
                                 "; end them, or whatever else uses it: ", std::string(policy.status().message())));
     }
     if (!said) {

@@ -21,6 +21,9 @@
 
 namespace syncopate::trainerd {
 
+// Rollouters yield 5 s after they have lost their trainer, and a yield that waits for a weight sync takes 5 s more.
+inline constexpr absl::Duration kRolloutersLeaveWithin = absl::Seconds(30);
+
 // The device on which one rank of a trainer computes, and the memory that its policy has there.
 struct RankDevice {
   RankPlace place;
@@ -28,6 +31,8 @@ struct RankDevice {
   int64_t state_bytes = 0;            // available for a policy's state; 0: the memory of the machine
   int64_t total_bytes = 0;            // of the device; 0: the CPU
   std::function<absl::StatusOr<int64_t>()> read_free_bytes = nullptr;  // of the device now; null: the CPU
+  // How long rollouters that share it have to leave it when the trainer starts.
+  absl::Duration leave_within = kRolloutersLeaveWithin;
 };
 
 // Opens the device of rank `rank`, by train.device: "cuda" is a different GPU of this host for each rank, as long as
@@ -59,12 +64,10 @@ struct TrainDevice {
   synchronizer::DeviceFacts facts;
 };
 
-// Rollouters yield 5 s after they have lost their trainer, and a yield that waits for a weight sync takes 5 s more.
-inline constexpr absl::Duration kRolloutersLeaveWithin = absl::Seconds(30);
-
 // Makes device->policy, whether its weights are those of model.path, random, or about to be restored from a checkpoint,
 // and on rank 0 of several the LeadingPolicy. Its state and `send_bytes` must fit the device: if rollouters share it
-// (run.share_gpu), those that an earlier trainer has left there have kRolloutersLeaveWithin to leave.
+// (run.share_gpu), those that an earlier trainer has left there have leave_within to leave, else
+// FAILED_PRECONDITION (reason TURN_STUCK). RESOURCE_EXHAUSTED (reason STATE_TOO_LARGE) at once if it fits no empty one.
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device);
 
 // What rank `device.rank` of the run sends, and for whom it packs.

@@ -1,0 +1,73 @@
+#include "services/trainer/train_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/config/run_config.h"
+#include "tests/support/status_matchers.h"
+
+namespace syncopate::trainerd {
+namespace {
+
+using ::syncopate::testing::HasMessage;
+using ::syncopate::testing::HasReason;
+using ::syncopate::testing::IsOk;
+using ::testing::HasSubstr;
+
+constexpr int64_t kPlenty = int64_t{1} << 40;
+
+// A device on which a policy finds so much free at each look; the last number stays.
+TrainDevice DeviceWith(const v1::RunConfig& config, std::vector<int64_t> free, int* looks) {
+  TrainDevice device;
+  device.model = config::FindRunModel(config).value();
+  device.device.place.name = "cpu";
+  device.device.state_bytes = free.front();
+  device.device.total_bytes = kPlenty;
+  device.device.read_free_bytes = [free = std::move(free), looks]() -> absl::StatusOr<int64_t> {
+    const auto at = std::min(free.size() - 1, static_cast<size_t>(++*looks));
+    return free[at];
+  };
+  return device;
+}
+
+v1::RunConfig Config(bool shares) {
+  return config::ParseRunConfig("", "f", {shares ? "run.share_gpu=true" : "run.share_gpu=false"}).config;
+}
+
+TEST(TrainDeviceTest, ATrainerThatStartsAgainWaitsUntilRolloutersHaveLeftTheDevice) {
+  const v1::RunConfig config = Config(true);
+  int looks = 0;
+  TrainDevice device = DeviceWith(config, {1, 1, 1, kPlenty}, &looks);
+  ASSERT_THAT(MakePolicy(config, /*send_bytes=*/0, &device), IsOk());
+  EXPECT_EQ(looks, 3);
+  EXPECT_NE(device.policy, nullptr);
+}
+
+TEST(TrainDeviceTest, IfTheyDoNotLeaveItIsStuckAndSaysWhatItNeeds) {
+  const v1::RunConfig config = Config(true);
+  int looks = 0;
+  TrainDevice device = DeviceWith(config, {1}, &looks);
+  device.device.leave_within = absl::Milliseconds(300);
+  const absl::Status stuck = MakePolicy(config, /*send_bytes=*/0, &device);
+  EXPECT_THAT(stuck, HasReason("TURN_STUCK"));
+  EXPECT_THAT(stuck, HasMessage(HasSubstr("the model does not fit")));
+  EXPECT_GT(looks, 0);
+}
+
+TEST(TrainDeviceTest, NobodyIsWaitedForOnADeviceThatIsTooSmallOrIsNotShared) {
+  int looks = 0;
+  TrainDevice small = DeviceWith(Config(true), {1}, &looks);
+  small.device.total_bytes = 2;
+  EXPECT_THAT(MakePolicy(Config(true), /*send_bytes=*/0, &small), HasReason("STATE_TOO_LARGE"));
+  TrainDevice alone = DeviceWith(Config(false), {1}, &looks);
+  EXPECT_THAT(MakePolicy(Config(false), /*send_bytes=*/0, &alone), HasReason("STATE_TOO_LARGE"));
+  EXPECT_EQ(looks, 0);
+}
+
+}  // namespace
+}  // namespace syncopate::trainerd
