@@ -10,7 +10,7 @@
 // zeros. Launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch.
 namespace syncopate::rollouter {
 
-constexpr int32_t kMostAdapters = 3;       // of one product: those of q, k and v
+constexpr int32_t kMostAdapters = 3;        // of one product: those of q, k and v
 constexpr int32_t kDecodedAdapterSets = 3;  // model::kAdapterSets, in a header that nvcc compiles
 
 // The adapter of columns [begin, begin + outputs) of a product.
@@ -43,13 +43,5 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
 // or both: activated[row] = silu(gate) * up, where gate and up are rounded to bf16 with what their adapters add.
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
                                  cudaStream_t stream);
-
-// AddAdapters of one adapter of all columns to the residual, and model::AddAndNorm behind it, for few rows: residual += y +
-// scale * (x a^T) b^T; normed = RmsNorm(residual) * weight. `columns` is at most model::kMaxHidden. Sums are added up in
-// another order than AddAdapters adds them.
-cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, const void* y, const void* weight,
-                               void* residual, void* normed, cudaStream_t stream);
-// More rows than this take less time in two kernels.
-constexpr int32_t kMostFusedRows = 512;
 
 }  // namespace syncopate::rollouter
