@@ -110,7 +110,7 @@ absl::Status Engine::CheckShape(const GenerationRequest& request) const {
   }
   if (request.by_base && !runner_->capacity().serves_base) {
     return Error(absl::StatusCode::kInvalidArgument, "BASE_NOT_SERVED",
-                 "the decoder of a GPU does not answer without adapters yet; ask a rollouter on the CPU");
+                 "this rollouter cannot answer without adapters; ask another one");
   }
   return scheduler_.Check(SchedulerRequest(request));
 }

@@ -106,7 +106,6 @@ absl::StatusOr<WeightReceiver::Prepared> WeightReceiver::PrepareTarget(const syn
   ForgetLostWeights(weights);
   SYNCOPATE_RETURN_IF_ERROR(CheckNewer(command));
   // A base that was on the host while the target slept serves all later versions, so it is digested once it is back.
-  if (!weights.slept) checked_since_sleep_ = false;
   const bool woken = target_->shares_base() && weights.slept && !checked_since_sleep_;
   if (command.check_weights || woken) SYNCOPATE_RETURN_IF_ERROR(CheckLive(command.deadline));
   checked_since_sleep_ = checked_since_sleep_ || woken;
@@ -198,12 +197,12 @@ void WeightReceiver::Expect(const std::shared_ptr<const PlannedLayouts>& planned
   expected->buckets = planned->plan.BucketsTo(rank);
   expected->contents = GetContents(options_.manifest, planned->destination, expected->buckets, rank);
   const ShadowContents& all = expected->contents;
-  int64_t adapters_begin = std::numeric_limits<int64_t>::max();
+  int64_t& adapters_begin = expected->adapters_begin;
   for (const Piece& piece : planned->destination.pieces()) {
     if (piece.rank != rank || !options_.manifest.tensors()[piece.tensor].adapter) continue;
     adapters_begin = std::min(adapters_begin, piece.offset);
   }
-  const auto is_base = [adapters_begin](const ByteRange& range) { return range.begin < adapters_begin; };
+  const auto is_base = [&adapters_begin](const ByteRange& range) { return range.begin < adapters_begin; };
   expected->first_adapter = static_cast<size_t>(std::count_if(all.buckets.begin(), all.buckets.end(), is_base));
   std::copy_if(all.buckets.begin(), all.buckets.end(), std::back_inserter(expected->adapters.buckets),
                std::not_fn(is_base));
@@ -358,8 +357,9 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   TimedCheck check(std::move(unmeasured), options_.clock);
   // Base weights that are not sent are verified too if they were copied; otherwise a damaged copy would serve for ever. A
   // base that is shared was verified when it arrived, and is when the weights are to be checked (CheckLive).
-  if (!adapters_alone) {
-    for (const ByteRange& range : split.kept) check.Arrived(range, nullptr);
+  // Gaps between adapters, which are zeros, count with the adapters.
+  for (const ByteRange& range : split.kept) {
+    if (!adapters_alone || range.begin >= expected_->adapters_begin) check.Arrived(range, nullptr);
   }
   // Connecting, moving bytes and verifying are timed separately. Checks run inside Receive() as pieces arrive, so their
   // time is subtracted from the transfer's.
@@ -495,6 +495,7 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
     serving_ = served_ = offer_.prepare.version;
     serving_digest_ = offer_.prepare.digest;
     in_place_ = InPlace::kNo;
+    checked_since_sleep_ = false;  // the next sleep counts anew
   }
   AbandonInPlace();
   // The shadow contains the older weights now, or garbage: this attempt cannot succeed any more.

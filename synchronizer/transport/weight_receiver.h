@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -186,6 +187,7 @@ class WeightReceiver {
     // `first_adapter`. No bucket is of both.
     size_t first_adapter = 0;
     ShadowContents adapters;
+    int64_t adapters_begin = std::numeric_limits<int64_t>::max();  // in the shadow
   };
   std::shared_ptr<const Expected> expected_;  // for the last plan
   // What a weight set contained when it was verified.

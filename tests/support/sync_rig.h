@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "synchronizer/plan/layout.h"
+#include "synchronizer/plan/pack.h"
+#include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/arena_pair.h"
 #include "synchronizer/transport/send_arena.h"
 #include "synchronizer/transport/weight_receiver.h"
@@ -59,7 +61,8 @@ class SyncRig {
   SyncRig(TransportHarness* harness, const Manifest& manifest, int slots = 2)
       : harness_(harness),
         manifest_(manifest),
-        arena_(*SendArena::Create(manifest, {.slots = slots})),
+        plan_(*SyncPlan::Create(manifest, Layout::FlatShards(manifest, 1), Layout::Whole(manifest, 1))),
+        arena_(MakeArena(slots)),
         store_(arena_.get()),
         end_(harness->AddSource(&store_)),
         source_(&store_, {end_}, {}) {
@@ -173,14 +176,27 @@ class SyncRig {
   const SendArena::Staged& staged() const { return staged_; }
 
  private:
+  // The arena that is sent is the manifest's, unless a gap before adapters is left out.
+  bool has_gap() const { return plan_.send_bytes(0) != manifest_.arena_bytes(); }
+  std::unique_ptr<SendArena> MakeArena(int slots) const {
+    return has_gap() ? *SendArena::CreateForPlan(manifest_, plan_, 0, {.slots = slots})
+                     : *SendArena::Create(manifest_, {.slots = slots});
+  }
   void Stage(int64_t step, const SendArena::Fill& fill) {
-    auto staged = arena_->Stage({1, step}, fill);
+    auto staged = arena_->Stage({1, step}, [this, &fill](char* bytes) -> absl::Status {
+      if (!has_gap()) return fill(bytes);
+      std::vector<char> whole(static_cast<size_t>(manifest_.arena_bytes()), 0);
+      SYNCOPATE_RETURN_IF_ERROR(fill(whole.data()));
+      PackOnHost(plan_.pack(0), whole.data(), bytes);
+      return absl::OkStatus();
+    });
     ASSERT_TRUE(staged.ok()) << staged.status();
     staged_ = *staged;
   }
 
   TransportHarness* const harness_;
   const Manifest manifest_;
+  const SyncPlan plan_;
   std::unique_ptr<SendArena> arena_;
   FaultyStore store_;
   SourceTransport* const end_;

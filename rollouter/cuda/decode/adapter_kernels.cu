@@ -1,7 +1,6 @@
 #include <mma.h>
 
 #include "model/cuda/device_code.cuh"
-#include "model/cuda/row_kernels.h"
 #include "rollouter/cuda/decode/adapter_kernels.h"
 
 namespace syncopate::rollouter {
@@ -230,83 +229,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block has two rows, so that b is read once for both; a thread has eight columns of each.
-constexpr int kRowsTogether = 2;
-constexpr int kMostRank = 256;
-constexpr int kMostNormThreads = model::kMaxHidden / kVector;
-
-__global__ void __launch_bounds__(kMostNormThreads)
-    Norm(AdaptedProduct product, float epsilon, const bf16* y, const bf16* weight, bf16* residual, bf16* normed) {
-  __shared__ float inner[kRowsTogether][kMostRank];
-  __shared__ float warps[kRowsTogether][kMostNormThreads / model::kWarp];
-  const int element = static_cast<int>(threadIdx.x) * kVector, first_row = static_cast<int>(blockIdx.x) * kRowsTogether;
-  const bool mine = element < product.columns;
-  float weights[kVector] = {}, x[kRowsTogether][kVector] = {};
-  if (mine) model::Load(weight + element, weights);
-  model::WaitForEarlierKernels();
-  model::LetNextKernelStart();
-  const int stride = GetStride(product);
-  int sets[kRowsTogether];
-#pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
-    sets[r] = first_row + r < product.rows ? product.sets[first_row + r] : -1;
-    if (mine && first_row + r < product.rows) {
-      float base[kVector];
-      model::Load(residual + static_cast<int64_t>(first_row + r) * product.columns + element, x[r]);
-      model::Load(y + static_cast<int64_t>(first_row + r) * stride + element, base);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) x[r][i] += base[i];
-    }
-    for (int k = static_cast<int>(threadIdx.x); k < product.rank; k += static_cast<int>(blockDim.x)) {
-      inner[r][k] =
-          sets[r] < 0
-              ? 0.0f
-              : __bfloat162float(
-                    y[static_cast<int64_t>(first_row + r) * stride + product.columns + sets[r] * product.rank + k]);
-    }
-  }
-  __syncthreads();
-  const bool same = sets[0] == sets[1];
-#pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
-    if (!mine || sets[r] < 0 || (same && r > 0)) continue;
-    const bf16* b =
-        static_cast<const bf16*>(product.adapters[0].b[sets[r]]) + static_cast<int64_t>(element) * product.rank;
-    float sums[kRowsTogether][kVector] = {};
-    for (int k = 0; k < product.rank; k += kVector) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        float of_b[kVector];
-        model::Load(b + i * product.rank + k, of_b);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          sums[0][i] += inner[r][k + j] * of_b[j];
-          if (same) sums[1][i] += inner[1][k + j] * of_b[j];
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      x[r][i] += product.scale * sums[0][i];
-      if (same) x[1][i] += product.scale * sums[1][i];
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
-    const Vector sum = model::Narrow(x[r]);
-    const int64_t place = static_cast<int64_t>(first_row + r) * product.columns + element;
-    const bool writes = mine && first_row + r < product.rows;
-    if (writes) *reinterpret_cast<Vector*>(residual + place) = sum;
-    model::Widen(sum, x[r]);
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) squares += x[r][i] * x[r][i];
-    const float scale = rsqrtf(model::BlockSum(squares, warps[r]) / static_cast<float>(product.columns) + epsilon);
-    model::ScaleAsRmsNorm(x[r], scale, weights);
-    if (writes) model::Store(normed + place, x[r]);
-  }
-}
-
 unsigned CountTiles(int32_t extent, int tile) { return static_cast<unsigned>((extent + tile - 1) / tile); }
 
 bool Fits(const AdaptedProduct& product) {
@@ -330,19 +252,6 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
                               dim3(CountTiles(product.rows, kTileRows), columns), dim3(kThreads), 0, stream, product,
                               static_cast<const bf16*>(y), static_cast<const bf16*>(added), static_cast<bf16*>(out),
                               out_stride);
-}
-
-cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, const void* y, const void* weight,
-                               void* residual, void* normed, cudaStream_t stream) {
-  const bool whole = product.count == 1 && product.adapters[0].begin == 0 &&
-                     product.adapters[0].outputs == product.columns && product.columns <= model::kMaxHidden &&
-                     product.rank <= kMostRank;
-  if (!Fits(product) || !whole) return cudaErrorInvalidValue;
-  const int threads = (product.columns / kVector + model::kWarp - 1) / model::kWarp * model::kWarp;
-  return model::LaunchChained(Norm, dim3(CountTiles(product.rows, kRowsTogether)), dim3(static_cast<unsigned>(threads)),
-                              0, stream, product, epsilon, static_cast<const bf16*>(y),
-                              static_cast<const bf16*>(weight), static_cast<bf16*>(residual),
-                              static_cast<bf16*>(normed));
 }
 
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,

@@ -44,12 +44,4 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
                                  cudaStream_t stream);
 
-// AddAdapters of one adapter of all columns to the residual, and model::AddAndNorm behind it, for few rows: residual += y +
-// scale * (x a^T) b^T; normed = RmsNorm(residual) * weight. `columns` is at most model::kMaxHidden. Sums are added up in
-// another order than AddAdapters adds them.
-cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, float epsilon, const void* y, const void* weight,
-                               void* residual, void* normed, cudaStream_t stream);
-// More rows than this take less time in two kernels.
-constexpr int32_t kMostFusedRows = 512;
-
 }  // namespace syncopate::rollouter

@@ -127,7 +127,7 @@ absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& 
 
 absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::Span<const AdapterColumns> adapters,
                                            const DecodeBuffers& buffers, cudaStream_t stream) const {
-  if (adapters.empty() || IsFused(which)) return absl::OkStatus();
+  if (adapters.empty()) return absl::OkStatus();
   void* const result = GetResult(which, buffers);
   const void* const added = parts_[0] != nullptr ? nullptr : result;
   return CudaStatus(AddAdapters(GetAdapted(base, shape_, shape_.hidden, adapters, buffers), buffers.projected(), added,
@@ -157,15 +157,8 @@ absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers&
   return AddToResidual(1, down_, layer.down_adapters, buffers, stream);
 }
 
-absl::Status DecodeProducts::AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape,
-                                        const void* weight, const DecodeBuffers& buffers, cudaStream_t stream) const {
-  if (IsFused(which)) {
-    const AdaptedProduct product = GetAdapted(which == 0 ? output_ : down_, shape_, shape_.hidden,
-                                              which == 0 ? layer.output_adapters : layer.down_adapters, buffers);
-    return CudaStatus(AddAdaptersAndNorm(product, shape.epsilon, buffers.projected(), weight, buffers.residual(),
-                                         buffers.normed(), stream),
-                      "a norm");
-  }
+absl::Status DecodeProducts::AddAndNorm(int which, const model::NormShape& shape, const void* weight,
+                                        const DecodeBuffers& buffers, cudaStream_t stream) const {
   const void* const added = add_to_residual_ || IsAdapted(which) ? nullptr : buffers.projected();
   return CudaStatus(model::AddAndNorm(shape, added, weight, buffers.residual(), buffers.normed(), stream), "a norm");
 }

@@ -57,8 +57,8 @@ class DecodeProducts {
   int32_t qkv_stride() const { return qkv_.shape().n; }
   // The norm behind output (which = 0) or down (1), with what is still to be added to the residual. Only without other
   // ranks.
-  absl::Status AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape, const void* weight,
-                          const DecodeBuffers& buffers, cudaStream_t stream) const;
+  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* weight, const DecodeBuffers& buffers,
+                          cudaStream_t stream) const;
 
  private:
   // The result of `base`, of `columns` columns beside x a^T.
@@ -73,11 +73,6 @@ class DecodeProducts {
   void* GetProduct(int which, const DecodeBuffers& buffers) const;
   void* GetResult(int which, const DecodeBuffers& buffers) const;
   bool IsAdapted(int which) const { return is_adapted_[static_cast<size_t>(which)]; }
-  // Whether the norm's kernel adds what the adapters of output or down add.
-  bool IsFused(int which) const {
-    return IsAdapted(which) && parts_[0] == nullptr && qkv_.shape().rows <= kMostFusedRows &&
-           !qkv_.shape().bit_identical_rows;
-  }
 
   DecodeShape shape_;
   model::Matmul qkv_, output_, gate_up_, down_;

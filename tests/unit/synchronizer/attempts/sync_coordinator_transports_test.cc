@@ -69,6 +69,7 @@ TEST_F(SyncCoordinatorTest, AMemberThatHasTheBaseWeightsThatItWasToBeSentGetsAda
     }
     EXPECT_EQ(base, (std::map<std::string, bool>{{"rollouter-1", true}}));
     ASSERT_EQ(Receivers<Prepare>(), (Names{"trainer", "rollouter-0"})) << "what serves there is not overwritten";
+    holds.attempt = attempt_;
     FromSource(Report(SyncStage::kPrepare));
     FromReceiver(0, holds);
     ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"}));

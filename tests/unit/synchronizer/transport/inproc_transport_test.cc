@@ -781,9 +781,10 @@ TEST_F(SharedBaseTest, ABaseThatStopsInTheMiddleLeavesNothingServing) {
 
 TEST_F(SharedBaseTest, VersionsThatDifferInMoreOrLessThanTheAdaptersAreRefused) {
   ASSERT_TRUE(Sync().ok());
+  int64_t step = 1;
   for (const TensorRange& range : {TensorRange{1, 4}, TensorRange{3, 4}}) {
     subset_.adapters = {range};
-    Stage(2);
+    Stage(++step);
     EXPECT_EQ(ErrorReason(Sync().status()), "MODEL_MISMATCH");
   }
   EXPECT_EQ(receiver_.serving(), (PolicyVersion{1, 1}));
