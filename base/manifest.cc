@@ -86,7 +86,8 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
     unit = spec.unit;
     if (adapters && !spec.adapter) return BadManifest(Describe(spec) + " of the base comes after an adapter");
     if (spec.adapter && !std::exchange(adapters, true)) {
-      if (std::lcm(bucket_bytes, kMappingBytes) > kMaxAdapterStep) {
+      // Compared first, as the multiple of a larger size could overflow.
+      if (bucket_bytes > kMaxAdapterStep || std::lcm(bucket_bytes, kMappingBytes) > kMaxAdapterStep) {
         return BadManifest(absl::StrFormat(
             "with adapters a bucket is a multiple of 2 MiB or a part of it, not %d bytes", bucket_bytes));
       }

@@ -242,11 +242,7 @@ absl::Status Engine::ReleaseMemory(bool keep_weights) {
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
-  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
-  // What the tensors of prompts have left in libtorch's cache is memory in use to other processes.
-  const at::Device device = backend_->device();
-  if (device.is_cuda()) model::EmptyAllocator(device.str());
-  return absl::OkStatus();
+  return runner_->ReleaseBlocks();
 }
 
 absl::StatusOr<int64_t> Engine::Yield() {
@@ -258,6 +254,9 @@ absl::StatusOr<int64_t> Engine::Yield() {
     SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   }
   SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(/*keep_weights=*/false));
+  // What the tensors of prompts have left in libtorch's cache is memory in use to the trainer.
+  const at::Device device = backend_->device();
+  if (device.is_cuda()) model::EmptyAllocator(device.str());
   return std::ssize(plan.swaps_out) * backend_->kv_block_bytes();
 }
 
@@ -272,8 +271,8 @@ absl::Status Engine::CloseLent() {
 
 absl::Status Engine::TakeShadow() {
   SYNCOPATE_CHECK(has_lent());
-  SYNCOPATE_RETURN_IF_ERROR(runner_->LendBlocks());
-  const absl::Status taken = backend_->arenas().TakeShadow();
+  absl::Status taken = runner_->LendBlocks();
+  if (taken.ok()) taken = backend_->arenas().TakeShadow();
   if (!taken.ok()) SYNCOPATE_RETURN_IF_ERROR(ReturnShadow());
   return taken;
 }

@@ -41,6 +41,7 @@ void ServingPolicy::Unpin() {
 void ServingPolicy::Relabel(const PolicyVersion& version) {
   SYNCOPATE_CHECK(has_weights() && version > version_);
   version_ = version;
+  if (has_sets_ && sets_.pinned() == sets_.live()) pinned_ = version;  // the same set by its new name
 }
 
 void ServingPolicy::Invalidate() {

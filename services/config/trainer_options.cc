@@ -1,11 +1,11 @@
 #include "services/config/trainer_options.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_format.h"
 #include "base/reasons.h"
-
 #include "services/config/loss_options.h"
 #include "services/config/rules.h"
 
@@ -32,8 +32,9 @@ trainer::AdamWOptions MakeOptimizerOptions(const v1::RunConfig& config) {
     optimizer.supervised_rate = train.sft_learning_rate();
   }
   // A schedule without a length ends with the run.
-  optimizer.schedule_updates =
-      train.schedule_updates() > 0 ? train.schedule_updates() : MakeUpdates(config) - optimizer.supervised_updates;
+  optimizer.schedule_updates = train.schedule_updates() > 0
+                                   ? train.schedule_updates()
+                                   : std::max<int64_t>(MakeUpdates(config) - optimizer.supervised_updates, 1);
   optimizer.final_fraction = train.final_learning_rate_fraction();
   return optimizer;
 }
@@ -50,13 +51,16 @@ std::optional<DType> ToComputeDType(const v1::TrainSection& train) {
   return train.compute_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
 }
 
-trainer::MemoryOptions MakeMemoryOptions(const v1::TrainSection& train) {
+trainer::MemoryOptions MakeMemoryOptions(const v1::RunConfig& config) {
+  const v1::TrainSection& train = config.train();
   trainer::MemoryOptions memory;
   memory.offload_params = train.offload_params();
   memory.offload_optimizer_for_logprob = train.offload_optimizer_for_logprob();
   memory.offload_reference = train.offload_reference();
-  memory.empty_cache = train.empty_cache_after_update() == "always"  ? trainer::EmptyCache::kAlways
-                       : train.empty_cache_after_update() == "never" ? trainer::EmptyCache::kNever
+  const std::string& rule = train.empty_cache_after_update();
+  // The end of each turn empties the allocator in any case.
+  memory.empty_cache = rule == "always"                              ? trainer::EmptyCache::kAlways
+                       : rule == "never" || config.run().share_gpu() ? trainer::EmptyCache::kNever
                                                                      : trainer::EmptyCache::kOnPressure;
   return memory;
 }
@@ -91,7 +95,7 @@ trainer::PolicyTrainer::Options MakePolicyTrainerOptions(const v1::RunConfig& co
   options.step.deterministic = config.train().deterministic();
   options.compute_dtype = ToComputeDType(config.train());
   options.reduce_dtype = config.train().reduce_dtype() == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-  options.memory = MakeMemoryOptions(config.train());
+  options.memory = MakeMemoryOptions(config);
   options.seed = static_cast<uint64_t>(config.run().seed());
   options.threads = static_cast<int>(config.run().threads());
   return options;

@@ -405,13 +405,14 @@ std::shared_ptr<rollouter::AnswerReports> WorkClient::MakeReports(const Lease& l
 
 absl::Status WorkClient::Generate(int64_t stream, const Lease& lease, Work work) {
   SYNCOPATE_RETURN_IF_ERROR(scorer_->Check(lease.reward));
-  PolicyVersion serving = engine_->GetStatus().serving;
+  const rollouter::EngineStatus status = engine_->GetStatus();
+  const PolicyVersion& evaluated = status.pinned.IsNone() ? status.serving : status.pinned;
   // An evaluation belongs to one version, and the engine may have installed another since the trainer chose this
   // replica.
-  if (lease.kind == LeaseKind::kEvaluation && lease.version != serving) {
-    return Error(
-        absl::StatusCode::kAborted, reason::kWrongVersion,
-        absl::StrCat("evaluation of ", lease.version.ToString(), " was asked for, ", serving.ToString(), " is served"));
+  if (lease.kind == LeaseKind::kEvaluation && lease.version != evaluated) {
+    return Error(absl::StatusCode::kAborted, reason::kWrongVersion,
+                 absl::StrCat("evaluation of ", lease.version.ToString(), " was asked for, ", evaluated.ToString(),
+                              " answers evaluations"));
   }
   auto done = [self = shared_from_this(), stream, lease](absl::StatusOr<TrajectoryGroup> group) {
     self->OnGenerated(stream, lease, std::move(group));

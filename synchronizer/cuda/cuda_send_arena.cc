@@ -47,9 +47,13 @@ absl::Status Superseded() {
 
 class CudaSendArena::Reader final : public DeviceReader {
  public:
-  Reader(CudaSendArena* arena, Slot* slot, const cuda::CudaArena* memory, uint64_t occupancy,
+  Reader(CudaSendArena* arena, Slot* slot, std::shared_ptr<const cuda::CudaArena> memory, uint64_t occupancy,
          std::function<void()> on_superseded)
-      : arena_(arena), slot_(slot), memory_(memory), occupancy_(occupancy), on_superseded_(std::move(on_superseded)) {}
+      : arena_(arena),
+        slot_(slot),
+        memory_(std::move(memory)),
+        occupancy_(occupancy),
+        on_superseded_(std::move(on_superseded)) {}
   ~Reader() override { arena_->Unpin(slot_, occupancy_, this); }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -62,7 +66,7 @@ class CudaSendArena::Reader final : public DeviceReader {
  private:
   CudaSendArena* const arena_;
   Slot* const slot_;
-  const cuda::CudaArena* const memory_;
+  const std::shared_ptr<const cuda::CudaArena> memory_;  // also of a superseded reader whose slot has left the device
   const uint64_t occupancy_;
   const std::function<void()> on_superseded_;
 };
@@ -333,7 +337,7 @@ absl::Status CudaSendArena::MoveToHost(Slot* slot) {
   absl::StatusOr<cuda::PinnedBuffer> kept = cuda::PinnedBuffer();
   if (!is_empty && !has_room) kept = cuda::PinnedBuffer::Create(send_bytes_);
   absl::Status copied = kept.status();
-  std::unique_ptr<cuda::CudaArena> released;  // without the lock
+  std::shared_ptr<cuda::CudaArena> released;  // without the lock
   {
     MutexLock lock(&mutex_);
     if (copied.ok() && kept->bytes() > 0) slot->kept = *std::move(kept);
@@ -395,27 +399,28 @@ absl::StatusOr<std::unique_ptr<DeviceReader>> CudaSendArena::OpenOnDevice(Policy
 
 absl::StatusOr<std::unique_ptr<CudaSendArena::Reader>> CudaSendArena::Pin(PolicyVersion version, bool on_device,
                                                                           std::function<void()> on_superseded) {
-  Slot* back = nullptr;
-  {
-    MutexLock lock(&mutex_);
-    for (Slot& slot : slots_) {
-      if (!on_device || version.IsNone() || slot.version != version) continue;
-      AwaitMovedLocked(&slot);
-      if (slot.version != version || slot.arena != nullptr) continue;
-      slot.moving = true;
-      back = &slot;
+  constexpr int kMostMoves = 3;  // LeaveDevice() may take the slot back before this call pins it
+  for (int moves = 0; !version.IsNone(); ++moves) {
+    Slot* back = nullptr;
+    {
+      MutexLock lock(&mutex_);
+      const auto slot =
+          std::find_if(slots_.begin(), slots_.end(), [&version](const Slot& one) { return one.version == version; });
+      if (slot == slots_.end()) break;
+      AwaitMovedLocked(&*slot);
+      if (slot->version != version) break;
+      if (!on_device || slot->arena != nullptr) {
+        auto reader = std::make_unique<Reader>(this, &*slot, slot->arena, slot->occupancy, std::move(on_superseded));
+        slot->readers.push_back(reader.get());
+        return reader;
+      }
+      if (moves == kMostMoves) break;
+      slot->moving = true;
+      back = &*slot;
     }
+    SYNCOPATE_RETURN_IF_ERROR(MoveToDevice(back));
   }
-  if (back != nullptr) SYNCOPATE_RETURN_IF_ERROR(MoveToDevice(back));
   MutexLock lock(&mutex_);
-  for (Slot& slot : slots_) {
-    if (version.IsNone() || slot.version != version) continue;
-    AwaitMovedLocked(&slot);
-    if (slot.version != version || (on_device && slot.arena == nullptr)) continue;
-    auto reader = std::make_unique<Reader>(this, &slot, slot.arena.get(), slot.occupancy, std::move(on_superseded));
-    slot.readers.push_back(reader.get());
-    return reader;
-  }
   return Error(absl::StatusCode::kNotFound, kVersionNotStaged,
                absl::StrFormat("version %s is not staged; the newest is %s", version.ToString(), newest_.ToString()));
 }

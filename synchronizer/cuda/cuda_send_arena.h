@@ -110,7 +110,7 @@ class CudaSendArena final : public WeightStore {
   class Reader;
 
   struct Slot {
-    std::unique_ptr<cuda::CudaArena> arena;  // null: it has left the device, and `kept` has the bytes of `version`
+    std::shared_ptr<cuda::CudaArena> arena;  // null: it has left the device, and `kept` has the bytes of `version`
     cuda::PinnedBuffer kept;
     bool moving = false;           // from the device or to it: nobody else may use arena or kept
     PolicyVersion version;         // none: empty, or being staged

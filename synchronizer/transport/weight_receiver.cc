@@ -379,6 +379,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   SYNCOPATE_RETURN_IF_ERROR(moved);
   const absl::Time arrived = options_.clock->Now();
   SYNCOPATE_ASSIGN_OR_RETURN(std::vector<uint64_t> digests, check.Finish(offer_.deadline - arrived));
+  if (adapters_alone && live_verified_.expected != expected_) live_base_ = 0;  // so that the base is sent again
   SYNCOPATE_ASSIGN_OR_RETURN(digests, AllDigests(std::move(digests), adapters_alone));
   const absl::Status intact = CheckDigests(expected_->buckets, command.bucket_digests, digests);
   // The base weights that were copied may be damaged: have them sent again. What is shared was not touched, but if it

@@ -269,6 +269,8 @@ TEST(AdaptersTest, EvaluationsBesideSyncsAreAnsweredByTheirVersionAndDelayNone) 
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0));
   const std::vector<Json> evaluations = run.Records("eval");
   ASSERT_GE(evaluations.size(), 3u);
+  EXPECT_THAT(run.Log("trainer-0"), ::testing::Not(HasSubstr("gets no prompts for")))
+      << "prompts that were sent by the pin came back";
   for (const Json& evaluation : evaluations) EXPECT_EQ(evaluation["eval_prompts"], 200) << evaluation;
   const Json syncs = run.Summary()["syncs"];
   EXPECT_EQ(syncs["failed"], 0);

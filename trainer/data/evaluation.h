@@ -140,9 +140,10 @@ class Evaluation {
   };
 
   bool IsRecorded(const Asked& asked) const;
-  // Whether the rollouter answers an evaluation by this version: it serves it, or has pinned it.
+  // Whether the rollouter answers an evaluation by this version: a pinned version answers all of them, else the one that
+  // serves.
   bool IsAnsweredBy(const RolloutSession& session) const {
-    return session.serving == options_.version || session.pinned == options_.version;
+    return (session.pinned.IsNone() ? session.serving : session.pinned) == options_.version;
   }
   EvaluatedAnswer MakeRecord(int64_t index) const;  // of asked_
   Lease MakeLease(int64_t index) const;             // of asked_

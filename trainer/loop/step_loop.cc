@@ -236,11 +236,14 @@ absl::Status StepLoop::LeaveDevice() {
 
 absl::Status StepLoop::LookAtTurn() {
   parts_.turns->Look();
-  if (in_turn_ || parts_.turns->GetStatus().phase != CardTurns::Phase::kRollouters) return absl::OkStatus();
+  if (in_turn_ || stays_staged_ || parts_.turns->GetStatus().phase != CardTurns::Phase::kRollouters) {
+    return absl::OkStatus();
+  }
   const absl::StatusOr<bool> left = parts_.stager->LeaveDevice();
   // Without host memory it stays where it is, which costs rollouters nothing that they had counted on.
   if (!left.ok() && !absl::IsResourceExhausted(left.status())) return left.status();
-  if (!left.ok() && !std::exchange(stays_staged_, true)) {
+  if (!left.ok()) {
+    stays_staged_ = true;
     SYNCOPATE_LOG(kWarning, "the staged weights stay on the device: %s", left.status().ToString());
   }
   return absl::OkStatus();

@@ -92,7 +92,7 @@ std::ostream& operator<<(std::ostream& out, const Case& tried) { return out << t
 class BorrowedGpuTest : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<EngineLoop> Start(CudaInstall install) {
-    backend_ = CudaBackend::Create(config_, manifest_, /*device=*/0, install, /*memory_share=*/0.4).value();
+    backend_ = CudaBackend::Create(config_, manifest_, /*device=*/0, install, {.share = 0.4}).value();
     EngineLoop::Options options;
     options.model = config_;
     options.dtype = DType::kBFloat16;
@@ -205,9 +205,9 @@ TEST(BorrowedGpuRefusalTest, AModelThatDoesNotDecodeByGraphsIsRefusedByName) {
   EngineLoop::Options options;
   options.model = config;
   options.dtype = DType::kBFloat16;
-  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kBorrowed, 0.4).value();
+  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kBorrowed, {.share = 0.4}).value();
   EXPECT_THAT(EngineLoop::Start(options), HasReason("BAD_CONFIG"));
-  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kAuto, 0.4).value();
+  options.backend = CudaBackend::Create(config, manifest, /*device=*/0, CudaInstall::kAuto, {.share = 0.4}).value();
   EXPECT_THAT(EngineLoop::Start(options), IsOk()) << "auto: two weight sets";
 }
 

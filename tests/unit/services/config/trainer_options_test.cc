@@ -155,6 +155,7 @@ TEST(OptionsTest, WhatComputesAndWhatIsComputedAgainFollowTheConfiguration) {
       options({"train.offload_optimizer_for_logprob=true", "train.kl_coef=0.1"}).memory.offload_optimizer_for_logprob);
   EXPECT_TRUE(options({"train.offload_reference=true", "train.kl_coef=0.1"}).memory.offload_reference);
   EXPECT_EQ(options({}).memory.empty_cache, trainer::EmptyCache::kOnPressure);
+  EXPECT_EQ(options({"run.share_gpu=true"}).memory.empty_cache, trainer::EmptyCache::kNever);
   EXPECT_EQ(options({"train.empty_cache_after_update=always"}).memory.empty_cache, trainer::EmptyCache::kAlways);
   EXPECT_EQ(options({"train.empty_cache_after_update=never"}).memory.empty_cache, trainer::EmptyCache::kNever);
   EXPECT_TRUE(options({"train.float32_logits=true"}).step.float32_logits);

@@ -779,6 +779,26 @@ TEST_F(SharedBaseTest, ABaseThatStopsInTheMiddleLeavesNothingServing) {
   EXPECT_TRUE(HasBits(2));
 }
 
+// Digests belong to the buckets of a plan: another number of trainer ranks has another plan.
+TEST_F(SharedBaseTest, ABaseThatWasVerifiedByAnotherPlanIsSentAgainOnce) {
+  ASSERT_TRUE(Sync().ok());
+  for (int32_t sources = 2; sources <= 6; ++sources) {
+    Prepare prepare = rig_.Offer();
+    prepare.sources = sources;
+    prepare.plan_hash =
+        SyncPlan::Create(manifest_, Layout::FlatShards(manifest_, sources), Layout::Whole(manifest_, 1))->hash();
+    ASSERT_TRUE(receiver_.Prepare(prepare).ok());
+    receiver_.Finish(prepare.attempt);
+  }
+  Stage(2);
+  EXPECT_EQ(ErrorReason(Sync().status()), "BASE_LACKING");
+  EXPECT_EQ(receiver_.base_digest(), 0u) << "the next attempt sends it";
+  const auto received = Sync();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GT(received->bytes.full, 0);
+  EXPECT_TRUE(HasBits(2));
+}
+
 TEST_F(SharedBaseTest, VersionsThatDifferInMoreOrLessThanTheAdaptersAreRefused) {
   ASSERT_TRUE(Sync().ok());
   int64_t step = 1;

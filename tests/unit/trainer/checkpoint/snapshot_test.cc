@@ -60,8 +60,8 @@ class LateArena final : public StateArena {
     auto memory = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes()));
     return std::shared_ptr<char>(memory, memory->data());
   }
-  absl::Status CopyToHost() override { return absl::UnimplementedError("it stays"); }
-  absl::Status CopyFromHost() override { return absl::UnimplementedError("it stays"); }
+  absl::Status CopyToHost(char*) override { return absl::UnimplementedError("it stays"); }
+  absl::Status CopyFromHost(const char*) override { return absl::UnimplementedError("it stays"); }
   absl::Status Release() override { return absl::UnimplementedError("it stays"); }
   absl::Status Restore() override { return absl::UnimplementedError("it stays"); }
 
