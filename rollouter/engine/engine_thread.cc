@@ -1,3 +1,5 @@
+// One file, as each step of the engine's thread is the counterpart of a call that waits for it, under one lock.
+
 #include "rollouter/engine/engine_thread.h"
 
 #include <ATen/Parallel.h>
@@ -484,6 +486,7 @@ absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
     if (status_.sleep_level == 0) status_.yielded = true;
     status_.sleep_level = 2;  // from here on no weights are accepted
   }
+  broken_.Update(EndLending());
   // One that sleeps has no requests; it drops the weights that it has kept.
   absl::StatusOr<int64_t> moved = engine_->Yield();
   broken_.Update(moved.status());
@@ -567,6 +570,7 @@ absl::StatusOr<int64_t> EngineThread::FallAsleep(int32_t level) {
     SYNCOPATE_RETURN_IF_ERROR(CheckMaySleepLocked());
     status_.sleep_level = level;  // from here on neither requests nor weights are accepted
   }
+  broken_.Update(EndLending());  // an attempt that has just ended may have ordered it behind this command
   absl::StatusOr<int64_t> freed = engine_->Sleep(/*keep_weights=*/level == 1);
   MutexLock lock(&mutex_);
   if (absl::IsResourceExhausted(freed.status())) {
@@ -684,6 +688,10 @@ absl::Status EngineThread::ServeLending() {
 }
 
 absl::Status EngineThread::EndLending() {
+  {
+    MutexLock lock(&mutex_);
+    if (lending_ != Lending::kReturning) return absl::OkStatus();
+  }
   SYNCOPATE_RETURN_IF_ERROR(engine_->ReturnShadow());
   MutexLock lock(&mutex_);
   lending_ = Lending::kNone;

@@ -116,7 +116,7 @@ class TextPlayTest : public ::testing::Test {
 // A minute of the example that `LongLearningTest` runs to its end.
 TEST(PlayTest, AMinuteOfTheBuiltInGameBringsMoreRewardThanItsBeginning) {
   constexpr size_t kCompared = 40;
-  RunHarness run({"run.steps=300", "eval.every_steps=0"}, "guess.yaml");
+  RunHarness run({"run.steps=240", "eval.every_steps=0"}, "guess.yaml");
   ASSERT_NO_FATAL_FAILURE(ExpectEnd(run.Run(), 0, 4 * kPatience));
   std::vector<double> rewards;
   for (const Json& step : run.Records("step")) {
@@ -125,7 +125,7 @@ TEST(PlayTest, AMinuteOfTheBuiltInGameBringsMoreRewardThanItsBeginning) {
   ASSERT_GE(rewards.size(), 2 * kCompared);
   const double first = std::accumulate(rewards.begin(), rewards.begin() + kCompared, 0.0) / kCompared;
   const double last = std::accumulate(rewards.end() - kCompared, rewards.end(), 0.0) / kCompared;
-  EXPECT_GE(last, first + 0.1) << "from " << first;
+  EXPECT_GE(last, first + 0.06) << "from " << first;
 }
 
 TEST_F(TextPlayTest, TheCalculatorIsPlayedByAModelOfText) {

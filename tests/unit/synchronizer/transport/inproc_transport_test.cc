@@ -1,3 +1,5 @@
+// One file, as all of these tests move bytes between a source and receivers of one process by the same rig.
+
 #include "tests/support/transport_conformance.h"
 
 #include <algorithm>
@@ -782,15 +784,16 @@ TEST_F(SharedBaseTest, ABaseThatStopsInTheMiddleLeavesNothingServing) {
 // Digests belong to the buckets of a plan: another number of trainer ranks has another plan.
 TEST_F(SharedBaseTest, ABaseThatWasVerifiedByAnotherPlanIsSentAgainOnce) {
   ASSERT_TRUE(Sync().ok());
-  for (int32_t sources = 2; sources <= 6; ++sources) {
+  Stage(2);
+  for (int32_t sources = 2; sources <= 6; ++sources) {  // more plans than a receiver keeps
     Prepare prepare = rig_.Offer();
     prepare.sources = sources;
     prepare.plan_hash =
         SyncPlan::Create(manifest_, Layout::FlatShards(manifest_, sources), Layout::Whole(manifest_, 1))->hash();
-    ASSERT_TRUE(receiver_.Prepare(prepare).ok());
+    const auto prepared = receiver_.Prepare(prepare);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
     receiver_.Finish(prepare.attempt);
   }
-  Stage(2);
   EXPECT_EQ(ErrorReason(Sync().status()), "BASE_LACKING");
   EXPECT_EQ(receiver_.base_digest(), 0u) << "the next attempt sends it";
   const auto received = Sync();
