@@ -289,6 +289,7 @@ TEST(EngineLoopTest, WithAdapterSetsAnEvaluationHoldsNoInstallBackAndNoInstallPa
   ASSERT_TRUE(loop->Submit(evaluation, sink).ok());
   ASSERT_TRUE(loop->Submit(Request("training", 1, 10000), policy).ok());
   ASSERT_TRUE(sink->WaitForTokens(1));
+  ASSERT_TRUE(policy->WaitForTokens(1));
   for (int64_t step = 1; step < 4; ++step) {
     ASSERT_TRUE(loop->BeginAttempt().ok());
     const int64_t base = loop->manifest().adapters_begin();
