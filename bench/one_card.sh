@@ -28,7 +28,7 @@ mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
 [ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn)
 . "$bundle/env.sh" || exit 1
-export NCCL_NVLS_ENABLE=0 PYTHONUNBUFFERED=1
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
 card=$(nvidia-smi --id=0 --query-gpu=name --format=csv,noheader 2> /dev/null)
 if [ -z "$card" ]; then

@@ -117,7 +117,7 @@ std::vector<TensorSpec> ParameterSpecs(const ModelConfig& config, DType dtype);
 absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype,
                                       int64_t bucket_bytes = Manifest::kDefaultBucketBytes);
 
-// The same with what rollouters and weight syncs must know of adapters: TensorSpec::adapter, and in bfloat16 spare rows
+// MakeManifest() with what rollouters and weight syncs must know of adapters: TensorSpec::adapter, and in bfloat16 spare rows
 // behind the projections of one product for the A of all adapter sets (kAdapterSets), which a GPU's decoder multiplies
 // together with them.
 absl::StatusOr<Manifest> MakeWireManifest(const ModelConfig& config, DType dtype,

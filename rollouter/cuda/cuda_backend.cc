@@ -69,7 +69,7 @@ class CudaBackend::Arenas : public WeightArenas {
     return checker_->Begin(shadow(), std::move(contents));
   }
   virtual absl::StatusOr<ExportedMemory> ExportShadow() const = 0;
-  // Of kBorrowed and kAuto, see CudaModelRunner::Options.
+  // What kBorrowed and kAuto need, see CudaModelRunner::Options.
   virtual int64_t mapped_set_bytes() const { return 0; }
   virtual absl::Status AddSet(bool /*lends*/) { return absl::OkStatus(); }
   virtual const cuda::GpuMemoryBlock* spare() const { return nullptr; }

@@ -146,7 +146,7 @@ class WeightReceiver {
   bool IsInPlace(bool sends_base) const { return target_->in_place() || (target_->shares_base() && sends_base); }
   // Whether only adapters are written and verified, because the target shares the base that it has.
   bool TakesAdaptersAlone(bool sends_base) const { return target_->shares_base() && !sends_base; }
-  // Of a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
+  // Checks a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
   absl::Status CheckSubset(const Subset& subset) const;
   // Digests of all buckets, of those that arrived now and those that were verified when the base arrived.
   absl::StatusOr<std::vector<uint64_t>> AllDigests(std::vector<uint64_t> arrived, bool adapters_alone) const;
@@ -183,7 +183,7 @@ class WeightReceiver {
     std::shared_ptr<const PlannedLayouts> planned;
     std::vector<WireBucket> buckets;
     ShadowContents contents;
-    // Of targets that share the base: the part of `contents` that is adapters, whose first bucket has the number
+    // For targets that share the base, the part of `contents` that is adapters, whose first bucket has the number
     // `first_adapter`. No bucket is of both.
     size_t first_adapter = 0;
     ShadowContents adapters;

@@ -46,7 +46,7 @@ absl::StatusOr<std::map<int64_t, std::string>> TwinDigests(const std::string& co
 
 // Returns the body of the answer to GET `path` at host:port; the status must be 200.
 absl::StatusOr<std::string> HttpGet(const std::string& address, const std::string& path);
-// The same for POST of a JSON object.
+// Returns the body of the answer to POST of a JSON object; the status must be 200.
 absl::StatusOr<std::string> HttpPost(const std::string& address, const std::string& path, const Json& body);
 
 // Makes one unary call over a connection of its own: Call<TrainerService>(address, &TrainerService::Stub::Pause, {}).

@@ -65,7 +65,7 @@ class Policy {
   // Blocks; passes the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
-  // The same for the pieces of trained() at least.
+  // Reads as ReadShard() does, but the pieces of trained() at least.
   virtual absl::Status ReadTrained(const ShardSink& sink) const { return ReadShard(sink); }
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;

@@ -39,7 +39,7 @@ struct AdaptedProduct {
 cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
                         cudaStream_t stream);
 
-// As model::SwiGlu, of a product of 2 `width` columns whose adapters are those of the first half, of the second half,
+// Does what model::SwiGlu does, of a product of 2 `width` columns whose adapters are those of the first half, of the second half,
 // or both: activated[row] = silu(gate) * up, where gate and up are rounded to bf16 with what their adapters add.
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
                                  cudaStream_t stream);

@@ -77,6 +77,19 @@ TEST_F(EvaluationTest, AsksOnlyRolloutersThatServeTheVersionForOneGreedySampleEa
   EXPECT_EQ(sessions_.Find(right)->room, 0);
 }
 
+TEST_F(EvaluationTest, AsksRolloutersByTheVersionThatTheyHavePinnedWhateverElseServes) {
+  const SessionId later = Join("serves it and has pinned an older one", kVersion, 8);
+  sessions_.Find(later)->pinned = {1, 9};
+  EXPECT_THAT(Leases(), IsEmpty()) << "the older one would answer";
+  EXPECT_FALSE(evaluation_->IsServed(sessions_));
+  const SessionId right = Join("serves a newer one and has pinned it", {1, 11}, 8);
+  sessions_.Find(right)->pinned = kVersion;
+  const std::vector<IssuedLease> issued = Leases();
+  ASSERT_FALSE(issued.empty());
+  for (const IssuedLease& one : issued) EXPECT_EQ(one.session, right);
+  EXPECT_FALSE(evaluation_->IsOvertaken(sessions_));
+}
+
 TEST_F(EvaluationTest, TheFirstToServeTheVersionLeavesTheOthersTheirShare) {
   const SessionId first = Join("first", kVersion, 100);
   const SessionId second = Join("second", {1, 9}, 100);

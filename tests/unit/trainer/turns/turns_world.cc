@@ -86,7 +86,7 @@ void TurnsWorld::Break(size_t index) {
   if (process.stream == 0) return;
   const int64_t stream = std::exchange(process.stream, 0);
   ++outcome_.breaks;
-  // Of one whose hello was lost the trainer does not know; a rollouter's time counts from its last stream that worked.
+  // The trainer does not know of one whose hello was lost; a rollouter's time counts from its last stream that worked.
   if (process.known_stream == stream) {
     process.lost_at = now_;
     After(Int(0, 2000), [this, index, stream] {
