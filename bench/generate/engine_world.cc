@@ -181,11 +181,14 @@ absl::StatusOr<std::unique_ptr<EngineWorld>> EngineWorld::Create(const Options& 
                                                                : rollouter::Scheduler::Preemption::kRecompute,
                                  .deterministic = options.deterministic}));
   world->engine_->BindThread();
-  if (options.borrowed) {  // the live weights were drawn in place
-    world->engine_->policy().Relabel({1, 1});
-  } else {
-    SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
+  if (options.borrowed) {
+    world->engine_->Lend();
+    SYNCOPATE_RETURN_IF_ERROR(world->engine_->CloseLent());
+    SYNCOPATE_RETURN_IF_ERROR(world->engine_->TakeShadow());
+    SYNCOPATE_RETURN_IF_ERROR(FillWeights(manifest, backend->arenas().shadow()));
   }
+  SYNCOPATE_RETURN_IF_ERROR(world->engine_->policy().Install({1, 1}, /*digest=*/1));
+  if (options.borrowed) SYNCOPATE_RETURN_IF_ERROR(world->engine_->ReturnShadow());
   world->create_s_ = SecondsSince(begin);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory after, cuda::ReadGpuMemory(/*device=*/0));
   world->used_bytes_ = before.free - after.free;
