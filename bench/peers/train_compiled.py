@@ -3,9 +3,10 @@
 
 Blocks of the decoder compiled by torch.compile, FlashAttention-2 over packed sequences, a head in chunks whose loss and
 gradient are one Triton kernel, and torch's fused AdamW on float32 weights with a bfloat16 copy. Random weights and one random
-batch; the loss is PPO's clipped surrogate with an entropy bonus, as token mean. One GPU. Needs torch 2.11 with its Triton.
+batch; the loss is PPO's clipped surrogate with an entropy bonus, as token mean. One GPU. Needs torch 2.11 with its Triton. With --lora R the weights are frozen, and adapters of rank R on
+all projections are trained: float32 with a bfloat16 copy, in the compiled blocks, the A of a joint projection as one.
 
-usage: bench/peers/train_compiled.py [--model qwen2.5-0.5b] [--tokens 16384] [--ragged] [--steps 12] [--seconds 240]
+usage: bench/peers/train_compiled.py [--model qwen2.5-0.5b] [--tokens 16384] [--lora R] [--ragged] [--steps 12] [--seconds 240]
 Progress goes to standard error; the last line of standard output is one JSON object.
 """
 
@@ -114,6 +115,8 @@ class Head:
             if not gradients:
                 continue
             torch.mm(logits, embedding, out=d_hidden[part])
+            if d_embedding is None:
+                continue
             # bfloat16 operands, added up in float32.
             if begin == 0:
                 torch.ops.aten.mm.dtype_out(logits.t(), hidden[part], torch.float32, out=d_embedding)
@@ -125,7 +128,8 @@ class Head:
 class HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(context, hidden, embedding, head):
-        d_hidden, d_embedding = torch.empty_like(hidden), torch.empty_like(embedding, dtype=torch.float32)
+        d_hidden = torch.empty_like(hidden)
+        d_embedding = torch.empty_like(embedding, dtype=torch.float32) if embedding.requires_grad else None
         head.run(hidden, embedding, d_hidden, d_embedding)
         context.save_for_backward(d_hidden, d_embedding)
         return head.loss.sum()
@@ -134,7 +138,7 @@ class HeadLoss(torch.autograd.Function):
     def backward(context, _):
         # The loss is the root, so its own gradient is 1.
         d_hidden, d_embedding = context.saved_tensors
-        return d_hidden, d_embedding.to(torch.bfloat16), None
+        return d_hidden, None if d_embedding is None else d_embedding.to(torch.bfloat16), None
 
 
 def block(x, norm1, qkv, qkv_bias, proj, norm2, gate_up, down, cos, sin, bounds, longest, heads, pairs, head_dim):
@@ -153,10 +157,32 @@ def block(x, norm1, qkv, qkv_bias, proj, norm2, gate_up, down, cos, sin, bounds,
     return x + F.linear(F.silu(gate) * up, down)
 
 
+def adapted_block(x, norm1, qkv, qkv_bias, proj, norm2, gate_up, down, qkv_a, q_b, k_b, v_b, proj_a, proj_b, gate_up_a, gate_b,
+                  up_b, down_a, down_b, cos, sin, bounds, longest, heads, pairs, head_dim):
+    """The same with adapters, whose scale is 2."""
+    tokens, width = x.shape
+
+    def adapted(x, weight, a, *b, bias=None):
+        parts = F.linear(x, a).chunk(len(b), -1)
+        return F.linear(x, weight, bias) + 2 * torch.cat([F.linear(part, one) for part, one in zip(parts, b)], -1)
+
+    h = F.rms_norm(x, (width,), norm1, EPS)
+    qk, v = adapted(h, qkv, qkv_a, q_b, k_b, v_b, bias=qkv_bias).view(tokens, heads + 2 * pairs, head_dim).split(
+        [heads + pairs, pairs], 1)
+    left, right = qk.chunk(2, -1)
+    qk = qk * cos + torch.cat((-right, left), -1) * sin
+    q, k = qk.split([heads, pairs], 1)
+    a = varlen_attn(q, k, v, bounds, bounds, longest, longest, window_size=(-1, 0)).reshape(tokens, -1)
+    x = x + adapted(a, proj, proj_a, proj_b)
+    h = F.rms_norm(x, (width,), norm2, EPS)
+    gate, up = adapted(h, gate_up, gate_up_a, gate_b, up_b).chunk(2, -1)
+    return x + adapted(F.silu(gate) * up, down, down_a, down_b)
+
+
 class Trainer:
     """Weights, optimizer and one batch; step() trains on it, logprobs() is a pass without gradients."""
 
-    def __init__(self, shape, lengths):
+    def __init__(self, shape, lengths, rank):
         torch.manual_seed(0)
         device, tokens = "cuda", sum(lengths)
         self.shape = shape
@@ -173,11 +199,19 @@ class Trainer:
             self.masters += [ones(), normal(qkv, shape.hidden), normal(qkv),
                              normal(shape.hidden, shape.heads * shape.head_dim), ones(),
                              normal(2 * shape.intermediate, shape.hidden), normal(shape.hidden, shape.intermediate)]
-        self.copies = [master.to(torch.bfloat16, copy=True).requires_grad_() for master in self.masters]
+        self.copies = [master.to(torch.bfloat16, copy=True).requires_grad_(rank == 0) for master in self.masters]
         self.embedding, self.norm, *rest = self.copies
         self.layers = [rest[i:i + 7] for i in range(0, len(rest), 7)]
+        if rank > 0:
+            q, pair = shape.heads * shape.head_dim, shape.key_value_heads * shape.head_dim
+            sizes = [(3 * rank, shape.hidden), (q, rank), (pair, rank), (pair, rank), (rank, q), (shape.hidden, rank),
+                     (2 * rank, shape.hidden), (shape.intermediate, rank), (shape.intermediate, rank),
+                     (rank, shape.intermediate), (shape.hidden, rank)]
+            self.masters = [normal(*size) for _ in self.layers for size in sizes]
+            self.copies = [master.to(torch.bfloat16, copy=True).requires_grad_() for master in self.masters]
+            self.layers = [[*layer, *self.copies[i * len(sizes):(i + 1) * len(sizes)]] for i, layer in enumerate(self.layers)]
         self.optimizer = torch.optim.AdamW(self.masters, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-        self.block = torch.compile(block, fullgraph=True, dynamic=False)
+        self.block = torch.compile(adapted_block if rank > 0 else block, fullgraph=True, dynamic=False)
 
         self.ids = torch.randint(0, shape.vocabulary, (tokens,), device=device)
         self.head = Head(tokens, shape.vocabulary, device)
@@ -232,7 +266,7 @@ def say(text):
 def measure(arguments):
     end = STARTED + arguments.seconds
     lengths = sequence_lengths(arguments.tokens, arguments.ragged)
-    trainer = Trainer(SHAPES[arguments.model], lengths)
+    trainer = Trainer(SHAPES[arguments.model], lengths, arguments.lora)
     say(f"{torch.cuda.get_device_name()}, {arguments.model}, {len(lengths)} sequences, longest {max(lengths)}; compiling")
     timed(trainer.step, 2, end)
     timed(trainer.logprobs, 2, end)
@@ -247,7 +281,7 @@ def measure(arguments):
         sys.exit(f"train_compiled: the loss is {loss}")
     step_ms, pass_ms = statistics.median(steps), statistics.median(passes)
     say(f"steps {min(steps):.1f} to {max(steps):.1f} ms, log-prob passes {min(passes):.1f} to {max(passes):.1f} ms")
-    return {"model": arguments.model, "tokens_per_step": arguments.tokens, "sequences": len(lengths),
+    return {"model": arguments.model, "lora": arguments.lora, "tokens_per_step": arguments.tokens, "sequences": len(lengths),
             "ms_per_step": round(step_ms, 2), "tokens_per_second": round(arguments.tokens / step_ms * 1e3),
             "logprob_tokens_per_second": round(arguments.tokens / pass_ms * 1e3), "peak_gib": round(peak / 2**30, 2),
             "loss": loss, "steps": len(steps), "torch": torch.__version__}
@@ -257,6 +291,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--tokens", type=int, default=16384, help="tokens of a step")
+    parser.add_argument("--lora", type=int, default=0, help="rank of adapters; 0: all weights are trained")
     parser.add_argument("--ragged", action="store_true", help="lengths that vary, in place of equal ones")
     parser.add_argument("--steps", type=int, default=12, help="measured steps")
     parser.add_argument("--seconds", type=float, default=240, help="after so long no further step begins")

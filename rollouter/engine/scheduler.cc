@@ -23,14 +23,17 @@ int64_t BlocksToWrite(int64_t tokens, int64_t samples) { return tokens % kBlockT
 
 absl::Status Scheduler::Options::Validate() const {
   if (blocks > 0 && host_blocks >= 0 && lent_blocks >= 0 && lent_blocks < blocks && max_kept_blocks >= 0 &&
-      max_sequences > 0 && max_prefill_tokens > 0 && max_context > 0 && max_passed_over > 0) {
+      max_sequences > 0 && max_prefill_tokens > 0 && max_context > 0 && max_passed_over > 0 &&
+      max_gathering_plans >= 0 && decoding_to_gathering > 0) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-               absl::StrCat("Scheduler: blocks ", blocks, ", max_sequences ", max_sequences, ", max_prefill_tokens ",
-                            max_prefill_tokens, ", max_context ", max_context, " and max_passed_over ", max_passed_over,
-                            " must be positive, host_blocks ", host_blocks, " and max_kept_blocks ", max_kept_blocks,
-                            " not negative, lent_blocks ", lent_blocks, " from 0 to less than blocks"));
+  return Error(
+      absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
+      absl::StrCat("Scheduler: blocks ", blocks, ", max_sequences ", max_sequences, ", max_prefill_tokens ",
+                   max_prefill_tokens, ", max_context ", max_context, ", max_passed_over ", max_passed_over,
+                   " and decoding_to_gathering ", decoding_to_gathering, " must be positive, host_blocks ", host_blocks,
+                   ", max_kept_blocks ", max_kept_blocks, " and max_gathering_plans ", max_gathering_plans,
+                   " not negative, lent_blocks ", lent_blocks, " from 0 to less than blocks"));
 }
 
 Scheduler::Scheduler(const Options& options)
@@ -718,7 +721,21 @@ void Scheduler::MakeWritable(Sequence& sequence, StepPlan& plan) {
   plan.tables.push_back({sequence.slot, static_cast<int32_t>(index), sequence.table[index]});
 }
 
+bool Scheduler::GathersChunks(const StepPlan& plan) {
+  if (prefilling_.empty()) return false;
+  int64_t tokens = 0, samples = 0;
+  for (const Unit& unit : prefilling_) {
+    tokens += KnownTokens(*unit.front()) - unit.front()->computed;
+    samples += std::ssize(unit);
+  }
+  const bool may_wait = tokens < options_.max_prefill_tokens && gathering_plans_ < options_.max_gathering_plans &&
+                        samples * options_.decoding_to_gathering <= std::ssize(plan.rows);
+  gathering_plans_ = may_wait ? gathering_plans_ + 1 : 0;
+  return may_wait;
+}
+
 void Scheduler::AddChunks(StepPlan& plan, std::vector<Sequence*>& draws) {
+  if (GathersChunks(plan)) return;
   int64_t budget = options_.max_prefill_tokens;
   while (budget > 0 && !prefilling_.empty()) {
     const Unit& unit = prefilling_.front();

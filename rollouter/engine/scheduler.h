@@ -54,6 +54,9 @@ namespace syncopate::rollouter {
 // appends given tokens, and the sample waits for a slot in the same order as all others. The number of a draw is its
 // place in the answer, given tokens counted, so the next tokens do not depend on what became of the blocks.
 //
+// A pass over a few prompt tokens reads all weights, as one over many does. While many sequences decode, prompts therefore
+// wait a few plans for each other: as long as the samples that wait for them are few beside those that decode.
+//
 // The caller may make a plan before it knows the result of the plan before: a sequence that turns out to have ended
 // then has one draw too many, which Complete() does not report.
 class Scheduler {
@@ -69,6 +72,10 @@ class Scheduler {
     int64_t max_prefill_tokens = 4096;  // the largest number in one plan
     int64_t max_context = 0;            // tokens of one sequence, prompt and answer together
     int64_t max_passed_over = 64;
+    // Prompts wait for each other at most this many plans (0: never), and only while at least this many sequences decode
+    // for each sample that waits.
+    int64_t max_gathering_plans = 8;
+    int64_t decoding_to_gathering = 64;
     Preemption preemption = Preemption::kRecompute;
     // Limit the running sequences by the share of blocks in use; false: start a request if there is room.
     bool follow_usage = true;
@@ -257,6 +264,8 @@ class Scheduler {
   void AddRows(StepPlan& plan, std::vector<Sequence*>& draws);
   void MakeWritable(Sequence& sequence, StepPlan& plan);
   void AddChunks(StepPlan& plan, std::vector<Sequence*>& draws);
+  // Whether the chunks are left to a later plan, which will have more of them.
+  bool GathersChunks(const StepPlan& plan);
   void Fork(const Unit& unit, PrefillChunk& chunk, StepPlan& plan);
   void IndexBlocks(Sequence& sequence);
 
@@ -277,6 +286,7 @@ class Scheduler {
   std::unordered_map<uint64_t, std::unique_ptr<RequestState>> requests_;  // never iterated over
   std::map<Order, Unit> waiting_;
   std::deque<Unit> prefilling_;      // in order of their starts
+  int64_t gathering_plans_ = 0;      // since the last plan with chunks, those that have left chunks to a later one
   std::vector<Sequence*> decoding_;  // in order of their starts
   bool decoding_has_ended_ = false;  // some of decoding_ have ended or are parked: true until ForgetEnded()
   std::vector<Sequence*> offering_;  // sequences without a slot that have blocks: parked, or extended and waiting

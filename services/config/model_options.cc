@@ -67,7 +67,9 @@ WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelC
   // After a turn of the trainer there are no weights to go on with, so nothing is lost by receiving in place.
   if (install == "in_place" || (install == "auto" && config.run().share_gpu())) return WeightMemory::kInPlace;
   if (shape.lora.enabled()) return WeightMemory::kTwoSets;
-  return install == "borrowed" ? WeightMemory::kBorrowed : WeightMemory::kTwoSets;
+  if (install == "borrowed") return WeightMemory::kBorrowed;
+  // One rank of several does not borrow.
+  return install == "auto" && config.rollout().tensor_parallel() == 1 ? WeightMemory::kAuto : WeightMemory::kTwoSets;
 }
 
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {

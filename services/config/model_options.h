@@ -26,8 +26,9 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device);
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
-// Where a rollouter of this configuration receives a version. With LoRA there is nothing to borrow: versions are small.
-enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed };
+// Where a rollouter of this configuration receives a version. kAuto: two sets, or borrowed if the device has too little
+// memory for them. With LoRA there is nothing to borrow: versions are small.
+enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.

@@ -28,6 +28,13 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(config::WeightMemo
   } else if (memory == config::WeightMemory::kBorrowed) {
     SYNCOPATE_ASSIGN_OR_RETURN(device->backend, rollouter::MakeBorrowingHostBackend(shape, wire));
   }
+  if (memory == config::WeightMemory::kAuto) {
+    SYNCOPATE_LOG(
+        kInfo,
+        "sync.install auto: swap, two weight sets of %d MiB each, as keys and values take host memory only as "
+        "they use it",
+        wire.arena_bytes() >> 20);
+  }
   return device;
 }
 

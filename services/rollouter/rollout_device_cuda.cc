@@ -72,6 +72,8 @@ rollouter::CudaInstall ToCudaInstall(config::WeightMemory memory) {
       return rollouter::CudaInstall::kInPlace;
     case config::WeightMemory::kBorrowed:
       return rollouter::CudaInstall::kBorrowed;
+    case config::WeightMemory::kAuto:
+      return rollouter::CudaInstall::kAuto;
   }
   return rollouter::CudaInstall::kRemap;
 }

@@ -160,6 +160,33 @@ TEST_F(SchedulerTest, CutsLongPromptsIntoChunksBesideTheDecodingOfOthers) {
   EXPECT_THAT(drawn_, SizeIs(2));
 }
 
+TEST_F(SchedulerTest, WhileManyDecodeAFewPromptsWaitForOthersSoThatOnePassComputesThem) {
+  Scheduler::Options options = Roomy();
+  options.max_prefill_tokens = 32;
+  options.max_gathering_plans = 3;
+  options.decoding_to_gathering = 2;
+  Start(options);
+  scheduler_->Add(MakeRequest(1, 10, 4, 50));
+  EXPECT_THAT(Step().chunks, SizeIs(1)) << "nothing decodes, so there is nothing to wait beside";
+
+  scheduler_->Add(MakeRequest(2, 5, 1, 4));
+  EXPECT_THAT(Step().chunks, IsEmpty());
+  scheduler_->Add(MakeRequest(3, 6, 1, 4));
+  EXPECT_THAT(Step().chunks, IsEmpty());
+  scheduler_->Add(MakeRequest(4, 7, 1, 4));
+  StepPlan plan = Step();
+  EXPECT_THAT(plan.chunks, SizeIs(3)) << "three wait beside four that decode";
+  EXPECT_THAT(plan.rows, SizeIs(4));
+
+  while (scheduler_->running_sequences() > 4) Step();
+  scheduler_->Add(MakeRequest(5, 5, 1, 4));
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Step().chunks, IsEmpty()) << i;
+  EXPECT_THAT(Step().chunks, SizeIs(1)) << "it has waited long enough";
+
+  scheduler_->Add(MakeRequest(6, 32, 1, 4));
+  EXPECT_THAT(Step().chunks, SizeIs(1)) << "it fills a pass";
+}
+
 TEST_F(SchedulerTest, APrefixThatIsThereIsNotComputedAgainByTheSameVersionAndAdapter) {
   Start(Roomy());
   scheduler_->Add(MakeRequest(1, 40, 1, 1));

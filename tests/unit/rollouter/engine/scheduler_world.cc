@@ -37,6 +37,8 @@ Scheduler::Options SchedulerWorld::RandomOptions(bool lends) {
   options.max_kept_blocks = Int(0, options.blocks);
   options.max_prefill_tokens = Int(3, 60);
   options.max_passed_over = Int(2, 6);
+  options.max_gathering_plans = Int(0, 3);
+  options.decoding_to_gathering = Int(1, 4);
   options.follow_usage = Chance(0.5);
   options.preemption = Chance(0.5) ? Scheduler::Preemption::kSwap : Scheduler::Preemption::kRecompute;
   options.lent_blocks = lends && Chance(0.5) ? Int(1, options.blocks - 1) : 0;
