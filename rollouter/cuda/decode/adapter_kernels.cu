@@ -23,8 +23,6 @@ constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
 // Blocks that a multiprocessor runs at once, which bounds their registers.
 constexpr int kAddResident = 5, kActivateResident = 4;
 constexpr int kMultiprocessors = 132;
-constexpr int kNormWarps = 8, kNormResident = 2;
-constexpr size_t kUnaskedSharedBytes = size_t{48} << 10;  // what a block has without asking
 
 __device__ __forceinline__ int GetWarp() {
   return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / model::kWarp;
@@ -122,65 +120,6 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
   }
 }
 
-// A block has whole rows. It sums squares in the order of model::AddAndNorm, whose threads have eight elements each.
-__global__ void __launch_bounds__(kNormWarps* model::kWarp, kNormResident)
-    AddAndNorm(const __grid_constant__ AdaptedProduct product, float epsilon, const bf16* y, const bf16* weight,
-               bf16* residual, bf16* normed) {
-  extern __shared__ float squares[];  // [kRows][vectors]
-  const int hidden = product.columns, vectors = hidden / kVector, stride = adapter_tile::GetStride(product);
-  const int warp = static_cast<int>(threadIdx.x) / model::kWarp, lane = adapter_tile::GetLane();
-  const int first_row = static_cast<int>(blockIdx.x) * kRows;
-  const Rows rows = adapter_tile::ReadRows(product, first_row);
-  model::WaitForEarlierKernels();
-  model::LetNextKernelStart();
-  Vector inner[kLaneRows];
-  adapter_tile::ReadInner(product, 0, y, rows, /*depth=*/0, inner);
-  for (int column = warp * kColumns; column < hidden; column += kNormWarps * kColumns) {
-    Vector base[kLaneRows], more[kLaneRows], left[kLaneRows] = {inner[0], inner[1]};
-    adapter_tile::ReadColumns(product, y, stride, rows, column, hidden, base);
-    adapter_tile::ReadColumns(product, residual, hidden, rows, column, hidden, more);
-    Outer outer;
-    float values[kLaneRows][kVector];
-    adapter_tile::Add(product, 0, y, rows, column, base, left, outer, values);
-    const int element = column + adapter_tile::GetElement();
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) {
-      if (rows.at[i] >= product.rows || element >= hidden) continue;
-      float others[kVector], square = 0;
-      model::Widen(more[i], others);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) values[i][j] += others[j];
-      const Vector sum = model::Narrow(values[i]);
-      *reinterpret_cast<Vector*>(residual + static_cast<int64_t>(rows.at[i]) * hidden + element) = sum;
-      model::Widen(sum, values[i]);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) square += values[i][j] * values[i][j];
-      squares[(rows.at[i] - first_row) * vectors + element / kVector] = square;
-    }
-  }
-  __syncthreads();
-  for (int i = warp; i < kRows && first_row + i < product.rows; i += kNormWarps) {
-    float sum = 0;
-    for (int first = 0; first < vectors; first += model::kWarp) {
-      float square = first + lane < vectors ? squares[i * vectors + first + lane] : 0;
-#pragma unroll
-      for (int offset = model::kWarp / 2; offset > 0; offset /= 2) {
-        square += __shfl_xor_sync(model::kAllLanes, square, offset);
-      }
-      sum += square;
-    }
-    const float scale = rsqrtf(sum / static_cast<float>(hidden) + epsilon);
-    const int64_t row = static_cast<int64_t>(first_row + i) * hidden;
-    for (int element = lane * kVector; element < hidden; element += model::kWarp * kVector) {
-      float x[kVector], weights[kVector];
-      model::Load(residual + row + element, x);
-      model::Load(weight + element, weights);
-      model::ScaleAsRmsNorm(x, scale, weights);
-      model::Store(normed + row + element, x);
-    }
-  }
-}
-
 int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
 // As many blocks as run at once.
@@ -209,24 +148,6 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
   return model::LaunchChained(Add, GetGrid(product.rows, tiles, kAddResident), dim3(kThreads), 0, stream, product,
                               static_cast<const bf16*>(y), static_cast<const bf16*>(added), static_cast<bf16*>(out),
                               out_stride);
-}
-
-cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, const model::NormShape& shape, const void* y,
-                               const void* weight, void* residual, void* normed, cudaStream_t stream) {
-  const bool whole = product.Fits() && product.count == 1 && product.adapters[0].begin == 0 &&
-                     product.adapters[0].outputs == product.columns && product.columns == shape.hidden &&
-                     product.rows == shape.rows && shape.hidden <= model::kMaxHidden;
-  if (!whole) return cudaErrorInvalidValue;
-  const size_t squares = static_cast<size_t>(kRows) * static_cast<size_t>(shape.hidden / kVector) * sizeof(float);
-  if (squares > kUnaskedSharedBytes) {
-    const cudaError_t asked =
-        cudaFuncSetAttribute(AddAndNorm, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(squares));
-    if (asked != cudaSuccess) return asked;
-  }
-  return model::LaunchChained(AddAndNorm, dim3(static_cast<unsigned>(CountTiles(shape.rows, kRows))),
-                              dim3(kNormWarps * model::kWarp), squares, stream, product, shape.epsilon,
-                              static_cast<const bf16*>(y), static_cast<const bf16*>(weight),
-                              static_cast<bf16*>(residual), static_cast<bf16*>(normed));
 }
 
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,

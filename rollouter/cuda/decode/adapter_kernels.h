@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "model/cuda/row_kernels.h"
-
 // What the adapters of a matrix product add to its result. The product's weights have the A of all adapter sets as
 // further rows, so that it makes x a^T beside y = x w^T; these kernels, and RotateAndAppend (paged_cache.h), multiply
 // that with B by the tensor cores. A result depends on the row's own numbers and adapter set alone, to the last bit:
@@ -43,12 +41,6 @@ struct AdaptedProduct {
 // be `added`, but not y. `out_stride`: elements from row to row of `out` and `added`; `added` may be nullptr.
 cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
                         cudaStream_t stream);
-
-// Does what AddAdapters, with `added` = `out` = `residual`, and then model::AddAndNorm do, to the last bit, for a product
-// whose one adapter has all columns: the residual is not read from memory again. It has a block for 16 rows, so few rows
-// do not fill a GPU.
-cudaError_t AddAdaptersAndNorm(const AdaptedProduct& product, const model::NormShape& shape, const void* y,
-                               const void* weight, void* residual, void* normed, cudaStream_t stream);
 
 // Does what model::SwiGlu does, of a product of 2 `width` columns whose adapters are those of the first half, of the second half,
 // or both: activated[row] = silu(gate) * up, where gate and up are rounded to bf16 with what their adapters add.

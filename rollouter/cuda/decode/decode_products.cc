@@ -20,8 +20,6 @@ using model::MatmulShape;
 namespace {
 
 constexpr char kAdding[] = "adding adapters";
-// Passes of fewer rows add and norm in two kernels, which use more blocks.
-constexpr int32_t kLeastRowsAddedWithNorm = 1024;
 
 MatmulOperands QkvOperands(const DecodeLayer& layer, const DecodeBuffers& buffers) {
   return {layer.qkv, buffers.normed(), layer.qkv_bias, buffers.qkv()};
@@ -130,13 +128,9 @@ std::optional<AdaptedProduct> DecodeProducts::GetQkvAdapters(const DecodeLayer& 
   return GetAdapted(qkv_, shape_, shape_.qkv_size(), layer.qkv_adapters, buffers);
 }
 
-bool DecodeProducts::AddsWithNorm() const {
-  return parts_[0] == nullptr && qkv_.shape().rows >= kLeastRowsAddedWithNorm;
-}
-
 absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::Span<const AdapterColumns> adapters,
                                            const DecodeBuffers& buffers, cudaStream_t stream) const {
-  if (adapters.empty() || AddsWithNorm()) return absl::OkStatus();
+  if (adapters.empty()) return absl::OkStatus();
   void* const result = GetResult(which, buffers);
   const void* const added = parts_[0] != nullptr ? nullptr : result;
   return CudaStatus(AddAdapters(GetAdapted(base, shape_, shape_.hidden, adapters, buffers), buffers.projected(), added,
@@ -166,16 +160,9 @@ absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers&
   return AddToResidual(1, down_, layer.down_adapters, buffers, stream);
 }
 
-absl::Status DecodeProducts::AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape,
-                                        const void* weight, const DecodeBuffers& buffers, cudaStream_t stream) const {
-  if (IsAdapted(which) && AddsWithNorm()) {
-    const AdaptedProduct product = GetAdapted(which == 0 ? output_ : down_, shape_, shape_.hidden,
-                                              which == 0 ? layer.output_adapters : layer.down_adapters, buffers);
-    return CudaStatus(
-        AddAdaptersAndNorm(product, shape, buffers.projected(), weight, buffers.residual(), buffers.normed(), stream),
-        "a norm");
-  }
-  const void* added = add_to_residual_ || IsAdapted(which) ? nullptr : buffers.projected();
+absl::Status DecodeProducts::AddAndNorm(int which, const model::NormShape& shape, const void* weight,
+                                        const DecodeBuffers& buffers, cudaStream_t stream) const {
+  const void* const added = add_to_residual_ || IsAdapted(which) ? nullptr : buffers.projected();
   return CudaStatus(model::AddAndNorm(shape, added, weight, buffers.residual(), buffers.normed(), stream), "a norm");
 }
 

@@ -59,17 +59,14 @@ class DecodeProducts {
   std::optional<AdaptedProduct> GetQkvAdapters(const DecodeLayer& layer, const DecodeBuffers& buffers) const;
   // The norm behind output (which = 0) or down (1), with what is still to be added to the residual. Only without other
   // ranks.
-  absl::Status AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape, const void* weight,
-                          const DecodeBuffers& buffers, cudaStream_t stream) const;
+  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* weight, const DecodeBuffers& buffers,
+                          cudaStream_t stream) const;
 
  private:
   // The result of `base`, of `columns` columns beside x a^T.
   static AdaptedProduct GetAdapted(const model::Matmul& base, const DecodeShape& shape, int32_t columns,
                                    absl::Span<const AdapterColumns> adapters, const DecodeBuffers& buffers);
-  // Whether AddAndNorm() adds the adapters of output and down.
-  bool AddsWithNorm() const;
-  // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks, unless
-  // AddAndNorm() does.
+  // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks.
   absl::Status AddToResidual(int which, const model::Matmul& base, absl::Span<const AdapterColumns> adapters,
                              const DecodeBuffers& buffers, cudaStream_t stream) const;
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "model/cuda/row_kernels.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/paged_cache.h"
 #include "tests/gpu/engine/half_values.h"
@@ -67,8 +66,7 @@ struct World {
         const std::vector<Half>& outer = b[static_cast<size_t>(i * kDecodedAdapterSets + set)];
         for (int32_t c = 0; c < product.adapters[i].outputs; ++c) {
           double sum = 0;
-          for (int32_t k = 0; k < product.rank; ++k)
-            sum += double{Widen(inner[k])} * Widen(outer[c * product.rank + k]);
+          for (int32_t k = 0; k < product.rank; ++k) sum += double{Widen(inner[k])} * Widen(outer[c * product.rank + k]);
           numbers[static_cast<size_t>(product.adapters[i].begin + c)] += kScale * sum;
         }
       }
@@ -134,30 +132,6 @@ TEST_P(AdapterKernels, AddEachRowsOwnAdapterAndTheResidual) {
     } else {
       ASSERT_NEAR(Widen(without[i]), added[i], 0.01 * std::abs(added[i]) + 1e-2) << "element " << i;
     }
-  }
-}
-
-TEST_P(AdapterKernels, AddAndNormAsTheTwoKernelsDoOneAfterTheOther) {
-  SYNCOPATE_NEED_GPUS(1);
-  const auto [rows, rank] = GetParam();
-  for (const int32_t hidden : {200, 896, model::kMaxHidden}) {
-    if (int64_t{rows} * hidden > 2000000) continue;  // the host would draw numbers for seconds
-    const World world(rows, hidden, rank, 0, {hidden}, MixedSets(rows));
-    const model::NormShape shape = {rows, hidden, 1e-6f};
-    const std::vector<Half> before = RandomHalves(int64_t{rows} * hidden, 8);
-    const std::vector<Half> nothing(before.size(), kHalfNan);
-    const DeviceBuffer weight = Upload(RandomHalves(hidden, 9, 0.1f, 1));
-    const DeviceBuffer sums = Upload(before), normed = Upload(nothing);
-    ASSERT_EQ(AddAdapters(world.product, world.device_y.data(), sums.data(), sums.data(), hidden, nullptr),
-              cudaSuccess);
-    ASSERT_EQ(model::AddAndNorm(shape, nullptr, weight.data(), sums.data(), normed.data(), nullptr), cudaSuccess);
-    const DeviceBuffer together = Upload(before), normed_together = Upload(nothing);
-    ASSERT_EQ(AddAdaptersAndNorm(world.product, shape, world.device_y.data(), weight.data(), together.data(),
-                                 normed_together.data(), nullptr),
-              cudaSuccess);
-    const int64_t count = int64_t{rows} * hidden;
-    EXPECT_EQ(Download<Half>(together.data(), count), Download<Half>(sums.data(), count)) << hidden;
-    EXPECT_EQ(Download<Half>(normed_together.data(), count), Download<Half>(normed.data(), count)) << hidden;
   }
 }
 
@@ -235,9 +209,6 @@ TEST(AdapterKernelsTest, RefuseProductsTheyAreNotMadeFor) {
   EXPECT_EQ(AddAdapters(world.product, y, nullptr, y, 64, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(AddAdaptersAndSwiGlu(world.product, 32, y, out.data(), nullptr), cudaErrorInvalidValue)
       << "an adapter of both halves";
-  EXPECT_EQ(AddAdaptersAndNorm(world.product, {4, 72, 1e-6f}, y, out.data(), out.data(), out.data(), nullptr),
-            cudaErrorInvalidValue)
-      << "an adapter of some columns";
 }
 
 struct AppendCase {
@@ -247,11 +218,12 @@ struct AppendCase {
   int32_t begin = 0;
 };
 class AdaptedAppend : public ::testing::TestWithParam<AppendCase> {};
-INSTANTIATE_TEST_SUITE_P(Heads, AdaptedAppend,
-                         ::testing::Values(AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0},
-                                           AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0},
-                                           AppendCase{{4, 2, 64}, true, {2 * 64}, 6 * 64},  // of the values alone
-                                           AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0}));
+INSTANTIATE_TEST_SUITE_P(
+    Heads, AdaptedAppend,
+    ::testing::Values(AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0},
+                      AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0},
+                      AppendCase{{4, 2, 64}, true, {2 * 64}, 6 * 64},  // of the values alone
+                      AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0}));
 
 // What is appended is what the kernel without adapters appends of a product to which they have been added.
 TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
@@ -287,8 +259,8 @@ TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
                                  .epsilon = 1e-6f,
                                  .rotations = angles.as<float>(),
                                  .adapters = adapters};
-    EXPECT_EQ(RotateAndAppend(paged, heads, inputs, {keys.data(), values.data(), layers, blocks}, layer, queries.data(),
-                              nullptr),
+    EXPECT_EQ(RotateAndAppend(paged, heads, inputs, {keys.data(), values.data(), layers, blocks}, layer,
+                              queries.data(), nullptr),
               cudaSuccess);
     return std::vector<std::vector<float>>{WidenAll(Download<Half>(queries.data(), int64_t{rows} * heads.heads * dim)),
                                            WidenAll(Download<Half>(keys.data(), elements)),
