@@ -20,9 +20,9 @@ using model::Vector;
 // The warps of a block have adjacent columns of the same rows. A warp keeps its columns and goes on to further rows, so
 // that it reads B once.
 constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
-// Blocks that a multiprocessor runs at once, which bounds their registers.
-constexpr int kAddResident = 5, kActivateResident = 4;
-constexpr int kMultiprocessors = 132;
+// Blocks that a multiprocessor runs at once, which bounds their registers, and the most it is given.
+constexpr int kAddResident = 5, kMostAddBlocks = 132 * kAddResident;
+constexpr int kActivateResident = 4, kMostActivateBlocks = 132 * 4 * kActivateResident;
 
 __device__ __forceinline__ int GetWarp() {
   return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / model::kWarp;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads, kAddResident)
 #pragma unroll
         for (int j = 0; j < kVector; ++j) values[i][j] += others[j];
       }
-      model::Store(out + static_cast<int64_t>(rows.at[i]) * out_stride + begin + column + adapter_tile::GetElement(),
-                   values[i]);
+      adapter_tile::Write(
+          out + static_cast<int64_t>(rows.at[i]) * out_stride + begin + column + adapter_tile::GetElement(), values[i]);
     }
     first_row += step;
     rows = adapter_tile::ReadRows(product, first_row);
@@ -108,12 +108,15 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       if (rows.at[i] >= product.rows || column + adapter_tile::GetElement() >= width) continue;
+      model::Widen(model::Narrow(gate[i]), gate[i]);
+      model::Widen(model::Narrow(up[i]), up[i]);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const float rounded = model::Round(gate[i][j]);
-        gate[i][j] = model::Round(__fdividef(rounded, 1.0f + __expf(-rounded))) * model::Round(up[i][j]);
-      }
-      model::Store(activated + static_cast<int64_t>(rows.at[i]) * width + column + adapter_tile::GetElement(), gate[i]);
+      for (int j = 0; j < kVector; ++j) gate[i][j] = __fdividef(gate[i][j], 1.0f + __expf(-gate[i][j]));
+      model::Widen(model::Narrow(gate[i]), gate[i]);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) gate[i][j] *= up[i][j];
+      adapter_tile::Write(activated + static_cast<int64_t>(rows.at[i]) * width + column + adapter_tile::GetElement(),
+                          gate[i]);
     }
     first_row += step;
     rows = adapter_tile::ReadRows(product, first_row);
@@ -122,10 +125,9 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
 
 int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
-// As many blocks as run at once.
-dim3 GetGrid(int32_t rows, int32_t column_tiles, int32_t resident) {
+dim3 GetGrid(int32_t rows, int32_t column_tiles, int32_t most_blocks) {
   const int32_t across = CountTiles(column_tiles, kWarps);
-  const int32_t down = std::min(CountTiles(rows, kRows), std::max(kMultiprocessors * resident / across, 1));
+  const int32_t down = std::min(CountTiles(rows, kRows), std::max(most_blocks / across, 1));
   return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
 }
 
@@ -145,7 +147,7 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
   if (!product.Fits() || out_stride % kVector != 0 || out == y) return cudaErrorInvalidValue;
   int32_t tiles = 0;
   for (int32_t i = 0; i < product.count; ++i) tiles += CountTiles(product.adapters[i].outputs, kColumns);
-  return model::LaunchChained(Add, GetGrid(product.rows, tiles, kAddResident), dim3(kThreads), 0, stream, product,
+  return model::LaunchChained(Add, GetGrid(product.rows, tiles, kMostAddBlocks), dim3(kThreads), 0, stream, product,
                               static_cast<const bf16*>(y), static_cast<const bf16*>(added), static_cast<bf16*>(out),
                               out_stride);
 }
@@ -158,7 +160,7 @@ cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, c
     halves = adapter.outputs == width && (adapter.begin == 0 || adapter.begin == width);
   }
   if (!product.Fits() || !halves) return cudaErrorInvalidValue;
-  return model::LaunchChained(Activate, GetGrid(product.rows, CountTiles(width, kColumns), kActivateResident),
+  return model::LaunchChained(Activate, GetGrid(product.rows, CountTiles(width, kColumns), kMostActivateBlocks),
                               dim3(kThreads), 0, stream, product, width, static_cast<const bf16*>(y),
                               static_cast<bf16*>(activated));
 }

@@ -30,6 +30,19 @@ __device__ __forceinline__ int GetStride(const AdaptedProduct& product) {
   return product.columns + kDecodedAdapterSets * product.count * product.rank;
 }
 
+// Zeros unless `reads`. ReadIf and Write are one access of 16 bytes each: a copy of a Vector is compiled to four of 4
+// bytes, because its members have copy operators.
+__device__ __forceinline__ Vector ReadIf(bool reads, const bf16* from) {
+  uint4 bits = {};
+  if (reads) bits = *reinterpret_cast<const uint4*>(from);
+  return *reinterpret_cast<const Vector*>(&bits);
+}
+
+__device__ __forceinline__ void Write(bf16* to, const float* values) {
+  const Vector vector = model::Narrow(values);
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&vector);
+}
+
 struct Rows {
   int at[kLaneRows];    // this lane's rows
   int sets[kLaneRows];  // below 0: no adapter, or a row behind the last one
@@ -55,10 +68,8 @@ __device__ __forceinline__ void ReadColumns(const AdaptedProduct& product, const
                                             const Rows& rows, int column, int columns, Vector* vectors) {
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
-    vectors[i] = {};
-    if (rows.at[i] >= product.rows || column + GetElement() >= columns) continue;
-    vectors[i] =
-        *reinterpret_cast<const Vector*>(from + static_cast<int64_t>(rows.at[i]) * stride + column + GetElement());
+    vectors[i] = ReadIf(rows.at[i] < product.rows && column + GetElement() < columns,
+                        from + static_cast<int64_t>(rows.at[i]) * stride + column + GetElement());
   }
 }
 
@@ -68,10 +79,9 @@ __device__ __forceinline__ void ReadInner(const AdaptedProduct& product, int ada
   const int element = depth + GetElement();
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
-    inner[i] = {};
-    if (adapter < 0 || rows.sets[i] < 0 || element >= product.rank) continue;
     const int column = product.columns + (rows.sets[i] * product.count + adapter) * product.rank + element;
-    inner[i] = *reinterpret_cast<const Vector*>(y + static_cast<int64_t>(rows.at[i]) * GetStride(product) + column);
+    inner[i] = ReadIf(adapter >= 0 && rows.sets[i] >= 0 && element < product.rank,
+                      y + static_cast<int64_t>(rows.at[i]) * GetStride(product) + column);
   }
 }
 
@@ -92,9 +102,8 @@ __device__ __forceinline__ void ReadOuter(const AdaptedProduct& product, int ada
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
     const int output = column + lane / 8 * 8 + 2 * n + lane / 4 % 2;
-    outer.columns[n] = {};
-    if (output >= product.adapters[adapter].outputs || element >= product.rank) continue;
-    outer.columns[n] = *reinterpret_cast<const Vector*>(b + static_cast<int64_t>(output) * product.rank + element);
+    outer.columns[n] = ReadIf(output < product.adapters[adapter].outputs && element < product.rank,
+                              b + static_cast<int64_t>(output) * product.rank + element);
   }
 }
 

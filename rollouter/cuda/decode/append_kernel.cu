@@ -120,6 +120,17 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
                         head * kDim >= product.adapters[index].begin + product.adapters[index].outputs)) {
     --index;
   }
+  // B of all tiles is asked for at once.
+  adapter_tile::Outer outers[2][kPairs];
+  const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      adapter_tile::ReadFirstOuter(product, index, first_column + half * kHalf + p * adapter_tile::kColumns, tile,
+                                   outers[half][p]);
+    }
+  }
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
   if (head >= heads.heads + 2 * heads.kv_heads) return;
@@ -140,12 +151,10 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
-      const int column = head * kDim + half * kHalf + p * adapter_tile::kColumns;
-      adapter_tile::Outer outer;
       Vector left[kLaneRows] = {inner[0], inner[1]};
       float values[kLaneRows][kVector];
-      adapter_tile::Add(product, index, y, tile, index < 0 ? 0 : column - product.adapters[index].begin,
-                        halves[half][p], left, outer, values);
+      adapter_tile::Add(product, index, y, tile, first_column + half * kHalf + p * adapter_tile::kColumns,
+                        halves[half][p], left, outers[half][p], values);
 #pragma unroll
       for (int i = 0; i < kLaneRows; ++i) halves[half][p][i] = model::Narrow(values[i]);
     }
@@ -179,8 +188,8 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
     for (int p = 0; p < kPairs; ++p) {
       const int at = p * adapter_tile::kColumns + element;
       if (!value) Rotate(low[p], high[p], inputs.rotations + 2 * (static_cast<int64_t>(position) * kHalf + at));
-      model::Store(to + at, low[p]);
-      model::Store(to + kHalf + at, high[p]);
+      adapter_tile::Write(to + at, low[p]);
+      adapter_tile::Write(to + kHalf + at, high[p]);
     }
   }
 }

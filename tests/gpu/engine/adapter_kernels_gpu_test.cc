@@ -66,7 +66,8 @@ struct World {
         const std::vector<Half>& outer = b[static_cast<size_t>(i * kDecodedAdapterSets + set)];
         for (int32_t c = 0; c < product.adapters[i].outputs; ++c) {
           double sum = 0;
-          for (int32_t k = 0; k < product.rank; ++k) sum += double{Widen(inner[k])} * Widen(outer[c * product.rank + k]);
+          for (int32_t k = 0; k < product.rank; ++k)
+            sum += double{Widen(inner[k])} * Widen(outer[c * product.rank + k]);
           numbers[static_cast<size_t>(product.adapters[i].begin + c)] += kScale * sum;
         }
       }
@@ -218,12 +219,11 @@ struct AppendCase {
   int32_t begin = 0;
 };
 class AdaptedAppend : public ::testing::TestWithParam<AppendCase> {};
-INSTANTIATE_TEST_SUITE_P(
-    Heads, AdaptedAppend,
-    ::testing::Values(AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0},
-                      AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0},
-                      AppendCase{{4, 2, 64}, true, {2 * 64}, 6 * 64},  // of the values alone
-                      AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0}));
+INSTANTIATE_TEST_SUITE_P(Heads, AdaptedAppend,
+                         ::testing::Values(AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0},
+                                           AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0},
+                                           AppendCase{{4, 2, 64}, true, {2 * 64}, 6 * 64},  // of the values alone
+                                           AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0}));
 
 // What is appended is what the kernel without adapters appends of a product to which they have been added.
 TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
@@ -259,8 +259,8 @@ TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
                                  .epsilon = 1e-6f,
                                  .rotations = angles.as<float>(),
                                  .adapters = adapters};
-    EXPECT_EQ(RotateAndAppend(paged, heads, inputs, {keys.data(), values.data(), layers, blocks}, layer,
-                              queries.data(), nullptr),
+    EXPECT_EQ(RotateAndAppend(paged, heads, inputs, {keys.data(), values.data(), layers, blocks}, layer, queries.data(),
+                              nullptr),
               cudaSuccess);
     return std::vector<std::vector<float>>{WidenAll(Download<Half>(queries.data(), int64_t{rows} * heads.heads * dim)),
                                            WidenAll(Download<Half>(keys.data(), elements)),
