@@ -107,7 +107,8 @@ __device__ __forceinline__ void ReadOuter(const AdaptedProduct& product, int ada
   }
 }
 
-// Reads what the first set of the tile needs. No kernel writes B or sets, so it may run before the earlier kernels end.
+// Reads what the first set of the tile needs. ReadRows and this may run before the earlier kernels end: no kernel of a
+// pass writes sets or B.
 __device__ __forceinline__ void ReadFirstOuter(const AdaptedProduct& product, int adapter, int column, const Rows& rows,
                                                Outer& outer) {
   if (adapter >= 0 && rows.present != 0) ReadOuter(product, adapter, column, __ffs(rows.present) - 1, 0, outer);

@@ -120,7 +120,15 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
                         head * kDim >= product.adapters[index].begin + product.adapters[index].outputs)) {
     --index;
   }
-  // B of all tiles is asked for at once.
+  // What the kernels of this pass only read is asked for before they end, B of all tiles at once. The matrix product
+  // that is the kernel before this one has begun after everything that wrote it.
+  int positions[kLaneRows];
+  int64_t places[kLaneRows];
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) {
+    positions[i] = tile.at[i] < rows.rows ? rows.lengths[tile.at[i]] - 1 : -1;
+    places[i] = positions[i] < 0 ? 0 : FindPlace(rows, heads, tile.at[i], positions[i]);
+  }
   adapter_tile::Outer outers[2][kPairs];
   const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin;
 #pragma unroll
@@ -163,11 +171,10 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
   const bf16* norm = static_cast<const bf16*>(query ? inputs.q_norm : inputs.k_norm);
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
-    const int row = tile.at[i], position = row < rows.rows ? rows.lengths[row] - 1 : -1;
-    if (position < 0) continue;
-    bf16* to = queries + (static_cast<int64_t>(row) * heads.heads + head) * kDim;
+    if (positions[i] < 0) continue;
+    bf16* to = queries + (static_cast<int64_t>(tile.at[i]) * heads.heads + head) * kDim;
     if (!query) {
-      to = (value ? layer.values : layer.keys) + FindPlace(rows, heads, row, position) +
+      to = (value ? layer.values : layer.keys) + places[i] +
            (head - heads.heads - (value ? heads.kv_heads : 0)) * kTokensPerBlock * kDim;
     }
     float low[kPairs][kVector], high[kPairs][kVector], squares = 0;
@@ -187,7 +194,7 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
       const int at = p * adapter_tile::kColumns + element;
-      if (!value) Rotate(low[p], high[p], inputs.rotations + 2 * (static_cast<int64_t>(position) * kHalf + at));
+      if (!value) Rotate(low[p], high[p], inputs.rotations + 2 * (static_cast<int64_t>(positions[i]) * kHalf + at));
       adapter_tile::Write(to + at, low[p]);
       adapter_tile::Write(to + kHalf + at, high[p]);
     }

@@ -51,13 +51,14 @@ struct AppendInputs {
   float epsilon = 0;
   const float* rotations = nullptr;  // [positions, head_dim / 2, 2]: cosine and sine
   // Not nullptr: qkv is the result of this product, whose adapters are added first. Each head is in the columns of one
-  // adapter or of none, and head_dim is 64 or 128.
+  // adapter or of none, and head_dim is 64 or 128. The rows' numbers and tables must have been written before the
+  // product began.
   const AdaptedProduct* adapters = nullptr;
 };
 
-// Adds the adapters (if there are any), norms (if q_norm is set) and rotates queries and keys by each row's position, lengths - 1. Writes queries to
-// `queries` [rows, heads, head_dim], and keys and values into the rows' blocks of `layer`. head_dim: 32, 64, 128 or
-// 256. Rounds at the same places as model/transformer.h.
+// Adds the adapters (if there are any), norms (if q_norm is set) and rotates queries and keys by each row's position,
+// lengths - 1. Writes queries to `queries` [rows, heads, head_dim], and keys and values into the rows' blocks of
+// `layer`. head_dim: 32, 64, 128 or 256. Rounds at the same places as model/transformer.h.
 cudaError_t RotateAndAppend(const PagedRows& rows, const HeadCounts& heads, const AppendInputs& inputs,
                             const BlockStorage& storage, int32_t layer, void* queries, cudaStream_t stream);
 
