@@ -1,255 +1,153 @@
-#include <mma.h>
+#include "rollouter/cuda/decode/adapter_kernels.h"
+
+#include <algorithm>
 
 #include "model/cuda/device_code.cuh"
-#include "rollouter/cuda/decode/adapter_kernels.h"
+#include "rollouter/cuda/decode/adapter_tile.cuh"
 
 namespace syncopate::rollouter {
 namespace {
 
+using adapter_tile::kColumns;
+using adapter_tile::kLaneRows;
+using adapter_tile::kRows;
+using adapter_tile::Outer;
+using adapter_tile::Rows;
 using model::bf16;
 using model::kVector;
 using model::Vector;
-namespace wmma = nvcuda::wmma;
 
-// A block computes a tile of rows and columns; each of its warps has 16 of the rows.
-constexpr int kTileRows = 64, kTileColumns = 64;
-constexpr int kThreads = kTileRows / 16 * model::kWarp;
-constexpr int kFragments = kTileColumns / 16;
-constexpr int kSumStride = kTileColumns + 4;
-constexpr int kVectorsARow = kTileColumns / kVector;
-constexpr int kVectorsAThread = kTileRows * kVectorsARow / kThreads;
+// The warps of a block have adjacent columns of the same rows. A warp keeps its columns and goes on to further rows, so
+// that it reads B once.
+constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
+// Blocks that a multiprocessor runs at once, which bounds their registers, and the most it is given.
+constexpr int kAddResident = 5, kMostAddBlocks = 132 * kAddResident;
+constexpr int kActivateResident = 4, kMostActivateBlocks = 132 * 4 * kActivateResident;
 
-using Sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
-
-// `kDepth`: the part of the rank that is multiplied at once.
-template <int kDepth>
-struct alignas(128) Tile {
-  static constexpr int kStride = kDepth + kVector;
-  bf16 inner[kTileRows][kStride];     // x a^T of the rows of one set, zeros for other rows
-  bf16 outer[kTileColumns][kStride];  // b of that set
-  float sums[kTileRows][kSumStride];
-  int32_t sets[kTileRows];
-  unsigned present;  // a bit for each set that a row has
-};
-
-__device__ __forceinline__ int GetStride(const AdaptedProduct& product) {
-  return product.columns + kDecodedAdapterSets * product.count * product.rank;
+__device__ __forceinline__ int GetWarp() {
+  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / model::kWarp;
 }
 
-// Reads the rows' sets. All threads of the block must call it.
-template <int kDepth>
-__device__ __forceinline__ void ReadSets(const AdaptedProduct& product, int first_row, Tile<kDepth>& tile) {
-  if (threadIdx.x == 0) tile.present = 0;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTileRows; i += kThreads) {
-    const int set = first_row + i < product.rows ? product.sets[first_row + i] : -1;
-    tile.sets[i] = set;
-    if (set >= 0) atomicOr(&tile.present, 1u << set);
-  }
-  __syncthreads();
-}
-
-// sums += x a^T b^T for this warp's rows and columns [column, column + kTileColumns) of the adapter, whose x a^T of set
-// 0 begins at column `inner` of y. All threads of the block must call it.
-template <int kDepth>
-__device__ __forceinline__ void Multiply(const AdaptedProduct& product, const AdapterColumns& adapter, int inner,
-                                         int first_row, int column, const bf16* y, Tile<kDepth>& tile, Sums* sums) {
-  const int stride = GetStride(product), warp = static_cast<int>(threadIdx.x) / model::kWarp;
-  constexpr int kVectors = kDepth / kVector, kStride = Tile<kDepth>::kStride;
-  for (int set = 0; set < kDecodedAdapterSets; ++set) {
-    if ((tile.present >> set & 1u) == 0) continue;
-    const bf16* b = static_cast<const bf16*>(adapter.b[set]);
-    for (int depth = 0; depth < product.rank; depth += kDepth) {
-      __syncthreads();  // the tiles of the part before have been read
-      for (int at = static_cast<int>(threadIdx.x); at < kTileRows * kVectors; at += kThreads) {
-        const int row = at / kVectors, element = at % kVectors * kVector;
-        Vector vector = {};
-        if (tile.sets[row] == set && depth + element < product.rank) {
-          vector = *reinterpret_cast<const Vector*>(y + static_cast<int64_t>(first_row + row) * stride + inner +
-                                                    set * product.count * product.rank + depth + element);
-        }
-        *reinterpret_cast<Vector*>(&tile.inner[row][element]) = vector;
-      }
-      for (int at = static_cast<int>(threadIdx.x); at < kTileColumns * kVectors; at += kThreads) {
-        const int row = at / kVectors, element = at % kVectors * kVector;
-        Vector vector = {};
-        if (column + row < adapter.outputs && depth + element < product.rank) {
-          vector =
-              *reinterpret_cast<const Vector*>(b + static_cast<int64_t>(column + row) * product.rank + depth + element);
-        }
-        *reinterpret_cast<Vector*>(&tile.outer[row][element]) = vector;
-      }
-      __syncthreads();
-      for (int k = 0; k < kDepth && depth + k < product.rank; k += 16) {
-        wmma::fragment<wmma::matrix_a, 16, 16, 16, bf16, wmma::row_major> left;
-        wmma::load_matrix_sync(left, &tile.inner[warp * 16][k], kStride);
-#pragma unroll
-        for (int n = 0; n < kFragments; ++n) {
-          wmma::fragment<wmma::matrix_b, 16, 16, 16, bf16, wmma::col_major> right;
-          wmma::load_matrix_sync(right, &tile.outer[n * 16][k], kStride);
-          wmma::mma_sync(sums[n], left, right, sums[n]);
-        }
-      }
-    }
-  }
-}
-
-__device__ __forceinline__ void Clear(Sums* sums) {
-#pragma unroll
-  for (int n = 0; n < kFragments; ++n) wmma::fill_fragment(sums[n], 0.0f);
-}
-
-// Puts this warp's sums where all threads can read them. All threads of the block must call it.
-template <int kDepth>
-__device__ __forceinline__ void Share(const Sums* sums, Tile<kDepth>& tile) {
-  __syncthreads();  // earlier sums have been read
-  const int warp = static_cast<int>(threadIdx.x) / model::kWarp;
-#pragma unroll
-  for (int n = 0; n < kFragments; ++n) {
-    wmma::store_matrix_sync(&tile.sums[warp * 16][n * 16], sums[n], kSumStride, wmma::mem_row_major);
-  }
-  __syncthreads();
-}
-
-// The place in the tile of the n-th vector of this thread.
-struct Place {
-  int row = 0;
-  int element = 0;
-};
-__device__ __forceinline__ Place GetPlace(int n) {
-  const int at = static_cast<int>(threadIdx.x) + n * kThreads;
-  return {at / kVectorsARow, at % kVectorsARow * kVector};
-}
-
-// This thread's vectors of columns [column, column + kTileColumns) of y, as far as there are `columns` of them. They are
-// asked for before the product is made, so that they arrive meanwhile.
-__device__ __forceinline__ void Read(const bf16* from, int stride, int rows, int first_row, int column, int columns,
-                                     Vector* vectors) {
-#pragma unroll
-  for (int n = 0; n < kVectorsAThread; ++n) {
-    const Place place = GetPlace(n);
-    if (first_row + place.row >= rows || column + place.element >= columns) continue;
-    vectors[n] = *reinterpret_cast<const Vector*>(from + static_cast<int64_t>(first_row + place.row) * stride + column +
-                                                  place.element);
-  }
-}
-
-template <int kDepth>
-__global__ void __launch_bounds__(kThreads)
-    Add(AdaptedProduct product, const bf16* y, const bf16* added, bf16* out, int32_t out_stride) {
-  __shared__ Tile<kDepth> tile;
-  model::WaitForEarlierKernels();
-  model::LetNextKernelStart();
-  const int first_row = static_cast<int>(blockIdx.x) * kTileRows;
-  // The adapter of this block's columns.
-  int index = 0, column = static_cast<int>(blockIdx.y) * kTileColumns;
-  for (; index + 1 < product.count; ++index) {
-    const int columns = (product.adapters[index].outputs + kTileColumns - 1) / kTileColumns * kTileColumns;
+__global__ void __launch_bounds__(kThreads, kAddResident)
+    Add(const __grid_constant__ AdaptedProduct product, const bf16* y, const bf16* added, bf16* out,
+        int32_t out_stride) {
+  const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * kRows;
+  // The adapter of this warp's columns.
+  int index = 0, column = GetWarp() * kColumns;
+  for (; index < product.count; ++index) {
+    const int columns = (product.adapters[index].outputs + kColumns - 1) / kColumns * kColumns;
     if (column < columns) break;
     column -= columns;
   }
-  const AdapterColumns& adapter = product.adapters[index];
-  Vector of_base[kVectorsAThread], more[kVectorsAThread];
-  Read(y + adapter.begin, GetStride(product), product.rows, first_row, column, adapter.outputs, of_base);
-  if (added != nullptr) Read(added + adapter.begin, out_stride, product.rows, first_row, column, adapter.outputs, more);
-  ReadSets(product, first_row, tile);
-  if (tile.present == 0 && out == y) return;
-  Sums sums[kFragments];
-  Clear(sums);
-  Multiply(product, adapter, product.columns + index * product.rank, first_row, column, y, tile, sums);
-  Share(sums, tile);
-#pragma unroll
-  for (int n = 0; n < kVectorsAThread; ++n) {
-    const Place place = GetPlace(n);
-    if (first_row + place.row >= product.rows || column + place.element >= adapter.outputs) continue;
-    float values[kVector];
-    model::Widen(of_base[n], values);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] += product.scale * tile.sums[place.row][place.element + i];
-    if (added != nullptr) {
-      float others[kVector];
-      model::Widen(more[n], others);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) values[i] += others[i];
-    }
-    model::Store(
-        out + static_cast<int64_t>(first_row + place.row) * out_stride + adapter.begin + column + place.element,
-        values);
-  }
-}
-
-// Adds what the adapter of the half of y that begins at `half` adds to this thread's vectors of it, and rounds. All
-// threads of the block must call it.
-template <int kDepth>
-__device__ __forceinline__ void AddToHalf(const AdaptedProduct& product, int half, int first_row, int column,
-                                          const bf16* y, Tile<kDepth>& tile, const Vector* of_base,
-                                          float (*values)[kVector]) {
-  Sums sums[kFragments];
-  Clear(sums);
-  for (int index = 0; index < product.count; ++index) {
-    if (product.adapters[index].begin != half) continue;
-    Multiply(product, product.adapters[index], product.columns + index * product.rank, first_row, column, y, tile,
-             sums);
-  }
-  Share(sums, tile);
-#pragma unroll
-  for (int n = 0; n < kVectorsAThread; ++n) {
-    const Place place = GetPlace(n);
-    model::Widen(of_base[n], values[n]);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      values[n][i] = model::Round(values[n][i] + product.scale * tile.sums[place.row][place.element + i]);
-    }
-  }
-}
-
-template <int kDepth>
-__global__ void __launch_bounds__(kThreads)
-    Activate(AdaptedProduct product, int32_t width, const bf16* y, bf16* activated) {
-  __shared__ Tile<kDepth> tile;
+  int first_row = static_cast<int>(blockIdx.y) * kRows;
+  Rows rows = adapter_tile::ReadRows(product, first_row);
+  Outer outer;
+  if (index < product.count) adapter_tile::ReadFirstOuter(product, index, column, rows, outer);
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
-  const int first_row = static_cast<int>(blockIdx.x) * kTileRows, column = static_cast<int>(blockIdx.y) * kTileColumns;
-  Vector of_gate[kVectorsAThread] = {}, of_up[kVectorsAThread] = {};
-  Read(y, GetStride(product), product.rows, first_row, column, width, of_gate);
-  Read(y + width, GetStride(product), product.rows, first_row, column, width, of_up);
-  ReadSets(product, first_row, tile);
-  float gate[kVectorsAThread][kVector], up[kVectorsAThread][kVector];
-  AddToHalf(product, 0, first_row, column, y, tile, of_gate, gate);
-  AddToHalf(product, width, first_row, column, y, tile, of_up, up);
-#pragma unroll
-  for (int n = 0; n < kVectorsAThread; ++n) {
-    const Place place = GetPlace(n);
-    if (first_row + place.row >= product.rows || column + place.element >= width) continue;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      gate[n][i] = model::Round(__fdividef(gate[n][i], 1.0f + __expf(-gate[n][i]))) * up[n][i];
+  if (index == product.count) return;
+  const int begin = product.adapters[index].begin, outputs = product.adapters[index].outputs;
+  while (first_row < product.rows) {
+    Vector base[kLaneRows], more[kLaneRows], inner[kLaneRows];
+    adapter_tile::ReadColumns(product, y + begin, stride, rows, column, outputs, base);
+    adapter_tile::ReadInner(product, index, y, rows, /*depth=*/0, inner);
+    if (added != nullptr) {
+      adapter_tile::ReadColumns(product, added + begin, out_stride, rows, column, outputs, more);
     }
-    model::Store(activated + static_cast<int64_t>(first_row + place.row) * width + column + place.element, gate[n]);
+    float values[kLaneRows][kVector];
+    adapter_tile::Add(product, index, y, rows, column, base, inner, outer, values);
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      if (rows.at[i] >= product.rows || column + adapter_tile::GetElement() >= outputs) continue;
+      if (added != nullptr) {
+        float others[kVector];
+        model::Widen(more[i], others);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) values[i][j] += others[j];
+      }
+      adapter_tile::Write(
+          out + static_cast<int64_t>(rows.at[i]) * out_stride + begin + column + adapter_tile::GetElement(), values[i]);
+    }
+    first_row += step;
+    rows = adapter_tile::ReadRows(product, first_row);
   }
 }
 
-unsigned CountTiles(int32_t extent, int tile) { return static_cast<unsigned>((extent + tile - 1) / tile); }
-
-bool Fits(const AdaptedProduct& product) {
-  bool fits = product.rows > 0 && product.count > 0 && product.count <= kMostAdapters && product.rank > 0 &&
-              product.rank % kVector == 0 && product.columns % kVector == 0 && product.sets != nullptr;
-  for (int32_t i = 0; fits && i < product.count; ++i) {
-    fits = product.adapters[i].outputs > 0 && product.adapters[i].outputs % kVector == 0 &&
-           product.adapters[i].begin % kVector == 0;
+// The adapter of the half of a product that begins at column `begin`; -1: none.
+__device__ __forceinline__ int FindAdapter(const AdaptedProduct& product, int begin) {
+  for (int index = 0; index < product.count; ++index) {
+    if (product.adapters[index].begin == begin) return index;
   }
-  return fits;
+  return -1;
+}
+
+__global__ void __launch_bounds__(kThreads, kActivateResident)
+    Activate(const __grid_constant__ AdaptedProduct product, int32_t width, const bf16* y, bf16* activated) {
+  const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * kRows;
+  const int column = GetWarp() * kColumns;
+  const int gate_adapter = FindAdapter(product, 0), up_adapter = FindAdapter(product, width);
+  int first_row = static_cast<int>(blockIdx.y) * kRows;
+  Rows rows = adapter_tile::ReadRows(product, first_row);
+  Outer of_gate, of_up;
+  if (column < width) {
+    adapter_tile::ReadFirstOuter(product, gate_adapter, column, rows, of_gate);
+    adapter_tile::ReadFirstOuter(product, up_adapter, column, rows, of_up);
+  }
+  model::WaitForEarlierKernels();
+  model::LetNextKernelStart();
+  if (column >= width) return;
+  while (first_row < product.rows) {
+    Vector gates[kLaneRows], ups[kLaneRows], gate_inner[kLaneRows], up_inner[kLaneRows];
+    adapter_tile::ReadColumns(product, y, stride, rows, column, width, gates);
+    adapter_tile::ReadColumns(product, y + width, stride, rows, column, width, ups);
+    adapter_tile::ReadInner(product, gate_adapter, y, rows, /*depth=*/0, gate_inner);
+    adapter_tile::ReadInner(product, up_adapter, y, rows, /*depth=*/0, up_inner);
+    float gate[kLaneRows][kVector], up[kLaneRows][kVector];
+    adapter_tile::Add(product, gate_adapter, y, rows, column, gates, gate_inner, of_gate, gate);
+    adapter_tile::Add(product, up_adapter, y, rows, column, ups, up_inner, of_up, up);
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      if (rows.at[i] >= product.rows || column + adapter_tile::GetElement() >= width) continue;
+      model::Widen(model::Narrow(gate[i]), gate[i]);
+      model::Widen(model::Narrow(up[i]), up[i]);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) gate[i][j] = __fdividef(gate[i][j], 1.0f + __expf(-gate[i][j]));
+      model::Widen(model::Narrow(gate[i]), gate[i]);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) gate[i][j] *= up[i][j];
+      adapter_tile::Write(activated + static_cast<int64_t>(rows.at[i]) * width + column + adapter_tile::GetElement(),
+                          gate[i]);
+    }
+    first_row += step;
+    rows = adapter_tile::ReadRows(product, first_row);
+  }
+}
+
+int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
+
+dim3 GetGrid(int32_t rows, int32_t column_tiles, int32_t most_blocks) {
+  const int32_t across = CountTiles(column_tiles, kWarps);
+  const int32_t down = std::min(CountTiles(rows, kRows), std::max(most_blocks / across, 1));
+  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
 }
 
 }  // namespace
 
+bool AdaptedProduct::Fits() const {
+  bool fits = rows > 0 && count > 0 && count <= kMostAdapters && rank > 0 && rank % kVector == 0 &&
+              columns % kVector == 0 && sets != nullptr;
+  for (int32_t i = 0; fits && i < count; ++i) {
+    fits = adapters[i].outputs > 0 && adapters[i].outputs % kVector == 0 && adapters[i].begin % kVector == 0;
+  }
+  return fits;
+}
+
 cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
                         cudaStream_t stream) {
-  if (!Fits(product) || out_stride % kVector != 0) return cudaErrorInvalidValue;
-  unsigned columns = 0;
-  for (int32_t i = 0; i < product.count; ++i) columns += CountTiles(product.adapters[i].outputs, kTileColumns);
-  return model::LaunchChained(product.rank <= 32 ? Add<32> : Add<64>,
-                              dim3(CountTiles(product.rows, kTileRows), columns), dim3(kThreads), 0, stream, product,
+  if (!product.Fits() || out_stride % kVector != 0 || out == y) return cudaErrorInvalidValue;
+  int32_t tiles = 0;
+  for (int32_t i = 0; i < product.count; ++i) tiles += CountTiles(product.adapters[i].outputs, kColumns);
+  return model::LaunchChained(Add, GetGrid(product.rows, tiles, kMostAddBlocks), dim3(kThreads), 0, stream, product,
                               static_cast<const bf16*>(y), static_cast<const bf16*>(added), static_cast<bf16*>(out),
                               out_stride);
 }
@@ -261,9 +159,8 @@ cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, c
     const AdapterColumns& adapter = product.adapters[i];
     halves = adapter.outputs == width && (adapter.begin == 0 || adapter.begin == width);
   }
-  if (!Fits(product) || !halves) return cudaErrorInvalidValue;
-  return model::LaunchChained(product.rank <= 32 ? Activate<32> : Activate<64>,
-                              dim3(CountTiles(product.rows, kTileRows), CountTiles(width, kTileColumns)),
+  if (!product.Fits() || !halves) return cudaErrorInvalidValue;
+  return model::LaunchChained(Activate, GetGrid(product.rows, CountTiles(width, kColumns), kMostActivateBlocks),
                               dim3(kThreads), 0, stream, product, width, static_cast<const bf16*>(y),
                               static_cast<bf16*>(activated));
 }

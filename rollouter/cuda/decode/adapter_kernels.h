@@ -5,9 +5,11 @@
 #include <cstdint>
 
 // What the adapters of a matrix product add to its result. The product's weights have the A of all adapter sets as
-// further rows, so that it makes x a^T beside y = x w^T; these kernels multiply that with B by the tensor cores. A
-// result depends on the row's own numbers and adapter set alone, to the last bit: sets of other rows contribute exact
-// zeros. Launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch.
+// further rows, so that it makes x a^T beside y = x w^T; these kernels, and RotateAndAppend (paged_cache.h), multiply
+// that with B by the tensor cores. A result depends on the row's own numbers and adapter set alone, to the last bit:
+// sets of other rows contribute exact zeros. Sets and B are read while the kernel before on the stream may still run, so
+// they must have been written before that one began. Launches queue the work, return, and are chained
+// (model/cuda/device_code.cuh). No libtorch.
 namespace syncopate::rollouter {
 
 constexpr int32_t kMostAdapters = 3;        // of one product: those of q, k and v
@@ -32,10 +34,12 @@ struct AdaptedProduct {
   const int32_t* sets = nullptr;  // [rows], device memory: the row's adapter set; below 0: none
 
   int32_t stride() const { return columns + kDecodedAdapterSets * count * rank; }
+  // Whether the numbers are as said here.
+  bool Fits() const;
 };
 
 // out[row][c] = y[row][c] + scale * (x a^T)[row] b^T[c] + added[row][c] for the columns that have an adapter. `out` may
-// be y itself. `out_stride`: elements from row to row of `out` and `added`; `added` may be nullptr.
+// be `added`, but not y. `out_stride`: elements from row to row of `out` and `added`; `added` may be nullptr.
 cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
                         cudaStream_t stream);
 

@@ -1,6 +1,7 @@
 #include "rollouter/cuda/decode/decode_products.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -118,11 +119,13 @@ AdaptedProduct DecodeProducts::GetAdapted(const Matmul& base, const DecodeShape&
 }
 
 absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
-  SYNCOPATE_RETURN_IF_ERROR(qkv_.Queue(QkvOperands(layer, buffers), stream));
-  if (layer.qkv_adapters.empty()) return absl::OkStatus();
-  const AdaptedProduct product = GetAdapted(qkv_, shape_, shape_.qkv_size(), layer.qkv_adapters, buffers);
-  return CudaStatus(AddAdapters(product, buffers.qkv(), /*added=*/nullptr, buffers.qkv(), product.stride(), stream),
-                    kAdding);
+  return qkv_.Queue(QkvOperands(layer, buffers), stream);
+}
+
+std::optional<AdaptedProduct> DecodeProducts::GetQkvAdapters(const DecodeLayer& layer,
+                                                             const DecodeBuffers& buffers) const {
+  if (layer.qkv_adapters.empty()) return std::nullopt;
+  return GetAdapted(qkv_, shape_, shape_.qkv_size(), layer.qkv_adapters, buffers);
 }
 
 absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::Span<const AdapterColumns> adapters,

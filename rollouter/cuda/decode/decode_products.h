@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,7 @@ class DecodeProducts {
   static absl::StatusOr<DecodeProducts> Create(const model::MatmulLibrary& library, const DecodeShape& shape,
                                                const Options& options);
 
+  // Without what the adapters add, which is left to RotateAndAppend.
   absl::Status Qkv(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   absl::Status Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream);
   // With the activation: from the normed rows to DecodeBuffers::activated().
@@ -53,8 +55,8 @@ class DecodeProducts {
   // Chooses each product's kernel by measuring it over the layers. Overwrites the buffers; blocks.
   absl::Status ChooseFastest(const DecodeWeights& weights, const DecodeBuffers& buffers, cudaStream_t stream);
 
-  // Elements from row to row of DecodeBuffers::qkv().
-  int32_t qkv_stride() const { return qkv_.shape().n; }
+  // The adapters of the product of Qkv(); nullopt: there are none.
+  std::optional<AdaptedProduct> GetQkvAdapters(const DecodeLayer& layer, const DecodeBuffers& buffers) const;
   // The norm behind output (which = 0) or down (1), with what is still to be added to the residual. Only without other
   // ranks.
   absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* weight, const DecodeBuffers& buffers,

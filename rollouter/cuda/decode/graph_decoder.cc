@@ -1,6 +1,7 @@
 #include "rollouter/cuda/decode/graph_decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -300,12 +301,13 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
   const void* next_norm = index + 1 < shape.layers ? options_.weights.layers[static_cast<size_t>(index) + 1].input_norm
                                                    : options_.weights.norm;
   const model::NormShape norm = {rows, shape.hidden, shape.norm_epsilon};
+  const std::optional<AdaptedProduct> adapters = products.GetQkvAdapters(layer, buffers_);
   const AppendInputs append = {.qkv = buffers_.qkv(),
-                               .stride = products.qkv_stride(),
                                .q_norm = shape.qk_norm ? layer.q_norm : nullptr,
                                .k_norm = shape.qk_norm ? layer.k_norm : nullptr,
                                .epsilon = shape.norm_epsilon,
-                               .rotations = buffers_.rotations()};
+                               .rotations = buffers_.rotations(),
+                               .adapters = adapters.has_value() ? &*adapters : nullptr};
   cudaStream_t stream = stream_.get();
   SYNCOPATE_RETURN_IF_ERROR(products.Qkv(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "rollouter/cuda/decode/adapter_kernels.h"
+
 // Keys and values in blocks of 16 tokens, and the kernel that appends to them. Everything is bf16 device memory;
 // launches queue the work, return, and are chained (model/cuda/device_code.cuh). No libtorch, so that nvcc compiles
 // this alone.
@@ -44,16 +46,19 @@ struct PagedRows {
 // The inputs of the append kernel besides the rows.
 struct AppendInputs {
   const void* qkv = nullptr;     // [rows, (heads + 2 kv_heads) * head_dim]
-  int32_t stride = 0;            // elements from row to row of qkv; 0: the rows are dense
   const void* q_norm = nullptr;  // [head_dim] each; both nullptr if queries and keys are not normed
   const void* k_norm = nullptr;
   float epsilon = 0;
   const float* rotations = nullptr;  // [positions, head_dim / 2, 2]: cosine and sine
+  // Not nullptr: qkv is the result of this product, whose adapters are added first. Each head is in the columns of one
+  // adapter or of none, and head_dim is 64 or 128. The rows' numbers and tables must have been written before the
+  // product began.
+  const AdaptedProduct* adapters = nullptr;
 };
 
-// Norms (if q_norm is set) and rotates queries and keys by each row's position, lengths - 1. Writes queries to
-// `queries` [rows, heads, head_dim], and keys and values into the rows' blocks of `layer`. head_dim: 32, 64, 128 or
-// 256. Rounds at the same places as model/transformer.h.
+// Adds the adapters (if there are any), norms (if q_norm is set) and rotates queries and keys by each row's position,
+// lengths - 1. Writes queries to `queries` [rows, heads, head_dim], and keys and values into the rows' blocks of
+// `layer`. head_dim: 32, 64, 128 or 256. Rounds at the same places as model/transformer.h.
 cudaError_t RotateAndAppend(const PagedRows& rows, const HeadCounts& heads, const AppendInputs& inputs,
                             const BlockStorage& storage, int32_t layer, void* queries, cudaStream_t stream);
 

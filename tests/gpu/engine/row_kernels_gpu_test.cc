@@ -195,9 +195,8 @@ TEST_P(AppendOverHeads, RotatesAndWritesTheRowsOwnPlacesOnly) {
   const DeviceBuffer row_slots = Upload(slots), row_lengths = Upload(lengths), row_tables = Upload(tables);
   const DeviceBuffer queries = Upload(RandomHalves(rows * heads.heads * dim, 16));
   const PagedRows paged = {row_slots.as<int32_t>(), row_lengths.as<int32_t>(), row_tables.as<int32_t>(), 3, rows};
-  const AppendInputs inputs = {
-      rows_qkv.data(),   0, with_norm ? q_norms.data() : nullptr, with_norm ? k_norms.data() : nullptr, kEpsilon,
-      angles.as<float>()};
+  const AppendInputs inputs = {rows_qkv.data(), with_norm ? q_norms.data() : nullptr,
+                               with_norm ? k_norms.data() : nullptr, kEpsilon, angles.as<float>()};
   ASSERT_EQ(RotateAndAppend(paged, heads, inputs, {keys.data(), values.data(), layers, blocks}, layer, queries.data(),
                             nullptr),
             cudaSuccess);
