@@ -76,7 +76,7 @@ or the engine is made, less what it counted before the daemon touched the GPU, l
 host measure one after the other on a GPU, and wait up to 20 s for that. What other processes take or free meanwhile is
 measured too. A trainer that takes turns (`run.share_gpu`) measures in each turn again, when nobody else's memory moves, and the
 largest growth of one turn is added. What libraries load later otherwise, such as kernels of the first step on a GPU that is
-split, and NCCL's buffers, is among `others`.
+split, and NCCL's buffers, is among `others`, as is the context of a rollouter of several ranks, which join NCCL first.
 """
 
 
