@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn; none: all
+# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners; none: all
 # Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU, what their parts take
 # alone, and the same runs on a card that they split. By the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
 # --dir). Weights are random and made here. Prints one JSON object a line as a case ends, also to OUT/results.jsonl; logs and
@@ -26,7 +26,7 @@ fi
 bundle=$(realpath "${words[0]}") || exit 2
 mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
-[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn)
+[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners)
 . "$bundle/env.sh" || exit 1
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
@@ -38,9 +38,11 @@ fi
 work=$(mktemp -d)
 session=
 watcher=
+comparer=
 # shellcheck disable=SC2317  # called by the trap
 end_all() {
   [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
+  [ -z "$comparer" ] || kill "$comparer" 2> /dev/null
   [ -z "$session" ] || kill -KILL -- "-$session" 2> /dev/null
   rm -rf "$work"
 }
@@ -139,6 +141,12 @@ run_daemons() {
   fi
   shift 3
   mkdir -p "$dir"
+  if [ "$part" = owners ]; then
+    # Ends by itself with the daemons.
+    python3 "$bundle/bench/card_owners.py" "$dir/run" --seconds "$limit" --before-mib \
+      "$(nvidia-smi --id=0 --query-gpu=memory.used --format=csv,noheader,nounits)" > "$dir/owners.json" 2> "$dir/owners.log" &
+    comparer=$!
+  fi
   nvidia-smi --id=0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 > "$work/used.txt" 2> /dev/null &
   watcher=$!
   setsid timeout --signal=INT --kill-after=15 "$limit" syncopate run "$bundle/deploy/examples/reverse.yaml" --quiet \
@@ -151,6 +159,12 @@ run_daemons() {
   kill "$watcher" 2> /dev/null
   wait "$watcher" 2> /dev/null
   watcher=
+  if [ -n "$comparer" ]; then
+    # It sees that the daemons are gone, unless they never were there.
+    timeout 10 tail --pid="$comparer" -f /dev/null || kill "$comparer" 2> /dev/null
+    wait "$comparer" || code=$((code == 0 ? 1 : code))
+    comparer=
+  fi
   [ "$code" -eq 0 ] || failed=1
   cp "$work/used.txt" "$dir/used.txt"
   for kind in sync install; do syncopate events "$dir/run" --kind "$kind" > "$dir/$kind.jsonl" 2> /dev/null; done
@@ -198,6 +212,9 @@ for phase in ("prepare", "transfer", "verify", "install", "total"):
         figures[f"sync_{phase}_ms"] = round(statistics.median(values) * 1e3, 2)
 if syncs:
     figures["transport"] = syncs[-1].get("transport")
+owners = folder / "owners.json"
+if owners.exists():
+    figures["owners"] = (rows(owners) or [{"text": (folder / "owners.log").read_text(errors="replace")[-400:]}])[0]
 used = [int(word) for word in (folder / "used.txt").read_text(errors="replace").split() if word.isdigit()]
 if used:
     half = used[len(used) // 2:]
@@ -266,10 +283,16 @@ part_learn() {
   run_daemons learn split 150 "${one_card[@]}" "${common[@]}" rollout.gpu_memory=0.4
 }
 
+# Who owns the card's memory, as both daemons say it, against what the driver counts: in turns, and on a card that they split.
+part_owners() {
+  run_daemons owners turns-0.5b 90 "${turns[@]}" "${shape_0_5b[@]}" "${plain[@]}" "${long[@]}" rollout.host_kv_memory=4 run.steps=4
+  run_daemons owners split-0.5b 90 "${one_card[@]}" "${shape_0_5b[@]}" "${plain[@]}" "${long[@]}" rollout.gpu_memory=0.5 run.steps=4
+}
+
 for part in "${parts[@]}"; do
   case $part in
-    walk | turns | alone | split | flat | learn) ;;
-    *) echo "one_card: no part $part; there are walk turns alone split flat learn" >&2; exit 2 ;;
+    walk | turns | alone | split | flat | learn | owners) ;;
+    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners" >&2; exit 2 ;;
   esac
   deadline=$((SECONDS + seconds))
   "part_$part"

@@ -26,12 +26,6 @@ std::string UuidText(const cudaUUID_t& uuid) {
   return text;
 }
 
-absl::StatusOr<std::string> GetUuid(int device) {
-  cudaDeviceProp properties{};
-  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties"));
-  return UuidText(properties.uuid);
-}
-
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? std::string(name) : std::string("unknown");
@@ -77,16 +71,22 @@ absl::Status CheckGpu(int device) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> ReadGpuUuid(int device) {
+  cudaDeviceProp properties{};
+  SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties"));
+  return UuidText(properties.uuid);
+}
+
 absl::StatusOr<GpuFacts> ReadGpuFacts(int device) {
   SYNCOPATE_RETURN_IF_ERROR(CheckGpu(device));
   GpuFacts facts;
   // The containers of one machine share its boot id and have their own host names; machines may share a host name.
   facts.host = BootId() + "/" + HostName();
-  SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, GetUuid(device));
+  SYNCOPATE_ASSIGN_OR_RETURN(facts.gpu_uuid, ReadGpuUuid(device));
   facts.nvlink = true;
   for (int peer = 0; peer < GpuCount(); ++peer) {
     if (peer == device || !CheckPeerAccess(device, peer).ok()) continue;
-    SYNCOPATE_ASSIGN_OR_RETURN(std::string uuid, GetUuid(peer));
+    SYNCOPATE_ASSIGN_OR_RETURN(std::string uuid, ReadGpuUuid(peer));
     facts.peer_gpus.push_back(std::move(uuid));
     // NVLink supports atomics between GPUs, PCIe does not.
     int atomics = 0;

@@ -15,6 +15,9 @@ int GpuCount();
 // NO_GPU saying what is missing.
 absl::Status CheckGpu(int device);
 
+// "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" of `device`. Makes no context on it. The device's error.
+absl::StatusOr<std::string> ReadGpuUuid(int device);
+
 // The facts about a member's GPU that it sends to the others, for the choice of a transport.
 struct GpuFacts {
   std::string host;                    // identifies this boot of this machine: boot id and host name

@@ -2,7 +2,8 @@
 """usage: scripts/metrics_doc.py RUN_DIR > docs/metrics.md
 
 Writes docs/metrics.md from what the daemons of a live run expose and what its metrics.jsonl holds: it cannot name what
-they do not. Standard library only. A test compares.
+they do not, but for the one metric of GPUs, whose name and help are read from its source. Standard library only. A test
+compares.
 """
 
 import json
@@ -41,6 +42,50 @@ same if `staleness.max_staleness` is 0. `published_digest`, the digest of these 
 `digest` of `ListVersions`, is only in the lines of steps that were published. `held_out_loss` (nats) and
 `held_out_tokens` are only in the lines of supervised steps after which the held-out loss was measured.
 """
+
+
+CARD_SOURCE = pathlib.Path(__file__).resolve().parents[1] / "services" / "telemetry" / "card_metrics.cc"
+CARD = """\
+## On a GPU
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+| `{name}` | gauge | `owner` | {help} |
+
+Rank 0 of a trainer and of each rollouter shows it, and reads the GPU once a second. It is absent on the CPU, before the
+state or the engine is made, and where the driver's management library (libnvidia-ml of driver 510 or later) does not answer.
+
+| `owner` | of | what it is |
+|---|---|---|
+| `weights` | rollouter | all weight sets that are on the GPU now |
+| `keys and values` | rollouter | their storage, less what is lent to new weights |
+| `buffers` | rollouter | what decode steps need beside both: fixed buffers, or what libtorch's allocator has taken |
+| `weights`, `moments`, `gradients`, `reference policy` | trainer | the state that is on the GPU now; `weights` with the copy that computes |
+| `allocator` | trainer | what libtorch's allocator has taken beside the state: activations, and its cache |
+| `send slots` | trainer | versions that are staged on the GPU |
+| `context and libraries` | both | CUDA's context, kernels, graphs and libraries, as measured (see below) |
+| `others` | both | what the driver counts in use, less all of the above: other processes, and what is not measured |
+
+The samples of one daemon add up exactly to what the driver counts in use (`memory.used` of nvidia-smi), so `others` is below 0
+where the other parts are not of the same moment. The parts of all daemons of a GPU without their `others`, and what was in use
+before they were started, add up to what the driver counts but for what is not measured; `bench/card_owners.py` compares, and
+fails beyond 256 MiB.
+
+What context and libraries take no call tells. A daemon measures it when it starts: what the driver counts in use when the state
+or the engine is made, less what it counted before the daemon touched the GPU, less what the daemon has allocated. Daemons of one
+host measure one after the other on a GPU, and wait up to 20 s for that. What other processes take or free meanwhile is
+measured too. A trainer that takes turns (`run.share_gpu`) measures in each turn again, when nobody else's memory moves, and the
+largest growth of one turn is added. What libraries load later otherwise, such as kernels of the first step on a GPU that is
+split, and NCCL's buffers, is among `others`, as is the context of a rollouter of several ranks, which join NCCL first.
+"""
+
+
+def card_section():
+    """The metric that a run without a GPU does not show."""
+    source = CARD_SOURCE.read_text()
+    name, help_text = (re.search(rf'constexpr char {constant}\[\] =\s*"([^"]*)"', source).group(1)
+                       for constant in ("kName", "kHelp"))
+    return CARD.format(name=name, help=help_text)
 
 
 class Metric:
@@ -127,6 +172,7 @@ def page(scrapes, line):
             rows = ["| figure | metric | type | meaning |", "|---|---|---|---|"]
             rows += [figures[figure].figure_row(figure) for figure in sorted(figures)]
             parts += [FIGURES, "\n".join(rows) + "\n"]
+    parts.append(card_section())
     return "\n".join(parts)
 
 

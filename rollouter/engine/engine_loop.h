@@ -34,6 +34,7 @@ struct EngineStatus {
   double host_kv_usage = 0;      // the share of blocks for swapping in use, 0 to 1
   int64_t host_kv_bytes = 0;     // host memory for swapped keys and values allocated now
   int64_t weight_bytes = 0;      // all weight sets, on the engine's device
+  int64_t buffer_bytes = 0;      // what steps need beside both, on the engine's device; 0 on the CPU
   int64_t lent_bytes = 0;        // of kv_bytes' memory, what is lent to a borrowed shadow now
   int32_t sleep_level = 0;       // 0: awake
   bool pins_version = false;     // no version is taken now: a request with holds_install runs or waits; with adapter

@@ -295,6 +295,7 @@ void EngineThread::PublishMemoryLocked() {
   status_.kv_bytes = engine_->kv_bytes();
   status_.host_kv_bytes = engine_->host_kv_bytes();
   status_.weight_bytes = engine_->weight_bytes();
+  status_.buffer_bytes = engine_->buffer_bytes();
 }
 
 absl::StatusOr<InstallResult> EngineThread::Install(const PolicyVersion& version, uint64_t digest,

@@ -20,6 +20,7 @@ class EngineThread final : public EngineLoop {
     status_.kv_bytes = engine_->kv_bytes();
     status_.host_kv_bytes = engine_->host_kv_bytes();
     status_.weight_bytes = engine_->weight_bytes();
+    status_.buffer_bytes = engine_->buffer_bytes();
     thread_ = std::thread([this] { Run(); });
   }
   ~EngineThread() override { Stop(); }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "model/device.h"
 #include "model/torch_error.h"
 #include "rollouter/engine/engine_backend.h"
 
@@ -32,6 +33,12 @@ HostModelRunner::HostModelRunner(const model::ModelConfig& config, WeightArenas*
       padding_table_{static_cast<BlockIndex>(capacity.blocks)},
       slots_(static_cast<size_t>(options.max_sequences)) {
   if (ranks != nullptr) group_.emplace(ranks, device);
+}
+
+// What libtorch's allocator has taken for steps, used or not. Keys and values are of the same allocator.
+int64_t HostModelRunner::buffer_bytes() const {
+  if (!device_.is_cuda()) return 0;
+  return std::max<int64_t>(model::ReadMemoryUse(device_.str()).reserved_bytes - store_->bytes(), 0);
 }
 
 absl::StatusOr<ModelRunner::Ticket> HostModelRunner::Launch(const StepPlan& plan) {

@@ -36,6 +36,7 @@ class HostModelRunner final : public ModelRunner {
   Capacity capacity() const override { return capacity_; }
   int64_t kv_bytes() const override { return store_->bytes(); }
   int64_t host_kv_bytes() const override { return store_->host_bytes(); }
+  int64_t buffer_bytes() const override;
   absl::Status ReleaseBlocks() override;
   absl::Status RestoreBlocks() override;
   // Memory is allocated when a block is used, so ReturnBlocks() has nothing to do.

@@ -72,7 +72,7 @@ class ModelRunner {
   // Memory of keys and values allocated now on the device, and in host memory for swapped blocks.
   virtual int64_t kv_bytes() const = 0;
   virtual int64_t host_kv_bytes() const = 0;
-  // Device memory for the buffers of the steps, allocated as long as the runner exists.
+  // Device memory that steps need beside weights, keys and values, as it is allocated now; 0 on the CPU.
   virtual int64_t buffer_bytes() const { return 0; }
   // ReleaseBlocks() frees the memory of keys and values and loses their contents; no step may run before
   // RestoreBlocks(). Runners with fixed addresses keep them. Precondition: no plan is in progress. A repeated call does

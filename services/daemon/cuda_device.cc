@@ -3,13 +3,24 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/daemon/host_lock.h"
 #include "base/log.h"
 #include "cuda/device.h"
+#include "cuda/driver_memory.h"
 #include "synchronizer/nccl/nccl_device.h"
 
 namespace syncopate::daemon {
 namespace {
+
+// A rollouter that is about to make its engine has a minute to connect, and makes it in less than ten seconds.
+constexpr absl::Duration kMeasureWait = absl::Seconds(20);
+
+absl::StatusOr<std::shared_ptr<CardAccount>> MakeAccount(const std::string& gpu_uuid) {
+  SYNCOPATE_ASSIGN_OR_RETURN(CardReader read, cuda::ReadByManagementLibrary(gpu_uuid));
+  return std::make_shared<CardAccount>(std::move(read));
+}
 
 // Turns 22809 into "2.28.9".
 std::string VersionText(int version) {
@@ -39,6 +50,27 @@ absl::StatusOr<synchronizer::DeviceFacts> ReadDeviceFacts(int device) {
   facts.nvlink = gpu.nvlink;
   facts.nccl_version = VersionText(nccl.version);
   return facts;
+}
+
+std::shared_ptr<CardAccount> OpenCard(int device) {
+  const absl::StatusOr<std::string> gpu_uuid = cuda::ReadGpuUuid(device);
+  absl::StatusOr<std::shared_ptr<CardAccount>> card = gpu_uuid.ok() ? MakeAccount(*gpu_uuid) : gpu_uuid.status();
+  if (!card.ok()) {
+    SYNCOPATE_LOG(kWarning, "metrics will not say who owns the memory of GPU %d: %s", device, card.status().ToString());
+    return nullptr;
+  }
+  BeginMeasurement(card->get(), *gpu_uuid, /*own=*/0);
+  return *std::move(card);
+}
+
+void BeginMeasurement(CardAccount* card, const std::string& gpu_uuid, int64_t own) {
+  absl::StatusOr<std::shared_ptr<const HostLock>> lock =
+      HostLock::Acquire(absl::StrCat("syncopate-measures-", gpu_uuid), kMeasureWait);
+  const absl::Status begun = lock.ok() ? card->Begin(own, *std::move(lock)) : lock.status();
+  if (!begun.ok()) {
+    SYNCOPATE_LOG(kWarning, "what the context and libraries of this process take of %s is not measured: %s", gpu_uuid,
+                  begun.ToString());
+  }
 }
 
 absl::Status RequiredTransport(const v1::RunConfig& config, const std::string& name, const absl::Status& why) {

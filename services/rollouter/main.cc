@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/clock.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -30,6 +31,7 @@
 #include "services/rollouter/remote_scorers.h"
 #include "services/rollouter/replica_follower.h"
 #include "services/rollouter/rollout_node.h"
+#include "services/telemetry/card_metrics.h"
 #include "services/telemetry/rollout_metrics.h"
 #include "text/template/chat_format.h"
 
@@ -37,6 +39,7 @@ namespace syncopate::rollouterd {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kLookAtCard = absl::Seconds(1);
 
 // The model that the engine is made for, and the configuration completed with the trainer's description of its weights.
 struct FoundModel {
@@ -44,7 +47,8 @@ struct FoundModel {
   model::ModelConfig shape;
   bool learned = false;  // the trainer described it
   config::PlayText text;
-  std::map<std::string, std::string> files = {};  // its contents by name
+  std::map<std::string, std::string> files = {};   // its contents by name
+  std::shared_ptr<const void> presence = nullptr;  // see LearnedModel
 };
 
 // Its text as environments and the endpoint need it.
@@ -113,6 +117,7 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
     SYNCOPATE_ASSIGN_OR_RETURN(found.text, MakeText(model));
   }
   found.files = model.files;
+  found.presence = model.presence;
   found.config.mutable_model()->set_dtype(model.dtype == DType::kFloat32 ? "float32" : "bfloat16");
   found.config.mutable_sync()->set_bucket_bytes(model.bucket_bytes);
   return found;
@@ -214,10 +219,18 @@ std::string EndpointAddress(const endpoint::Endpoint* endpoint, const std::strin
 }
 
 // Returns when the process is asked to stop, when the node cannot go on, or, with the flag, when the run is complete.
-void AwaitEnd(daemon::Daemon& daemon, const RolloutNode& node) {
+// `account`: of the GPU, which `card` shows; null: there is none. `presence` is freed when the trainer has a stream.
+void AwaitEnd(daemon::Daemon& daemon, RolloutNode& node, std::shared_ptr<const void> presence,
+              const daemon::CardAccount* account, telemetry::CardCollector* card) {
+  absl::Time next_look = absl::InfinitePast();
   while (!daemon.StopRequested(kPoll) && node.CheckAlive().ok()) {
     if (node.Moves()) daemon.health().Moved();
     daemon.health().SetReady(node.CheckReady());
+    if (node.work().counters().streams > 0) presence = nullptr;
+    if (const absl::Time now = Clock::Real()->Now(); account != nullptr && now >= next_look) {
+      next_look = now + kLookAtCard;
+      card->Update(*account, ListOwnParts(node.engine().GetStatus()));
+    }
     if (daemon.exit_on_completion() && node.run_completed()) return;
   }
 }
@@ -230,14 +243,15 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   // Probes are answered while this process waits for the trainer.
   const auto node_metrics = std::make_shared<NodeMetrics>();
   const auto endpoint_counts = std::make_shared<endpoint::RequestCounts>();
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      std::string metrics_address,
-      daemon.StartMetrics(config.metrics().rollouter_listen(), {node_metrics, MakeEndpointCollector(endpoint_counts)}));
+  const auto card_metrics = std::make_shared<telemetry::CardCollector>();
+  SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
+                             daemon.StartMetrics(config.metrics().rollouter_listen(),
+                                                 {node_metrics, MakeEndpointCollector(endpoint_counts), card_metrics}));
   std::string card;
   if (config.run().share_gpu()) {
     SYNCOPATE_ASSIGN_OR_RETURN(card, FindRolloutCard(config));
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const FoundModel model, FindModel(daemon, metrics_address, card));
+  SYNCOPATE_ASSIGN_OR_RETURN(FoundModel model, FindModel(daemon, metrics_address, card));
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
   if (rank > 0) return FollowReplica(&daemon, model.config, model.shape, rank);
@@ -254,6 +268,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
   options.card = card;
+  const std::shared_ptr<const RolloutDevice> device = options.device;
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
   SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),
                                                                      model.text.tokenizer, model.shape.vocab_size));
@@ -264,6 +279,9 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   }
   options.scoring = scorers->ScorerOptions(model.config, text::tokenizer::MakeTextDecoder(model.text.tokenizer));
   SYNCOPATE_ASSIGN_OR_RETURN(auto node, RolloutNode::Create(options, *daemon.registry()));
+  if (device->card != nullptr) {
+    daemon::EndMeasurement(device->card.get(), daemon::SumOwners(ListOwnParts(node->engine().GetStatus())));
+  }
   // Before the node is freed: what an environment says, and that its worker has gone, reaches engine and scorer.
   absl::Cleanup stop_scorers = [&scorers] { scorers->Stop(); };
   node_metrics->Set(node->metrics());
@@ -276,7 +294,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_RETURN_IF_ERROR(node->Join(address, metrics_address, EndpointAddress(endpoint.get(), address)));
   SYNCOPATE_RETURN_IF_ERROR(daemon.Announce(server->address()));
 
-  AwaitEnd(daemon, *node);
+  AwaitEnd(daemon, *node, std::move(model.presence), device->card.get(), card_metrics.get());
   const absl::Status alive = node->CheckAlive();
   const absl::Status why = model.learned ? RenameMismatch(alive) : alive;
   daemon.BeginStop(why.ok() ? "the run is complete" : std::string(why.message()), why);

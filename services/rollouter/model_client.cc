@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "services/member/member_client.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/timer.h"
 #include "services/wire/codec.h"
 #include "services/wire/model_codec.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
@@ -20,6 +21,7 @@ namespace syncopate::rollouterd {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(60);
+constexpr absl::Duration kPresent = absl::Minutes(2);  // more than the trainer waits for a rollouter to connect
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kLeaveGrace = absl::Seconds(1);
 // A large tokenizer has tens of megabytes; a longer file is no description of a model.
@@ -55,6 +57,14 @@ class ModelAnswer {
     }
     contents += chunk.data();
     return absl::OkStatus();
+  }
+
+  // Whether all that the description announces has come.
+  bool IsComplete() const {
+    for (size_t i = 0; i < contents_.size(); ++i) {
+      if (static_cast<int64_t>(contents_[i].size()) < description_.files(static_cast<int>(i)).bytes()) return false;
+    }
+    return described_;
   }
 
   absl::StatusOr<LearnedModel> Finish() {
@@ -94,6 +104,36 @@ class ModelAnswer {
   bool described_ = false;
   v1::ModelDescription description_;
   std::vector<std::string> contents_;
+};
+
+// One call of GetModel, which its destructor cancels. Cancel() alone is thread-safe.
+class ModelCall {
+ public:
+  ModelCall(std::shared_ptr<grpc::Channel> channel, absl::Duration limit, const v1::GetModelRequest& request)
+      : stub_(v1::TrainerService::NewStub(std::move(channel))) {
+    context_.set_deadline(rpc::CallDeadline(limit));
+    stream_ = stub_->GetModel(&context_, request);
+  }
+  ~ModelCall() {
+    // Without this the end would wait for the rest of the stream.
+    Cancel();
+    if (!finished_) stream_->Finish();
+  }
+  ModelCall(const ModelCall&) = delete;
+  ModelCall& operator=(const ModelCall&) = delete;
+
+  bool Read(v1::GetModelResponse* message) { return stream_->Read(message); }
+  absl::Status Finish() {
+    finished_ = true;
+    return rpc::FromGrpc(stream_->Finish());
+  }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  const std::unique_ptr<v1::TrainerService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GetModelResponse>> stream_;
+  bool finished_ = false;
 };
 
 // The synchronizer sends no commands to a member without a model; a command is refused all the same.
@@ -171,20 +211,22 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
                                       absl::Time deadline, const v1::GetModelRequest& request) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address, {.security = security, .peer_role = "trainer"}));
-  const auto stub = v1::TrainerService::NewStub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(rpc::CallDeadline(deadline - Clock::Real()->Now()));
-  auto stream = stub->GetModel(&context, request);
+  const bool stays_open = !request.card().empty();
+  const absl::Duration left = deadline - Clock::Real()->Now();
+  const auto call = std::make_shared<ModelCall>(std::move(channel), stays_open ? left + kPresent : left, request);
+  // The answer has the caller's deadline; the call itself may go on.
+  rpc::Timer patience;
+  if (stays_open) patience.Set(left, [call] { call->Cancel(); });
   ModelAnswer answer;
   v1::GetModelResponse message;
   absl::Status added;
-  while (added.ok() && stream->Read(&message)) added = answer.Add(message);
-  // Without this Finish() would wait for the rest of the stream.
-  if (!added.ok()) context.TryCancel();
-  const grpc::Status ended = stream->Finish();
+  while (added.ok() && !(stays_open && answer.IsComplete()) && call->Read(&message)) added = answer.Add(message);
+  patience.Cancel();
   SYNCOPATE_RETURN_IF_ERROR(added);
-  if (!ended.ok()) return rpc::FromGrpc(ended);
-  return answer.Finish();
+  if (!stays_open || !answer.IsComplete()) SYNCOPATE_RETURN_IF_ERROR(call->Finish());
+  SYNCOPATE_ASSIGN_OR_RETURN(LearnedModel model, answer.Finish());
+  if (stays_open) model.presence = call;
+  return model;
 }
 
 absl::Status RenameMismatch(const absl::Status& why) {

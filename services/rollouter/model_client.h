@@ -28,6 +28,10 @@ struct LearnedModel {
   std::map<std::string, std::string> files;  // contents by name: tokenizer.json, tokenizer_config.json, ...
   // The tokenizer of tokenizer.json; null if the model has none.
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer;
+  // For a request with a card: the call, which stays open while this exists, for two minutes at most. It tells a trainer
+  // that takes turns on that card that this process is still there: free it when the stream of work is open. Freeing it
+  // does not wait for the trainer. Null otherwise.
+  std::shared_ptr<const void> presence = nullptr;
 };
 
 // Asks the trainer at `address` (TrainerService.GetModel) and checks the answer: digests and sizes of the files, that

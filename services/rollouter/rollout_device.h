@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/daemon/card_account.h"
 #include "base/status.h"
 #include "ranks/communicator.h"
 #include "ranks/meeting.h"
@@ -25,6 +26,9 @@ struct RolloutDevice {
   // All transports that it can receive with; on a GPU they write to the backend's shadow arena.
   std::vector<std::unique_ptr<synchronizer::ReceiverTransport>> transports;
   synchronizer::DeviceFacts facts;
+  // Who owns the GPU's memory, with a measurement that ends when the engine is made; null: there is no GPU, or its
+  // driver does not say.
+  std::shared_ptr<daemon::CardAccount> card;
 };
 
 // The place where this rank of a rollouter computes, before anything is allocated there: rollout.device, where "cuda"

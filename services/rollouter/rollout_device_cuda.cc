@@ -116,6 +116,7 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   if (!model::IsCuda(name)) return OpenHostDevice(sets, shape, wire, std::move(security), part);
   const int index = daemon::CudaIndex(name);
   auto device = std::make_shared<RolloutDevice>();
+  device->card = daemon::OpenCard(index);  // before anything makes a context
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.

@@ -135,6 +135,10 @@ synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options
 
 }  // namespace
 
+daemon::CardOwners ListOwnParts(const rollouter::EngineStatus& engine) {
+  return {{"weights", engine.weight_bytes}, {"keys and values", engine.kv_bytes}, {"buffers", engine.buffer_bytes}};
+}
+
 absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& given, prometheus::Registry& registry) {
   const Options options = WithDevice(given);
   SYNCOPATE_ASSIGN_OR_RETURN(std::shared_ptr<rollouter::EngineLoop> engine,

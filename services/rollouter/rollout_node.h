@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/daemon/card_account.h"
 #include "base/event_recorder.h"
 #include "base/identity.h"
 #include "base/mutex.h"
@@ -28,6 +29,9 @@
 #include "synchronizer/transport/weight_receiver.h"
 
 namespace syncopate::rollouterd {
+
+// What a rollouter knows to have of its GPU's memory, by owner: all but its context and libraries.
+daemon::CardOwners ListOwnParts(const rollouter::EngineStatus& engine);
 
 // One rollouter without its process: the engine, its gRPC service, the receiver of weights, the membership and the
 // client for work. Weights come by weight sync alone; the synchronizer says where the trainer is.

@@ -240,7 +240,15 @@ std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, cons
     return [] {};
   }
   const int64_t waiting = turns->CallInRolloutersTurn(newcomer, std::move(answer));
-  return [turns, waiting] { turns->Forget(waiting); };
+  return [turns, waiting, newcomer] {
+    turns->Forget(waiting);
+    turns->LoseArrival(newcomer);
+  };
+}
+
+bool RunControl::TakesTurnsOn(const std::string& card) const {
+  MutexLock lock(&mutex_);
+  return turns_ != nullptr && card == card_;
 }
 
 }  // namespace syncopate::trainerd

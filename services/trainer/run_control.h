@@ -61,10 +61,12 @@ class RunControl {
   // UNAVAILABLE (reason STARTING) before SetModel().
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
   // Calls `answer` once: now, or if the trainer has its turn on a shared device, when that is over. The engine that the
-  // rollouter `who` makes of the answer takes memory of `card`. Call the result when nobody waits for the answer any
-  // more.
+  // rollouter `who` makes of the answer takes memory of `card`. Call the result when the rollouter no longer waits for
+  // the answer, or, on a shared card, when it cannot be reached any more.
   std::function<void()> CallInRolloutersTurn(const MemberId& who, const std::string& card,
                                              std::function<void()> answer);
+  // Whether the trainer takes turns on `card`, so that a rollouter there keeps its call open until it has connected.
+  bool TakesTurnsOn(const std::string& card) const;
 
  private:
   absl::Status CallLoop(void (trainer::StepLoop::*work)());

@@ -86,6 +86,21 @@ int CountHostSlots(const v1::RunConfig& config) {
 
 }  // namespace
 
+daemon::CardOwners ListOwnParts(const trainer::PolicyMemory& policy, int64_t send_bytes) {
+  daemon::CardOwners parts = {{"weights", policy.parameter_bytes},
+                              {"moments", policy.optimizer_bytes},
+                              {"gradients", policy.gradient_bytes},
+                              {"reference policy", policy.reference_bytes}};
+  // Activations, and what the allocator keeps for the next ones.
+  parts.emplace_back("allocator", policy.reserved_bytes - daemon::SumOwners(parts));
+  parts.emplace_back("send slots", send_bytes);
+  return parts;
+}
+
+daemon::CardOwners ListOwnParts(const TrainDevice& device) {
+  return ListOwnParts(device.policy->memory(), device.arena_bytes == 0 ? 0 : device.stager->bytes());
+}
+
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->device));
   options.send_bytes = send_bytes;

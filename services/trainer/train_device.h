@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/daemon/card_account.h"
 #include "base/status.h"
 #include "ranks/late_ranks.h"
 #include "ranks/meeting.h"
@@ -31,6 +32,8 @@ struct RankDevice {
   int64_t state_bytes = 0;            // available for a policy's state; 0: the memory of the machine
   int64_t total_bytes = 0;            // of the device; 0: the CPU
   std::function<absl::StatusOr<int64_t>()> read_free_bytes = nullptr;  // of the device now; null: the CPU
+  // Who owns the device's memory; null: the CPU, or a driver that does not say.
+  std::shared_ptr<daemon::CardAccount> card = nullptr;
   // How long rollouters that share it have to leave it when the trainer starts.
   absl::Duration leave_within = kRolloutersLeaveWithin;
 };
@@ -63,6 +66,12 @@ struct TrainDevice {
   bool offers_grpc = true;
   synchronizer::DeviceFacts facts;
 };
+
+// What a trainer knows to have of its GPU's memory, by owner: all but its context and libraries. The sum is `send_bytes`,
+// of its send slots there, and what `policy` has reserved.
+daemon::CardOwners ListOwnParts(const trainer::PolicyMemory& policy, int64_t send_bytes);
+// The same of `device` now. On the thread that owns the policy, or between its calls.
+daemon::CardOwners ListOwnParts(const TrainDevice& device);
 
 // Makes device->policy, whether its weights are those of model.path, random, or about to be restored from a checkpoint,
 // and on rank 0 of several the LeadingPolicy. Its state and `send_bytes` must fit the device: if rollouters share it

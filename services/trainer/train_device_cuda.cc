@@ -86,8 +86,10 @@ absl::StatusOr<RankDevice> OpenRankDevice(const v1::RunConfig& config, int32_t r
   SYNCOPATE_RETURN_IF_ERROR(config::CheckTrainDevice(config, name));
   if (!model::IsCuda(name)) return device;
   const int index = daemon::CudaIndex(name);
+  device.card = daemon::OpenCard(index);  // before anything makes a context
   device.arenas = trainer::CudaStateArenas(index);
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::GpuMemory memory, cuda::ReadGpuMemory(index));
+  if (device.card != nullptr) daemon::EndMeasurement(device.card.get(), /*own=*/0);
   device.state_bytes = memory.free;
   device.total_bytes = memory.total;
   device.read_free_bytes = [index]() -> absl::StatusOr<int64_t> {
@@ -112,6 +114,8 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   const int index = daemon::CudaIndex(name);
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
   device.model = std::move(model);
+  daemon::CardAccount* const card = device.device.card.get();
+  if (card != nullptr) daemon::BeginMeasurement(card, device.facts.gpu_uuid, /*own=*/0);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t send_bytes, SendBytes(config, wire, device));
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, send_bytes, &device));
@@ -122,6 +126,7 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   } else {
     SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
   }
+  if (card != nullptr) daemon::EndMeasurement(card, daemon::SumOwners(ListOwnParts(device)));
   SYNCOPATE_LOG(kInfo, "trains on %s (%s), computes in %s, sends %s weights", name, device.facts.gpu_uuid,
                 DTypeName(device.policy->compute_dtype()), DTypeName(config::ToWireDType(config)));
   return device;

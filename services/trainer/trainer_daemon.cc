@@ -157,6 +157,16 @@ absl::Status TrainerDaemon::OpenPrompts() {
 void TrainerDaemon::ShowMemory() {
   recorder_->SetSendBytes(device_.arena_bytes == 0 ? 0 : device_.stager->bytes());
   recorder_->RecordMemory(device_.policy->memory());
+  if (device_.device.card != nullptr) card_metrics_->Update(*device_.device.card, ListOwnParts(device_));
+}
+
+// All rollouters on the device have left it, so that nobody else's memory changes meanwhile.
+void TrainerDaemon::MeasureTurn(bool begins) {
+  if (device_.device.card == nullptr) return;
+  const int64_t own = daemon::SumOwners(ListOwnParts(device_));
+  const absl::Status measured = begins ? device_.device.card->Begin(own) : device_.device.card->End(own);
+  if (!measured.ok())
+    SYNCOPATE_LOG(kWarning, "what libraries take of the GPU is not measured: %s", measured.ToString());
 }
 
 absl::Status TrainerDaemon::Listen() {
@@ -174,7 +184,8 @@ absl::Status TrainerDaemon::Listen() {
     services.push_back(rank_service_.get());
     names.push_back("syncopate.v1.RankService");
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_, daemon_->StartMetrics(config.metrics().trainer_listen()));
+  SYNCOPATE_ASSIGN_OR_RETURN(metrics_address_,
+                             daemon_->StartMetrics(config.metrics().trainer_listen(), {card_metrics_}));
   SYNCOPATE_ASSIGN_OR_RETURN(server_, daemon_->StartServer(config.trainer().listen(), services, names));
   if (rank_service_ != nullptr) SYNCOPATE_RETURN_IF_ERROR(AnnounceToRanks());
   const std::string& advertised = config.trainer().advertise();
@@ -290,10 +301,8 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                    .roster = ending_->flow_before().roster,
                                    .begin = false}));
   if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
-  // All of the state is on the device, in what is to be had again in each turn.
-  const trainer::PolicyMemory memory = device_.policy->memory();
-  turn_bytes_ = memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes + memory.reference_bytes +
-                device_.stager->bytes();
+  // Send slots are on the device, and are to be had again in each turn.
+  turn_bytes_ = device_.policy->memory().update_bytes + device_.stager->bytes();
   const bool measures = device_.device.read_free_bytes != nullptr;
   turns_ = std::make_unique<trainer::TurnDesk>(
       trainer::CardTurns::Options{.looks_always = measures},
@@ -427,7 +436,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .syncs_fail = [this] { return membership_->syncs_fail(); },
           .ranks = rank_service_.get(),
           .exports = exports_.get(),
-          .turns = turns_.get()},
+          .turns = turns_.get(),
+          .measure_turn = [this](bool begins) { MeasureTurn(begins); }},
       start);
   ending_->Attach({.loop = loop_.get(),
                    .data = data_.get(),

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "services/daemon/daemon.h"
 #include "services/member/weight_service.h"
+#include "services/telemetry/card_metrics.h"
 #include "services/trainer/prompt_sources.h"
 #include "services/trainer/rank_service.h"
 #include "services/trainer/run_control.h"
@@ -76,6 +77,8 @@ class TrainerDaemon {
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
+  // The shared device has become the trainer's, or is about to be given back: what libraries take more then is measured.
+  void MeasureTurn(bool begins);
   // Whether the shared device has room for what the policy and its stager have on it in a turn.
   absl::Status CheckRoom() const;
   absl::Status OpenExports();
@@ -96,6 +99,7 @@ class TrainerDaemon {
   PromptSources prompts_;
   std::unique_ptr<trainer::RunReporter> reporter_;
   std::unique_ptr<telemetry::TrainerMetrics> metrics_;
+  const std::shared_ptr<telemetry::CardCollector> card_metrics_ = std::make_shared<telemetry::CardCollector>();
   std::unique_ptr<RunRecorder> recorder_;
   std::unique_ptr<SampleRecorder> samples_;  // set by BeginWork; outlives data_, whose threads call it
   std::unique_ptr<member::WeightServiceImpl> weight_service_;

@@ -117,12 +117,15 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
   // Files that the rollouter already has are not sent again; a tokenizer may have tens of megabytes.
   const std::set<std::string> known(request->have_sha256().begin(), request->have_sha256().end());
   auto reader = std::make_shared<ModelOffer::Reader>(*std::move(offer), known);
+  // A rollouter on a shared device ends its call when it has connected: a call that breaks before says that the process
+  // has ended while it made its engine.
+  const bool stays_open = request->has_member() && control_->TakesTurnsOn(request->card());
   // One message at a time: a client that does not read occupies the memory of one.
-  const auto write_next = [reader](Stream* to) {
+  const auto write_next = [reader, stays_open](Stream* to) {
     v1::GetModelResponse message;
     if (reader->Next(&message)) {
       to->Write(std::move(message));
-    } else {
+    } else if (!stays_open) {
       to->Finish(absl::OkStatus());
     }
   };

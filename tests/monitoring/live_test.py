@@ -27,7 +27,7 @@ STEPS = 45
 # The only label names that may appear. The first three belong to the target.
 LABELS = {"component", "instance", "run", "job", "role", "version", "le", "phase", "transport", "kind", "result",
           "outcome", "model_name", "grpc_service", "grpc_method", "grpc_type", "grpc_code", "quantile",
-          "reason", "age", "finished_reason", "rollouters"}
+          "reason", "age", "finished_reason", "rollouters", "owner"}
 MOST_SERIES = 2000  # of one daemon
 
 binaries = pathlib.Path()

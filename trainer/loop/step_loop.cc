@@ -206,6 +206,7 @@ absl::Status StepLoop::BeginTurn(bool is_due) {
       parts_.turns->Take([this, is_due] { return is_due ? control_.fenced() : control_.stop_requested(); }));
   const absl::Time taken = Now();
   turn_drain_seconds_ = absl::ToDoubleSeconds(taken - begin);
+  if (parts_.measure_turn != nullptr) parts_.measure_turn(true);
   SYNCOPATE_ASSIGN_OR_RETURN(turn_load_, parts_.policy->EnterTrainerMode());
   in_turn_ = true;
   phases_.Add(LoopPhase::kTurn, Now() - begin);
@@ -220,6 +221,7 @@ absl::Status StepLoop::EndTurn() {
   const absl::Time begin = Now();
   // The save under way reads the copy in host memory, which is about to be written.
   SYNCOPATE_RETURN_IF_ERROR(checkpoints_.Wait());
+  if (parts_.measure_turn != nullptr) parts_.measure_turn(false);
   SYNCOPATE_ASSIGN_OR_RETURN(turn_offload_, parts_.policy->EnterRolloutMode());
   in_turn_ = false;
   parts_.turns->GiveBack();

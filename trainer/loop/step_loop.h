@@ -84,6 +84,9 @@ class StepLoop {
     ExportStore* exports = nullptr;
     // Null: the policy's device is its own.
     TurnDesk* turns = nullptr;
+    // Called in each turn, on the loop's thread: with true once the device is the policy's, before its state comes, and
+    // with false before the state leaves. Null: nobody measures.
+    std::function<void(bool begins)> measure_turn = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data

@@ -35,6 +35,8 @@ struct PolicyMemory {
   int64_t optimizer_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t reference_bytes = 0;
+  // What those four have there while an update is made, wherever the state is now.
+  int64_t update_bytes = 0;
 };
 
 }  // namespace syncopate::trainer

@@ -55,6 +55,13 @@ int64_t StatePart::device_bytes() const {
   return bytes;
 }
 
+int64_t StatePart::bytes() const {
+  if (!movable_) return fixed_bytes_;
+  int64_t bytes = 0;
+  for (const StateArena* arena : arenas_) bytes += arena->bytes();
+  return bytes;
+}
+
 StateMoves StatePart::TakeMoves() { return std::exchange(moves_, {}); }
 
 }  // namespace syncopate::trainer

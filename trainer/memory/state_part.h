@@ -30,6 +30,7 @@ class StatePart {
   absl::Status Load();
   bool on_device() const { return on_device_; }
   int64_t device_bytes() const;
+  int64_t bytes() const;  // what device_bytes() is while the part is on the device
   // Returns the cost of Offload() and Load() since the last TakeMoves(): all exactly 0 if nothing moved.
   StateMoves TakeMoves();
   const StateMoves& moves() const { return moves_; }

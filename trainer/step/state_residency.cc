@@ -151,6 +151,9 @@ PolicyMemory StateResidency::memory() const {
   memory.optimizer_bytes = actor_.optimizer_state().device_bytes();
   memory.gradient_bytes = actor_.gradient_state().device_bytes();
   memory.reference_bytes = reference_ == nullptr ? 0 : reference_->state().device_bytes();
+  memory.update_bytes =
+      actor_.parameter_state().bytes() + actor_.optimizer_state().bytes() + actor_.gradient_state().bytes();
+  if (reference_ != nullptr && !options_.offload_reference) memory.update_bytes += reference_->state().bytes();
   // Arenas of the state are beside the allocator.
   const int64_t arenas =
       actor_.arena_bytes_on_device() + (reference_ == nullptr ? 0 : reference_->arena_bytes_on_device());

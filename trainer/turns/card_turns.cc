@@ -20,13 +20,19 @@ void CardTurns::Arrive(const std::string& rollouter, const std::string& incarnat
   SYNCOPATE_CHECK(!IsTrainersTurn());
   if (!CountsArrivals()) return;
   evicted_.erase(rollouter);  // another process has taken its place
-  const auto found = rollouters_.find(rollouter);
-  if (found != rollouters_.end() && found->second.incarnation == incarnation && found->second.connected) return;
+  if (IsConnected(rollouter, incarnation)) return;
   // Absent until it connects: Tick() gives it up when `arrive_limit` has passed.
   rollouters_[rollouter] = {.incarnation = incarnation,
                             .connected = false,
                             .moved = now,
                             .absent_since = now + options_.arrive_limit - options_.absent_limit};
+}
+
+void CardTurns::LoseArrival(const std::string& rollouter, const std::string& incarnation, absl::Time now) {
+  const auto found = rollouters_.find(rollouter);
+  const bool waits = found != rollouters_.end() && found->second.incarnation == incarnation && !found->second.connected;
+  // A stream that has broken since counts from then.
+  if (waits) found->second.absent_since = std::min(found->second.absent_since, now);
 }
 
 CardTurns::Actions CardTurns::Connect(const std::string& rollouter, const std::string& incarnation, bool yielded,
@@ -159,6 +165,11 @@ bool CardTurns::IsAwaited(const Rollouter& rollouter) const {
 bool CardTurns::IsAway(const std::string& rollouter) const {
   const auto found = rollouters_.find(rollouter);
   return found != rollouters_.end() && found->second.away;
+}
+
+bool CardTurns::IsConnected(const std::string& rollouter, const std::string& incarnation) const {
+  const auto found = rollouters_.find(rollouter);
+  return found != rollouters_.end() && found->second.incarnation == incarnation && found->second.connected;
 }
 
 std::vector<std::string> CardTurns::Holders() const {

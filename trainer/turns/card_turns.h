@@ -20,7 +20,7 @@ namespace syncopate::trainer {
 //                            └──────────────────── GiveBack() ───────────────────────────▲     all are back
 //
 // A rollouter that is about to make its engine counts from then on, and has `arrive_limit` to connect: what it measures
-// of the card must stay true. A rollouter that the cards wait for and that moves no byte for `still_limit` is evicted. An evicted process may keep
+// of the card must stay true. If it is known to have gone meanwhile, it is evicted as if its stream had broken. A rollouter that the cards wait for and that moves no byte for `still_limit` is evicted. An evicted process may keep
 // its memory: the trainer then begins when the card has room, and is stuck if it has none for `room_limit`. A rollouter
 // whose stream breaks may still be on the card: it counts until it has connected again or is known to be dead; when
 // `absent_limit` has passed it is evicted. A rollouter yields by itself when it has had no stream for half of that.
@@ -65,6 +65,8 @@ class CardTurns {
   // -- Of a rollouter on one of the trainer's cards; its name is the replica's.
   // Its process `incarnation` takes memory of the card from now on, and will connect. Only in the rollouters' turn.
   void Arrive(const std::string& rollouter, const std::string& incarnation, absl::Time now);
+  // The call by which it has arrived has broken: if it has not connected, its process has probably ended.
+  void LoseArrival(const std::string& rollouter, const std::string& incarnation, absl::Time now);
   // Its process `incarnation` has a stream now. `yielded`: nothing of it is on the card. An older incarnation is dead.
   Actions Connect(const std::string& rollouter, const std::string& incarnation, bool yielded, absl::Time now);
   Actions Disconnect(const std::string& rollouter, absl::Time now);
@@ -92,6 +94,8 @@ class CardTurns {
   int64_t turn() const { return turn_; }  // the number of the latest turn; 0: there was none
   // True from the moment at which it is told to yield until it is back: clocks of its work stand still.
   bool IsAway(const std::string& rollouter) const;
+  // Whether that process has a stream.
+  bool IsConnected(const std::string& rollouter, const std::string& incarnation) const;
   std::vector<std::string> Holders() const;  // who is on the card, or may be
 
  protected:

@@ -102,8 +102,15 @@ void TurnDesk::Forget(int64_t waiting) {
   waiting_.erase(found);
 }
 
+void TurnDesk::LoseArrival(const Newcomer& who) {
+  MutexLock lock(&mutex_);
+  turns_.LoseArrival(who.rollouter, who.incarnation, parts_.clock->Now());
+}
+
 void TurnDesk::ArriveLocked(const Newcomer& who) {
   if (who.rollouter.empty()) return;
+  // One that has a stream asks once more: it is told on that stream when to leave, so that it must be kept.
+  if (turns_.IsConnected(who.rollouter, who.incarnation)) return;
   // It has no stream yet, and the end of its predecessor's is not its own.
   streams_.erase(who.rollouter);
   away_.erase(who.rollouter);

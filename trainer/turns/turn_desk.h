@@ -74,6 +74,9 @@ class TurnDesk {
   int64_t CallInRolloutersTurn(const Newcomer& who, std::function<void()> call);
   // Nobody waits for that call any more: it is freed, and will not be called unless it is being called.
   void Forget(int64_t waiting);
+  // `who`, whose call was called, cannot be reached any more by whatever it called with. Nothing happens once it has
+  // connected.
+  void LoseArrival(const Newcomer& who);
   Status GetStatus() const;
 
  private:

@@ -5,6 +5,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/rpc/unary.h"
+#include "services/telemetry/card_metrics.h"
 #include "services/telemetry/grpc_metrics.h"
 #include "services/telemetry/rollout_metrics.h"
 #include "services/telemetry/sync_metrics.h"
@@ -72,6 +73,34 @@ TEST(SyncMetricsTest, KeepsReasonsOfStrangersOutOfTheLabels) {
   EXPECT_THAT(text, HasSubstr("syncopate_weight_syncs_total{result=\"failed\"} 1\n"));
   EXPECT_THAT(text, Not(HasSubstr("evil")));
   EXPECT_THAT(text, Not(HasSubstr("pigeon")));
+}
+
+TEST(CardCollectorTest, ShowsTheOwnersOfOneReadingByNameAndTheyAddUpToWhatTheDriverCounts) {
+  int64_t used = 5000;
+  const daemon::CardAccount account([&used] { return daemon::CardReading{8000, used}; });
+  CardCollector card;
+  card.Update(account, {{"weights", 3000}, {"keys and values", 500}});
+  used = 7000;  // shown at the next Update()
+  const std::string text = Text(card);
+  EXPECT_THAT(text, HasSubstr("syncopate_card_memory_bytes{owner=\"weights\"} 3000\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_card_memory_bytes{owner=\"keys and values\"} 500\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_card_memory_bytes{owner=\"context and libraries\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_card_memory_bytes{owner=\"others\"} 1500\n"));
+}
+
+TEST(CardCollectorTest, ShowsNothingBeforeItsFirstUpdateNorWhileTheDriverDoesNotAnswer) {
+  absl::Status failure;
+  const daemon::CardAccount account([&failure]() -> absl::StatusOr<daemon::CardReading> {
+    if (!failure.ok()) return failure;
+    return daemon::CardReading{8000, 5000};
+  });
+  CardCollector card;
+  EXPECT_EQ(Text(card), "");
+  card.Update(account, {});
+  EXPECT_THAT(Text(card), HasSubstr("owner=\"others\"} 5000\n"));
+  failure = absl::UnavailableError("no answer");
+  card.Update(account, {});
+  EXPECT_EQ(Text(card), "");
 }
 
 TEST(TrainerMetricsTest, ExposesTheNamesOfTheDashboards) {

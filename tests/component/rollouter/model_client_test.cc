@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/daemon/exit_code.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "services/rpc/server.h"
 #include "services/wire/model_codec.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/eventually.h"
+#include "tests/support/notification.h"
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_authority.h"
@@ -56,23 +59,37 @@ Answer RightAnswer() {
 // A trainer that sends the given messages, right or wrong.
 class ScriptedTrainer final : public v1::TrainerService::Service {
  public:
-  explicit ScriptedTrainer(Answer answer, std::shared_ptr<const auth::TransportSecurity> security = nullptr)
-      : answer_(std::move(answer)), server_(rpc::Server::Start({.security = std::move(security)}, {this}).value()) {}
+  // `stays_open`: the call is over when the caller has ended it.
+  explicit ScriptedTrainer(Answer answer, std::shared_ptr<const auth::TransportSecurity> security = nullptr,
+                           bool stays_open = false)
+      : answer_(std::move(answer)),
+        stays_open_(stays_open),
+        server_(rpc::Server::Start({.security = std::move(security)}, {this}).value()) {}
   ~ScriptedTrainer() override { server_->Stop(absl::ZeroDuration()); }
 
-  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
+  grpc::Status GetModel(grpc::ServerContext* context, const v1::GetModelRequest*,
                         grpc::ServerWriter<v1::GetModelResponse>* writer) override {
     for (const v1::GetModelResponse& message : answer_) {
       if (!writer->Write(message)) break;
     }
+    if (stays_open_) ended.Put(testing::Eventually(kTestDeadline, [&] { return context->IsCancelled(); }));
     return grpc::Status::OK;
   }
   absl::StatusOr<LearnedModel> AskedBy(const std::shared_ptr<const auth::TransportSecurity>& security = nullptr) const {
     return rollouterd::GetModel(server_->address(), security, absl::Now() + absl::Seconds(60));
   }
+  // As a rollouter that shares a device.
+  absl::StatusOr<LearnedModel> AskedFor(absl::Duration deadline) const {
+    v1::GetModelRequest request;
+    request.set_card("GPU-1");
+    return rollouterd::GetModel(server_->address(), nullptr, Clock::Real()->Now() + deadline, request);
+  }
+
+  Mailbox<bool> ended;  // of calls that stay open: whether the caller has ended it
 
  private:
   const Answer answer_;
+  const bool stays_open_;
   const std::unique_ptr<rpc::Server> server_;
 };
 
@@ -85,6 +102,31 @@ TEST(ModelClientTest, LearnsTheModelOverTlsFromATrainer) {
   EXPECT_EQ(model->shape.vocab_size, testing::SmallModel().vocab_size);
   EXPECT_EQ(model->files.at("generation_config.json"), kGeneration);
   EXPECT_EQ(model->tokenizer, nullptr);
+}
+
+TEST(ModelClientTest, OnASharedDeviceTheCallStaysOpenUntilItsPresenceIsFreed) {
+  ScriptedTrainer trainer(RightAnswer(), nullptr, /*stays_open=*/true);
+  auto model = trainer.AskedFor(absl::Seconds(60));
+  ASSERT_THAT(model, IsOk());
+  EXPECT_EQ(model->files.at("generation_config.json"), kGeneration);
+  ASSERT_NE(model->presence, nullptr);
+  EXPECT_EQ(trainer.ended.size(), 0u);
+  model->presence = nullptr;
+  ASSERT_TRUE(trainer.ended.WaitFor(1));
+  EXPECT_TRUE(trainer.ended.All()[0]);
+}
+
+TEST(ModelClientTest, OnASharedDeviceAnAnswerThatDoesNotComeWholeIsGivenUpAtTheDeadline) {
+  Answer answer = RightAnswer();
+  answer.pop_back();
+  ScriptedTrainer trainer(answer, nullptr, /*stays_open=*/true);
+  EXPECT_THAT(trainer.AskedFor(absl::Milliseconds(200)).status().code(), absl::StatusCode::kCancelled);
+  ASSERT_TRUE(trainer.ended.WaitFor(1));
+}
+
+TEST(ModelClientTest, ATrainerThatTakesNoTurnsThereEndsTheCallAndTheModelIsLearned) {
+  ScriptedTrainer trainer(RightAnswer());
+  EXPECT_THAT(trainer.AskedFor(absl::Seconds(60)), IsOk());
 }
 
 TEST(ModelClientTest, HearsNobodyWhoseCertificateIsNotATrainers) {

@@ -69,5 +69,19 @@ TEST(TrainDeviceTest, NobodyIsWaitedForOnADeviceThatIsTooSmallOrIsNotShared) {
   EXPECT_EQ(looks, 0);
 }
 
+TEST(TrainDeviceTest, OwnPartsAddUpToWhatThePolicyHasReservedAndTheSendSlots) {
+  const trainer::PolicyMemory memory{.allocated_bytes = 900,
+                                     .reserved_bytes = 1000,
+                                     .parameter_bytes = 100,
+                                     .optimizer_bytes = 200,
+                                     .gradient_bytes = 50,
+                                     .reference_bytes = 30};
+  const daemon::CardOwners parts = ListOwnParts(memory, /*send_bytes=*/70);
+  EXPECT_EQ(daemon::SumOwners(parts), 1070);
+  const daemon::CardOwners expected = {{"weights", 100},         {"moments", 200},   {"gradients", 50},
+                                       {"reference policy", 30}, {"allocator", 620}, {"send slots", 70}};
+  EXPECT_EQ(parts, expected);
+}
+
 }  // namespace
 }  // namespace syncopate::trainerd

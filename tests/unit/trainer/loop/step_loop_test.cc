@@ -273,6 +273,29 @@ TEST_F(TurnsLoopTest, PublishesFirstAndMakesEachStepInATurnOfItsOwnAndHasLeftThe
   EXPECT_GT(world.observer.SecondsIn(LoopPhase::kTurn), 0);
 }
 
+TEST_F(TurnsLoopTest, ATurnIsMeasuredFromBeforeTheStateComesUntilBeforeItLeavesWhileNoRollouterIsOnTheDevice) {
+  struct Measured {
+    bool begins = false;
+    CardTurns::Phase phase = CardTurns::Phase::kRollouters;
+    int64_t state_bytes = 0;
+  };
+  StepLoopWorld world;
+  Mailbox<Measured> measured;
+  world.turns = &desk_;
+  world.measure_turn = [&](bool begins) {
+    measured.Put({begins, desk_.GetStatus().phase, world.policy.memory().parameter_bytes});
+  };
+  world.Start(Steps(2));
+  ASSERT_THAT(world.Wait(), IsOk());
+  const std::vector<Measured> all = measured.All();
+  ASSERT_EQ(all.size(), 6u) << "two for each of three turns";
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].begins, i % 2 == 0);
+    EXPECT_EQ(all[i].phase, CardTurns::Phase::kTrainer);
+    EXPECT_EQ(all[i].state_bytes, i % 2 == 0 ? 0 : world.policy.manifest().arena_bytes());
+  }
+}
+
 TEST_F(TurnsLoopTest, KeepsItsTurnUntilRolloutersHaveAVersionToComeBackWith) {
   StepLoopWorld world(/*supervised_steps=*/2);
   world.turns = &desk_;

@@ -443,7 +443,8 @@ class StepLoopWorld {
                             return newest_epoch.load();
                           },
                           .exports = exports_.get(),
-                          .turns = turns};
+                          .turns = turns,
+                          .measure_turn = measure_turn};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
     running_ = std::async(std::launch::async, [this] {
       {
@@ -511,7 +512,8 @@ class StepLoopWorld {
   testing::FaultyFileSystem checkpoint_disk, export_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
-  TurnDesk* turns = nullptr;        // set it before Start
+  TurnDesk* turns = nullptr;                         // set it before Start
+  std::function<void(bool)> measure_turn = nullptr;  // set it before Start
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set it before Start
 
  private:

@@ -236,6 +236,31 @@ TEST(OffloadTest, TheCopyThatComputesIsMadeAgainAndNotMoved) {
   EXPECT_TRUE(PolicyCopy(*stays) == PolicyCopy(*leaves));
 }
 
+TEST(OffloadTest, WhatAnUpdateNeedsOfTheDeviceIsKnownWhereverTheStateIsNow) {
+  const auto whole = PolicyTrainer::Create(OptionsFor({}, Passes::kAll)).value();
+  const auto of_parts = [](const PolicyMemory& memory) {
+    return memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes + memory.reference_bytes;
+  };
+  EXPECT_EQ(whole->memory().update_bytes, of_parts(whole->memory()));
+  const auto away = PolicyTrainer::Create(OptionsFor({.offload_params = true}, Passes::kAll)).value();
+  EXPECT_EQ(away->memory().update_bytes, whole->memory().update_bytes) << "the weights come back for an update";
+  // No reference is read in an update.
+  const auto without = PolicyTrainer::Create(OptionsFor({.offload_reference = true}, Passes::kAll)).value();
+  EXPECT_EQ(without->memory().update_bytes, whole->memory().update_bytes - whole->memory().reference_bytes);
+  for (PolicyTrainer* one : {whole.get(), away.get(), without.get()}) {
+    const int64_t before = one->memory().update_bytes;
+    ASSERT_TRUE(one->EnterRolloutMode().ok());
+    EXPECT_EQ(one->memory().update_bytes, before);
+    ASSERT_TRUE(one->EnterTrainerMode().ok());
+    EXPECT_EQ(InUse(*one,
+                    [&]() -> absl::Status {
+                      EXPECT_EQ(of_parts(one->memory()), before);
+                      return absl::OkStatus();
+                    }),
+              absl::OkStatus());
+  }
+}
+
 TEST(OffloadTest, AccumulatedGradientsSurviveAPassForLogProbsAndWhatMovesAroundIt) {
   const model::ModelConfig config = testing::GroupedQueryModel();
   const Manifest manifest = *model::MakeManifest(config, DType::kFloat32);

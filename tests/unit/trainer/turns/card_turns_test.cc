@@ -129,6 +129,25 @@ TEST_F(CardTurnsTest, OneThatMakesItsEngineCountsFromItsArrivalUntilItConnectsOr
   EXPECT_THAT(turns_.Tick(At(100)), ElementsAre(Action{Kind::kEvict, "a", 2, {}}, Just(Kind::kLookForRoom, 2)));
 }
 
+TEST_F(CardTurnsTest, OneThatIsLostWhileItMakesItsEngineIsWaitedForAsLongAsForABrokenStream) {
+  turns_.Arrive("a", "1", At(0));
+  turns_.Ask(At(1));
+  turns_.LoseArrival("a", "0", At(1));  // of a process before
+  EXPECT_THAT(turns_.Tick(At(20)), IsEmpty());
+  turns_.LoseArrival("a", "1", At(20));
+  EXPECT_THAT(turns_.Tick(At(29)), IsEmpty());
+  EXPECT_THAT(turns_.Tick(At(30)), ElementsAre(Action{Kind::kEvict, "a", 1, {}}, Just(Kind::kLookForRoom, 1)));
+}
+
+TEST_F(CardTurnsTest, OneThatConnectsAfterAllOrHasConnectedBeforeIsNotLost) {
+  turns_.Arrive("a", "1", At(0));
+  turns_.LoseArrival("a", "1", At(1));
+  turns_.Connect("a", "1", false, At(5));
+  turns_.LoseArrival("a", "1", At(6));
+  EXPECT_THAT(turns_.Tick(At(100)), IsEmpty());
+  EXPECT_THAT(turns_.Ask(At(101)), ElementsAre(Yield("a", 1)));
+}
+
 TEST_F(CardTurnsTest, TheEndOfAnOlderStreamGivesAnArrivalNoLessTime) {
   turns_.Connect("a", "1", false, At(0));
   turns_.Arrive("a", "2", At(1));
@@ -188,6 +207,7 @@ Totals SimulateMany(int runs, const MakeTurns& make_turns) {
     totals.sums.looked_for_room += outcome.looked_for_room;
     totals.sums.turns_without_somebody += outcome.turns_without_somebody;
     totals.sums.arrivals += outcome.arrivals;
+    totals.sums.lost_arrivals += outcome.lost_arrivals;
   }
   return totals;
 }
@@ -218,6 +238,7 @@ TEST(CardTurnsSimulationTest, ACardHasOneOwnerWhateverDiesHangsOrIsCutOff) {
   EXPECT_GT(totals.sums.looked_for_room, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.turns_without_somebody, 1000 / kOneRunIn);
   EXPECT_GT(totals.sums.arrivals, 1000 / kOneRunIn);
+  EXPECT_GT(totals.sums.lost_arrivals, 300 / kOneRunIn);
 }
 
 struct ForgetsTheAbsent : CardTurns {

@@ -114,6 +114,27 @@ TEST_F(TurnDeskTest, AStreamThatAnotherHasReplacedNeitherReportsNorLeaves) {
   ASSERT_THAT(Take(), IsOk());
 }
 
+TEST_F(TurnDeskTest, AConnectedRollouterThatAsksForTheModelOnceMoreIsStillToldToLeave) {
+  Connect("a", 1);
+  Deliver();
+  int calls = 0;
+  desk_.CallInRolloutersTurn({"a", "1"}, [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  ASSERT_THAT(Take(), IsOk());
+  EXPECT_THAT(evicted_, ElementsAre());
+  MutexLock lock(&mutex_);
+  EXPECT_THAT(told_, ElementsAre(std::pair<std::string, bool>("a", false), std::pair<std::string, bool>("a", true)));
+}
+
+TEST_F(TurnDeskTest, ANewcomerThatIsLostDelaysATurnNoLongerThanABrokenStream) {
+  desk_.CallInRolloutersTurn({"a", "1"}, [] {});
+  desk_.LoseArrival({"a", "1"});
+  clock_.Advance(CardTurns::Options().absent_limit);
+  desk_.Look();
+  unwanted_ = true;  // a turn that does not begin at once is given back
+  ASSERT_THAT(Take(/*pace=*/absl::ZeroDuration()), IsOk());
+}
+
 TEST_F(TurnDeskTest, WhatIsForTheRolloutersTurnWaitsForItsBegin) {
   int calls = 0;
   desk_.CallInRolloutersTurn({}, [&] { ++calls; });

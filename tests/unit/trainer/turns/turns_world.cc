@@ -105,6 +105,12 @@ void TurnsWorld::Crash(size_t index) {
   process.alive = process.on_card = false;
   Break(index);
   const int64_t incarnation = process.incarnation;
+  // The call that a newcomer keeps open breaks with it; of one that has connected, too, and then that means nothing.
+  if (process.arrived) {
+    ++outcome_.lost_arrivals;
+    After(Int(0, 2000),
+          [this, name = process.name, incarnation] { turns_->LoseArrival(name, absl::StrCat(incarnation), Now()); });
+  }
   if (Chance(0.5)) {
     After(5000, [this, index, incarnation] {
       const Process& now = processes_[index];
@@ -145,6 +151,7 @@ void TurnsWorld::AskForModel(size_t index, int64_t incarnation) {
     return;
   }
   ++outcome_.arrivals;
+  process.arrived = true;
   turns_->Arrive(process.name, absl::StrCat(incarnation), Now());
   TakeCard(process);
   After(QuietNow() ? 500 : Int(500, 20000), [this, index, incarnation] {

@@ -23,7 +23,7 @@ MakeTurns MakeTurnsWith() {
 struct TurnsOutcome {
   std::vector<std::string> errors;  // the run ends with the first error
   int64_t turns = 0, withdrawn = 0, evictions = 0, stuck = 0, crashes = 0, hangs = 0, breaks = 0, absent = 0;
-  int64_t looked_for_room = 0, turns_without_somebody = 0, arrivals = 0;
+  int64_t looked_for_room = 0, turns_without_somebody = 0, arrivals = 0, lost_arrivals = 0;
 };
 
 // A trainer and up to four rollouters on one card, by `seed`: streams with delays that break and are opened again,
@@ -51,6 +51,7 @@ class TurnsWorld {
     int64_t stream = 0;        // 0: none
     int64_t known_stream = 0;  // on which the trainer talks to it
     int64_t lost_at = 0;       // when its stream broke
+    bool arrived = false;      // it was answered, and may make its engine
     int64_t bytes = 0;
     bool busy = false;  // with commands.front()
     int64_t work = 0;   // the number of what it is busy with
