@@ -27,7 +27,8 @@ absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& de
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
 // Where a rollouter of this configuration receives a version. With LoRA there is nothing to borrow: versions are small.
-enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed };
+// kMappedBase: adapter sets, whose base is the trainer's memory where that can be mapped.
+enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kMappedBase };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.
