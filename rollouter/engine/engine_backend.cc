@@ -142,7 +142,7 @@ class HostBackend::AdapterArenas final : public WeightArenas {
   void ChooseShadow(int32_t set) override { shadow_ = set; }
   int32_t shadow_set() const override { return shadow_; }
   bool maps_base() const override { return maps_base_; }
-  absl::Status MapBase(synchronizer::ipc::LentMemory memory) override { return memory_.Map(std::move(memory)); }
+  absl::Status MapBase(synchronizer::LentMemory memory) override { return memory_.Map(std::move(memory)); }
   absl::Status OwnBase() override { return memory_.Own(); }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {

@@ -54,7 +54,7 @@ class WeightArenas {
   virtual int32_t shadow_set() const { return -1; }
   // See WeightTarget. Called by the receiver while no step runs (BeginOverwrite) and no Release() or Restore().
   virtual bool maps_base() const { return false; }
-  virtual absl::Status MapBase(synchronizer::ipc::LentMemory /*memory*/) {
+  virtual absl::Status MapBase(synchronizer::LentMemory /*memory*/) {
     return Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "these weights map no base");
   }
   virtual absl::Status OwnBase() { return absl::OkStatus(); }

@@ -59,7 +59,7 @@ class EngineThread final : public EngineLoop {
   bool in_place() const override { return arenas().in_place(); }
   bool shares_base() const override { return engine_->policy().has_sets(); }
   bool maps_base() const override { return arenas().maps_base(); }
-  absl::Status MapBase(synchronizer::ipc::LentMemory memory) override { return arenas().MapBase(std::move(memory)); }
+  absl::Status MapBase(synchronizer::LentMemory memory) override { return arenas().MapBase(std::move(memory)); }
   absl::Status OwnBase() override { return arenas().OwnBase(); }
   absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override;

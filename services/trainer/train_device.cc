@@ -101,7 +101,7 @@ int64_t CountSendBytes(const v1::RunConfig& config, const Manifest& wire, const 
 
 std::string TrainDevice::LendBase() const {
   if (base_lender == nullptr) return "";
-  absl::StatusOr<synchronizer::ipc::SharedMemory> memory = stager->LendBase();
+  absl::StatusOr<synchronizer::SharedMemory> memory = stager->LendBase();
   if (memory.ok()) return base_lender->Lend(*std::move(memory));
   SYNCOPATE_LOG(kWarning, "the base weights are sent, because they cannot be lent: %s", memory.status().ToString());
   return "";

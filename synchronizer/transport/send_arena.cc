@@ -87,7 +87,7 @@ int64_t SendArena::allocated_bytes() const {
   return shared_ != nullptr ? shared_->own_bytes() : options_.slots * wire_.bytes;
 }
 
-absl::StatusOr<ipc::SharedMemory> SendArena::LendBase() {
+absl::StatusOr<SharedMemory> SendArena::LendBase() {
   MutexLock lock(&mutex_);
   if (shared_ == nullptr || newest_.IsNone()) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this source has no base weights to lend");

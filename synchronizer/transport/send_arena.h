@@ -11,7 +11,7 @@
 #include "base/manifest.h"
 #include "base/mutex.h"
 #include "base/policy_version.h"
-#include "synchronizer/ipc/exported_memory.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/host_buffer.h"
 #include "synchronizer/transport/shared_base_memory.h"
@@ -85,7 +85,7 @@ class SendArena final : public WeightStore {
   absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
   // The memory of the base, whose bytes are those of all versions and change no more. FAILED_PRECONDITION reason NOT_LENT
   // without Options::lends_base and before the first version is staged; INTERNAL reason SYSTEM_ERROR.
-  absl::StatusOr<ipc::SharedMemory> LendBase();
+  absl::StatusOr<SharedMemory> LendBase();
 
   int64_t superseded_readers() const;  // readers that have lost their slot so far
 

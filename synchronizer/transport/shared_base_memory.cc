@@ -32,7 +32,7 @@ absl::Status MemoryError(const char* what) {
 }
 
 // OK if `memory` cannot change while it is mapped here.
-absl::Status CheckLent(const ipc::LentMemory& memory, int64_t base_bytes) {
+absl::Status CheckLent(const LentMemory& memory, int64_t base_bytes) {
   std::string why;
   struct stat status {};
   const int seals = memory.handles.empty() ? -1 : fcntl(memory.handles.front().get(), F_GET_SEALS);
@@ -130,7 +130,7 @@ absl::Status SharedBaseMemory::WriteBase(int64_t offset, const char* bytes, int6
   return MemoryError("writing to the base's memory");
 }
 
-absl::StatusOr<ipc::SharedMemory> SharedBaseMemory::Lend() {
+absl::StatusOr<SharedMemory> SharedBaseMemory::Lend() {
   if (lent()) return lent_;
   SYNCOPATE_CHECK(base_state_ == BaseState::kOwn);
   // This process's mappings can still write, which the seal does not prevent: they are made read-only themselves.
@@ -139,7 +139,7 @@ absl::StatusOr<ipc::SharedMemory> SharedBaseMemory::Lend() {
       return MemoryError("protecting the base");
   }
   if (fcntl(own_.get(), F_ADD_SEALS, kLentSeals) != 0) return MemoryError("sealing the base's memory");
-  auto memory = std::make_shared<ipc::LentMemory>();
+  auto memory = std::make_shared<LentMemory>();
   const std::string random = RandomBytes(sizeof(memory->info.id));
   std::memcpy(&memory->info.id, random.data(), random.size());
   memory->info.chunks = {sizes_.base};
@@ -149,7 +149,7 @@ absl::StatusOr<ipc::SharedMemory> SharedBaseMemory::Lend() {
   return lent_;
 }
 
-absl::Status SharedBaseMemory::Map(ipc::LentMemory memory) {
+absl::Status SharedBaseMemory::Map(LentMemory memory) {
   SYNCOPATE_CHECK(!lent());
   SYNCOPATE_RETURN_IF_ERROR(CheckLent(memory, sizes_.base));
   const absl::Status mapped = MapBase(memory.handles.front().get(), PROT_READ);

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/file_descriptor.h"
-#include "synchronizer/ipc/exported_memory.h"
+#include "synchronizer/lent_memory.h"
 
 namespace syncopate::synchronizer {
 
@@ -59,12 +59,12 @@ class SharedBaseMemory {
   absl::Status WriteBase(int64_t offset, const char* bytes, int64_t count);
   // Makes the base immutable and returns it for other processes, which can map it read-only (ipc::BaseLender). Calls
   // after the first return the same. Precondition: the base is this process's own. INTERNAL reason SYSTEM_ERROR.
-  absl::StatusOr<ipc::SharedMemory> Lend();
+  absl::StatusOr<SharedMemory> Lend();
   bool lent() const { return lent_ != nullptr; }
   // Makes `memory` the base of all ranges, read-only, and gives back this process's own. FAILED_PRECONDITION reason
   // BASE_UNMAPPABLE, with nothing changed, if it is not host memory of the base's size that nobody can write or shrink.
   // INTERNAL reason SYSTEM_ERROR: there is no base then.
-  absl::Status Map(ipc::LentMemory memory);
+  absl::Status Map(LentMemory memory);
   // Makes sure that the base is memory of this process's own, which can be written. RESOURCE_EXHAUSTED reason
   // OUT_OF_MEMORY.
   absl::Status Own();
@@ -83,7 +83,7 @@ class SharedBaseMemory {
   std::atomic<BaseState> base_state_ = BaseState::kNone;
   std::atomic<int32_t> ranges_with_rest_ = 0;
   std::vector<bool> has_rest_;  // by range
-  ipc::SharedMemory lent_;      // null before Lend()
+  SharedMemory lent_;           // null before Lend()
 };
 
 }  // namespace syncopate::synchronizer

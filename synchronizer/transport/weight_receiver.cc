@@ -350,7 +350,7 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   const int32_t rank = options_.member.rank;
   SYNCOPATE_RETURN_IF_ERROR(CheckSubset(offer_.prepare.subset));
   const bool adapters_alone = TakesAdaptersAlone(self->base);
-  std::optional<ipc::LentMemory> lent = BorrowBase(command, *self);
+  std::optional<LentMemory> lent = BorrowBase(command, *self);
   const bool maps_base = lent.has_value();
   SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
                             offer_.prepare.subset.adapters, self->base && !maps_base);
@@ -426,12 +426,11 @@ absl::Status WeightReceiver::KeepBase(const std::vector<ByteRange>& kept) {
   return target_->CopyLive(kept);
 }
 
-std::optional<ipc::LentMemory> WeightReceiver::BorrowBase(const synchronizer::Transfer& command,
-                                                          const SyncMember& self) {
+std::optional<LentMemory> WeightReceiver::BorrowBase(const synchronizer::Transfer& command, const SyncMember& self) {
   const bool may = self.base && options_.borrow_base && target_->maps_base() && !base_unmappable_;
   // Only one source has the whole base.
   if (!may || command.sources.size() != 1 || command.sources[0].base_rendezvous.empty()) return std::nullopt;
-  absl::StatusOr<ipc::LentMemory> lent =
+  absl::StatusOr<LentMemory> lent =
       options_.borrow_base(command.sources[0].base_rendezvous, offer_.deadline, StopToken());
   if (lent.ok()) return *std::move(lent);
   SYNCOPATE_LOG(kWarning, "the base weights are sent, because the trainer's cannot be mapped: %s",
@@ -439,7 +438,7 @@ std::optional<ipc::LentMemory> WeightReceiver::BorrowBase(const synchronizer::Tr
   return std::nullopt;
 }
 
-absl::Status WeightReceiver::PlaceBase(std::optional<ipc::LentMemory> lent) {
+absl::Status WeightReceiver::PlaceBase(std::optional<LentMemory> lent) {
   if (!target_->maps_base()) return absl::OkStatus();  // it has memory of its own always
   // What served is gone from here on, as with the first byte of a transfer.
   NoteOverwriting();

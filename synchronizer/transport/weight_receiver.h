@@ -46,8 +46,8 @@ class WeightReceiver {
     std::function<void(const absl::Status&)> on_damaged = nullptr;
     // Gets the memory in which a source on this host lends its base weights, by SyncMember::base_rendezvous. Blocks at
     // most until `deadline` or `stop`. Null: base weights are never mapped. After an error they are sent.
-    std::function<absl::StatusOr<ipc::LentMemory>(const std::string& rendezvous, absl::Time deadline,
-                                                  const std::stop_token& stop)>
+    std::function<absl::StatusOr<LentMemory>(const std::string& rendezvous, absl::Time deadline,
+                                             const std::stop_token& stop)>
         borrow_base = nullptr;
   };
 
@@ -155,9 +155,9 @@ class WeightReceiver {
   // Checks a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
   absl::Status CheckSubset(const Subset& subset) const;
   // The memory that the source lends for the base; nullopt: the base is sent.
-  std::optional<ipc::LentMemory> BorrowBase(const synchronizer::Transfer& command, const SyncMember& self);
+  std::optional<LentMemory> BorrowBase(const synchronizer::Transfer& command, const SyncMember& self);
   // Puts memory behind the base of a target that maps it: what is lent, or its own, for what is sent.
-  absl::Status PlaceBase(std::optional<ipc::LentMemory> lent);
+  absl::Status PlaceBase(std::optional<LentMemory> lent);
   // Digests of all buckets, of those that arrived now and those that were verified when the base arrived.
   absl::StatusOr<std::vector<uint64_t>> AllDigests(std::vector<uint64_t> arrived, bool adapters_alone) const;
   // Copies base weights that are not sent into the shadow, if they are not there yet.

@@ -10,7 +10,7 @@
 #include "base/manifest.h"
 #include "base/policy_version.h"
 #include "base/status.h"
-#include "synchronizer/ipc/exported_memory.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/plan/payload.h"
 
 namespace syncopate::synchronizer {
@@ -98,7 +98,7 @@ class WeightTarget {
   // Makes `memory` the base, read-only, in place of the target's own. Call between BeginInPlace and Install, with
   // OwnBase() in its place when base weights arrive by the transport: shadow() is not writable there before.
   // FAILED_PRECONDITION reason BASE_UNMAPPABLE if it is no memory that this target can map.
-  virtual absl::Status MapBase(ipc::LentMemory /*memory*/) {
+  virtual absl::Status MapBase(LentMemory /*memory*/) {
     return Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "this target maps no base weights");
   }
   // Makes sure that the base has memory of the target's own. RESOURCE_EXHAUSTED reason OUT_OF_MEMORY.

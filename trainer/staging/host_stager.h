@@ -31,7 +31,7 @@ class HostStager final : public WeightStager {
   synchronizer::WeightStore* store() override { return arena_.get(); }
   std::string layout() const override { return layout_; }
   int64_t bytes() const override { return arena_->allocated_bytes(); }
-  absl::StatusOr<synchronizer::ipc::SharedMemory> LendBase() override { return arena_->LendBase(); }
+  absl::StatusOr<synchronizer::SharedMemory> LendBase() override { return arena_->LendBase(); }
 
  private:
   HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, std::string layout,

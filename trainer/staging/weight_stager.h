@@ -47,7 +47,7 @@ class WeightStager {
   virtual synchronizer::WeightStore* store() = 0;
   // The memory of the base weights of all staged versions, for processes of this host to map. FAILED_PRECONDITION reason
   // NOT_LENT if this stager lends none, or has staged no version yet. Any thread.
-  virtual absl::StatusOr<synchronizer::ipc::SharedMemory> LendBase() {
+  virtual absl::StatusOr<synchronizer::SharedMemory> LendBase() {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this stager lends no base weights");
   }
   // The layout that weight syncs plan from (synchronizer/plan/layout_text.h).

@@ -603,7 +603,7 @@ class SharedBaseTarget final : public WeightTarget {
   void CancelInPlace() override { ++cancels; }
   void Invalidate() override { serving = PolicyVersion(); }
   bool maps_base() const override { return maps; }
-  absl::Status MapBase(ipc::LentMemory memory) override {
+  absl::Status MapBase(LentMemory memory) override {
     SYNCOPATE_RETURN_IF_ERROR(map_error);
     ++mapped;
     void* const lent = mmap(nullptr, static_cast<size_t>(base_), PROT_READ, MAP_SHARED, memory.handles[0].get(), 0);
@@ -692,12 +692,12 @@ class SharedBaseTest : public ::testing::Test {
   int damaged_ = 0;
   SharedBaseTarget target_{manifest_.adapters_begin(), manifest_.arena_bytes()};
   // What a lender answers.
-  std::function<absl::StatusOr<ipc::LentMemory>()> lender_ = nullptr;
+  std::function<absl::StatusOr<LentMemory>()> lender_ = nullptr;
   WeightReceiver receiver_{{.manifest = manifest_,
                             .member = id_,
                             .on_damaged = [this](const absl::Status&) { ++damaged_; },
                             .borrow_base = [this](const std::string& rendezvous, absl::Time,
-                                                  const std::stop_token&) -> absl::StatusOr<ipc::LentMemory> {
+                                                  const std::stop_token&) -> absl::StatusOr<LentMemory> {
                               EXPECT_EQ(rendezvous, "the lender");
                               return lender_();
                             }},
@@ -713,10 +713,10 @@ class MappedBaseTest : public SharedBaseTest {
     std::vector<char> weights(static_cast<size_t>(manifest_.arena_bytes()), 0);
     EXPECT_TRUE(FillAdapters(manifest_, subset_.base_digest, subset_.adapters, 1, weights.data()).ok());
     std::memcpy(base_.range(0), weights.data(), static_cast<size_t>(manifest_.adapters_begin()));
-    lender_ = [this]() -> absl::StatusOr<ipc::LentMemory> {
+    lender_ = [this]() -> absl::StatusOr<LentMemory> {
       ++asked_;
-      SYNCOPATE_ASSIGN_OR_RETURN(const ipc::SharedMemory lent, base_.Lend());
-      ipc::LentMemory received{lent->info, {}};
+      SYNCOPATE_ASSIGN_OR_RETURN(const SharedMemory lent, base_.Lend());
+      LentMemory received{lent->info, {}};
       received.handles.emplace_back(dup(lent->handles.front().get()));
       return received;
     };
@@ -769,7 +769,7 @@ TEST_F(MappedBaseTest, AfterEachDeepSleepTheBaseIsMappedAgain) {
 
 TEST_F(MappedBaseTest, WhatCannotBeBorrowedIsSentInTheSameAttempt) {
   const auto good = lender_;
-  lender_ = []() -> absl::StatusOr<ipc::LentMemory> {
+  lender_ = []() -> absl::StatusOr<LentMemory> {
     return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "nobody answers");
   };
   auto received = SyncFromLender();

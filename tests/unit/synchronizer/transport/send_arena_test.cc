@@ -281,8 +281,8 @@ TEST(SendArenaForPlanTest, ABaseThatIsLentIsThereOnceAndIsNeverWrittenAgain) {
     SharedBaseMemory receiver(
         1, {.base = manifest->adapters_begin(), .range = manifest->arena_bytes(), .shared = manifest->adapters_begin()},
         SharedBaseMemory::Base::kOnDemand);
-    const ipc::SharedMemory lent = *arena->LendBase();
-    ipc::LentMemory received{lent->info, {}};
+    const SharedMemory lent = *arena->LendBase();
+    LentMemory received{lent->info, {}};
     received.handles.emplace_back(dup(lent->handles.front().get()));
     ASSERT_TRUE(receiver.Map(std::move(received)).ok());
     for (size_t i = 0; i < tensors.size(); ++i) {

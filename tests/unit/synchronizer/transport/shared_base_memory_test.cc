@@ -26,8 +26,8 @@ constexpr int64_t kRange = kBase + 100;
 constexpr SharedBaseMemory::Sizes kSizes{.base = kBase, .range = kRange, .shared = kBase};
 
 // Memory as it arrives in another process: with descriptors of its own.
-ipc::LentMemory Receive(const ipc::SharedMemory& lent) {
-  ipc::LentMemory received{lent->info, {}};
+LentMemory Receive(const SharedMemory& lent) {
+  LentMemory received{lent->info, {}};
   for (const FileDescriptor& handle : lent->handles) received.handles.emplace_back(dup(handle.get()));
   return received;
 }
@@ -83,14 +83,14 @@ TEST_F(SharedBaseMemoryTest, MemoryThatCouldChangeOrIsOfAnotherSizeIsRefusedAndC
   const FileDescriptor file(open(::testing::TempDir().c_str(), O_TMPFILE | O_RDWR, 0600));
   for (const FileDescriptor* changeable : {&unsealed, &file}) {
     ASSERT_EQ(ftruncate(changeable->get(), kBase), 0);
-    ipc::LentMemory memory{.info = {.id = 1, .device = "", .chunks = {kBase}}, .handles = {}};
+    LentMemory memory{.info = {.id = 1, .device = "", .chunks = {kBase}}, .handles = {}};
     memory.handles.emplace_back(dup(changeable->get()));
     EXPECT_THAT(borrower_.Map(std::move(memory)), HasReason("BASE_UNMAPPABLE"));
   }
-  ipc::LentMemory small = Receive(*lender_->Lend());
+  LentMemory small = Receive(*lender_->Lend());
   small.info.chunks = {kPage};
   EXPECT_THAT(borrower_.Map(std::move(small)), HasReason("BASE_UNMAPPABLE"));
-  ipc::LentMemory gpu = Receive(*lender_->Lend());
+  LentMemory gpu = Receive(*lender_->Lend());
   gpu.info.device = "GPU-1";
   EXPECT_THAT(borrower_.Map(std::move(gpu)), HasReason("BASE_UNMAPPABLE"));
   EXPECT_EQ(borrower_.range(2)[0], 3);
