@@ -104,8 +104,11 @@ struct SyncReport {
   int64_t bytes = 0;           // kTransfer: all bytes received
   int64_t lora_bytes = 0;      // kTransfer: the part of `bytes` that belongs to adapters
   std::vector<int64_t> bytes_by_source = {};  // kTransfer: the parts of `bytes` by trainer rank
+  int64_t mapped_bytes = 0;                   // kTransfer: base weights that were mapped instead; not part of `bytes`
   double pause_seconds = 0;                   // kInstall
   std::string rendezvous;                     // kPrepare: the address at which other members find this one
+  // kPrepare, of a source: where receivers on its host can map its base weights (ipc::Rendezvous); "": nowhere
+  std::string base_rendezvous = {};
 };
 
 // Commands from the synchronizer to a member.
@@ -130,7 +133,8 @@ struct Welcome {
 struct SyncMember {
   MemberId id;
   std::string rendezvous;
-  bool base = true;  // receiver: it gets the base weights too, not only the adapters
+  bool base = true;                  // receiver: it gets the base weights too, not only the adapters
+  std::string base_rendezvous = {};  // source: as in SyncReport, if the attempt sends base weights
   friend bool operator==(const SyncMember&, const SyncMember&) = default;
 };
 
@@ -203,7 +207,7 @@ struct SyncRecord {
   std::string reason;
   std::string detail;
   int64_t bytes = 0;
-  PayloadBytes bytes_by_kind = {};            // their sum is `bytes`
+  PayloadBytes bytes_by_kind = {};            // their total is `bytes`
   std::vector<int64_t> bytes_by_source = {};  // by trainer rank; their sum is `bytes`; empty if nothing moved
   StageSeconds seconds;
   double connect_seconds = 0;  // part of "prepare": forming communicators, mapping memory

@@ -13,10 +13,12 @@
 #include "rollouter/engine/engine_loop.h"
 #include "rollouter/engine/host_kv_store.h"
 #include "rollouter/engine/host_model_runner.h"
-#include "rollouter/engine/shared_base_memory.h"
 #include "synchronizer/transport/host_shadow_check.h"
+#include "synchronizer/transport/shared_base_memory.h"
 
 namespace syncopate::rollouter {
+
+using synchronizer::SharedBaseMemory;
 
 class HostBackend::Arenas final : public WeightArenas {
  public:
@@ -109,8 +111,14 @@ class HostBackend::Arenas final : public WeightArenas {
 // One base, which memory of its own begins each of three address ranges with, and behind it the adapters of each set.
 class HostBackend::AdapterArenas final : public WeightArenas {
  public:
-  AdapterArenas(const model::ModelConfig& config, const Manifest& manifest)
-      : config_(config), manifest_(manifest), memory_(manifest.adapters_begin(), manifest.arena_bytes()) {
+  AdapterArenas(const model::ModelConfig& config, const Manifest& manifest, bool maps_base)
+      : config_(config),
+        manifest_(manifest),
+        maps_base_(maps_base),
+        memory_(
+            AdapterSets::kSets,
+            {.base = manifest.adapters_begin(), .range = manifest.arena_bytes(), .shared = manifest.adapters_begin()},
+            maps_base ? SharedBaseMemory::Base::kOnDemand : SharedBaseMemory::Base::kAlways) {
     for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
       const DType dtype = manifest.tensors().front().dtype;
       const at::Tensor arena =
@@ -125,7 +133,7 @@ class HostBackend::AdapterArenas final : public WeightArenas {
     return set == AdapterSets::kNone ? nullptr : memory_.range(set);
   }
   const char* live() const override { return memory_.range(live_); }
-  int64_t bytes() const override { return memory_.bytes(); }
+  int64_t bytes() const override { return memory_.own_bytes(); }
   const model::TransformerWeights& weights() const override { return views_[static_cast<size_t>(live_)]; }
   int32_t adapter_sets() const override { return AdapterSets::kSets; }
   const model::TransformerWeights& weights_of(int32_t set) const override {
@@ -133,6 +141,9 @@ class HostBackend::AdapterArenas final : public WeightArenas {
   }
   void ChooseShadow(int32_t set) override { shadow_ = set; }
   int32_t shadow_set() const override { return shadow_; }
+  bool maps_base() const override { return maps_base_; }
+  absl::Status MapBase(synchronizer::LentMemory memory) override { return memory_.Map(std::move(memory)); }
+  absl::Status OwnBase() override { return memory_.Own(); }
 
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
     live_ = shadow_.exchange(AdapterSets::kNone);
@@ -160,6 +171,7 @@ class HostBackend::AdapterArenas final : public WeightArenas {
  private:
   const model::ModelConfig config_;
   const Manifest manifest_;
+  const bool maps_base_;
   SharedBaseMemory memory_;
   std::vector<model::TransformerWeights> views_;  // by set
   model::TransformerWeights base_;
@@ -170,7 +182,9 @@ class HostBackend::AdapterArenas final : public WeightArenas {
 std::unique_ptr<WeightArenas> HostBackend::MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
                                                       HostInstall install) {
   // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and pages.
-  if (manifest.adapters_begin() < manifest.arena_bytes()) return std::make_unique<AdapterArenas>(config, manifest);
+  if (manifest.adapters_begin() < manifest.arena_bytes()) {
+    return std::make_unique<AdapterArenas>(config, manifest, install == HostInstall::kMappedBase);
+  }
   return std::make_unique<Arenas>(config, manifest, install);
 }
 
@@ -204,6 +218,11 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const mode
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeBorrowingHostBackend(const model::ModelConfig& config,
                                                                         const Manifest& manifest) {
   return MakeHostBackend(config, manifest, HostInstall::kBorrowed, /*ranks=*/nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeMappingHostBackend(const model::ModelConfig& config,
+                                                                      const Manifest& manifest) {
+  return MakeHostBackend(config, manifest, HostInstall::kMappedBase, /*ranks=*/nullptr);
 }
 
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/manifest.h"
 #include "base/policy_version.h"
+#include "base/status.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
 #include "ranks/communicator.h"
@@ -51,6 +52,12 @@ class WeightArenas {
   // shadow. Any thread may call shadow_set().
   virtual void ChooseShadow(int32_t /*set*/) {}
   virtual int32_t shadow_set() const { return -1; }
+  // See WeightTarget. Called by the receiver while no step runs (BeginOverwrite) and no Release() or Restore().
+  virtual bool maps_base() const { return false; }
+  virtual absl::Status MapBase(synchronizer::LentMemory /*memory*/) {
+    return Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "these weights map no base");
+  }
+  virtual absl::Status OwnBase() { return absl::OkStatus(); }
 
   // Exchanges shadow and live contents. Call only between decode steps, when no work on either is in progress. Blocks
   // for the exchange, at most for `deadline`. After an error the live bytes are unchanged; except INTERNAL (reason
@@ -98,6 +105,8 @@ enum class HostInstall : uint8_t {
   kSwap,      // two sets
   kInPlace,   // one set, which receives
   kBorrowed,  // one set; the second one is there only while keys and values lend its memory
+  // Adapter sets whose base may be memory that a trainer lends, and has memory of its own only once it is received.
+  kMappedBase,
 };
 
 // The CPU backend in float32 or bfloat16. An install exchanges pointers; with one weight set it does nothing. A model

@@ -198,6 +198,11 @@ absl::StatusOr<std::shared_ptr<EngineBackend>> MakeInPlaceHostBackend(const mode
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeBorrowingHostBackend(const model::ModelConfig& config,
                                                                         const Manifest& manifest);
 
+// Creates a CPU backend of adapter sets whose base may be memory that the trainer lends. Otherwise as
+// MakeInPlaceHostBackend.
+absl::StatusOr<std::shared_ptr<EngineBackend>> MakeMappingHostBackend(const model::ModelConfig& config,
+                                                                      const Manifest& manifest);
+
 // Creates a CPU backend for one rank of a replica: `config` and `manifest` are those of its slice (rank_slice.h);
 // `weight_sets` is 2, or 1 for installs in place; `ranks` is borrowed. RESOURCE_EXHAUSTED as MakeInPlaceHostBackend.
 absl::StatusOr<std::shared_ptr<EngineBackend>> MakeHostRankBackend(const model::ModelConfig& config,

@@ -59,6 +59,9 @@ class EngineThread final : public EngineLoop {
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override { return arenas().CopyLive(ranges); }
   bool in_place() const override { return arenas().in_place(); }
   bool shares_base() const override { return engine_->policy().has_sets(); }
+  bool maps_base() const override { return arenas().maps_base(); }
+  absl::Status MapBase(synchronizer::LentMemory memory) override { return arenas().MapBase(std::move(memory)); }
+  absl::Status OwnBase() override { return arenas().OwnBase(); }
   absl::Status BeginInPlace(const PolicyVersion& version, absl::Duration deadline) override;
   void CancelInPlace() override;
   void Invalidate() override;

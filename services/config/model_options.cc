@@ -64,6 +64,7 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape) {
   const std::string& install = config.sync().install();
+  if (config.run().share_gpu() && shape.lora.enabled()) return WeightMemory::kMappedBase;
   // After a turn of the trainer there are no weights to go on with, so nothing is lost by receiving in place.
   if (install == "in_place" || (install == "auto" && config.run().share_gpu())) return WeightMemory::kInPlace;
   if (shape.lora.enabled()) return WeightMemory::kTwoSets;

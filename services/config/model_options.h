@@ -27,8 +27,9 @@ absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& de
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
 // Where a rollouter of this configuration receives a version. kAuto: two sets, or borrowed if the device has too little
-// memory for them. With LoRA there is nothing to borrow: versions are small.
-enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto };
+// memory for them. kMappedBase: adapter sets, whose base is the trainer's memory where that can be mapped. With LoRA there
+// is nothing to borrow: versions are small.
+enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto, kMappedBase };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.

@@ -25,6 +25,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenHostDevice(config::WeightMemo
                                                               /*weight_sets=*/in_place ? 1 : 2, part->ranks.get()));
   } else if (in_place) {
     SYNCOPATE_ASSIGN_OR_RETURN(device->backend, rollouter::MakeInPlaceHostBackend(shape, wire));
+  } else if (memory == config::WeightMemory::kMappedBase) {
+    SYNCOPATE_ASSIGN_OR_RETURN(device->backend, rollouter::MakeMappingHostBackend(shape, wire));
   } else if (memory == config::WeightMemory::kBorrowed) {
     SYNCOPATE_ASSIGN_OR_RETURN(device->backend, rollouter::MakeBorrowingHostBackend(shape, wire));
   }

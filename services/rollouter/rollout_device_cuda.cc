@@ -66,6 +66,7 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
 
 rollouter::CudaInstall ToCudaInstall(config::WeightMemory memory) {
   switch (memory) {
+    case config::WeightMemory::kMappedBase:  // adapter sets, which map no base here
     case config::WeightMemory::kTwoSets:
       return rollouter::CudaInstall::kRemap;
     case config::WeightMemory::kInPlace:

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "rollouter/engine/readiness.h"
+#include "synchronizer/ipc/base_lending.h"
 
 namespace syncopate::rollouterd {
 namespace {
@@ -130,6 +131,10 @@ synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options
   receiver.on_arrived = [work](int64_t bytes) { work->CountReceived(bytes); };
   receiver.on_lost = LostListener(options.events, work);
   receiver.on_damaged = std::move(on_damaged);
+  receiver.borrow_base = [fingerprint = manifest.fingerprint()](const std::string& rendezvous, absl::Time deadline,
+                                                                const std::stop_token& stop) {
+    return synchronizer::ipc::BorrowBase(rendezvous, fingerprint, deadline, stop);
+  };
   return receiver;
 }
 

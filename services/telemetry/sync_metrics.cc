@@ -51,8 +51,9 @@ SyncMetrics::SyncMetrics(prometheus::Registry& registry)
                      .Name("syncopate_weight_sync_duration_seconds")
                      .Help("Duration of a weight sync to one receiver, by phase; phases that did not run are left out")
                      .Register(registry)),
-      bytes_(registry, "syncopate_weight_sync_bytes_total", "Bytes of weights that receivers took", "kind",
-             {"full", "lora", "delta"}),
+      bytes_(registry, "syncopate_weight_sync_bytes_total",
+             "Bytes of weights that receivers took; the kind mapped was not sent", "kind",
+             {"full", "lora", "delta", "mapped"}),
       results_(registry, "syncopate_weight_syncs_total", "Weight syncs to one receiver that ended, by result", "result",
                kResults),
       rehearsals_(
@@ -80,6 +81,7 @@ void SyncMetrics::Record(const Sync& sync) {
   bytes_.Increment("full", static_cast<double>(sync.bytes.full));
   bytes_.Increment("lora", static_cast<double>(sync.bytes.lora));
   bytes_.Increment("delta", static_cast<double>(sync.bytes.delta));
+  bytes_.Increment("mapped", static_cast<double>(sync.bytes.mapped));
   if (result == "ok" || result == "relabelled") last_success_.Set(sync.ended_unix_seconds);
   if (synchronizer::FindTransport(sync.transport) == nullptr) return;
   for (const auto& [phase, member] : synchronizer::kStages) {

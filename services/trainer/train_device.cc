@@ -79,9 +79,22 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> CreateWithRoom(const v1:
   }
 }
 
+// Whether rollouters that take turns with this trainer map its base weights.
+bool LendsBase(const v1::RunConfig& config, const TrainDevice& device) {
+  return config.run().share_gpu() && config.trainer().world() <= 1 && device.model.shape.lora.enabled();
+}
+
 int CountHostSlots(const v1::RunConfig& config) {
   constexpr int kDefaultSlots = 2;
   return config.sync().send_slots() == 0 ? kDefaultSlots : static_cast<int>(config.sync().send_slots());
+}
+
+// Memory of the send slots.
+int64_t CountSendBytes(const v1::RunConfig& config, const Manifest& wire, const synchronizer::SyncPlan& plan,
+                       const TrainDevice& device) {
+  const int64_t slots = CountHostSlots(config);
+  const int64_t shared = LendsBase(config, device) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
+  return slots * plan.send_bytes(device.rank) - (slots - 1) * shared;
 }
 
 }  // namespace
@@ -99,6 +112,14 @@ daemon::CardOwners ListOwnParts(const trainer::PolicyMemory& policy, int64_t sen
 
 daemon::CardOwners ListOwnParts(const TrainDevice& device) {
   return ListOwnParts(device.policy->memory(), device.arena_bytes == 0 ? 0 : device.stager->bytes());
+}
+
+std::string TrainDevice::LendBase() const {
+  if (base_lender == nullptr) return "";
+  absl::StatusOr<synchronizer::SharedMemory> memory = stager->LendBase();
+  if (memory.ok()) return base_lender->Lend(*std::move(memory));
+  SYNCOPATE_LOG(kWarning, "the base weights are sent, because they cannot be lent: %s", memory.status().ToString());
+  return "";
 }
 
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device) {
@@ -132,8 +153,19 @@ void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* devic
 }
 
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::HostStager::Create(device->policy.get(), std::move(wire),
-                                                                      CountHostSlots(config), PartOf(config, *device)));
+  const uint64_t fingerprint = wire.fingerprint();
+  SYNCOPATE_ASSIGN_OR_RETURN(auto stager,
+                             trainer::HostStager::Create(device->policy.get(), std::move(wire), CountHostSlots(config),
+                                                         PartOf(config, *device), LendsBase(config, *device)));
+  if (LendsBase(config, *device)) {
+    auto lender = synchronizer::ipc::BaseLender::Create(fingerprint);
+    if (lender.ok()) {
+      device->base_lender = *std::move(lender);
+    } else {
+      SYNCOPATE_LOG(kWarning, "the base weights are sent to all rollouters, because they cannot be lent: %s",
+                    lender.status().ToString());
+    }
+  }
   SetStager(std::move(stager), device);
   return absl::OkStatus();
 }
@@ -145,7 +177,7 @@ absl::StatusOr<TrainDevice> HostTrainDevice(const v1::RunConfig& config, config:
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
   const trainer::StagedPart part = PartOf(config, device);
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, trainer::PlanStaging(wire, part, DType::kFloat32));
-  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, CountHostSlots(config) * plan.send_bytes(rank), &device));
+  SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, CountSendBytes(config, wire, plan, device), &device));
   SYNCOPATE_RETURN_IF_ERROR(StageOnHost(config, std::move(wire), &device));
   return device;
 }

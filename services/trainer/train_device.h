@@ -12,6 +12,7 @@
 #include "ranks/late_ranks.h"
 #include "ranks/meeting.h"
 #include "services/config/run_model.h"
+#include "synchronizer/ipc/base_lending.h"
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
@@ -58,13 +59,19 @@ struct TrainDevice {
   trainer::Policy* shared_policy() const {
     return leading != nullptr ? static_cast<trainer::Policy*>(leading.get()) : policy.get();
   }
-  std::unique_ptr<trainer::WeightStager> stager;      // of this rank's shard; leads all ranks if `staging_group`
-  trainer::GroupStager* staging_group = nullptr;      // `stager`, on rank 0 of several
+  std::unique_ptr<trainer::WeightStager> stager;  // of this rank's shard; leads all ranks if `staging_group`
+  trainer::GroupStager* staging_group = nullptr;  // `stager`, on rank 0 of several
+  // Lends the stager's base weights to rollouters of this host; null: they are sent to all.
+  std::unique_ptr<synchronizer::ipc::BaseLender> base_lender;
   std::vector<std::shared_ptr<const void>> borrowed;  // used by the transports
   // Transports besides "grpc", which reads the stager's store and exists if `offers_grpc`.
   std::vector<std::unique_ptr<synchronizer::SourceTransport>> transports;
   bool offers_grpc = true;
   synchronizer::DeviceFacts facts;
+
+  // Where rollouters of this host can map the base weights; "" if they are not lent, or no version is staged yet.
+  // Thread-safe.
+  std::string LendBase() const;
 };
 
 // What a trainer knows to have of its GPU's memory, by owner: all but its context and libraries. The sum is `send_bytes`,
@@ -86,7 +93,8 @@ trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& devic
 void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device);
 
 // Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next
-// one is staged), after MakePolicy.
+// one is staged), after MakePolicy. A trainer that shares its host with rollouters in turns (run.share_gpu) lends them the
+// base of adapters.
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device);
 
 // Rank `rank` of a trainer on the CPU, which stages in host memory and offers no transport but "grpc".

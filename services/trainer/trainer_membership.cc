@@ -37,10 +37,12 @@ TrainerMembership::TrainerMembership(Options options)
     : options_(std::move(options)),
       grpc_source_(options_.address),
       transports_(OfferedTransports(*options_.device, &grpc_source_)),
-      source_(options_.device->stager->store(), transports_,
-              synchronizer::WeightSource::Options{
-                  options_.device->stager->layout(),
-                  config::MakeRolloutLayout(options_.daemon->config(), options_.device->model.shape)}),
+      source_(
+          options_.device->stager->store(), transports_,
+          synchronizer::WeightSource::Options{
+              .layout = options_.device->stager->layout(),
+              .destination_layout = config::MakeRolloutLayout(options_.daemon->config(), options_.device->model.shape),
+              .base_rendezvous = [device = options_.device] { return device->LendBase(); }}),
       participant_(&source_) {}
 
 TrainerMembership::~TrainerMembership() { Stop(); }

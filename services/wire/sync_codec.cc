@@ -44,6 +44,7 @@ v1::JoinResponse::Transfer::Participant ParticipantToProto(const synchronizer::S
   *message.mutable_member() = ToProto(member.id);
   message.set_rendezvous(member.rendezvous);
   message.set_adapters_only(!member.base);  // negated, so that a message without the field means all weights
+  message.set_base_rendezvous(member.base_rendezvous);
   return message;
 }
 
@@ -52,6 +53,7 @@ absl::StatusOr<synchronizer::SyncMember> ParticipantFromProto(const v1::JoinResp
   SYNCOPATE_ASSIGN_OR_RETURN(member.id, FromProto(message.member()));
   member.rendezvous = message.rendezvous();
   member.base = !message.adapters_only();
+  member.base_rendezvous = message.base_rendezvous();
   return member;
 }
 
@@ -203,7 +205,8 @@ constexpr std::pair<SyncOutcome, const char*> kOutcomeNames[] = {{SyncOutcome::k
 constexpr std::pair<const char*, int64_t synchronizer::PayloadBytes::*> kByteKinds[] = {
     {"full", &synchronizer::PayloadBytes::full},
     {"lora", &synchronizer::PayloadBytes::lora},
-    {"delta", &synchronizer::PayloadBytes::delta}};
+    {"delta", &synchronizer::PayloadBytes::delta},
+    {"mapped", &synchronizer::PayloadBytes::mapped}};
 
 v1::SyncTally::Times TimesToProto(const synchronizer::SyncTally::Times& times) {
   v1::SyncTally::Times message;
@@ -380,8 +383,10 @@ v1::JoinRequest::SyncReport ToProto(const synchronizer::SyncReport& report) {
   message.set_slept(report.weights.slept);
   message.set_bytes(report.bytes);
   message.set_lora_bytes(report.lora_bytes);
+  message.set_mapped_bytes(report.mapped_bytes);
   message.set_pause_seconds(report.pause_seconds);
   message.set_rendezvous(report.rendezvous);
+  message.set_base_rendezvous(report.base_rendezvous);
   return message;
 }
 
@@ -403,13 +408,15 @@ absl::StatusOr<synchronizer::SyncReport> FromProto(const v1::JoinRequest::SyncRe
   report.weights.slept = message.slept();
   report.bytes = message.bytes();
   report.lora_bytes = message.lora_bytes();
+  report.mapped_bytes = message.mapped_bytes();
   report.bytes_by_source.assign(message.bytes_by_source().begin(), message.bytes_by_source().end());
   report.pause_seconds = message.pause_seconds();
   report.rendezvous = message.rendezvous();
+  report.base_rendezvous = message.base_rendezvous();
   // These durations are summed over a run: one negative or NaN value would spoil the sum.
   auto lasts = [](double seconds) { return seconds >= 0 && std::isfinite(seconds); };
   bool sane = lasts(report.verify_seconds) && lasts(report.connect_seconds) && lasts(report.pause_seconds) &&
-              report.lora_bytes >= 0 && report.bytes >= report.lora_bytes &&
+              report.lora_bytes >= 0 && report.bytes >= report.lora_bytes && report.mapped_bytes >= 0 &&
               std::all_of(report.bytes_by_source.begin(), report.bytes_by_source.end(),
                           [&report](int64_t bytes) { return bytes >= 0 && bytes <= report.bytes; });
   if (!sane) return BadMessage("report: a time or a number of bytes is negative or none");

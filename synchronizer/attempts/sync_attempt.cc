@@ -120,6 +120,7 @@ AttemptOutput SyncAttempt::HandleSourceReport(Source& source, const SyncReport& 
   if (sent) return RecordSent(source, "", now);
   source.state = SourceState::kReady;
   source.rendezvous = report.rendezvous;
+  source.base_rendezvous = report.base_rendezvous;
   return OpenBarrierIfComplete(now);
 }
 
@@ -179,6 +180,7 @@ void SyncAttempt::RecordReport(Part& part, Rank& rank, const SyncReport& report)
       rank.state = RankState::kVerified;
       part.bytes.lora += report.lora_bytes;
       part.bytes.full += report.bytes - report.lora_bytes;
+      part.bytes.mapped += report.mapped_bytes;
       part.bytes_by_source.resize(sources_.size());
       for (size_t i = 0; i < std::min(sources_.size(), report.bytes_by_source.size()); ++i) {
         part.bytes_by_source[i] += report.bytes_by_source[i];
@@ -305,7 +307,11 @@ AttemptOutput SyncAttempt::SendTransfers(absl::Time now) {
   Transfer transfer;
   transfer.attempt = spec_.id;
   transfer.bucket_digests = spec_.version.bucket_digests;
-  for (const Source& source : sources_) transfer.sources.push_back({source.id, source.rendezvous});
+  for (const Source& source : sources_) {
+    SyncMember member{.id = source.id, .rendezvous = source.rendezvous};
+    if (spec_.sends_base) member.base_rendezvous = source.base_rendezvous;
+    transfer.sources.push_back(std::move(member));
+  }
   std::vector<MemberId> receivers;
   const bool has_adapters = !spec_.version.subset.adapters.empty();
   for (auto& [replica_id, part] : parts_) {

@@ -135,6 +135,7 @@ class SyncAttempt {
     MemberId id;
     SourceState state = SourceState::kPreparing;
     std::string rendezvous;
+    std::string base_rendezvous = {};
   };
 
   bool SourcesReady() const;

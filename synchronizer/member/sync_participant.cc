@@ -64,6 +64,7 @@ void ReceiverParticipant::Transfer(const synchronizer::Transfer& command, Done d
   SyncReport report;
   report.bytes = bytes;
   report.lora_bytes = received->bytes.lora;
+  report.mapped_bytes = received->bytes.mapped;
   report.bytes_by_source = std::move(received->bytes_by_source);
   report.verify_seconds = received->verify_seconds;
   report.connect_seconds = received->connect_seconds;
@@ -85,7 +86,9 @@ SyncReport ReceiverParticipant::Install(const synchronizer::Install& command) {
 
 SyncReport SourceParticipant::Prepare(const synchronizer::Prepare& command) {
   if (!command.source) return OnlySends();
-  return Rendezvous(source_->Prepare(command));
+  SyncReport report = Rendezvous(source_->Prepare(command));
+  if (report.status.ok() && !command.rehearsal) report.base_rendezvous = source_->base_rendezvous();
+  return report;
 }
 
 void SourceParticipant::Transfer(const synchronizer::Transfer& command, Done done) {

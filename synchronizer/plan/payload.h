@@ -13,16 +13,20 @@ struct ReceiverWeights {
   bool slept = false;              // since its latest sync
 };
 
-// Payload bytes without padding, by the label `kind` of syncopate_weight_sync_bytes_total.
+// Payload bytes without padding, by the label `kind` of syncopate_weight_sync_bytes_total. Those that were sent, and those
+// that were mapped instead.
 struct PayloadBytes {
   int64_t full = 0;  // base weights
   int64_t lora = 0;
   int64_t delta = 0;  // always 0: versions are not sent as differences
+  // Base weights that the receiver reads in the sender's memory; not sent, and not part of the total.
+  int64_t mapped = 0;
   int64_t total() const { return full + lora + delta; }
   PayloadBytes& operator+=(const PayloadBytes& other) {
     full += other.full;
     lora += other.lora;
     delta += other.delta;
+    mapped += other.mapped;
     return *this;
   }
   friend bool operator==(const PayloadBytes&, const PayloadBytes&) = default;

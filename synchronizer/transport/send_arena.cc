@@ -36,21 +36,67 @@ absl::Status SendArena::Options::Validate() const {
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::Create(Manifest manifest, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  Wire wire{manifest.arena_bytes(), 0, manifest.buckets(), {}, {}};
+  Wire wire{manifest.arena_bytes(), 0, manifest.buckets(), {}, {}, 0};
   return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
 }
 
 absl::StatusOr<std::unique_ptr<SendArena>> SendArena::CreateForPlan(Manifest manifest, const SyncPlan& plan,
                                                                     int32_t source, const Options& options) {
   SYNCOPATE_RETURN_IF_ERROR(options.Validate());
-  Wire wire{plan.send_bytes(source), plan.hash(), plan.StagedBuckets(source), plan.pack(source),
-            plan.StagedAdapters(manifest, source)};
+  Wire wire{plan.send_bytes(source),
+            plan.hash(),
+            plan.StagedBuckets(source),
+            plan.pack(source),
+            plan.StagedAdapters(manifest, source),
+            options.lends_base ? LendableBytes(manifest, plan) : 0};
   return std::unique_ptr<SendArena>(new SendArena(std::move(manifest), std::move(wire), options));
 }
 
 SendArena::SendArena(Manifest manifest, Wire wire, const Options& options)
     : manifest_(std::move(manifest)), wire_(std::move(wire)), options_(options), slots_(options.slots) {
-  for (Slot& slot : slots_) slot.buffer = HostBuffer(wire_.bytes);
+  if (wire_.base > 0) {
+    const SharedBaseMemory::Sizes sizes{
+        .base = manifest_.adapters_begin(), .range = wire_.bytes, .shared = wire_.base - BaseTail()};
+    shared_ = std::make_unique<SharedBaseMemory>(options_.slots, sizes);
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (shared_ == nullptr) slots_[i].buffer = HostBuffer(wire_.bytes);
+    slots_[i].bytes = shared_ == nullptr ? slots_[i].buffer.data() : shared_->range(static_cast<int32_t>(i));
+  }
+}
+
+// A plan leaves out the gap before the adapters, so they do not begin at a page in a slot.
+int64_t SendArena::BaseTail() const { return wire_.base % SharedBaseMemory::kPageBytes; }
+
+int64_t SendArena::LendableBytes(const Manifest& manifest, const SyncPlan& plan) {
+  const int64_t begin = manifest.adapters_begin();
+  if (begin == 0 || begin >= manifest.arena_bytes() || plan.sources() != 1) return 0;
+  int64_t end = plan.send_bytes(0);  // of the base in a slot
+  for (const Copy& copy : plan.CopiesTo(0)) {
+    const bool is_base = copy.destination_offset < begin;
+    // Receivers must find the base where they have it.
+    if (is_base && copy.source_offset != copy.destination_offset) return 0;
+    if (!is_base) end = std::min(end, copy.source_offset);
+    if (is_base && copy.destination_offset + copy.bytes > begin) end = std::min(end, begin);
+  }
+  return end;
+}
+
+int64_t SendArena::allocated_bytes() const {
+  MutexLock lock(&mutex_);
+  return shared_ != nullptr ? shared_->own_bytes() : options_.slots * wire_.bytes;
+}
+
+absl::StatusOr<SharedMemory> SendArena::LendBase() {
+  MutexLock lock(&mutex_);
+  if (shared_ == nullptr || newest_.IsNone()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this source has no base weights to lend");
+  }
+  if (!shared_->lent()) {
+    SYNCOPATE_RETURN_IF_ERROR(
+        shared_->WriteBase(wire_.base - BaseTail(), base_tail_.data(), static_cast<int64_t>(base_tail_.size())));
+  }
+  return shared_->Lend();
 }
 
 absl::Status SendArena::CheckNumbers(const char* bytes, bool adapters_alone) const {
@@ -101,13 +147,22 @@ absl::Status SendArena::Launch(PolicyVersion version, Fill fill, Fill fill_adapt
         absl::StatusCode::kFailedPrecondition, "VERSION_ORDER",
         absl::StrFormat("version %s is not above %s, which was staged before", version.ToString(), newest_.ToString()));
   }
+  if (shared_ != nullptr && shared_->lent() && fill_adapters == nullptr) {
+    return Error(absl::StatusCode::kFailedPrecondition, "BASE_LENT",
+                 "the base weights are lent, so only adapters can be staged");
+  }
   Slot* const slot = TakeSlot();
-  const bool adapters_alone = fill_adapters != nullptr && slot->has_base && !wire_.adapters.empty();
+  const bool has_base = shared_ != nullptr ? !newest_.IsNone() : slot->has_base;
+  const bool adapters_alone = fill_adapters != nullptr && has_base && !wire_.adapters.empty();
+  // Of a base that the slots share, a slot has the bytes behind the last whole page for itself.
+  if (shared_ != nullptr && adapters_alone && !slot->has_base) {
+    std::memcpy(slot->bytes + wire_.base - BaseTail(), base_tail_.data(), base_tail_.size());
+  }
   slot->has_base = adapters_alone;  // while it is overwritten
   if (adapters_alone) fill = std::move(fill_adapters);
   staging_ = Staging{.version = version,
                      .slot = slot,
-                     .bytes = slot->buffer.data(),
+                     .bytes = slot->bytes,
                      .fill = std::move(fill),
                      .adapters_alone = adapters_alone,
                      .seconds = absl::ToDoubleSeconds(options_.clock->Now() - begun)};
@@ -164,6 +219,9 @@ absl::StatusOr<SendArena::Staged> SendArena::Await() {
   staged.digest = CombineDigests(staged.bucket_digests);
   {
     MutexLock lock(&mutex_);
+    if (shared_ != nullptr && newest_.IsNone()) {
+      base_tail_.assign(staging.bytes + wire_.base - BaseTail(), staging.bytes + wire_.base);
+    }
     staging.slot->version = newest_ = staging.version;
     staging.slot->has_base = true;
   }
@@ -216,7 +274,7 @@ absl::Status SendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range, ch
     }
     // The copy runs without the lock; TakeSlot waits until `copies` is 0.
     ++slot->copies;
-    from = slot->buffer.data() + range.begin;
+    from = slot->bytes + range.begin;
   }
   std::memcpy(to, from, static_cast<size_t>(range.size()));
   MutexLock lock(&mutex_);

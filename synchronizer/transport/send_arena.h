@@ -11,8 +11,10 @@
 #include "base/manifest.h"
 #include "base/mutex.h"
 #include "base/policy_version.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/host_buffer.h"
+#include "synchronizer/transport/shared_base_memory.h"
 #include "synchronizer/transport/weight_store.h"
 
 namespace syncopate::synchronizer {
@@ -22,10 +24,16 @@ namespace syncopate::synchronizer {
 // A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
 // the oldest slot from its readers, whose next Read returns SUPERSEDED. So the trainer never waits for a receiver, only
 // for the copy of at most one chunk that is in progress. Thread-safe; one thread stages at a time.
+//
+// With Options::lends_base there is one base for all slots. It is written for the first version, and from then on no
+// byte of it changes: other processes may map it (LendBase).
 class SendArena final : public WeightStore {
  public:
   struct Options {
     int slots = 2;
+    // Keeps the base weights once for all slots, in memory that can be lent. Takes a manifest with adapters, and a
+    // source that sends all weights to whole receivers; else there is a base in each slot, and none is lent.
+    bool lends_base = false;
     const Clock* clock = Clock::Real();
     absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 64
   };
@@ -54,6 +62,7 @@ class SendArena final : public WeightStore {
   //
   // `fill_adapters`, if given, writes at least the adapters (TensorSpec::adapter), and says that all else is the same in
   // all versions: a slot that has had a version is filled by it, and of the base nothing is copied or digested again.
+  // Without it FAILED_PRECONDITION reason BASE_LENT once LendBase has succeeded.
   absl::Status Launch(PolicyVersion version, Fill fill, Fill fill_adapters = nullptr);
   // Calls the `fill` of the last Launch, unless a thread has called it; waits while another thread runs it. Returns its
   // error. Any thread may call this: the first one that needs the copy makes it.
@@ -67,9 +76,16 @@ class SendArena final : public WeightStore {
 
   const Manifest& manifest() const { return manifest_; }
   int64_t arena_bytes() const { return wire_.bytes; }
+  int64_t allocated_bytes() const;  // of all slots
+  // The bytes with which a slot of the plan's source begins that are base weights and can be lent, because receivers have
+  // them at the same offsets; 0 if there are none.
+  static int64_t LendableBytes(const Manifest& manifest, const SyncPlan& plan);
   uint64_t fingerprint() const override { return manifest_.fingerprint(); }
   uint64_t plan_hash() const override { return wire_.plan_hash; }
   absl::StatusOr<std::unique_ptr<WeightReader>> Open(PolicyVersion version) override;
+  // The memory of the base, whose bytes are those of all versions and change no more. FAILED_PRECONDITION reason NOT_LENT
+  // without Options::lends_base and before the first version is staged; INTERNAL reason SYSTEM_ERROR.
+  absl::StatusOr<SharedMemory> LendBase();
 
   int64_t superseded_readers() const;  // readers that have lost their slot so far
 
@@ -83,10 +99,12 @@ class SendArena final : public WeightStore {
     std::vector<ByteRange> buckets;  // in the order of their digests
     std::vector<PackOp> ops;         // with a plan: where numbers are
     std::vector<bool> adapters;      // with a plan: SyncPlan::StagedAdapters
+    int64_t base = 0;                // bytes of the base, which all slots have together; 0: each has its own
   };
 
   struct Slot {
-    HostBuffer buffer;
+    HostBuffer buffer;       // empty if the slots share a base
+    char* bytes = nullptr;   // in `buffer`, or in `shared_`
     PolicyVersion version;   // none: empty, or being staged
     bool has_base = false;   // of the run, wholly
     uint64_t occupancy = 0;  // number of stagings in this slot; a reader of an older one is superseded
@@ -110,6 +128,7 @@ class SendArena final : public WeightStore {
   };
 
   SendArena(Manifest manifest, Wire wire, const Options& options);
+  int64_t BaseTail() const;  // bytes of a shared base behind its last whole page
   absl::Status CheckNumbers(const char* bytes, bool adapters_alone) const;
   // Digests of all buckets. With adapters alone those of the base are the ones of the first version.
   std::vector<uint64_t> Digest(const char* bytes, bool adapters_alone) const;
@@ -125,6 +144,8 @@ class SendArena final : public WeightStore {
   // The structure and the buffers' addresses are constant. Only the thread that calls `fill` writes a buffer's bytes,
   // while its slot is empty; `copies` counts the copies that read them.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SharedBaseMemory> shared_ ABSL_GUARDED_BY(mutex_);  // null: each slot has a base of its own
+  std::vector<char> base_tail_ ABSL_GUARDED_BY(mutex_);               // BaseTail() bytes of all versions
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> first_digests_;  // of the first version that was staged; used by Await alone
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/reasons.h"
 #include "base/status.h"
 #include "synchronizer/transport/split_copies.h"
@@ -54,6 +55,9 @@ bool HasLostWeights(ReceiverWeights weights) {
   weights.base_present = true;
   return NeedsBase(weights);
 }
+
+// Bytes of what is verified without a transport between two notes that the receiver moves.
+constexpr int64_t kCheckedAtOnce = 64 << 20;
 
 // How often a receiver that waits for generation to stop checks that the sources still have the version.
 constexpr absl::Duration kPausePatience = absl::Milliseconds(50);
@@ -346,20 +350,31 @@ absl::StatusOr<WeightReceiver::Received> WeightReceiver::ReceiveAndVerify(const 
   const int32_t rank = options_.member.rank;
   SYNCOPATE_RETURN_IF_ERROR(CheckSubset(offer_.prepare.subset));
   const bool adapters_alone = TakesAdaptersAlone(self->base);
+  std::optional<LentMemory> lent = BorrowBase(command, *self);
+  const bool maps_base = lent.has_value();
   SplitCopies split = Split(options_.manifest, offer_.planned->destination, rank, offer_.planned->plan.CopiesTo(rank),
-                            offer_.prepare.subset.adapters, self->base);
+                            offer_.prepare.subset.adapters, self->base && !maps_base);
   ReceiveRequest request = RequestFor(offer_, command, *self, std::move(split.sent));
   // The check is made before generation stops for a target in place, so that making it does not lengthen the pause.
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ShadowCheck> unmeasured,
                              target_->BeginCheck(adapters_alone ? expected_->adapters : expected_->contents));
   SYNCOPATE_RETURN_IF_ERROR(PauseIfInPlace(request, self->base));
+  if (self->base) SYNCOPATE_RETURN_IF_ERROR(PlaceBase(std::move(lent)));
   SYNCOPATE_RETURN_IF_ERROR(KeepBase(split.kept));
   TimedCheck check(std::move(unmeasured), options_.clock);
   // Base weights that are not sent are verified too if they were copied; otherwise a damaged copy would serve for ever. A
   // base that is shared was verified when it arrived, and is when the weights are to be checked (CheckLive).
-  // Gaps between adapters, which are zeros, count with the adapters.
+  // Gaps between adapters, which are zeros, count with the adapters. A base that is mapped is verified each time as if it
+  // had arrived.
   for (const ByteRange& range : split.kept) {
-    if (!adapters_alone || range.begin >= expected_->adapters_begin) check.Arrived(range, nullptr);
+    if (adapters_alone && range.begin < expected_->adapters_begin) continue;
+    for (int64_t begin = range.begin; begin < range.end; begin += kCheckedAtOnce) {
+      const ByteRange part{begin, std::min(begin + kCheckedAtOnce, range.end)};
+      check.Arrived(part, nullptr);
+      if (!maps_base) continue;
+      split.bytes.mapped += std::max<int64_t>(0, std::min(part.end, expected_->adapters_begin) - part.begin);
+      if (options_.on_arrived) options_.on_arrived(part.size());
+    }
   }
   // Connecting, moving bytes and verifying are timed separately. Checks run inside Receive() as pieces arrive, so their
   // time is subtracted from the transfer's.
@@ -409,6 +424,29 @@ absl::Status WeightReceiver::KeepBase(const std::vector<ByteRange>& kept) {
   shadow_base_ = 0;  // until the transfer has been verified
   if (kept.empty() || there || target_->in_place() || target_->shares_base()) return absl::OkStatus();
   return target_->CopyLive(kept);
+}
+
+std::optional<LentMemory> WeightReceiver::BorrowBase(const synchronizer::Transfer& command, const SyncMember& self) {
+  const bool may = self.base && options_.borrow_base && target_->maps_base() && !base_unmappable_;
+  // Only one source has the whole base.
+  if (!may || command.sources.size() != 1 || command.sources[0].base_rendezvous.empty()) return std::nullopt;
+  absl::StatusOr<LentMemory> lent =
+      options_.borrow_base(command.sources[0].base_rendezvous, offer_.deadline, StopToken());
+  if (lent.ok()) return *std::move(lent);
+  SYNCOPATE_LOG(kWarning, "the base weights are sent, because the trainer's cannot be mapped: %s",
+                lent.status().ToString());
+  return std::nullopt;
+}
+
+absl::Status WeightReceiver::PlaceBase(std::optional<LentMemory> lent) {
+  if (!target_->maps_base()) return absl::OkStatus();  // it has memory of its own always
+  // What served is gone from here on, as with the first byte of a transfer.
+  NoteOverwriting();
+  live_base_ = 0;
+  if (!lent.has_value()) return target_->OwnBase();
+  const absl::Status mapped = target_->MapBase(*std::move(lent));
+  base_unmappable_ = !mapped.ok();
+  return mapped;
 }
 
 absl::Status WeightReceiver::CheckSubset(const Subset& subset) const {

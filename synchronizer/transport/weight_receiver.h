@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -43,6 +44,11 @@ class WeightReceiver {
     // A check found that the live weights have changed since they arrived; must not block. The process must end: what
     // it goes on generating comes from wrong weights.
     std::function<void(const absl::Status&)> on_damaged = nullptr;
+    // Gets the memory in which a source on this host lends its base weights, by SyncMember::base_rendezvous. Blocks at
+    // most until `deadline` or `stop`. Null: base weights are never mapped. After an error they are sent.
+    std::function<absl::StatusOr<LentMemory>(const std::string& rendezvous, absl::Time deadline,
+                                             const std::stop_token& stop)>
+        borrow_base = nullptr;
   };
 
   // `target` and `transports` are borrowed.
@@ -148,6 +154,10 @@ class WeightReceiver {
   bool TakesAdaptersAlone(bool sends_base) const { return target_->shares_base() && !sends_base; }
   // Checks a target that shares its base: OK if exactly its adapters are what versions of this run differ in.
   absl::Status CheckSubset(const Subset& subset) const;
+  // The memory that the source lends for the base; nullopt: the base is sent.
+  std::optional<LentMemory> BorrowBase(const synchronizer::Transfer& command, const SyncMember& self);
+  // Puts memory behind the base of a target that maps it: what is lent, or its own, for what is sent.
+  absl::Status PlaceBase(std::optional<LentMemory> lent);
   // Digests of all buckets, of those that arrived now and those that were verified when the base arrived.
   absl::StatusOr<std::vector<uint64_t>> AllDigests(std::vector<uint64_t> arrived, bool adapters_alone) const;
   // Copies base weights that are not sent into the shadow, if they are not there yet.
@@ -200,6 +210,7 @@ class WeightReceiver {
   ReceiverTransport* transport_ = nullptr;
   bool already_serves_ = false;
   bool checked_since_sleep_ = false;  // the live weights, of a target that shares its base
+  bool base_unmappable_ = false;      // a MapBase has failed: base weights are sent from then on
   std::atomic<uint64_t> live_base_ =
       0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow

@@ -23,6 +23,9 @@ class WeightSource {
   struct Options {
     std::string layout = {};              // the layout of the staged weights, see Hello
     std::string destination_layout = {};  // the receivers' layout for which they are staged
+    // Where processes of this host can map the base weights of all staged versions; "": nowhere. Quick and thread-safe;
+    // null: nowhere.
+    std::function<std::string()> base_rendezvous = nullptr;
   };
 
   // `store` and `transports` are borrowed. `options` must equal this source's Hello: an attempt with other layouts is
@@ -40,6 +43,9 @@ class WeightSource {
   void Finish(int64_t attempt);
   // Finishes all attempts: the stream to the synchronizer has broken, so no Finish will come.
   void FinishAll();
+
+  // Call after a Prepare that succeeded. See Options.
+  std::string base_rendezvous() const { return options_.base_rendezvous ? options_.base_rendezvous() : ""; }
 
   int pinned() const;
 

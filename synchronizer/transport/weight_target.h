@@ -10,6 +10,7 @@
 #include "base/manifest.h"
 #include "base/policy_version.h"
 #include "base/status.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/plan/payload.h"
 
 namespace syncopate::synchronizer {
@@ -92,6 +93,16 @@ class WeightTarget {
   // base. A transfer of adapters then touches nothing that serves. A transfer of the base is one in place: generation
   // stops with BeginInPlace, and the adapters behind the base become live with Install.
   virtual bool shares_base() const { return false; }
+  // True for a target that shares its base and can take memory that another process lends for it.
+  virtual bool maps_base() const { return false; }
+  // Makes `memory` the base, read-only, in place of the target's own. Call between BeginInPlace and Install, with
+  // OwnBase() in its place when base weights arrive by the transport: shadow() is not writable there before.
+  // FAILED_PRECONDITION reason BASE_UNMAPPABLE if it is no memory that this target can map.
+  virtual absl::Status MapBase(LentMemory /*memory*/) {
+    return Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "this target maps no base weights");
+  }
+  // Makes sure that the base has memory of the target's own. RESOURCE_EXHAUSTED reason OUT_OF_MEMORY.
+  virtual absl::Status OwnBase() { return absl::OkStatus(); }
   // Stops generation between two decode steps, for a transfer of `version` into the live weights. Call Install,
   // Invalidate or CancelInPlace next; the pause that Install reports begins here. Blocks at most `deadline`; after an
   // error generation continues, and DEADLINE_EXCEEDED may be tried again.

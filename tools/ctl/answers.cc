@@ -23,10 +23,10 @@ double Seconds(const v1::SyncRecord& record, const std::string& phase) {
   return found == record.seconds().end() ? 0 : found->second;
 }
 
-// Returns "full", "lora", "full+lora", or "-" if nothing was sent.
+// Returns "full", "lora", "full+lora", "lora+mapped", or "-" if nothing was sent or mapped.
 std::string GetKinds(const v1::SyncRecord& record) {
   std::vector<std::string> kinds;
-  for (const char* kind : {"full", "lora", "delta"}) {
+  for (const char* kind : {"full", "lora", "delta", "mapped"}) {
     auto found = record.bytes_by_kind().find(kind);
     if (found != record.bytes_by_kind().end() && found->second > 0) kinds.push_back(kind);
   }

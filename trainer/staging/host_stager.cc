@@ -7,13 +7,14 @@
 namespace syncopate::trainer {
 
 absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(Policy* policy, Manifest wire, int slots,
-                                                               const StagedPart& part) {
+                                                               const StagedPart& part, bool lends_base) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, DType::kFloat32));
-  SYNCOPATE_ASSIGN_OR_RETURN(
-      auto arena, synchronizer::SendArena::CreateForPlan(std::move(wire), plan, part.rank, {.slots = slots}));
-  return std::unique_ptr<HostStager>(new HostStager(
-      policy, std::move(arena), slots, SourceLayoutText(part.world, DType::kFloat32), plan.pack(part.rank)));
+  SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
+                             synchronizer::SendArena::CreateForPlan(std::move(wire), plan, part.rank,
+                                                                    {.slots = slots, .lends_base = lends_base}));
+  return std::unique_ptr<HostStager>(
+      new HostStager(policy, std::move(arena), SourceLayoutText(part.world, DType::kFloat32), plan.pack(part.rank)));
 }
 
 HostStager::~HostStager() {

@@ -18,9 +18,10 @@ namespace syncopate::trainer {
 class HostStager final : public WeightStager {
  public:
   // `policy` is borrowed and is this rank's own. `wire` has the tensors of policy->manifest(), in order, in float32 or
-  // bfloat16. Takes slots x the plan's send_bytes of this rank. Errors of SendArena::CreateForPlan and PlanStaging.
+  // bfloat16. Takes slots x the plan's send_bytes of this rank, or with `lends_base` (SendArena::Options) the base once.
+  // Errors of SendArena::CreateForPlan and PlanStaging.
   static absl::StatusOr<std::unique_ptr<HostStager>> Create(Policy* policy, Manifest wire, int slots,
-                                                            const StagedPart& part = {});
+                                                            const StagedPart& part = {}, bool lends_base = false);
   ~HostStager() override;
 
   const Manifest& manifest() const override { return arena_->manifest(); }
@@ -29,12 +30,13 @@ class HostStager final : public WeightStager {
   double TakeWaitSeconds() override { return std::exchange(wait_seconds_, 0); }
   synchronizer::WeightStore* store() override { return arena_.get(); }
   std::string layout() const override { return layout_; }
-  int64_t bytes() const override { return slots_ * arena_->arena_bytes(); }
+  int64_t bytes() const override { return arena_->allocated_bytes(); }
+  absl::StatusOr<synchronizer::SharedMemory> LendBase() override { return arena_->LendBase(); }
 
  private:
-  HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, int slots, std::string layout,
+  HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, std::string layout,
              std::vector<synchronizer::PackOp> pack)
-      : policy_(policy), arena_(std::move(arena)), slots_(slots), layout_(std::move(layout)), pack_(std::move(pack)) {
+      : policy_(policy), arena_(std::move(arena)), layout_(std::move(layout)), pack_(std::move(pack)) {
     for (const synchronizer::PackOp& op : pack_) {
       if (arena_->manifest().tensors()[op.tensor].adapter) adapter_pack_.push_back(op);
     }
@@ -44,7 +46,6 @@ class HostStager final : public WeightStager {
 
   Policy* const policy_;
   const std::unique_ptr<synchronizer::SendArena> arena_;
-  const int slots_;
   const std::string layout_;
   const std::vector<synchronizer::PackOp> pack_;
   std::vector<synchronizer::PackOp> adapter_pack_;  // of pack_, those of adapters: what changes between versions

@@ -45,6 +45,11 @@ class WeightStager {
   // room.
   virtual absl::StatusOr<bool> LeaveDevice() { return true; }
   virtual synchronizer::WeightStore* store() = 0;
+  // The memory of the base weights of all staged versions, for processes of this host to map. FAILED_PRECONDITION reason
+  // NOT_LENT if this stager lends none, or has staged no version yet. Any thread.
+  virtual absl::StatusOr<synchronizer::SharedMemory> LendBase() {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this stager lends no base weights");
+  }
   // The layout that weight syncs plan from (synchronizer/plan/layout_text.h).
   virtual std::string layout() const = 0;
   // Memory that the staged versions take now, of this rank, on the device or, if they are staged there, in host memory.

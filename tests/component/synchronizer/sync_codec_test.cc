@@ -118,6 +118,8 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   report.connect_seconds = 0.25;
   report.bytes = 12;
   report.lora_bytes = 5;
+  report.mapped_bytes = 70;
+  report.base_rendezvous = "ipc1 host 0000000000000001 /tmp/s";
   report.bytes_by_source = {8, 0, 4};
   report.weights.base_present = true;
   report.weights.sleep_level = 2;
@@ -130,6 +132,8 @@ TEST(SyncCodecTest, AReportKeepsItsReasonAndFigures) {
   EXPECT_EQ(back->connect_seconds, 0.25);
   EXPECT_EQ(back->bytes, 12);
   EXPECT_EQ(back->lora_bytes, 5);
+  EXPECT_EQ(back->mapped_bytes, 70);
+  EXPECT_EQ(back->base_rendezvous, report.base_rendezvous);
   EXPECT_EQ(back->bytes_by_source, report.bytes_by_source);
   EXPECT_TRUE(back->weights.base_present && back->weights.slept && !back->weights.free_cache_engine);
   EXPECT_EQ(back->weights.sleep_level, 2);

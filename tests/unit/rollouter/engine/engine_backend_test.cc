@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +12,7 @@
 
 #include "base/clock.h"
 #include "rollouter/engine/engine_loop.h"
+#include "synchronizer/transport/shared_base_memory.h"
 #include "tests/support/notification.h"
 #include "tests/support/small_model.h"
 
@@ -392,6 +394,38 @@ TEST_F(EngineLoopOnATestBackend, ADeviceThatFailsToWakeUpEndsTheEngine) {
   EXPECT_EQ(ErrorReason(loop_->WakeUp()), "CUDA_ERROR");
   loop_->Stop();
   EXPECT_EQ(ErrorReason(loop_->GetStatus().failure), "CUDA_ERROR");
+}
+
+TEST(HostBackendTest, ABaseThatIsMappedIsTheBaseOfAllAdapterSetsAndTakesNoMemoryHere) {
+  const model::ModelConfig adapted = testing::WithAdapters(testing::SmallModel());
+  const Manifest manifest = *model::MakeWireManifest(adapted, DType::kFloat32);
+  HostBackend backend(adapted, manifest, HostInstall::kMappedBase);
+  WeightArenas& arenas = backend.arenas();
+  const int64_t base = manifest.adapters_begin(), adapters = manifest.arena_bytes() - base;
+  EXPECT_TRUE(arenas.maps_base());
+  EXPECT_EQ(arenas.bytes(), 3 * adapters) << "whether a base of its own is needed is not known yet";
+  synchronizer::SharedBaseMemory lender(1, {.base = base, .range = manifest.arena_bytes(), .shared = base});
+  const model::TransformerWeights& weights = arenas.weights();
+  auto* const lent_embedding = reinterpret_cast<float*>(lender.range(0));  // the manifest's first tensor
+  *lent_embedding = 2.5F;
+  for (int turn = 0; turn < 2; ++turn) {
+    const synchronizer::SharedMemory lent = *lender.Lend();
+    synchronizer::LentMemory received{lent->info, {}};
+    received.handles.emplace_back(dup(lent->handles.front().get()));
+    ASSERT_TRUE(arenas.MapBase(std::move(received)).ok());
+    EXPECT_EQ(weights.tokens.flatten()[0].item<float>(), 2.5F) << "views stay where they are";
+    EXPECT_EQ(arenas.bytes(), 3 * adapters);
+    arenas.shadow()[base] = 6;
+    EXPECT_EQ(arenas.live()[base], 0);
+    ASSERT_TRUE(arenas.Release(/*keep_live=*/false).ok());
+    EXPECT_EQ(arenas.bytes(), 0);
+    ASSERT_TRUE(arenas.Restore().ok());
+    EXPECT_EQ(*reinterpret_cast<const float*>(arenas.live()), 0.0F) << "turn " << turn;
+  }
+  ASSERT_TRUE(arenas.OwnBase().ok());
+  EXPECT_EQ(arenas.bytes(), base + 3 * adapters);
+  arenas.shadow()[0] = 9;
+  EXPECT_EQ(arenas.live()[0], 9);
 }
 
 }  // namespace

@@ -104,6 +104,32 @@ TEST_F(SyncCoordinatorTest, ThoseWhoLackTheBaseOfAVersionGetAnAttemptOfTheirOwn)
   }
 }
 
+TEST_F(SyncCoordinatorTest, WhereTheBaseCanBeMappedIsSaidToThoseWhoLackItAndMappedBytesCountAsNoneSent) {
+  SetSources();
+  AddReceiver(0);
+  SyncReport lends = Report(SyncStage::kPrepare);
+  lends.base_rendezvous = "ipc1 host 0000000000000001 /tmp/s";
+  for (const bool lacks : {true, false}) {
+    PublishWithBase(lacks ? 1 : 2, 77);
+    SyncReport ready = Report(SyncStage::kPrepare);
+    ready.weights.base_present = !lacks;
+    lends.attempt = attempt_;
+    FromSource(lends);
+    FromReceiver(0, ready);
+    ASSERT_EQ(Receivers<Transfer>(), (Names{"trainer", "rollouter-0"}));
+    const auto& transfer = std::get<Transfer>(output_.sends.back().second);
+    EXPECT_EQ(transfer.sources[0].base_rendezvous, lacks ? lends.base_rendezvous : "");
+    SyncReport moved = Report(SyncStage::kTransfer);
+    moved.lora_bytes = moved.bytes;
+    moved.mapped_bytes = lacks ? 5000 : 0;
+    FromReceiver(0, moved);
+    FromReceiver(0, Report(SyncStage::kInstall));
+    ASSERT_EQ(records_.back().result(), "ok");
+    EXPECT_EQ(records_.back().bytes, 100);
+    EXPECT_EQ(records_.back().bytes_by_kind, (PayloadBytes{.lora = 100, .mapped = lacks ? 5000 : 0}));
+  }
+}
+
 TEST_F(SyncCoordinatorTest, AMemberThatHasLostItsBaseIsLeftOutAndSentItAtOnce) {
   SetTransport("nccl");
   SetSources();

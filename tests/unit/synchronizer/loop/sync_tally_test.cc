@@ -12,6 +12,7 @@ SyncRecord Sync(const std::string& result, double total_seconds = 0, double paus
   record.SetResult(result);
   record.seconds.total = total_seconds;
   record.bytes_by_kind.full = 10;
+  record.bytes_by_kind.mapped = 1000;  // not sent
   record.pause_seconds = pause_seconds;
   return record;
 }
@@ -21,6 +22,7 @@ TEST(SyncTallyTest, CountsManyMoreThanAnybodyLists) {
   for (int i = 1; i <= 16000; ++i) tally.Add(Sync("ok", 1e-6 * i, 1e-3));
   EXPECT_EQ(tally.count(), 16000);
   EXPECT_EQ(tally.sums().bytes.total(), 160000);
+  EXPECT_EQ(tally.sums().bytes.mapped, 16000000);
   EXPECT_NEAR(absl::ToDoubleSeconds(tally.sums().total.Quantile(0.5)), 0.008, 0.008 * 0.03);
   EXPECT_NEAR(absl::ToDoubleSeconds(tally.sums().total.Quantile(0.99)), 0.01584, 0.01584 * 0.03);
   EXPECT_EQ(tally.sums().total.longest, absl::Milliseconds(16));

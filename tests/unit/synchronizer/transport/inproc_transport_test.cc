@@ -2,14 +2,19 @@
 
 #include "tests/support/transport_conformance.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <random>
 
 #include "synchronizer/transport/inproc_transport.h"
+#include "synchronizer/transport/shared_base_memory.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -597,6 +602,19 @@ class SharedBaseTarget final : public WeightTarget {
   ReceiverWeights LastSleep() const override { return sleep; }
   void CancelInPlace() override { ++cancels; }
   void Invalidate() override { serving = PolicyVersion(); }
+  bool maps_base() const override { return maps; }
+  absl::Status MapBase(LentMemory memory) override {
+    SYNCOPATE_RETURN_IF_ERROR(map_error);
+    ++mapped;
+    void* const lent = mmap(nullptr, static_cast<size_t>(base_), PROT_READ, MAP_SHARED, memory.handles[0].get(), 0);
+    std::memcpy(arena.data(), lent, static_cast<size_t>(base_));
+    munmap(lent, static_cast<size_t>(base_));
+    return absl::OkStatus();
+  }
+  absl::Status OwnBase() override {
+    ++owned;
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::unique_ptr<ShadowCheck>> BeginCheck(ShadowContents contents) override {
     checked = 0;
     for (const ByteRange& range : contents.buckets) checked += range.size();
@@ -612,6 +630,9 @@ class SharedBaseTarget final : public WeightTarget {
   ReceiverWeights sleep;
   int64_t checked = 0;  // bytes that the latest check has digested, or would have
   int pauses = 0, cancels = 0;
+  bool maps = false;
+  absl::Status map_error;
+  int mapped = 0, owned = 0;
 };
 
 class SharedBaseTest : public ::testing::Test {
@@ -670,11 +691,128 @@ class SharedBaseTest : public ::testing::Test {
   const MemberId id_ = RollouterId(7, "r");
   int damaged_ = 0;
   SharedBaseTarget target_{manifest_.adapters_begin(), manifest_.arena_bytes()};
-  WeightReceiver receiver_{
-      {.manifest = manifest_, .member = id_, .on_damaged = [this](const absl::Status&) { ++damaged_; }},
-      &target_,
-      {harness_.receiver()}};
+  // What a lender answers.
+  std::function<absl::StatusOr<LentMemory>()> lender_ = nullptr;
+  WeightReceiver receiver_{{.manifest = manifest_,
+                            .member = id_,
+                            .on_damaged = [this](const absl::Status&) { ++damaged_; },
+                            .borrow_base = [this](const std::string& rendezvous, absl::Time,
+                                                  const std::stop_token&) -> absl::StatusOr<LentMemory> {
+                              EXPECT_EQ(rendezvous, "the lender");
+                              return lender_();
+                            }},
+                           &target_,
+                           {harness_.receiver()}};
 };
+
+// A target that maps the base, and a source that lends it.
+class MappedBaseTest : public SharedBaseTest {
+ protected:
+  MappedBaseTest() {
+    target_.maps = true;
+    std::vector<char> weights(static_cast<size_t>(manifest_.arena_bytes()), 0);
+    EXPECT_TRUE(FillAdapters(manifest_, subset_.base_digest, subset_.adapters, 1, weights.data()).ok());
+    std::memcpy(base_.range(0), weights.data(), static_cast<size_t>(manifest_.adapters_begin()));
+    lender_ = [this]() -> absl::StatusOr<LentMemory> {
+      ++asked_;
+      SYNCOPATE_ASSIGN_OR_RETURN(const SharedMemory lent, base_.Lend());
+      LentMemory received{lent->info, {}};
+      received.handles.emplace_back(dup(lent->handles.front().get()));
+      return received;
+    };
+  }
+  absl::StatusOr<WeightReceiver::Received> SyncFromLender() {
+    return Sync([](Transfer& transfer) { transfer.sources[0].base_rendezvous = "the lender"; });
+  }
+  int64_t BaseBytes() const { return manifest_.ranges()[1].end; }
+
+  int asked_ = 0;
+  SharedBaseMemory base_{
+      1, {.base = manifest_.adapters_begin(), .range = manifest_.arena_bytes(), .shared = manifest_.adapters_begin()}};
+};
+
+TEST_F(MappedBaseTest, ABaseThatIsLentIsMappedAndVerifiedAndNotSent) {
+  auto received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(received->bytes.full, 0);
+  EXPECT_EQ(received->bytes.lora, 3200);
+  EXPECT_GE(received->bytes.mapped, BaseBytes());
+  EXPECT_LT(received->bytes.mapped, BaseBytes() + Manifest::kAlignment);
+  EXPECT_EQ(received->bytes_by_source, std::vector<int64_t>{received->bytes.total()});
+  EXPECT_EQ(target_.mapped, 1);
+  EXPECT_EQ(target_.pauses, 1) << "nothing may compute with a base that is exchanged";
+  EXPECT_GE(target_.checked, BaseBytes() + 3200) << "what is mapped is digested as what arrives";
+  EXPECT_TRUE(HasBits(1));
+  EXPECT_EQ(receiver_.base_digest(), 99u);
+  Stage(2);
+  received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(received->bytes, (PayloadBytes{.full = 0, .lora = 3200}));
+  EXPECT_EQ(asked_, 1) << "it has the base";
+  EXPECT_TRUE(HasBits(2));
+}
+
+TEST_F(MappedBaseTest, AfterEachDeepSleepTheBaseIsMappedAgain) {
+  for (int64_t step = 1; step < 5; ++step) {
+    if (step > 1) Stage(step);
+    std::memset(target_.arena.data(), 0, static_cast<size_t>(manifest_.adapters_begin()));
+    const auto received = SyncFromLender();
+    ASSERT_TRUE(received.ok()) << received.status();
+    EXPECT_EQ(received->bytes.full, 0);
+    EXPECT_GE(received->bytes.mapped, BaseBytes());
+    EXPECT_TRUE(HasBits(step));
+    target_.sleep = AfterSleep(target_.sleep, 2);
+  }
+  EXPECT_EQ(target_.mapped, 4);
+  EXPECT_EQ(target_.owned, 0);
+}
+
+TEST_F(MappedBaseTest, WhatCannotBeBorrowedIsSentInTheSameAttempt) {
+  const auto good = lender_;
+  lender_ = []() -> absl::StatusOr<LentMemory> {
+    return Error(absl::StatusCode::kUnavailable, "PEER_LOST", "nobody answers");
+  };
+  auto received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->bytes.full, BaseBytes());
+  EXPECT_EQ(received->bytes.mapped, 0);
+  EXPECT_EQ(target_.owned, 1) << "so that the base can be written";
+  EXPECT_TRUE(HasBits(1));
+  target_.sleep = AfterSleep(target_.sleep, 2);
+  lender_ = good;
+  Stage(2);
+  received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->bytes.mapped, BaseBytes()) << "the lender answers again";
+}
+
+TEST_F(MappedBaseTest, MemoryThatCannotBeMappedFailsOneAttemptAndIsSentFromThenOn) {
+  target_.map_error = Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "of another size");
+  EXPECT_THAT(SyncFromLender().status(), HasReason("BASE_UNMAPPABLE"));
+  EXPECT_TRUE(receiver_.serving().IsNone());
+  auto received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->bytes.full, BaseBytes());
+  EXPECT_EQ(target_.owned, 1);
+  EXPECT_TRUE(HasBits(1));
+}
+
+TEST_F(MappedBaseTest, ALentBaseWithOtherBitsIsNotTaken) {
+  base_.range(0)[40] ^= 1;
+  EXPECT_THAT(SyncFromLender().status(), HasReason("DIGEST_MISMATCH"));
+  EXPECT_TRUE(receiver_.serving().IsNone());
+  EXPECT_EQ(receiver_.base_digest(), 0u);
+}
+
+TEST_F(MappedBaseTest, OfSeveralSourcesNoneIsAskedAsEachHasAPart) {
+  const auto received = Sync([](Transfer& transfer) {
+    transfer.sources[0].base_rendezvous = "the lender";
+    transfer.sources.push_back(transfer.sources[0]);
+  });
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(asked_, 0);
+  EXPECT_GE(received->bytes.full, BaseBytes());
+}
 
 TEST_F(SharedBaseTest, TheBaseIsReceivedInPlaceOnceAndAnAdapterSyncNeitherStopsNorReadsIt) {
   auto received = Sync();

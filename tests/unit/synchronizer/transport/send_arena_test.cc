@@ -1,10 +1,14 @@
 #include "synchronizer/transport/send_arena.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <thread>
 
 #include "synchronizer/transport/finite_check.h"
+#include "synchronizer/transport/shared_base_memory.h"
 #include "tests/support/transport_conformance.h"
 
 namespace syncopate::synchronizer {
@@ -229,6 +233,68 @@ TEST(SendArenaForPlanTest, TheBaseIsCopiedOnceToEachSlotAndDigestedOnce) {
       EXPECT_EQ(parts, 3);
     }
   }
+}
+
+// The slots' base is one memory, whose bytes lie where receivers have them.
+TEST(SendArenaForPlanTest, ABaseThatIsLentIsThereOnceAndIsNeverWrittenAgain) {
+  std::vector<TensorSpec> tensors = {{.name = "base", .shape = {64, 24}},
+                                     {.name = "norm", .shape = {25}},
+                                     {.name = "a", .shape = {8, 24}, .unit = 1, .adapter = true},
+                                     {.name = "b", .shape = {64, 8}, .unit = 1, .adapter = true}};
+  auto manifest = std::make_shared<const Manifest>(Manifest::Create(tensors, 1024).value());
+  const auto planned = *PlanCache(manifest).Get({"units:1:fp32", 1, "whole:1", 1});
+  const std::vector<PackOp>& all = planned->plan.pack(0);
+  std::vector<PackOp> adapters;
+  for (const PackOp& op : all) {
+    if (tensors[static_cast<size_t>(op.tensor)].adapter) adapters.push_back(op);
+  }
+  auto arena = *SendArena::CreateForPlan(*manifest, planned->plan, 0, {.slots = 3, .lends_base = true});
+  EXPECT_LT(arena->arena_bytes(), manifest->adapters_begin()) << "slots have no gap before the adapters";
+  EXPECT_THAT(arena->LendBase().status(), HasReason("NOT_LENT"));
+  const std::vector<char> first = LayoutContents(*manifest, planned->source, 0, 1);
+  std::vector<std::unique_ptr<WeightReader>> readers;
+  for (int64_t step = 1; step < 6; ++step) {
+    const std::vector<char> shard = LayoutContents(*manifest, planned->source, 0, step);
+    const auto whole = [&](char* bytes) {
+      PackOnHost(all, first.data(), bytes);
+      return absl::OkStatus();
+    };
+    const auto parts = [&](char* bytes) {
+      PackOnHost(adapters, shard.data(), bytes);
+      return absl::OkStatus();
+    };
+    ASSERT_TRUE(arena->Launch({1, step}, whole, parts).ok());
+    const auto staged = arena->Await();
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    ASSERT_TRUE(arena->LendBase().ok()) << arena->LendBase().status();
+    auto fresh = *SendArena::CreateForPlan(*manifest, planned->plan, 0, {.slots = 1});
+    const auto expected = fresh->Stage({1, step}, [&](char* bytes) {
+      PackOnHost(all, first.data(), bytes);
+      PackOnHost(adapters, shard.data(), bytes);
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(staged->bucket_digests, expected->bucket_digests) << "step " << step;
+    std::vector<char> got(static_cast<size_t>(arena->arena_bytes())), wanted = got;
+    ASSERT_TRUE((*arena->Open({1, step}))->Read({0, arena->arena_bytes()}, got.data()).ok());
+    ASSERT_TRUE((*fresh->Open({1, step}))->Read({0, arena->arena_bytes()}, wanted.data()).ok());
+    EXPECT_EQ(got, wanted) << "step " << step;
+    SharedBaseMemory receiver(
+        1, {.base = manifest->adapters_begin(), .range = manifest->arena_bytes(), .shared = manifest->adapters_begin()},
+        SharedBaseMemory::Base::kOnDemand);
+    const SharedMemory lent = *arena->LendBase();
+    LentMemory received{lent->info, {}};
+    received.handles.emplace_back(dup(lent->handles.front().get()));
+    ASSERT_TRUE(receiver.Map(std::move(received)).ok());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].adapter) continue;
+      const ByteRange range = manifest->ranges()[i];
+      EXPECT_EQ(
+          std::memcmp(receiver.range(0) + range.begin, wanted.data() + range.begin, static_cast<size_t>(range.size())),
+          0)
+          << tensors[i].name;
+    }
+  }
+  EXPECT_THAT(arena->Launch({1, 9}, [](char*) { return absl::OkStatus(); }), HasReason("BASE_LENT"));
 }
 
 }  // namespace
