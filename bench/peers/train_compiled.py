@@ -3,8 +3,9 @@
 
 Blocks of the decoder compiled by torch.compile, FlashAttention-2 over packed sequences, a head in chunks whose loss and
 gradient are one Triton kernel, and torch's fused AdamW on float32 weights with a bfloat16 copy. Random weights and one random
-batch; the loss is PPO's clipped surrogate with an entropy bonus, as token mean. One GPU. Needs torch 2.11 with its Triton. With --lora R the weights are frozen, and adapters of rank R on
-all projections are trained: float32 with a bfloat16 copy, in the compiled blocks, the A of a joint projection as one.
+batch; the loss is PPO's clipped surrogate with an entropy bonus, as token mean. One GPU. Needs torch 2.11 with its Triton.
+With --lora R the weights are frozen, and adapters of rank R on all projections are trained: float32 with a bfloat16 copy, in
+the compiled blocks, the A of a joint projection as one.
 
 usage: bench/peers/train_compiled.py [--model qwen2.5-0.5b] [--tokens 16384] [--lora R] [--ragged] [--steps 12] [--seconds 240]
 Progress goes to standard error; the last line of standard output is one JSON object.

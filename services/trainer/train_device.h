@@ -77,7 +77,7 @@ struct TrainDevice {
 // What a trainer knows to have of its GPU's memory, by owner: all but its context and libraries. The sum is `send_bytes`,
 // of its send slots there, and what `policy` has reserved.
 daemon::CardOwners ListOwnParts(const trainer::PolicyMemory& policy, int64_t send_bytes);
-// The same of `device` now. On the thread that owns the policy, or between its calls.
+// ListOwnParts of what `device` has now. Call it on the thread that owns the policy, or between that thread's calls.
 daemon::CardOwners ListOwnParts(const TrainDevice& device);
 
 // Makes device->policy, whether its weights are those of model.path, random, or about to be restored from a checkpoint,

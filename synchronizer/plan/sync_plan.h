@@ -80,8 +80,8 @@ class SyncPlan {
   int64_t digests() const { return digest_spans_.empty() ? 0 : digest_spans_.back().end; }
   DigestSpan ComputeDigests(int32_t source) const { return digest_spans_[source]; }
   std::vector<ByteRange> StagedBuckets(int32_t source) const;
-  // Says for each staged bucket of the source whether it contains adapters (TensorSpec::adapter). No bucket has both adapters and
-  // parts of the base, because adapters begin at a bucket of their own in every destination.
+  // Says for each staged bucket of the source whether it contains adapters (TensorSpec::adapter). No bucket has both
+  // adapters and parts of the base, because adapters begin at a bucket of their own in every destination.
   std::vector<bool> StagedAdapters(const Manifest& manifest, int32_t source) const;
 
   // Equal iff manifest, buffer sizes, pack operations and copies are equal.

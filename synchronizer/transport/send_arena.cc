@@ -154,7 +154,7 @@ absl::Status SendArena::Launch(PolicyVersion version, Fill fill, Fill fill_adapt
   Slot* const slot = TakeSlot();
   const bool has_base = shared_ != nullptr ? !newest_.IsNone() : slot->has_base;
   const bool adapters_alone = fill_adapters != nullptr && has_base && !wire_.adapters.empty();
-  // Of a base that the slots share, a slot has the bytes behind the last whole page for itself.
+  // The slots share the whole pages of a base. Each slot has the bytes behind them for itself.
   if (shared_ != nullptr && adapters_alone && !slot->has_base) {
     std::memcpy(slot->bytes + wire_.base - BaseTail(), base_tail_.data(), base_tail_.size());
   }

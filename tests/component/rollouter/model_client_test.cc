@@ -78,7 +78,7 @@ class ScriptedTrainer final : public v1::TrainerService::Service {
   absl::StatusOr<LearnedModel> AskedBy(const std::shared_ptr<const auth::TransportSecurity>& security = nullptr) const {
     return rollouterd::GetModel(server_->address(), security, absl::Now() + absl::Seconds(60));
   }
-  // As a rollouter that shares a device.
+  // A request with a card is that of a rollouter that shares a device.
   absl::StatusOr<LearnedModel> AskedFor(absl::Duration deadline) const {
     v1::GetModelRequest request;
     request.set_card("GPU-1");
