@@ -142,42 +142,32 @@ class HeadLoss(torch.autograd.Function):
         return d_hidden, None if d_embedding is None else d_embedding.to(torch.bfloat16), None
 
 
-def block(x, norm1, qkv, qkv_bias, proj, norm2, gate_up, down, cos, sin, bounds, longest, heads, pairs, head_dim):
-    """One layer of the decoder over packed sequences."""
+def linear(x, weight, adapters, bias=None):
+    """`adapters`: none, or A of a joint projection and the B of each of its parts. Their scale is 2."""
+    y = F.linear(x, weight, bias)
+    if not adapters:
+        return y
+    a, *b = adapters
+    parts = F.linear(x, a).chunk(len(b), -1)
+    return y + 2 * torch.cat([F.linear(part, one) for part, one in zip(parts, b)], -1)
+
+
+def block(x, weights, adapters, cos, sin, bounds, longest, heads, pairs, head_dim):
+    """One layer of the decoder over packed sequences. `adapters`: none, or those of qkv, proj, gate_up and down."""
+    norm1, qkv, qkv_bias, proj, norm2, gate_up, down = weights
+    of_qkv, of_proj, of_gate_up, of_down = adapters or ((), (), (), ())
     tokens, width = x.shape
     h = F.rms_norm(x, (width,), norm1, EPS)
-    qk, v = F.linear(h, qkv, qkv_bias).view(tokens, heads + 2 * pairs, head_dim).split([heads + pairs, pairs], 1)
+    qk, v = linear(h, qkv, of_qkv, qkv_bias).view(tokens, heads + 2 * pairs, head_dim).split([heads + pairs, pairs], 1)
     left, right = qk.chunk(2, -1)
     qk = qk * cos + torch.cat((-right, left), -1) * sin
     q, k = qk.split([heads, pairs], 1)
     causal = (-1, 0)
     a = varlen_attn(q, k, v, bounds, bounds, longest, longest, window_size=causal).reshape(tokens, -1)
-    x = x + F.linear(a, proj)
+    x = x + linear(a, proj, of_proj)
     h = F.rms_norm(x, (width,), norm2, EPS)
-    gate, up = F.linear(h, gate_up).chunk(2, -1)
-    return x + F.linear(F.silu(gate) * up, down)
-
-
-def adapted_block(x, norm1, qkv, qkv_bias, proj, norm2, gate_up, down, qkv_a, q_b, k_b, v_b, proj_a, proj_b, gate_up_a, gate_b,
-                  up_b, down_a, down_b, cos, sin, bounds, longest, heads, pairs, head_dim):
-    """The same with adapters, whose scale is 2."""
-    tokens, width = x.shape
-
-    def adapted(x, weight, a, *b, bias=None):
-        parts = F.linear(x, a).chunk(len(b), -1)
-        return F.linear(x, weight, bias) + 2 * torch.cat([F.linear(part, one) for part, one in zip(parts, b)], -1)
-
-    h = F.rms_norm(x, (width,), norm1, EPS)
-    qk, v = adapted(h, qkv, qkv_a, q_b, k_b, v_b, bias=qkv_bias).view(tokens, heads + 2 * pairs, head_dim).split(
-        [heads + pairs, pairs], 1)
-    left, right = qk.chunk(2, -1)
-    qk = qk * cos + torch.cat((-right, left), -1) * sin
-    q, k = qk.split([heads, pairs], 1)
-    a = varlen_attn(q, k, v, bounds, bounds, longest, longest, window_size=(-1, 0)).reshape(tokens, -1)
-    x = x + adapted(a, proj, proj_a, proj_b)
-    h = F.rms_norm(x, (width,), norm2, EPS)
-    gate, up = adapted(h, gate_up, gate_up_a, gate_b, up_b).chunk(2, -1)
-    return x + adapted(F.silu(gate) * up, down, down_a, down_b)
+    gate, up = linear(h, gate_up, of_gate_up).chunk(2, -1)
+    return x + linear(F.silu(gate) * up, down, of_down)
 
 
 class Trainer:
@@ -203,16 +193,19 @@ class Trainer:
         self.copies = [master.to(torch.bfloat16, copy=True).requires_grad_(rank == 0) for master in self.masters]
         self.embedding, self.norm, *rest = self.copies
         self.layers = [rest[i:i + 7] for i in range(0, len(rest), 7)]
+        self.adapters = [()] * len(self.layers)
         if rank > 0:
             q, pair = shape.heads * shape.head_dim, shape.key_value_heads * shape.head_dim
-            sizes = [(3 * rank, shape.hidden), (q, rank), (pair, rank), (pair, rank), (rank, q), (shape.hidden, rank),
-                     (2 * rank, shape.hidden), (shape.intermediate, rank), (shape.intermediate, rank),
-                     (rank, shape.intermediate), (shape.hidden, rank)]
-            self.masters = [normal(*size) for _ in self.layers for size in sizes]
+            # A and then B of each projection: of qkv, proj, gate_up, down.
+            sizes = [[(3 * rank, shape.hidden), (q, rank), (pair, rank), (pair, rank)], [(rank, q), (shape.hidden, rank)],
+                     [(2 * rank, shape.hidden), (shape.intermediate, rank), (shape.intermediate, rank)],
+                     [(rank, shape.intermediate), (shape.hidden, rank)]]
+            self.masters = [normal(*size) for _ in self.layers for projection in sizes for size in projection]
             self.copies = [master.to(torch.bfloat16, copy=True).requires_grad_() for master in self.masters]
-            self.layers = [[*layer, *self.copies[i * len(sizes):(i + 1) * len(sizes)]] for i, layer in enumerate(self.layers)]
+            copies = iter(self.copies)
+            self.adapters = [[[next(copies) for _ in projection] for projection in sizes] for _ in self.layers]
         self.optimizer = torch.optim.AdamW(self.masters, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-        self.block = torch.compile(adapted_block if rank > 0 else block, fullgraph=True, dynamic=False)
+        self.block = torch.compile(block, fullgraph=True, dynamic=False)
 
         self.ids = torch.randint(0, shape.vocabulary, (tokens,), device=device)
         self.head = Head(tokens, shape.vocabulary, device)
@@ -225,8 +218,8 @@ class Trainer:
 
     def hidden(self):
         x = F.embedding(self.ids, self.embedding)
-        for layer in self.layers:
-            x = self.block(x, *layer, *self.context)
+        for layer, adapters in zip(self.layers, self.adapters):
+            x = self.block(x, layer, adapters, *self.context)
         return F.rms_norm(x, (self.shape.hidden,), self.norm, EPS)
 
     def step(self):
@@ -282,8 +275,9 @@ def measure(arguments):
         sys.exit(f"train_compiled: the loss is {loss}")
     step_ms, pass_ms = statistics.median(steps), statistics.median(passes)
     say(f"steps {min(steps):.1f} to {max(steps):.1f} ms, log-prob passes {min(passes):.1f} to {max(passes):.1f} ms")
-    return {"model": arguments.model, "lora": arguments.lora, "tokens_per_step": arguments.tokens, "sequences": len(lengths),
-            "ms_per_step": round(step_ms, 2), "tokens_per_second": round(arguments.tokens / step_ms * 1e3),
+    return {"model": arguments.model, "lora": arguments.lora, "tokens_per_step": arguments.tokens,
+            "sequences": len(lengths), "ms_per_step": round(step_ms, 2),
+            "tokens_per_second": round(arguments.tokens / step_ms * 1e3),
             "logprob_tokens_per_second": round(arguments.tokens / pass_ms * 1e3), "peak_gib": round(peak / 2**30, 2),
             "loss": loss, "steps": len(steps), "torch": torch.__version__}
 

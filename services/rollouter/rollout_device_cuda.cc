@@ -34,7 +34,7 @@ absl::Status AddIpc(const v1::RunConfig& config, int index, const rollouter::Cud
   if (config.run().share_gpu()) options.mapped_memories = 0;
   if (relays)
     options.shadow = [export_shadow = engine.export_shadow,
-                      gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::ipc::SharedMemory> {
+                      gpu = device->facts.gpu_uuid]() -> absl::StatusOr<synchronizer::SharedMemory> {
       SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, export_shadow());
       return synchronizer::LendGpuMemory(std::move(memory), gpu);
     };

@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "synchronizer/ipc/exported_memory.h"
 #include "synchronizer/ipc/ipc_server.h"
+#include "synchronizer/lent_memory.h"
 
 namespace syncopate::synchronizer::ipc {
 

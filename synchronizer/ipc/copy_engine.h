@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "synchronizer/ipc/exported_memory.h"
+#include "synchronizer/lent_memory.h"
 
 // The device functions that the transport "ipc" needs. cuda_copy_engine.h implements them for GPUs, tests for host
 // memory.

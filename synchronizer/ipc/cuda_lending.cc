@@ -10,13 +10,13 @@ namespace {
 
 class LentSlot final : public LentVersion {
  public:
-  LentSlot(std::unique_ptr<DeviceReader> reader, ipc::SharedMemory memory)
+  LentSlot(std::unique_ptr<DeviceReader> reader, SharedMemory memory)
       : reader_(std::move(reader)), memory_(std::move(memory)) {}
-  ipc::SharedMemory memory() const override { return memory_; }
+  SharedMemory memory() const override { return memory_; }
 
  private:
   const std::unique_ptr<DeviceReader> reader_;
-  const ipc::SharedMemory memory_;
+  const SharedMemory memory_;
 };
 
 }  // namespace
@@ -30,8 +30,7 @@ absl::StatusOr<std::unique_ptr<LentVersion>> CudaLendingStore::Lend(PolicyVersio
                                                                     std::function<void()> on_superseded) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceReader> reader,
                              arena_->OpenOnDevice(version, std::move(on_superseded)));
-  ipc::SharedMemory memory =
-      std::make_shared<ipc::LentMemory>();  // empty if the rank sends nothing: no peer asks for it
+  SharedMemory memory = std::make_shared<LentMemory>();  // empty if the rank sends nothing: no peer asks for it
   if (arena_->send_bytes() > 0) {
     SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, reader->arena().Export());
     memory = LendGpuMemory(std::move(exported), gpu_);
@@ -39,8 +38,8 @@ absl::StatusOr<std::unique_ptr<LentVersion>> CudaLendingStore::Lend(PolicyVersio
   return std::make_unique<LentSlot>(std::move(reader), std::move(memory));
 }
 
-ipc::SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu) {
-  auto lent = std::make_shared<ipc::LentMemory>();
+SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu) {
+  auto lent = std::make_shared<LentMemory>();
   lent->info = {memory.id, gpu, std::move(memory.chunks)};
   lent->handles = std::move(memory.fds);
   return lent;

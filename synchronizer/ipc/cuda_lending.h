@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "cuda/gpu_memory.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
-#include "synchronizer/ipc/exported_memory.h"
 #include "synchronizer/ipc/ipc_source.h"
+#include "synchronizer/lent_memory.h"
 
 namespace syncopate::synchronizer {
 
@@ -30,6 +30,6 @@ class CudaLendingStore final : public LendingStore {
 
 // Wraps memory of the GPU with this UUID for lending by the transport "ipc". For IpcReceiver::Options::shadow, `memory`
 // is the result of CudaArenaPair::ExportShadow.
-ipc::SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu);
+SharedMemory LendGpuMemory(cuda::ExportedMemory memory, const std::string& gpu);
 
 }  // namespace syncopate::synchronizer

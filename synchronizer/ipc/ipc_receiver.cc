@@ -59,7 +59,7 @@ absl::StatusOr<std::string> IpcReceiver::Open(const Prepare& attempt) {
   }
   // Other processes can map a shadow in device memory only; without one this receiver only reads.
   if (options_.shadow == nullptr || attempt.rehearsal) return std::string();
-  absl::StatusOr<ipc::SharedMemory> shadow = options_.shadow();
+  absl::StatusOr<SharedMemory> shadow = options_.shadow();
   if (!shadow.ok()) {
     SYNCOPATE_LOG(kWarning, "ipc: this receiver relays nothing: %s", std::string(shadow.status().message()));
     return std::string();

@@ -33,7 +33,7 @@ class IpcReceiver final : public ReceiverTransport {
     ipc::CopyEngine* engine = nullptr;  // borrowed
     // Returns the memory of the next Receive's destination, which is lent to other replicas. If null, or on an error,
     // this receiver does not relay: no replica reads from it.
-    std::function<absl::StatusOr<ipc::SharedMemory>()> shadow = nullptr;
+    std::function<absl::StatusOr<SharedMemory>()> shadow = nullptr;
     int64_t chunk_bytes = 64 << 20;                          // of one copy: the unit of progress and cancellation
     int64_t bytes_in_flight = 256 << 20;                     // of copies queued ahead, so that the engine never waits
     absl::Duration poll_interval = absl::Microseconds(100);  // between two checks of copies under way

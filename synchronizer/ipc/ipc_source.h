@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "synchronizer/ipc/exported_memory.h"
 #include "synchronizer/ipc/ipc_server.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/transport/transport.h"
 
 namespace syncopate::synchronizer {
@@ -18,7 +18,7 @@ namespace syncopate::synchronizer {
 class LentVersion {
  public:
   virtual ~LentVersion() = default;
-  virtual ipc::SharedMemory memory() const = 0;
+  virtual SharedMemory memory() const = 0;
 };
 
 // Lends a source's staged versions. Thread-safe.

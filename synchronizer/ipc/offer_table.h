@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "synchronizer/ipc/exported_memory.h"
 #include "synchronizer/ipc/wire.h"
+#include "synchronizer/lent_memory.h"
 
 namespace syncopate::synchronizer::ipc {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/policy_version.h"
-#include "synchronizer/ipc/exported_memory.h"
+#include "synchronizer/lent_memory.h"
 
 // The messages of the transport "ipc" over a Unix socket, between a reader (downstream) and the process with the bytes
 // (upstream: a source, or a replica that relays). One message in each packet, little-endian; strings and lists are

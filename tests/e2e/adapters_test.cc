@@ -19,6 +19,7 @@
 #include "model/decoder_spec.h"
 #include "model/model_config.h"
 #include "syncopate/v1/trainer.grpc.pb.h"
+#include "tests/support/adapter_syncs.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
@@ -32,24 +33,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using v1::TrainerService;
-
-struct WireBytes {
-  int64_t base = 0;
-  int64_t padded_base = 0;  // with the alignment gaps, which may be sent too
-  int64_t adapters = 0;
-};
-
-// The bytes of the example's model with adapters of this rank, whose tensors leave no gaps.
-WireBytes CountWireBytes(int64_t rank) {
-  const Manifest manifest = *model::MakeWireManifest(WithAdapters(SmallModel(), rank), DType::kFloat32);
-  WireBytes bytes;
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    (spec.adapter ? bytes.adapters : bytes.base) += spec.NumBytes();
-    if (!spec.adapter) bytes.padded_base = manifest.ranges()[i].end + Manifest::kAlignment;
-  }
-  return bytes;
-}
 
 TEST(AdaptersTest, StrictlyOnPolicyARunHasTheBitsOfItsTwinAndItsFirstSyncsAloneSendTheBase) {
   constexpr int64_t kSteps = 12;
@@ -110,24 +93,13 @@ class AdapterSyncsTest : public ::testing::Test {
   }
   // The successful syncs of a replica, in order, of versions above `after`.
   std::vector<Json> GetSyncs(const std::string& replica, int64_t after) {
-    auto printed = run_.Ctl({"syncs", "--last", "1000", "--json"});
-    EXPECT_THAT(printed, IsOk());
-    std::vector<Json> syncs;
-    if (!printed.ok()) return syncs;
-    for (const Json& line : JsonLines(printed->output)) {
-      const bool good = line["result"] == "ok" || line["result"] == "relabelled";
-      if (good && line["replica_id"] == replica && GetStep(line) > after) syncs.push_back(line);
-    }
+    std::vector<Json> syncs = ReadSyncs(run_, replica);
+    std::erase_if(syncs, [after](const Json& sync) {
+      return (sync["result"] != "ok" && sync["result"] != "relabelled") || GetStep(sync) <= after;
+    });
     return syncs;
   }
-  static int64_t GetNumber(const Json& value) {
-    return value.is_string() ? std::stoll(value.get<std::string>()) : value.get<int64_t>();
-  }
   static int64_t GetStep(const Json& line) { return GetNumber(line["version"]["step"]); }
-  static int64_t GetBytes(const Json& line, const char* kind) {
-    const Json& bytes = line["bytes_by_kind"];
-    return bytes.contains(kind) ? GetNumber(bytes[kind]) : 0;
-  }
   // Expects the next `count` successful syncs of a replica after those already recorded.
   void ExpectNext(const std::string& why, const std::string& replica, bool base_first) {
     constexpr size_t kCount = 3;

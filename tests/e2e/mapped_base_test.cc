@@ -14,34 +14,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/model_config.h"
+#include "tests/support/adapter_syncs.h"
 #include "tests/support/eventually.h"
 #include "tests/support/run_expectations.h"
 #include "tests/support/run_harness.h"
-#include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::testing::mapped_base_test {
 namespace {
 
 constexpr int64_t kRank = 4;
-
-struct WireBytes {
-  int64_t base = 0;
-  int64_t padded_base = 0;  // with the alignment gaps, which count as well
-  int64_t adapters = 0;
-};
-
-WireBytes CountWireBytes() {
-  const Manifest manifest = *model::MakeWireManifest(WithAdapters(SmallModel(), kRank), DType::kFloat32);
-  WireBytes bytes;
-  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
-    const TensorSpec& spec = manifest.tensors()[i];
-    (spec.adapter ? bytes.adapters : bytes.base) += spec.NumBytes();
-    if (!spec.adapter) bytes.padded_base = manifest.ranges()[i].end + Manifest::kAlignment;
-  }
-  return bytes;
-}
 
 std::vector<std::string> InTurns(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run.share_gpu=true", absl::StrCat("lora.rank=", kRank), "train.kl_coef=0.01"};
@@ -69,7 +51,7 @@ class MappedBaseTest : public ::testing::Test {
  protected:
   explicit MappedBaseTest(const std::vector<std::string>& overrides = {"run.steps=1000000", "eval.every_steps=0",
                                                                        "checkpoint.every_steps=0"})
-      : run_(InTurns(overrides)), wire_(CountWireBytes()) {}
+      : run_(InTurns(overrides)), wire_(CountWireBytes(kRank)) {}
 
   void Start(const std::string& role, int64_t index = 0, const std::vector<std::string>& more = {}) {
     auto daemon = run_.StartDaemon(role, index, more);
@@ -92,23 +74,10 @@ class MappedBaseTest : public ::testing::Test {
   }
   // The syncs of a replica that brought bytes, in order, of attempts after `attempt`.
   std::vector<Json> GetSyncs(const std::string& replica, int64_t attempt) {
-    auto printed = run_.Ctl({"syncs", "--last", "1000", "--json"});
-    EXPECT_THAT(printed, IsOk());
-    std::vector<Json> syncs;
-    if (!printed.ok()) return syncs;
-    for (const Json& line : JsonLines(printed->output)) {
-      if (line["result"] == "ok" && line["replica_id"] == replica && GetNumber(line["attempt"]) > attempt) {
-        syncs.push_back(line);
-      }
-    }
+    std::vector<Json> syncs = ReadSyncs(run_, replica);
+    std::erase_if(
+        syncs, [attempt](const Json& sync) { return sync["result"] != "ok" || GetNumber(sync["attempt"]) <= attempt; });
     return syncs;
-  }
-  static int64_t GetNumber(const Json& value) {
-    return value.is_string() ? std::stoll(value.get<std::string>()) : value.get<int64_t>();
-  }
-  static int64_t GetBytes(const Json& line, const char* kind) {
-    const Json& bytes = line["bytes_by_kind"];
-    return bytes.contains(kind) ? GetNumber(bytes[kind]) : 0;
   }
   void Forget(const std::string& replica) {
     const std::vector<Json> syncs = GetSyncs(replica, -1);

@@ -39,6 +39,10 @@ std::string ChildId::Name() const {
 }
 
 std::string ChildExit::ToString() const {
+  if (late_after > absl::ZeroDuration()) {
+    return absl::StrCat("was not ready ", absl::FormatDuration(late_after),
+                        " after its start and was killed; the end of its log says what it waited for");
+  }
   return by_signal ? absl::StrCat("was killed by signal ", code) : absl::StrCat("exited with code ", code);
 }
 
@@ -63,7 +67,7 @@ void RunSupervision::StartChild(const ChildId& id, absl::Time now, std::vector<C
   Child& child = children_[id];
   child.state = State::kStarting;
   child.since = now;
-  child.no_room = false;
+  child.no_room = child.is_late = false;
   ++child.starts;
   actions->push_back({ChildAction::Kind::kStart, id});
 }
@@ -87,9 +91,11 @@ std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time n
   return actions;
 }
 
-std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildExit& exit, absl::Time now) {
+std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildExit& reported, absl::Time now) {
   std::vector<ChildAction> actions;
   Child& child = children_[id];
+  ChildExit exit = reported;
+  if (child.is_late && exit.by_signal) exit.late_after = options_.start_timeout;
   bool was_ready = child.state == State::kReady;
   child.state = State::kAbsent;
   child.since = now;
@@ -292,6 +298,7 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
       StartChild(id, now, &actions);
     } else if (child.state == State::kStarting && now >= child.since + options_.start_timeout) {
       child.since = now;  // kill once; its exit is reported like any other
+      child.is_late = true;
       actions.push_back({ChildAction::Kind::kKill, id});
     }
   }

@@ -24,8 +24,9 @@ struct ChildId {
 // How a process ended.
 struct ChildExit {
   bool by_signal = false;
-  int code = 0;                  // exit code, or the signal
-  std::string ToString() const;  // "exited with code 3", "was killed by signal 9"
+  int code = 0;                                      // exit code, or the signal
+  absl::Duration late_after = absl::ZeroDuration();  // not 0: it was killed, because it was not ready by then
+  std::string ToString() const;                      // "exited with code 3", "was killed by signal 9"
 };
 
 // An action that the supervisor's owner must perform on a child.
@@ -78,7 +79,7 @@ class RunSupervision {
   std::vector<ChildAction> Start(absl::Time now);
   // The child's servers listen now.
   std::vector<ChildAction> OnReady(const ChildId& child, absl::Time now);
-  std::vector<ChildAction> OnExit(const ChildId& child, const ChildExit& exit, absl::Time now);
+  std::vector<ChildAction> OnExit(const ChildId& child, const ChildExit& reported, absl::Time now);
   // A user asks for the run's end: the first time it ends in order, the second time at once. Interrupts within a fifth
   // of a second count as one: some wrappers signal the process and then its group.
   std::vector<ChildAction> OnInterrupt(absl::Time now);
@@ -115,6 +116,7 @@ class RunSupervision {
     int failed_starts = 0;            // in a row
     bool was_ready = false;           // now or in an earlier incarnation
     bool no_room = false;             // its last start found the disk full
+    bool is_late = false;             // it is being killed, because it did not get ready in time
     std::deque<absl::Time> restarts;  // in the last minute
     int64_t restarts_total = 0;
     int64_t starts = 0;

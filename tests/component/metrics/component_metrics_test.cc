@@ -45,7 +45,7 @@ TEST(SyncMetricsTest, RecordsPhasesThatRanAndNoOthers) {
   metrics.Record({.transport = "grpc",
                   .result = "ok",
                   .seconds = {.transfer = 0.004, .total = 0.02},
-                  .bytes = {.full = 1000, .lora = 24},
+                  .bytes = {.full = 1000, .lora = 24, .mapped = 7},
                   .ended_unix_seconds = 1234});
   std::string text = Text(registry);
   auto count = [&text](const char* phase, int n) {
@@ -60,6 +60,7 @@ TEST(SyncMetricsTest, RecordsPhasesThatRanAndNoOthers) {
   EXPECT_THAT(text, HasSubstr("phase=\"transfer\",transport=\"grpc\",le=\"0.005\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"full\"} 1000\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"lora\"} 24\n"));
+  EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_bytes_total{kind=\"mapped\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("syncopate_weight_sync_last_success_timestamp_seconds 1234\n"));
 }
 

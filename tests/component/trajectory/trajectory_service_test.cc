@@ -8,6 +8,7 @@
 
 #include "services/rpc/server.h"
 #include "tests/component/trajectory/fake_rollouter.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_authority.h"
 #include "tests/unit/trainer/data/training_data_fixture.h"
@@ -16,9 +17,9 @@ namespace syncopate::trainerd {
 namespace {
 
 using ::syncopate::testing::GetIncarnation;
+using ::syncopate::testing::HandClock;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
-using trainer::HandClock;
 using trainer::RightAnswer;
 using trainer::TrainingData;
 using trainer::TrainingDataWorld;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "services/trainer/trainer_service.h"
 #include "services/wire/codec.h"
 #include "tests/support/eventually.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/notification.h"
 #include "tests/support/status_matchers.h"
 #include "trainer/turns/turn_desk.h"
@@ -25,21 +25,12 @@ namespace syncopate::trainerd {
 namespace {
 
 using ::syncopate::testing::Eventually;
+using ::syncopate::testing::HandClock;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using ::testing::ElementsAre;
 
 constexpr char kCard[] = "GPU-1";
-
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::FromUnixMillis(milliseconds_); }
-  double UnixSeconds() const override { return 0; }
-  void Advance(absl::Duration by) { milliseconds_ += absl::ToInt64Milliseconds(by); }
-
- private:
-  std::atomic<int64_t> milliseconds_ = 0;
-};
 
 class ModelCallTest : public ::testing::Test {
  protected:

@@ -166,7 +166,7 @@ class IpcGpuHarness final : public GpuHarness {
     IpcReceiver::Options options;
     options.engine = engines_.back().get();
     options.shadow = [target = NewShadow(),
-                      gpu = cuda::ReadGpuFacts(device)->gpu_uuid]() -> absl::StatusOr<ipc::SharedMemory> {
+                      gpu = cuda::ReadGpuFacts(device)->gpu_uuid]() -> absl::StatusOr<SharedMemory> {
       SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, (*target)->ExportShadow());
       return LendGpuMemory(std::move(memory), gpu);
     };

@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<ReceiverTransport>> GetTransport(GpuReceiver* rec
   IpcReceiver::Options ipc;
   ipc.engine = engine.get();
   ipc.chunk_bytes = receiver->of->chunk_bytes;
-  ipc.shadow = [target = receiver->target.get(), gpu = facts.gpu_uuid]() -> absl::StatusOr<ipc::SharedMemory> {
+  ipc.shadow = [target = receiver->target.get(), gpu = facts.gpu_uuid]() -> absl::StatusOr<SharedMemory> {
     SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory memory, target->ExportShadow());
     return LendGpuMemory(std::move(memory), gpu);
   };

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
@@ -11,24 +10,19 @@
 
 #include "tests/support/eventually.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate {
 namespace {
 
 using ::syncopate::testing::FaultyFileSystem;
+using ::syncopate::testing::HandClock;
 using ::syncopate::testing::HasMessage;
 using ::syncopate::testing::HasReason;
 using ::syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 using Mode = FileSystem::OpenMode;
-
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + absl::Seconds(seconds.load()); }
-  double UnixSeconds() const override { return static_cast<double>(seconds.load()); }
-  std::atomic<int64_t> seconds = 0;
-};
 
 class WatchedFileSystemTest : public ::testing::Test {
  protected:
@@ -65,7 +59,7 @@ TEST_F(WatchedFileSystemTest, DoesWhatTheOtherDoes) {
 
 TEST_F(WatchedFileSystemTest, TimeWithoutACallIsNobodysFault) {
   ASSERT_THAT(watched_.CreateDirs("/a"), IsOk());
-  clock_.seconds = 1000;
+  clock_.Set(absl::UnixEpoch() + absl::Seconds(1000));
   EXPECT_THAT(watched_.CheckCalls(absl::Seconds(1)), IsOk());
 }
 
@@ -75,9 +69,9 @@ TEST_F(WatchedFileSystemTest, ACallThatDoesNotComeBackIsNamedFromItsDeadlineOnUn
   disk_.HoldOperations(true);
   auto writing = std::async(std::launch::async, [&] { return (*file)->Append("bytes"); });
   ASSERT_TRUE(AwaitUnderWay());
-  clock_.seconds = 299;
+  clock_.Set(absl::UnixEpoch() + absl::Seconds(299));
   EXPECT_THAT(watched_.CheckCalls(absl::Minutes(5)), IsOk());
-  clock_.seconds = 300;
+  clock_.Set(absl::UnixEpoch() + absl::Seconds(300));
   const absl::Status stuck = watched_.CheckCalls(absl::Minutes(5));
   EXPECT_THAT(stuck, HasReason("DISK_STUCK"));
   EXPECT_THAT(stuck, HasMessage(HasSubstr("writing /model.safetensors has not come back for 5m")));

@@ -4,29 +4,21 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::daemon {
 namespace {
 
+using syncopate::testing::HandClock;
 using syncopate::testing::HasMessage;
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 using ::testing::HasSubstr;
 
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return now_; }
-  double UnixSeconds() const override { return absl::ToDoubleSeconds(now_ - absl::UnixEpoch()); }
-  void Advance(absl::Duration by) { now_ += by; }
-
- private:
-  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
-};
-
 class HealthTest : public ::testing::Test {
  protected:
-  HandClock clock_;
+  HandClock clock_{absl::UnixEpoch() + absl::Hours(1)};
   Health health_{&clock_};
 };
 

@@ -76,8 +76,8 @@ class StoreLending final : public LendingStore {
   struct Loan final : LentVersion {
     Loan(StoreVersions* from, uint64_t memory_id) : versions(from), id(memory_id) {}
     ~Loan() override { versions->Remove(id); }
-    ipc::SharedMemory memory() const override {
-      auto lent = std::make_shared<ipc::LentMemory>();
+    SharedMemory memory() const override {
+      auto lent = std::make_shared<LentMemory>();
       lent->info = {id, "", {kAddresses}};
       lent->handles.emplace_back(::memfd_create("nothing", MFD_CLOEXEC));
       return lent;
@@ -110,7 +110,7 @@ class StoreCopyEngine final : public ipc::CopyEngine {
  public:
   explicit StoreCopyEngine(StoreVersions* versions) : versions_(versions) {}
 
-  absl::StatusOr<std::shared_ptr<const ipc::MappedMemory>> Map(ipc::LentMemory memory) override {
+  absl::StatusOr<std::shared_ptr<const ipc::MappedMemory>> Map(LentMemory memory) override {
     auto mapping = std::make_shared<const StoreMapping>(memory.info.id);
     MutexLock lock(&mutex_);
     mappings_[mapping->data()] = mapping;

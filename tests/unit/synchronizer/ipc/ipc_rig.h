@@ -64,7 +64,7 @@ class HostStore final : public LendingStore {
       MutexLock lock(&store->mutex_);
       store->readers_.erase(number);
     }
-    ipc::SharedMemory memory() const override { return store->memory_.Lend(); }
+    SharedMemory memory() const override { return store->memory_.Lend(); }
     HostStore* const store;
     const int64_t number;
   };

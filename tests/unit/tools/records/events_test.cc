@@ -6,6 +6,7 @@
 #include "base/event_log.h"
 #include "base/event_recorder.h"
 #include "services/wire/codec.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/process.h"
 #include "tools/records/event_reader.h"
 #include "tools/records/sync_trace.h"
@@ -13,16 +14,9 @@
 namespace syncopate::records {
 namespace {
 
+using syncopate::testing::HandClock;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
-
-// A clock that the test sets.
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + absl::Seconds(unix_seconds); }
-  double UnixSeconds() const override { return unix_seconds; }
-  double unix_seconds = 0;
-};
 
 std::vector<std::string> Kinds(const RunEvents& events) {
   std::vector<std::string> kinds;
@@ -36,11 +30,11 @@ TEST(EventsTest, DaemonsEventsComeBackInTheOrderOfTime) {
   auto trainer = EventRecorder::Open(FileSystem::Real(), dir.path(), "trainer-0", wire::EncodeEvent, &clock).value();
   auto rollouter =
       EventRecorder::Open(FileSystem::Real(), dir.path(), "rollouter-1", wire::EncodeEvent, &clock).value();
-  clock.unix_seconds = 2;
+  clock.Set(absl::FromUnixSeconds(2));
   rollouter->Record({"install", {1, 5}, 0, {{"pause_seconds", "0.001"}}});
-  clock.unix_seconds = 1;
+  clock.Set(absl::FromUnixSeconds(1));
   trainer->Record({"publish", {1, 5}});
-  clock.unix_seconds = 3;
+  clock.Set(absl::FromUnixSeconds(3));
   trainer->Record({"step", {1, 6}});
   ASSERT_TRUE(trainer->Stop().ok());
   ASSERT_TRUE(rollouter->Stop().ok());

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -16,22 +15,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
+#include "tests/support/hand_clock.h"
 
 namespace syncopate::report {
 namespace {
 
 using nlohmann::json;
+using syncopate::testing::HandClock;
 using ::testing::HasSubstr;
-
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + absl::Seconds(seconds_.load()); }
-  double UnixSeconds() const override { return static_cast<double>(seconds_.load()); }
-  void Advance(absl::Duration time) { seconds_ += absl::ToInt64Seconds(time); }
-
- private:
-  std::atomic<int64_t> seconds_ = 1000;
-};
 
 class LivePageTest : public ::testing::Test {
  protected:
@@ -61,7 +52,7 @@ class LivePageTest : public ::testing::Test {
     page_->AddRecord(record);
   }
 
-  HandClock clock_;
+  HandClock clock_{absl::UnixEpoch() + absl::Seconds(1000)};
   std::unique_ptr<LivePage> page_ = LivePage::Start("0", &clock_).value();
 };
 

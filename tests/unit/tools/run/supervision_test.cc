@@ -325,6 +325,17 @@ TEST_F(RunSupervisionTest, AChildThatNeverGetsReadyIsKilledAndStartedAgain) {
   EXPECT_THAT(supervision_.OnTick(At(60.4)), ElementsAre(MakeStart(kSecond)));
 }
 
+// What it waited for, such as a worker that is not there, its log says; the signal alone would say nothing.
+TEST_F(RunSupervisionTest, ATrainerThatDoesNotGetReadyInTimeEndsTheRunWithThatReason) {
+  supervision_.Start(start_);
+  supervision_.OnReady(kSynchronizer, start_);
+  for (const ChildId& rollouter : {kFirst, kSecond}) supervision_.OnReady(rollouter, start_);
+  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(ReadKill(kTrainer)));
+  supervision_.OnExit(kTrainer, kCrash, At(60.1));
+  EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
+  EXPECT_THAT(supervision_.reason(), HasSubstr("trainer-0 was not ready 1m after its start and was killed"));
+}
+
 TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
   GetReady();
   EXPECT_THAT(supervision_.OnFailure("the disk is full", At(1)), ElementsAre(GetTerminate(kTrainer)));

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,21 +9,13 @@
 #include "base/trajectory.h"
 #include "services/trainer/data_codec.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/hand_clock.h"
 #include "trainer/data/tasks.h"
 #include "trainer/data/training_data.h"
 
 namespace syncopate::trainer {
 
-// A clock that stands still until the test advances it. Thread-safe.
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::FromUnixMicros(micros_.load()); }
-  double UnixSeconds() const override { return 1e-6 * static_cast<double>(micros_.load()); }
-  void Advance(absl::Duration time) { micros_ += absl::ToInt64Microseconds(time); }
-
- private:
-  std::atomic<int64_t> micros_ = 0;
-};
+using syncopate::testing::HandClock;
 
 // A TrainingData over a disk in memory: reverse, groups of 2 samples, batches of `batch` groups.
 class TrainingDataWorld {

@@ -10,24 +10,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::trainer {
 namespace {
 
 using syncopate::testing::FaultyFileSystem;
+using syncopate::testing::HandClock;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return now_; }
-  double UnixSeconds() const override { return absl::ToDoubleSeconds(now_ - absl::UnixEpoch()); }
-  void Advance(absl::Duration time) { now_ += time; }
-
- private:
-  absl::Time now_ = absl::UnixEpoch();
-};
 
 std::string Line(const std::string& kind, int64_t step, const std::string& more = "") {
   return absl::StrCat("{\"kind\":\"", kind, "\",\"epoch\":1,\"step\":", step, ",\"more\":\"", more, "\"}");

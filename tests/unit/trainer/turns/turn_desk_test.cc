@@ -9,25 +9,17 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "tests/support/hand_clock.h"
 #include "tests/support/status_matchers.h"
 
 namespace syncopate::trainer {
 namespace {
 
+using syncopate::testing::HandClock;
 using syncopate::testing::HasReason;
 using syncopate::testing::IsOk;
 using ::testing::ElementsAre;
 using State = TurnDesk::Report::State;
-
-class HandClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::FromUnixMillis(milliseconds_); }
-  double UnixSeconds() const override { return 0; }
-  void Advance(absl::Duration by) { milliseconds_ += absl::ToInt64Milliseconds(by); }
-
- private:
-  std::atomic<int64_t> milliseconds_ = 0;
-};
 
 class TurnDeskTest : public ::testing::Test {
  protected:
