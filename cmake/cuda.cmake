@@ -1,5 +1,10 @@
 # The CUDA toolkit, for the cuda preset. Only the toolkit is needed to build: the driver's calls are looked up at run
 # time (cuda/driver.h), and one shared CUDA runtime, the one that libtorch uses too, is linked.
+#
+# The toolkit's headers are in a folder of the same name in all presets, which is there in cuda alone: so what is the same code
+# in cuda and release is compiled with the same flags, and the compiler cache that has one has the other.
+set(SYNCOPATE_CUDA_HEADERS "${CMAKE_BINARY_DIR}/cuda_headers")
+include_directories(SYSTEM "$<$<COMPILE_LANGUAGE:CXX>:${SYNCOPATE_CUDA_HEADERS}>")
 if(NOT SYNCOPATE_CUDA)
   return()
 endif()
@@ -26,8 +31,9 @@ if(NOT SYNCOPATE_CUDART_LIBRARY)
   message(FATAL_ERROR "libcudart.so.13 is not in ${SYNCOPATE_SITE_PACKAGES}. Run scripts/bootstrap.sh.")
 endif()
 get_filename_component(SYNCOPATE_CUDART_LIBRARY_DIR "${SYNCOPATE_CUDART_LIBRARY}" DIRECTORY)
+list(GET CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES 0 toolkit_headers)
+file(CREATE_LINK "${toolkit_headers}" "${SYNCOPATE_CUDA_HEADERS}" SYMBOLIC)
 add_library(syncopate_cudart INTERFACE)
-target_include_directories(syncopate_cudart SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 target_link_libraries(syncopate_cudart INTERFACE "${SYNCOPATE_CUDART_LIBRARY}")
 target_link_options(syncopate_cudart INTERFACE "-Wl,-rpath,${SYNCOPATE_CUDART_LIBRARY_DIR}")
 

@@ -13,7 +13,7 @@
 #   read from the files, so that no suite is left out.
 # syncopate_precompiled_header(NAME name HEADER h [DEPS ...])
 #   A target that holds the header precompiled, for others to reuse: libtorch's for what is TORCH; for everything else
-#   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest.
+#   the core's, services/, tools/ and bench/ have one with gRPC, tests have one with GoogleTest, and those of TORCH another.
 include_directories("${CMAKE_SOURCE_DIR}")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 
@@ -32,9 +32,6 @@ function(_syncopate_configure target)
   if(ARG_TORCH)
     # PRIVATE: who links this library gets libtorch's code but not its include folder.
     target_link_libraries(${target} PRIVATE syncopate_libtorch)
-    if(TARGET syncopate_torch_pch)
-      target_precompile_headers(${target} REUSE_FROM syncopate_torch_pch)
-    endif()
   endif()
 endfunction()
 
@@ -58,6 +55,7 @@ function(syncopate_library)
   set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ${SYNCOPATE_UNITY})
   if(ARG_TORCH)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS})
+    target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_torch_pch)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS})
     _syncopate_precompile(${ARG_NAME})
@@ -93,6 +91,8 @@ function(syncopate_test)
   set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ${SYNCOPATE_UNITY})
   if(ARG_TORCH)
     _syncopate_configure(${ARG_NAME} TORCH DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+    target_compile_options(${ARG_NAME} PRIVATE "${SYNCOPATE_TEST_OPTIONS}")
+    target_precompile_headers(${ARG_NAME} REUSE_FROM syncopate_torch_test_pch)
   else()
     _syncopate_configure(${ARG_NAME} DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
     if(ARG_SIMULATION)

@@ -17,6 +17,8 @@ namespace {
 // A rollouter that is about to make its engine has a minute to connect, and makes it in less than ten seconds.
 constexpr absl::Duration kMeasureWait = absl::Seconds(20);
 
+std::string MeasurementLock(const std::string& gpu_uuid) { return absl::StrCat("syncopate-measures-", gpu_uuid); }
+
 absl::StatusOr<std::shared_ptr<CardAccount>> MakeAccount(const std::string& gpu_uuid) {
   SYNCOPATE_ASSIGN_OR_RETURN(CardReader read, cuda::ReadByManagementLibrary(gpu_uuid));
   return std::make_shared<CardAccount>(std::move(read));
@@ -63,9 +65,16 @@ std::shared_ptr<CardAccount> OpenCard(int device) {
   return *std::move(card);
 }
 
-void BeginMeasurement(CardAccount* card, const std::string& gpu_uuid, int64_t own) {
+std::shared_ptr<const void> HoldCard(const std::string& gpu_uuid) {
   absl::StatusOr<std::shared_ptr<const HostLock>> lock =
-      HostLock::Acquire(absl::StrCat("syncopate-measures-", gpu_uuid), kMeasureWait);
+      HostLock::Acquire(MeasurementLock(gpu_uuid), absl::ZeroDuration());
+  if (lock.ok()) return *std::move(lock);
+  if (absl::IsDeadlineExceeded(lock.status())) return nullptr;
+  return std::make_shared<int>();  // a host without such locks, where nobody measures
+}
+
+void BeginMeasurement(CardAccount* card, const std::string& gpu_uuid, int64_t own) {
+  absl::StatusOr<std::shared_ptr<const HostLock>> lock = HostLock::Acquire(MeasurementLock(gpu_uuid), kMeasureWait);
   const absl::Status begun = lock.ok() ? card->Begin(own, *std::move(lock)) : lock.status();
   if (!begun.ok()) {
     SYNCOPATE_LOG(kWarning, "what the context and libraries of this process take of %s is not measured: %s", gpu_uuid,

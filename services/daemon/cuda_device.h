@@ -30,6 +30,10 @@ std::shared_ptr<CardAccount> OpenCard(int device);
 // 20 s. If the lock cannot be had no measurement begins, which is logged, as what is not measured counts as `others`.
 void BeginMeasurement(CardAccount* card, const std::string& gpu_uuid, int64_t own);
 
+// Keeps other daemons of this host from measuring on GPU `gpu_uuid` until the result is freed. Null while one measures
+// there. Does not block.
+std::shared_ptr<const void> HoldCard(const std::string& gpu_uuid);
+
 // Returns `why` only if sync.transport asks for `name` alone. With "auto" it returns OK and logs that the run does
 // without that transport.
 absl::Status RequiredTransport(const v1::RunConfig& config, const std::string& name, const absl::Status& why);

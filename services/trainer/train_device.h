@@ -35,6 +35,9 @@ struct RankDevice {
   std::function<absl::StatusOr<int64_t>()> read_free_bytes = nullptr;  // of the device now; null: the CPU
   // Who owns the device's memory; null: the CPU, or a driver that does not say.
   std::shared_ptr<daemon::CardAccount> card = nullptr;
+  // Keeps other daemons from measuring on the device, until the result is freed; the result is null while one measures.
+  // Null: the CPU.
+  std::function<std::shared_ptr<const void>()> hold_card = nullptr;
   // How long rollouters that share it have to leave it when the trainer starts.
   absl::Duration leave_within = kRolloutersLeaveWithin;
 };

@@ -113,6 +113,7 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   if (!model::IsCuda(name)) return HostTrainDevice(config, std::move(model), rank);
   const int index = daemon::CudaIndex(name);
   SYNCOPATE_ASSIGN_OR_RETURN(device.facts, daemon::ReadDeviceFacts(index));
+  device.device.hold_card = [gpu_uuid = device.facts.gpu_uuid] { return daemon::HoldCard(gpu_uuid); };
   device.model = std::move(model);
   daemon::CardAccount* const card = device.device.card.get();
   if (card != nullptr) daemon::BeginMeasurement(card, device.facts.gpu_uuid, /*own=*/0);

@@ -437,7 +437,8 @@ absl::Status TrainerDaemon::StartLoop(const PolicyVersion& start) {
           .ranks = rank_service_.get(),
           .exports = exports_.get(),
           .turns = turns_.get(),
-          .measure_turn = [this](bool begins) { MeasureTurn(begins); }},
+          .measure_turn = [this](bool begins) { MeasureTurn(begins); },
+          .hold_device = device_.device.hold_card},
       start);
   ending_->Attach({.loop = loop_.get(),
                    .data = data_.get(),

@@ -233,7 +233,17 @@ absl::Status StepLoop::EndTurn() {
 absl::Status StepLoop::LeaveDevice() {
   if (parts_.turns == nullptr) return absl::OkStatus();
   SYNCOPATE_RETURN_IF_ERROR(parts_.policy->EnterRolloutMode().status());
-  return parts_.stager->LeaveDevice().status();
+  return LetStagedLeave().status();
+}
+
+// True if no staged weights are on the device now; false if LookAtTurn() must try again.
+absl::StatusOr<bool> StepLoop::LetStagedLeave() {
+  std::shared_ptr<const void> held;
+  if (parts_.hold_device != nullptr) {
+    held = parts_.hold_device();
+    if (held == nullptr) return false;
+  }
+  return parts_.stager->LeaveDevice();
 }
 
 absl::Status StepLoop::LookAtTurn() {
@@ -241,7 +251,7 @@ absl::Status StepLoop::LookAtTurn() {
   if (in_turn_ || stays_staged_ || parts_.turns->GetStatus().phase != CardTurns::Phase::kRollouters) {
     return absl::OkStatus();
   }
-  const absl::StatusOr<bool> left = parts_.stager->LeaveDevice();
+  const absl::StatusOr<bool> left = LetStagedLeave();
   // Without host memory it stays where it is, which costs rollouters nothing that they had counted on.
   if (!left.ok() && !absl::IsResourceExhausted(left.status())) return left.status();
   if (!left.ok()) {

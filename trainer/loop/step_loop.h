@@ -87,6 +87,10 @@ class StepLoop {
     // Called in each turn, on the loop's thread: with true once the device is the policy's, before its state comes, and
     // with false before the state leaves. Null: nobody measures.
     std::function<void(bool begins)> measure_turn = nullptr;
+    // Keeps other processes from measuring what they take of the device, until the result is freed: staged weights that
+    // leave it meanwhile would be part of what they measure. Returns null while one measures; the weights leave later
+    // then. Does not block. Null: nobody measures.
+    std::function<std::shared_ptr<const void>()> hold_device = nullptr;
   };
   enum class Outcome {
     kCompleted,  // all steps, the time, or the data
@@ -148,6 +152,7 @@ class StepLoop {
   absl::Status BeginTurn(bool is_due = false);
   absl::Status EndTurn();  // if anything is published
   absl::Status LeaveDevice();
+  absl::StatusOr<bool> LetStagedLeave();
   // In a turn of the rollouters: looks for those that do not come back, and lets what is staged leave the device when all
   // of them have it.
   absl::Status LookAtTurn();

@@ -296,6 +296,28 @@ TEST_F(TurnsLoopTest, ATurnIsMeasuredFromBeforeTheStateComesUntilBeforeItLeavesW
   }
 }
 
+TEST_F(TurnsLoopTest, WhatIsStagedLeavesTheDeviceOnlyWhileNobodyMeasuresThere) {
+  StepLoopWorld world;
+  world.turns = &desk_;
+  std::atomic<bool> measured = true;
+  std::atomic<int64_t> asked = 0;
+  world.hold_device = [&]() -> std::shared_ptr<const void> {
+    ++asked;
+    if (measured) return nullptr;
+    return std::make_shared<int>();
+  };
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, true);  // the rollouters' turn lasts as long
+  StepLoop::Options options = Steps(1);
+  options.evaluate_every_steps = 100;
+  world.Start(options);
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return asked >= 3; })) << "it is tried again";
+  EXPECT_EQ(world.stager.left_device(), 0);
+  measured = false;
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return world.stager.left_device() >= 1; }));
+  world.rollouter().HoldAnswers(LeaseKind::kEvaluation, false);
+  ASSERT_THAT(world.Wait(), IsOk());
+}
+
 TEST_F(TurnsLoopTest, KeepsItsTurnUntilRolloutersHaveAVersionToComeBackWith) {
   StepLoopWorld world(/*supervised_steps=*/2);
   world.turns = &desk_;

@@ -444,7 +444,8 @@ class StepLoopWorld {
                           },
                           .exports = exports_.get(),
                           .turns = turns,
-                          .measure_turn = measure_turn};
+                          .measure_turn = measure_turn,
+                          .hold_device = hold_device};
     loop_ = std::make_unique<StepLoop>(options, parts, PolicyVersion{1, 0});
     running_ = std::async(std::launch::async, [this] {
       {
@@ -512,8 +513,9 @@ class StepLoopWorld {
   testing::FaultyFileSystem checkpoint_disk, export_disk;
   std::atomic<int64_t> newest_epoch = 1;
   Mailbox<PolicyVersion> published;
-  TurnDesk* turns = nullptr;                         // set it before Start
-  std::function<void(bool)> measure_turn = nullptr;  // set it before Start
+  TurnDesk* turns = nullptr;                                           // set it before Start
+  std::function<void(bool)> measure_turn = nullptr;                    // set it before Start
+  std::function<std::shared_ptr<const void>()> hold_device = nullptr;  // set it before Start
   std::set<int64_t> failing_syncs;  // steps whose versions rollouter-0 does not get; set it before Start
 
  private:
