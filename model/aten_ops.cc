@@ -20,6 +20,18 @@ void MixInPlace(at::Tensor& x) {
   fold();
 }
 
+// Adds `term` to `product`, in place.
+void AddTo(const at::Tensor& product, const Ops::LowRank& term) {
+  if (!term.inner.defined()) return;
+  at::Tensor(product).addmm_(term.inner, term.outer.t(), /*beta=*/1, /*alpha=*/term.scale);
+}
+
+void AddToHalves(const at::Tensor& gate_up, const Ops::LowRank& gate, const Ops::LowRank& up) {
+  const int64_t width = gate_up.size(1) / 2;
+  AddTo(gate_up.narrow(1, 0, width), gate);
+  AddTo(gate_up.narrow(1, width, width), up);
+}
+
 class OpsByAten final : public Ops {
  public:
   Normed AddNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) const override {
@@ -147,9 +159,12 @@ class OpsByAten final : public Ops {
 
   void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
                      const at::Tensor& sums) const override {
+    const bool is_rounded = words.scalar_type() == at::kBFloat16;
     for (const DigestRun& run : runs) {
-      at::Tensor mixed = at::arange(run.position + 1, run.position + run.count + 1, words.options());
-      mixed.mul_(static_cast<int64_t>(kDigestStride)).add_(words.narrow(0, run.begin, run.count));
+      const at::Tensor read = is_rounded ? Wide(words.narrow(0, 2 * run.begin, 2 * run.count)).view(at::kLong)
+                                         : words.narrow(0, run.begin, run.count);
+      at::Tensor mixed = at::arange(run.position + 1, run.position + run.count + 1, read.options());
+      mixed.mul_(static_cast<int64_t>(kDigestStride)).add_(read);
       MixInPlace(mixed);
       sums.narrow(0, run.sum, 1).add_(mixed.sum());
     }
@@ -192,6 +207,32 @@ class OpsByAten final : public Ops {
 };
 
 }  // namespace
+
+at::Tensor Ops::AdaptedSwiGlu(const at::Tensor& gate_up, const LowRank& gate, const LowRank& up) const {
+  if (!gate.inner.defined() && !up.inner.defined()) return SwiGlu(gate_up);
+  const at::Tensor sum = gate_up.clone();
+  AddToHalves(sum, gate, up);
+  return SwiGlu(sum);
+}
+
+Ops::SwiGluGradient Ops::AdaptedSwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up,
+                                               const SwiGluAdapters& adapters, bool wanted) const {
+  AddTo(dy, adapters.dy);
+  AddToHalves(gate_up, adapters.gate, adapters.up);
+  const SwiGluGradient made = SwiGluBackward(dy, gate_up, wanted || adapters.dy_a.defined());
+  AddAdapterGradients(adapters, made);
+  return made;
+}
+
+void Ops::AddAdapterGradients(const SwiGluAdapters& adapters, const SwiGluGradient& made) const {
+  const int64_t width = made.dgate_up.size(1) / 2;
+  auto add = [&](const at::Tensor& outer, const LowRank& term, int64_t begin) {
+    if (outer.defined()) AddWeightGradient(outer, made.dgate_up.narrow(1, begin, width), term.inner.mul(term.scale));
+  };
+  add(adapters.gate_outer, adapters.gate, 0);
+  add(adapters.up_outer, adapters.up, width);
+  if (adapters.dy_a.defined()) AddWeightGradient(adapters.dy_a, adapters.dy.inner, made.y);
+}
 
 const Ops& AtenOps() {
   static const OpsByAten ops;

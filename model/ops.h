@@ -54,6 +54,27 @@ class Ops {
   // dy [R, F]. `wanted`: compute y; else it is undefined.
   virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const = 0;
 
+  // scale * inner outer^T, which an adapter adds to the columns of a product. The sum is rounded to the product's dtype.
+  struct LowRank {
+    at::Tensor inner;  // [R, rank], in the dtype of the product; its rows may be further apart. Undefined: nothing
+    at::Tensor outer;  // [columns, rank], in that dtype
+    double scale = 1;
+  };
+  // SwiGlu() of gate_up plus `gate` in its first F columns and `up` in the others. On a GPU the sum is never in memory.
+  virtual at::Tensor AdaptedSwiGlu(const at::Tensor& gate_up, const LowRank& gate, const LowRank& up) const;
+  // The adapters around SwiGLU: those of gate and up, and that of the product which reads y, whose part of dy is a term
+  // too: `inner` is the gradient of its inner product, `outer` its transposed a.
+  struct SwiGluAdapters {
+    LowRank gate, up, dy;
+    // float32, undefined if not wanted:
+    at::Tensor gate_outer, up_outer;  // [F, rank]: the gradient of `outer` is added
+    at::Tensor dy_a;                  // [rank, F]: the gradient of a, inner^T y, is added
+  };
+  // SwiGluBackward() of dy plus its term and of the same sum as above. May overwrite dy and gate_up, and dgate_up may
+  // have the memory of gate_up.
+  virtual SwiGluGradient AdaptedSwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up,
+                                               const SwiGluAdapters& adapters, bool wanted) const;
+
   // Causal attention inside each sequence; scores are scaled by 1 / sqrt(d).
   struct AttentionShape {
     int64_t heads = 0;
@@ -120,10 +141,14 @@ class Ops {
     int64_t position = 0;  // index of the first word in the digested bytes, from 0
     int64_t sum = 0;       // index in `sums`
   };
-  // words [W] int64; sums [S] int64: each run adds Mix64(word + (position + 1) * kDigestStride) of all its words to its
-  // sum, modulo 2^64.
+  // words [W] int64, or [2 W] bfloat16, whose words are those of the same numbers in float32; sums [S] int64: each run
+  // adds Mix64(word + (position + 1) * kDigestStride) of all its words to its sum, modulo 2^64.
   virtual void AddDigestSums(const at::Tensor& words, const std::vector<DigestRun>& runs,
                              const at::Tensor& sums) const = 0;
+
+ protected:
+  // Adds the gradients that `adapters` asks for. made.y must be there if that of a is among them.
+  void AddAdapterGradients(const SwiGluAdapters& adapters, const SwiGluGradient& made) const;
 };
 
 // The reference implementation, by ATen operators, on any device that ATen supports.

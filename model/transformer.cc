@@ -244,8 +244,10 @@ at::Tensor InnerProducts(const Linear& linear, const at::Tensor& x) {
 }
 
 void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y) {
-  if (linear.adapters.empty()) return;
-  const at::Tensor inner = InnerProducts(linear, x);
+  if (!linear.adapters.empty()) AddOuterProducts(linear, InnerProducts(linear, x), y);
+}
+
+void AddOuterProducts(const Linear& linear, const at::Tensor& inner, const at::Tensor& y) {
   int64_t place = 0;
   for (const Adapter& adapter : linear.adapters) {
     const int64_t rank = adapter.b.size(1);

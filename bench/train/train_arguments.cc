@@ -78,6 +78,9 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("--variant", arguments->variant, "Of the case offload those whose name has this; nothing: all");
   app->add_option("--allocator", arguments->allocator,
                   "Settings of libtorch's allocator, as PYTORCH_CUDA_ALLOC_CONF takes them");
+  app->add_flag(
+      "--profile", arguments->profile,
+      "Of policy on one rank: after its steps the time of each kernel in one more step, by libtorch's profiler");
   app->add_flag("--json", arguments->json, "Print one JSON object a line as each case ends");
 }
 
@@ -106,6 +109,7 @@ std::vector<std::string> ToWords(const TrainArguments& arguments) {
   if (arguments.ragged) words.emplace_back("--ragged");
   if (arguments.float32_logits) words.emplace_back("--float32-logits");
   if (arguments.deterministic) words.emplace_back("--deterministic");
+  if (arguments.profile) words.emplace_back("--profile");
   if (arguments.json) words.emplace_back("--json");
   return words;
 }

@@ -34,6 +34,7 @@ struct TrainArguments {
   std::string empty_cache = "never";
   std::string variant;  // of the case offload: a part of its name; "": all
   std::string allocator;
+  bool profile = false;  // the case policy also says which kernels its time goes to
   bool json = false;
 };
 

@@ -71,6 +71,10 @@ std::string ToText(const nlohmann::json& line) {
     text += absl::StrFormat("; each of %d ranks, %.1f %% of it for what they exchange", line["ranks"].get<int>(),
                             line["exposed_share"].get<double>() * 100);
   }
+  for (const nlohmann::json& kernel : line.value("kernels", nlohmann::json::array())) {
+    text += absl::StrFormat("\n%10.3f ms %6d x %s", kernel["ms"].get<double>(), kernel["calls"].get<int>(),
+                            kernel["name"].get<std::string>());
+  }
   return text;
 }
 

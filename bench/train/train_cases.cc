@@ -18,6 +18,7 @@
 #include "bench/train/beside_steps.h"
 #include "bench/train/rank_steps.h"
 #include "bench/train/state_arenas.h"
+#include "bench/train/step_profile.h"
 #include "bench/train/train_batches.h"
 #include "bench/train/train_world.h"
 #include "trainer/step/phase_clock.h"
@@ -172,6 +173,10 @@ class Case {
     line["loss"] = metrics->loss;
     line["entropy"] = metrics->entropy;
     line["skipped"] = metrics->skipped_updates;
+    if (arguments_.profile) {
+      line["kernels"] = ProfileOnce(device_, once);
+      SYNCOPATE_RETURN_IF_ERROR(metrics.status());
+    }
     return line;
   }
 

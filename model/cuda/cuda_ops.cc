@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -75,6 +76,22 @@ std::vector<SequenceGroup> MakeGroups(const std::vector<int64_t>& lengths, int64
   return groups;
 }
 
+// A term as the kernels take it, with memory of its own if `outer` is a transposed view.
+class LowRankOperand {
+ public:
+  explicit LowRankOperand(const Ops::LowRank& term) {
+    if (!term.inner.defined()) return;
+    outer_ = term.outer.contiguous();
+    term_ = {term.inner.const_data_ptr(), term.inner.stride(0), outer_.const_data_ptr(),
+             static_cast<int32_t>(outer_.size(1)), static_cast<float>(term.scale)};
+  }
+  const kernels::LowRank& term() const { return term_; }
+
+ private:
+  at::Tensor outer_;
+  kernels::LowRank term_;
+};
+
 // Ops by our kernels for rows that allow 16-byte loads, as those of all published models do; by ATen for the rest.
 class OpsByKernels final : public Ops {
  public:
@@ -96,15 +113,14 @@ class OpsByKernels final : public Ops {
                                bool wanted) const override {
     if (!FitsNorm(sum)) return AtenOps().AddNormBackward(dy, sum, rstd, weight, passed, dweight, wanted);
     const c10::cuda::CUDAGuard guard(sum.device());
-    // The kernel always makes the weight's gradient; of a weight that is not trained it is thrown away.
-    const at::Tensor into = dweight.defined() ? dweight : Rows32(sum, {sum.size(1)});
     NormGradient result{at::empty_like(sum), wanted ? at::empty_like(sum) : at::Tensor()};
-    at::Tensor partial = Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)});
+    const at::Tensor partial =
+        dweight.defined() ? Rows32(sum, {kernels::NormPartialRows(sum.size(0)), sum.size(1)}) : at::Tensor();
     const kernels::NormArguments norm{GetNumber(sum), sum.size(0), sum.size(1), weight.const_data_ptr()};
-    C10_CUDA_CHECK(
-        kernels::AddNormBackward(norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(),
-                                 DataOrNull(passed), result.dsum.mutable_data_ptr(), PlaceOrNull(result.y),
-                                 partial.mutable_data_ptr<float>(), into.mutable_data_ptr<float>(), GetStream(sum)));
+    C10_CUDA_CHECK(kernels::AddNormBackward(
+        norm, dy.const_data_ptr(), sum.const_data_ptr(), rstd.const_data_ptr<float>(), DataOrNull(passed),
+        result.dsum.mutable_data_ptr(), PlaceOrNull(result.y), static_cast<float*>(PlaceOrNull(partial)),
+        static_cast<float*>(PlaceOrNull(dweight)), GetStream(sum)));
     return result;
   }
 
@@ -138,6 +154,45 @@ class OpsByKernels final : public Ops {
                                            gate_up.size(0), width, result.dgate_up.mutable_data_ptr(),
                                            PlaceOrNull(result.y), GetStream(gate_up)));
     return result;
+  }
+
+  at::Tensor AdaptedSwiGlu(const at::Tensor& gate_up, const LowRank& gate, const LowRank& up) const override {
+    if (!FitsLowRank(gate_up, {&gate, &up})) return Ops::AdaptedSwiGlu(gate_up, gate, up);
+    const c10::cuda::CUDAGuard guard(gate_up.device());
+    const int64_t width = gate_up.size(1) / 2;
+    at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
+    const LowRankOperand of_gate(gate), of_up(up);
+    C10_CUDA_CHECK(kernels::LowRankSwiGlu(of_gate.term(), of_up.term(), gate_up.const_data_ptr(), gate_up.size(0),
+                                          width, y.mutable_data_ptr(), GetStream(gate_up)));
+    return y;
+  }
+
+  SwiGluGradient AdaptedSwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, const SwiGluAdapters& adapters,
+                                       bool wanted) const override {
+    if (!FitsLowRank(gate_up, {&adapters.dy, &adapters.gate, &adapters.up})) {
+      return Ops::AdaptedSwiGluBackward(dy, gate_up, adapters, wanted);
+    }
+    const c10::cuda::CUDAGuard guard(gate_up.device());
+    const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
+    const LowRankOperand of_dy(adapters.dy), of_gate(adapters.gate), of_up(adapters.up);
+    const bool fuses = !wanted && kernels::HasLowRankGradients(of_dy.term()) &&
+                       kernels::HasLowRankGradients(of_gate.term()) && kernels::HasLowRankGradients(of_up.term());
+    if (fuses) {
+      const at::Tensor partial = Rows32(gate_up, {kernels::LowRankPartialElements(rows, width)});
+      const kernels::LowRankGradients gradients{ToGradient(adapters.gate_outer, adapters.gate, /*is_transposed=*/true),
+                                                ToGradient(adapters.up_outer, adapters.up, /*is_transposed=*/true),
+                                                ToGradient(adapters.dy_a, {adapters.dy.inner, {}, 1}, false)};
+      C10_CUDA_CHECK(kernels::LowRankSwiGluBackward(of_dy.term(), of_gate.term(), of_up.term(), dy.const_data_ptr(),
+                                                    gate_up.const_data_ptr(), rows, width, gate_up.mutable_data_ptr(),
+                                                    partial.mutable_data_ptr<float>(), gradients, GetStream(gate_up)));
+      return {gate_up, {}};
+    }
+    const SwiGluGradient made{gate_up, wanted || adapters.dy_a.defined() ? at::empty_like(dy) : at::Tensor()};
+    C10_CUDA_CHECK(kernels::LowRankSwiGluBackward(
+        of_dy.term(), of_gate.term(), of_up.term(), dy.const_data_ptr(), gate_up.const_data_ptr(), rows, width,
+        made.dgate_up.mutable_data_ptr(), PlaceOrNull(made.y), GetStream(gate_up)));
+    AddAdapterGradients(adapters, made);
+    return made;
   }
 
   // Attention by cuDNN, or by libtorch's FlashAttention-2 for sequences of varying length: both take strided views of
@@ -263,7 +318,8 @@ class OpsByKernels final : public Ops {
     std::memcpy(there.mutable_data_ptr(), runs.data(), runs.size() * sizeof(DigestRun));
     there = there.to(words.device());
     C10_CUDA_CHECK(
-        kernels::AddDigestSums(words.const_data_ptr(), static_cast<const kernels::DigestRun*>(there.const_data_ptr()),
+        kernels::AddDigestSums(words.scalar_type() == at::kBFloat16 ? Number::kBFloat16 : Number::kFloat32,
+                               words.const_data_ptr(), static_cast<const kernels::DigestRun*>(there.const_data_ptr()),
                                static_cast<int64_t>(runs.size()), sums.mutable_data_ptr(), GetStream(words)));
   }
 
@@ -276,6 +332,25 @@ class OpsByKernels final : public Ops {
   // Whether each row begins on 16 bytes; rows may have any length.
   static bool RowsAreAligned(const at::Tensor& logits) {
     return logits.stride(1) == 1 && logits.stride(0) % MakeVector(logits) == 0;
+  }
+
+  static kernels::LowRankGradient ToGradient(const at::Tensor& sum, const LowRank& term, bool is_transposed) {
+    if (!sum.defined()) return {};
+    TORCH_CHECK(sum.is_contiguous() && sum.scalar_type() == at::kFloat);
+    return {sum.mutable_data_ptr<float>(), is_transposed, static_cast<int32_t>(term.inner.size(1)),
+            static_cast<float>(term.scale)};
+  }
+
+  // Whether our kernels take the terms, of which at least one adds something.
+  static bool FitsLowRank(const at::Tensor& gate_up, std::initializer_list<const LowRank*> terms) {
+    if (gate_up.scalar_type() != at::kBFloat16 || gate_up.size(1) / 2 % MakeVector(gate_up) != 0) return false;
+    bool any = false;
+    for (const LowRank* term : terms) {
+      if (!term->inner.defined()) continue;
+      any = true;
+      if (term->inner.size(1) % MakeVector(gate_up) != 0 || !RowsAreAligned(term->inner)) return false;
+    }
+    return any;
   }
 
   static bool FitsNorm(const at::Tensor& x) {

@@ -54,7 +54,7 @@ __global__ void AddNormKernel(const T* x, const T* residual, const T* weight, in
   }
 }
 
-template <typename T, int kVectors>
+template <typename T, int kVectors, bool kHasGradient>
 __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rstd, const T* weight, const T* passed,
                                       int64_t rows, int columns, T* dsum, T* y, float* partial) {
   __shared__ float shared[kWarp];
@@ -66,7 +66,8 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
     const int at = threadIdx.x + v * blockDim.x;
     if (at < vectors) w[v].Load(weight + at * Vector<T>::kSize);
   }
-  // A block handles many rows, and keeps its part of the weight's gradient in registers until the end.
+  // A block handles many rows, and keeps its part of the weight's gradient in registers until the end; without that
+  // gradient it handles one row.
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const float scale = rstd[r];
     Vector<T> normed[kVectors], gradient[kVectors];
@@ -81,7 +82,7 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
 #pragma unroll
       for (int i = 0; i < Vector<T>::kSize; ++i) {
         normed[v].value[i] *= scale;
-        dweight[v][i] += gradient[v].value[i] * normed[v].value[i];
+        if (kHasGradient) dweight[v][i] += gradient[v].value[i] * normed[v].value[i];
         gradient[v].value[i] *= w[v].value[i];
         dot += gradient[v].value[i] * normed[v].value[i];
       }
@@ -112,13 +113,15 @@ __global__ void AddNormBackwardKernel(const T* dy, const T* sum, const float* rs
       normed[v].Store(y + offset);
     }
   }
+  if constexpr (kHasGradient) {
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = threadIdx.x + v * blockDim.x;
-    if (at >= vectors) continue;
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = threadIdx.x + v * blockDim.x;
+      if (at >= vectors) continue;
 #pragma unroll
-    for (int i = 0; i < Vector<T>::kSize; ++i) {
-      partial[static_cast<int64_t>(blockIdx.x) * columns + at * Vector<T>::kSize + i] = dweight[v][i];
+      for (int i = 0; i < Vector<T>::kSize; ++i) {
+        partial[static_cast<int64_t>(blockIdx.x) * columns + at * Vector<T>::kSize + i] = dweight[v][i];
+      }
     }
   }
 }
@@ -201,14 +204,17 @@ cudaError_t AddNormBackward(const NormArguments& norm, const void* dy, const voi
                             cudaStream_t stream) {
   return ForType(norm.number, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    const bool has_gradient = dweight != nullptr;
     ForNormShape<T>(norm.columns, [&](auto vectors, int threads) {
-      AddNormBackwardKernel<T, vectors.value>
-          <<<static_cast<unsigned>(NormPartialRows(norm.rows)), threads, 0, stream>>>(
-              static_cast<const T*>(dy), static_cast<const T*>(sum), rstd, static_cast<const T*>(norm.weight),
-              static_cast<const T*>(passed), norm.rows, static_cast<int>(norm.columns), static_cast<T*>(dsum),
-              static_cast<T*>(y), partial);
+      const auto kernel =
+          has_gradient ? AddNormBackwardKernel<T, vectors.value, true> : AddNormBackwardKernel<T, vectors.value, false>;
+      const int64_t blocks = has_gradient ? NormPartialRows(norm.rows) : norm.rows;
+      kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(
+          static_cast<const T*>(dy), static_cast<const T*>(sum), rstd, static_cast<const T*>(norm.weight),
+          static_cast<const T*>(passed), norm.rows, static_cast<int>(norm.columns), static_cast<T*>(dsum),
+          static_cast<T*>(y), partial);
     });
-    AddRows(partial, NormPartialRows(norm.rows), norm.columns, dweight, stream);
+    if (has_gradient) AddRows(partial, NormPartialRows(norm.rows), norm.columns, dweight, stream);
   });
 }
 

@@ -88,13 +88,20 @@ __global__ void SwiGluBackwardKernel(const T* dy, const T* gate_up, int64_t vect
 
 constexpr unsigned kBlocksARun = 16;
 
-__global__ void DigestKernel(const uint64_t* words, const DigestRun* runs, unsigned long long* sums) {
+// Two numbers as the word of the same numbers in float32.
+__device__ __forceinline__ uint64_t Widen(uint64_t word) { return word; }
+__device__ __forceinline__ uint64_t Widen(uint32_t pair) {
+  return static_cast<uint64_t>(pair & 0xffff0000u) << 32 | static_cast<uint64_t>(pair << 16);
+}
+
+template <typename Word>
+__global__ void DigestKernel(const Word* words, const DigestRun* runs, unsigned long long* sums) {
   const DigestRun run = runs[blockIdx.x];
-  const uint64_t* const mine = words + run.begin;
+  const Word* const mine = words + run.begin;
   uint64_t sum = 0;
 #pragma unroll 4
   for (int64_t i = blockIdx.y * blockDim.x + threadIdx.x; i < run.count; i += gridDim.y * blockDim.x) {
-    sum += Mix64(mine[i] + static_cast<uint64_t>(run.position + i + 1) * kDigestStride);
+    sum += Mix64(Widen(mine[i]) + static_cast<uint64_t>(run.position + i + 1) * kDigestStride);
   }
   for (int other = 16; other > 0; other /= 2) sum += __shfl_down_sync(0xffffffffu, sum, other);
   if (threadIdx.x % 32 == 0) atomicAdd(sums + run.sum, static_cast<unsigned long long>(sum));
@@ -190,10 +197,15 @@ cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters
   return cudaGetLastError();
 }
 
-cudaError_t AddDigestSums(const void* words, const DigestRun* runs, int64_t count, void* sums, cudaStream_t stream) {
+cudaError_t AddDigestSums(Number number, const void* words, const DigestRun* runs, int64_t count, void* sums,
+                          cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(count), kBlocksARun);
-  DigestKernel<<<grid, 256, 0, stream>>>(static_cast<const uint64_t*>(words), runs,
-                                         static_cast<unsigned long long*>(sums));
+  auto* const into = static_cast<unsigned long long*>(sums);
+  if (number == Number::kFloat32) {
+    DigestKernel<<<grid, 256, 0, stream>>>(static_cast<const uint64_t*>(words), runs, into);
+  } else {
+    DigestKernel<<<grid, 256, 0, stream>>>(static_cast<const uint32_t*>(words), runs, into);
+  }
   return cudaGetLastError();
 }
 

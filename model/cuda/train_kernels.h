@@ -8,7 +8,8 @@
 // `stream`, launch errors returned. Rows are contiguous and start on 16 bytes, so their lengths are multiples of
 // kernels::VectorElements(dtype). model/ops.h says what each computes. Results are repeatable: sums over rows are made
 // in a fixed order, except in EmbeddingGradient, which adds atomically (EmbeddingGradientInOrder does not). Norms and
-// column sums are in norm_kernels.cu, the head and the embedding in head_kernels.cu, the others in train_kernels.cu.
+// column sums are in norm_kernels.cu, the head and the embedding in head_kernels.cu, what adapters add to SwiGLU in
+// low_rank_kernels.cu, the others in train_kernels.cu.
 namespace syncopate::model::kernels {
 
 enum class Number : uint8_t { kFloat32, kBFloat16 };
@@ -24,7 +25,8 @@ struct NormArguments {
 // `residual` may be null; then `sum` is not written and may be null. rstd [rows] float32.
 cudaError_t AddNorm(const NormArguments& norm, const void* x, const void* residual, float eps, void* sum, void* y,
                     float* rstd, cudaStream_t stream);
-// `passed` and y may be null. `partial`: float32 scratch of NormPartialRows() rows.
+// `passed` and y may be null. `partial`: float32 scratch of NormPartialRows() rows. Without `dweight`, which may be null,
+// `partial` is not needed.
 int64_t NormPartialRows(int64_t rows);
 cudaError_t AddNormBackward(const NormArguments& norm, const void* dy, const void* sum, const float* rstd,
                             const void* passed, void* dsum, void* y, float* partial, float* dweight,
@@ -50,6 +52,41 @@ cudaError_t SwiGlu(Number number, const void* gate_up, int64_t rows, int64_t wid
 // y may be null.
 cudaError_t SwiGluBackward(Number number, const void* dy, const void* gate_up, int64_t rows, int64_t width,
                            void* dgate_up, void* y, cudaStream_t stream);
+
+// scale * inner outer^T in bfloat16, which an adapter adds to a product. All begin on 16 bytes.
+struct LowRank {
+  const void* inner = nullptr;  // [rows, rank]
+  int64_t inner_stride = 0;     // elements from row to row, a multiple of 8
+  const void* outer = nullptr;  // [columns, rank]
+  int32_t rank = 0;             // a multiple of 8; 0: nothing is added
+  float scale = 1;
+};
+// SwiGlu and SwiGluBackward, in bfloat16 alone, of their inputs with what adapters add to dy and to both halves of
+// gate_up; each sum is rounded. dgate_up may be gate_up; y of the backward may be null.
+cudaError_t LowRankSwiGlu(const LowRank& of_gate, const LowRank& of_up, const void* gate_up, int64_t rows,
+                          int64_t width, void* y, cudaStream_t stream);
+cudaError_t LowRankSwiGluBackward(const LowRank& of_dy, const LowRank& of_gate, const LowRank& of_up, const void* dy,
+                                  const void* gate_up, int64_t rows, int64_t width, void* dgate_up, void* y,
+                                  cudaStream_t stream);
+
+// LowRankSwiGluBackward with what it adds to gradients in float32, for ranks that HasLowRankGradients() accepts:
+//   sum += scale * sums over rows of inner [rows, rank] times d [rows, width]
+// with d the rounded gradient of gate or up for their terms, and SwiGLU's output y for that of dy. `partial`: scratch
+// of LowRankPartialElements().
+struct LowRankGradient {
+  float* sum = nullptr;  // [rank, width], or [width, rank] if is_transposed; null: not made
+  bool is_transposed = false;
+  int32_t rank = 0;
+  float scale = 1;
+};
+struct LowRankGradients {
+  LowRankGradient gate, up, dy;
+};
+bool HasLowRankGradients(const LowRank& term);
+int64_t LowRankPartialElements(int64_t rows, int64_t width);
+cudaError_t LowRankSwiGluBackward(const LowRank& of_dy, const LowRank& of_gate, const LowRank& of_up, const void* dy,
+                                  const void* gate_up, int64_t rows, int64_t width, void* dgate_up, float* partial,
+                                  const LowRankGradients& gradients, cudaStream_t stream);
 
 // Any number of columns; stride, in elements, is a multiple of VectorElements, and memory between rows may be read and
 // overwritten.
@@ -99,10 +136,11 @@ int64_t AdamWBlocks(int64_t count);
 cudaError_t AdamW(const AdamWArguments& update, int64_t count, float* parameters, float* first, float* second,
                   const float* gradients, void* copy, float* squares, cudaStream_t stream);
 
-// See Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory.
+// See Ops::DigestRun and Ops::AddDigestSums; `runs` in device memory. A word is two numbers.
 struct DigestRun {
   int64_t begin, count, position, sum;
 };
-cudaError_t AddDigestSums(const void* words, const DigestRun* runs, int64_t count, void* sums, cudaStream_t stream);
+cudaError_t AddDigestSums(Number number, const void* words, const DigestRun* runs, int64_t count, void* sums,
+                          cudaStream_t stream);
 
 }  // namespace syncopate::model::kernels

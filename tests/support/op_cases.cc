@@ -67,6 +67,29 @@ std::vector<at::Tensor> RunAllOps(const model::Ops& ops, const OpCase& one, at::
   ops.AddBiasGradient(bias, dy);
   ops.AddEmbeddingGradient(table, targets, dy);
   keep({product, bias, table});
+
+  const model::Ops::NormGradient frozen = ops.AddNormBackward(dy, x, normed.rstd, weight, residual, {}, true);
+  keep({frozen.dsum, frozen.y});
+
+  // Ranks of one and of several parts of a kernel; rows of `inner` that are further apart; a transposed `outer`.
+  for (const int64_t rank : {8, 32, 40}) {
+    const at::Tensor inner = draws.Normal({rows, 2 * rank}), of_dy = draws.Normal({rows, rank});
+    const at::Tensor outer = draws.Normal({one.width, rank}), transposed = draws.Normal({rank, one.width});
+    const model::Ops::LowRank gate{inner.narrow(1, 0, rank), outer, 0.25}, up{inner.narrow(1, rank, rank), outer, 0.5};
+    for (const bool has_all : {true, false}) {
+      model::Ops::SwiGluAdapters adapters{gate, {}, {of_dy, transposed.t(), 0.125}, draws.Wide({one.width, rank}),
+                                          {},   {}};
+      if (has_all) adapters.up = up;
+      if (has_all) adapters.up_outer = draws.Wide({one.width, rank});
+      if (has_all) adapters.dy_a = draws.Wide({rank, one.width});
+      // With y, which a kernel without it need not make; and without, where only the gradients tell what it made.
+      const auto with_y = ops.AdaptedSwiGluBackward(dactivation.clone(), gate_up.clone(), adapters, /*wanted=*/true);
+      const auto without = ops.AdaptedSwiGluBackward(dactivation.clone(), gate_up.clone(), adapters, /*wanted=*/false);
+      keep({ops.AdaptedSwiGlu(gate_up, gate, adapters.up), with_y.dgate_up, with_y.y, without.dgate_up,
+            adapters.gate_outer});
+      if (has_all) keep({adapters.up_outer, adapters.dy_a});
+    }
+  }
   return results;
 }
 

@@ -263,7 +263,8 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed, size_t f
       for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
         model::InitialiseElements(config, seed, i, piece.whole_begin - tensor + begin, count, buffer.data_ptr<float>());
-        GetInitialPlace(piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count));
+        // A GPU rounds what it is sent: the host's one thread would take longer than all of its threads for drawing.
+        GetInitialPlace(piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count).to(parameters_.device()));
       }
     }
   }
@@ -512,18 +513,19 @@ absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::st
   });
 }
 
-at::Tensor Actor::WidenShard() const {
-  if (!base_is_rounded()) return parameters_;
-  return at::cat({copy_.narrow(0, 0, shards_.trained_begin()).to(at::kFloat), parameters_});
-}
-
 absl::StatusOr<uint64_t> Actor::Digest() const {
   at::NoGradGuard no_grad;
-  const at::Tensor shard = WidenShard();
-  if (shards_.is_whole()) return CombineDigests(BucketDigests(manifest_, shard));
+  if (shards_.is_whole() && !base_is_rounded()) return CombineDigests(BucketDigests(manifest_, parameters_));
   // A bucket's digest is computed from a sum over its words. Each rank sums its own words, then the sums are added.
   const auto count = static_cast<int64_t>(manifest_.buckets().size());
-  at::Tensor mine = SumsOfPieces(manifest_, shards_, shard);
+  at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_, base_is_rounded() ? shards_.trained_begin() : 0);
+  if (base_is_rounded()) {
+    if (!base_sums_.defined()) {
+      base_sums_ = SumsOfPieces(manifest_, shards_, copy_.narrow(0, 0, shards_.trained_begin()));
+    }
+    mine.add_(base_sums_);
+  }
+  if (shards_.is_whole()) return CombineDigests(DigestsOfSums(manifest_, mine));
   at::Tensor all = at::empty({shards_.world(), count}, mine.options());
   SYNCOPATE_RETURN_IF_ERROR(ranks_.AllGather(mine.data_ptr(), all.data_ptr(), static_cast<int64_t>(mine.nbytes())));
   SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());

@@ -189,8 +189,6 @@ class Actor {
     const bool is_base = local < shards_.trained_begin();
     return is_base ? copy_.narrow(0, local, count) : parameters_.narrow(0, ToTrained(local), count);
   }
-  // All weights of this rank in float32: the parameters, or a new tensor if base_is_rounded().
-  at::Tensor WidenShard() const;
   // The arena of a part, beginning with the first element that is trained.
   at::Tensor GetTrainedPart(PolicyPart part) const {
     return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
@@ -233,6 +231,9 @@ class Actor {
     at::Tensor numbers;
   };
   Written written_;
+  // What a base in bfloat16 adds to the sums of all buckets, [buckets] int64: it does not change, and is summed at the
+  // first digest.
+  mutable at::Tensor base_sums_;
   std::function<absl::Status()> reader_;  // that is to be finished; null: there is none
   SideStream reading_;                    // beside the current stream
   SideStream::Mark read_from_;            // what is read is there at this point of the current stream

@@ -26,13 +26,13 @@ at::Tensor GetTensor(const Manifest& manifest, const at::Tensor& arena, size_t i
   return arena.narrow(0, manifest.ranges()[index].begin / kFloatBytes, manifest.tensors()[index].NumElements());
 }
 
-at::Tensor NoSums(const Manifest& manifest, const at::Tensor& words) {
-  return at::zeros({static_cast<int64_t>(manifest.buckets().size())}, words.options());
+at::Tensor NoSums(const Manifest& manifest, at::Device device) {
+  return at::zeros({static_cast<int64_t>(manifest.buckets().size())}, at::TensorOptions(at::kLong).device(device));
 }
 
 std::vector<uint64_t> BucketDigestsBy(const model::Ops& ops, const Manifest& manifest, const at::Tensor& arena) {
   at::NoGradGuard no_grad;
-  const at::Tensor words = arena.view(at::kLong), sums = NoSums(manifest, words);
+  const at::Tensor words = arena.view(at::kLong), sums = NoSums(manifest, arena.device());
   std::vector<model::Ops::DigestRun> runs;
   for (const ByteRange& bucket : manifest.buckets()) {
     runs.push_back({bucket.begin / kWordBytes, bucket.size() / kWordBytes, 0, static_cast<int64_t>(runs.size())});
@@ -57,20 +57,23 @@ std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& 
   return digests;
 }
 
-at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local) {
+at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& numbers, int64_t first) {
   at::NoGradGuard no_grad;
   constexpr int64_t kWordFloats = kWordBytes / kFloatBytes;
-  const at::Tensor words = local.view(at::kLong), sums = NoSums(manifest, words);
+  const bool is_rounded = numbers.scalar_type() == at::kBFloat16;
+  const at::Tensor words = is_rounded ? numbers : numbers.view(at::kLong);
+  const at::Tensor sums = NoSums(manifest, numbers.device());
   std::vector<model::Ops::DigestRun> runs;
   for (size_t i = 0; i < manifest.buckets().size(); ++i) {
     const int64_t begin = manifest.buckets()[i].begin / kFloatBytes;
-    // Cuts are at multiples of 256 bytes: no word lies across one.
+    // Cuts are at multiples of 256 bytes: no word lies across one. A piece is of one unit.
     for (const FlatShards::Piece& piece : shards.MakePieces(begin, manifest.buckets()[i].size() / kFloatBytes)) {
-      runs.push_back({piece.local_begin / kWordFloats, piece.count / kWordFloats,
+      if (piece.local_begin < first || piece.local_begin >= first + numbers.numel()) continue;
+      runs.push_back({(piece.local_begin - first) / kWordFloats, piece.count / kWordFloats,
                       (piece.whole_begin - begin) / kWordFloats, static_cast<int64_t>(i)});
     }
   }
-  model::OpsFor(local.device()).AddDigestSums(words, runs, sums);
+  model::OpsFor(numbers.device()).AddDigestSums(words, runs, sums);
   return sums;
 }
 

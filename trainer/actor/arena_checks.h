@@ -27,8 +27,10 @@ absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& 
 
 // Digests of an arena that is sharded over ranks. SumsOfPieces returns, for each bucket, what this rank's words add to
 // the sum of which the bucket's digest is made, [buckets] int64; DigestsOfSums returns the digests from the sums over
-// all ranks.
-at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local);
+// all ranks. `numbers`: this rank's elements from element `first` on, whole units of them, in float32 or in bfloat16,
+// which count as the same numbers in float32; pieces of other elements are left out.
+at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& numbers,
+                        int64_t first = 0);
 std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& sums);
 // The index of the first tensor with a non-finite number in this rank's shard; nullopt if all are finite.
 std::optional<size_t> FirstNonFinitePiece(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local);

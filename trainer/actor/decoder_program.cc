@@ -1,5 +1,6 @@
 #include "trainer/actor/decoder_program.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,14 +22,55 @@ using Linears = absl::Span<const Linear>;
 
 Linears One(const Linear& linear) { return absl::MakeConstSpan(&linear, 1); }
 
-// x W^T + b of all of `linears`, side by side.
-at::Tensor Product(Linears linears, const at::Tensor& x) {
-  std::vector<at::Tensor> parts;
+// model::InnerProducts() of each linear; undefined for one without adapters.
+std::vector<at::Tensor> InnerProducts(Linears linears, const at::Tensor& x) {
+  std::vector<at::Tensor> made;
   for (const Linear& linear : linears) {
+    made.push_back(linear.adapters.empty() ? at::Tensor() : model::InnerProducts(linear, x));
+  }
+  return made;
+}
+
+// x W^T + b of all of `linears`, side by side, and what their adapters add by `inner`, their InnerProducts(). Without
+// `inner` adapters add nothing.
+at::Tensor Product(Linears linears, const at::Tensor& x, const std::vector<at::Tensor>& inner = {}) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const Linear& linear = linears[i];
     parts.push_back(linear.bias.defined() ? at::linear(x, linear.weight, linear.bias) : at::linear(x, linear.weight));
-    model::AddAdapters(linear, x, parts.back());
+    if (!inner.empty()) model::AddOuterProducts(linear, inner[i], parts.back());
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+}
+
+// Where the adapter of the columns from `column` on is; nullopt if there is none.
+struct AdapterPlace {
+  size_t linear, adapter;
+};
+std::optional<AdapterPlace> FindAdapter(Linears linears, int64_t column) {
+  for (size_t i = 0; i < linears.size(); ++i) {
+    for (size_t a = 0; a < linears[i].adapters.size(); ++a) {
+      if (linears[i].adapters[a].begin == column) return AdapterPlace{i, a};
+    }
+    column -= linears[i].weight.size(0);
+  }
+  return std::nullopt;
+}
+
+// What the adapter of the columns from `column` on adds to Product(); nothing if there is none.
+Ops::LowRank FindTerm(Linears linears, const std::vector<at::Tensor>& inner, int64_t column) {
+  const std::optional<AdapterPlace> place = FindAdapter(linears, column);
+  if (!place.has_value()) return {};
+  const model::Adapter& adapter = linears[place->linear].adapters[place->adapter];
+  const int64_t rank = adapter.b.size(1);
+  const auto begin = static_cast<int64_t>(place->adapter) * rank;  // all adapters of a linear are of one rank
+  return {inner[place->linear].narrow(1, begin, rank), adapter.b, adapter.scale};
+}
+
+// The gradient of that adapter's b; undefined if there is none.
+at::Tensor FindOuterGradient(Linears linears, Linears gradients, int64_t column) {
+  const std::optional<AdapterPlace> place = FindAdapter(linears, column);
+  return place.has_value() ? gradients[place->linear].adapters[place->adapter].b : at::Tensor();
 }
 
 // The gradients of model::InnerProducts() of each linear, by that of Product(); undefined for one without adapters.
@@ -74,29 +116,40 @@ at::Tensor InputGradient(Linears linears, const at::Tensor& dy, const std::vecto
   return dx;
 }
 
-// Adds the gradients of a linear's adapters; `inner` is its one of InnerGradients(), `dy` the gradient of its product.
-void AddAdapterGradients(const Ops& ops, const Linear& linear, const Linear& gradient, const at::Tensor& dy,
-                         const at::Tensor& x, const at::Tensor& inner) {
-  if (linear.adapters.empty()) return;
-  const at::Tensor products = model::InnerProducts(linear, x).mul_(linear.adapters[0].scale);
+// What backward knows of the adapters of joint linears.
+struct Inner {
+  std::vector<at::Tensor> products;   // InnerProducts(); none if the gradients of b are not to be made
+  std::vector<at::Tensor> gradients;  // InnerGradients(); none if those of a are not to be made
+};
+
+// Adds the gradients of the b of a linear's adapters, by its one of InnerProducts() and the gradient of its product.
+void AddOuterGradients(const Ops& ops, const Linear& linear, const Linear& gradient, const at::Tensor& dy,
+                       const at::Tensor& product) {
+  const at::Tensor products = product.mul(linear.adapters[0].scale);
   int64_t place = 0;
   for (size_t a = 0; a < linear.adapters.size(); ++a) {
     const model::Adapter& adapter = linear.adapters[a];
     const int64_t rank = adapter.b.size(1);
     ops.AddWeightGradient(gradient.adapters[a].b, dy.narrow(1, adapter.begin, adapter.b.size(0)),
                           products.narrow(1, place, rank));
-    if (!gradient.joint_a.defined()) {
-      ops.AddWeightGradient(gradient.adapters[a].a, inner.narrow(1, place, rank), x);
-    }
     place += rank;
   }
-  if (gradient.joint_a.defined()) ops.AddWeightGradient(gradient.joint_a, inner, x);
 }
 
-// Adds the gradients of weights, biases and adapters, those that `gradients` has. `inner`: InnerGradients(), which
-// linears without adapters do not need.
+// Adds the gradients of their a, by its one of InnerGradients() and its input.
+void AddInnerGradients(const Ops& ops, const Linear& gradient, const at::Tensor& x, const at::Tensor& inner) {
+  if (gradient.joint_a.defined()) return ops.AddWeightGradient(gradient.joint_a, inner, x);
+  int64_t place = 0;
+  for (const model::Adapter& adapter : gradient.adapters) {
+    ops.AddWeightGradient(adapter.a, inner.narrow(1, place, adapter.a.size(0)), x);
+    place += adapter.a.size(0);
+  }
+}
+
+// Adds the gradients of weights, biases and adapters, those that `gradients` and `inner` have. Only the gradients of
+// weights and of a need x.
 void AddGradients(const Ops& ops, Linears weights, Linears gradients, const at::Tensor& dy, const at::Tensor& x,
-                  const std::vector<at::Tensor>& inner = {}) {
+                  const Inner& inner = {}) {
   int64_t begin = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const Linear &linear = weights[i], &gradient = gradients[i];
@@ -107,7 +160,12 @@ void AddGradients(const Ops& ops, Linears weights, Linears gradients, const at::
       if (gradient.weight.defined()) ops.AddWeightGradient(gradient.weight, part, x);
       if (gradient.bias.defined()) ops.AddBiasGradient(gradient.bias, part);
     }
-    AddAdapterGradients(ops, linear, gradient, dy.narrow(1, begin, rows), x, inner.empty() ? at::Tensor() : inner[i]);
+    if (!linear.adapters.empty()) {
+      if (!inner.products.empty()) {
+        AddOuterGradients(ops, linear, gradient, dy.narrow(1, begin, rows), inner.products[i]);
+      }
+      if (!inner.gradients.empty()) AddInnerGradients(ops, gradient, x, inner.gradients[i]);
+    }
     begin += rows;
   }
 }
@@ -140,7 +198,10 @@ int64_t DecoderProgram::Tape::bytes() const {
           &layer.routing.weights, &layer.routing.rows, &layer.routing.places}) {
       add(*tensor);
     }
-    for (const at::Tensor& tensor : layer.attended.stats) add(tensor);
+    for (const std::vector<at::Tensor>* tensors :
+         {&layer.attended.stats, &layer.qkv_inner, &layer.output_inner, &layer.gate_up_inner, &layer.down_inner}) {
+      for (const at::Tensor& tensor : *tensors) add(tensor);
+    }
   }
   add(output);
   add(output_rstd);
@@ -249,13 +310,15 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeig
   tape.input = input.sum;
   tape.input_rstd = input.rstd;
   tape.input_normed = input.y;
-  tape.qkv = Product(layer.qkv, input.y);
+  tape.qkv_inner = InnerProducts(layer.qkv, input.y);
+  tape.qkv = Product(layer.qkv, input.y, tape.qkv_inner);
   if (config_.qk_norm) NormHeads(layer, &tape);
   ops_.Rotate(tape.qkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/false);
   tape.attended = ops_.Attend(tape.qkv, ComputeAttention(index), sequences);
-  Ops::Normed middle =
-      ops_.AddNorm(Product(One(layer.output), tape.attended.y), tape.input, layer.post_norm, config_.rms_norm_eps);
+  tape.output_inner = InnerProducts(One(layer.output), tape.attended.y);
+  Ops::Normed middle = ops_.AddNorm(Product(One(layer.output), tape.attended.y, tape.output_inner), tape.input,
+                                    layer.post_norm, config_.rms_norm_eps);
   tape.middle = middle.sum;
   tape.middle_rstd = middle.rstd;
   tape.middle_normed = middle.y;
@@ -263,9 +326,13 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeig
     *delta = RunExperts(layer, middle.y, &tape);
     return tape;
   }
+  tape.gate_up_inner = InnerProducts(layer.gate_up, middle.y);
   tape.gate_up = Product(layer.gate_up, middle.y);
-  tape.activation = ops_.SwiGlu(tape.gate_up);
-  *delta = Product(One(layer.down), tape.activation);
+  // Their sum is made where it is read, here and in the backward pass, and is never in memory.
+  tape.activation = ops_.AdaptedSwiGlu(tape.gate_up, FindTerm(layer.gate_up, tape.gate_up_inner, 0),
+                                       FindTerm(layer.gate_up, tape.gate_up_inner, config_.intermediate_size));
+  tape.down_inner = InnerProducts(One(layer.down), tape.activation);
+  *delta = Product(One(layer.down), tape.activation, tape.down_inner);
   return tape;
 }
 
@@ -331,15 +398,28 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
   if (routed) {
     experts = ExpertsBackward(layer, tape, d, gradients);
   } else {
-    const std::vector<at::Tensor> inner = InnerGradients(One(layer.down), d);
-    mlp = ops_.SwiGluBackward(InputGradient(One(layer.down), d, inner), tape.gate_up, again);
-    AddGradients(ops_, One(layer.down), One(gradients.down), d, again ? mlp.y : tape.activation, inner);
+    // The pass over dgate_up that makes it also makes the gradients of adapters that need it, or the activation.
+    const int64_t up = config_.intermediate_size;
+    Ops::SwiGluAdapters adapters{.gate = FindTerm(layer.gate_up, tape.gate_up_inner, 0),
+                                 .up = FindTerm(layer.gate_up, tape.gate_up_inner, up),
+                                 .dy = {},
+                                 .gate_outer = FindOuterGradient(layer.gate_up, gradients.gate_up, 0),
+                                 .up_outer = FindOuterGradient(layer.gate_up, gradients.gate_up, up),
+                                 .dy_a = {}};
+    if (!layer.down.adapters.empty()) {
+      adapters.dy = {InnerGradients(One(layer.down), d)[0], layer.down.adapters[0].a.t()};
+      adapters.dy_a = gradients.down.adapters[0].a;
+    }
+    const bool needs_y = again && gradients.down.weight.defined();
+    mlp = ops_.AdaptedSwiGluBackward(at::mm(d, layer.down.weight), tape.gate_up, adapters, needs_y);
+    AddGradients(ops_, One(layer.down), One(gradients.down), d, again ? mlp.y : tape.activation, {tape.down_inner, {}});
+    mlp.y = at::Tensor();
   }
-  std::vector<at::Tensor> gate_up_inner;
-  if (!routed) gate_up_inner = InnerGradients(layer.gate_up, mlp.dgate_up);
+  Inner gate_up_inner;
+  if (!routed) gate_up_inner.gradients = InnerGradients(layer.gate_up, mlp.dgate_up);
   Ops::NormGradient middle =
-      ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up, gate_up_inner), tape.middle,
-                           tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
+      ops_.AddNormBackward(routed ? experts.dx : InputGradient(layer.gate_up, mlp.dgate_up, gate_up_inner.gradients),
+                           tape.middle, tape.middle_rstd, layer.post_norm, d, gradients.post_norm, again);
   const at::Tensor& middle_normed = again ? middle.y : tape.middle_normed;
   if (routed) {
     AddExpertGradients(layer, tape, experts, middle_normed, gradients);
@@ -350,14 +430,14 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
   experts = {};
 
   // The gradient of the stream reaches attention's output as it is: a residual connection copies it.
-  const std::vector<at::Tensor> output_inner = InnerGradients(One(layer.output), middle.dsum);
+  const Inner output_inner{tape.output_inner, InnerGradients(One(layer.output), middle.dsum)};
   AddGradients(ops_, One(layer.output), One(gradients.output), middle.dsum, tape.attended.y, output_inner);
-  at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum, output_inner), tape.qkv,
+  at::Tensor dqkv = ops_.AttendBackward(InputGradient(One(layer.output), middle.dsum, output_inner.gradients), tape.qkv,
                                         tape.attended, ComputeAttention(index), sequences);
   ops_.Rotate(dqkv, config_.num_attention_heads + config_.num_key_value_heads, cos_, sin_, sequences.positions(),
               /*inverse=*/true);
   if (config_.qk_norm) NormHeadsBackward(layer, tape, gradients, dqkv);
-  const std::vector<at::Tensor> qkv_inner = InnerGradients(layer.qkv, dqkv);
+  const Inner qkv_inner{tape.qkv_inner, InnerGradients(layer.qkv, dqkv)};
   if (index == 0 && is_frozen()) {
     // Nothing below the first layer is trained: the gradient of its input is not made.
     const at::Tensor x =
@@ -365,8 +445,9 @@ at::Tensor DecoderProgram::BackwardLayer(size_t index, const LayerWeights& layer
     AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, x, qkv_inner);
     return {};
   }
-  Ops::NormGradient input = ops_.AddNormBackward(InputGradient(layer.qkv, dqkv, qkv_inner), tape.input, tape.input_rstd,
-                                                 layer.input_norm, middle.dsum, gradients.input_norm, again);
+  Ops::NormGradient input =
+      ops_.AddNormBackward(InputGradient(layer.qkv, dqkv, qkv_inner.gradients), tape.input, tape.input_rstd,
+                           layer.input_norm, middle.dsum, gradients.input_norm, again);
   AddGradients(ops_, layer.qkv, gradients.qkv, dqkv, again ? input.y : tape.input_normed, qkv_inner);
   return input.dsum;
 }

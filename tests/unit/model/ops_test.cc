@@ -92,6 +92,34 @@ TEST_P(OpsTest, SwiGluBackwardEqualsAutograd) {
   EXPECT_LT(RelativeDifference(back.dgate_up, gate_up.grad()), kClose);
 }
 
+TEST_P(OpsTest, SwiGluWithAdaptersIsThatOfTheSumsAndSoIsItsBackward) {
+  const at::Tensor gate_up = at::randn({9, 20}), dy = at::randn({9, 10});
+  const Ops::LowRank of_dy{at::randn({9, 3}), at::randn({3, 10}).t(), 0.5};
+  const Ops::LowRank gate{at::randn({9, 6}).narrow(1, 3, 3), at::randn({10, 3}), 2};
+  const Ops::LowRank up{at::randn({9, 2}), at::randn({10, 2})};
+  auto made_by = [](const Ops::LowRank& term) { return at::mm(term.inner, term.outer.t()) * term.scale; };
+  const at::Tensor none = at::zeros({9, 10});
+  auto expect_added = [](const at::Tensor& found, const at::Tensor& expected) {
+    EXPECT_LT(RelativeDifference(found - 1, expected), kClose);
+  };
+  for (const bool has_up : {true, false}) {
+    const Ops::LowRank second = has_up ? up : Ops::LowRank{};
+    const at::Tensor sum = gate_up + at::cat({made_by(gate), has_up ? made_by(up) : none}, 1);
+    const Ops::SwiGluGradient expected = ops_.SwiGluBackward(dy + made_by(of_dy), sum, /*wanted=*/true);
+    EXPECT_LT(RelativeDifference(ops_.AdaptedSwiGlu(gate_up, gate, second), ops_.SwiGlu(sum)), kClose);
+    const Ops::SwiGluAdapters adapters{
+        gate, second, of_dy, at::ones({10, 3}), has_up ? at::ones({10, 2}) : at::Tensor(), at::ones({3, 10})};
+    const Ops::SwiGluGradient back = ops_.AdaptedSwiGluBackward(dy.clone(), gate_up.clone(), adapters, /*wanted=*/true);
+    EXPECT_LT(RelativeDifference(back.dgate_up, expected.dgate_up), kClose);
+    EXPECT_LT(RelativeDifference(back.y, expected.y), kClose);
+    const at::Tensor dgate = expected.dgate_up.narrow(1, 0, 10), dup = expected.dgate_up.narrow(1, 10, 10);
+    expect_added(adapters.gate_outer, at::mm(dgate.t(), gate.inner) * 2);
+    if (has_up) expect_added(adapters.up_outer, at::mm(dup.t(), up.inner));
+    expect_added(adapters.dy_a, at::mm(of_dy.inner.t(), expected.y));
+  }
+  EXPECT_TRUE(at::equal(ops_.AdaptedSwiGlu(gate_up, {}, {}), ops_.SwiGlu(gate_up)));
+}
+
 // Attends in each sequence separately, by the definition.
 at::Tensor AttendOneByOne(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, const std::vector<int64_t>& lengths,
                           int64_t window) {

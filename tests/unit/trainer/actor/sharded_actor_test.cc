@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -444,6 +446,42 @@ TEST(ShardedActorTest, ALostRankEndsTheStepOfTheOthers) {
   });
   EXPECT_EQ(ErrorReason(results[0]), "RANK_LOST");
   EXPECT_EQ(ErrorReason(results[2]), "RANK_LOST");
+}
+
+// Without a copy of the base in float32, whose memory a step would need.
+TEST(ShardedActorTest, TheDigestOfABaseInBFloat16IsThatOfItsNumbersInFloat32OnAnyNumberOfRanks) {
+  const model::ModelConfig config = testing::WithAdapters(testing::SmallModel());
+  for (const int64_t bucket_bytes : {int64_t{4096}, int64_t{1} << 20}) {
+    const Manifest manifest = model::MakeManifest(config, DType::kFloat32, bucket_bytes).value();
+    // The digests before and after an update, which changes the adapters.
+    const auto digest_twice = [&](Communicator& ranks, const std::function<uint64_t(const Actor&)>& digest) {
+      Actor actor(config, manifest, {}, 3, at::kCPU, nullptr, at::kBFloat16, &ranks);
+      EXPECT_TRUE(actor.base_is_rounded());
+      std::vector<uint64_t> digests = {digest(actor)};
+      std::fill(actor.gradients().begin(), actor.gradients().end(), 0.01f);
+      EXPECT_TRUE(actor.QueueUpdate(at::zeros({})).ok());
+      digests.push_back(digest(actor));
+      return digests;
+    };
+    const auto of_all_bytes = [&](const Actor& actor) {
+      std::vector<char> arena(static_cast<size_t>(manifest.arena_bytes()));
+      const auto keep = [&arena](int64_t begin, absl::string_view bytes) {
+        std::copy(bytes.begin(), bytes.end(), arena.begin() + begin);
+        return absl::OkStatus();
+      };
+      EXPECT_TRUE(actor.ReadShard(keep).ok());
+      return CombineDigests(DigestBuckets(manifest, arena.data()));
+    };
+    SingleRank alone;
+    const std::vector<uint64_t> expected = digest_twice(alone, of_all_bytes);
+    EXPECT_NE(expected[0], expected[1]);
+    for (const int world : {1, 2, 3}) {
+      const auto found = OnRanks<std::vector<uint64_t>>(world, [&](Communicator& ranks) {
+        return digest_twice(ranks, [](const Actor& actor) { return actor.Digest().value_or(0); });
+      });
+      for (const auto& digests : found) EXPECT_EQ(digests, expected) << world << " ranks, buckets of " << bucket_bytes;
+    }
+  }
 }
 
 TEST(ShardedActorTest, ARanksShareThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum) {
